@@ -1,0 +1,220 @@
+//! [`BlockDevice`]: the seam between frontends, boxes and volumes.
+//!
+//! A device is owned by one thread. Requests are started by its verbs; most
+//! are answered inside the call, the rest through [`BlockDevice::poll`]:
+//!
+//! ```text
+//!  1. start    read(token, …) -> Started
+//!  2. commit   once for all that was started in this turn of the loop
+//!  3. answer   send the replies of what was Done
+//!  4. poll     collect what was Pending, when the owner was woken
+//! ```
+//!
+//! Invariant: nothing that answered [`Started::Done`] may be reported to a
+//! client before a [`BlockDevice::commit`] that followed it returned `Ok`.
+//! One commit for a whole batch is what makes small writes cheap.
+
+use std::time::Duration;
+
+/// Names a request between its start and its [`Completion`]. The caller
+/// chooses it; the device only hands it back.
+pub type Token = u64;
+
+/// Why a request failed, and with it what the client may do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IoError {
+    /// The range does not lie within the device: the client's mistake.
+    #[error("bytes {offset}+{length} do not lie within a device of {size} bytes")]
+    OutOfRange {
+        /// First byte asked for.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+        /// The device's size in bytes.
+        size: u64,
+    },
+    /// A write to a read-only device.
+    #[error("the device is read-only")]
+    ReadOnly,
+    /// The device has no such verb, or none that is fast enough.
+    #[error("not supported")]
+    NotSupported,
+    /// No unit, or no journal, has room.
+    #[error("no space left: {0}")]
+    NoSpace(String),
+    /// Data is there but damaged in every copy; it was not returned.
+    #[error("damaged: {0}")]
+    Damaged(String),
+    /// No copy can be reached now; trying again later may succeed.
+    #[error("unavailable: {0}")]
+    Unavailable(String),
+    /// The device is stopped: it lost a write, or its lease, and stays so.
+    #[error("stopped: {0}")]
+    Stopped(String),
+}
+
+/// What a verb answered at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Started {
+    /// Done, and valid once [`BlockDevice::commit`] has returned `Ok`.
+    Done,
+    /// A [`Completion`] with the same token will follow.
+    Pending,
+    /// No room to take the request now. Nothing was started: offer the same
+    /// request again after the next [`BlockDevice::poll`].
+    Busy,
+    /// Failed.
+    Failed(IoError),
+}
+
+/// When a write may be acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// When later reads see it; a flush makes it durable.
+    Volatile,
+    /// When it is on stable storage (FUA).
+    Durable,
+}
+
+/// How `write_zeroes` may be carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ZeroMode {
+    /// When it may be acknowledged.
+    pub durability: Durability,
+    /// The range may become a hole. If false, space must stay reserved; a
+    /// device that overwrites nothing in place has no reserved space and
+    /// treats both alike.
+    pub may_punch: bool,
+    /// Fail with [`IoError::NotSupported`] rather than be slower than a write.
+    pub fast_only: bool,
+}
+
+/// What a range of a device holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExtentKind {
+    /// Data that was written.
+    Data,
+    /// Nothing was ever written, or it was trimmed: reads as zeroes.
+    Hole,
+}
+
+/// A run of bytes of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Length in bytes; never 0.
+    pub length: u64,
+    /// What lies there.
+    pub kind: ExtentKind,
+}
+
+/// What a pending request brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// A write, flush, trim, write_zeroes or prefetch is done.
+    Done,
+    /// The bytes of a read, exactly as many as were asked for.
+    Data(Vec<u8>),
+    /// The runs of an `extents` request, in order, from its offset on.
+    Extents(Vec<Extent>),
+}
+
+/// The end of a request that was [`Started::Pending`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Completion {
+    /// The token the request was started with.
+    pub token: Token,
+    /// What it brought, or why it failed.
+    pub result: Result<Outcome, IoError>,
+}
+
+/// A device's size and the sizes of request it likes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceGeometry {
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// The block size: requests that are whole blocks cost least. Any other
+    /// alignment works.
+    pub block_bytes: u32,
+}
+
+/// Which verbs a device has beyond read and write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Writes are refused with [`IoError::ReadOnly`].
+    pub read_only: bool,
+    /// `flush` and [`Durability::Durable`] work.
+    pub can_flush: bool,
+    /// `trim` frees space.
+    pub can_trim: bool,
+    /// `write_zeroes` works, and never costs more than a write.
+    pub can_write_zeroes: bool,
+    /// `extents` works.
+    pub can_extents: bool,
+    /// A flush on one connection covers writes acknowledged on every other.
+    pub can_multi_conn: bool,
+}
+
+/// A disk, as seen by the one thread that owns it. See the module's head for
+/// the order of calls.
+pub trait BlockDevice {
+    /// Size and block size. The size may grow between calls.
+    fn geometry(&self) -> DeviceGeometry;
+
+    /// Which verbs work.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Reads `out.len()` bytes at `offset`. `out` is filled only if the answer
+    /// is `Done`; a pending read brings its bytes in [`Outcome::Data`].
+    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started;
+
+    /// Writes `data` at `offset`. The device has taken or copied the bytes
+    /// when the call returns anything but `Busy`.
+    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started;
+
+    /// Makes every write durable that was acknowledged before this call, on
+    /// whatever connection.
+    fn flush(&mut self, token: Token) -> Started;
+
+    /// Gives up `length` bytes at `offset`; whole blocks in it then read as
+    /// zeroes, parts of blocks at its ends may keep their content.
+    fn trim(&mut self, token: Token, offset: u64, length: u64, durability: Durability) -> Started;
+
+    /// Makes exactly `length` bytes at `offset` read as zeroes.
+    fn write_zeroes(&mut self, token: Token, offset: u64, length: u64, mode: ZeroMode) -> Started;
+
+    /// Asks which parts of the range hold data. The answer is always
+    /// [`Outcome::Extents`]: `Done` here means it lies in `runs`. It begins at
+    /// `offset`, is not empty, and may cover less than `length`.
+    fn extents(
+        &mut self,
+        token: Token,
+        offset: u64,
+        length: u64,
+        runs: &mut Vec<Extent>,
+    ) -> Started;
+
+    /// A hint that the range will be read soon (NBD's CACHE).
+    fn prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
+        let _ = (token, offset, length);
+        Started::Done
+    }
+
+    /// Ends a batch: what answered `Done` since the last commit is now in the
+    /// order in which the device will keep it.
+    ///
+    /// # Errors
+    /// The device is stopped. None of the answers given since the last commit
+    /// may be sent, and every later verb fails.
+    fn commit(&mut self) -> Result<(), IoError>;
+
+    /// Collects finished requests and lets timers run. Called when the
+    /// device's wake fired, when [`BlockDevice::next_timer`] has passed, and
+    /// whenever it is convenient; it never waits.
+    fn poll(&mut self, completions: &mut Vec<Completion>);
+
+    /// How long the owner may sleep without calling `poll`, if nothing wakes
+    /// it; `None` for as long as it likes.
+    fn next_timer(&self) -> Option<Duration> {
+        None
+    }
+}

@@ -1,0 +1,2 @@
+//! The `scree` binary.
+fn main() {}

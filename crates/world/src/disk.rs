@@ -1,0 +1,153 @@
+//! Files: what Scree asks of a file system, and no more.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How a file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenMode {
+    /// An existing file, for reading.
+    Read,
+    /// An existing file, for reading and writing.
+    Write,
+    /// A file that must not exist yet, for reading and writing. On Unix it
+    /// gets mode 0600.
+    CreateNew,
+}
+
+/// A name in a folder.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DirectoryEntry {
+    /// The last part of its path. Names that are not UTF-8 are left out of
+    /// listings: Scree writes none.
+    pub name: String,
+    /// Whether it is a folder.
+    pub is_directory: bool,
+}
+
+/// Room on the file system that holds a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// All of it, in bytes.
+    pub total_bytes: u64,
+    /// What this process may still use, in bytes.
+    pub free_bytes: u64,
+}
+
+/// A file system. All calls may wait, and all but [`File::read_now`] may wait
+/// long; on an owner's thread only `write_at` into a preallocated file and
+/// `read_now` are allowed.
+///
+/// What is assumed of it: `sync_data` returns after the file's data and size
+/// are on stable storage; `sync_directory` returns after the names made and
+/// removed in that folder are; `rename` is atomic; without a sync, any subset
+/// of the writes since the last one may survive a power failure, in any order,
+/// each torn at 512-byte boundaries.
+pub trait Disk: Send + Sync {
+    /// Opens the file at `path`.
+    ///
+    /// # Errors
+    /// As the operating system says; `AlreadyExists` for
+    /// [`OpenMode::CreateNew`] on a name that is taken.
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>>;
+
+    /// The names in a folder, sorted.
+    ///
+    /// # Errors
+    /// As the operating system says; so for the others below.
+    fn list(&self, folder: &Path) -> io::Result<Vec<DirectoryEntry>>;
+
+    /// Makes a folder (mode 0700); its parent must exist. An existing folder
+    /// is no error.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    fn create_directory(&self, folder: &Path) -> io::Result<()>;
+
+    /// Gives the file at `from` the name `to`, replacing what was there.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// As the operating system says; `NotFound` if there is none.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes the names in `folder` durable.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    fn sync_directory(&self, folder: &Path) -> io::Result<()>;
+
+    /// Room on the file system that holds `folder`.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    fn space(&self, folder: &Path) -> io::Result<Space>;
+}
+
+/// An open file. Offsets and lengths are in bytes.
+pub trait File: Send + Sync + fmt::Debug {
+    /// Fills `into` from `offset`.
+    ///
+    /// # Errors
+    /// As the operating system says; `UnexpectedEof` if the file ends first.
+    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Fills `into` from `offset` if that can be done without waiting for a
+    /// device. `Ok(false)`: it cannot, and `into` holds nothing of use.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    fn read_now(&self, into: &mut [u8], offset: u64) -> io::Result<bool>;
+
+    /// Writes all of `from` at `offset`.
+    ///
+    /// # Errors
+    /// As the operating system says. Part of the bytes may have been written.
+    fn write_at(&self, from: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Returns when the file's data and size are on stable storage.
+    ///
+    /// # Errors
+    /// As the operating system says. After an error nothing may be assumed
+    /// of any write since the last sync that returned `Ok`.
+    fn sync_data(&self) -> io::Result<()>;
+
+    /// The file's length.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    fn length(&self) -> io::Result<u64>;
+
+    /// Makes the file `length` bytes long, with zeroes where it grows.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    fn set_length(&self, length: u64) -> io::Result<()>;
+
+    /// Makes the file `length` bytes long and reserves the room for it. Where
+    /// the file system cannot reserve, it only sets the length.
+    ///
+    /// # Errors
+    /// `StorageFull` if there is no room.
+    fn allocate(&self, length: u64) -> io::Result<()>;
+
+    /// Gives the range's room back; it then reads as zeroes. Where the file
+    /// system cannot punch holes, the range is overwritten with zeroes.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    fn punch(&self, offset: u64, length: u64) -> io::Result<()>;
+
+    /// How many bytes of room the file takes, holes not counted.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    fn allocated(&self) -> io::Result<u64>;
+}

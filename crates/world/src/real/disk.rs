@@ -1,0 +1,189 @@
+//! Files of this machine, through the page cache.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::{DirectoryEntry, Disk, File, OpenMode, Space};
+
+/// The file systems of this machine.
+#[derive(Debug, Clone, Copy)]
+pub struct RealDisk;
+
+#[derive(Debug)]
+struct RealFile(fs::File);
+
+impl Disk for RealDisk {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let mut options = fs::OpenOptions::new();
+        options.read(true);
+        match mode {
+            OpenMode::Read => {}
+            OpenMode::Write => {
+                options.write(true);
+            }
+            OpenMode::CreateNew => {
+                options.write(true).create_new(true).mode(0o600);
+            }
+        }
+        Ok(Arc::new(RealFile(options.open(path)?)))
+    }
+
+    fn list(&self, folder: &Path) -> io::Result<Vec<DirectoryEntry>> {
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            if let Ok(name) = entry.file_name().into_string() {
+                entries.push(DirectoryEntry {
+                    name,
+                    is_directory: entry.file_type()?.is_dir(),
+                });
+            }
+        }
+        entries.sort();
+        Ok(entries)
+    }
+
+    fn create_directory(&self, folder: &Path) -> io::Result<()> {
+        match fs::DirBuilder::new().mode(0o700).create(folder) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => Ok(()),
+            other => other,
+        }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn sync_directory(&self, folder: &Path) -> io::Result<()> {
+        fs::OpenOptions::new().read(true).open(folder)?.sync_all()
+    }
+
+    fn space(&self, folder: &Path) -> io::Result<Space> {
+        use std::os::unix::ffi::OsStrExt;
+        let path = CString::new(folder.as_os_str().as_bytes())?;
+        let stat = rustix::fs::statvfs(path.as_c_str())?;
+        Ok(Space {
+            total_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+            free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+        })
+    }
+}
+
+impl File for RealFile {
+    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_exact_at(into, offset)
+    }
+
+    fn read_now(&self, into: &mut [u8], offset: u64) -> io::Result<bool> {
+        let length = into.len();
+        let mut vector = [io::IoSliceMut::new(into)];
+        match rustix::io::preadv2(self.0.as_fd(), &mut vector, offset, ReadWriteFlags::NOWAIT) {
+            Ok(count) if count == length => Ok(true),
+            // Only the front is in the page cache; or the end of the file,
+            // which the read that waits will report.
+            Ok(_) | Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn write_at(&self, from: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(from, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn set_length(&self, length: u64) -> io::Result<()> {
+        self.0.set_len(length)
+    }
+
+    fn allocate(&self, length: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(self.0.as_fd(), FallocateFlags::empty(), 0, length) {
+            Err(Errno::OPNOTSUPP) => self.0.set_len(length),
+            Err(error) => Err(error.into()),
+            Ok(()) => self.0.set_len(length),
+        }
+    }
+
+    fn punch(&self, offset: u64, length: u64) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(self.0.as_fd(), flags, offset, length) {
+            Err(Errno::OPNOTSUPP) => overwrite_with_zeroes(&self.0, offset, length),
+            Err(error) => Err(error.into()),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn allocated(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.blocks() * 512)
+    }
+}
+
+fn overwrite_with_zeroes(file: &fs::File, offset: u64, length: u64) -> io::Result<()> {
+    const ZEROES: [u8; 4096] = [0; 4096];
+    let end = (offset + length).min(file.metadata()?.len());
+    let mut position = offset;
+    while position < end {
+        let count = (end - position).min(ZEROES.len() as u64);
+        file.write_all_at(
+            &ZEROES[..usize::try_from(count).unwrap_or(ZEROES.len())],
+            position,
+        )?;
+        position += count;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_keeps_what_was_written_and_gives_room_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        let file = RealDisk.open(&path, OpenMode::CreateNew).expect("new");
+        file.allocate(1 << 20).expect("room");
+        file.write_at(&[7; 4096], 4096).expect("written");
+        file.sync_data().expect("synced");
+        let mut bytes = [0; 4096];
+        file.read_at(&mut bytes, 4096).expect("read");
+        assert_eq!(bytes, [7; 4096]);
+        let before = file.allocated().expect("stat");
+        file.punch(4096, 4096).expect("punched");
+        assert!(file.allocated().expect("stat") <= before);
+        file.read_at(&mut bytes, 4096).expect("read");
+        assert_eq!(bytes, [0; 4096]);
+        let error = RealDisk
+            .open(&path, OpenMode::CreateNew)
+            .expect_err("it exists");
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+    }
+
+    #[test]
+    fn reading_past_the_end_is_an_error() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        let file = RealDisk.open(&path, OpenMode::CreateNew).expect("new");
+        file.set_length(10).expect("sized");
+        let error = file.read_at(&mut [0; 11], 0).expect_err("short");
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+}
