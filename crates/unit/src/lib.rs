@@ -1,1 +1,22 @@
-//! unit
+//! Floor 2: storage units, where sealed blocks lie.
+//!
+//! A unit is anything that keeps slots of segments: a folder on any mounted
+//! file system today; the trait leaves room for daemons, object stores and
+//! pools. Units are not trusted: they see ciphertext and tags, never a key,
+//! a volume's name or a block's index. This crate cannot name a key type.
+//!
+//! A segment's life on a unit, in numbered verbs:
+//!
+//! ```text
+//!  1. put     slots 0..n, then n..m, … appended, each slot written once
+//!  2. sync    everything put so far is durable
+//!  3. read    any slots, any number of times
+//!  4. free    slots that no version names; their room is given back
+//!  5. delete  when every slot is free, or when the segment is an orphan
+//! ```
+
+mod error;
+mod unit;
+
+pub use error::UnitError;
+pub use unit::{SegmentStat, SlotRun, Tag, Unit, UnitStat};

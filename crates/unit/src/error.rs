@@ -1,0 +1,96 @@
+//! What can go wrong on a unit, told apart by what the caller can do.
+
+use std::io;
+use std::sync::Arc;
+
+use base::{SegmentId, Slot};
+
+/// Why a unit could not do what it was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum UnitError {
+    /// The unit itself is not there (folder gone, not mounted, not a unit).
+    /// Pass it over, and look again after a while.
+    #[error("unit {url} is not there: {reason}")]
+    Missing {
+        /// The unit's URL.
+        url: String,
+        /// What was found instead.
+        reason: String,
+    },
+    /// The unit belongs to somebody else; using it would mix two clusters.
+    #[error("{url} belongs to {found}, not to {expected}")]
+    Foreign {
+        /// The unit's URL.
+        url: String,
+        /// Whose it is.
+        found: String,
+        /// Whose it should be.
+        expected: String,
+    },
+    /// No room. Pass it over for writes; it can still be read.
+    #[error("unit {url} is full")]
+    Full {
+        /// The unit's URL.
+        url: String,
+    },
+    /// It takes no writes. Pass it over for writes; it can still be read.
+    #[error("unit {url} is read-only")]
+    ReadOnly {
+        /// The unit's URL.
+        url: String,
+    },
+    /// The unit does not hold the segment: read another replica.
+    #[error("unit {url} has no segment {segment}")]
+    NoSegment {
+        /// The unit's URL.
+        url: String,
+        /// The segment that was asked for.
+        segment: SegmentId,
+    },
+    /// The unit does not hold the slot, or it was freed: read another replica.
+    #[error("unit {url} has no slot {} of segment {segment}", slot.0)]
+    NoSlot {
+        /// The unit's URL.
+        url: String,
+        /// The segment.
+        segment: SegmentId,
+        /// The slot that is not there.
+        slot: Slot,
+    },
+    /// A put that does not continue the segment where it ends, or has another
+    /// slot size: a mistake of the caller, and nothing was written.
+    #[error(
+        "segment {segment} has {slots} slots of {slot_bytes} bytes; the put does not continue it"
+    )]
+    Misplaced {
+        /// The segment.
+        segment: SegmentId,
+        /// How many slots it has.
+        slots: u32,
+        /// Their size in bytes.
+        slot_bytes: u32,
+    },
+    /// What lies there is not a segment, or its header is damaged: read
+    /// another replica.
+    #[error("segment {segment} on unit {url} is damaged: {reason}")]
+    Damaged {
+        /// The unit's URL.
+        url: String,
+        /// The segment.
+        segment: SegmentId,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The operating system failed: read another replica, pass it over for
+    /// writes for a while.
+    #[error("unit {url}: cannot {doing}")]
+    Io {
+        /// The unit's URL.
+        url: String,
+        /// What was being done.
+        doing: String,
+        /// What the operating system said.
+        #[source]
+        source: Arc<io::Error>,
+    },
+}

@@ -1,0 +1,158 @@
+//! The trait [`Unit`].
+
+use base::{SegmentId, Slot};
+
+use crate::UnitError;
+
+/// 16 bytes that vouch for a slot's content: an AEAD tag, or a checksum. The
+/// all-zero tag marks a slot that was freed.
+pub type Tag = [u8; 16];
+
+/// Consecutive slots of one segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotRun {
+    /// The segment.
+    pub segment: SegmentId,
+    /// The first slot.
+    pub first: Slot,
+    /// How many; at least one.
+    pub count: u16,
+}
+
+/// A segment as one unit holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SegmentStat {
+    /// The segment.
+    pub segment: SegmentId,
+    /// Size of a slot in bytes.
+    pub slot_bytes: u32,
+    /// How many slots were ever put.
+    pub slots: u32,
+    /// How many of them have been freed.
+    pub freed: u32,
+}
+
+/// What a unit holds, and how much more it could.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct UnitStat {
+    /// How many segments.
+    pub segments: u64,
+    /// The room they take, in bytes, holes not counted.
+    pub bytes: u64,
+    /// Free room in bytes, where that is known.
+    pub free_bytes: Option<u64>,
+}
+
+/// A place that keeps sealed blocks. Shared by many threads.
+///
+/// All calls but [`Unit::read_now`] may wait and belong on a
+/// [`world::Pool`] thread.
+pub trait Unit: Send + Sync {
+    /// Where it is: `file:///…`.
+    fn url(&self) -> &str;
+
+    /// Whether a segment may be put in several parts. If not, every put makes
+    /// a whole segment.
+    fn can_append(&self) -> bool;
+
+    /// Puts `tags.len()` sealed blocks, `slot_bytes` each, one after another in
+    /// `data`, at `first` and the slots after it. A put at slot 0 makes the
+    /// segment; any other must begin where the segment ends. Not durable until
+    /// [`Unit::sync`]. After an error the segment must not be appended to.
+    ///
+    /// # Errors
+    /// [`UnitError`]; nothing that was put before is harmed.
+    fn put(
+        &self,
+        segment: SegmentId,
+        slot_bytes: u32,
+        first: Slot,
+        tags: &[Tag],
+        data: &[u8],
+    ) -> Result<(), UnitError>;
+
+    /// Makes everything put into `segments` durable, names included.
+    ///
+    /// # Errors
+    /// [`UnitError`]: then none of it may be counted on.
+    fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError>;
+
+    /// Reads a run of slots: `data` is `count` slots long. What comes back is
+    /// what the unit has; whether it is right only the tags tell, to those who
+    /// hold the key.
+    ///
+    /// # Errors
+    /// [`UnitError::NoSlot`] if any of them was never put or has been freed,
+    /// and the others.
+    fn read(
+        &self,
+        run: SlotRun,
+        slot_bytes: u32,
+        tags: &mut [Tag],
+        data: &mut [u8],
+    ) -> Result<(), UnitError>;
+
+    /// As [`Unit::read`], if it can be answered without waiting; `Ok(false)`
+    /// if not.
+    ///
+    /// # Errors
+    /// As [`Unit::read`].
+    fn read_now(
+        &self,
+        run: SlotRun,
+        slot_bytes: u32,
+        tags: &mut [Tag],
+        data: &mut [u8],
+    ) -> Result<bool, UnitError> {
+        let _ = (run, slot_bytes, tags, data);
+        Ok(false)
+    }
+
+    /// Frees slots: their content is given up and their room given back, at
+    /// once or when enough has gathered. Freeing twice, or in a segment that
+    /// is gone, is no error. A segment whose every slot is free is deleted if
+    /// `closed` says that nothing will be appended to it. Durable on return.
+    ///
+    /// # Errors
+    /// [`UnitError`].
+    fn free(&self, segment: SegmentId, slots: &[Slot], closed: bool) -> Result<(), UnitError>;
+
+    /// Removes a whole segment. One that is not there is no error. Durable on
+    /// return.
+    ///
+    /// # Errors
+    /// [`UnitError`].
+    fn delete(&self, segment: SegmentId) -> Result<(), UnitError>;
+
+    /// All segments, sorted by number.
+    ///
+    /// # Errors
+    /// [`UnitError`].
+    fn list(&self) -> Result<Vec<SegmentId>, UnitError>;
+
+    /// One segment's slots.
+    ///
+    /// # Errors
+    /// [`UnitError::NoSegment`] and the others.
+    fn stat_segment(&self, segment: SegmentId) -> Result<SegmentStat, UnitError>;
+
+    /// How much the unit holds. May be a few seconds old.
+    ///
+    /// # Errors
+    /// [`UnitError`].
+    fn stat(&self) -> Result<UnitStat, UnitError>;
+
+    /// Reads a whole segment and returns the slots whose content is not what
+    /// was put, by the unit's own checksums: no key is needed.
+    ///
+    /// # Errors
+    /// [`UnitError`].
+    fn scrub(&self, segment: SegmentId) -> Result<Vec<Slot>, UnitError>;
+
+    /// Looks whether the unit is there, is the one it should be, and takes
+    /// writes.
+    ///
+    /// # Errors
+    /// [`UnitError`]: what is wrong with it.
+    fn probe(&self) -> Result<(), UnitError>;
+}
