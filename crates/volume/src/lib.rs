@@ -1,1 +1,4 @@
-//! volume
+//! Floor 3: the engine. A [`Volume`] is a disk whose sealed blocks lie
+//! scattered over units that nobody has to trust.
+pub mod catalog;
+pub mod seal;

@@ -1,0 +1,264 @@
+//! What the engine asks of the database.
+//!
+//! The catalog keeps names and order, never content: which version is a
+//! volume's head, who may write next, which segment serials were handed out,
+//! which slots wait to be freed. The sealed records it stores are opaque to
+//! it (invariant 3). All calls may wait and belong on a pool thread.
+//!
+//! Versions form a tree. A version's parent is the version it was committed
+//! on top of; removing one hands its children to its parent. A version is
+//! *kept* as long as the catalog has it.
+//!
+//! ```text
+//!   v1 ── v2 ── v3 ── v5 ── v6 ── v7        head of vol-a
+//!                │     └ snapshot "monday"
+//!                └──── w1 ── w2             head of vol-b, a clone of v3
+//! ```
+
+use std::ops::Range;
+
+use base::{BlockSize, CopysetId, Lineage, SnapshotId, UnitId, VolumeId};
+use world::Millis;
+
+use crate::seal::WrappedKey;
+
+/// Names a version: the volume that committed it, and a number that grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VersionKey {
+    /// Who committed it.
+    pub volume: VolumeId,
+    /// Its number in that volume, from 1.
+    pub number: u64,
+}
+
+/// A version as the catalog keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredVersion {
+    /// Its name.
+    pub key: VersionKey,
+    /// The nearest kept version below it.
+    pub parent: Option<VersionKey>,
+    /// Whose keys open its record.
+    pub lineage: Lineage,
+    /// The lease it was committed under.
+    pub epoch: u32,
+    /// The journal record number from which on the journal is newer.
+    pub journal_next: u64,
+    /// When it was committed.
+    pub created: Millis,
+    /// The sealed record (docs/format.md, "Version record").
+    pub record: Vec<u8>,
+}
+
+/// A version to be committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VersionCommit {
+    /// The new version. Its parent is the head that must still be in place.
+    pub version: StoredVersion,
+    /// Snapshots that this version completes, in the same transaction.
+    pub pins: Vec<SnapshotId>,
+    /// Segments that are still being filled, by the slots that this and older
+    /// versions use: what lies beyond is nobody's after a crash.
+    pub open_segments: Vec<OpenSegment>,
+    /// The first serial of the lease's ranges that was not used yet.
+    pub serial_next: u64,
+}
+
+/// A segment that is still being filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenSegment {
+    /// The segment.
+    pub segment: base::SegmentId,
+    /// How many of its slots belong to committed versions.
+    pub slots: u32,
+}
+
+/// A key and from which epoch on it seals.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LineageKey {
+    /// Who writes with it.
+    pub lineage: Lineage,
+    /// The first epoch sealed with it.
+    pub epoch_first: u32,
+    /// The key, wrapped; `None` for volumes that are not sealed.
+    pub wrapped: Option<WrappedKey>,
+}
+
+/// The right to write a volume, and all that is needed to open it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The lease's epoch: larger than every earlier one of this volume, and
+    /// stored before this was returned (invariant 7).
+    pub epoch: u32,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Block size.
+    pub block_size: BlockSize,
+    /// How many copies of each segment.
+    pub replicas: u8,
+    /// The volume's own key first, then those of the volumes it was cloned
+    /// from, nearest first.
+    pub keys: Vec<LineageKey>,
+    /// The version to start from; `None` for a new, empty volume.
+    pub head: Option<StoredVersion>,
+    /// The largest version number this volume ever used.
+    pub number_last: u64,
+    /// What earlier leases of this volume left unfinished.
+    pub leftovers: Leftovers,
+}
+
+/// What a crash may have left on units: see `clean::sweep`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Leftovers {
+    /// Segments that were open at the last commit.
+    pub open_segments: Vec<OpenSegment>,
+    /// Serials handed out whose use was never committed.
+    pub serials: Vec<Range<u64>>,
+}
+
+/// A set of units that holds segments together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copyset {
+    /// Its number.
+    pub id: CopysetId,
+    /// The units, one for each replica.
+    pub members: Vec<UnitId>,
+}
+
+/// Slots that wait to be freed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PendingFree {
+    /// Names it in the catalog.
+    pub id: i64,
+    /// Not to be carried out earlier than this: the grace period.
+    pub not_before: Millis,
+    /// The slots (`clean::FreePlan`, encoded).
+    pub plan: Vec<u8>,
+}
+
+/// Why the catalog refused.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CatalogError {
+    /// Another host holds the volume now, or its head has moved: this owner
+    /// must stop (invariant 5).
+    #[error("the lease on {volume} was lost: {reason}")]
+    Fenced {
+        /// The volume.
+        volume: VolumeId,
+        /// What was found.
+        reason: String,
+    },
+    /// No such volume, version or snapshot.
+    #[error("{what} does not exist")]
+    NotFound {
+        /// What was asked for.
+        what: String,
+    },
+    /// The change is refused for a reason that will not go away by itself.
+    #[error("{reason}")]
+    Refused {
+        /// The reason.
+        reason: String,
+    },
+    /// The database did not answer; trying again may help.
+    #[error("the catalog is not available: {reason}")]
+    Unavailable {
+        /// What it said.
+        reason: String,
+    },
+}
+
+/// The database, as the engine sees it.
+pub trait Catalog: Send + Sync {
+    /// Takes the lease on a volume: a new epoch, durable on return. Whoever
+    /// held it before is fenced.
+    ///
+    /// # Errors
+    /// [`CatalogError`].
+    fn acquire(&self, volume: VolumeId) -> Result<Lease, CatalogError>;
+
+    /// Commits a version if `version.epoch` is the volume's epoch and
+    /// `version.parent` its head; completes the pinned snapshots. All or
+    /// nothing, durable on return.
+    ///
+    /// # Errors
+    /// [`CatalogError::Fenced`] if either does not hold.
+    fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError>;
+
+    /// Hands out `count` segment serials that nobody ever had, noted as this
+    /// lease's.
+    ///
+    /// # Errors
+    /// [`CatalogError::Fenced`] if `epoch` is not the volume's epoch.
+    fn reserve_serials(
+        &self,
+        volume: VolumeId,
+        epoch: u32,
+        count: u32,
+    ) -> Result<Range<u64>, CatalogError>;
+
+    /// Forgets the leftovers of earlier leases, after they have been swept.
+    ///
+    /// # Errors
+    /// [`CatalogError::Fenced`] if `epoch` is not the volume's epoch.
+    fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError>;
+
+    /// A kept version.
+    ///
+    /// # Errors
+    /// [`CatalogError::NotFound`].
+    fn version(&self, key: VersionKey) -> Result<StoredVersion, CatalogError>;
+
+    /// The kept versions whose parent is `key`, and whether a volume's head or
+    /// a snapshot needs `key` itself.
+    ///
+    /// # Errors
+    /// [`CatalogError::NotFound`].
+    fn neighbours(&self, key: VersionKey) -> Result<Neighbours, CatalogError>;
+
+    /// The keys that open what `lineage` wrote or inherited, its own first.
+    ///
+    /// # Errors
+    /// [`CatalogError::NotFound`].
+    fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError>;
+
+    /// Removes a version that nothing needs, gives its children to its parent,
+    /// and notes which slots are to be freed after `not_before`. All or
+    /// nothing. Refused if the version is needed, or its children or parent
+    /// are no longer those the plan was made for.
+    ///
+    /// # Errors
+    /// [`CatalogError::Refused`].
+    fn remove_version(
+        &self,
+        key: VersionKey,
+        neighbours: &Neighbours,
+        not_before: Millis,
+        plan: &[u8],
+    ) -> Result<(), CatalogError>;
+
+    /// Frees that are due.
+    ///
+    /// # Errors
+    /// [`CatalogError`].
+    fn due_frees(&self, now: Millis) -> Result<Vec<PendingFree>, CatalogError>;
+
+    /// Forgets a free that has been carried out.
+    ///
+    /// # Errors
+    /// [`CatalogError`].
+    fn freed(&self, id: i64) -> Result<(), CatalogError>;
+}
+
+/// The versions around one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Neighbours {
+    /// The nearest kept version below.
+    pub parent: Option<StoredVersion>,
+    /// The nearest kept versions above.
+    pub children: Vec<StoredVersion>,
+    /// A head or a snapshot needs the version: it must stay.
+    pub needed: bool,
+}

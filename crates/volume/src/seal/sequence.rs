@@ -1,0 +1,68 @@
+//! The counter of a lease.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::Sequence;
+
+/// The lease has written 2^40 pieces; the volume must be opened anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("this lease has used up its write counter; attach the volume anew")]
+pub struct SequenceExhausted;
+
+/// Hands out the sequences of one lease, each once, to the owner's thread and
+/// to its jobs.
+#[derive(Debug)]
+pub struct SequenceSource {
+    epoch: u32,
+    next: AtomicU64,
+}
+
+impl SequenceSource {
+    /// The sequences of lease `epoch`, which must be below
+    /// [`Sequence::EPOCH_MAX`].
+    #[must_use]
+    pub fn new(epoch: u32) -> Self {
+        assert!(
+            epoch < Sequence::EPOCH_MAX,
+            "the catalog keeps epochs below 2^24"
+        );
+        Self {
+            epoch,
+            next: AtomicU64::new(1),
+        }
+    }
+
+    /// The next sequence.
+    ///
+    /// # Errors
+    /// [`SequenceExhausted`] after 2^40 of them.
+    pub fn take(&self) -> Result<Sequence, SequenceExhausted> {
+        let counter = self.next.fetch_add(1, Ordering::Relaxed);
+        Sequence::new(self.epoch, counter).ok_or(SequenceExhausted)
+    }
+
+    /// Every sequence handed out so far is below this one.
+    #[must_use]
+    pub fn bound(&self) -> Sequence {
+        let counter = self
+            .next
+            .load(Ordering::Relaxed)
+            .min(Sequence::COUNTER_MAX - 1);
+        Sequence::new(self.epoch, counter).expect("both are in range")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequences_grow_and_end() {
+        let source = SequenceSource::new(3);
+        let first = source.take().expect("many left");
+        let second = source.take().expect("many left");
+        assert!(first < second && second < source.bound());
+        source.next.store(Sequence::COUNTER_MAX, Ordering::Relaxed);
+        assert_eq!(source.take(), Err(SequenceExhausted));
+    }
+}
