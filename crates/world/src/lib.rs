@@ -15,6 +15,7 @@
 
 mod clock;
 mod disk;
+mod parallel;
 mod pool;
 mod random;
 pub mod real;
@@ -22,6 +23,7 @@ mod wake;
 
 pub use clock::{Clock, Millis};
 pub use disk::{DirectoryEntry, Disk, File, OpenMode, Space};
+pub use parallel::parallel;
 pub use pool::{Job, Pool};
 pub use random::Random;
 pub use wake::Wake;
