@@ -19,6 +19,7 @@ mod parallel;
 mod pool;
 mod random;
 pub mod real;
+pub mod simulated;
 mod wake;
 
 pub use clock::{Clock, Millis};

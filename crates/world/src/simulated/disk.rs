@@ -1,0 +1,482 @@
+//! A disk in memory that keeps live and durable bytes apart.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::content::{Change, FileContent, Survival};
+use super::fault::{Faults, Verb};
+use super::tree::{NodeId, Tree};
+use super::{Fault, SimulatedRandom};
+use crate::{DirectoryEntry, Disk, File, OpenMode, Space};
+
+/// Room on a disk that was given no capacity, in bytes.
+const ROOM_BYTES: u64 = 1 << 50;
+
+/// One process's view of a simulated disk. Views made by
+/// [`SimulatedDisk::spawn`] see the same files; each process dies alone in
+/// [`SimulatedDisk::kill`], and all at once in [`SimulatedDisk::crash`].
+///
+/// A file written and not synced is live, so every process reads it; what is
+/// left of it after a crash, chance decides, within what [`Disk`] promises.
+///
+/// ```text
+///             write, punch …        sync_data
+///   process ──────────────► live ─────────────► durable
+///      ▲   create, rename …       sync_directory   │
+///      └─────────────────────◄─────────────────────┘
+///                           crash
+/// ```
+///
+/// Cost: one mutex around everything; a write copies its bytes once or twice.
+pub struct SimulatedDisk {
+    shared: Arc<Mutex<State>>,
+    process: u64,
+}
+
+#[derive(Clone)]
+struct State {
+    tree: Tree,
+    faults: Faults,
+    capacities: Vec<(PathBuf, u64)>,
+    /// Decides what the disk decides by itself. Not the caller's, so that a
+    /// test that draws one number more does not get another disk.
+    random: Arc<SimulatedRandom>,
+    read_now_misses_one_in: u64,
+    operations: u64,
+    crash_at: Option<u64>,
+    is_off: bool,
+    crashes: u64,
+    next_process: u64,
+    /// Processes below this number died in a crash.
+    alive_from: u64,
+    killed: BTreeSet<u64>,
+}
+
+/// An operation of a process that is dead, or of a machine that is off.
+fn dead() -> io::Error {
+    io::Error::other("the simulated process has died")
+}
+
+impl State {
+    fn check_alive(&self, process: u64) -> io::Result<()> {
+        if self.is_off || process < self.alive_from || self.killed.contains(&process) {
+            return Err(dead());
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, process: u64, path: &Path, verb: Verb, is_open: bool) -> io::Result<()> {
+        self.check_alive(process)?;
+        self.faults.check(path, verb, is_open)
+    }
+
+    /// Counts an operation that changes something. `Ok(true)`: carry it out.
+    /// `Ok(false)`: carry it out, and then the power is gone.
+    fn count(&mut self) -> io::Result<bool> {
+        let number = self.operations;
+        self.operations += 1;
+        if self.crash_at != Some(number) {
+            return Ok(true);
+        }
+        if self.random.below(2) == 0 {
+            self.is_off = true;
+            return Err(dead());
+        }
+        Ok(false)
+    }
+
+    /// Carries out an operation that changes something: checks, counts, acts.
+    fn act<T>(
+        &mut self,
+        process: u64,
+        path: &Path,
+        verb: Verb,
+        is_open: bool,
+        action: impl FnOnce(&mut Self) -> io::Result<T>,
+    ) -> io::Result<T> {
+        self.check(process, path, verb, is_open)?;
+        let survives = self.count()?;
+        let done = action(self);
+        if survives {
+            done
+        } else {
+            self.is_off = true;
+            Err(dead())
+        }
+    }
+
+    /// The capacity that binds `path`, and what is taken of it.
+    fn room(&self, path: &Path) -> Option<(u64, u64)> {
+        let bound = |(prefix, _): &&(PathBuf, u64)| path.starts_with(prefix);
+        let (prefix, capacity) = self.capacities.iter().rev().find(bound)?;
+        let files = self.tree.files_under(prefix);
+        let used = |(_, id): &(PathBuf, NodeId)| self.tree.file(*id).live.allocated_bytes();
+        let nameless = self.tree.nameless_bytes();
+        Some((*capacity, nameless + files.iter().map(used).sum::<u64>()))
+    }
+
+    fn change(&mut self, path: &Path, node: NodeId, change: Change) -> io::Result<()> {
+        let needed = self.tree.file(node).live.room_for(&change);
+        if needed > 0
+            && let Some((capacity, used)) = self.room(path)
+            && used + needed > capacity
+        {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        self.tree.file_mut(node).change(change);
+        Ok(())
+    }
+}
+
+impl SimulatedDisk {
+    /// An empty disk, seen by its first process.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let state = State {
+            tree: Tree::new(),
+            faults: Faults::default(),
+            capacities: Vec::new(),
+            random: Arc::new(SimulatedRandom::new(seed)),
+            read_now_misses_one_in: 0,
+            operations: 0,
+            crash_at: None,
+            is_off: false,
+            crashes: 0,
+            next_process: 1,
+            alive_from: 0,
+            killed: BTreeSet::new(),
+        };
+        Self {
+            shared: Arc::new(Mutex::new(state)),
+            process: 0,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same disk as a new process sees it.
+    #[must_use]
+    pub fn spawn(&self) -> Self {
+        let mut state = self.state();
+        let process = state.next_process;
+        state.next_process += 1;
+        Self {
+            shared: Arc::clone(&self.shared),
+            process,
+        }
+    }
+
+    /// Ends this process: its operations fail from here on. The machine goes
+    /// on, so everything it wrote stays live.
+    pub fn kill(&self) {
+        self.state().killed.insert(self.process);
+    }
+
+    /// Takes the power away: every process is dead, and of what was not synced
+    /// only what chance saves is left. [`SimulatedDisk::spawn`] boots.
+    pub fn crash(&self, random: &SimulatedRandom) {
+        self.state().crash(random);
+    }
+
+    /// Another disk, as this one would be found after a crash right now. This
+    /// one goes on unharmed.
+    #[must_use]
+    pub fn crashed_copy(&self, random: &SimulatedRandom) -> Self {
+        let copy = self.copy();
+        copy.crash(random);
+        copy.spawn()
+    }
+
+    /// Another disk with the same live and durable bytes, without open files.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        let mut state = self.state().clone();
+        state.tree = state.tree.without_handles();
+        state.random = Arc::new(state.random.split());
+        state.crashes += 1;
+        let process = state.next_process;
+        state.next_process += 1;
+        Self {
+            shared: Arc::new(Mutex::new(state)),
+            process,
+        }
+    }
+
+    /// How many operations that change something there have been. Reads are
+    /// not counted: a crash after one is a crash before the next write.
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        self.state().operations
+    }
+
+    /// Lets the power fail in operation `number`, as counted by
+    /// [`SimulatedDisk::operations`]: it takes effect or does not, it and
+    /// everything after it fails, and what is left shows after
+    /// [`SimulatedDisk::crash`].
+    pub fn arm_crash(&self, number: u64) {
+        self.state().crash_at = Some(number);
+    }
+
+    /// Whether an armed crash has come.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.state().is_off
+    }
+
+    /// Puts `fault` on everything under `prefix`, in addition to others there.
+    pub fn inject(&self, prefix: &Path, fault: Fault) {
+        self.state().faults.add(prefix, fault);
+    }
+
+    /// Takes away the faults that were put on exactly `prefix`.
+    pub fn heal(&self, prefix: &Path) {
+        self.state().faults.remove(prefix);
+    }
+
+    /// How long operations have waited for slow parts since this was last
+    /// asked; the driver may advance its clock by it.
+    pub fn take_waited(&self) -> Duration {
+        self.state().faults.take_waited()
+    }
+
+    /// Limits the room of everything under `prefix`. The limit given last
+    /// counts where prefixes overlap.
+    pub fn set_capacity(&self, prefix: &Path, bytes: u64) {
+        let mut state = self.state();
+        state.capacities.retain(|(at, _)| at != prefix);
+        state.capacities.push((prefix.to_owned(), bytes));
+    }
+
+    /// Lets one in `count` calls of [`File::read_now`] answer that it would
+    /// have to wait; none if `count` is zero.
+    pub fn set_read_now_misses(&self, one_in: u64) {
+        self.state().read_now_misses_one_in = one_in;
+    }
+
+    /// Turns one stored bit of a file over, as a decaying medium does.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such file.
+    pub fn flip_bit(&self, path: &Path, offset: u64, bit: u8) -> io::Result<()> {
+        let mut state = self.state();
+        let node = state.tree.find_file(path)?;
+        let content = state.tree.file_mut(node);
+        content.live.flip_bit(offset, bit);
+        content.durable.flip_bit(offset, bit);
+        Ok(())
+    }
+
+    /// Every file under `prefix` and its length in bytes, in order of names.
+    #[must_use]
+    pub fn files_under(&self, prefix: &Path) -> Vec<(PathBuf, u64)> {
+        let state = self.state();
+        let length = |id| state.tree.file(id).live.length();
+        let files = state.tree.files_under(prefix).into_iter();
+        files.map(|(path, id)| (path, length(id))).collect()
+    }
+
+    fn act<T>(
+        &self,
+        path: &Path,
+        verb: Verb,
+        action: impl FnOnce(&mut State) -> io::Result<T>,
+    ) -> io::Result<T> {
+        self.state().act(self.process, path, verb, false, action)
+    }
+}
+
+impl State {
+    fn crash(&mut self, random: &SimulatedRandom) {
+        let survival = Survival::choose(random);
+        self.tree.crash(survival, random);
+        self.is_off = false;
+        self.crash_at = None;
+        self.crashes += 1;
+        self.alive_from = self.next_process;
+        self.killed.clear();
+    }
+}
+
+impl fmt::Debug for SimulatedDisk {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "SimulatedDisk of process {}", self.process)
+    }
+}
+
+impl Disk for SimulatedDisk {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let mut state = self.state();
+        let process = self.process;
+        let node = match mode {
+            OpenMode::CreateNew => state.act(process, path, Verb::Add, false, |state| {
+                state.tree.create_file(path)
+            })?,
+            OpenMode::Read | OpenMode::Write => {
+                state.check(process, path, Verb::Look, false)?;
+                let node = state.tree.find_file(path)?;
+                if mode == OpenMode::Write {
+                    // Refuses a read-only file system; needs no room.
+                    state.faults.check(path, Verb::TakeAway, false)?;
+                }
+                node
+            }
+        };
+        state.tree.add_handle(node);
+        Ok(Arc::new(SimulatedFile {
+            shared: Arc::clone(&self.shared),
+            process,
+            crashes: state.crashes,
+            node,
+            path: path.to_owned(),
+            is_writable: mode != OpenMode::Read,
+        }))
+    }
+
+    fn list(&self, folder: &Path) -> io::Result<Vec<DirectoryEntry>> {
+        let mut state = self.state();
+        state.check(self.process, folder, Verb::Look, false)?;
+        let names = state.tree.list(folder)?.into_iter();
+        Ok(names
+            .map(|(name, is_directory)| DirectoryEntry { name, is_directory })
+            .collect())
+    }
+
+    fn create_directory(&self, folder: &Path) -> io::Result<()> {
+        self.act(folder, Verb::Add, |state| state.tree.create_folder(folder))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.act(from, Verb::TakeAway, |state| {
+            state.faults.check(to, Verb::TakeAway, false)?;
+            state.tree.rename(from, to)
+        })
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.act(path, Verb::TakeAway, |state| state.tree.remove_file(path))
+    }
+
+    fn sync_directory(&self, folder: &Path) -> io::Result<()> {
+        self.act(folder, Verb::Sync, |state| state.tree.sync_folder(folder))
+    }
+
+    fn space(&self, folder: &Path) -> io::Result<Space> {
+        let mut state = self.state();
+        state.check(self.process, folder, Verb::Look, false)?;
+        state.tree.list(folder)?;
+        let (total_bytes, used) = state.room(folder).unwrap_or((ROOM_BYTES, 0));
+        Ok(Space {
+            total_bytes,
+            free_bytes: total_bytes.saturating_sub(used),
+        })
+    }
+}
+
+struct SimulatedFile {
+    shared: Arc<Mutex<State>>,
+    process: u64,
+    crashes: u64,
+    node: NodeId,
+    path: PathBuf,
+    is_writable: bool,
+}
+
+impl SimulatedFile {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&State, &FileContent) -> io::Result<T>) -> io::Result<T> {
+        let mut state = self.state();
+        state.check(self.process, &self.path, Verb::Look, true)?;
+        look(&state, state.tree.file(self.node))
+    }
+
+    fn change(&self, verb: Verb, change: Change) -> io::Result<()> {
+        if !self.is_writable {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        self.state()
+            .act(self.process, &self.path, verb, true, |state| {
+                state.change(&self.path, self.node, change)
+            })
+    }
+}
+
+impl Drop for SimulatedFile {
+    fn drop(&mut self) {
+        let mut state = self.state();
+        if state.crashes == self.crashes {
+            state.tree.drop_handle(self.node);
+        }
+    }
+}
+
+impl fmt::Debug for SimulatedFile {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "SimulatedFile {}", self.path.display())
+    }
+}
+
+impl File for SimulatedFile {
+    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
+        self.look(|_, content| content.live.read(into, offset))
+    }
+
+    fn read_now(&self, into: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.look(|state, content| {
+            let would_wait = state.random.one_in(state.read_now_misses_one_in);
+            if would_wait || offset + into.len() as u64 > content.live.length() {
+                return Ok(false);
+            }
+            content.live.read(into, offset).map(|()| true)
+        })
+    }
+
+    fn write_at(&self, from: &[u8], offset: u64) -> io::Result<()> {
+        let bytes = from.into();
+        self.change(Verb::Add, Change::Write { offset, bytes })
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut state = self.state();
+        let sync = |state: &mut State| {
+            state.tree.file_mut(self.node).sync();
+            Ok(())
+        };
+        match state.act(self.process, &self.path, Verb::Sync, true, sync) {
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                let random = Arc::clone(&state.random);
+                state.tree.file_mut(self.node).fail_sync(&random);
+                Err(error)
+            }
+            other => other,
+        }
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        self.look(|_, content| Ok(content.live.length()))
+    }
+
+    fn set_length(&self, length: u64) -> io::Result<()> {
+        self.change(Verb::Add, Change::SetLength(length))
+    }
+
+    fn allocate(&self, length: u64) -> io::Result<()> {
+        self.change(Verb::Add, Change::Allocate(length))
+    }
+
+    fn punch(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.change(Verb::TakeAway, Change::Punch { offset, length })
+    }
+
+    fn allocated(&self) -> io::Result<u64> {
+        self.look(|_, content| Ok(content.live.allocated_bytes()))
+    }
+}

@@ -1,0 +1,86 @@
+//! What can be wrong with a part of a simulated disk.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What an operation does, as far as faults tell operations apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    /// Opening, reading, listing, measuring.
+    Look,
+    /// Writing, sizing, reserving, making a name: may need room.
+    Add,
+    /// Punching, removing, renaming: needs none.
+    TakeAway,
+    /// Making durable.
+    Sync,
+}
+
+/// A fault of everything whose path begins with a prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Every operation fails with EIO.
+    Broken,
+    /// Reading fails with EIO; writing works.
+    Unreadable,
+    /// Syncs fail with EIO, once each: what they should have made durable is
+    /// in part lost for good, and a next sync knows nothing of it.
+    SyncFails,
+    /// What needs room fails with ENOSPC.
+    Full,
+    /// What changes anything fails with EROFS.
+    ReadOnly,
+    /// Nothing is there: the folder was moved away, or its file system is not
+    /// mounted. Paths are not found, and open files answer ESTALE.
+    Missing,
+    /// Every operation takes so long (see
+    /// [`super::SimulatedDisk::take_waited`]).
+    Slow(Duration),
+}
+
+/// The faults in force.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Faults {
+    list: Vec<(PathBuf, Fault)>,
+    waited: Duration,
+}
+
+fn errno(number: i32) -> io::Error {
+    io::Error::from_raw_os_error(number)
+}
+
+impl Faults {
+    pub(super) fn add(&mut self, prefix: &Path, fault: Fault) {
+        self.list.push((prefix.to_owned(), fault));
+    }
+
+    pub(super) fn remove(&mut self, prefix: &Path) {
+        self.list.retain(|(at, _)| at != prefix);
+    }
+
+    pub(super) fn take_waited(&mut self) -> Duration {
+        std::mem::take(&mut self.waited)
+    }
+
+    /// What stops `verb` at `path`; `is_open` if it is done to an open file.
+    pub(super) fn check(&mut self, path: &Path, verb: Verb, is_open: bool) -> io::Result<()> {
+        for (prefix, fault) in &self.list {
+            if !path.starts_with(prefix) {
+                continue;
+            }
+            match (fault, verb) {
+                (Fault::Slow(time), _) => self.waited += *time,
+                (Fault::Missing, _) if is_open => return Err(errno(libc::ESTALE)),
+                (Fault::Missing, _) => return Err(errno(libc::ENOENT)),
+                (Fault::Broken, _)
+                | (Fault::Unreadable, Verb::Look)
+                | (Fault::SyncFails, Verb::Sync) => return Err(errno(libc::EIO)),
+                (Fault::Full, Verb::Add) => return Err(errno(libc::ENOSPC)),
+                (Fault::ReadOnly, Verb::Add | Verb::TakeAway) => return Err(errno(libc::EROFS)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! A world under one seed: a disk that loses what was not synced, time that is
+//! moved by hand, numbers that repeat, jobs that run when the driver says so.
+//!
+//! ```text
+//!  Simulation ── disk ───── processes come and go, the machine crashes
+//!             ├─ clock ──── stands still
+//!             ├─ random ─── the driver's; every world has a stream of its own
+//!             └─ pool ───── jobs wait for `run_one`
+//! ```
+//!
+//! The life of a test, in numbered verbs:
+//!
+//! 1. seed      `Simulation::new(seed)`
+//! 2. run       the code under test on `world()`
+//! 3. fail      `crash()` (the machine) or `kill()` (the process)
+//! 4. restart   on a new `world()`, which sees what survived
+//! 5. check     against what was promised before
+//!
+//! It must not know what runs on it, and never asks the operating system for
+//! anything but memory. What is random here is chosen by the seed alone, so a
+//! failing seed fails again.
+
+mod clock;
+mod content;
+mod disk;
+mod fault;
+mod pool;
+mod random;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+pub use clock::SimulatedClock;
+pub use disk::SimulatedDisk;
+pub use fault::Fault;
+pub use pool::SimulatedPool;
+pub use random::SimulatedRandom;
+
+use std::sync::Arc;
+
+use crate::World;
+
+/// A simulated machine and the process that runs on it.
+pub struct Simulation {
+    /// The disk, as the current process sees it.
+    pub disk: Arc<SimulatedDisk>,
+    /// The time.
+    pub clock: Arc<SimulatedClock>,
+    /// The driver's randomness.
+    pub random: Arc<SimulatedRandom>,
+    /// The current process's jobs.
+    pub pool: Arc<SimulatedPool>,
+}
+
+impl Simulation {
+    /// A machine with an empty disk; everything follows from `seed`.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let random = SimulatedRandom::new(seed);
+        Self {
+            disk: Arc::new(SimulatedDisk::new(random.next())),
+            clock: Arc::default(),
+            random: Arc::new(random),
+            pool: Arc::default(),
+        }
+    }
+
+    /// The world of the current process.
+    #[must_use]
+    pub fn world(&self) -> World {
+        let disk: Arc<SimulatedDisk> = Arc::clone(&self.disk);
+        World {
+            disk,
+            clock: Arc::clone(&self.clock) as _,
+            random: Arc::new(self.random.split()),
+            pool: Arc::clone(&self.pool) as _,
+        }
+    }
+
+    /// The machine loses power and boots: worlds from before are dead, and a
+    /// new [`Simulation::world`] sees what survived.
+    pub fn crash(&mut self) {
+        self.disk.crash(&self.random);
+        self.restart();
+    }
+
+    /// The process dies and another starts: what it wrote is still there.
+    pub fn kill(&mut self) {
+        self.disk.kill();
+        self.restart();
+    }
+
+    fn restart(&mut self) {
+        self.pool.close();
+        self.pool = Arc::default();
+        self.disk = Arc::new(self.disk.spawn());
+    }
+}

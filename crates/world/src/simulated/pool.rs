@@ -1,0 +1,114 @@
+//! Jobs that wait until the driver runs them.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::SimulatedRandom;
+use crate::{Job, Pool};
+
+/// A pool without threads: jobs wait in a list, and the driver runs one at a
+/// time, on its own thread, in an order that a seed chooses.
+pub struct SimulatedPool {
+    /// `None` once the process has died.
+    jobs: Mutex<Option<Vec<Job>>>,
+}
+
+impl SimulatedPool {
+    /// A pool in which no job waits.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            jobs: Mutex::new(Some(Vec::new())),
+        }
+    }
+
+    /// Runs one of the waiting jobs; false if none waits.
+    pub fn run_one(&self, random: &SimulatedRandom) -> bool {
+        let job = {
+            let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+            match jobs.as_mut() {
+                Some(jobs) if !jobs.is_empty() => jobs.swap_remove(random.index(jobs.len())),
+                _ => return false,
+            }
+        };
+        job();
+        true
+    }
+
+    /// Runs jobs, and those they add, until none waits.
+    pub fn run_all(&self, random: &SimulatedRandom) {
+        while self.run_one(random) {}
+    }
+
+    /// How many jobs wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.as_ref().map_or(0, Vec::len)
+    }
+
+    /// Drops the waiting jobs unrun, and every later one: the process is dead.
+    pub fn close(&self) {
+        let jobs = self
+            .jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        // Outside the lock: what a job owns may add a job when it is dropped.
+        drop(jobs);
+    }
+}
+
+impl Default for SimulatedPool {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Pool for SimulatedPool {
+    fn run(&self, job: Job) {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        match jobs.as_mut() {
+            Some(jobs) => jobs.push(job),
+            None => {
+                drop(jobs);
+                drop(job);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+
+    use super::*;
+
+    fn order_by(seed: u64) -> Vec<u32> {
+        let pool = SimulatedPool::new();
+        let (sender, receiver) = mpsc::channel();
+        for number in 0..10 {
+            let sender = sender.clone();
+            pool.run(Box::new(move || sender.send(number).expect("listening")));
+        }
+        assert_eq!(receiver.try_iter().count(), 0, "nothing runs by itself");
+        pool.run_all(&SimulatedRandom::new(seed));
+        receiver.try_iter().collect()
+    }
+
+    #[test]
+    fn the_seed_chooses_the_order_of_jobs() {
+        assert_eq!(order_by(1), order_by(1));
+        assert_ne!(order_by(1), order_by(2));
+    }
+
+    #[test]
+    fn a_dead_process_runs_no_job() {
+        let pool = Arc::new(SimulatedPool::new());
+        let later = Arc::clone(&pool);
+        pool.run(Box::new(move || later.run(Box::new(|| unreachable!()))));
+        assert_eq!(pool.waiting(), 1);
+        pool.close();
+        pool.run(Box::new(|| unreachable!()));
+        assert!(!pool.run_one(&SimulatedRandom::new(1)));
+    }
+}
