@@ -1,0 +1,35 @@
+//! The journal: the write-back log of one attached volume, on the host's SSD
+//! (HVSTO §III-C: 100 MB for each active VM).
+//!
+//! A ring file. Records are named by their *log position*, which only grows;
+//! position `p` lies at byte `4096 + p % ring_bytes` of the file, after one
+//! page that says whose journal it is.
+//!
+//! ```text
+//!            tail                    head
+//!  …─────────┬───────┬───────┬───────┬ ─ ─ ─ ─ ─ ─ ─
+//!   free     │record │record │record │ free            head - tail <= ring_bytes
+//!  …─────────┴───────┴───────┴───────┴ ─ ─ ─ ─ ─ ─ ─
+//!            ▲ the committed version says where this is
+//! ```
+//!
+//! A record never wraps: where less than a header and a block is left before
+//! the ring's end, the log goes on at the ring's start. That rule needs no
+//! mark, so recovery follows it blindly: it starts at the position that the
+//! committed version names, goes from record to record, and ends at the first
+//! that does not follow. No root pointer is kept apart from that.
+//!
+//! Lifecycle of a write: 1. append (sealed into the batch), 2. commit (the
+//! batch is in the file), 3. sync (durable), 4. destaged, 5. release.
+//!
+//! Invariant: the sequences of records followed by recovery strictly grow. A
+//! record that an earlier life of the journal left beyond a torn one has an
+//! older epoch than what was written in its place, so it is never followed.
+
+mod record;
+mod replay;
+mod ring;
+
+pub use record::{BadHeader, ENTRIES_MAX, Entry, HEADER_BYTES, Header};
+pub use replay::{Replayed, replay};
+pub use ring::{Journal, JournalError, Placed};

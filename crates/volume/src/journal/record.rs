@@ -1,0 +1,304 @@
+//! The journal record: many writes under one header.
+//!
+//! ```text
+//!  0       4096                       4096 + payload_blocks * block
+//!  ┌────────┬─────────┬─────────┬─────────┐
+//!  │ header │ block 0 │ block 1 │ block … │   sealed, as they will lie in
+//!  └────────┴─────────┴─────────┴─────────┘   segments
+//!
+//!  header, 8 bytes to a row:
+//!  ┌──────────────────────────────────────┐
+//!  0│ magic "SCRJREC1"                     │
+//!  8│ position: this record's log position │  names it, and its place
+//! 16│ journal id, 16 bytes                 │  not another journal's record
+//! 32│ first sequence                       │  entry i has sequence first + i
+//! 40│ entries u16 │ 0 u16 │ payload blks u32│
+//! 48│ block bytes u32     │ 0 u32          │
+//! 56│ 0 u32               │ CRC-32C u32    │  of all of the 4096 bytes, this
+//!   ├──────────────────────────────────────┤  field counted as zero
+//! 64│ entry 0 (32 bytes), entry 1, …       │  at most 126
+//!   └──────────────────────────────────────┘
+//!
+//!  entry:
+//!  ┌──────────────────────────────────────┐
+//!  0│ block index                          │
+//!  8│ kind u8 (1 data, 2 zero) │ 0 (7)     │
+//! 16│ tag, 16 bytes  │ or  count u64, 0    │
+//!   └──────────────────────────────────────┘
+//! ```
+//!
+//! The CRC covers the header page alone; the tags in it vouch for the payload,
+//! so a torn payload is found without a second checksum on the hot path. A
+//! record begins on a 4 KiB boundary: writing one never touches a page that
+//! holds an older one.
+
+use base::checksum::crc32c;
+use base::codec::{Reader, Writer};
+use base::{BlockIndex, Sequence};
+use unit::Tag;
+
+/// Bytes of the header page.
+pub const HEADER_BYTES: usize = 4096;
+/// How many entries fit in it.
+pub const ENTRIES_MAX: usize = (HEADER_BYTES - PREFIX_BYTES) / ENTRY_BYTES;
+
+const MAGIC: &[u8; 8] = b"SCRJREC1";
+const PREFIX_BYTES: usize = 64;
+const ENTRY_BYTES: usize = 32;
+const CRC_AT: usize = 60;
+
+/// One write in a record. Entry `i` has the record's first sequence plus `i`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entry {
+    /// A block whose ciphertext is the next one in the payload.
+    Data {
+        /// The block.
+        block: BlockIndex,
+        /// The tag of its seal.
+        tag: Tag,
+    },
+    /// `count` blocks from `block` on read as zeroes.
+    Zero {
+        /// The first block.
+        block: BlockIndex,
+        /// How many; at least one.
+        count: u64,
+    },
+}
+
+/// A record's header, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// The record's log position in bytes.
+    pub position: u64,
+    /// Which journal it belongs to.
+    pub journal: u128,
+    /// The sequence of entry 0.
+    pub first: Sequence,
+    /// Size of a payload block in bytes.
+    pub block_bytes: u32,
+    /// The writes, in order.
+    pub entries: Vec<Entry>,
+}
+
+/// Why 4096 bytes are not a record header that can be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadHeader {
+    /// No record begins here.
+    #[error("no record begins here")]
+    NoMagic,
+    /// A record began here, but part of the page is not what was written.
+    #[error("the header's checksum does not match")]
+    Checksum,
+    /// The checksum holds, but a field has a value no writer makes.
+    #[error("field {0} has a value that no writer makes")]
+    Field(&'static str),
+}
+
+impl Header {
+    /// How many payload blocks follow the header.
+    #[must_use]
+    pub fn payload_blocks(&self) -> usize {
+        self.entries
+            .iter()
+            .filter(|entry| matches!(entry, Entry::Data { .. }))
+            .count()
+    }
+
+    /// Length of the whole record in bytes.
+    #[must_use]
+    pub fn record_bytes(&self) -> u64 {
+        HEADER_BYTES as u64 + self.payload_blocks() as u64 * u64::from(self.block_bytes)
+    }
+
+    /// Writes the header into its page.
+    ///
+    /// # Panics
+    /// If there are more than [`ENTRIES_MAX`] entries.
+    pub fn encode(&self, page: &mut [u8; HEADER_BYTES]) {
+        encode_header(
+            page,
+            self.position,
+            self.journal,
+            self.first,
+            self.block_bytes,
+            &self.entries,
+        );
+    }
+
+    /// Reads and checks a header page.
+    ///
+    /// # Errors
+    /// [`BadHeader`].
+    pub fn decode(page: &[u8; HEADER_BYTES]) -> Result<Self, BadHeader> {
+        if !page.starts_with(MAGIC) {
+            return Err(BadHeader::NoMagic);
+        }
+        let mut zeroed = *page;
+        zeroed[CRC_AT..PREFIX_BYTES].fill(0);
+        if crc32c(&zeroed).to_le_bytes() != page[CRC_AT..PREFIX_BYTES] {
+            return Err(BadHeader::Checksum);
+        }
+        let mut reader = Reader::new(&page[8..]);
+        let parsed = Self::parse(&mut reader).map_err(|_| BadHeader::Field("entries"))?;
+        parsed.ok_or(BadHeader::Field("entry kind or count"))
+    }
+
+    fn parse(reader: &mut Reader<'_>) -> Result<Option<Self>, base::codec::OutOfBytes> {
+        let position = reader.u64()?;
+        let journal = reader.u128()?;
+        let first = Sequence::from_bits(reader.u64()?);
+        let count = usize::from(reader.u16()?);
+        let _ = reader.u16()?;
+        let payload_blocks = reader.u32()?;
+        let block_bytes = reader.u32()?;
+        let _ = reader.bytes(12)?;
+        let mut entries = Vec::with_capacity(count.min(ENTRIES_MAX));
+        for _ in 0..count {
+            let block = BlockIndex(reader.u64()?);
+            let kind = reader.u8()?;
+            let _ = reader.bytes(7)?;
+            entries.push(match kind {
+                1 => Entry::Data {
+                    block,
+                    tag: reader.array()?,
+                },
+                2 => {
+                    let zeroes = reader.u64()?;
+                    let _ = reader.u64()?;
+                    if zeroes == 0 || block.0.checked_add(zeroes).is_none() {
+                        return Ok(None);
+                    }
+                    Entry::Zero {
+                        block,
+                        count: zeroes,
+                    }
+                }
+                _ => return Ok(None),
+            });
+        }
+        let header = Self {
+            position,
+            journal,
+            first,
+            block_bytes,
+            entries,
+        };
+        Ok((header.payload_blocks() as u64 == u64::from(payload_blocks)).then_some(header))
+    }
+}
+
+/// [`Header::encode`] from parts, for the writer that keeps its own.
+pub(super) fn encode_header(
+    page: &mut [u8],
+    position: u64,
+    journal: u128,
+    first: Sequence,
+    block_bytes: u32,
+    entries: &[Entry],
+) {
+    assert!(
+        entries.len() <= ENTRIES_MAX,
+        "{} entries in one record",
+        entries.len()
+    );
+    assert_eq!(page.len(), HEADER_BYTES);
+    let payload = entries
+        .iter()
+        .filter(|entry| matches!(entry, Entry::Data { .. }))
+        .count();
+    let mut bytes = Vec::with_capacity(HEADER_BYTES);
+    bytes.put_bytes(MAGIC);
+    bytes.put_u64(position);
+    bytes.put_u128(journal);
+    bytes.put_u64(first.bits());
+    bytes.put_u16(u16::try_from(entries.len()).expect("checked above"));
+    bytes.put_u16(0);
+    bytes.put_u32(u32::try_from(payload).expect("at most ENTRIES_MAX"));
+    bytes.put_u32(block_bytes);
+    bytes.put_bytes(&[0; 12]);
+    for entry in entries {
+        match *entry {
+            Entry::Data { block, tag } => {
+                bytes.put_u64(block.0);
+                bytes.put_u64(1);
+                bytes.put_bytes(&tag);
+            }
+            Entry::Zero { block, count } => {
+                bytes.put_u64(block.0);
+                bytes.put_u64(2);
+                bytes.put_u64(count);
+                bytes.put_u64(0);
+            }
+        }
+    }
+    bytes.resize(HEADER_BYTES, 0);
+    let crc = crc32c(&bytes);
+    bytes[CRC_AT..PREFIX_BYTES].copy_from_slice(&crc.to_le_bytes());
+    page.copy_from_slice(&bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        Header {
+            position: 40960,
+            journal: 0x1234,
+            first: Sequence::new(3, 77).expect("small"),
+            block_bytes: 4096,
+            entries: vec![
+                Entry::Data {
+                    block: BlockIndex(9),
+                    tag: [5; 16],
+                },
+                Entry::Zero {
+                    block: BlockIndex(100),
+                    count: 28,
+                },
+                Entry::Data {
+                    block: BlockIndex(8),
+                    tag: [6; 16],
+                },
+            ],
+        }
+    }
+
+    #[test]
+    fn a_header_is_read_back() {
+        let mut page = [0; HEADER_BYTES];
+        header().encode(&mut page);
+        assert_eq!(Header::decode(&page), Ok(header()));
+        assert_eq!(header().record_bytes(), 3 * 4096);
+    }
+
+    #[test]
+    fn a_full_header_is_read_back() {
+        let entries = vec![
+            Entry::Data {
+                block: BlockIndex(1),
+                tag: [1; 16]
+            };
+            ENTRIES_MAX
+        ];
+        let full = Header {
+            entries,
+            ..header()
+        };
+        let mut page = [0; HEADER_BYTES];
+        full.encode(&mut page);
+        assert_eq!(Header::decode(&page), Ok(full));
+    }
+
+    #[test]
+    fn every_flipped_byte_is_found() {
+        let mut page = [0; HEADER_BYTES];
+        header().encode(&mut page);
+        for position in 0..HEADER_BYTES {
+            page[position] ^= 0x40;
+            assert!(Header::decode(&page).is_err(), "byte {position}");
+            page[position] ^= 0x40;
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The version record: what the catalog keeps of a version, sealed.
+//!
+//! ```text
+//!  0│ sequence                            │  nonce of the seal
+//!  8│ tag, 16 bytes                       │
+//! 24│ sealed:                             │
+//!   │  0│ format u32 = 1 │ block bytes u32│
+//!   │  8│ volume id, 16 bytes             │
+//!   │ 24│ version number                  │
+//!   │ 32│ volume size in bytes            │
+//!   │ 40│ cut: the last sequence of the   │  what the journal holds up to here
+//!   │   │ journal that the version has    │  is in the version
+//!   │ 48│ root entries u32 │ tail pages u32│
+//!   │ 56│ root entries, 16 bytes each     │
+//!   │   │ tail pages, 16 bytes each       │
+//! ```
+
+use base::codec::{OutOfBytes, Reader, Writer};
+use base::{BlockSize, Sequence, VolumeId};
+
+use crate::catalog::VersionKey;
+use crate::map::{Entry, Root};
+use crate::seal::{Address, Keyring, Sealer, TagMismatch};
+
+const FORMAT: u32 = 1;
+
+/// A version, opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Which version it is.
+    pub key: VersionKey,
+    /// Block size of the volume.
+    pub block_size: BlockSize,
+    /// Size of the volume in bytes.
+    pub size_bytes: u64,
+    /// The last journal sequence that is in it.
+    pub cut: Sequence,
+    /// The tree.
+    pub root: Root,
+    /// The tail's pages, oldest first.
+    pub tail: Vec<Entry>,
+}
+
+/// Why a stored record is not a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadRecord {
+    /// It was altered, or is sealed with another key.
+    #[error(transparent)]
+    Seal(#[from] TagMismatch),
+    /// It ends early.
+    #[error(transparent)]
+    Short(#[from] OutOfBytes),
+    /// It was written by a newer program.
+    #[error("the version record has format {0}; this program knows format 1")]
+    Format(u32),
+    /// It is another version's record.
+    #[error("the catalog returned the record of another version")]
+    Swapped,
+    /// A field has a value no writer makes.
+    #[error("field {0} of the version record has a value that no writer makes")]
+    Field(&'static str),
+}
+
+impl Record {
+    /// Encodes and seals the record.
+    #[must_use]
+    pub fn seal(&self, sealer: &Sealer, sequence: Sequence) -> Vec<u8> {
+        let mut plain = Vec::new();
+        plain.put_u32(FORMAT);
+        plain.put_u32(u32::try_from(self.block_size.bytes()).expect("at most 64 KiB"));
+        plain.put_u128(self.key.volume.as_u128());
+        plain.put_u64(self.key.number);
+        plain.put_u64(self.size_bytes);
+        plain.put_u64(self.cut.bits());
+        let count = |count: usize| u32::try_from(count).expect("bounded by the volume's size");
+        plain.put_u32(count(self.root.entries().len()));
+        plain.put_u32(count(self.tail.len()));
+        for entry in self.root.entries() {
+            Entry::write(*entry, &mut plain);
+        }
+        for page in &self.tail {
+            Entry::write(Some(*page), &mut plain);
+        }
+        let tag = sealer.seal(Address::VERSION, sequence, &mut plain);
+        let mut sealed = Vec::with_capacity(24 + plain.len());
+        sealed.put_u64(sequence.bits());
+        sealed.put_bytes(&tag);
+        sealed.put_bytes(&plain);
+        sealed
+    }
+
+    /// Opens a record and checks that it is version `key`.
+    ///
+    /// # Errors
+    /// [`BadRecord`].
+    pub fn open(key: VersionKey, sealed: &[u8], keyring: &Keyring) -> Result<Self, BadRecord> {
+        let mut reader = Reader::new(sealed);
+        let sequence = Sequence::from_bits(reader.u64()?);
+        let tag = reader.array()?;
+        let sealed = reader.bytes(reader.remaining())?;
+        let mut plain = vec![0; sealed.len()];
+        let sealer = keyring.of_epoch(sequence.epoch());
+        sealer.open(Address::VERSION, sequence, &tag, sealed, &mut plain)?;
+        let record = Self::parse(&plain)?;
+        if record.key == key {
+            Ok(record)
+        } else {
+            Err(BadRecord::Swapped)
+        }
+    }
+
+    fn parse(plain: &[u8]) -> Result<Self, BadRecord> {
+        let mut reader = Reader::new(plain);
+        let format = reader.u32()?;
+        if format != FORMAT {
+            return Err(BadRecord::Format(format));
+        }
+        let block_size =
+            BlockSize::new(u64::from(reader.u32()?)).ok_or(BadRecord::Field("block bytes"))?;
+        let volume = VolumeId::from_random(reader.u128()?);
+        let key = VersionKey {
+            volume,
+            number: reader.u64()?,
+        };
+        let size_bytes = reader.u64()?;
+        let cut = Sequence::from_bits(reader.u64()?);
+        let (roots, pages) = (reader.u32()?, reader.u32()?);
+        let root = (0..roots)
+            .map(|_| Entry::read(&mut reader))
+            .collect::<Result<_, _>>()?;
+        let tail = (0..pages)
+            .map(|_| Entry::read(&mut reader)?.ok_or(BadRecord::Field("tail page")))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            key,
+            block_size,
+            size_bytes,
+            cut,
+            root: Root::new(root),
+            tail,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{Lineage, Location};
+
+    use super::*;
+    use crate::catalog::LineageKey;
+    use crate::seal::{DataKey, KeyEncryptionKey};
+
+    struct Zero;
+    impl world::Random for Zero {
+        fn fill(&self, bytes: &mut [u8]) {
+            bytes.fill(0);
+        }
+    }
+
+    fn keyring() -> Keyring {
+        let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
+        let lineage = Lineage::from_random(1);
+        let wrapped = wrapping.wrap(lineage, &DataKey::from_bytes([2; 32]), &Zero);
+        let key = LineageKey {
+            lineage,
+            epoch_first: 1,
+            wrapped: Some(wrapped),
+        };
+        Keyring::unwrap(&[key], &wrapping).expect("it opens")
+    }
+
+    #[test]
+    fn a_record_is_read_back_and_every_flipped_byte_is_found() {
+        let entry = |bits| Entry {
+            location: Location::from_bits(bits),
+            sequence: Sequence::new(1, bits).expect("small"),
+        };
+        let record = Record {
+            key: VersionKey {
+                volume: VolumeId::from_random(3),
+                number: 4,
+            },
+            block_size: BlockSize::DEFAULT,
+            size_bytes: 1 << 40,
+            cut: Sequence::new(1, 99).expect("small"),
+            root: Root::new(vec![None, Some(entry(8))]),
+            tail: vec![entry(9), entry(10)],
+        };
+        let keyring = keyring();
+        let mut sealed = record.seal(keyring.own(), Sequence::new(1, 100).expect("small"));
+        assert_eq!(
+            Record::open(record.key, &sealed, &keyring),
+            Ok(record.clone())
+        );
+        let other = VersionKey {
+            number: 5,
+            ..record.key
+        };
+        assert_eq!(
+            Record::open(other, &sealed, &keyring),
+            Err(BadRecord::Swapped)
+        );
+        for position in 0..sealed.len() {
+            sealed[position] ^= 1;
+            assert!(
+                Record::open(record.key, &sealed, &keyring).is_err(),
+                "byte {position}"
+            );
+            assert!(Record::open(record.key, &sealed[..position], &keyring).is_err());
+            sealed[position] ^= 1;
+        }
+    }
+}
