@@ -15,6 +15,7 @@
 
 mod clock;
 mod disk;
+mod net;
 mod parallel;
 mod pool;
 mod random;
@@ -24,6 +25,7 @@ mod wake;
 
 pub use clock::{Clock, Millis};
 pub use disk::{DirectoryEntry, Disk, File, OpenMode, Space};
+pub use net::{Endpoint, Interest, Ready};
 pub use parallel::parallel;
 pub use pool::{Job, Pool};
 pub use random::Random;

@@ -1,9 +1,11 @@
 //! The machine this program runs on.
 
 mod disk;
+mod net;
 mod pool;
 
 pub use disk::RealDisk;
+pub use net::{Bell, Listener, Poller, Stream};
 pub use pool::ThreadPool;
 
 use std::time::{Duration, Instant, SystemTime};
