@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use base::{SegmentId, Slot};
+use base::{SegmentId, Slot, UnitId};
 
 /// Why a unit could not do what it was asked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -26,6 +26,26 @@ pub enum UnitError {
         found: String,
         /// Whose it should be.
         expected: String,
+    },
+    /// It was written by a newer Scree; this one must not touch it.
+    #[error("unit {url} has format {found}; this program knows formats up to {known}")]
+    Newer {
+        /// The unit's URL.
+        url: String,
+        /// The format that was found.
+        found: u32,
+        /// The newest format that is known here.
+        known: u32,
+    },
+    /// Two places claim to be the same unit; one is a copy of the other.
+    #[error("{url} is {unit}, and so is {other}: one is a copy, remove it")]
+    Twice {
+        /// The unit's URL.
+        url: String,
+        /// The other place's URL.
+        other: String,
+        /// The unit that both claim to be.
+        unit: UnitId,
     },
     /// No room. Pass it over for writes; it can still be read.
     #[error("unit {url} is full")]

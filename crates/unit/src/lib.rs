@@ -15,8 +15,12 @@
 //!  5. delete  when every slot is free, or when the segment is an orphan
 //! ```
 
+#[doc(hidden)]
+pub mod conformance;
 mod error;
+pub mod folder;
 mod unit;
 
 pub use error::UnitError;
+pub use folder::FolderUnit;
 pub use unit::{SegmentStat, SlotRun, Tag, Unit, UnitStat};

@@ -124,6 +124,16 @@ pub trait Unit: Send + Sync {
     /// [`UnitError`].
     fn delete(&self, segment: SegmentId) -> Result<(), UnitError>;
 
+    /// Gives back the room of freed slots that has only been gathered so far.
+    /// For idle times: a call ends after a fraction of a second, and returns
+    /// whether there is more to do.
+    ///
+    /// # Errors
+    /// [`UnitError`].
+    fn settle(&self) -> Result<bool, UnitError> {
+        Ok(false)
+    }
+
     /// All segments, sorted by number.
     ///
     /// # Errors

@@ -1,0 +1,396 @@
+//! A unit that is a folder on a mounted file system: local, or Lustre, CephFS,
+//! GlusterFS, NFS.
+//!
+//! Each segment is a file; `docs/format.md` draws it. What a call costs, with
+//! everything in the page cache:
+//!
+//! | call | system calls | about |
+//! |---|---|---|
+//! | `read_now`, segment open | one `preadv2(RWF_NOWAIT)` | 1 µs |
+//! | `read`, segment not open | open, stat, two reads for the table, one | 20 µs |
+//! | `put` at slot 0 | marker, open, one write of data, one of the table | 3 ms for 8 MiB |
+//! | `put` after that | one write of data, one of the table | |
+//! | `sync` | one fdatasync a segment, one fsync a folder with new names | the device's |
+//! | `free` | marker, open, read the table, a write a run, one fdatasync | the device's |
+//!
+//! Rules that hold whatever happens:
+//!
+//! * A folder without this unit's marker is never written to, nor taken for an
+//!   empty unit. `segments/` is made with the unit and never again, so that an
+//!   unmounted mount point has no place to write to.
+//! * A slot's bytes are written once. A write touches the entries of its own
+//!   slots only, so several processes may share a folder as long as each
+//!   segment has one that puts.
+//! * A slot is named free durably before its room is given back, and it is
+//!   given back durably before the table says so: a crash between repeats
+//!   work and loses nothing.
+//! * A segment that lost a write is never appended to or synced again.
+//!
+//! Must not know: keys, volumes, what is in a slot.
+
+mod account;
+mod cache;
+pub mod format;
+mod marker;
+mod place;
+mod release;
+mod scrub;
+mod segment;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub use marker::Marker;
+pub use place::check_distinct;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::{ClusterId, SegmentId, Slot, UnitId};
+use world::{Clock, OpenMode, World};
+
+use crate::{SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
+use account::Account;
+use cache::Cache;
+use place::Place;
+use segment::{Segment, SegmentError, Table};
+
+/// Data in one segment, in bytes, unless said otherwise: large enough that a
+/// disk writes it at full speed, small enough to give back soon.
+pub const SEGMENT_DATA_BYTES: u64 = 8 << 20;
+
+/// Segments kept open, unless said otherwise: with their tables 17 MiB, and
+/// half of the 1024 files that a process may commonly open.
+pub const OPEN_SEGMENTS_MAX: usize = 512;
+
+/// Locks that keep writers of one segment apart.
+const WRITER_LOCKS: usize = 64;
+
+/// A folder as a storage unit. Shared by many threads.
+pub struct FolderUnit {
+    place: Place,
+    clock: Arc<dyn Clock>,
+    segment_data_bytes: u64,
+    cache: Cache,
+    account: Account,
+    writers: [Mutex<()>; WRITER_LOCKS],
+    /// Segments with puts that no sync has covered yet.
+    unsynced: Mutex<BTreeMap<SegmentId, Arc<Segment>>>,
+    /// Sub-folders whose own names this process knows to be durable.
+    durable_folders: Mutex<BTreeSet<usize>>,
+    settling: Mutex<release::Settling>,
+}
+
+impl FolderUnit {
+    /// Makes the folder at `path` into unit `unit` of `cluster`. The folder is
+    /// made if only its last part is missing; otherwise it must be empty. A
+    /// folder that is that very unit already is opened.
+    ///
+    /// # Errors
+    /// [`UnitError::Foreign`] if it is another unit or holds other files.
+    pub fn create(
+        world: &World,
+        path: &Path,
+        cluster: ClusterId,
+        unit: UnitId,
+    ) -> Result<Self, UnitError> {
+        let created = Self::open(world, path, cluster, unit);
+        created.place.create()?;
+        Ok(created)
+    }
+
+    /// The unit at `path`, which should be unit `unit` of `cluster`. Looks at
+    /// nothing yet: the folder may be away now and come back. Ask
+    /// [`Unit::probe`] whether it is there.
+    #[must_use]
+    pub fn open(world: &World, path: &Path, cluster: ClusterId, unit: UnitId) -> Self {
+        Self {
+            place: Place {
+                disk: Arc::clone(&world.disk),
+                path: path.to_owned(),
+                url: place::url_of(path),
+                marker: Marker { cluster, unit },
+            },
+            clock: Arc::clone(&world.clock),
+            segment_data_bytes: SEGMENT_DATA_BYTES,
+            cache: Cache::new(OPEN_SEGMENTS_MAX),
+            account: Account::default(),
+            writers: [const { Mutex::new(()) }; WRITER_LOCKS],
+            unsynced: Mutex::default(),
+            durable_folders: Mutex::default(),
+            settling: Mutex::default(),
+        }
+    }
+
+    /// Whose unit the folder at `path` is, and which.
+    ///
+    /// # Errors
+    /// [`UnitError::Missing`] if it is none, [`UnitError::Newer`] if it cannot
+    /// be read by this program.
+    pub fn identify(world: &World, path: &Path) -> Result<Marker, UnitError> {
+        place::identify(&*world.disk, path)
+    }
+
+    /// Gives new segments room for `bytes` of data instead of
+    /// [`SEGMENT_DATA_BYTES`].
+    #[must_use]
+    pub fn with_segment_data_bytes(mut self, bytes: u64) -> Self {
+        self.segment_data_bytes = bytes;
+        self
+    }
+
+    /// Keeps about `segments_max` segments open instead of
+    /// [`OPEN_SEGMENTS_MAX`].
+    #[must_use]
+    pub fn with_open_segments(mut self, segments_max: usize) -> Self {
+        self.cache = Cache::new(segments_max);
+        self
+    }
+
+    /// Which unit this is.
+    #[must_use]
+    pub fn id(&self) -> UnitId {
+        self.place.marker.unit
+    }
+
+    fn writer(&self, segment: SegmentId) -> MutexGuard<'_, ()> {
+        lock(&self.writers[segment.serial() as usize % WRITER_LOCKS])
+    }
+
+    /// The error that `error` is for the caller.
+    fn explain(&self, segment: SegmentId, doing: &str, error: SegmentError) -> UnitError {
+        match error {
+            SegmentError::Io(error) => self.place.meaning_at(segment, doing, error),
+            // A delete empties a file before it removes it.
+            SegmentError::Empty => UnitError::NoSegment {
+                url: self.place.url.clone(),
+                segment,
+            },
+            SegmentError::Format(error) => self.place.damaged(segment, error),
+            SegmentError::UnknownSlot(slot) => self
+                .place
+                .damaged(segment, format!("the table's entry of slot {}", slot.0)),
+            SegmentError::NoSlot(slot) => UnitError::NoSlot {
+                url: self.place.url.clone(),
+                segment,
+                slot,
+            },
+            SegmentError::SlotBytes => match self.load(segment) {
+                Ok(found) => misplaced(&found),
+                Err(why) => why,
+            },
+        }
+    }
+
+    /// Opens a segment's file and reads its table; what is there now, not what
+    /// was there when somebody looked before.
+    fn load(&self, segment: SegmentId) -> Result<Arc<Segment>, UnitError> {
+        let load = || {
+            let file = self
+                .place
+                .disk
+                .open(&self.place.file(segment), OpenMode::Read)?;
+            Segment::load(file, false)
+        };
+        let loaded = load().map_err(|error| self.explain(segment, "open", error))?;
+        self.check_owner(segment, &loaded.header)?;
+        Ok(Arc::new(loaded))
+    }
+
+    fn check_owner(&self, segment: SegmentId, header: &format::Header) -> Result<(), UnitError> {
+        if header.segment != segment {
+            let found = header.segment;
+            return Err(self
+                .place
+                .damaged(segment, format!("it is segment {found}")));
+        }
+        if header.cluster != self.place.marker.cluster {
+            let found = header.cluster;
+            return Err(self
+                .place
+                .damaged(segment, format!("it belongs to {found}")));
+        }
+        Ok(())
+    }
+
+    fn read_table(&self, segment: SegmentId, mode: OpenMode) -> Result<OpenTable, UnitError> {
+        let read = || {
+            let file = self.place.disk.open(&self.place.file(segment), mode)?;
+            let table = Table::read(&*file)?;
+            Ok(OpenTable { file, table })
+        };
+        let open = read().map_err(|error| self.explain(segment, "open", error))?;
+        self.check_owner(segment, &open.table.header)?;
+        Ok(open)
+    }
+
+    /// The segment as far as it is in memory.
+    fn in_memory(&self, segment: SegmentId) -> Option<Arc<Segment>> {
+        self.cache
+            .get(segment)
+            .or_else(|| lock(&self.unsynced).get(&segment).cloned())
+    }
+}
+
+/// A segment's file and what its table says now.
+struct OpenTable {
+    file: Arc<dyn world::File>,
+    table: Table,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn misplaced(found: &Segment) -> UnitError {
+    UnitError::Misplaced {
+        segment: found.header.segment,
+        slots: found.slots(),
+        slot_bytes: found.header.slot_bytes,
+    }
+}
+
+/// A run and its buffers must fit each other: the caller has made both.
+fn assert_fit(count: usize, slot_bytes: u32, tags: &[Tag], data: &[u8]) {
+    assert!(count > 0, "a run of no slots");
+    assert_eq!(tags.len(), count, "a tag a slot");
+    assert_eq!(
+        data.len(),
+        count * slot_bytes as usize,
+        "room for each slot"
+    );
+}
+
+impl Unit for FolderUnit {
+    fn url(&self) -> &str {
+        &self.place.url
+    }
+
+    fn can_append(&self) -> bool {
+        true
+    }
+
+    fn put(
+        &self,
+        segment: SegmentId,
+        slot_bytes: u32,
+        first: Slot,
+        tags: &[Tag],
+        data: &[u8],
+    ) -> Result<(), UnitError> {
+        assert_fit(tags.len(), slot_bytes, tags, data);
+        let _alone = self.writer(segment);
+        if first == Slot(0) {
+            self.put_first(segment, slot_bytes, tags, data)
+        } else {
+            self.put_next(segment, slot_bytes, first, tags, data)
+        }
+    }
+
+    fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
+        self.sync_segments(segments)
+    }
+
+    fn read(
+        &self,
+        run: SlotRun,
+        slot_bytes: u32,
+        tags: &mut [Tag],
+        data: &mut [u8],
+    ) -> Result<(), UnitError> {
+        assert_fit(usize::from(run.count), slot_bytes, tags, data);
+        if let Some(open) = self.in_memory(run.segment) {
+            if open.read(run, slot_bytes, tags, data).is_ok() {
+                return Ok(());
+            }
+            // It may have changed since: what the file says now counts.
+            self.cache.remove(run.segment);
+        }
+        let open = self.load(run.segment)?;
+        self.cache.insert(run.segment, Arc::clone(&open));
+        open.read(run, slot_bytes, tags, data)
+            .map_err(|error| self.explain(run.segment, "read", error))
+    }
+
+    /// Costs one short mutex that is seldom contended, one reference count,
+    /// 16 bytes copied for each tag and one system call; allocates nothing.
+    fn read_now(
+        &self,
+        run: SlotRun,
+        slot_bytes: u32,
+        tags: &mut [Tag],
+        data: &mut [u8],
+    ) -> Result<bool, UnitError> {
+        assert_fit(usize::from(run.count), slot_bytes, tags, data);
+        let Some(open) = self.cache.get(run.segment) else {
+            return Ok(false);
+        };
+        // Errors are left to the read that may look into the matter.
+        Ok(open.read_now(run, slot_bytes, tags, data).unwrap_or(false))
+    }
+
+    fn free(&self, segment: SegmentId, slots: &[Slot], closed: bool) -> Result<(), UnitError> {
+        let _alone = self.writer(segment);
+        self.free_slots(segment, slots, closed)
+    }
+
+    fn delete(&self, segment: SegmentId) -> Result<(), UnitError> {
+        let _alone = self.writer(segment);
+        self.delete_segment(segment)
+    }
+
+    fn settle(&self) -> Result<bool, UnitError> {
+        self.settle_some()
+    }
+
+    fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
+        self.place.verify()?;
+        self.place.list()
+    }
+
+    fn stat_segment(&self, segment: SegmentId) -> Result<SegmentStat, UnitError> {
+        let table = self.read_table(segment, OpenMode::Read)?.table;
+        Ok(SegmentStat {
+            segment,
+            slot_bytes: table.header.slot_bytes,
+            slots: table.slots(),
+            freed: table.count(format::SlotState::is_free),
+        })
+    }
+
+    fn stat(&self) -> Result<UnitStat, UnitError> {
+        self.place.verify()?;
+        let failed = |error| self.place.meaning("count its segments", error);
+        let (segments, bytes) = self
+            .account
+            .stat(&self.place, &*self.clock)
+            .map_err(failed)?;
+        let space = self.place.disk.space(&self.place.path);
+        Ok(UnitStat {
+            segments,
+            bytes,
+            free_bytes: space.ok().map(|space| space.free_bytes),
+        })
+    }
+
+    fn scrub(&self, segment: SegmentId) -> Result<Vec<Slot>, UnitError> {
+        self.scrub_segment(segment)
+    }
+
+    fn probe(&self) -> Result<(), UnitError> {
+        let probed = self.place.probe(self.segment_data_bytes);
+        if let Err(UnitError::Missing { .. } | UnitError::Foreign { .. }) = probed {
+            // What comes back may be another folder.
+            self.account.forget();
+            lock(&self.durable_folders).clear();
+        }
+        probed
+    }
+}
+
+/// Whether an error says only that what was to be removed is gone.
+fn is_not_found(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+}

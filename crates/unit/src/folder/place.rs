@@ -1,0 +1,235 @@
+//! Where a unit's files are, whose they are, and what an error there means.
+//!
+//! ```text
+//!  <folder>/
+//!    scree-unit.toml          the marker, made last: no marker, no unit
+//!    probe                    written now and then, to see whether it works
+//!    segments/                made with the unit and never again
+//!      000/ … 3ff/            made when first needed
+//!        ccc-sssssssss        copyset and serial of a segment, in hex
+//! ```
+//!
+//! 1024 sub-folders hold four million segments (32 TiB) with 4096 names each.
+//! Sixteen serials in a row share one, so that the segments of a destage,
+//! which are numbered in a row, need few folders synced.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::{CopysetId, SegmentId, UnitId};
+use world::{Disk, OpenMode};
+
+use super::marker::{self, Marker, MarkerError};
+use crate::UnitError;
+
+/// How many sub-folders segments are spread over.
+pub(super) const FOLDERS: usize = 1024;
+
+/// The longest marker that is read, in bytes.
+const MARKER_BYTES_MAX: u64 = 64 << 10;
+
+/// Number of the sub-folder that holds a segment.
+pub(super) fn folder_of(segment: SegmentId) -> usize {
+    (segment.serial() >> 4) as usize % FOLDERS
+}
+
+/// The segment whose file is called `name`, if it is a segment's.
+pub(super) fn segment_of(name: &str) -> Option<SegmentId> {
+    let (copyset, serial) = name.split_once('-')?;
+    let number = |text: &str, digits| {
+        let is_hex = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let is_number = text.len() == digits && text.bytes().all(is_hex);
+        is_number.then(|| u64::from_str_radix(text, 16).ok())?
+    };
+    let copyset = CopysetId::new(u16::try_from(number(copyset, 3)?).ok()?)?;
+    SegmentId::new(copyset, number(serial, 9)?)
+}
+
+/// One unit's folder.
+pub(super) struct Place {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) path: PathBuf,
+    pub(super) url: String,
+    /// Whose the folder should be.
+    pub(super) marker: Marker,
+}
+
+/// The URL of a folder.
+pub(super) fn url_of(path: &Path) -> String {
+    format!("file://{}", path.display())
+}
+
+/// Reads a folder's marker.
+pub(super) fn identify(disk: &dyn Disk, path: &Path) -> Result<Marker, UnitError> {
+    let url = url_of(path);
+    let read = || {
+        let file = disk.open(&path.join(marker::NAME), OpenMode::Read)?;
+        let mut text = vec![0; file.length()?.min(MARKER_BYTES_MAX) as usize];
+        file.read_at(&mut text, 0)?;
+        Ok(text)
+    };
+    let text = read().map_err(|error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => UnitError::Missing {
+            reason: match disk.list(path) {
+                Ok(_) => format!("the folder has no {}; is it mounted?", marker::NAME),
+                Err(_) => "there is no such folder".to_owned(),
+            },
+            url: url.clone(),
+        },
+        _ => meaning(&url, "read its marker", error),
+    })?;
+    Marker::parse(&text).map_err(|error| match error {
+        MarkerError::Newer { found, known } => UnitError::Newer { url, found, known },
+        MarkerError::Unreadable { reason } => UnitError::Missing {
+            url,
+            reason: format!("its {} cannot be read: {reason}", marker::NAME),
+        },
+    })
+}
+
+/// What an error of the operating system means for the unit at `url`.
+pub(super) fn meaning(url: &str, doing: &str, error: io::Error) -> UnitError {
+    use io::ErrorKind as Kind;
+    let url = url.to_owned();
+    match error.kind() {
+        Kind::StorageFull | Kind::QuotaExceeded => UnitError::Full { url },
+        Kind::ReadOnlyFilesystem => UnitError::ReadOnly { url },
+        Kind::NotFound | Kind::NotADirectory => UnitError::Missing {
+            url,
+            reason: format!("cannot {doing}: {error}"),
+        },
+        // What network file systems and FUSE say when the other end has gone.
+        Kind::StaleNetworkFileHandle | Kind::NotConnected | Kind::HostUnreachable => {
+            UnitError::Missing {
+                url,
+                reason: error.to_string(),
+            }
+        }
+        _ => UnitError::Io {
+            url,
+            doing: doing.to_owned(),
+            source: Arc::new(error),
+        },
+    }
+}
+
+/// Refuses two places that are the same unit: one is a copy of the other, and
+/// what is freed in one would live on in the other.
+///
+/// # Errors
+/// [`UnitError::Twice`].
+pub fn check_distinct(units: &[(UnitId, &str)]) -> Result<(), UnitError> {
+    let mut seen = BTreeMap::new();
+    for (unit, url) in units {
+        if let Some(other) = seen.insert(*unit, *url) {
+            return Err(UnitError::Twice {
+                url: (*url).to_owned(),
+                other: other.to_owned(),
+                unit: *unit,
+            });
+        }
+    }
+    Ok(())
+}
+
+impl Place {
+    pub(super) fn segments(&self) -> PathBuf {
+        self.path.join("segments")
+    }
+
+    pub(super) fn folder(&self, folder: usize) -> PathBuf {
+        self.segments().join(format!("{folder:03x}"))
+    }
+
+    pub(super) fn file(&self, segment: SegmentId) -> PathBuf {
+        self.folder(folder_of(segment)).join(segment.to_string())
+    }
+
+    pub(super) fn meaning(&self, doing: &str, error: io::Error) -> UnitError {
+        meaning(&self.url, doing, error)
+    }
+
+    /// As [`Place::meaning`], for an error at a segment's file: a file that is
+    /// not there is a missing segment only if the unit itself is there.
+    pub(super) fn meaning_at(
+        &self,
+        segment: SegmentId,
+        doing: &str,
+        error: io::Error,
+    ) -> UnitError {
+        match error.kind() {
+            io::ErrorKind::NotFound => match self.verify() {
+                Ok(()) => UnitError::NoSegment {
+                    url: self.url.clone(),
+                    segment,
+                },
+                Err(why) => why,
+            },
+            io::ErrorKind::UnexpectedEof => self.damaged(segment, "the file is too short"),
+            _ => self.meaning(&format!("{doing} segment {segment}"), error),
+        }
+    }
+
+    pub(super) fn damaged(&self, segment: SegmentId, reason: impl ToString) -> UnitError {
+        UnitError::Damaged {
+            url: self.url.clone(),
+            segment,
+            reason: reason.to_string(),
+        }
+    }
+
+    /// Looks whether the folder is the unit it should be.
+    ///
+    /// Cost: opening and reading a small file.
+    pub(super) fn verify(&self) -> Result<(), UnitError> {
+        let found = identify(&*self.disk, &self.path)?;
+        let (found, expected) = if found.cluster != self.marker.cluster {
+            (found.cluster.to_string(), self.marker.cluster.to_string())
+        } else if found.unit != self.marker.unit {
+            (
+                format!("the place of {}", found.unit),
+                format!("that of {}", self.marker.unit),
+            )
+        } else {
+            return Ok(());
+        };
+        Err(UnitError::Foreign {
+            url: self.url.clone(),
+            found,
+            expected,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_is_found_again_by_its_file_name() {
+        let segment = SegmentId::from_bits(0x0abc_1234_5678).expect("48 bits");
+        assert_eq!(segment.to_string(), "0ab-c12345678");
+        assert_eq!(segment_of("0ab-c12345678"), Some(segment));
+        for name in [
+            "",
+            "0ab-",
+            "0ab-c1234567",
+            "0ab-C12345678",
+            "0ab-c12345678.tmp",
+            "+ab-c12345678",
+        ] {
+            assert_eq!(segment_of(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn segments_in_a_row_share_folders_and_all_folders_are_used() {
+        let folder = |serial| folder_of(SegmentId::from_bits(serial).expect("48 bits"));
+        assert_eq!(folder(0), folder(15));
+        let used: std::collections::BTreeSet<usize> =
+            (0..FOLDERS as u64 * 16).map(folder).collect();
+        assert_eq!(used.len(), FOLDERS);
+    }
+}

@@ -1,0 +1,292 @@
+//! Freeing slots, giving their room back, and deleting segments.
+//!
+//! ```text
+//!  1. name    FREE into the table, durably           free
+//!  2. punch   holes where they were, durably         free, when a quarter
+//!  3. note    HOLE into the table, whenever          gathered; or settle
+//! ```
+//!
+//! A crash after 1 or 2 leaves slots that are free and may still take room;
+//! the next `free` in that segment, or the walk that `settle` makes once after
+//! a start, punches them again.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::Range;
+use std::time::Duration;
+
+use base::{SegmentId, Slot};
+use world::{File, OpenMode};
+
+use super::format::{Entry, Header, PAGE_BYTES, SlotState};
+use super::place::{FOLDERS, folder_of, segment_of};
+use super::segment::{Table, write_entries};
+use super::{FolderUnit, OpenTable, is_not_found, lock};
+use crate::UnitError;
+
+/// Punch when one in so many of a segment's slots is free and still takes
+/// room. A hole costs some microseconds and gathered slots often touch.
+const PUNCH_ONE_IN: u32 = 4;
+
+/// How long one call of `settle` goes on, in milliseconds.
+const SETTLE_MS_MAX: u64 = 200;
+
+/// What is left to punch.
+#[derive(Default)]
+pub(super) struct Settling {
+    /// Segments with slots that are free and still take room.
+    pending: BTreeSet<SegmentId>,
+    /// The sub-folder whose segments the walk looks at next: a process before
+    /// this one may have left some.
+    walked: usize,
+}
+
+/// Runs of consecutive numbers in `slots`, which is sorted.
+fn runs(slots: &[u32]) -> impl Iterator<Item = Range<u32>> {
+    slots
+        .chunk_by(|one, next| one + 1 == *next)
+        .map(|run| run[0]..run[run.len() - 1] + 1)
+}
+
+/// Marks `slots`, sorted, in the file, a write a run.
+fn mark(file: &dyn File, slots: &[u32], state: SlotState) -> io::Result<()> {
+    for run in runs(slots) {
+        write_entries(file, run.start, &vec![Entry::free(state); run.len()])?;
+    }
+    Ok(())
+}
+
+impl FolderUnit {
+    pub(super) fn free_slots(
+        &self,
+        id: SegmentId,
+        slots: &[Slot],
+        closed: bool,
+    ) -> Result<(), UnitError> {
+        self.place.verify()?;
+        let OpenTable { file, mut table } = match self.read_table(id, OpenMode::Write) {
+            // Perhaps a delete that was cut short.
+            Err(UnitError::NoSegment { .. }) if closed => return self.delete_segment(id),
+            Err(UnitError::NoSegment { .. }) => return self.sync_names(id),
+            other => other?,
+        };
+        let takes_part = |slot: &u32| {
+            let entry = table.entries.get(*slot as usize);
+            entry.is_some_and(|entry| matches!(entry.state, SlotState::Kept | SlotState::Unknown))
+        };
+        let mut freed: Vec<u32> = slots.iter().map(|slot| u32::from(slot.0)).collect();
+        freed.sort_unstable();
+        freed.dedup();
+        freed.retain(takes_part);
+        for slot in &freed {
+            table.entries[*slot as usize] = Entry::free(SlotState::Freed);
+        }
+        if closed && table.count(|state| matches!(state, SlotState::Kept | SlotState::Unknown)) == 0
+        {
+            return self.delete_segment(id);
+        }
+        // Also when nothing is new: a process before this one may have been
+        // killed between marking and syncing.
+        let marked = mark(&*file, &freed, SlotState::Freed).and_then(|()| file.sync_data());
+        if let Err(error) = marked {
+            if let Some(segment) = lock(&self.unsynced).get(&id) {
+                segment.set_broken();
+            }
+            return Err(self.place.meaning_at(id, "free slots of", error));
+        }
+        self.show(id, &freed, SlotState::Freed);
+        let waiting = table.count(|state| state == SlotState::Freed);
+        if waiting > 0 {
+            lock(&self.settling).pending.insert(id);
+        }
+        if waiting > 0 && waiting >= table.slots() / PUNCH_ONE_IN {
+            self.punch(id, &*file, &table)?;
+        }
+        Ok(())
+    }
+
+    /// Shows readers of this process what has become of `slots`.
+    fn show(&self, id: SegmentId, slots: &[u32], state: SlotState) {
+        let cached = self.cache.get(id);
+        let unsynced = lock(&self.unsynced).get(&id).cloned();
+        for segment in cached.iter().chain(&unsynced) {
+            for slot in slots {
+                segment.set(*slot, &[Entry::free(state)]);
+            }
+        }
+    }
+
+    /// Gives back the room of every slot that is free.
+    fn punch(&self, id: SegmentId, file: &dyn File, table: &Table) -> Result<(), UnitError> {
+        let is = |is_meant: fn(SlotState) -> bool| -> Vec<u32> {
+            let slots = (0..).zip(&table.entries);
+            let meant = slots.filter(|(_, entry)| is_meant(entry.state));
+            meant.map(|(slot, _)| slot).collect()
+        };
+        let freed = is(|state| state == SlotState::Freed);
+        let punch = || {
+            // With the holes beside them: a slot may be smaller than a page.
+            for run in runs(&is(SlotState::is_free)) {
+                let first = freed.partition_point(|slot| *slot < run.start);
+                if freed.get(first).is_none_or(|slot| !run.contains(slot)) {
+                    continue;
+                }
+                let hole = hole_of(&table.header, run);
+                if !hole.is_empty() {
+                    file.punch(hole.start, hole.end - hole.start)?;
+                }
+            }
+            file.sync_data()?;
+            mark(file, &freed, SlotState::Hole)
+        };
+        punch().map_err(|error| {
+            if let Some(segment) = lock(&self.unsynced).get(&id) {
+                segment.set_broken();
+            }
+            self.place.meaning_at(id, "give back room of", error)
+        })?;
+        self.show(id, &freed, SlotState::Hole);
+        lock(&self.settling).pending.remove(&id);
+        self.measure(id, file);
+        Ok(())
+    }
+
+    pub(super) fn delete_segment(&self, id: SegmentId) -> Result<(), UnitError> {
+        self.place.verify()?;
+        let path = self.place.file(id);
+        self.cache.remove(id);
+        // Another process may have the file open: it gives up its room now,
+        // and not when that process closes it. Not needed for the rest.
+        if let Ok(file) = self.place.disk.open(&path, OpenMode::Write) {
+            let _ = file.set_length(0);
+        }
+        match self.place.disk.remove(&path) {
+            Err(error) if !is_not_found(&error) => {
+                return Err(self.place.meaning(&format!("delete segment {id}"), error));
+            }
+            _ => {}
+        }
+        self.sync_names(id)?;
+        lock(&self.unsynced).remove(&id);
+        // A reader may have opened it again meanwhile.
+        self.cache.remove(id);
+        lock(&self.settling).pending.remove(&id);
+        self.account.remove(id);
+        Ok(())
+    }
+
+    /// Makes the absence of a segment durable.
+    fn sync_names(&self, id: SegmentId) -> Result<(), UnitError> {
+        let folder = self.place.folder(folder_of(id));
+        match self.place.disk.sync_directory(&folder) {
+            Err(error) if !is_not_found(&error) => Err(self.place.meaning("sync a folder", error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Punches what waits, then walks on through the segments for what an
+    /// earlier process left. True if there is more to do.
+    pub(super) fn settle_some(&self) -> Result<bool, UnitError> {
+        self.place.verify()?;
+        let clock = &self.clock;
+        let end = clock.monotonic() + Duration::from_millis(SETTLE_MS_MAX);
+        loop {
+            let next = lock(&self.settling).pending.pop_first();
+            match next {
+                Some(id) => {
+                    let settled = self.settle_segment(id);
+                    // One file that cannot be read must not stop the others:
+                    // its room is given back after the next start.
+                    if !matches!(settled, Ok(()) | Err(UnitError::Io { .. })) {
+                        lock(&self.settling).pending.insert(id);
+                    }
+                    settled?;
+                }
+                None => {
+                    let folder = lock(&self.settling).walked;
+                    if folder == FOLDERS {
+                        return Ok(false);
+                    }
+                    self.walk(folder)?;
+                }
+            }
+            if clock.monotonic() >= end {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn settle_segment(&self, id: SegmentId) -> Result<(), UnitError> {
+        let _alone = self.writer(id);
+        let OpenTable { file, table } = match self.read_table(id, OpenMode::Write) {
+            // Others will report it; there is nothing to give back here.
+            Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => return Ok(()),
+            other => other?,
+        };
+        if table.count(|state| state == SlotState::Freed) > 0 {
+            // It may have been marked by a process that died before its sync.
+            let synced = file.sync_data();
+            synced.map_err(|error| self.place.meaning_at(id, "sync", error))?;
+            self.punch(id, &*file, &table)?;
+        }
+        Ok(())
+    }
+
+    /// Puts all segments of a sub-folder on the list.
+    fn walk(&self, folder: usize) -> Result<(), UnitError> {
+        let names = match self.place.disk.list(&self.place.folder(folder)) {
+            Err(error) if is_not_found(&error) => Vec::new(),
+            other => other.map_err(|error| self.place.meaning("list its segments", error))?,
+        };
+        let ids = names.iter().filter_map(|entry| segment_of(&entry.name));
+        let mut settling = lock(&self.settling);
+        settling.pending.extend(ids);
+        settling.walked = folder + 1;
+        Ok(())
+    }
+}
+
+/// The whole pages within a run of slots.
+fn hole_of(header: &Header, run: Range<u32>) -> Range<u64> {
+    let start = header.slot_offset(run.start);
+    let end = header.slot_offset(run.end);
+    let end = if run.end == header.capacity {
+        // Nothing follows it, so the last page is whole.
+        end.next_multiple_of(PAGE_BYTES)
+    } else {
+        end - end % PAGE_BYTES
+    };
+    start.next_multiple_of(PAGE_BYTES)..end
+}
+
+#[cfg(test)]
+mod tests {
+    use base::ClusterId;
+
+    use super::*;
+
+    #[test]
+    fn slots_gather_into_runs() {
+        let gathered: Vec<Range<u32>> = runs(&[1, 2, 3, 7, 9, 10]).collect();
+        assert_eq!(gathered, [1..4, 7..8, 9..11]);
+        assert_eq!(runs(&[]).count(), 0);
+    }
+
+    #[test]
+    fn a_hole_never_touches_a_slot_beside_it() {
+        let id = SegmentId::from_bits(1).expect("48 bits");
+        let header = Header::new(id, ClusterId::from_random(1), 1536, 16_384).expect("a size");
+        for start in 0..header.capacity {
+            for end in start + 1..=header.capacity {
+                let hole = hole_of(&header, start..end);
+                if hole.is_empty() {
+                    continue;
+                }
+                assert!(hole.start >= header.slot_offset(start));
+                let next = header.slot_offset(end);
+                assert!(hole.end <= next || end == header.capacity);
+                assert_eq!((hole.start % PAGE_BYTES, hole.end % PAGE_BYTES), (0, 0));
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Looking for rot: what lies in a segment against the checksums of its table.
+
+use base::{SegmentId, Slot};
+use world::{File, OpenMode};
+
+use super::format::{Entry, Header, SlotState};
+use super::{FolderUnit, OpenTable};
+use crate::UnitError;
+
+/// Read at a time, in bytes.
+const CHUNK_BYTES: usize = 1 << 20;
+
+impl FolderUnit {
+    /// Reads a whole segment. Slots that a crash tore before they were synced
+    /// are found too; no version names those.
+    pub(super) fn scrub_segment(&self, id: SegmentId) -> Result<Vec<Slot>, UnitError> {
+        let OpenTable { file, table } = self.read_table(id, OpenMode::Read)?;
+        let header = &table.header;
+        let chunk_slots = (CHUNK_BYTES / header.slot_bytes as usize).max(1);
+        let mut buffer = vec![0; chunk_slots * header.slot_bytes as usize];
+        let mut bad = Vec::new();
+        for (first, entries) in (0..)
+            .step_by(chunk_slots)
+            .zip(table.entries.chunks(chunk_slots))
+        {
+            scrub_chunk(&*file, header, first, entries, &mut buffer, &mut bad);
+        }
+        if bad.is_empty() {
+            return Ok(Vec::new());
+        }
+        // A slot that was freed while this looked at it is no damage.
+        let now = match self.read_table(id, OpenMode::Read) {
+            Ok(open) => open.table,
+            Err(UnitError::NoSegment { .. }) => return Ok(Vec::new()),
+            Err(why) => return Err(why),
+        };
+        bad.retain(|slot| !now.entries[*slot as usize].state.is_free());
+        Ok(bad.into_iter().map(|slot| Slot(slot as u16)).collect())
+    }
+}
+
+/// Adds to `bad` what is not as it was put among the slots from `first` on.
+fn scrub_chunk(
+    file: &dyn File,
+    header: &Header,
+    first: u32,
+    entries: &[Entry],
+    buffer: &mut [u8],
+    bad: &mut Vec<u32>,
+) {
+    let is_kept = |entry: &Entry| entry.state == SlotState::Kept;
+    let slot_bytes = header.slot_bytes as usize;
+    let count = entries.iter().rposition(is_kept).map_or(0, |last| last + 1);
+    let data = &mut buffer[..count * slot_bytes];
+    // One bad sector fails the read of all: then each slot is read by itself.
+    let is_read = count == 0 || file.read_at(data, header.slot_offset(first)).is_ok();
+    for (index, entry) in entries.iter().enumerate() {
+        let slot = first + index as u32;
+        let is_good = match entry.state {
+            SlotState::Kept => {
+                let content = &mut data[index * slot_bytes..][..slot_bytes];
+                (is_read || file.read_at(content, header.slot_offset(slot)).is_ok())
+                    && entry.vouches_for(content)
+            }
+            SlotState::Unknown => false,
+            SlotState::Never | SlotState::Freed | SlotState::Hole => true,
+        };
+        if !is_good {
+            bad.push(slot);
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Putting slots, making them durable, and making and probing the unit itself.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use base::{SegmentId, Slot};
+use world::{File, OpenMode};
+
+use super::format::{Entry, Header, TABLE_OFFSET};
+use super::place::{Place, folder_of, identify, segment_of};
+use super::segment::{Segment, write_entries};
+use super::{FolderUnit, is_not_found, lock, marker, misplaced};
+use crate::{Tag, UnitError};
+
+fn entries_of(slot_bytes: u32, tags: &[Tag], data: &[u8]) -> Vec<Entry> {
+    let contents = data.chunks_exact(slot_bytes as usize);
+    tags.iter()
+        .zip(contents)
+        .map(|(tag, content)| Entry::of(tag, content))
+        .collect()
+}
+
+impl FolderUnit {
+    /// Makes a segment with its first slots.
+    pub(super) fn put_first(
+        &self,
+        id: SegmentId,
+        slot_bytes: u32,
+        tags: &[Tag],
+        data: &[u8],
+    ) -> Result<(), UnitError> {
+        let cluster = self.place.marker.cluster;
+        // Too many slots, a size that cannot be, or a name that is taken.
+        let misplaced_new = || UnitError::Misplaced {
+            segment: id,
+            slots: 0,
+            slot_bytes,
+        };
+        let header = Header::new(id, cluster, slot_bytes, self.segment_data_bytes)
+            .filter(|header| tags.len() <= header.capacity as usize)
+            .ok_or_else(misplaced_new)?;
+        self.place.verify()?;
+        let file = match self.create_file(id) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let found = self.load(id).map_err(|_| misplaced_new())?;
+                return Err(misplaced(&found));
+            }
+            other => other.map_err(|error| self.place.meaning("make a segment", error))?,
+        };
+        let segment = Segment::new(header, file, true);
+        let entries = entries_of(slot_bytes, tags, data);
+        if let Err(error) = write_new(&segment, &entries, data) {
+            // Nobody names it; what it took so far is given back.
+            let _ = self.place.disk.remove(&self.place.file(id));
+            return Err(self.place.meaning(&format!("write segment {id}"), error));
+        }
+        self.remember_put(id, &Arc::new(segment), &entries, 0);
+        Ok(())
+    }
+
+    fn create_file(&self, segment: SegmentId) -> io::Result<Arc<dyn File>> {
+        let path = self.place.file(segment);
+        match self.place.disk.open(&path, OpenMode::CreateNew) {
+            Err(error) if is_not_found(&error) => {
+                let folder = self.place.folder(folder_of(segment));
+                self.place.disk.create_directory(&folder)?;
+                self.place.disk.open(&path, OpenMode::CreateNew)
+            }
+            other => other,
+        }
+    }
+
+    /// Appends slots to a segment.
+    pub(super) fn put_next(
+        &self,
+        id: SegmentId,
+        slot_bytes: u32,
+        first: Slot,
+        tags: &[Tag],
+        data: &[u8],
+    ) -> Result<(), UnitError> {
+        let first = u32::from(first.0);
+        let continues = |segment: &Segment| {
+            segment.header.slot_bytes == slot_bytes
+                && segment.slots() == first
+                && first as usize + tags.len() <= segment.header.capacity as usize
+        };
+        let segment = self.writable(id)?;
+        if segment.is_broken() {
+            return Err(self.lost_write(id));
+        }
+        if !continues(&segment) {
+            return Err(misplaced(&segment));
+        }
+        let entries = entries_of(slot_bytes, tags, data);
+        let written = segment
+            .file
+            .write_at(data, segment.header.slot_offset(first))
+            .and_then(|()| write_entries(&*segment.file, first, &entries));
+        if let Err(error) = written {
+            segment.set_broken();
+            lock(&self.unsynced).insert(id, segment);
+            return Err(self.place.meaning_at(id, "append to", error));
+        }
+        self.remember_put(id, &segment, &entries, first);
+        Ok(())
+    }
+
+    /// The segment with a file that takes writes. The one that has unsynced
+    /// puts goes first: only it knows whether one of them was lost.
+    fn writable(&self, id: SegmentId) -> Result<Arc<Segment>, UnitError> {
+        let unsynced = lock(&self.unsynced).get(&id).cloned();
+        let cached = || self.cache.get(id).filter(|segment| segment.is_writable());
+        if let Some(segment) = unsynced.or_else(cached) {
+            return Ok(segment);
+        }
+        self.place.verify()?;
+        let open = || {
+            let file = self
+                .place
+                .disk
+                .open(&self.place.file(id), OpenMode::Write)?;
+            Segment::load(file, true)
+        };
+        let segment = open().map_err(|error| self.explain(id, "open", error))?;
+        self.check_owner(id, &segment.header)?;
+        Ok(Arc::new(segment))
+    }
+
+    fn remember_put(&self, id: SegmentId, segment: &Arc<Segment>, entries: &[Entry], first: u32) {
+        segment.set(first, entries);
+        lock(&self.unsynced).insert(id, Arc::clone(segment));
+        self.cache.insert(id, Arc::clone(segment));
+        self.measure(id, &*segment.file);
+    }
+
+    /// Tells the account how much room a segment takes. If that cannot be
+    /// learnt now, the account will look itself, in time.
+    pub(super) fn measure(&self, id: SegmentId, file: &dyn File) {
+        if let Ok(bytes) = file.allocated() {
+            self.account.set(id, bytes);
+        }
+    }
+
+    fn lost_write(&self, segment: SegmentId) -> UnitError {
+        let lost = io::Error::other("a write before this was lost");
+        self.place
+            .meaning(&format!("continue segment {segment}"), lost)
+    }
+
+    /// Makes everything put into `segments` durable: their data, then their
+    /// names, then the names of the sub-folders they lie in.
+    pub(super) fn sync_segments(&self, ids: &[SegmentId]) -> Result<(), UnitError> {
+        let mut new_names = Vec::new();
+        for id in ids {
+            let _alone = self.writer(*id);
+            let segment = self.sync_segment(*id)?;
+            if !segment.is_name_durable() {
+                new_names.push((*id, segment));
+            }
+        }
+        let folders: BTreeSet<usize> = new_names.iter().map(|(id, _)| folder_of(*id)).collect();
+        let failed = |error| self.place.meaning("sync a folder", error);
+        for folder in &folders {
+            let path = self.place.folder(*folder);
+            self.place.disk.sync_directory(&path).map_err(failed)?;
+        }
+        let mut durable = lock(&self.durable_folders);
+        if !folders.is_subset(&durable) {
+            let path = self.place.segments();
+            self.place.disk.sync_directory(&path).map_err(failed)?;
+            durable.extend(folders);
+        }
+        drop(durable);
+        for (_, segment) in new_names {
+            segment.set_name_durable();
+        }
+        Ok(())
+    }
+
+    /// Makes a segment's data durable.
+    fn sync_segment(&self, id: SegmentId) -> Result<Arc<Segment>, UnitError> {
+        let segment = self.writable(id)?;
+        if segment.is_broken() {
+            return Err(self.lost_write(id));
+        }
+        if let Err(error) = segment.file.sync_data() {
+            segment.set_broken();
+            lock(&self.unsynced).insert(id, segment);
+            return Err(self.place.meaning_at(id, "sync", error));
+        }
+        lock(&self.unsynced).remove(&id);
+        self.measure(id, &*segment.file);
+        Ok(segment)
+    }
+}
+
+/// Data first: a process that dies between leaves a file that is no segment,
+/// rather than a table that vouches for what is not there.
+fn write_new(segment: &Segment, entries: &[Entry], data: &[u8]) -> io::Result<()> {
+    let mut head = segment.header.encode();
+    head.resize(TABLE_OFFSET as usize, 0);
+    for entry in entries {
+        entry.encode(&mut head);
+    }
+    segment.file.write_at(data, segment.header.slot_offset(0))?;
+    segment.file.write_at(&head, 0)
+}
+
+impl Place {
+    /// Makes the folder into the unit it should be.
+    ///
+    /// 1. make the folder, if it is missing
+    /// 2. look that nothing else is in it
+    /// 3. make `segments/`, and sync it
+    /// 4. write the marker under another name, sync it, rename it, sync that
+    pub(super) fn create(&self) -> Result<(), UnitError> {
+        /// The marker's name while it is written.
+        const DRAFT: &str = "scree-unit.toml.draft";
+
+        let failed = |error| self.meaning("make the unit", error);
+        self.disk.create_directory(&self.path).map_err(failed)?;
+        match identify(&*self.disk, &self.path) {
+            Ok(_) => return self.verify(),
+            Err(UnitError::Missing { .. }) => {}
+            Err(why) => return Err(why),
+        }
+        let entries = self.disk.list(&self.path).map_err(failed)?;
+        let is_ours = |name: &str| ["segments", DRAFT, "lost+found"].contains(&name);
+        if let Some(other) = entries.iter().find(|entry| !is_ours(&entry.name)) {
+            return Err(UnitError::Foreign {
+                url: self.url.clone(),
+                found: format!("somebody who keeps {:?} there", other.name),
+                expected: "nobody; a new unit needs an empty folder".to_owned(),
+            });
+        }
+        let create = || {
+            self.disk.create_directory(&self.segments())?;
+            self.disk.sync_directory(&self.segments())?;
+            let draft = self.path.join(DRAFT);
+            self.write_file(&draft, self.marker.encode().as_bytes())?;
+            self.disk.rename(&draft, &self.path.join(marker::NAME))?;
+            self.disk.sync_directory(&self.path)?;
+            match self.path.parent() {
+                Some(parent) if parent != Path::new("") => self.disk.sync_directory(parent),
+                _ => Ok(()),
+            }
+        };
+        create().map_err(failed)
+    }
+
+    /// Writes a small file anew, durably but for its name.
+    fn write_file(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let file = match self.disk.open(path, OpenMode::Write) {
+            Err(error) if is_not_found(&error) => self.disk.open(path, OpenMode::CreateNew)?,
+            other => other?,
+        };
+        file.set_length(0)?;
+        file.write_at(bytes, 0)?;
+        file.sync_data()
+    }
+
+    /// Looks whether the unit is there, takes writes, and has room for one
+    /// more segment of `segment_data_bytes`.
+    pub(super) fn probe(&self, segment_data_bytes: u64) -> Result<(), UnitError> {
+        let failed = |error| self.meaning("write a probe", error);
+        self.verify()?;
+        self.disk.list(&self.segments()).map_err(failed)?;
+        self.write_file(&self.path.join("probe"), &[0x5a; 4096])
+            .map_err(failed)?;
+        match self.disk.space(&self.path) {
+            Ok(space) if space.free_bytes < segment_data_bytes => Err(UnitError::Full {
+                url: self.url.clone(),
+            }),
+            // A file system that does not know its room may still have some.
+            _ => Ok(()),
+        }
+    }
+
+    /// All segments, sorted.
+    pub(super) fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
+        let failed = |error| self.meaning("list its segments", error);
+        let mut segments = Vec::new();
+        for folder in self.disk.list(&self.segments()).map_err(failed)? {
+            if !folder.is_directory {
+                continue;
+            }
+            let names = self.disk.list(&self.segments().join(&folder.name));
+            let names = names.map_err(failed)?;
+            let ids = names.iter().filter_map(|entry| segment_of(&entry.name));
+            segments.extend(ids.filter(|id| format!("{:03x}", folder_of(*id)) == folder.name));
+        }
+        segments.sort_unstable();
+        Ok(segments)
+    }
+}
