@@ -1,0 +1,434 @@
+//! What every implementation of [`Catalog`] must hold, as claims to be run
+//! against one: the database here, and the simulator's.
+//!
+//! Each claim is given a new, empty catalog behind a [`Fixture`]; it panics
+//! where the catalog breaks its word.
+
+use base::{CopysetId, Lineage, SegmentId, SnapshotId, VolumeId};
+use volume::catalog::{
+    Catalog, CatalogError, Lease, OpenSegment, StoredVersion, VersionCommit, VersionKey,
+};
+use world::Millis;
+
+/// A catalog, and what its owner's side can do to it.
+pub trait Fixture {
+    /// The catalog.
+    fn catalog(&self) -> &dyn Catalog;
+    /// A new, empty volume.
+    fn create(&self) -> VolumeId;
+    /// A pending snapshot of it.
+    fn snapshot(&self, volume: VolumeId) -> SnapshotId;
+    /// A volume that starts from a completed snapshot.
+    fn clone_of(&self, snapshot: SnapshotId) -> VolumeId;
+    /// Forgets a snapshot.
+    fn delete_snapshot(&self, snapshot: SnapshotId);
+}
+
+/// A claim, by name.
+pub type Claim = (&'static str, fn(&dyn Fixture));
+
+/// All of them.
+pub const CLAIMS: &[Claim] = &[
+    (
+        "a_lease_is_newer_than_all_before_and_fences_them",
+        a_lease_is_newer_and_fences,
+    ),
+    (
+        "a_commit_needs_the_head_it_was_made_for",
+        a_commit_needs_its_head,
+    ),
+    (
+        "a_refused_commit_changes_nothing",
+        a_refused_commit_changes_nothing,
+    ),
+    (
+        "a_lease_brings_the_last_commit",
+        a_lease_brings_the_last_commit,
+    ),
+    (
+        "no_serial_is_handed_out_twice",
+        no_serial_is_handed_out_twice,
+    ),
+    (
+        "leftovers_are_what_was_not_committed_until_swept",
+        leftovers_until_swept,
+    ),
+    (
+        "a_clone_has_its_own_key_above_its_parents_epochs",
+        a_clone_has_its_own_key,
+    ),
+    (
+        "removing_a_version_gives_its_children_to_its_parent",
+        removing_reparents,
+    ),
+    ("a_version_that_is_needed_stays", a_needed_version_stays),
+    (
+        "a_removal_planned_for_other_neighbours_is_refused",
+        a_stale_removal_is_refused,
+    ),
+    ("a_free_is_due_after_its_grace_and_once", a_free_is_due_once),
+];
+
+fn record(lease: &Lease, parent: Option<VersionKey>, number: u64) -> StoredVersion {
+    StoredVersion {
+        key: VersionKey {
+            volume: lease.volume,
+            number,
+        },
+        parent,
+        lineage: lease.keys[0].lineage,
+        epoch: lease.epoch,
+        journal_next: 4096 * number,
+        created: Millis(1_000 * number.cast_signed()),
+        record: vec![number as u8; 100],
+    }
+}
+
+fn commit(lease: &Lease, parent: Option<VersionKey>, number: u64) -> VersionCommit {
+    VersionCommit {
+        version: record(lease, parent, number),
+        pins: Vec::new(),
+        open_segments: Vec::new(),
+        serial_next: 0,
+    }
+}
+
+/// Commits versions up to `count` on a new volume.
+fn line(fixture: &dyn Fixture, count: u64) -> (Lease, Vec<VersionKey>) {
+    let lease = fixture
+        .catalog()
+        .acquire(fixture.create())
+        .expect("a lease");
+    let mut keys: Vec<VersionKey> = Vec::new();
+    for number in 1..=count {
+        let next = commit(&lease, keys.last().copied(), number);
+        fixture.catalog().commit(&next).expect("commits");
+        keys.push(next.version.key);
+    }
+    (lease, keys)
+}
+
+fn segment(serial: u64) -> SegmentId {
+    SegmentId::new(CopysetId::new(7).expect("12 bits"), serial).expect("36 bits")
+}
+
+fn is_fenced<T>(result: Result<T, CatalogError>) -> bool {
+    matches!(result, Err(CatalogError::Fenced { .. }))
+}
+
+fn is_refused<T>(result: Result<T, CatalogError>) -> bool {
+    matches!(result, Err(CatalogError::Refused { .. }))
+}
+
+fn is_not_found<T>(result: Result<T, CatalogError>) -> bool {
+    matches!(result, Err(CatalogError::NotFound { .. }))
+}
+
+fn a_lease_is_newer_and_fences(fixture: &dyn Fixture) {
+    let catalog = fixture.catalog();
+    let volume = fixture.create();
+    let old = catalog.acquire(volume).expect("a lease");
+    let new = catalog.acquire(volume).expect("a lease");
+    assert!(old.epoch >= old.keys[0].epoch_first && new.epoch > old.epoch);
+    assert!(is_fenced(catalog.commit(&commit(&old, None, 1))));
+    assert!(is_fenced(catalog.reserve_serials(volume, old.epoch, 1)));
+    assert!(is_fenced(catalog.swept(volume, old.epoch)));
+    catalog
+        .commit(&commit(&new, None, 1))
+        .expect("the holder commits");
+    assert!(is_not_found(catalog.acquire(VolumeId::from_random(99))));
+}
+
+fn a_commit_needs_its_head(fixture: &dyn Fixture) {
+    let (lease, keys) = line(fixture, 2);
+    let catalog = fixture.catalog();
+    assert!(is_fenced(catalog.commit(&commit(&lease, None, 3))));
+    assert!(is_fenced(catalog.commit(&commit(&lease, Some(keys[0]), 3))));
+    assert!(
+        is_refused(catalog.commit(&commit(&lease, Some(keys[1]), 2))),
+        "numbers grow"
+    );
+    catalog
+        .commit(&commit(&lease, Some(keys[1]), 3))
+        .expect("on the head");
+}
+
+fn a_refused_commit_changes_nothing(fixture: &dyn Fixture) {
+    let (lease, keys) = line(fixture, 1);
+    let catalog = fixture.catalog();
+    let snapshot = fixture.snapshot(lease.volume);
+    let mut stale = commit(&lease, None, 2);
+    stale.pins = vec![snapshot];
+    stale.open_segments = vec![OpenSegment {
+        segment: segment(1),
+        slots: 1,
+    }];
+    assert!(is_fenced(catalog.commit(&stale)));
+    assert!(is_not_found(catalog.version(stale.version.key)));
+    let next = catalog.acquire(lease.volume).expect("a lease");
+    assert_eq!(next.head.expect("a head").key, keys[0]);
+    assert_eq!(next.leftovers.open_segments, Vec::new());
+    assert!(
+        !catalog
+            .neighbours(keys[0])
+            .expect("there")
+            .children
+            .iter()
+            .any(|_| true)
+    );
+}
+
+fn a_lease_brings_the_last_commit(fixture: &dyn Fixture) {
+    let catalog = fixture.catalog();
+    let volume = fixture.create();
+    let first = catalog.acquire(volume).expect("a lease");
+    assert_eq!((first.head.as_ref(), first.number_last), (None, 0));
+    let last = commit(&first, None, 5);
+    catalog.commit(&last).expect("commits");
+    let second = catalog.acquire(volume).expect("a lease");
+    assert_eq!(second.head, Some(last.version.clone()));
+    assert_eq!(second.number_last, 5);
+    assert_eq!(
+        catalog.version(last.version.key).expect("kept"),
+        last.version
+    );
+}
+
+fn no_serial_is_handed_out_twice(fixture: &dyn Fixture) {
+    let catalog = fixture.catalog();
+    let mut seen = std::collections::HashSet::new();
+    for _ in 0..3 {
+        let volume = fixture.create();
+        for _ in 0..2 {
+            let lease = catalog.acquire(volume).expect("a lease");
+            for count in [1, 16, 3] {
+                let range = catalog
+                    .reserve_serials(volume, lease.epoch, count)
+                    .expect("many");
+                assert_eq!(range.end - range.start, u64::from(count));
+                assert!(range.clone().all(|serial| seen.insert(serial)), "{range:?}");
+            }
+            catalog.swept(volume, lease.epoch).expect("swept");
+        }
+    }
+}
+
+fn leftovers_until_swept(fixture: &dyn Fixture) {
+    let catalog = fixture.catalog();
+    let volume = fixture.create();
+    let first = catalog.acquire(volume).expect("a lease");
+    let early = catalog
+        .reserve_serials(volume, first.epoch, 4)
+        .expect("many");
+    let late = catalog
+        .reserve_serials(volume, first.epoch, 4)
+        .expect("many");
+    let open = OpenSegment {
+        segment: segment(early.start + 1),
+        slots: 40,
+    };
+    let mut version = commit(&first, None, 1);
+    version.open_segments = vec![open];
+    version.serial_next = early.start + 2;
+    catalog.commit(&version).expect("commits");
+
+    let second = catalog.acquire(volume).expect("a lease");
+    assert_eq!(second.leftovers.open_segments, vec![open]);
+    let left: Vec<u64> = second.leftovers.serials.iter().cloned().flatten().collect();
+    let expected: Vec<u64> = (early.start + 2..early.end).chain(late.clone()).collect();
+    assert_eq!(left, expected);
+
+    // The second lease's own are not leftovers, and it sweeps only others'.
+    let mut version = commit(&second, Some(version.version.key), 2);
+    version.open_segments = vec![OpenSegment {
+        segment: segment(late.end + 9),
+        slots: 1,
+    }];
+    catalog.commit(&version).expect("commits");
+    let third = catalog.acquire(volume).expect("a lease");
+    assert_eq!(
+        third.leftovers.open_segments.len(),
+        2,
+        "nothing is forgotten before the sweep"
+    );
+    catalog.swept(volume, third.epoch).expect("swept");
+    let fourth = catalog.acquire(volume).expect("a lease");
+    assert_eq!(fourth.leftovers, Default::default());
+}
+
+fn a_clone_has_its_own_key(fixture: &dyn Fixture) {
+    let (lease, keys) = line(fixture, 1);
+    let catalog = fixture.catalog();
+    let snapshot = fixture.snapshot(lease.volume);
+    let mut second = commit(&lease, Some(keys[0]), 2);
+    second.pins = vec![snapshot];
+    catalog.commit(&second).expect("commits");
+    // The parent goes on under later epochs, with its own key.
+    catalog.acquire(lease.volume).expect("a lease");
+
+    let clone = fixture.clone_of(snapshot);
+    let cloned = catalog.acquire(clone).expect("a lease");
+    assert_eq!(
+        cloned.head.as_ref().map(|head| head.key),
+        Some(second.version.key)
+    );
+    let lineages: Vec<Lineage> = cloned.keys.iter().map(|key| key.lineage).collect();
+    assert_eq!(lineages.len(), 2);
+    assert_eq!(lineages[1], lease.keys[0].lineage);
+    assert!(cloned.keys[0].epoch_first > second.version.epoch);
+    assert!(cloned.epoch >= cloned.keys[0].epoch_first);
+    assert_eq!(
+        cloned.number_last, 2,
+        "numbers go on, so they name a version along the line"
+    );
+
+    // A clone of the clone, before it wrote anything, inherits from the parent.
+    let again = commit(&cloned, Some(second.version.key), 3);
+    catalog.commit(&again).expect("commits");
+    let snapshot = fixture.snapshot(clone);
+    let mut pinned = commit(&cloned, Some(again.version.key), 4);
+    pinned.pins = vec![snapshot];
+    catalog.commit(&pinned).expect("commits");
+    let grandchild = catalog
+        .acquire(fixture.clone_of(snapshot))
+        .expect("a lease");
+    assert_eq!(grandchild.keys[1..], cloned.keys[..]);
+    assert_eq!(catalog.keys(lineages[0]).expect("kept"), cloned.keys);
+}
+
+fn removing_reparents(fixture: &dyn Fixture) {
+    let (lease, keys) = line(fixture, 3);
+    let catalog = fixture.catalog();
+    let around = catalog.neighbours(keys[1]).expect("there");
+    assert_eq!(
+        around.parent.as_ref().map(|parent| parent.key),
+        Some(keys[0])
+    );
+    assert_eq!(
+        around
+            .children
+            .iter()
+            .map(|child| child.key)
+            .collect::<Vec<_>>(),
+        [keys[2]]
+    );
+    assert!(!around.needed);
+    catalog
+        .remove_version(keys[1], &around, Millis(5), b"plan")
+        .expect("not needed");
+    assert!(is_not_found(catalog.version(keys[1])));
+    assert_eq!(
+        catalog.version(keys[2]).expect("kept").parent,
+        Some(keys[0])
+    );
+    let first = catalog.neighbours(keys[0]).expect("there");
+    catalog
+        .remove_version(keys[0], &first, Millis(5), b"plan")
+        .expect("not needed");
+    assert_eq!(catalog.version(keys[2]).expect("kept").parent, None);
+    // The line goes on, by the epoch and the head alone.
+    catalog
+        .commit(&commit(&lease, Some(keys[2]), 4))
+        .expect("on the head");
+}
+
+fn a_needed_version_stays(fixture: &dyn Fixture) {
+    let (lease, keys) = line(fixture, 2);
+    let catalog = fixture.catalog();
+    let around = catalog.neighbours(keys[1]).expect("there");
+    assert!(around.needed, "it is the head");
+    assert!(is_refused(catalog.remove_version(
+        keys[1],
+        &around,
+        Millis(0),
+        b"x"
+    )));
+
+    let snapshot = fixture.snapshot(lease.volume);
+    let mut third = commit(&lease, Some(keys[1]), 3);
+    third.pins = vec![snapshot];
+    catalog.commit(&third).expect("commits");
+    catalog
+        .commit(&commit(&lease, Some(third.version.key), 4))
+        .expect("commits");
+    let around = catalog.neighbours(third.version.key).expect("there");
+    assert!(around.needed, "a snapshot holds it");
+    assert!(is_refused(catalog.remove_version(
+        third.version.key,
+        &around,
+        Millis(0),
+        b"x"
+    )));
+
+    let clone = fixture.clone_of(snapshot);
+    fixture.delete_snapshot(snapshot);
+    let around = catalog.neighbours(third.version.key).expect("there");
+    assert!(around.needed, "it is the clone's head");
+    let cloned = catalog.acquire(clone).expect("a lease");
+    catalog
+        .commit(&commit(&cloned, Some(third.version.key), 4))
+        .expect("commits");
+    let around = catalog.neighbours(third.version.key).expect("there");
+    assert!(!around.needed, "the clone has moved on");
+    assert_eq!(
+        around.children.len(),
+        2,
+        "the volume's next version, and the clone's first"
+    );
+    catalog
+        .remove_version(third.version.key, &around, Millis(0), b"x")
+        .expect("goes");
+    assert_eq!(catalog.due_frees(Millis(0)).expect("answers").len(), 1);
+}
+
+fn a_stale_removal_is_refused(fixture: &dyn Fixture) {
+    let (lease, keys) = line(fixture, 4);
+    let catalog = fixture.catalog();
+    let second = catalog.neighbours(keys[1]).expect("there");
+    let third = catalog.neighbours(keys[2]).expect("there");
+    catalog
+        .remove_version(keys[1], &second, Millis(0), b"x")
+        .expect("not needed");
+    assert!(
+        is_refused(catalog.remove_version(keys[2], &third, Millis(0), b"y")),
+        "its parent"
+    );
+    assert!(
+        is_refused(catalog.remove_version(keys[1], &second, Millis(0), b"y")),
+        "it is gone"
+    );
+    assert_eq!(
+        catalog.due_frees(Millis(0)).expect("answers").len(),
+        1,
+        "nothing was noted"
+    );
+    let anew = catalog.neighbours(keys[2]).expect("there");
+    catalog
+        .remove_version(keys[2], &anew, Millis(0), b"y")
+        .expect("planned anew");
+    let _ = lease;
+}
+
+fn a_free_is_due_once(fixture: &dyn Fixture) {
+    let (_, keys) = line(fixture, 3);
+    let catalog = fixture.catalog();
+    for (key, at, plan) in [(keys[0], 20, b"one"), (keys[1], 10, b"two")] {
+        let around = catalog.neighbours(key).expect("there");
+        catalog
+            .remove_version(key, &around, Millis(at), plan)
+            .expect("not needed");
+    }
+    let plans = |now| -> Vec<Vec<u8>> {
+        let due = catalog.due_frees(Millis(now)).expect("answers");
+        due.into_iter().map(|free| free.plan).collect()
+    };
+    assert_eq!(plans(9), Vec::<Vec<u8>>::new());
+    assert_eq!(plans(10), [b"two"]);
+    assert_eq!(plans(20), [b"two", b"one"]);
+    let due = catalog.due_frees(Millis(10)).expect("answers");
+    catalog.freed(due[0].id).expect("forgets");
+    catalog
+        .freed(due[0].id)
+        .expect("forgetting twice is no error");
+    assert_eq!(plans(20), [b"one"]);
+}

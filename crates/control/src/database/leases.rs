@@ -1,0 +1,305 @@
+//! Leases: who may write a volume, and what it may write.
+
+use std::ops::Range;
+
+use base::{SegmentId, Sequence, VolumeId};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row, SqliteConnection};
+use volume::catalog::{Lease, Leftovers, OpenSegment, VersionCommit, VersionKey};
+
+use super::rows::{self, VolumeRow};
+use super::{Database, DatabaseError};
+
+/// What fences a writer.
+struct Holder {
+    epoch: u32,
+    head: Option<VersionKey>,
+    number_last: u64,
+    deleting: bool,
+}
+
+async fn holder(
+    connection: &mut SqliteConnection,
+    volume: VolumeId,
+) -> Result<Holder, DatabaseError> {
+    let row = sqlx::query(
+        "SELECT epoch, head_volume, head_number, number_last, deleting FROM volumes WHERE id = $1",
+    )
+    .bind(volume.to_string())
+    .fetch_optional(connection)
+    .await?
+    // A volume that is gone fences its writer as another owner would.
+    .ok_or_else(|| DatabaseError::Fenced {
+        volume,
+        reason: "the volume is gone".to_owned(),
+    })?;
+    Ok(Holder {
+        epoch: rows::small(&row, "epoch")?,
+        head: rows::version_key(&row, "head_volume", "head_number")?,
+        number_last: rows::number(&row, "number_last")?,
+        deleting: row.try_get("deleting")?,
+    })
+}
+
+impl Holder {
+    fn check_epoch(&self, volume: VolumeId, epoch: u32) -> Result<(), DatabaseError> {
+        if self.epoch == epoch {
+            return Ok(());
+        }
+        let reason = format!("lease {} has replaced lease {epoch}", self.epoch);
+        Err(DatabaseError::Fenced { volume, reason })
+    }
+}
+
+impl Database {
+    /// See [`volume::catalog::Catalog::acquire`].
+    pub(super) async fn acquire(&self, volume: VolumeId) -> Result<Lease, DatabaseError> {
+        let mut change = self.begin().await?;
+        let row = sqlx::query("SELECT * FROM volumes WHERE id = $1")
+            .bind(volume.to_string())
+            .fetch_optional(&mut *change)
+            .await?
+            .ok_or_else(|| DatabaseError::NotFound {
+                what: format!("volume {volume}"),
+            })?;
+        let number_last = rows::number(&row, "number_last")?;
+        let VolumeRow {
+            epoch,
+            head,
+            size_bytes,
+            block_size,
+            replicas,
+            lineage,
+            ..
+        } = rows::volume_row(&row)?;
+        let epoch = epoch + 1;
+        if epoch >= Sequence::EPOCH_MAX {
+            return Err(DatabaseError::Refused {
+                reason: format!(
+                    "{volume} has been opened {} times and cannot be opened again; take a \
+                     snapshot of a clone of it and go on with that",
+                    epoch - 1
+                ),
+            });
+        }
+        sqlx::query("UPDATE volumes SET epoch = $1 WHERE id = $2")
+            .bind(epoch)
+            .bind(volume.to_string())
+            .execute(&mut *change)
+            .await?;
+        let keys = super::versions::keys_of(&mut change, lineage).await?;
+        let head = match head {
+            Some(key) => Some(super::versions::version_of(&mut change, key).await?),
+            None => None,
+        };
+        let leftovers = leftovers_of(&mut change, volume, epoch).await?;
+        change.commit().await?;
+        Ok(Lease {
+            volume,
+            epoch,
+            size_bytes,
+            block_size,
+            replicas,
+            keys,
+            head,
+            number_last,
+            leftovers,
+        })
+    }
+
+    /// See [`volume::catalog::Catalog::commit`].
+    pub(super) async fn commit_version(&self, commit: &VersionCommit) -> Result<(), DatabaseError> {
+        let version = &commit.version;
+        let volume = version.key.volume;
+        let mut change = self.begin().await?;
+        let holder = holder(&mut change, volume).await?;
+        holder.check_epoch(volume, version.epoch)?;
+        if holder.head != version.parent || holder.deleting {
+            let reason = match holder.head {
+                Some(head) => format!("its head is now {} of {}", head.number, head.volume),
+                None => "it has no head now".to_owned(),
+            };
+            return Err(DatabaseError::Fenced { volume, reason });
+        }
+        if version.key.number <= holder.number_last {
+            let reason = format!(
+                "version {} of {volume} cannot follow version {}",
+                version.key.number, holder.number_last
+            );
+            return Err(DatabaseError::Refused { reason });
+        }
+        super::versions::insert(&mut change, version).await?;
+        let number = version.key.number.cast_signed();
+        sqlx::query(
+            "UPDATE volumes SET head_volume = $1, head_number = $2, number_last = $2 WHERE id = $1",
+        )
+        .bind(volume.to_string())
+        .bind(number)
+        .execute(&mut *change)
+        .await?;
+        for pin in &commit.pins {
+            // A snapshot that was deleted in the meantime pins nothing.
+            sqlx::query(
+                "UPDATE snapshots SET state = 'completed', version_volume = $1, \
+                 version_number = $2 WHERE id = $3 AND volume = $1 AND state = 'pending'",
+            )
+            .bind(volume.to_string())
+            .bind(number)
+            .bind(pin.to_string())
+            .execute(&mut *change)
+            .await?;
+        }
+        note_open_segments(&mut change, volume, version.epoch, &commit.open_segments).await?;
+        note_serials_used(&mut change, volume, version.epoch, commit.serial_next).await?;
+        self.commit_and_tell(change).await
+    }
+
+    /// See [`volume::catalog::Catalog::reserve_serials`].
+    pub(super) async fn reserve_serials(
+        &self,
+        volume: VolumeId,
+        epoch: u32,
+        count: u32,
+    ) -> Result<Range<u64>, DatabaseError> {
+        let mut change = self.begin().await?;
+        holder(&mut change, volume)
+            .await?
+            .check_epoch(volume, epoch)?;
+        let end: i64 = sqlx::query_scalar(
+            "UPDATE cluster SET serial_next = serial_next + $1 RETURNING serial_next",
+        )
+        .bind(i64::from(count))
+        .fetch_one(&mut *change)
+        .await?;
+        let end = end.cast_unsigned();
+        if end > SegmentId::SERIAL_MAX {
+            let reason = "the cluster has used up its segment serials".to_owned();
+            return Err(DatabaseError::Refused { reason });
+        }
+        let range = end - u64::from(count)..end;
+        if !range.is_empty() {
+            sqlx::query(
+                "INSERT INTO serial_ranges (first, end_before, volume, epoch) \
+                 VALUES ($1, $2, $3, $4)",
+            )
+            .bind(range.start.cast_signed())
+            .bind(range.end.cast_signed())
+            .bind(volume.to_string())
+            .bind(epoch)
+            .execute(&mut *change)
+            .await?;
+        }
+        change.commit().await?;
+        Ok(range)
+    }
+
+    /// See [`volume::catalog::Catalog::swept`].
+    pub(super) async fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), DatabaseError> {
+        let mut change = self.begin().await?;
+        holder(&mut change, volume)
+            .await?
+            .check_epoch(volume, epoch)?;
+        for statement in [
+            "DELETE FROM open_segments WHERE volume = $1 AND epoch < $2",
+            "DELETE FROM serial_ranges WHERE volume = $1 AND epoch < $2",
+        ] {
+            sqlx::query(statement)
+                .bind(volume.to_string())
+                .bind(epoch)
+                .execute(&mut *change)
+                .await?;
+        }
+        Ok(change.commit().await?)
+    }
+}
+
+/// What the leases before `epoch` left unfinished.
+async fn leftovers_of(
+    connection: &mut SqliteConnection,
+    volume: VolumeId,
+    epoch: u32,
+) -> Result<Leftovers, DatabaseError> {
+    let open_segments = sqlx::query(
+        "SELECT segment, slots FROM open_segments WHERE volume = $1 AND epoch < $2 \
+         ORDER BY segment",
+    )
+    .bind(volume.to_string())
+    .bind(epoch)
+    .fetch_all(&mut *connection)
+    .await?;
+    let serials = sqlx::query(
+        "SELECT first, end_before FROM serial_ranges WHERE volume = $1 AND epoch < $2 \
+         ORDER BY first",
+    )
+    .bind(volume.to_string())
+    .bind(epoch)
+    .fetch_all(&mut *connection)
+    .await?;
+    Ok(Leftovers {
+        open_segments: open_segments
+            .iter()
+            .map(open_segment)
+            .collect::<Result<_, _>>()?,
+        serials: serials
+            .iter()
+            .map(|row| Ok(rows::number(row, "first")?..rows::number(row, "end_before")?))
+            .collect::<Result<_, DatabaseError>>()?,
+    })
+}
+
+fn open_segment(row: &SqliteRow) -> Result<OpenSegment, DatabaseError> {
+    let bits = rows::number(row, "segment")?;
+    let segment = SegmentId::from_bits(bits).ok_or_else(|| DatabaseError::Damaged {
+        what: format!("segment number {bits}"),
+    })?;
+    Ok(OpenSegment {
+        segment,
+        slots: rows::small(row, "slots")?,
+    })
+}
+
+async fn note_open_segments(
+    connection: &mut SqliteConnection,
+    volume: VolumeId,
+    epoch: u32,
+    segments: &[OpenSegment],
+) -> Result<(), DatabaseError> {
+    sqlx::query("DELETE FROM open_segments WHERE volume = $1 AND epoch = $2")
+        .bind(volume.to_string())
+        .bind(epoch)
+        .execute(&mut *connection)
+        .await?;
+    for open in segments {
+        sqlx::query(
+            "INSERT INTO open_segments (volume, epoch, segment, slots) VALUES ($1, $2, $3, $4)",
+        )
+        .bind(volume.to_string())
+        .bind(epoch)
+        .bind(open.segment.bits().cast_signed())
+        .bind(open.slots)
+        .execute(&mut *connection)
+        .await?;
+    }
+    Ok(())
+}
+
+/// Serials below `next` are in committed versions, or in open segments.
+async fn note_serials_used(
+    connection: &mut SqliteConnection,
+    volume: VolumeId,
+    epoch: u32,
+    next: u64,
+) -> Result<(), DatabaseError> {
+    for statement in [
+        "DELETE FROM serial_ranges WHERE volume = $1 AND epoch = $2 AND end_before <= $3",
+        "UPDATE serial_ranges SET first = $3 WHERE volume = $1 AND epoch = $2 AND first < $3",
+    ] {
+        sqlx::query(statement)
+            .bind(volume.to_string())
+            .bind(epoch)
+            .bind(next.cast_signed())
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! The database: names, order, leases and wrapped keys, in SQLite.
+//!
+//! Every promise here is one transaction. Writers go through one connection,
+//! so they are in order; readers see the last committed state and never wait
+//! for a writer (WAL). A transaction that returned `Ok` is on stable storage
+//! (`synchronous = FULL`).
+//!
+//! It must not know: keys in the clear, content, the HTTP edge.
+//!
+//! Invariants:
+//! * `volumes.epoch` only grows, and a version is committed only under it
+//!   (invariant 5);
+//! * `cluster.serial_next` only grows: no segment serial is handed out twice;
+//! * a version is removed only while no head and no snapshot names it
+//!   (invariant 6);
+//! * a lineage's row outlives everything that was sealed under it.
+
+pub mod conformance;
+mod engine;
+mod error;
+mod leases;
+mod open;
+mod rows;
+mod snapshots;
+mod units;
+mod versions;
+mod volumes;
+
+pub use engine::EngineCatalog;
+pub use error::DatabaseError;
+pub use rows::{Access, Seal, SnapshotRow, SnapshotState, VolumeRow};
+pub use units::{ClusterRow, KeySource, UnitRow};
+pub use versions::VersionRow;
+pub use volumes::NewVolume;
+
+use sqlx::{Sqlite, SqlitePool, Transaction};
+use tokio::sync::watch;
+
+/// An open database. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Database {
+    /// One connection: every change.
+    writer: SqlitePool,
+    /// Read-only connections.
+    reader: SqlitePool,
+    /// Rings when a snapshot or a volume changed its state.
+    changes: watch::Sender<u64>,
+}
+
+impl Database {
+    /// Begins a change; nothing else can change until it ends.
+    async fn begin(&self) -> Result<Transaction<'static, Sqlite>, DatabaseError> {
+        Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
+    }
+
+    /// Ends a change that people may be waiting for.
+    async fn commit_and_tell(
+        &self,
+        change: Transaction<'static, Sqlite>,
+    ) -> Result<(), DatabaseError> {
+        change.commit().await?;
+        self.changes.send_modify(|count| *count += 1);
+        Ok(())
+    }
+
+    /// Rings whenever a snapshot or a volume has changed its state.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Writes the log back into the database file and closes it.
+    pub async fn close(&self) {
+        self.reader.close().await;
+        self.writer.close().await;
+    }
+}

@@ -1,0 +1,271 @@
+//! From rows to types, once.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base::{BlockSize, Lineage, SnapshotId, VolumeId};
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+use volume::catalog::{StoredVersion, VersionKey};
+use world::Millis;
+
+use super::DatabaseError;
+
+/// How a volume's blocks are sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seal {
+    /// AES-256-GCM under a key of the volume.
+    Aes256Gcm,
+    /// Not at all: a checksum only.
+    None,
+}
+
+/// How a volume is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Reads and writes.
+    ReadWrite,
+    /// Reads only.
+    ReadOnly,
+}
+
+/// How far a snapshot has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SnapshotState {
+    /// Its cut is in the journal, not yet in a version.
+    Pending,
+    /// It holds a version (`None`: the empty disk).
+    Completed(Option<VersionKey>),
+    /// It will never complete.
+    Error {
+        /// Why.
+        reason: String,
+    },
+}
+
+macro_rules! spelt {
+    ($type:ident, $what:literal, $($variant:ident = $text:literal),+) => {
+        impl $type {
+            /// Its spelling.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(self.as_str())
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                match text {
+                    $($text => Ok(Self::$variant),)+
+                    _ => Err(format!("{text:?} is not {}", $what)),
+                }
+            }
+        }
+    };
+}
+spelt!(
+    Seal,
+    "`aes-256-gcm` or `none`",
+    Aes256Gcm = "aes-256-gcm",
+    None = "none"
+);
+spelt!(
+    Access,
+    "`read-write` or `read-only`",
+    ReadWrite = "read-write",
+    ReadOnly = "read-only"
+);
+
+/// A volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeRow {
+    /// Its id.
+    pub id: VolumeId,
+    /// Its name.
+    pub name: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Block size.
+    pub block_size: BlockSize,
+    /// How it is sealed.
+    pub seal: Seal,
+    /// Copies of each segment.
+    pub replicas: u8,
+    /// Under which lineage it writes.
+    pub lineage: Lineage,
+    /// The last lease's epoch.
+    pub epoch: u32,
+    /// Its state when detached.
+    pub head: Option<VersionKey>,
+    /// The snapshot it was cloned from, which may be gone.
+    pub origin: Option<SnapshotId>,
+    /// How its owner wants it served.
+    pub exported: Option<Access>,
+    /// Its journal may be newer than its head.
+    pub attached: bool,
+    /// On its way out.
+    pub deleting: bool,
+    /// Why it could not be opened last time.
+    pub failure: Option<String>,
+    /// When it was made.
+    pub created: Millis,
+}
+
+/// A snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotRow {
+    /// Its id.
+    pub id: SnapshotId,
+    /// Its name.
+    pub name: String,
+    /// Its volume, which may be gone.
+    pub volume: VolumeId,
+    /// The name that volume had.
+    pub volume_name: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Block size.
+    pub block_size: BlockSize,
+    /// How its volume is sealed.
+    pub seal: Seal,
+    /// How far it has come, and what it holds.
+    pub state: SnapshotState,
+    /// When it was taken.
+    pub created: Millis,
+}
+
+/// Reads one column.
+pub(super) fn number(row: &SqliteRow, column: &str) -> Result<u64, DatabaseError> {
+    Ok(row.try_get::<i64, _>(column)?.cast_unsigned())
+}
+
+/// Reads a number that is smaller than 64 bits.
+pub(super) fn small<T: TryFrom<i64>>(row: &SqliteRow, column: &str) -> Result<T, DatabaseError> {
+    let value: i64 = row.try_get(column)?;
+    T::try_from(value).map_err(|_| DatabaseError::Damaged {
+        what: format!("{column} is {value}"),
+    })
+}
+
+/// Reads a column that is spelt.
+pub(super) fn spelt<T: FromStr<Err: fmt::Display>>(
+    row: &SqliteRow,
+    column: &str,
+) -> Result<T, DatabaseError> {
+    parse(row.try_get(column)?)
+}
+
+/// As [`spelt`], where there may be nothing.
+pub(super) fn spelt_if_any<T: FromStr<Err: fmt::Display>>(
+    row: &SqliteRow,
+    column: &str,
+) -> Result<Option<T>, DatabaseError> {
+    row.try_get::<Option<String>, _>(column)?
+        .as_deref()
+        .map(parse)
+        .transpose()
+}
+
+fn parse<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<T, DatabaseError> {
+    text.parse()
+        .map_err(|error: T::Err| DatabaseError::Damaged {
+            what: error.to_string(),
+        })
+}
+
+pub(super) fn block_size(row: &SqliteRow) -> Result<BlockSize, DatabaseError> {
+    let bytes = number(row, "block_bytes")?;
+    BlockSize::new(bytes).ok_or_else(|| DatabaseError::Damaged {
+        what: format!("a block size of {bytes}"),
+    })
+}
+
+/// Reads `{prefix}_volume` and `{prefix}_number`.
+pub(super) fn version_key(
+    row: &SqliteRow,
+    volume: &str,
+    number: &str,
+) -> Result<Option<VersionKey>, DatabaseError> {
+    let Some(volume) = spelt_if_any(row, volume)? else {
+        return Ok(None);
+    };
+    Ok(Some(VersionKey {
+        volume,
+        number: self::number(row, number)?,
+    }))
+}
+
+/// The columns of a version.
+pub(super) fn stored_version(row: &SqliteRow) -> Result<StoredVersion, DatabaseError> {
+    Ok(StoredVersion {
+        key: VersionKey {
+            volume: spelt(row, "volume")?,
+            number: number(row, "number")?,
+        },
+        parent: version_key(row, "parent_volume", "parent_number")?,
+        lineage: spelt(row, "lineage")?,
+        epoch: small(row, "epoch")?,
+        journal_next: number(row, "journal_next")?,
+        created: Millis(row.try_get("created_ms")?),
+        record: row.try_get("record")?,
+    })
+}
+
+pub(super) fn volume_row(row: &SqliteRow) -> Result<VolumeRow, DatabaseError> {
+    Ok(VolumeRow {
+        id: spelt(row, "id")?,
+        name: row.try_get("name")?,
+        size_bytes: number(row, "size_bytes")?,
+        block_size: block_size(row)?,
+        seal: spelt(row, "seal")?,
+        replicas: small(row, "replicas")?,
+        lineage: spelt(row, "lineage")?,
+        epoch: small(row, "epoch")?,
+        head: version_key(row, "head_volume", "head_number")?,
+        origin: spelt_if_any(row, "origin")?,
+        exported: spelt_if_any(row, "exported")?,
+        attached: row.try_get("attached")?,
+        deleting: row.try_get("deleting")?,
+        failure: row.try_get("failure")?,
+        created: Millis(row.try_get("created_ms")?),
+    })
+}
+
+pub(super) fn snapshot_row(row: &SqliteRow) -> Result<SnapshotRow, DatabaseError> {
+    let state: &str = row.try_get("state")?;
+    let state = match state {
+        "pending" => SnapshotState::Pending,
+        "completed" => {
+            SnapshotState::Completed(version_key(row, "version_volume", "version_number")?)
+        }
+        "error" => SnapshotState::Error {
+            reason: row
+                .try_get::<Option<String>, _>("reason")?
+                .unwrap_or_default(),
+        },
+        other => {
+            return Err(DatabaseError::Damaged {
+                what: format!("a snapshot state {other:?}"),
+            });
+        }
+    };
+    Ok(SnapshotRow {
+        id: spelt(row, "id")?,
+        name: row.try_get("name")?,
+        volume: spelt(row, "volume")?,
+        volume_name: row.try_get("volume_name")?,
+        size_bytes: number(row, "size_bytes")?,
+        block_size: block_size(row)?,
+        seal: spelt(row, "seal")?,
+        state,
+        created: Millis(row.try_get("created_ms")?),
+    })
+}

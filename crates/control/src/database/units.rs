@@ -1,0 +1,208 @@
+//! The cluster, its units, and its table of copysets.
+
+use base::{ClusterId, CopysetId, UnitId};
+use sqlx::Row;
+use volume::catalog::Copyset;
+use volume::seal::WrappedKey;
+use world::Millis;
+
+use super::rows;
+use super::{Database, DatabaseError};
+
+/// Where the key-encryption key comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeySource {
+    /// 32 random bytes in a file.
+    File,
+    /// Argon2id of a passphrase.
+    Passphrase {
+        /// Salt.
+        salt: Vec<u8>,
+        /// Memory, in KiB.
+        memory_kib: u32,
+        /// Passes over it.
+        passes: u32,
+        /// Lanes.
+        lanes: u32,
+    },
+}
+
+/// What is true of the whole cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterRow {
+    /// Its id.
+    pub id: ClusterId,
+    /// When it was made.
+    pub created: Millis,
+    /// Where its key-encryption key comes from.
+    pub key_source: KeySource,
+    /// A random key wrapped with that key, to know it again.
+    pub key_verifier: WrappedKey,
+}
+
+/// A unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnitRow {
+    /// Its id.
+    pub id: UnitId,
+    /// Where it is.
+    pub url: String,
+}
+
+impl Database {
+    /// The cluster; `None` in a new database.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn cluster(&self) -> Result<Option<ClusterRow>, DatabaseError> {
+        let row = sqlx::query("SELECT * FROM cluster")
+            .fetch_optional(&self.reader)
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        let key_source = match row.try_get("key_source")? {
+            "file" => KeySource::File,
+            _ => KeySource::Passphrase {
+                salt: row.try_get("key_salt")?,
+                memory_kib: rows::small(&row, "key_memory_kib")?,
+                passes: rows::small(&row, "key_passes")?,
+                lanes: rows::small(&row, "key_lanes")?,
+            },
+        };
+        Ok(Some(ClusterRow {
+            id: rows::spelt(&row, "id")?,
+            created: Millis(row.try_get("created_ms")?),
+            key_source,
+            key_verifier: WrappedKey(row.try_get("key_verifier")?),
+        }))
+    }
+
+    /// Founds the cluster, once.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn found(&self, cluster: &ClusterRow) -> Result<(), DatabaseError> {
+        let (source, salt, memory_kib, passes, lanes) = match &cluster.key_source {
+            KeySource::File => ("file", None, None, None, None),
+            KeySource::Passphrase {
+                salt,
+                memory_kib,
+                passes,
+                lanes,
+            } => (
+                "passphrase",
+                Some(salt),
+                Some(*memory_kib),
+                Some(*passes),
+                Some(*lanes),
+            ),
+        };
+        sqlx::query(
+            "INSERT INTO cluster (one, id, created_ms, key_source, key_salt, key_memory_kib, \
+             key_passes, key_lanes, key_verifier) VALUES (1, $1, $2, $3, $4, $5, $6, $7, $8)",
+        )
+        .bind(cluster.id.to_string())
+        .bind(cluster.created.0)
+        .bind(source)
+        .bind(salt)
+        .bind(memory_kib)
+        .bind(passes)
+        .bind(lanes)
+        .bind(&cluster.key_verifier.0)
+        .execute(&self.writer)
+        .await?;
+        Ok(())
+    }
+
+    /// All units, in the order in which they were added.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn units(&self) -> Result<Vec<UnitRow>, DatabaseError> {
+        sqlx::query("SELECT * FROM units ORDER BY added_ms, url")
+            .fetch_all(&self.reader)
+            .await?
+            .iter()
+            .map(|row| {
+                Ok(UnitRow {
+                    id: rows::spelt(row, "id")?,
+                    url: row.try_get("url")?,
+                })
+            })
+            .collect()
+    }
+
+    /// The table of copysets, by number.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn copysets(&self) -> Result<Vec<Copyset>, DatabaseError> {
+        let members = sqlx::query("SELECT * FROM copyset_members ORDER BY copyset, place")
+            .fetch_all(&self.reader)
+            .await?;
+        let mut copysets: Vec<Copyset> = Vec::new();
+        for row in &members {
+            let number: u16 = rows::small(row, "copyset")?;
+            let id = CopysetId::new(number).ok_or_else(|| DatabaseError::Damaged {
+                what: format!("copyset {number}"),
+            })?;
+            let unit = rows::spelt(row, "unit")?;
+            match copysets.last_mut() {
+                Some(last) if last.id == id => last.members.push(unit),
+                _ => copysets.push(Copyset {
+                    id,
+                    members: vec![unit],
+                }),
+            }
+        }
+        Ok(copysets)
+    }
+
+    /// Adds units, and copysets over them and those there were, together.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Taken`] if one is there already.
+    pub async fn insert_units(
+        &self,
+        units: &[UnitRow],
+        copysets: &[Copyset],
+        added: Millis,
+    ) -> Result<(), DatabaseError> {
+        let mut change = self.begin().await?;
+        for unit in units {
+            let taken: Option<String> =
+                sqlx::query_scalar("SELECT url FROM units WHERE id = $1 OR url = $2")
+                    .bind(unit.id.to_string())
+                    .bind(&unit.url)
+                    .fetch_optional(&mut *change)
+                    .await?;
+            if let Some(url) = taken {
+                return Err(DatabaseError::Taken {
+                    what: format!("unit {} ({url})", unit.id),
+                });
+            }
+            sqlx::query("INSERT INTO units (id, url, added_ms) VALUES ($1, $2, $3)")
+                .bind(unit.id.to_string())
+                .bind(&unit.url)
+                .bind(added.0)
+                .execute(&mut *change)
+                .await?;
+        }
+        for copyset in copysets {
+            sqlx::query("INSERT INTO copysets (number) VALUES ($1)")
+                .bind(copyset.id.number())
+                .execute(&mut *change)
+                .await?;
+            for (place, member) in copyset.members.iter().enumerate() {
+                sqlx::query(
+                    "INSERT INTO copyset_members (copyset, place, unit) VALUES ($1, $2, $3)",
+                )
+                .bind(copyset.id.number())
+                .bind(place as i64)
+                .bind(member.to_string())
+                .execute(&mut *change)
+                .await?;
+            }
+        }
+        Ok(change.commit().await?)
+    }
+}

@@ -1,0 +1,343 @@
+//! Versions, the keys that open them, and what is to be freed when one goes.
+
+use base::{Lineage, VolumeId};
+use sqlx::{Row, SqliteConnection};
+use volume::catalog::{LineageKey, Neighbours, PendingFree, StoredVersion, VersionKey};
+use volume::seal::WrappedKey;
+use world::Millis;
+
+use super::rows;
+use super::{Database, DatabaseError};
+
+/// Whether a head or a snapshot names version ($1, $2).
+const NEEDED: &str = "SELECT \
+     EXISTS (SELECT 1 FROM volumes WHERE head_volume = $1 AND head_number = $2) \
+     OR EXISTS (SELECT 1 FROM snapshots WHERE version_volume = $1 AND version_number = $2)";
+
+/// A version in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VersionRow {
+    /// Its name.
+    pub key: VersionKey,
+    /// The nearest kept version below.
+    pub parent: Option<VersionKey>,
+    /// When it was committed.
+    pub created: Millis,
+    /// It is the head of some volume.
+    pub is_head: bool,
+    /// The names of the snapshots that hold it.
+    pub snapshots: Vec<String>,
+}
+
+pub(super) async fn version_of(
+    connection: &mut SqliteConnection,
+    key: VersionKey,
+) -> Result<StoredVersion, DatabaseError> {
+    let row = sqlx::query("SELECT * FROM versions WHERE volume = $1 AND number = $2")
+        .bind(key.volume.to_string())
+        .bind(key.number.cast_signed())
+        .fetch_optional(connection)
+        .await?
+        .ok_or_else(|| not_found(key))?;
+    rows::stored_version(&row)
+}
+
+fn not_found(key: VersionKey) -> DatabaseError {
+    DatabaseError::NotFound {
+        what: format!("version {} of {}", key.number, key.volume),
+    }
+}
+
+pub(super) async fn insert(
+    connection: &mut SqliteConnection,
+    version: &StoredVersion,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "INSERT INTO versions (volume, number, parent_volume, parent_number, lineage, epoch, \
+         journal_next, created_ms, record) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    )
+    .bind(version.key.volume.to_string())
+    .bind(version.key.number.cast_signed())
+    .bind(version.parent.map(|parent| parent.volume.to_string()))
+    .bind(version.parent.map(|parent| parent.number.cast_signed()))
+    .bind(version.lineage.to_string())
+    .bind(version.epoch)
+    .bind(version.journal_next.cast_signed())
+    .bind(version.created.0)
+    .bind(&version.record)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// The keys of `lineage` and of those it descends from, its own first.
+pub(super) async fn keys_of(
+    connection: &mut SqliteConnection,
+    lineage: Lineage,
+) -> Result<Vec<LineageKey>, DatabaseError> {
+    let mut keys = Vec::new();
+    let mut next = Some(lineage);
+    while let Some(lineage) = next {
+        let row = sqlx::query("SELECT * FROM lineages WHERE lineage = $1")
+            .bind(lineage.to_string())
+            .fetch_optional(&mut *connection)
+            .await?
+            .ok_or_else(|| DatabaseError::NotFound {
+                what: format!("the key of {lineage}"),
+            })?;
+        keys.push(LineageKey {
+            lineage,
+            epoch_first: rows::small(&row, "epoch_first")?,
+            wrapped: row
+                .try_get::<Option<Vec<u8>>, _>("wrapped")?
+                .map(WrappedKey),
+        });
+        next = rows::spelt_if_any(&row, "parent")?;
+    }
+    Ok(keys)
+}
+
+async fn children_of(
+    connection: &mut SqliteConnection,
+    key: VersionKey,
+) -> Result<Vec<StoredVersion>, DatabaseError> {
+    sqlx::query(
+        "SELECT * FROM versions WHERE parent_volume = $1 AND parent_number = $2 \
+         ORDER BY volume, number",
+    )
+    .bind(key.volume.to_string())
+    .bind(key.number.cast_signed())
+    .fetch_all(connection)
+    .await?
+    .iter()
+    .map(rows::stored_version)
+    .collect()
+}
+
+async fn neighbours_of(
+    connection: &mut SqliteConnection,
+    key: VersionKey,
+) -> Result<Neighbours, DatabaseError> {
+    let version = version_of(connection, key).await?;
+    let parent = match version.parent {
+        Some(parent) => Some(version_of(connection, parent).await?),
+        None => None,
+    };
+    let children = children_of(connection, key).await?;
+    let needed = sqlx::query_scalar(NEEDED)
+        .bind(key.volume.to_string())
+        .bind(key.number.cast_signed())
+        .fetch_one(connection)
+        .await?;
+    Ok(Neighbours {
+        parent,
+        children,
+        needed,
+    })
+}
+
+/// Erases the keys that nothing can need any more.
+pub(super) async fn forget_lineages(
+    connection: &mut SqliteConnection,
+) -> Result<(), DatabaseError> {
+    // Each round frees the parents of the rows it took away.
+    loop {
+        let gone = sqlx::query(
+            "DELETE FROM lineages WHERE \
+             NOT EXISTS (SELECT 1 FROM volumes v WHERE v.lineage = lineages.lineage) \
+             AND NOT EXISTS (SELECT 1 FROM versions v WHERE v.lineage = lineages.lineage) \
+             AND NOT EXISTS (SELECT 1 FROM lineages c WHERE c.parent = lineages.lineage)",
+        )
+        .execute(&mut *connection)
+        .await?
+        .rows_affected();
+        if gone == 0 {
+            return Ok(());
+        }
+    }
+}
+
+impl Database {
+    /// See [`volume::catalog::Catalog::version`].
+    pub(super) async fn version(&self, key: VersionKey) -> Result<StoredVersion, DatabaseError> {
+        version_of(&mut *self.reader.acquire().await?, key).await
+    }
+
+    /// See [`volume::catalog::Catalog::keys`].
+    pub(super) async fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, DatabaseError> {
+        keys_of(&mut *self.reader.acquire().await?, lineage).await
+    }
+
+    /// See [`volume::catalog::Catalog::neighbours`].
+    pub(super) async fn neighbours(&self, key: VersionKey) -> Result<Neighbours, DatabaseError> {
+        let mut moment = self.reader.begin().await?;
+        neighbours_of(&mut moment, key).await
+    }
+
+    /// See [`volume::catalog::Catalog::remove_version`].
+    pub(super) async fn remove_version(
+        &self,
+        key: VersionKey,
+        expected: &Neighbours,
+        not_before: Millis,
+        plan: &[u8],
+    ) -> Result<(), DatabaseError> {
+        let mut change = self.begin().await?;
+        let found = neighbours_of(&mut change, key)
+            .await
+            .map_err(|error| match error {
+                DatabaseError::NotFound { what } => DatabaseError::Refused {
+                    reason: format!("{what} is gone already"),
+                },
+                other => other,
+            })?;
+        let names = |neighbours: &Neighbours| {
+            let mut children: Vec<_> = neighbours.children.iter().map(|child| child.key).collect();
+            children.sort_unstable();
+            (
+                neighbours.parent.as_ref().map(|parent| parent.key),
+                children,
+            )
+        };
+        let refusal = if found.needed {
+            Some("a volume or a snapshot needs it")
+        } else if names(&found) != names(expected) {
+            Some("the versions around it have changed")
+        } else {
+            None
+        };
+        if let Some(why) = refusal {
+            let reason = format!("version {} of {} stays: {why}", key.number, key.volume);
+            return Err(DatabaseError::Refused { reason });
+        }
+        let parent = found.parent.map(|parent| parent.key);
+        sqlx::query(
+            "UPDATE versions SET parent_volume = $1, parent_number = $2 \
+             WHERE parent_volume = $3 AND parent_number = $4",
+        )
+        .bind(parent.map(|parent| parent.volume.to_string()))
+        .bind(parent.map(|parent| parent.number.cast_signed()))
+        .bind(key.volume.to_string())
+        .bind(key.number.cast_signed())
+        .execute(&mut *change)
+        .await?;
+        sqlx::query("DELETE FROM versions WHERE volume = $1 AND number = $2")
+            .bind(key.volume.to_string())
+            .bind(key.number.cast_signed())
+            .execute(&mut *change)
+            .await?;
+        if !plan.is_empty() {
+            sqlx::query("INSERT INTO pending_frees (not_before_ms, plan) VALUES ($1, $2)")
+                .bind(not_before.0)
+                .bind(plan)
+                .execute(&mut *change)
+                .await?;
+        }
+        forget_lineages(&mut change).await?;
+        Ok(change.commit().await?)
+    }
+
+    /// See [`volume::catalog::Catalog::due_frees`].
+    pub(super) async fn due_frees(&self, now: Millis) -> Result<Vec<PendingFree>, DatabaseError> {
+        sqlx::query(
+            "SELECT * FROM pending_frees WHERE not_before_ms <= $1 ORDER BY not_before_ms, id",
+        )
+        .bind(now.0)
+        .fetch_all(&self.reader)
+        .await?
+        .iter()
+        .map(|row| {
+            Ok(PendingFree {
+                id: row.try_get("id")?,
+                not_before: Millis(row.try_get("not_before_ms")?),
+                plan: row.try_get("plan")?,
+            })
+        })
+        .collect()
+    }
+
+    /// See [`volume::catalog::Catalog::freed`].
+    pub(super) async fn freed(&self, id: i64) -> Result<(), DatabaseError> {
+        sqlx::query("DELETE FROM pending_frees WHERE id = $1")
+            .bind(id)
+            .execute(&self.writer)
+            .await?;
+        Ok(())
+    }
+
+    /// How many frees wait.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Sql`].
+    pub async fn pending_free_count(&self) -> Result<u64, DatabaseError> {
+        let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM pending_frees")
+            .fetch_one(&self.reader)
+            .await?;
+        Ok(count.cast_unsigned())
+    }
+
+    /// The kept versions of a volume, oldest first.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn versions_of(&self, volume: VolumeId) -> Result<Vec<VersionRow>, DatabaseError> {
+        let mut moment = self.reader.begin().await?;
+        let mut versions: Vec<VersionRow> = sqlx::query(
+            "SELECT volume, number, parent_volume, parent_number, created_ms, \
+             EXISTS (SELECT 1 FROM volumes h WHERE h.head_volume = versions.volume \
+                     AND h.head_number = versions.number) AS is_head \
+             FROM versions WHERE volume = $1 ORDER BY number",
+        )
+        .bind(volume.to_string())
+        .fetch_all(&mut *moment)
+        .await?
+        .iter()
+        .map(|row| {
+            Ok(VersionRow {
+                key: VersionKey {
+                    volume,
+                    number: rows::number(row, "number")?,
+                },
+                parent: rows::version_key(row, "parent_volume", "parent_number")?,
+                created: Millis(row.try_get("created_ms")?),
+                is_head: row.try_get("is_head")?,
+                snapshots: Vec::new(),
+            })
+        })
+        .collect::<Result<_, DatabaseError>>()?;
+        let pins = sqlx::query(
+            "SELECT version_number, name FROM snapshots WHERE version_volume = $1 ORDER BY name",
+        )
+        .bind(volume.to_string())
+        .fetch_all(&mut *moment)
+        .await?;
+        for pin in &pins {
+            let number = rows::number(pin, "version_number")?;
+            if let Ok(at) = versions.binary_search_by_key(&number, |version| version.key.number) {
+                versions[at].snapshots.push(pin.try_get("name")?);
+            }
+        }
+        Ok(versions)
+    }
+
+    /// All volumes that have versions, those that are gone among them.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn version_owners(&self) -> Result<Vec<VolumeId>, DatabaseError> {
+        sqlx::query("SELECT DISTINCT volume FROM versions ORDER BY volume")
+            .fetch_all(&self.reader)
+            .await?
+            .iter()
+            .map(|row| rows::spelt(row, "volume"))
+            .collect()
+    }
+
+    /// The lineage that version `key` was sealed under.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn lineage_of(&self, key: VersionKey) -> Result<Lineage, DatabaseError> {
+        Ok(self.version(key).await?.lineage)
+    }
+}

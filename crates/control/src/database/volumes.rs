@@ -1,0 +1,324 @@
+//! Volumes, as their owners see them.
+
+use base::{BlockSize, Lineage, SnapshotId, VolumeId};
+use sqlx::SqliteConnection;
+use volume::catalog::VersionKey;
+use volume::seal::WrappedKey;
+use world::Millis;
+
+use super::rows::{self, Access, Seal, SnapshotState, VolumeRow};
+use super::{Database, DatabaseError};
+
+/// A volume to be made. Its names, sizes and key have been checked or made by
+/// the caller.
+#[derive(Debug, Clone)]
+pub struct NewVolume {
+    /// Its id.
+    pub id: VolumeId,
+    /// Its name.
+    pub name: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Block size.
+    pub block_size: BlockSize,
+    /// How it is sealed.
+    pub seal: Seal,
+    /// Copies of each segment.
+    pub replicas: u8,
+    /// Under which lineage it will write.
+    pub lineage: Lineage,
+    /// That lineage's key; `None` if it is not sealed.
+    pub wrapped: Option<WrappedKey>,
+    /// The snapshot it starts from.
+    pub origin: Option<SnapshotId>,
+    /// When.
+    pub created: Millis,
+}
+
+/// Where a clone begins.
+#[derive(Default)]
+struct Start {
+    head: Option<VersionKey>,
+    epoch: u32,
+    parent: Option<Lineage>,
+}
+
+impl Database {
+    /// Makes a volume, empty or as a clone. The clone's epochs and version
+    /// numbers lie above those of what it starts from: so an epoch names a
+    /// key, and a number a version, along the whole line.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Taken`], [`DatabaseError::NotFound`] (the snapshot),
+    /// [`DatabaseError::Refused`] if the snapshot is not completed.
+    pub async fn insert_volume(&self, new: &NewVolume) -> Result<(), DatabaseError> {
+        let mut change = self.begin().await?;
+        let taken: Option<String> =
+            sqlx::query_scalar("SELECT id FROM volumes WHERE name = $1 AND deleting = 0")
+                .bind(&new.name)
+                .fetch_optional(&mut *change)
+                .await?;
+        if taken.is_some() {
+            return Err(DatabaseError::Taken {
+                what: format!("a volume named {:?}", new.name),
+            });
+        }
+        let start = match new.origin {
+            Some(origin) => start_of(&mut change, origin).await?,
+            None => Start::default(),
+        };
+        sqlx::query(
+            "INSERT INTO lineages (lineage, parent, epoch_first, wrapped) VALUES ($1, $2, $3, $4)",
+        )
+        .bind(new.lineage.to_string())
+        .bind(start.parent.map(|parent| parent.to_string()))
+        .bind(start.epoch + 1)
+        .bind(new.wrapped.as_ref().map(|wrapped| &wrapped.0))
+        .execute(&mut *change)
+        .await?;
+        sqlx::query(
+            "INSERT INTO volumes (id, name, size_bytes, block_bytes, seal, replicas, lineage, \
+             epoch, number_last, head_volume, head_number, origin, created_ms) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+        )
+        .bind(new.id.to_string())
+        .bind(&new.name)
+        .bind(new.size_bytes.cast_signed())
+        .bind(new.block_size.bytes() as i64)
+        .bind(new.seal.as_str())
+        .bind(new.replicas)
+        .bind(new.lineage.to_string())
+        .bind(start.epoch)
+        .bind(start.head.map_or(0, |head| head.number).cast_signed())
+        .bind(start.head.map(|head| head.volume.to_string()))
+        .bind(start.head.map(|head| head.number.cast_signed()))
+        .bind(new.origin.map(|origin| origin.to_string()))
+        .bind(new.created.0)
+        .execute(&mut *change)
+        .await?;
+        self.commit_and_tell(change).await
+    }
+
+    /// The volume with this id, or else this name.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn volume(&self, id_or_name: &str) -> Result<VolumeRow, DatabaseError> {
+        let row = sqlx::query(
+            "SELECT * FROM volumes WHERE id = $1 OR (name = $1 AND deleting = 0) \
+             ORDER BY id = $1 DESC",
+        )
+        .bind(id_or_name)
+        .fetch_optional(&self.reader)
+        .await?
+        .ok_or_else(|| DatabaseError::NotFound {
+            what: format!("volume {id_or_name:?}"),
+        })?;
+        rows::volume_row(&row)
+    }
+
+    /// All volumes by name, those on their way out included.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn volumes(&self) -> Result<Vec<VolumeRow>, DatabaseError> {
+        sqlx::query("SELECT * FROM volumes ORDER BY name, id")
+            .fetch_all(&self.reader)
+            .await?
+            .iter()
+            .map(rows::volume_row)
+            .collect()
+    }
+
+    /// Notes that the volume is about to be opened: from now on its journal
+    /// may be newer than its head.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn set_attached(&self, volume: VolumeId) -> Result<(), DatabaseError> {
+        self.update(
+            volume,
+            "UPDATE volumes SET attached = 1, failure = NULL WHERE id = $1",
+        )
+        .await
+    }
+
+    /// Notes that the volume was closed and its head is its state. Snapshots
+    /// that are still pending can no longer complete.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn set_detached(&self, volume: VolumeId) -> Result<(), DatabaseError> {
+        let mut change = self.begin().await?;
+        sqlx::query("UPDATE volumes SET attached = 0 WHERE id = $1")
+            .bind(volume.to_string())
+            .execute(&mut *change)
+            .await?;
+        super::snapshots::give_up(&mut change, volume, "the volume was closed before its cut")
+            .await?;
+        self.commit_and_tell(change).await
+    }
+
+    /// Notes how the volume is to be served, or that it is not.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn set_exported(
+        &self,
+        volume: VolumeId,
+        access: Option<Access>,
+    ) -> Result<(), DatabaseError> {
+        let mut change = self.begin().await?;
+        sqlx::query("UPDATE volumes SET exported = $1, failure = NULL WHERE id = $2")
+            .bind(access.map(Access::as_str))
+            .bind(volume.to_string())
+            .execute(&mut *change)
+            .await?;
+        self.commit_and_tell(change).await
+    }
+
+    /// Notes why the volume could not be opened, or stopped.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn set_failure(&self, volume: VolumeId, why: &str) -> Result<(), DatabaseError> {
+        let mut change = self.begin().await?;
+        sqlx::query("UPDATE volumes SET failure = $1 WHERE id = $2")
+            .bind(why)
+            .bind(volume.to_string())
+            .execute(&mut *change)
+            .await?;
+        self.commit_and_tell(change).await
+    }
+
+    /// Makes the volume larger.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Refused`] if it is that large already.
+    pub async fn set_size(&self, volume: VolumeId, size_bytes: u64) -> Result<(), DatabaseError> {
+        let changed =
+            sqlx::query("UPDATE volumes SET size_bytes = $1 WHERE id = $2 AND size_bytes < $1")
+                .bind(size_bytes.cast_signed())
+                .bind(volume.to_string())
+                .execute(&self.writer)
+                .await?;
+        if changed.rows_affected() == 1 {
+            return Ok(());
+        }
+        let reason = format!("{volume} is gone, or not smaller than {size_bytes} bytes");
+        Err(DatabaseError::Refused { reason })
+    }
+
+    /// Makes a kept version the state of a detached volume. Whoever still
+    /// holds a lease on it is fenced.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Refused`] if the volume is attached;
+    /// [`DatabaseError::NotFound`] if the version has gone.
+    pub async fn set_head(&self, volume: VolumeId, head: VersionKey) -> Result<(), DatabaseError> {
+        let mut change = self.begin().await?;
+        super::versions::version_of(&mut change, head).await?;
+        let changed = sqlx::query(
+            "UPDATE volumes SET head_volume = $1, head_number = $2, epoch = epoch + 1 \
+             WHERE id = $3 AND attached = 0 AND deleting = 0",
+        )
+        .bind(head.volume.to_string())
+        .bind(head.number.cast_signed())
+        .bind(volume.to_string())
+        .execute(&mut *change)
+        .await?;
+        if changed.rows_affected() == 0 {
+            let reason = format!("{volume} is open, or being deleted");
+            return Err(DatabaseError::Refused { reason });
+        }
+        self.commit_and_tell(change).await
+    }
+
+    /// Puts a detached volume on its way out: its name is free, its head is
+    /// let go, its owner is fenced. Its snapshots stay.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Refused`] if it is attached or exported.
+    pub async fn begin_delete(&self, volume: VolumeId) -> Result<(), DatabaseError> {
+        let mut change = self.begin().await?;
+        let changed = sqlx::query(
+            "UPDATE volumes SET deleting = 1, head_volume = NULL, head_number = NULL, \
+             attached = 0, failure = NULL, epoch = epoch + 1 \
+             WHERE id = $1 AND exported IS NULL",
+        )
+        .bind(volume.to_string())
+        .execute(&mut *change)
+        .await?;
+        if changed.rows_affected() == 0 {
+            let reason = format!("{volume} is exported, or gone");
+            return Err(DatabaseError::Refused { reason });
+        }
+        super::snapshots::give_up(&mut change, volume, "its volume was deleted").await?;
+        self.commit_and_tell(change).await
+    }
+
+    /// Removes a volume that is on its way out, and its key if no version
+    /// needs it.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn finish_delete(&self, volume: VolumeId) -> Result<(), DatabaseError> {
+        let mut change = self.begin().await?;
+        for statement in [
+            "DELETE FROM open_segments WHERE volume = $1",
+            "DELETE FROM serial_ranges WHERE volume = $1",
+            "DELETE FROM volumes WHERE id = $1 AND deleting = 1",
+        ] {
+            sqlx::query(statement)
+                .bind(volume.to_string())
+                .execute(&mut *change)
+                .await?;
+        }
+        super::versions::forget_lineages(&mut change).await?;
+        self.commit_and_tell(change).await
+    }
+
+    async fn update(&self, volume: VolumeId, statement: &str) -> Result<(), DatabaseError> {
+        let mut change = self.begin().await?;
+        sqlx::query(statement)
+            .bind(volume.to_string())
+            .execute(&mut *change)
+            .await?;
+        self.commit_and_tell(change).await
+    }
+}
+
+/// Where a clone of `snapshot` begins.
+async fn start_of(
+    connection: &mut SqliteConnection,
+    snapshot: SnapshotId,
+) -> Result<Start, DatabaseError> {
+    let row = sqlx::query("SELECT * FROM snapshots WHERE id = $1")
+        .bind(snapshot.to_string())
+        .fetch_optional(&mut *connection)
+        .await?
+        .ok_or_else(|| DatabaseError::NotFound {
+            what: format!("snapshot {snapshot}"),
+        })?;
+    let snapshot = rows::snapshot_row(&row)?;
+    let refused = |reason| Err(DatabaseError::Refused { reason });
+    match snapshot.state {
+        SnapshotState::Completed(None) => Ok(Start::default()),
+        SnapshotState::Completed(Some(key)) => {
+            let version = super::versions::version_of(connection, key).await?;
+            Ok(Start {
+                head: Some(key),
+                epoch: version.epoch,
+                parent: Some(version.lineage),
+            })
+        }
+        SnapshotState::Pending => refused(format!(
+            "snapshot {:?} is still pending; wait until it is completed",
+            snapshot.name
+        )),
+        SnapshotState::Error { reason } => refused(format!(
+            "snapshot {:?} holds nothing: {reason}; take another",
+            snapshot.name
+        )),
+    }
+}

@@ -1,0 +1,380 @@
+//! The database keeps the promises of `volume::catalog::Catalog`, and those
+//! that only the owners of volumes see.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::{BlockSize, ClusterId, Lineage, SnapshotId, VolumeId};
+use control::database::conformance::{CLAIMS, Fixture};
+use control::database::{
+    Access, ClusterRow, Database, DatabaseError, EngineCatalog, KeySource, NewVolume, Seal,
+    SnapshotState,
+};
+use tokio::runtime::Runtime;
+use volume::catalog::{Catalog, CatalogError, StoredVersion, VersionCommit, VersionKey};
+use volume::seal::WrappedKey;
+use world::Millis;
+
+struct Sqlite {
+    runtime: Runtime,
+    database: Database,
+    catalog: EngineCatalog,
+    next: AtomicU64,
+    _folder: tempfile::TempDir,
+}
+
+impl Sqlite {
+    fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = runtime
+            .block_on(Database::open(&folder.path().join("scree.db")))
+            .expect("a new database");
+        let cluster = ClusterRow {
+            id: ClusterId::from_random(1),
+            created: Millis(0),
+            key_source: KeySource::File,
+            key_verifier: WrappedKey(vec![1; 60]),
+        };
+        runtime.block_on(database.found(&cluster)).expect("founded");
+        let catalog = EngineCatalog::new(database.clone(), runtime.handle().clone());
+        Self {
+            runtime,
+            database,
+            catalog,
+            next: AtomicU64::new(1),
+            _folder: folder,
+        }
+    }
+
+    fn number(&self) -> u128 {
+        self.next.fetch_add(1, Ordering::Relaxed).into()
+    }
+
+    fn insert(&self, name: &str, origin: Option<SnapshotId>) -> Result<VolumeId, DatabaseError> {
+        let id = VolumeId::from_random(self.number());
+        let new = NewVolume {
+            id,
+            name: name.to_owned(),
+            size_bytes: 1 << 30,
+            block_size: BlockSize::DEFAULT,
+            seal: Seal::Aes256Gcm,
+            replicas: 2,
+            lineage: Lineage::from_random(self.number()),
+            wrapped: Some(WrappedKey(vec![7; 60])),
+            origin,
+            created: Millis(1),
+        };
+        self.runtime.block_on(self.database.insert_volume(&new))?;
+        Ok(id)
+    }
+
+    fn attach(&self, volume: VolumeId) {
+        self.runtime
+            .block_on(self.database.set_attached(volume))
+            .expect("noted");
+    }
+
+    fn take_snapshot(&self, volume: VolumeId, name: &str) -> Result<SnapshotId, DatabaseError> {
+        let id = SnapshotId::from_random(self.number());
+        let insert = self.database.insert_snapshot(id, name, volume, Millis(2));
+        self.runtime.block_on(insert).map(|row| row.id)
+    }
+
+    fn state(&self, snapshot: SnapshotId) -> SnapshotState {
+        let row = self
+            .runtime
+            .block_on(self.database.snapshot(&snapshot.to_string()));
+        row.expect("there").state
+    }
+
+    /// Opens the volume, commits one version, closes it.
+    fn write(&self, volume: VolumeId) -> VersionKey {
+        self.attach(volume);
+        let lease = self.catalog.acquire(volume).expect("a lease");
+        let key = VersionKey {
+            volume,
+            number: lease.number_last + 1,
+        };
+        let version = StoredVersion {
+            key,
+            parent: lease.head.map(|head| head.key),
+            lineage: lease.keys[0].lineage,
+            epoch: lease.epoch,
+            journal_next: 0,
+            created: Millis(key.number.cast_signed()),
+            record: vec![1],
+        };
+        let commit = VersionCommit {
+            version,
+            pins: vec![],
+            open_segments: vec![],
+            serial_next: 0,
+        };
+        self.catalog.commit(&commit).expect("commits");
+        self.runtime
+            .block_on(self.database.set_detached(volume))
+            .expect("noted");
+        key
+    }
+
+    fn remove(&self, key: VersionKey) -> Result<(), CatalogError> {
+        let around = self.catalog.neighbours(key)?;
+        self.catalog
+            .remove_version(key, &around, Millis(0), b"plan")
+    }
+}
+
+impl Fixture for Sqlite {
+    fn catalog(&self) -> &dyn Catalog {
+        &self.catalog
+    }
+
+    fn create(&self) -> VolumeId {
+        let name = format!("disk-{}", self.number());
+        self.insert(&name, None).expect("a new name")
+    }
+
+    fn snapshot(&self, volume: VolumeId) -> SnapshotId {
+        self.attach(volume);
+        let name = format!("moment-{}", self.number());
+        self.take_snapshot(volume, &name).expect("a new name")
+    }
+
+    fn clone_of(&self, snapshot: SnapshotId) -> VolumeId {
+        let name = format!("clone-{}", self.number());
+        self.insert(&name, Some(snapshot)).expect("a new name")
+    }
+
+    fn delete_snapshot(&self, snapshot: SnapshotId) {
+        self.runtime
+            .block_on(self.database.delete_snapshot(snapshot))
+            .expect("there");
+    }
+}
+
+#[test]
+fn the_database_is_a_catalog() {
+    for (name, claim) in CLAIMS {
+        println!("{name}");
+        claim(&Sqlite::new());
+    }
+}
+
+#[test]
+fn names_are_taken_until_their_volume_is_deleted() {
+    let sqlite = Sqlite::new();
+    let first = sqlite.insert("disk", None).expect("a new name");
+    assert!(matches!(
+        sqlite.insert("disk", None),
+        Err(DatabaseError::Taken { .. })
+    ));
+    sqlite
+        .runtime
+        .block_on(sqlite.database.begin_delete(first))
+        .expect("detached");
+    let second = sqlite.insert("disk", None).expect("free again");
+    let found = sqlite
+        .runtime
+        .block_on(sqlite.database.volume("disk"))
+        .expect("there");
+    assert_eq!(found.id, second);
+}
+
+#[test]
+fn a_snapshot_of_a_detached_volume_holds_its_head_at_once() {
+    let sqlite = Sqlite::new();
+    let volume = sqlite.create();
+    let empty = sqlite.take_snapshot(volume, "empty").expect("a new name");
+    assert_eq!(sqlite.state(empty), SnapshotState::Completed(None));
+    let key = sqlite.write(volume);
+    let full = sqlite.take_snapshot(volume, "full").expect("a new name");
+    assert_eq!(sqlite.state(full), SnapshotState::Completed(Some(key)));
+    assert!(matches!(
+        sqlite.take_snapshot(volume, "full"),
+        Err(DatabaseError::Taken { .. })
+    ));
+}
+
+#[test]
+fn a_pending_snapshot_ends_as_an_error_and_never_stays() {
+    let sqlite = Sqlite::new();
+    let is_error = |snapshot| matches!(sqlite.state(snapshot), SnapshotState::Error { .. });
+    let volume = sqlite.create();
+    let closed = sqlite.snapshot(volume);
+    assert_eq!(sqlite.state(closed), SnapshotState::Pending);
+    assert!(matches!(
+        sqlite.insert("early", Some(closed)),
+        Err(DatabaseError::Refused { .. })
+    ));
+    sqlite
+        .runtime
+        .block_on(sqlite.database.set_detached(volume))
+        .expect("noted");
+    assert!(is_error(closed));
+    let lost = sqlite.snapshot(volume);
+    let count = sqlite
+        .runtime
+        .block_on(sqlite.database.fail_lost_snapshots())
+        .expect("noted");
+    assert!(count == 1 && is_error(lost));
+    assert!(matches!(
+        sqlite.insert("late", Some(lost)),
+        Err(DatabaseError::Refused { .. })
+    ));
+    let deleted = sqlite.snapshot(volume);
+    sqlite
+        .runtime
+        .block_on(sqlite.database.begin_delete(volume))
+        .expect("not exported");
+    assert!(is_error(deleted));
+}
+
+#[test]
+fn deleting_a_volume_leaves_its_snapshots_and_their_clones() {
+    let sqlite = Sqlite::new();
+    let volume = sqlite.create();
+    let held = sqlite.write(volume);
+    let snapshot = sqlite.take_snapshot(volume, "held").expect("a new name");
+    let head = sqlite.write(volume);
+    sqlite
+        .runtime
+        .block_on(sqlite.database.begin_delete(volume))
+        .expect("detached");
+    sqlite.remove(head).expect("nothing holds the head now");
+    assert!(matches!(
+        sqlite.remove(held),
+        Err(CatalogError::Refused { .. })
+    ));
+    sqlite
+        .runtime
+        .block_on(sqlite.database.finish_delete(volume))
+        .expect("gone");
+    let clone = sqlite.clone_of(snapshot);
+    let lease = sqlite.catalog.acquire(clone).expect("a lease");
+    assert_eq!(lease.head.expect("a head").key, held);
+}
+
+#[test]
+fn a_key_is_erased_when_nothing_sealed_with_it_is_left() {
+    let sqlite = Sqlite::new();
+    let volume = sqlite.create();
+    let key = sqlite.write(volume);
+    let snapshot = sqlite.take_snapshot(volume, "moment").expect("a new name");
+    let clone = sqlite.clone_of(snapshot);
+    let keys = sqlite.catalog.acquire(clone).expect("a lease").keys;
+    let parent = keys[1].lineage;
+    sqlite
+        .runtime
+        .block_on(sqlite.database.begin_delete(volume))
+        .expect("detached");
+    sqlite
+        .runtime
+        .block_on(sqlite.database.finish_delete(volume))
+        .expect("gone");
+    sqlite.delete_snapshot(snapshot);
+    assert!(
+        sqlite.catalog.keys(parent).is_ok(),
+        "the clone reads with it"
+    );
+    sqlite
+        .runtime
+        .block_on(sqlite.database.begin_delete(clone))
+        .expect("detached");
+    sqlite.remove(key).expect("nothing holds it now");
+    assert!(
+        sqlite.catalog.keys(parent).is_ok(),
+        "the clone is not gone yet"
+    );
+    sqlite
+        .runtime
+        .block_on(sqlite.database.finish_delete(clone))
+        .expect("gone");
+    assert!(matches!(
+        sqlite.catalog.keys(parent),
+        Err(CatalogError::NotFound { .. })
+    ));
+    assert!(matches!(
+        sqlite.catalog.keys(keys[0].lineage),
+        Err(CatalogError::NotFound { .. })
+    ));
+}
+
+#[test]
+fn going_back_fences_the_owner_and_needs_a_closed_volume() {
+    let sqlite = Sqlite::new();
+    let volume = sqlite.create();
+    let old = sqlite.write(volume);
+    sqlite.write(volume);
+    let lease = sqlite.catalog.acquire(volume).expect("a lease");
+    sqlite.attach(volume);
+    let set_head = || {
+        sqlite
+            .runtime
+            .block_on(sqlite.database.set_head(volume, old))
+    };
+    assert!(matches!(set_head(), Err(DatabaseError::Refused { .. })));
+    sqlite
+        .runtime
+        .block_on(sqlite.database.set_detached(volume))
+        .expect("noted");
+    set_head().expect("closed");
+    let late = sqlite.catalog.reserve_serials(volume, lease.epoch, 1);
+    assert!(matches!(late, Err(CatalogError::Fenced { .. })));
+    let next = sqlite.catalog.acquire(volume).expect("a lease");
+    assert_eq!((next.head.expect("a head").key, next.number_last), (old, 2));
+}
+
+#[test]
+fn an_exported_volume_is_not_deleted() {
+    let sqlite = Sqlite::new();
+    let volume = sqlite.create();
+    let exported = sqlite.database.set_exported(volume, Some(Access::ReadOnly));
+    sqlite.runtime.block_on(exported).expect("noted");
+    let refused = sqlite
+        .runtime
+        .block_on(sqlite.database.begin_delete(volume));
+    assert!(matches!(refused, Err(DatabaseError::Refused { .. })));
+}
+
+#[test]
+fn a_database_from_a_newer_program_is_refused() {
+    let sqlite = Sqlite::new();
+    let path = sqlite._folder.path().join("scree.db");
+    sqlite.runtime.block_on(async {
+        let pool = sqlx::SqlitePool::connect(path.to_str().expect("UTF-8"))
+            .await
+            .expect("opens");
+        sqlx::query(
+            "INSERT INTO _sqlx_migrations (version, description, success, checksum, \
+             execution_time) VALUES (9999, 'from the future', 1, x'00', 0)",
+        )
+        .execute(&pool)
+        .await
+        .expect("inserted");
+        let refused = Database::open(&path).await;
+        assert!(
+            matches!(refused, Err(DatabaseError::Newer { step: 9999 })),
+            "{refused:?}"
+        );
+    });
+}
+
+#[test]
+fn a_file_that_is_no_database_is_refused_as_damaged() {
+    let sqlite = Sqlite::new();
+    let path = sqlite._folder.path().join("other.db");
+    world::World::real(1)
+        .disk
+        .open(&path, world::OpenMode::CreateNew)
+        .and_then(|file| file.write_at(&[b'x'; 8192], 0))
+        .expect("written");
+    let refused = sqlite.runtime.block_on(Database::open(&path));
+    assert!(
+        matches!(refused, Err(DatabaseError::Damaged { .. })),
+        "{refused:?}"
+    );
+}

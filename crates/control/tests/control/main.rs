@@ -1,0 +1,3 @@
+//! What the database, the manager and the API promise.
+
+mod catalog;
