@@ -103,6 +103,10 @@ pub struct Lease {
     pub keys: Vec<LineageKey>,
     /// The version to start from; `None` for a new, empty volume.
     pub head: Option<StoredVersion>,
+    /// The log position from which on the journal is newer than anything this
+    /// volume committed: that of its last commit, also after a restore, and 0
+    /// before the first.
+    pub journal_next: u64,
     /// The largest version number this volume ever used.
     pub number_last: u64,
     /// What earlier leases of this volume left unfinished.

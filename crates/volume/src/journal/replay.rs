@@ -24,6 +24,8 @@ pub enum Replayed {
         block: base::BlockIndex,
         /// How many.
         count: u64,
+        /// When.
+        sequence: Sequence,
     },
 }
 
@@ -105,7 +107,11 @@ fn open_record(
     for (index, entry) in header.entries.iter().enumerate() {
         let sequence = Sequence::from_bits(header.first.bits().checked_add(index as u64)?);
         writes.push(match *entry {
-            Entry::Zero { block, count } => Replayed::Zero { block, count },
+            Entry::Zero { block, count } => Replayed::Zero {
+                block,
+                count,
+                sequence,
+            },
             Entry::Data { block, tag } => {
                 let sealed = blocks.next()?;
                 let sealer = keyring.of_epoch(sequence.epoch());

@@ -1,0 +1,119 @@
+//! Carrying it out: removing versions, and freeing what is due.
+
+use std::sync::Arc;
+
+use unit::UnitError;
+use world::Millis;
+
+use super::dead::{Side, View, dead};
+use super::plan::{BadPlan, FreePlan};
+use crate::catalog::{Catalog, CatalogError, LineageKey, PendingFree, StoredVersion, VersionKey};
+use crate::engine::{OpenError, StoredPages, open_version};
+use crate::scatter::{ReadError, Store};
+use crate::seal::{KeyError, Keyring};
+
+/// Opens the keys of a lineage. The cleaner needs them: maps are sealed.
+pub type OpenKeys = Arc<dyn Fn(&[LineageKey]) -> Result<Keyring, KeyError> + Send + Sync>;
+
+/// Map pages a removal keeps in memory for each version: 4 MiB.
+const PAGES_KEPT: usize = 1024;
+
+/// Removes versions and frees their slots. All of it waits; it belongs on a
+/// pool thread.
+#[derive(Clone)]
+pub struct Cleaner {
+    /// The units.
+    pub store: Arc<Store>,
+    /// The database.
+    pub catalog: Arc<dyn Catalog>,
+    /// The keys.
+    pub open_keys: OpenKeys,
+}
+
+/// What became of a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removal {
+    /// It is gone, and this many slots will be freed.
+    Removed {
+        /// How many slots only it held.
+        slots: usize,
+    },
+    /// A head or a snapshot needs it; it stays.
+    Needed,
+}
+
+/// Why nothing, or not everything, was cleaned. It may be tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum CleanError {
+    /// The catalog refused.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// The keys do not open.
+    #[error(transparent)]
+    Keys(#[from] KeyError),
+    /// A version cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A map page cannot be had.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The catalog holds a plan that makes no sense.
+    #[error(transparent)]
+    Plan(#[from] BadPlan),
+    /// A unit could not free.
+    #[error(transparent)]
+    Unit(#[from] UnitError),
+}
+
+impl Cleaner {
+    /// Removes a version unless it is needed. Its slots are freed by a later
+    /// [`Cleaner::carry_out`], not before `not_before`.
+    ///
+    /// # Errors
+    /// [`CleanError`]: then it stays.
+    pub fn remove_version(
+        &self,
+        key: VersionKey,
+        not_before: Millis,
+    ) -> Result<Removal, CleanError> {
+        let neighbours = self.catalog.neighbours(key)?;
+        if neighbours.needed {
+            return Ok(Removal::Needed);
+        }
+        let version = self.side(&self.catalog.version(key)?)?;
+        let others = neighbours
+            .parent
+            .iter()
+            .chain(&neighbours.children)
+            .map(|neighbour| self.side(neighbour))
+            .collect::<Result<_, _>>()?;
+        let plan = dead(version, others)?;
+        self.catalog
+            .remove_version(key, &neighbours, not_before, &plan.encode())?;
+        Ok(Removal::Removed {
+            slots: plan.slots(),
+        })
+    }
+
+    fn side(&self, version: &StoredVersion) -> Result<Side<StoredPages>, CleanError> {
+        let keys = self.catalog.keys(version.lineage)?;
+        let keyring = Arc::new((self.open_keys)(&keys)?);
+        let (root, tail, overlay) = open_version(version, &self.store, &keyring)?;
+        let view = View::new(root, tail, &overlay);
+        let pages = StoredPages::new(Arc::clone(&self.store), keyring, PAGES_KEPT);
+        Ok(Side { view, pages })
+    }
+
+    /// Frees what a removed version held, and forgets the plan.
+    ///
+    /// # Errors
+    /// [`CleanError`]: then it is still due.
+    pub fn carry_out(&self, due: &PendingFree) -> Result<usize, CleanError> {
+        let plan = FreePlan::decode(&due.plan)?;
+        for (segment, slots) in plan.segments() {
+            self.store.free(segment, &slots)?;
+        }
+        self.catalog.freed(due.id)?;
+        Ok(plan.slots())
+    }
+}

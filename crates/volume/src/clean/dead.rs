@@ -1,0 +1,228 @@
+//! Which slots only one version holds.
+//!
+//! Versions form a tree, and the versions that hold a slot are connected in
+//! it: the slot is born in one and lives down every branch until it is
+//! overwritten there. So a slot of version K dies with K exactly if neither
+//! the nearest kept version below K nor any of the nearest kept ones above
+//! holds it at the same place.
+//!
+//! The walk goes down K's tree and its neighbours' side by side. Where a
+//! neighbour has the same page, and the same writes over it, everything below
+//! is held by that neighbour too and is skipped. The cost is that of the
+//! difference, not of the volume.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::plan::FreePlan;
+use crate::map::{Entry, FetchPages, Level, Overlay, PAGE_ENTRIES, Page, Position, Root};
+
+/// A version as the walk sees it: tree, tail pages, and the tail as sorted
+/// lists.
+pub struct View {
+    root: Root,
+    tail: Vec<Entry>,
+    blocks: Vec<(u64, Entry)>,
+    zeroes: Vec<Range<u64>>,
+}
+
+impl View {
+    /// The view of a version that has been opened.
+    #[must_use]
+    pub fn new(root: Root, tail: Vec<Entry>, overlay: &Overlay<Entry>) -> Self {
+        let mut blocks: Vec<_> = overlay.blocks().collect();
+        blocks.sort_unstable();
+        Self {
+            root,
+            tail,
+            blocks,
+            zeroes: overlay.zeroes().collect(),
+        }
+    }
+
+    fn blocks_in(&self, range: &Range<u64>) -> &[(u64, Entry)] {
+        let first = self
+            .blocks
+            .partition_point(|(block, _)| *block < range.start);
+        let last = self.blocks.partition_point(|(block, _)| *block < range.end);
+        &self.blocks[first..last]
+    }
+
+    fn zeroes_in(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let first = self.zeroes.partition_point(|zero| zero.end <= range.start);
+        let (start, end) = (range.start, range.end);
+        self.zeroes[first..]
+            .iter()
+            .take_while(move |zero| zero.start < end)
+            .map(move |zero| zero.start.max(start)..zero.end.min(end))
+    }
+
+    fn same_writes(&self, other: &Self, range: &Range<u64>) -> bool {
+        self.blocks_in(range) == other.blocks_in(range)
+            && self.zeroes_in(range).eq(other.zeroes_in(range))
+    }
+
+    /// What the tail says of `block`: `None` if nothing, `Some(None)` if it is
+    /// a hole.
+    fn written(&self, block: u64) -> Option<Option<Entry>> {
+        if let Ok(index) = self
+            .blocks
+            .binary_search_by_key(&block, |(block, _)| *block)
+        {
+            return Some(Some(self.blocks[index].1));
+        }
+        self.zeroes_in(&(block..block + 1)).next().map(|_| None)
+    }
+}
+
+/// The walk could not be finished: a page could not be had.
+pub type DeadError<F> = <F as FetchPages>::Error;
+
+/// A version and the way to its pages: each opens with its own volume's keys.
+pub struct Side<F> {
+    /// The version.
+    pub view: View,
+    /// Its pages.
+    pub pages: F,
+}
+
+impl<F: FetchPages> Side<F> {
+    fn fetch(
+        &mut self,
+        position: Position,
+        entry: Option<Entry>,
+    ) -> Result<Option<Arc<Page>>, DeadError<F>> {
+        match entry {
+            Some(entry) => Ok(self.pages.fetch(&[(position, entry)])?.pop()),
+            None => Ok(None),
+        }
+    }
+}
+
+/// The slots, of blocks and of map and tail pages, that `version` holds and
+/// none of `neighbours` does.
+///
+/// # Errors
+/// If a page cannot be had. Nothing may be freed then.
+pub fn dead<F: FetchPages>(
+    version: Side<F>,
+    neighbours: Vec<Side<F>>,
+) -> Result<FreePlan, DeadError<F>> {
+    let mut walk = Walk {
+        version,
+        neighbours,
+        plan: FreePlan::default(),
+    };
+    let held: HashSet<Entry> = walk
+        .neighbours
+        .iter()
+        .flat_map(|side| side.view.tail.iter().copied())
+        .collect();
+    for page in &walk.version.view.tail {
+        if !held.contains(page) {
+            walk.plan.add(page.location);
+        }
+    }
+    let view = &walk.version.view;
+    let last_block = view.blocks.last().map_or(0, |(block, _)| block + 1);
+    let count = (view.root.entries().len() as u64).max(last_block.div_ceil(Root::BLOCKS_PER_ENTRY));
+    for index in 0..count {
+        let position = Position {
+            level: Level::Root,
+            index,
+        };
+        let others = walk
+            .neighbours
+            .iter()
+            .map(|side| side.view.root.get(index))
+            .collect();
+        walk.page(position, walk.version.view.root.get(index), others)?;
+    }
+    Ok(walk.plan)
+}
+
+struct Walk<F> {
+    version: Side<F>,
+    neighbours: Vec<Side<F>>,
+    plan: FreePlan,
+}
+
+impl<F: FetchPages> Walk<F> {
+    /// Walks the page at `position`: `own` leads to it in the version's tree,
+    /// `others[i]` in neighbour `i`'s.
+    fn page(
+        &mut self,
+        position: Position,
+        own: Option<Entry>,
+        others: Vec<Option<Entry>>,
+    ) -> Result<(), DeadError<F>> {
+        let range = position.blocks();
+        let view = &self.version.view;
+        if own.is_none() && view.blocks_in(&range).is_empty() {
+            return Ok(());
+        }
+        let held_whole = self
+            .neighbours
+            .iter()
+            .zip(&others)
+            .any(|(neighbour, other)| *other == own && view.same_writes(&neighbour.view, &range));
+        if held_whole {
+            return Ok(());
+        }
+        if let Some(entry) = own
+            && !others.contains(&own)
+        {
+            self.plan.add(entry.location);
+        }
+        let own_page = self.version.fetch(position, own)?;
+        let mut other_pages: Vec<Option<Arc<Page>>> = Vec::with_capacity(others.len());
+        for (neighbour, other) in self.neighbours.iter_mut().zip(&others) {
+            other_pages.push(match *other == own {
+                true => own_page.clone(),
+                false => neighbour.fetch(position, *other)?,
+            });
+        }
+        if position.level == Level::Leaf {
+            self.leaf(position, own_page.as_deref(), &other_pages);
+            return Ok(());
+        }
+        for index in 0..PAGE_ENTRIES {
+            let Some(child) = position.child(index) else {
+                continue;
+            };
+            let entry = |page: &Option<Arc<Page>>| page.as_ref().and_then(|page| page.get(index));
+            self.page(
+                child,
+                entry(&own_page),
+                other_pages.iter().map(entry).collect(),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn leaf(&mut self, position: Position, own: Option<&Page>, others: &[Option<Arc<Page>>]) {
+        for block in position.blocks() {
+            let index = position.entry_for(block);
+            let in_tree = |page: Option<&Page>| page.and_then(|page| page.get(index));
+            let Some(entry) = self
+                .version
+                .view
+                .written(block)
+                .unwrap_or_else(|| in_tree(own))
+            else {
+                continue;
+            };
+            let held = self.neighbours.iter().zip(others).any(|(neighbour, page)| {
+                let found = neighbour
+                    .view
+                    .written(block)
+                    .unwrap_or_else(|| in_tree(page.as_deref()));
+                found == Some(entry)
+            });
+            if !held {
+                self.plan.add(entry.location);
+            }
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Giving room back: what no kept version needs any more.
+//!
+//! 1. *expire*: retention names automatic versions to drop ([`retention`]);
+//! 2. *plan*: [`dead`] compares the version with its neighbours in the version
+//!    tree and names exactly the slots that only it holds; 3. *remove*: one
+//!    transaction drops the version and notes the plan; 4. *wait* out the grace
+//!    period; 5. *free* the slots on every copy; 6. forget the plan.
+//!
+//! A crash between any two steps loses nothing: 1 and 2 change nothing, 3 is
+//! one transaction, 5 may be done twice, since slots are never used again.
+//! Snapshots never stop any of this: they are kept versions among others.
+//!
+//! [`sweep`] is the other half: slots that a dead lease wrote and never
+//! committed.
+
+mod cleaner;
+mod dead;
+mod plan;
+pub mod retention;
+mod sweep;
+
+pub use cleaner::{CleanError, Cleaner, OpenKeys, Removal};
+pub use dead::{DeadError, Side, View, dead};
+pub use plan::{BadPlan, FreePlan};
+pub use sweep::sweep;

@@ -1,0 +1,105 @@
+//! Which automatic versions to drop: decided purely, carried out elsewhere.
+
+use world::Millis;
+
+use crate::catalog::VersionKey;
+
+/// How many automatic versions are kept, and how long. A version goes as soon
+/// as either says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// The newest this many stay, the head not counted.
+    pub count_max: usize,
+    /// Older ones than this go, in milliseconds.
+    pub age_max_ms: i64,
+}
+
+impl Default for Retention {
+    /// Sixteen, for a day: what a busy VM overwrote in the last 800 MiB can be
+    /// undone, and no more room than that is held.
+    fn default() -> Self {
+        Self {
+            count_max: 16,
+            age_max_ms: 24 * 60 * 60 * 1000,
+        }
+    }
+}
+
+/// A kept version, as far as retention cares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VersionInfo {
+    /// Its name.
+    pub key: VersionKey,
+    /// When it was committed.
+    pub created: Millis,
+    /// A head or a snapshot needs it.
+    pub needed: bool,
+}
+
+/// The versions of one volume to drop now, oldest first.
+#[must_use]
+pub fn expired(now: Millis, versions: &[VersionInfo], retention: &Retention) -> Vec<VersionKey> {
+    let mut automatic: Vec<&VersionInfo> =
+        versions.iter().filter(|version| !version.needed).collect();
+    automatic.sort_unstable_by_key(|version| std::cmp::Reverse(version.key.number));
+    let mut expired: Vec<VersionKey> = automatic
+        .iter()
+        .enumerate()
+        .filter(|(rank, version)| {
+            let age_ms = now.0.saturating_sub(version.created.0);
+            *rank >= retention.count_max || age_ms > retention.age_max_ms
+        })
+        .map(|(_, version)| version.key)
+        .collect();
+    expired.reverse();
+    expired
+}
+
+#[cfg(test)]
+mod tests {
+    use base::VolumeId;
+
+    use super::*;
+
+    fn version(number: u64, created: i64, needed: bool) -> VersionInfo {
+        let key = VersionKey {
+            volume: VolumeId::from_random(1),
+            number,
+        };
+        VersionInfo {
+            key,
+            created: Millis(created),
+            needed,
+        }
+    }
+
+    #[test]
+    fn too_many_and_too_old_go_and_needed_ones_stay() {
+        let versions: Vec<_> = (1..=6)
+            .map(|number| {
+                version(
+                    number,
+                    number.cast_signed() * 100,
+                    number == 2 || number == 6,
+                )
+            })
+            .collect();
+        let numbers = |now, count_max, age_max_ms| -> Vec<u64> {
+            let retention = Retention {
+                count_max,
+                age_max_ms,
+            };
+            let expired = expired(Millis(now), &versions, &retention);
+            expired.into_iter().map(|key| key.number).collect()
+        };
+        assert_eq!(numbers(600, 10, 1000), [0; 0]);
+        assert_eq!(numbers(600, 2, 1000), [1, 3]);
+        assert_eq!(numbers(600, 10, 250), [1, 3]);
+        assert_eq!(numbers(600, 0, 1000), [1, 3, 4, 5]);
+        assert_eq!(
+            numbers(-5, 10, 1000),
+            [0; 0],
+            "a clock that went back drops nothing"
+        );
+    }
+}

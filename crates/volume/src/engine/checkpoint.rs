@@ -1,0 +1,218 @@
+//! Checkpoint: merging the tail into new map pages, beside the destages.
+//!
+//! 1. begin: `young` becomes `old`, its tail pages become `tail_old`; 2. a job
+//! merges `old` over the tree into new pages; 3. done: the next destage commits
+//! a version with the new root and without `tail_old`; 4. adopted: `old` goes.
+//!
+//! Until 4 every version still has the old root and the whole tail, so a crash
+//! at any point loses only the work.
+
+use std::sync::Arc;
+
+use super::event::Event;
+use super::fetch::StoredPages;
+use super::volume::{Env, Volume, with_cause};
+use crate::map::{Entry, FetchPages, Overlay, Page, PageSink, Position, Root, merge};
+use crate::scatter::{Dealer, PlaceError, ReadError, Source, place};
+use crate::seal::SequenceExhausted;
+
+/// How many of the pages it made a checkpoint hands to the owner's cache.
+const PAGES_HANDED_OVER_MAX: usize = 4096;
+/// Old pages a checkpoint keeps in memory.
+const PAGES_KEPT: usize = 1024;
+
+/// Where the checkpoint stands.
+pub struct CheckpointState {
+    /// Deals pages; a running job has it.
+    dealer: Option<Dealer>,
+    /// The merged tree, until a version with it is committed.
+    merged: Option<Root>,
+    /// A destage is about to commit it.
+    adopting: bool,
+    /// Not to be tried again until something was destaged.
+    failed: bool,
+}
+
+/// How a checkpoint ended.
+pub struct CheckpointEnd {
+    dealer: Dealer,
+    result: Result<(Root, Vec<(Entry, Arc<Page>)>), CheckpointError>,
+}
+
+/// Why a checkpoint failed. The tail stays; it is tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// An old page could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// New pages could not be placed.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// The lease's sequences are used up.
+    #[error(transparent)]
+    Sequence(#[from] SequenceExhausted),
+}
+
+impl CheckpointState {
+    pub fn new(dealer: Dealer) -> Self {
+        Self {
+            dealer: Some(dealer),
+            merged: None,
+            adopting: false,
+            failed: false,
+        }
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.dealer.is_none() || self.merged.is_some()
+    }
+
+    /// The merged tree, for the version about to be committed.
+    pub fn adopt(&mut self) -> Option<Root> {
+        let merged = self.merged.clone()?;
+        self.adopting = true;
+        if let Some(dealer) = &mut self.dealer {
+            dealer.settle();
+        }
+        Some(merged)
+    }
+
+    /// The version was committed.
+    pub fn adopted(&mut self) -> Root {
+        self.adopting = false;
+        self.merged.take().expect("a version adopted it")
+    }
+
+    /// The version was not committed; the next one adopts it.
+    pub fn not_adopted(&mut self) {
+        self.adopting = false;
+    }
+}
+
+impl Volume {
+    pub(super) fn start_checkpoint_if_due(&mut self) {
+        let config = &self.env.config;
+        let full = self.layers.young.len() >= config.tail_entries_max
+            || self.tail_young.len() >= config.tail_pages_max;
+        let retry = self.layers.old.is_some();
+        if self.stopped.is_some()
+            || self.checkpoint.is_running()
+            || self.checkpoint.failed
+            || !(full || retry)
+        {
+            return;
+        }
+        let Some(dealer) = self.checkpoint.dealer.take() else {
+            return;
+        };
+        let old = match &self.layers.old {
+            // An earlier attempt failed: its overlay is still the one to merge.
+            Some(old) => Arc::clone(old),
+            None => {
+                let old = Arc::new(std::mem::take(&mut self.layers.young));
+                self.layers.old = Some(Arc::clone(&old));
+                self.tail_old.append(&mut self.tail_young);
+                old
+            }
+        };
+        let root = self.layers.root.clone();
+        let env = Arc::clone(&self.env);
+        let reporter = self.fetcher.reporter.clone();
+        self.env.world.pool.run(Box::new(move || {
+            let end = run(env, dealer, &root, &old);
+            reporter.report(Event::Checkpointed(Box::new(end)));
+        }));
+    }
+
+    pub(super) fn on_checkpointed(&mut self, end: CheckpointEnd) {
+        self.checkpoint.dealer = Some(end.dealer);
+        match end.result {
+            Ok((root, pages)) => {
+                for (entry, page) in pages {
+                    self.layers.cache.insert(entry, page);
+                }
+                self.checkpoint.merged = Some(root);
+                self.destage.commit_wanted = true;
+            }
+            Err(error) => {
+                tracing::warn!(volume = %self.env.volume, error = with_cause(&error), "a checkpoint failed; the tail stays");
+                self.checkpoint.failed = true;
+            }
+        }
+    }
+
+    /// A destage went well: a checkpoint that failed may be tried again.
+    pub(super) fn allow_checkpoint(&mut self) {
+        self.checkpoint.failed = false;
+    }
+}
+
+fn run(env: Arc<Env>, dealer: Dealer, root: &Root, overlay: &Overlay<Entry>) -> CheckpointEnd {
+    let pages = StoredPages::new(Arc::clone(&env.store), Arc::clone(&env.keyring), PAGES_KEPT);
+    let mut sink = Sink {
+        env,
+        dealer,
+        pages,
+        made: Vec::new(),
+    };
+    let result = merge(&mut sink, root, overlay);
+    let Sink { dealer, made, .. } = sink;
+    CheckpointEnd {
+        dealer,
+        result: result.map(|root| (root, made)),
+    }
+}
+
+struct Sink {
+    env: Arc<Env>,
+    dealer: Dealer,
+    pages: StoredPages,
+    made: Vec<(Entry, Arc<Page>)>,
+}
+
+impl FetchPages for Sink {
+    type Error = CheckpointError;
+
+    fn fetch(&mut self, pages: &[(Position, Entry)]) -> Result<Vec<Arc<Page>>, CheckpointError> {
+        Ok(self.pages.fetch(pages)?)
+    }
+}
+
+impl PageSink for Sink {
+    fn put(&mut self, pages: Vec<(Position, Arc<Page>)>) -> Result<Vec<Entry>, CheckpointError> {
+        let mut sealed = Vec::with_capacity(pages.len());
+        for (position, page) in &pages {
+            let sequence = self.env.sequences.take()?;
+            let mut bytes = page.bytes().to_vec();
+            let tag = self
+                .env
+                .keyring
+                .own()
+                .seal(position.address(), sequence, &mut bytes);
+            sealed.push((sequence, tag, bytes));
+        }
+        let sealed = Arc::new(sealed);
+        let source: Source = {
+            let sealed = Arc::clone(&sealed);
+            Arc::new(move |index, slot| {
+                let (_, tag, bytes) = &sealed[index];
+                slot.copy_from_slice(bytes);
+                Ok(*tag)
+            })
+        };
+        let (store, random) = (&self.env.store, &*self.env.world.random);
+        let locations = place(store, &mut self.dealer, random, sealed.len(), &source)?;
+        let mut entries = Vec::with_capacity(pages.len());
+        for (((sequence, ..), location), (_, page)) in sealed.iter().zip(locations).zip(pages) {
+            let entry = Entry {
+                location,
+                sequence: *sequence,
+            };
+            if self.made.len() < PAGES_HANDED_OVER_MAX {
+                self.made.push((entry, page));
+            }
+            entries.push(entry);
+        }
+        Ok(entries)
+    }
+}

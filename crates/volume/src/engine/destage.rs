@@ -1,0 +1,424 @@
+//! Destage: journal → segments → version.
+//!
+//! ```text
+//!   owner                         job on the pool
+//!   1. cut: active → frozen
+//!   2. take the oldest cut  ────► 3. deal its blocks over open segments, put
+//!                                    every copy, sync
+//!                                 4. the same for the tail pages that say where
+//!                                 5. seal the record, commit the version
+//!   6. lay the entries over  ◄────   (compare-and-swap in the catalog)
+//!      young, release the journal
+//! ```
+//!
+//! A job that fails before 5 leaves slots that nobody names: they are freed by
+//! the next one. If the commit itself fails, what was placed is kept and only
+//! the commit is tried again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{IoError, Location};
+use world::File;
+
+use super::event::Event;
+use super::layers::Cut;
+use super::volume::{Env, Volume, with_cause};
+use crate::catalog::{CatalogError, StoredVersion, VersionCommit, VersionKey};
+use crate::journal::Placed;
+use crate::map::{Entry, Overlay, Root};
+use crate::scatter::{Dealer, PlaceError, Source, place};
+use crate::seal::Address;
+use crate::version::{Record, encode_tail};
+
+/// Where destaging stands.
+pub struct DestageState {
+    /// Deals blocks; a running job has it.
+    dealer: Option<Dealer>,
+    /// Placed, but not committed.
+    unfinished: Option<Box<Placement>>,
+    /// When the oldest write of `active` was admitted.
+    pub dirty_since: Duration,
+    /// A version is to be committed even if nothing was written.
+    pub commit_wanted: bool,
+    failed: Option<(Duration, IoError)>,
+}
+
+/// A cut that has been placed.
+pub struct Placement {
+    cut: Arc<Cut>,
+    delta: Overlay<Entry>,
+    pages: Vec<Entry>,
+    commit: VersionCommit,
+    adopts_checkpoint: bool,
+}
+
+/// How a destage ended.
+pub struct DestageEnd {
+    dealer: Dealer,
+    placement: Option<Box<Placement>>,
+    result: Result<(), DestageError>,
+}
+
+/// Why a destage did not end in a version.
+#[derive(Debug, thiserror::Error)]
+pub enum DestageError {
+    /// The blocks could not be placed.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// The version could not be committed.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// The lease's sequences are used up.
+    #[error(transparent)]
+    Sequence(#[from] crate::seal::SequenceExhausted),
+}
+
+/// What a job needs to know of the volume.
+struct Job {
+    env: Arc<Env>,
+    journal: Arc<dyn File>,
+    dealer: Dealer,
+    cut: Arc<Cut>,
+    key: VersionKey,
+    parent: Option<VersionKey>,
+    root: Root,
+    tail: Vec<Entry>,
+    adopts_checkpoint: bool,
+}
+
+impl DestageState {
+    pub fn new(dealer: Dealer) -> Self {
+        Self {
+            dealer: Some(dealer),
+            unfinished: None,
+            dirty_since: Duration::ZERO,
+            commit_wanted: false,
+            failed: None,
+        }
+    }
+
+    /// Whether a job runs, or something waits to be committed.
+    pub fn is_busy(&self) -> bool {
+        self.dealer.is_none() || self.unfinished.is_some() || self.commit_wanted
+    }
+
+    /// Why destaging does not get on.
+    pub fn error(&self) -> Option<&IoError> {
+        self.failed.as_ref().map(|(_, error)| error)
+    }
+
+    /// Do not wait before trying again.
+    pub fn hurry(&mut self) {
+        if let Some((when, _)) = &mut self.failed {
+            *when = Duration::ZERO;
+        }
+    }
+}
+
+impl Volume {
+    /// Closes `active` into a cut.
+    pub(super) fn cut(&mut self, pins: Vec<base::SnapshotId>) {
+        if let Err(error) = self.journal.commit() {
+            self.stop(IoError::Stopped(with_cause(&error)));
+            return;
+        }
+        let cut = Cut {
+            writes: std::mem::take(&mut self.layers.active),
+            position: self.journal.head(),
+            sequence: self.last_sequence,
+            size_bytes: self.size_bytes,
+            pins,
+        };
+        self.layers.frozen.push_back(Arc::new(cut));
+    }
+
+    /// When the owner must be called although nothing happened.
+    pub(super) fn destage_timer(&self) -> Option<Duration> {
+        let now = self.now();
+        if let Some((when, _)) = &self.destage.failed {
+            return Some((*when + self.env.config.retry_after).saturating_sub(now));
+        }
+        if self.layers.active.is_empty() || self.destage.dealer.is_none() {
+            return None;
+        }
+        let due = self.destage.dirty_since + self.env.config.destage_after;
+        Some(due.saturating_sub(now))
+    }
+
+    fn destage_is_due(&self) -> bool {
+        let state = &self.destage;
+        if state.dealer.is_none() {
+            return false;
+        }
+        if let Some((when, _)) = &state.failed
+            && self.now() < *when + self.env.config.retry_after
+        {
+            return false;
+        }
+        if state.unfinished.is_some() || state.commit_wanted || !self.layers.frozen.is_empty() {
+            return true;
+        }
+        !self.layers.active.is_empty()
+            && (self.closing
+                || self.journal.used_bytes() * 2 >= self.journal.ring_bytes()
+                || self.now() >= state.dirty_since + self.env.config.destage_after)
+    }
+
+    pub(super) fn start_destage_if_due(&mut self) {
+        if self.stopped.is_some() || !self.destage_is_due() {
+            return;
+        }
+        let Some(dealer) = self.destage.dealer.take() else {
+            return;
+        };
+        if let Some(placement) = self.destage.unfinished.take() {
+            self.run_destage(move |env| finish(&*env.catalog, dealer, placement));
+            return;
+        }
+        if self.layers.frozen.is_empty() {
+            self.cut(Vec::new());
+        }
+        let Some(cut) = self.layers.frozen.front().cloned() else {
+            return;
+        };
+        self.destage.commit_wanted = false;
+        let checkpoint = self.checkpoint.adopt();
+        let adopts_checkpoint = checkpoint.is_some();
+        let mut tail = Vec::new();
+        if !adopts_checkpoint {
+            tail.extend_from_slice(&self.tail_old);
+        }
+        tail.extend_from_slice(&self.tail_young);
+        let job = Job {
+            env: Arc::clone(&self.env),
+            journal: self.journal.file().clone(),
+            dealer,
+            cut,
+            key: VersionKey {
+                volume: self.env.volume,
+                number: self.number_next,
+            },
+            parent: self.head,
+            root: checkpoint.unwrap_or_else(|| self.layers.root.clone()),
+            tail,
+            adopts_checkpoint,
+        };
+        self.number_next += 1;
+        self.run_destage(move |_| job.run());
+    }
+
+    fn run_destage(&self, job: impl FnOnce(&Env) -> DestageEnd + Send + 'static) {
+        let env = Arc::clone(&self.env);
+        let reporter = self.fetcher.reporter.clone();
+        self.env.world.pool.run(Box::new(move || {
+            let end = job(&env);
+            reporter.report(Event::Destaged(Box::new(end)));
+        }));
+    }
+
+    pub(super) fn on_destaged(&mut self, end: DestageEnd) {
+        self.destage.dealer = Some(end.dealer);
+        match end.result {
+            Ok(()) => {
+                self.destage.failed = None;
+                if let Some(placement) = end.placement {
+                    self.adopt_version(*placement);
+                }
+                self.allow_checkpoint();
+            }
+            Err(DestageError::Catalog(error @ CatalogError::Fenced { .. })) => {
+                self.stop(IoError::Stopped(error.to_string()));
+            }
+            Err(error) => {
+                tracing::warn!(volume = %self.env.volume, error = with_cause(&error), "a destage failed and will be tried again");
+                if end.placement.is_none() {
+                    self.checkpoint.not_adopted();
+                }
+                self.destage.unfinished = end.placement;
+                self.destage.failed = Some((self.now(), error.to_io_error()));
+            }
+        }
+    }
+
+    fn adopt_version(&mut self, placement: Placement) {
+        let Placement {
+            cut,
+            delta,
+            pages,
+            commit,
+            adopts_checkpoint,
+        } = placement;
+        if adopts_checkpoint {
+            self.layers.root = self.checkpoint.adopted();
+            self.layers.old = None;
+            self.tail_old.clear();
+            self.counters.checkpoints += 1;
+        }
+        self.counters.versions += 1;
+        self.counters.blocks_destaged += delta.data_len() as u64;
+        self.layers.young.extend(&delta, |_, entry| entry);
+        self.tail_young.extend(pages);
+        let front = self.layers.frozen.pop_front();
+        debug_assert!(front.is_some_and(|front| Arc::ptr_eq(&front, &cut)));
+        self.head = Some(commit.version.key);
+        self.journal.release(cut.position);
+    }
+}
+
+impl Job {
+    fn run(mut self) -> DestageEnd {
+        match self.place() {
+            Ok(placement) => {
+                let Self { env, dealer, .. } = self;
+                finish(&*env.catalog, dealer, Box::new(placement))
+            }
+            Err(error) => DestageEnd {
+                dealer: self.dealer,
+                placement: None,
+                result: Err(error),
+            },
+        }
+    }
+
+    fn place(&mut self) -> Result<Placement, DestageError> {
+        let delta = self.place_blocks()?;
+        let pages = self.place_tail(&delta)?;
+        let env = &self.env;
+        let mut tail = std::mem::take(&mut self.tail);
+        tail.extend_from_slice(&pages);
+        let record = Record {
+            key: self.key,
+            block_size: env.block_size,
+            size_bytes: self.cut.size_bytes,
+            cut: self.cut.sequence,
+            root: self.root.clone(),
+            tail,
+        };
+        let sealed = record.seal(env.keyring.own(), env.sequences.take()?);
+        self.dealer.settle();
+        let commit = VersionCommit {
+            version: StoredVersion {
+                key: self.key,
+                parent: self.parent,
+                lineage: env.keyring.own().lineage(),
+                epoch: env.epoch,
+                journal_next: self.cut.position,
+                created: env.world.clock.wall(),
+                record: sealed,
+            },
+            pins: self.cut.pins.clone(),
+            open_segments: env.ledger.open_segments(),
+            serial_next: env.serials.next(),
+        };
+        let adopts_checkpoint = self.adopts_checkpoint;
+        Ok(Placement {
+            cut: Arc::clone(&self.cut),
+            delta,
+            pages,
+            commit,
+            adopts_checkpoint,
+        })
+    }
+
+    fn place_blocks(&mut self) -> Result<Overlay<Entry>, DestageError> {
+        let mut blocks: Vec<(u64, Placed)> = self.cut.writes.blocks().collect();
+        blocks.sort_unstable_by_key(|(block, _)| *block);
+        let blocks = Arc::new(blocks);
+        let source: Source = {
+            let (journal, blocks) = (Arc::clone(&self.journal), Arc::clone(&blocks));
+            Arc::new(move |index, slot| {
+                let (_, placed) = blocks[index];
+                journal.read_at(slot, placed.offset)?;
+                Ok(placed.tag)
+            })
+        };
+        let random = &*self.env.world.random;
+        let locations = place(
+            &self.env.store,
+            &mut self.dealer,
+            random,
+            blocks.len(),
+            &source,
+        )?;
+        let mut delta = Overlay::default();
+        for zero in self.cut.writes.zeroes() {
+            delta.zero(zero);
+        }
+        for ((block, placed), location) in blocks.iter().zip(locations) {
+            delta.insert(
+                *block,
+                Entry {
+                    location,
+                    sequence: placed.sequence,
+                },
+            );
+        }
+        Ok(delta)
+    }
+
+    fn place_tail(&mut self, delta: &Overlay<Entry>) -> Result<Vec<Entry>, DestageError> {
+        let mut sealed = Vec::new();
+        for mut page in encode_tail(delta, self.env.block_size) {
+            let sequence = self.env.sequences.take()?;
+            let tag = self
+                .env
+                .keyring
+                .own()
+                .seal(Address::TAIL, sequence, &mut page);
+            sealed.push((sequence, tag, page));
+        }
+        let sealed = Arc::new(sealed);
+        let source: Source = {
+            let sealed = Arc::clone(&sealed);
+            Arc::new(move |index, slot| {
+                let (_, tag, page) = &sealed[index];
+                slot.copy_from_slice(page);
+                Ok(*tag)
+            })
+        };
+        let random = &*self.env.world.random;
+        let locations: Vec<Location> = place(
+            &self.env.store,
+            &mut self.dealer,
+            random,
+            sealed.len(),
+            &source,
+        )?;
+        let entry = |((sequence, ..), location): (&(base::Sequence, _, _), _)| Entry {
+            location,
+            sequence: *sequence,
+        };
+        Ok(sealed.iter().zip(locations).map(entry).collect())
+    }
+}
+
+/// Commits what has been placed.
+fn finish(
+    catalog: &dyn crate::catalog::Catalog,
+    dealer: Dealer,
+    placement: Box<Placement>,
+) -> DestageEnd {
+    let result = catalog
+        .commit(&placement.commit)
+        .map_err(DestageError::from);
+    DestageEnd {
+        dealer,
+        placement: Some(placement),
+        result,
+    }
+}
+
+impl DestageError {
+    fn to_io_error(&self) -> IoError {
+        use crate::scatter::DealError;
+        use unit::UnitError;
+        let text = with_cause(self);
+        match self {
+            Self::Place(PlaceError::Units(UnitError::Full { .. })) => IoError::NoSpace(text),
+            Self::Sequence(_) => IoError::Stopped(text),
+            Self::Place(PlaceError::Deal(DealError::NoUnit)) => IoError::NoSpace(text),
+            _ => IoError::Unavailable(text),
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The volume as a [`BlockDevice`].
+
+use std::time::Duration;
+
+use base::{
+    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Started,
+    Token, ZeroMode,
+};
+
+use super::volume::{Volume, Waiting};
+use super::write::Incoming;
+
+impl BlockDevice for Volume {
+    fn geometry(&self) -> DeviceGeometry {
+        DeviceGeometry {
+            size_bytes: self.size_bytes,
+            block_bytes: self.env.slot_bytes(),
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            read_only: false,
+            can_flush: true,
+            can_trim: true,
+            can_write_zeroes: true,
+            can_extents: true,
+            can_multi_conn: true,
+        }
+    }
+
+    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
+        self.start_read(token, offset, out)
+    }
+
+    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
+        self.start_change(token, offset, Incoming::Data(data), durability)
+    }
+
+    fn flush(&mut self, token: Token) -> Started {
+        if let Some(error) = &self.stopped {
+            return Started::Failed(error.clone());
+        }
+        if self.journal.head() <= self.flush.synced {
+            return Started::Done;
+        }
+        self.wait_for_sync(token);
+        Started::Pending
+    }
+
+    fn trim(&mut self, token: Token, offset: u64, length: u64, durability: Durability) -> Started {
+        if let Err(error) = self.check_range(offset, length) {
+            return Started::Failed(error);
+        }
+        // Blocks that the range covers in part keep their content.
+        let block_bytes = self.env.block_size.bytes() as u64;
+        let start = offset.next_multiple_of(block_bytes);
+        let end = match offset + length {
+            end if end == self.size_bytes => end,
+            end => end - end % block_bytes,
+        };
+        self.start_change(
+            token,
+            start.min(end),
+            Incoming::Zeroes(end.saturating_sub(start)),
+            durability,
+        )
+    }
+
+    fn write_zeroes(&mut self, token: Token, offset: u64, length: u64, mode: ZeroMode) -> Started {
+        self.start_change(token, offset, Incoming::Zeroes(length), mode.durability)
+    }
+
+    fn extents(
+        &mut self,
+        token: Token,
+        offset: u64,
+        length: u64,
+        runs: &mut Vec<Extent>,
+    ) -> Started {
+        if let Err(error) = self.check_range(offset, length) {
+            return Started::Failed(error);
+        }
+        if length == 0 {
+            let (offset, size) = (offset, self.size_bytes);
+            return Started::Failed(IoError::OutOfRange {
+                offset,
+                length,
+                size,
+            });
+        }
+        if self.extents_now(offset, length, runs) {
+            return Started::Done;
+        }
+        self.park(Waiting::Extents {
+            token,
+            offset,
+            length,
+        });
+        Started::Pending
+    }
+
+    fn prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
+        if let Err(error) = self.check_range(offset, length) {
+            return Started::Failed(error);
+        }
+        // More than this would only push out what was prefetched first.
+        let length = length.min(PREFETCH_BYTES_MAX);
+        if length == 0 {
+            return Started::Done;
+        }
+        self.park(Waiting::Prefetch {
+            token,
+            offset,
+            length,
+        });
+        Started::Pending
+    }
+
+    fn commit(&mut self) -> Result<(), IoError> {
+        self.commit_or_stop();
+        match &self.stopped {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        self.table = self.env.store.table();
+        while let Ok(event) = self.inbox.try_recv() {
+            self.handle(event);
+        }
+        self.admit_deferred();
+        self.commit_or_stop();
+        completions.append(&mut self.ready);
+    }
+
+    fn next_timer(&self) -> Option<Duration> {
+        if self.stopped.is_some() {
+            return None;
+        }
+        self.destage_timer()
+    }
+}
+
+/// The most that one prefetch reads, in bytes.
+const PREFETCH_BYTES_MAX: u64 = 4 << 20;

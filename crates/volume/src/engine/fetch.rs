@@ -1,0 +1,158 @@
+//! Reading, on a pool thread, what could not be read without waiting.
+
+use std::sync::Arc;
+
+use base::{BlockIndex, BlockSize, IoError};
+use world::File;
+
+use super::event::{Event, Reporter};
+use super::layers::Source;
+use crate::journal::Placed;
+use crate::map::{Entry, FetchPages, PAGE_BYTES, Page, PageCache, Position};
+use crate::scatter::{Piece, ReadError, Store, read_pieces};
+use crate::seal::{Address, Keyring};
+
+/// A block's content, or why it cannot be had.
+pub type Fetched = Vec<(BlockIndex, Source, Result<Vec<u8>, IoError>)>;
+
+/// What fetching takes, shared with jobs.
+#[derive(Clone)]
+pub struct Fetcher {
+    pub store: Arc<Store>,
+    pub keyring: Arc<Keyring>,
+    pub block_size: BlockSize,
+    pub journal: Arc<dyn File>,
+    pub reporter: Reporter,
+}
+
+impl Fetcher {
+    /// Starts a job that reads `wanted` for a parked request.
+    pub fn start(&self, request: u64, wanted: Vec<(BlockIndex, Source)>) {
+        let fetcher = self.clone();
+        self.store.pool.run(Box::new(move || {
+            let fetched = fetcher.read(&wanted);
+            fetcher.reporter.report(Event::Fetched { request, fetched });
+        }));
+    }
+
+    /// Starts a job that reads map pages for a parked request.
+    pub fn start_pages(&self, request: u64, wanted: Vec<(Position, Entry)>) {
+        let fetcher = self.clone();
+        self.store.pool.run(Box::new(move || {
+            let mut pages = StoredPages::new(fetcher.store, fetcher.keyring, 3);
+            let pages = pages
+                .fetch(&wanted)
+                .map(|pages| wanted.iter().map(|(_, entry)| *entry).zip(pages).collect())
+                .map_err(to_io_error);
+            fetcher.reporter.report(Event::Pages { request, pages });
+        }));
+    }
+
+    fn read(&self, wanted: &[(BlockIndex, Source)]) -> Fetched {
+        let pieces: Vec<Piece> = wanted
+            .iter()
+            .filter_map(|(block, source)| match source {
+                Source::Slot(entry) => Some(Piece {
+                    entry: *entry,
+                    address: Address::data(*block),
+                }),
+                _ => None,
+            })
+            .collect();
+        let slot_bytes = u32::try_from(self.block_size.bytes()).expect("at most 64 KiB");
+        let mut from_units =
+            read_pieces(&self.store, &self.keyring, slot_bytes, &pieces).into_iter();
+        wanted
+            .iter()
+            .map(|(block, source)| {
+                let result = match source {
+                    Source::Zero => Ok(vec![0; self.block_size.bytes()]),
+                    Source::Journal(placed) => self.read_journal(*block, placed),
+                    Source::Slot(_) => from_units
+                        .next()
+                        .expect("a result for each piece")
+                        .map_err(to_io_error),
+                };
+                (*block, *source, result)
+            })
+            .collect()
+    }
+
+    fn read_journal(&self, block: BlockIndex, placed: &Placed) -> Result<Vec<u8>, IoError> {
+        let mut sealed = vec![0; self.block_size.bytes()];
+        self.journal
+            .read_at(&mut sealed, placed.offset)
+            .map_err(|error| {
+                IoError::Unavailable(format!("the journal cannot be read: {error}"))
+            })?;
+        let mut plain = vec![0; sealed.len()];
+        let sealer = self.keyring.of_epoch(placed.sequence.epoch());
+        sealer
+            .open(
+                Address::data(block),
+                placed.sequence,
+                &placed.tag,
+                &sealed,
+                &mut plain,
+            )
+            .map_err(|mismatch| IoError::Damaged(format!("the journal's copy: {mismatch}")))?;
+        Ok(plain)
+    }
+}
+
+/// How a frontend is told that a piece cannot be read.
+pub fn to_io_error(error: ReadError) -> IoError {
+    match error {
+        ReadError::Damaged { .. } => IoError::Damaged(error.to_string()),
+        ReadError::Unavailable { .. } => IoError::Unavailable(error.to_string()),
+    }
+}
+
+/// Map pages from units, with a small cache, for jobs.
+pub struct StoredPages {
+    store: Arc<Store>,
+    keyring: Arc<Keyring>,
+    cache: PageCache,
+}
+
+impl StoredPages {
+    /// Pages of whatever `keyring` opens; `pages_max` of them are kept.
+    pub fn new(store: Arc<Store>, keyring: Arc<Keyring>, pages_max: usize) -> Self {
+        Self {
+            store,
+            keyring,
+            cache: PageCache::new(pages_max),
+        }
+    }
+}
+
+impl FetchPages for StoredPages {
+    type Error = ReadError;
+
+    fn fetch(&mut self, pages: &[(Position, Entry)]) -> Result<Vec<Arc<Page>>, ReadError> {
+        let missing: Vec<Piece> = pages
+            .iter()
+            .filter(|(_, entry)| self.cache.get(*entry).is_none())
+            .map(|(position, entry)| Piece {
+                entry: *entry,
+                address: position.address(),
+            })
+            .collect();
+        let read = read_pieces(&self.store, &self.keyring, PAGE_BYTES as u32, &missing);
+        let mut brought = std::collections::HashMap::new();
+        for (piece, bytes) in missing.iter().zip(read) {
+            let bytes: Box<[u8; PAGE_BYTES]> = bytes?
+                .into_boxed_slice()
+                .try_into()
+                .expect("a slot of PAGE_BYTES was read");
+            let page = Arc::new(Page::from_bytes(bytes));
+            self.cache.insert(piece.entry, Arc::clone(&page));
+            brought.insert(piece.entry, page);
+        }
+        let page = |(_, entry): &(Position, Entry)| match brought.get(entry) {
+            Some(page) => Arc::clone(page),
+            None => Arc::clone(self.cache.get(*entry).expect("found there above")),
+        };
+        Ok(pages.iter().map(page).collect())
+    }
+}

@@ -1,0 +1,79 @@
+//! Group commit: one sync of the journal for all that wait.
+
+use std::collections::VecDeque;
+
+use base::{Completion, IoError, Outcome, Token};
+
+use super::event::Event;
+use super::volume::Volume;
+
+/// Who waits for which part of the journal to be durable.
+#[derive(Debug, Default)]
+pub struct FlushState {
+    /// Everything before this log position is durable.
+    pub synced: u64,
+    /// A sync is under way.
+    pub running: bool,
+    /// Requests and the log position each waits for, in order.
+    pub waiters: VecDeque<(u64, Token)>,
+}
+
+impl Volume {
+    /// The request ends when everything admitted so far is durable.
+    pub(super) fn wait_for_sync(&mut self, token: Token) {
+        self.flush.waiters.push_back((self.journal.head(), token));
+    }
+
+    /// Starts a sync if anybody waits and none is under way. The journal's
+    /// batch has been written: the sync covers all of it.
+    pub(super) fn start_sync(&mut self) {
+        let Some((wanted, _)) = self.flush.waiters.front() else {
+            return;
+        };
+        if self.flush.running {
+            return;
+        }
+        if *wanted <= self.flush.synced {
+            self.finish_synced();
+            return;
+        }
+        self.flush.running = true;
+        let position = self.journal.head();
+        let file = self.journal.file().clone();
+        let reporter = self.fetcher.reporter.clone();
+        self.env.world.pool.run(Box::new(move || {
+            reporter.report(Event::Synced {
+                position,
+                result: file.sync_data(),
+            });
+        }));
+    }
+
+    pub(super) fn on_synced(&mut self, position: u64, result: std::io::Result<()>) {
+        self.flush.running = false;
+        match result {
+            Ok(()) => {
+                self.flush.synced = self.flush.synced.max(position);
+                self.finish_synced();
+            }
+            // After a failed sync nobody knows what is on the device, and a
+            // second sync may claim success for what the first one lost.
+            Err(error) => self.stop(IoError::Stopped(format!(
+                "the journal cannot be synced: {error}"
+            ))),
+        }
+    }
+
+    fn finish_synced(&mut self) {
+        while let Some((wanted, token)) = self.flush.waiters.front() {
+            if *wanted > self.flush.synced {
+                break;
+            }
+            self.ready.push(Completion {
+                token: *token,
+                result: Ok(Outcome::Done),
+            });
+            self.flush.waiters.pop_front();
+        }
+    }
+}

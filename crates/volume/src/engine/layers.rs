@@ -1,0 +1,102 @@
+//! Where a block's newest state is.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use base::{Sequence, SnapshotId};
+
+use crate::journal::Placed;
+use crate::map::{Entry, Found, Lookup, Overlay, PageCache, Position, Root};
+
+/// Where a block is read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// It reads as zeroes.
+    Zero,
+    /// Its ciphertext is in the journal.
+    Journal(Placed),
+    /// It lies on units.
+    Slot(Entry),
+}
+
+/// A cut: all that was admitted between the cut before it and a moment.
+#[derive(Debug)]
+pub struct Cut {
+    /// What was written.
+    pub writes: Overlay<Placed>,
+    /// The journal's log position at that moment.
+    pub position: u64,
+    /// The last journal sequence up to that moment.
+    pub sequence: Sequence,
+    /// Volume size at that moment, in bytes.
+    pub size_bytes: u64,
+    /// Snapshots of that moment.
+    pub pins: Vec<SnapshotId>,
+}
+
+/// All layers of an attached volume, newest first.
+pub struct Layers {
+    /// Admitted since the last cut.
+    pub active: Overlay<Placed>,
+    /// Cuts, oldest first.
+    pub frozen: VecDeque<Arc<Cut>>,
+    /// Destaged since the running checkpoint began.
+    pub young: Overlay<Entry>,
+    /// What the running checkpoint merges.
+    pub old: Option<Arc<Overlay<Entry>>>,
+    /// The tree.
+    pub root: Root,
+    /// Its pages, as far as they are in memory.
+    pub cache: PageCache,
+}
+
+impl Layers {
+    /// What the layers above the tree say of `block`.
+    #[inline]
+    pub fn above_tree(&self, block: u64) -> Option<Source> {
+        if let Some(found) = self.active.get(block) {
+            return Some(in_journal(found));
+        }
+        for cut in self.frozen.iter().rev() {
+            if let Some(found) = cut.writes.get(block) {
+                return Some(in_journal(found));
+            }
+        }
+        let on_units = self
+            .young
+            .get(block)
+            .or_else(|| self.old.as_ref()?.get(block));
+        on_units.map(|found| match found {
+            Found::Data(entry) => Source::Slot(entry),
+            Found::Zero => Source::Zero,
+        })
+    }
+
+    /// Whether everything is in the tree.
+    pub fn is_quiet(&self) -> bool {
+        self.active.is_empty()
+            && self.frozen.is_empty()
+            && self.young.is_empty()
+            && self.old.as_ref().is_none_or(|old| old.is_empty())
+    }
+
+    /// Where `block` is, or which page must be fetched to know.
+    #[inline]
+    pub fn resolve(&mut self, block: u64) -> Result<Source, (Position, Entry)> {
+        if let Some(source) = self.above_tree(block) {
+            return Ok(source);
+        }
+        match self.cache.lookup(&self.root, block) {
+            Lookup::Known(Some(entry)) => Ok(Source::Slot(entry)),
+            Lookup::Known(None) => Ok(Source::Zero),
+            Lookup::Missing(position, entry) => Err((position, entry)),
+        }
+    }
+}
+
+fn in_journal(found: Found<Placed>) -> Source {
+    match found {
+        Found::Data(placed) => Source::Journal(placed),
+        Found::Zero => Source::Zero,
+    }
+}

@@ -1,0 +1,45 @@
+//! The owner of an attached volume.
+//!
+//! One thread owns a [`Volume`]: it takes a request, a finished job or a
+//! timer, applies it, and never waits. What waits (syncs, reads that miss,
+//! destages, checkpoints) runs as jobs on the world's pool and comes back as
+//! [`event::Event`]s through a channel.
+//!
+//! A block's newest state is found in the first of these layers that has it:
+//!
+//! ```text
+//!   active    admitted since the last cut            in the journal
+//!   frozen    cuts that wait for, or are in, destage in the journal
+//!   young     destaged since the checkpoint began    on units, in the tail
+//!   old       what the running checkpoint merges     on units, in the tail
+//!   tree      the map as of the last checkpoint      on units
+//! ```
+//!
+//! Lifecycle of a write: 1. admit (sealed into the journal's batch; `active`),
+//! 2. commit (batch written; may be acknowledged), 3. cut (`frozen`),
+//! 4. destage (dealt, put, synced), 5. commit the version, 6. `young`, and the
+//! journal's room is released.
+//!
+//! Invariants: every layer is newer than those below it; a block's journal
+//! copy is released only after a committed version has it; nothing is
+//! acknowledged as durable before a journal sync that began after its commit.
+
+mod checkpoint;
+mod config;
+mod destage;
+mod device;
+mod event;
+mod extents;
+mod fetch;
+mod flush;
+mod layers;
+mod open;
+mod read;
+mod volume;
+mod write;
+
+pub use config::VolumeConfig;
+pub use fetch::StoredPages;
+pub(crate) use open::open_version;
+pub use open::{OpenError, OpenParams};
+pub use volume::{Volume, VolumeStatus};

@@ -1,0 +1,261 @@
+//! Attaching a volume: from a lease and a journal to a device.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use base::Sequence;
+use world::{Wake, World};
+
+use super::checkpoint::CheckpointState;
+use super::config::VolumeConfig;
+use super::destage::DestageState;
+use super::event::{Event, Reporter};
+use super::fetch::Fetcher;
+use super::flush::FlushState;
+use super::layers::Layers;
+use super::read::Scratch;
+use super::volume::{Counters, Env, Volume, with_cause};
+use crate::catalog::{Catalog, CatalogError, Lease, Leftovers, StoredVersion};
+use crate::clean;
+use crate::journal::{Journal, JournalError, Replayed, replay};
+use crate::map::{Entry, Overlay, PAGE_BYTES, PageCache, Root};
+use crate::scatter::{Dealer, DealerConfig, Ledger, Piece, ReadError, Serials, Store, read_pieces};
+use crate::seal::{Address, Keyring, SequenceSource};
+use crate::version::{BadRecord, BadTail, Record, decode_tail_page};
+
+/// Everything an open takes.
+pub struct OpenParams {
+    /// The machine.
+    pub world: World,
+    /// Wakes the owner's loop when a job has ended.
+    pub wake: Wake,
+    /// The units.
+    pub store: Arc<Store>,
+    /// The database.
+    pub catalog: Arc<dyn Catalog>,
+    /// The lease, just taken.
+    pub lease: Lease,
+    /// The lease's keys, opened.
+    pub keyring: Arc<Keyring>,
+    /// The journal's file; made if it does not exist. Its folder must.
+    pub journal: PathBuf,
+    /// Sizes and times.
+    pub config: VolumeConfig,
+}
+
+/// Why a volume cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The journal cannot be used.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The journal cannot be read back.
+    #[error("the journal cannot be read back")]
+    Replay(#[source] std::io::Error),
+    /// The newest version's record is not good.
+    #[error(transparent)]
+    Record(#[from] BadRecord),
+    /// A page of the newest version's tail cannot be had.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A page of the newest version's tail makes no sense.
+    #[error(transparent)]
+    Tail(#[from] BadTail),
+    /// The catalog refused.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+}
+
+impl Volume {
+    /// Opens a volume: reads the newest version's record and tail, follows the
+    /// journal, and goes on where it ended. May wait; returns within seconds
+    /// however large the volume is.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(params: OpenParams) -> Result<Self, OpenError> {
+        let OpenParams {
+            world,
+            wake,
+            store,
+            catalog,
+            lease,
+            keyring,
+            journal: path,
+            config,
+        } = params;
+        let Lease {
+            volume,
+            epoch,
+            block_size,
+            replicas,
+            ..
+        } = lease;
+        let head = lease.head.as_ref();
+        let (root, tail, young) = match head {
+            Some(version) => open_version(version, &store, &keyring)?,
+            None => (Root::default(), Vec::new(), Overlay::default()),
+        };
+        let after = head.map_or(Ok(Sequence::ZERO), |version| {
+            Record::open(version.key, &version.record, &keyring).map(|record| record.cut)
+        })?;
+
+        let position = lease.journal_next;
+        let opened = Journal::open(&world, &path, volume, block_size, position)?;
+        let mut journal = match opened {
+            Some(journal) => journal,
+            None => {
+                let ring = config.journal_bytes;
+                Journal::create(&world, &path, volume, block_size, ring, position)?
+            }
+        };
+        let mut active = Overlay::default();
+        let mut last_sequence = after;
+        let records = replay(&mut journal, &keyring, after, |write| match write {
+            Replayed::Data { block, placed } => {
+                last_sequence = last_sequence.max(placed.sequence);
+                active.insert(block.0, placed);
+            }
+            Replayed::Zero {
+                block,
+                count,
+                sequence,
+            } => {
+                last_sequence = last_sequence.max(sequence);
+                active.zero(block.0..block.0 + count);
+            }
+        })
+        .map_err(OpenError::Replay)?;
+        if records > 0 {
+            tracing::info!(%volume, records, bytes = journal.used_bytes(), "replayed the journal");
+        } else if journal.ring_bytes() != config.journal_bytes.next_multiple_of(4096) {
+            let ring = config.journal_bytes;
+            journal = Journal::create(&world, &path, volume, block_size, ring, journal.head())?;
+        }
+
+        let serials = Arc::new(Serials::new(Arc::clone(&catalog), volume, epoch));
+        let ledger = Arc::new(Ledger::new(Arc::clone(store.open_segments())));
+        let dealer = |slot_bytes: u32, width| {
+            let config = DealerConfig {
+                slot_bytes,
+                slots_max: (config.segment_bytes / slot_bytes).clamp(1, 1 << 15),
+                width,
+                replicas,
+                shuffle: keyring.own().is_plaintext(),
+            };
+            Dealer::new(config, Arc::clone(&serials), Arc::clone(&ledger))
+        };
+        let slot_bytes = u32::try_from(block_size.bytes()).expect("at most 64 KiB");
+        let data_dealer = dealer(slot_bytes, config.scatter_width);
+        let page_dealer = dealer(PAGE_BYTES as u32, config.scatter_width);
+
+        let (sender, inbox) = mpsc::channel();
+        let reporter = Reporter::new(sender, wake);
+        let fetcher = Fetcher {
+            store: Arc::clone(&store),
+            keyring: Arc::clone(&keyring),
+            block_size,
+            journal: journal.file().clone(),
+            reporter,
+        };
+        let own_head = head.map(|version| version.key);
+        let page_cache = PageCache::new((config.page_cache_bytes / PAGE_BYTES).max(1024));
+        let table = store.table();
+        let now = world.clock.monotonic();
+        let env = Arc::new(Env {
+            world,
+            store,
+            catalog,
+            keyring,
+            volume,
+            epoch,
+            block_size,
+            config,
+            sequences: SequenceSource::new(epoch),
+            serials,
+            ledger,
+        });
+        // What was replayed may be in the page cache only.
+        let synced = journal.head() - journal.used_bytes();
+        let mut opened = Self {
+            env,
+            size_bytes: lease.size_bytes,
+            journal,
+            layers: Layers {
+                active,
+                frozen: Default::default(),
+                young,
+                old: None,
+                root,
+                cache: page_cache,
+            },
+            table,
+            fetcher,
+            inbox,
+            scratch: Scratch::default(),
+            flush: FlushState {
+                synced,
+                ..FlushState::default()
+            },
+            destage: DestageState::new(data_dealer),
+            checkpoint: CheckpointState::new(page_dealer),
+            tail_old: Vec::new(),
+            tail_young: tail,
+            last_sequence,
+            head: own_head,
+            number_next: lease.number_last + 1,
+            parked: Default::default(),
+            parked_next: 0,
+            deferred: Default::default(),
+            ready: Vec::new(),
+            stopped: None,
+            closing: false,
+            counters: Counters::default(),
+        };
+        opened.destage.dirty_since = now;
+        opened.start_sweep(lease.leftovers);
+        Ok(opened)
+    }
+
+    /// Frees, in the background, what earlier leases left behind.
+    fn start_sweep(&self, leftovers: Leftovers) {
+        if leftovers == Leftovers::default() {
+            return;
+        }
+        let env = Arc::clone(&self.env);
+        let reporter = self.fetcher.reporter.clone();
+        self.env.world.pool.run(Box::new(move || {
+            let swept = clean::sweep(&env.store, &leftovers).map_err(|error| with_cause(&error));
+            let result = swept.and_then(|()| {
+                env.catalog
+                    .swept(env.volume, env.epoch)
+                    .map_err(|error| with_cause(&error))
+            });
+            reporter.report(Event::Swept(result));
+        }));
+    }
+}
+
+/// Reads a version's record and its tail.
+pub(crate) fn open_version(
+    version: &StoredVersion,
+    store: &Arc<Store>,
+    keyring: &Arc<Keyring>,
+) -> Result<(Root, Vec<Entry>, Overlay<Entry>), OpenError> {
+    let record = Record::open(version.key, &version.record, keyring)?;
+    let pieces: Vec<Piece> = record
+        .tail
+        .iter()
+        .map(|entry| Piece {
+            entry: *entry,
+            address: Address::TAIL,
+        })
+        .collect();
+    let slot_bytes = u32::try_from(record.block_size.bytes()).expect("at most 64 KiB");
+    let mut overlay = Overlay::default();
+    for page in read_pieces(store, keyring, slot_bytes, &pieces) {
+        decode_tail_page(&page?, &mut overlay)?;
+    }
+    Ok((record.root, record.tail, overlay))
+}

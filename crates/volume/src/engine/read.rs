@@ -1,0 +1,408 @@
+//! Reading: at once where the page cache has it, otherwise parked.
+
+use base::{BlockIndex, Completion, IoError, Outcome, Slot, Started, Token};
+use unit::{SlotRun, Tag};
+
+use super::fetch::Fetched;
+use super::layers::Source;
+use super::volume::{Parked, Volume, Waiting};
+use crate::journal::Placed;
+use crate::map::{Entry, PAGE_BYTES, Page, Position};
+use crate::seal::Address;
+
+/// Blocks read in one go: bounds the scratch memory of an owner.
+const RUN_BLOCKS_MAX: usize = 64;
+/// How often a read is tried again because what it found had moved. Each
+/// time a write has overtaken it, so the bound is never met in practice.
+const ATTEMPTS_MAX: u32 = 16;
+
+/// Buffers an owner keeps between reads.
+#[derive(Default)]
+pub struct Scratch {
+    sources: Vec<(u64, Source)>,
+    slots: Vec<(Entry, usize)>,
+    sealed: Vec<u8>,
+    tags: Vec<Tag>,
+    plain: Vec<u8>,
+}
+
+impl Volume {
+    pub(super) fn start_read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
+        if let Err(error) = self.check_range(offset, out.len() as u64) {
+            return Started::Failed(error);
+        }
+        if out.is_empty() {
+            return Started::Done;
+        }
+        match self.start_read_unparked(offset, out) {
+            Ok(true) => Started::Done,
+            Ok(false) => {
+                self.park(Waiting::Read {
+                    token,
+                    offset,
+                    length: out.len(),
+                });
+                Started::Pending
+            }
+            Err(error) => Started::Failed(error),
+        }
+    }
+
+    /// Fills `out` if nothing has to be waited for, and parks nothing.
+    pub(super) fn start_read_unparked(
+        &mut self,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<bool, IoError> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let result = self.read_now(offset, out, &mut scratch);
+        self.scratch = scratch;
+        result
+    }
+
+    fn read_now(
+        &mut self,
+        offset: u64,
+        out: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<bool, IoError> {
+        let blocks = self.blocks_of(offset, out.len() as u64);
+        scratch.sources.clear();
+        for block in blocks {
+            let Some(source) = self.resolve_now(block) else {
+                return Ok(false);
+            };
+            scratch.sources.push((block, source));
+        }
+        scratch.slots.clear();
+        let mut index = 0;
+        while index < scratch.sources.len() {
+            match scratch.sources[index].1 {
+                Source::Zero => {
+                    let (range, _) = self.part_of(offset, out.len(), scratch.sources[index].0);
+                    out[range].fill(0);
+                    index += 1;
+                }
+                Source::Slot(entry) => {
+                    scratch.slots.push((entry, index));
+                    index += 1;
+                }
+                Source::Journal(placed) => {
+                    let run = self.journal_run(&scratch.sources[index..], placed);
+                    if !self.read_journal_now(offset, out, index, run, scratch)? {
+                        return Ok(false);
+                    }
+                    index += run;
+                }
+            }
+        }
+        self.read_slots_now(offset, out, scratch)
+    }
+
+    /// How many blocks, from the first of `sources` on, lie side by side in
+    /// the journal's file.
+    fn journal_run(&self, sources: &[(u64, Source)], first: Placed) -> usize {
+        if self.journal.in_batch(first.offset).is_some() {
+            return 1;
+        }
+        let block_bytes = self.env.block_size.bytes() as u64;
+        let mut expected = first.offset;
+        let continues = |(_, source): &&(u64, Source)| {
+            let next = matches!(source, Source::Journal(placed)
+                if placed.offset == expected && self.journal.in_batch(placed.offset).is_none());
+            expected += block_bytes;
+            next
+        };
+        sources
+            .iter()
+            .take(RUN_BLOCKS_MAX)
+            .take_while(continues)
+            .count()
+    }
+
+    fn read_journal_now(
+        &mut self,
+        offset: u64,
+        out: &mut [u8],
+        index: usize,
+        run: usize,
+        scratch: &mut Scratch,
+    ) -> Result<bool, IoError> {
+        let block_bytes = self.env.block_size.bytes();
+        let Source::Journal(first) = scratch.sources[index].1 else {
+            return Ok(false);
+        };
+        scratch.sealed.resize(run * block_bytes, 0);
+        match self.journal.in_batch(first.offset) {
+            Some(sealed) => scratch.sealed.copy_from_slice(sealed),
+            None => {
+                let read = self
+                    .journal
+                    .file()
+                    .read_now(&mut scratch.sealed, first.offset);
+                if !read.unwrap_or(false) {
+                    return Ok(false);
+                }
+            }
+        }
+        for turn in 0..run {
+            let (block, Source::Journal(placed)) = scratch.sources[index + turn] else {
+                return Ok(false);
+            };
+            let sealed = &scratch.sealed[turn * block_bytes..][..block_bytes];
+            let entry = (placed.sequence, placed.tag);
+            if !self.open_into(offset, out, block, entry, sealed, &mut scratch.plain) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn read_slots_now(
+        &mut self,
+        offset: u64,
+        out: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<bool, IoError> {
+        let block_bytes = self.env.block_size.bytes();
+        let slot_bytes = self.env.slot_bytes();
+        if scratch.slots.len() > 1 {
+            scratch
+                .slots
+                .sort_unstable_by_key(|(entry, _)| entry.location);
+        }
+        let mut start = 0;
+        while start < scratch.slots.len() {
+            let first = scratch.slots[start].0.location;
+            let next_to = |slots: &[(Entry, usize)], count: usize| {
+                let location = slots[start + count].0.location;
+                location.bits() == first.bits() + count as u64
+                    && location.segment() == first.segment()
+            };
+            let mut count = 1;
+            while start + count < scratch.slots.len()
+                && count < RUN_BLOCKS_MAX
+                && next_to(&scratch.slots, count)
+            {
+                count += 1;
+            }
+            scratch.sealed.resize(count * block_bytes, 0);
+            scratch.tags.resize(count, [0; 16]);
+            let run = SlotRun {
+                segment: first.segment(),
+                first: Slot(first.slot().0),
+                count: u16::try_from(count).expect("at most RUN_BLOCKS_MAX"),
+            };
+            let (tags, sealed) = (&mut scratch.tags, &mut scratch.sealed);
+            if !self
+                .env
+                .store
+                .read_now(&self.table, run, slot_bytes, tags, sealed)
+            {
+                return Ok(false);
+            }
+            for turn in 0..count {
+                let (entry, index) = scratch.slots[start + turn];
+                let block = scratch.sources[index].0;
+                let sealed = &scratch.sealed[turn * block_bytes..][..block_bytes];
+                let entry = (entry.sequence, scratch.tags[turn]);
+                if !self.open_into(offset, out, block, entry, sealed, &mut scratch.plain) {
+                    // Another copy may open: let the reading that waits try.
+                    return Ok(false);
+                }
+            }
+            start += count;
+        }
+        Ok(true)
+    }
+
+    /// Opens a block into its part of `out`.
+    #[inline]
+    fn open_into(
+        &self,
+        offset: u64,
+        out: &mut [u8],
+        block: u64,
+        (sequence, tag): (base::Sequence, Tag),
+        sealed: &[u8],
+        plain: &mut Vec<u8>,
+    ) -> bool {
+        let (range, within) = self.part_of(offset, out.len(), block);
+        let sealer = self.env.keyring.of_epoch(sequence.epoch());
+        let address = Address::data(BlockIndex(block));
+        if range.len() == sealed.len() {
+            return sealer
+                .open(address, sequence, &tag, sealed, &mut out[range])
+                .is_ok();
+        }
+        plain.resize(sealed.len(), 0);
+        if sealer.open(address, sequence, &tag, sealed, plain).is_err() {
+            return false;
+        }
+        let length = range.len();
+        out[range].copy_from_slice(&plain[within..within + length]);
+        true
+    }
+
+    /// Where a block is, reading map pages as long as that needs no waiting.
+    #[inline]
+    pub(super) fn resolve_now(&mut self, block: u64) -> Option<Source> {
+        loop {
+            match self.layers.resolve(block) {
+                Ok(source) => return Some(source),
+                Err((position, entry)) => {
+                    if !self.load_page_now(position, entry) {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn load_page_now(&mut self, position: Position, entry: Entry) -> bool {
+        let mut sealed = [0; PAGE_BYTES];
+        let mut tags = [[0; 16]];
+        let location = entry.location;
+        let run = SlotRun {
+            segment: location.segment(),
+            first: location.slot(),
+            count: 1,
+        };
+        let (store, table) = (&self.env.store, &self.table);
+        if !store.read_now(table, run, PAGE_BYTES as u32, &mut tags, &mut sealed) {
+            return false;
+        }
+        let mut plain = Box::new([0; PAGE_BYTES]);
+        let sealer = self.env.keyring.of_epoch(entry.sequence.epoch());
+        let address = position.address();
+        if sealer
+            .open(address, entry.sequence, &tags[0], &sealed, &mut *plain)
+            .is_err()
+        {
+            return false;
+        }
+        self.layers
+            .cache
+            .insert(entry, Page::from_bytes(plain).into());
+        true
+    }
+
+    /// Parks a request and starts reading what it lacks: first map pages, then
+    /// blocks.
+    pub(super) fn park(&mut self, waiting: Waiting) {
+        let id = self.parked_next;
+        self.parked_next += 1;
+        self.resume(
+            id,
+            Parked {
+                waiting,
+                attempts: 0,
+            },
+        );
+    }
+
+    /// Goes on with a parked request: finds what it still lacks.
+    pub(super) fn resume(&mut self, id: u64, parked: Parked) {
+        let blocks = self.blocks_wanted(&parked.waiting);
+        let mut pages: Vec<(Position, Entry)> = Vec::new();
+        let mut wanted = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            match self.layers.resolve(block) {
+                Ok(source) => wanted.push((BlockIndex(block), source)),
+                Err(page) if pages.contains(&page) => {}
+                Err(page) => pages.push(page),
+            }
+        }
+        if !pages.is_empty() {
+            self.fetcher.start_pages(id, pages);
+        } else if let Waiting::Extents { .. } = parked.waiting {
+            self.finish_extents(parked.waiting);
+            return;
+        } else {
+            self.fetcher.start(id, wanted);
+        }
+        self.parked.insert(id, parked);
+    }
+
+    pub(super) fn on_fetched(&mut self, id: u64, fetched: Fetched) {
+        let Some(mut parked) = self.parked.remove(&id) else {
+            return;
+        };
+        let failure = fetched.iter().find_map(|(block, source, result)| {
+            result
+                .as_ref()
+                .err()
+                .map(|error| (*block, *source, error.clone()))
+        });
+        if let Some((block, source, error)) = failure {
+            // What was asked for may have been overwritten, destaged and freed
+            // meanwhile; then there is a newer place to read.
+            let moved = self.layers.resolve(block.0) != Ok(source);
+            if moved && parked.attempts < ATTEMPTS_MAX {
+                parked.attempts += 1;
+                self.resume(id, parked);
+            } else {
+                self.fail(&parked.waiting, error);
+            }
+            return;
+        }
+        match parked.waiting {
+            Waiting::Read {
+                token,
+                offset,
+                length,
+            } => {
+                let mut out = vec![0; length];
+                for (block, _, plain) in fetched {
+                    let plain = plain.expect("failures were handled above");
+                    let (range, within) = self.part_of(offset, length, block.0);
+                    let count = range.len();
+                    out[range].copy_from_slice(&plain[within..within + count]);
+                }
+                self.ready.push(Completion {
+                    token,
+                    result: Ok(Outcome::Data(out)),
+                });
+            }
+            Waiting::Prefetch { token, .. } => {
+                self.ready.push(Completion {
+                    token,
+                    result: Ok(Outcome::Done),
+                });
+            }
+            Waiting::Change(change) => self.deferred.push_back((change, fetched)),
+            Waiting::Extents { .. } => self.finish_extents(parked.waiting),
+        }
+    }
+
+    pub(super) fn on_pages(
+        &mut self,
+        id: u64,
+        pages: Result<Vec<(Entry, std::sync::Arc<Page>)>, IoError>,
+    ) {
+        let Some(mut parked) = self.parked.remove(&id) else {
+            return;
+        };
+        match pages {
+            Ok(pages) => {
+                for (entry, page) in pages {
+                    self.layers.cache.insert(entry, page);
+                }
+                self.resume(id, parked);
+            }
+            // A checkpoint may have replaced the page meanwhile.
+            Err(_) if parked.attempts < 2 => {
+                parked.attempts += 1;
+                self.resume(id, parked);
+            }
+            Err(error) => self.fail(&parked.waiting, error),
+        }
+    }
+
+    fn fail(&mut self, waiting: &Waiting, error: IoError) {
+        self.ready.push(Completion {
+            token: waiting.token(),
+            result: Err(error),
+        });
+    }
+}

@@ -1,0 +1,396 @@
+//! The volume itself: its state, and how events and timers change it.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use base::{BlockSize, Completion, Durability, IoError, Outcome, Sequence, SnapshotId, Token};
+use base::{Extent, VolumeId};
+use world::World;
+
+use super::checkpoint::CheckpointState;
+use super::config::VolumeConfig;
+use super::destage::DestageState;
+use super::event::Event;
+use super::fetch::{Fetched, Fetcher};
+use super::flush::FlushState;
+use super::layers::Layers;
+use super::read::Scratch;
+use crate::catalog::{Catalog, VersionKey};
+use crate::journal::Journal;
+use crate::map::Entry;
+use crate::scatter::{Ledger, Serials, Store, Table};
+use crate::seal::{Keyring, SequenceSource};
+
+/// What does not change while a volume is attached; shared with its jobs.
+pub struct Env {
+    pub world: World,
+    pub store: Arc<Store>,
+    pub catalog: Arc<dyn Catalog>,
+    pub keyring: Arc<Keyring>,
+    pub volume: VolumeId,
+    pub epoch: u32,
+    pub block_size: BlockSize,
+    pub config: VolumeConfig,
+    pub sequences: SequenceSource,
+    pub serials: Arc<Serials>,
+    pub ledger: Arc<Ledger>,
+}
+
+impl Env {
+    pub fn slot_bytes(&self) -> u32 {
+        u32::try_from(self.block_size.bytes()).expect("at most 64 KiB")
+    }
+}
+
+/// An attached volume: a [`base::BlockDevice`] whose blocks lie on units.
+pub struct Volume {
+    pub(super) env: Arc<Env>,
+    pub(super) size_bytes: u64,
+    pub(super) journal: Journal,
+    pub(super) layers: Layers,
+    /// The units as they were at the last poll.
+    pub(super) table: Arc<Table>,
+    pub(super) fetcher: Fetcher,
+    pub(super) inbox: Receiver<Event>,
+    pub(super) scratch: Scratch,
+    pub(super) flush: FlushState,
+    pub(super) destage: DestageState,
+    pub(super) checkpoint: CheckpointState,
+    /// Pages of the tail that the running checkpoint will replace, and those
+    /// written since it began.
+    pub(super) tail_old: Vec<Entry>,
+    pub(super) tail_young: Vec<Entry>,
+    /// The last journal sequence admitted.
+    pub(super) last_sequence: Sequence,
+    pub(super) head: Option<VersionKey>,
+    pub(super) number_next: u64,
+    pub(super) parked: HashMap<u64, Parked>,
+    pub(super) parked_next: u64,
+    /// Changes whose edges have been fetched, waiting for room.
+    pub(super) deferred: VecDeque<(Change, Fetched)>,
+    /// Finished requests that `poll` will hand over.
+    pub(super) ready: Vec<Completion>,
+    pub(super) stopped: Option<IoError>,
+    pub(super) closing: bool,
+    pub(super) counters: Counters,
+}
+
+/// A request that waits for something to be read.
+pub struct Parked {
+    pub waiting: Waiting,
+    pub attempts: u32,
+}
+
+/// What a parked request is.
+pub enum Waiting {
+    Read {
+        token: Token,
+        offset: u64,
+        length: usize,
+    },
+    Prefetch {
+        token: Token,
+        offset: u64,
+        length: u64,
+    },
+    Extents {
+        token: Token,
+        offset: u64,
+        length: u64,
+    },
+    Change(Change),
+}
+
+/// A change that could not be admitted at once because it covers parts of
+/// blocks whose other parts had to be read first.
+pub struct Change {
+    pub token: Token,
+    pub offset: u64,
+    pub content: Content,
+    pub durability: Durability,
+}
+
+/// What a change leaves behind.
+pub enum Content {
+    Data(Vec<u8>),
+    Zeroes(u64),
+}
+
+/// What has happened since the volume was attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Blocks admitted to the journal.
+    pub blocks_written: u64,
+    /// Blocks that destages have placed.
+    pub blocks_destaged: u64,
+    /// Versions committed.
+    pub versions: u64,
+    /// Checkpoints that were committed.
+    pub checkpoints: u64,
+}
+
+/// How an attached volume is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeStatus {
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Size of the journal's ring in bytes.
+    pub journal_bytes: u64,
+    /// How much of it waits to be destaged, in bytes.
+    pub journal_used_bytes: u64,
+    /// Entries and pages of the tail.
+    pub tail_entries: usize,
+    /// Pages of the tail.
+    pub tail_pages: usize,
+    /// The newest version.
+    pub head: Option<VersionKey>,
+    /// What has happened so far.
+    pub counters: Counters,
+    /// Why destaging does not get on, if it does not.
+    pub destage_error: Option<String>,
+    /// Why the volume has stopped, if it has.
+    pub stopped: Option<String>,
+}
+
+impl Volume {
+    /// Takes a snapshot: what has been admitted by now, and nothing later.
+    /// It is complete when the catalog has committed a version that pins it;
+    /// the caller has made it known there as pending.
+    pub fn snapshot(&mut self, snapshot: SnapshotId) {
+        self.cut(vec![snapshot]);
+        self.commit_or_stop();
+    }
+
+    /// The volume is now this long. Never shrinks it.
+    pub fn grow(&mut self, size_bytes: u64) {
+        if size_bytes > self.size_bytes {
+            self.size_bytes = size_bytes;
+            // The next version says so, also if nothing is written.
+            self.destage.commit_wanted = true;
+        }
+    }
+
+    /// Starts to close: no more writes are taken, and everything is destaged.
+    pub fn begin_close(&mut self) {
+        self.closing = true;
+        self.destage.hurry();
+        self.commit_or_stop();
+    }
+
+    /// Whether the volume is closed, and how that went; `None` as long as it
+    /// is not. Drive it with [`base::BlockDevice::poll`].
+    #[must_use]
+    pub fn close_state(&self) -> Option<Result<(), IoError>> {
+        if let Some(error) = &self.stopped {
+            return Some(Err(error.clone()));
+        }
+        let settled = self.closing
+            && self.layers.active.is_empty()
+            && self.layers.frozen.is_empty()
+            && !self.destage.is_busy()
+            && !self.checkpoint.is_running()
+            && self.parked.is_empty()
+            && self.deferred.is_empty();
+        settled.then_some(Ok(()))
+    }
+
+    /// How it is doing.
+    #[must_use]
+    pub fn status(&self) -> VolumeStatus {
+        VolumeStatus {
+            size_bytes: self.size_bytes,
+            journal_bytes: self.journal.ring_bytes(),
+            journal_used_bytes: self.journal.used_bytes(),
+            tail_entries: self.layers.young.len()
+                + self.layers.old.as_ref().map_or(0, |old| old.len()),
+            tail_pages: self.tail_young.len() + self.tail_old.len(),
+            head: self.head,
+            counters: self.counters,
+            destage_error: self.destage.error().map(ToString::to_string),
+            stopped: self.stopped.as_ref().map(ToString::to_string),
+        }
+    }
+
+    pub(super) fn check_range(&self, offset: u64, length: u64) -> Result<(), IoError> {
+        if let Some(error) = &self.stopped {
+            return Err(error.clone());
+        }
+        match offset.checked_add(length) {
+            Some(end) if end <= self.size_bytes => Ok(()),
+            _ => Err(IoError::OutOfRange {
+                offset,
+                length,
+                size: self.size_bytes,
+            }),
+        }
+    }
+
+    /// The blocks that a range of bytes touches.
+    pub(super) fn blocks_of(&self, offset: u64, length: u64) -> Range<u64> {
+        let size = self.env.block_size;
+        if length == 0 {
+            return 0..0;
+        }
+        size.block_at(offset).0..size.block_at(offset + length - 1).0 + 1
+    }
+
+    /// Where `block` lies in a buffer for the bytes from `offset` on, and how
+    /// far into the block that begins.
+    #[inline]
+    pub(super) fn part_of(&self, offset: u64, length: usize, block: u64) -> (Range<usize>, usize) {
+        let size = self.env.block_size;
+        let block_start = size.start_of(base::BlockIndex(block));
+        let start = block_start.max(offset);
+        let end = (block_start + size.bytes() as u64).min(offset + length as u64);
+        let range = (start - offset) as usize..(end - offset) as usize;
+        (range, (start - block_start) as usize)
+    }
+
+    /// The blocks whose content a parked request needs.
+    pub(super) fn blocks_wanted(&self, waiting: &Waiting) -> Vec<u64> {
+        match waiting {
+            Waiting::Read { offset, length, .. } => {
+                self.blocks_of(*offset, *length as u64).collect()
+            }
+            Waiting::Prefetch { offset, length, .. } => self.blocks_of(*offset, *length).collect(),
+            Waiting::Extents { offset, .. } => vec![self.env.block_size.block_at(*offset).0],
+            Waiting::Change(change) => self.edges_of(change.offset, change.content.length()),
+        }
+    }
+
+    /// The blocks that a range covers in part: at most two.
+    pub(super) fn edges_of(&self, offset: u64, length: u64) -> Vec<u64> {
+        let size = self.env.block_size;
+        let blocks = self.blocks_of(offset, length);
+        let mut edges = Vec::new();
+        if blocks.is_empty() {
+            return edges;
+        }
+        if size.within(offset) != 0 {
+            edges.push(blocks.start);
+        }
+        let last = blocks.end - 1;
+        if size.within(offset + length) != 0 && edges.last() != Some(&last) {
+            edges.push(last);
+        }
+        edges
+    }
+
+    /// Stops for good: a write was lost, or the lease. Everything that waits
+    /// fails, and so does everything that comes.
+    pub(super) fn stop(&mut self, error: IoError) {
+        if self.stopped.is_some() {
+            return;
+        }
+        tracing::error!(volume = %self.env.volume, %error, "the volume has stopped");
+        let mut fail = |token| {
+            self.ready.push(Completion {
+                token,
+                result: Err(error.clone()),
+            });
+        };
+        for (_, token) in self.flush.waiters.drain(..) {
+            fail(token);
+        }
+        for (_, parked) in self.parked.drain() {
+            fail(parked.waiting.token());
+        }
+        for (change, _) in self.deferred.drain(..) {
+            fail(change.token);
+        }
+        self.stopped = Some(error);
+    }
+
+    /// Ends the batch, starts what is due, and stops the volume if the journal
+    /// cannot be written.
+    pub(super) fn commit_or_stop(&mut self) {
+        if self.stopped.is_some() {
+            return;
+        }
+        if let Err(error) = self.journal.commit() {
+            self.stop(IoError::Stopped(with_cause(&error)));
+            return;
+        }
+        self.start_sync();
+        self.start_destage_if_due();
+        self.start_checkpoint_if_due();
+    }
+
+    pub(super) fn handle(&mut self, event: Event) {
+        match event {
+            Event::Fetched { request, fetched } => self.on_fetched(request, fetched),
+            Event::Pages { request, pages } => self.on_pages(request, pages),
+            Event::Synced { position, result } => self.on_synced(position, result),
+            Event::Destaged(end) => self.on_destaged(*end),
+            Event::Checkpointed(end) => self.on_checkpointed(*end),
+            Event::Swept(Ok(())) => {}
+            Event::Swept(Err(reason)) => {
+                tracing::warn!(volume = %self.env.volume, reason, "orphans were left for the next attach");
+            }
+        }
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.env.world.clock.monotonic()
+    }
+
+    pub(super) fn finish_extents(&mut self, waiting: Waiting) {
+        let Waiting::Extents {
+            token,
+            offset,
+            length,
+        } = waiting
+        else {
+            return;
+        };
+        let mut runs: Vec<Extent> = Vec::new();
+        if self.extents_now(offset, length, &mut runs) {
+            self.ready.push(Completion {
+                token,
+                result: Ok(Outcome::Extents(runs)),
+            });
+        } else {
+            self.park(Waiting::Extents {
+                token,
+                offset,
+                length,
+            });
+        }
+    }
+}
+
+impl Waiting {
+    pub fn token(&self) -> Token {
+        match self {
+            Self::Read { token, .. }
+            | Self::Prefetch { token, .. }
+            | Self::Extents { token, .. } => *token,
+            Self::Change(change) => change.token,
+        }
+    }
+}
+
+impl Content {
+    /// How many bytes it covers.
+    pub fn length(&self) -> u64 {
+        match self {
+            Self::Data(data) => data.len() as u64,
+            Self::Zeroes(length) => *length,
+        }
+    }
+}
+
+/// An error with what caused it, for people.
+pub fn with_cause(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,281 @@
+//! Admitting writes: sealing them into the journal.
+
+use base::{BlockIndex, Durability, IoError, Started, Token};
+
+use super::fetch::Fetched;
+use super::layers::Source;
+use super::volume::{Change, Content, Volume, Waiting, with_cause};
+use crate::journal::JournalError;
+
+/// A change as a request brings it.
+#[derive(Clone, Copy)]
+pub enum Incoming<'a> {
+    Data(&'a [u8]),
+    Zeroes(u64),
+}
+
+impl Incoming<'_> {
+    fn length(&self) -> u64 {
+        match self {
+            Self::Data(data) => data.len() as u64,
+            Self::Zeroes(length) => *length,
+        }
+    }
+
+    fn to_content(self) -> Content {
+        match self {
+            Self::Data(data) => Content::Data(data.to_vec()),
+            Self::Zeroes(length) => Content::Zeroes(length),
+        }
+    }
+}
+
+/// The old content of blocks that a change covers in part.
+type Edges = Vec<(u64, Vec<u8>)>;
+
+impl Volume {
+    pub(super) fn start_change(
+        &mut self,
+        token: Token,
+        offset: u64,
+        incoming: Incoming<'_>,
+        durability: Durability,
+    ) -> Started {
+        let length = incoming.length();
+        if let Err(error) = self.check_range(offset, length) {
+            return Started::Failed(error);
+        }
+        if self.closing {
+            return Started::Failed(IoError::Stopped("the volume is being detached".to_owned()));
+        }
+        if length == 0 {
+            return self.acknowledge(token, durability);
+        }
+        if let Err(refusal) = self.make_room(offset, &incoming) {
+            return refusal;
+        }
+        let edges = self.edges_of(offset, length);
+        if edges.is_empty() {
+            return match self.admit(offset, incoming, &Vec::new()) {
+                Ok(()) => self.acknowledge(token, durability),
+                Err(error) => Started::Failed(error),
+            };
+        }
+        let Some(edges) = self.read_edges_now(&edges) else {
+            let change = Change {
+                token,
+                offset,
+                content: incoming.to_content(),
+                durability,
+            };
+            self.park(Waiting::Change(change));
+            return Started::Pending;
+        };
+        match self.admit(offset, incoming, &edges) {
+            Ok(()) => self.acknowledge(token, durability),
+            Err(error) => Started::Failed(error),
+        }
+    }
+
+    fn acknowledge(&mut self, token: Token, durability: Durability) -> Started {
+        match durability {
+            Durability::Volatile => Started::Done,
+            Durability::Durable => {
+                self.wait_for_sync(token);
+                Started::Pending
+            }
+        }
+    }
+
+    /// Whether the journal can take the change; if not, what to answer.
+    fn make_room(&mut self, offset: u64, incoming: &Incoming<'_>) -> Result<(), Started> {
+        let blocks = match incoming {
+            Incoming::Data(data) => {
+                let range = self.blocks_of(offset, data.len() as u64);
+                range.end - range.start
+            }
+            // A record entry, and at most two blocks covered in part.
+            Incoming::Zeroes(_) => 2,
+        };
+        if self.journal.has_room(blocks) {
+            return Ok(());
+        }
+        let block_bytes = self.env.block_size.bytes() as u64;
+        if blocks * block_bytes > self.journal.ring_bytes() / 4 {
+            return Err(Started::Failed(IoError::NoSpace(format!(
+                "one write of {blocks} blocks is too large for a journal of {} bytes",
+                self.journal.ring_bytes()
+            ))));
+        }
+        // Waiting would be forever if nothing can be destaged.
+        match self.destage.error() {
+            Some(error) => Err(Started::Failed(error.clone())),
+            None => Err(Started::Busy),
+        }
+    }
+
+    fn read_edges_now(&mut self, edges: &[u64]) -> Option<Edges> {
+        let block_bytes = self.env.block_size.bytes();
+        let mut found = Vec::with_capacity(edges.len());
+        for block in edges {
+            let start = self.env.block_size.start_of(BlockIndex(*block));
+            let mut plain = vec![0; block_bytes];
+            // The volume may end inside its last block.
+            let within = (self.size_bytes - start).min(block_bytes as u64) as usize;
+            match self.start_read_unparked(start, &mut plain[..within]) {
+                Ok(true) => found.push((*block, plain)),
+                Ok(false) | Err(_) => return None,
+            }
+        }
+        Some(found)
+    }
+
+    /// Seals a change into the journal's batch and lays it over the map.
+    fn admit(&mut self, offset: u64, incoming: Incoming<'_>, edges: &Edges) -> Result<(), IoError> {
+        let length = incoming.length() as usize;
+        let blocks = self.blocks_of(offset, length as u64);
+        let block_bytes = self.env.block_size.bytes();
+        let mut merged = Vec::new();
+        let mut whole_zeroes = 0;
+        if self.layers.active.is_empty() {
+            self.destage.dirty_since = self.now();
+        }
+        for block in blocks.clone() {
+            let (range, within) = self.part_of(offset, length, block);
+            let partial = range.len() < block_bytes;
+            match incoming {
+                Incoming::Zeroes(_) if !partial => {
+                    whole_zeroes += 1;
+                    continue;
+                }
+                Incoming::Data(data) if !partial => {
+                    self.append(block, &data[range])?;
+                    continue;
+                }
+                _ => {}
+            }
+            let old = edges.iter().find(|(edge, _)| *edge == block);
+            merged.clear();
+            merged.extend_from_slice(&old.expect("every edge was read").1);
+            let target = &mut merged[within..within + range.len()];
+            match incoming {
+                Incoming::Data(data) => target.copy_from_slice(&data[range]),
+                Incoming::Zeroes(_) => target.fill(0),
+            }
+            self.append(block, &merged)?;
+        }
+        if whole_zeroes > 0 {
+            let first = self
+                .env
+                .block_size
+                .block_at(offset + block_bytes as u64 - 1)
+                .0;
+            self.append_zeroes(first, whole_zeroes)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn append(&mut self, block: u64, plain: &[u8]) -> Result<(), IoError> {
+        let sequence = self.take_sequence()?;
+        let sealer = self.env.keyring.own();
+        match self
+            .journal
+            .append(sealer, BlockIndex(block), sequence, plain)
+        {
+            Ok(placed) => {
+                self.layers.active.insert(block, placed);
+                self.counters.blocks_written += 1;
+                Ok(())
+            }
+            Err(error) => Err(self.journal_failed(&error)),
+        }
+    }
+
+    fn append_zeroes(&mut self, first: u64, count: u64) -> Result<(), IoError> {
+        let sequence = self.take_sequence()?;
+        match self.journal.append_zero(BlockIndex(first), count, sequence) {
+            Ok(()) => {
+                self.layers.active.zero(first..first + count);
+                Ok(())
+            }
+            Err(error) => Err(self.journal_failed(&error)),
+        }
+    }
+
+    fn take_sequence(&mut self) -> Result<base::Sequence, IoError> {
+        match self.env.sequences.take() {
+            Ok(sequence) => {
+                self.last_sequence = sequence;
+                Ok(sequence)
+            }
+            Err(error) => {
+                let error = IoError::Stopped(error.to_string());
+                self.stop(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    fn journal_failed(&mut self, error: &JournalError) -> IoError {
+        let error = IoError::Stopped(with_cause(error));
+        self.stop(error.clone());
+        error
+    }
+
+    /// Admits changes whose edges have been fetched, as far as there is room.
+    pub(super) fn admit_deferred(&mut self) {
+        for _ in 0..self.deferred.len() {
+            let Some((change, fetched)) = self.deferred.pop_front() else {
+                return;
+            };
+            let incoming = match &change.content {
+                Content::Data(data) => Incoming::Data(data),
+                Content::Zeroes(length) => Incoming::Zeroes(*length),
+            };
+            match self.make_room(change.offset, &incoming) {
+                Ok(()) => {}
+                Err(Started::Failed(error)) => {
+                    self.ready.push(base::Completion {
+                        token: change.token,
+                        result: Err(error),
+                    });
+                    continue;
+                }
+                Err(_) => {
+                    self.deferred.push_back((change, fetched));
+                    continue;
+                }
+            }
+            let Some(edges) = self.edges_still_true(&fetched) else {
+                self.park(Waiting::Change(change));
+                continue;
+            };
+            let done = match self.admit(change.offset, incoming, &edges) {
+                Ok(()) => self.acknowledge(change.token, change.durability),
+                Err(error) => Started::Failed(error),
+            };
+            let result = match done {
+                Started::Done => Ok(base::Outcome::Done),
+                Started::Failed(error) => Err(error),
+                Started::Pending | Started::Busy => continue,
+            };
+            self.ready.push(base::Completion {
+                token: change.token,
+                result,
+            });
+        }
+    }
+
+    /// The fetched edges, unless one was written meanwhile.
+    fn edges_still_true(&mut self, fetched: &Fetched) -> Option<Edges> {
+        fetched
+            .iter()
+            .map(|(block, source, plain)| {
+                let now: Option<Source> = self.resolve_now(block.0);
+                let plain = plain.as_ref().ok()?;
+                (now == Some(*source)).then(|| (block.0, plain.clone()))
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,267 @@
+//! Dealing blocks over open segments.
+//!
+//! Which copysets are open and which block goes where is chosen at random from
+//! the world's randomness. A dealer belongs to one job at a time; it decides
+//! and never writes.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base::{CopysetId, SegmentId, VolumeId};
+use world::Random;
+
+use super::copysets::shuffle;
+use super::ledger::Ledger;
+use super::store::Table;
+use crate::catalog::{Catalog, CatalogError};
+
+/// How many segment serials are asked for at once: a destage uses some ten.
+const SERIALS_AT_ONCE: u32 = 64;
+
+/// The segment serials of a lease, shared by its dealers.
+pub struct Serials {
+    catalog: Arc<dyn Catalog>,
+    volume: VolumeId,
+    epoch: u32,
+    reserved: Mutex<Range<u64>>,
+}
+
+impl Serials {
+    /// No serials yet; they are reserved as they are needed.
+    pub fn new(catalog: Arc<dyn Catalog>, volume: VolumeId, epoch: u32) -> Self {
+        Self {
+            catalog,
+            volume,
+            epoch,
+            reserved: Mutex::new(0..0),
+        }
+    }
+
+    /// A serial nobody ever had. May wait for the catalog.
+    fn take(&self) -> Result<u64, CatalogError> {
+        let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        if reserved.is_empty() {
+            *reserved = self
+                .catalog
+                .reserve_serials(self.volume, self.epoch, SERIALS_AT_ONCE)?;
+        }
+        reserved.next().ok_or_else(|| CatalogError::Refused {
+            reason: "the catalog handed out no segment serials".to_owned(),
+        })
+    }
+
+    /// Serials from here on have not been used by this lease.
+    pub fn next(&self) -> u64 {
+        self.reserved
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .start
+    }
+}
+
+/// What a dealer deals.
+#[derive(Debug, Clone, Copy)]
+pub struct DealerConfig {
+    /// Size of a slot in bytes.
+    pub slot_bytes: u32,
+    /// Slots in a full segment.
+    pub slots_max: u32,
+    /// On how many copysets segments are kept open: what is written together
+    /// lands on that many.
+    pub width: usize,
+    /// Copies of each segment.
+    pub replicas: u8,
+    /// Whether slots within a segment are dealt in random order, too. If not,
+    /// what is adjacent in the volume and lands in one segment stays adjacent,
+    /// and is read back in one piece; sealed blocks give nothing away by it.
+    pub shuffle: bool,
+}
+
+/// The part of a deal that goes to one segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// The segment.
+    pub segment: SegmentId,
+    /// The first slot.
+    pub first: u32,
+    /// What goes into it and the slots after it: indexes into what was dealt.
+    pub items: Vec<usize>,
+}
+
+#[derive(Debug)]
+struct Growing {
+    segment: SegmentId,
+    next: u32,
+}
+
+/// Keeps segments open and deals blocks to them.
+pub struct Dealer {
+    config: DealerConfig,
+    serials: Arc<Serials>,
+    ledger: Arc<Ledger>,
+    open: Vec<Growing>,
+    /// Segments dealt to since the last settlement, and up to which slot.
+    touched: BTreeMap<SegmentId, u32>,
+}
+
+/// Nothing can be dealt.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum DealError {
+    /// No copyset of the size has a unit that takes writes.
+    #[error("no storage unit takes writes")]
+    NoUnit,
+    /// The catalog gave no serials.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+}
+
+impl Dealer {
+    /// A dealer with no segment open.
+    pub fn new(config: DealerConfig, serials: Arc<Serials>, ledger: Arc<Ledger>) -> Self {
+        Self {
+            config,
+            serials,
+            ledger,
+            open: Vec::new(),
+            touched: BTreeMap::new(),
+        }
+    }
+
+    /// What it deals.
+    #[must_use]
+    pub fn config(&self) -> &DealerConfig {
+        &self.config
+    }
+
+    /// Deals `count` items. Each lands on a random open segment; segments that
+    /// fill up are followed by new ones.
+    ///
+    /// # Errors
+    /// [`DealError`].
+    pub fn deal(
+        &mut self,
+        count: usize,
+        table: &Table,
+        now: Duration,
+        random: &dyn Random,
+    ) -> Result<Vec<Share>, DealError> {
+        let candidates = best_copysets(table, self.config.replicas, now);
+        if candidates.is_empty() {
+            return Err(DealError::NoUnit);
+        }
+        self.open
+            .retain(|growing| candidates.contains(&growing.segment.copyset()));
+        let width = self
+            .config
+            .width
+            .clamp(1, candidates.len())
+            .min(count.max(1));
+        while self.open.len() < width {
+            self.open_another(&candidates, random)?;
+        }
+
+        let mut order: Vec<usize> = (0..count).collect();
+        if self.config.shuffle {
+            shuffle(&mut order, random);
+        }
+        let mut dice = vec![0; count * 4];
+        random.fill(&mut dice);
+        let mut shares: BTreeMap<SegmentId, Share> = BTreeMap::new();
+        for (item, die) in order.into_iter().zip(dice.chunks_exact(4)) {
+            let die = u32::from_le_bytes(die.try_into().expect("a chunk of four")) as usize;
+            let chosen = die % self.open.len();
+            let growing = &mut self.open[chosen];
+            let share = shares.entry(growing.segment).or_insert_with(|| Share {
+                segment: growing.segment,
+                first: growing.next,
+                items: Vec::new(),
+            });
+            share.items.push(item);
+            growing.next += 1;
+            self.touched.insert(growing.segment, growing.next);
+            if growing.next == self.config.slots_max {
+                self.open.swap_remove(chosen);
+                self.open_another(&candidates, random)?;
+            }
+        }
+        Ok(shares.into_values().collect())
+    }
+
+    fn open_another(
+        &mut self,
+        candidates: &[CopysetId],
+        random: &dyn Random,
+    ) -> Result<(), DealError> {
+        let unused: Vec<CopysetId> = candidates
+            .iter()
+            .copied()
+            .filter(|id| {
+                self.open
+                    .iter()
+                    .all(|growing| growing.segment.copyset() != *id)
+            })
+            .collect();
+        let among = if unused.is_empty() {
+            candidates
+        } else {
+            &unused
+        };
+        let copyset = among[(random.u64() % among.len() as u64) as usize];
+        let serial = self.serials.take()?;
+        let segment = SegmentId::new(copyset, serial).ok_or_else(|| CatalogError::Refused {
+            reason: "all 2^36 segment serials have been used".to_owned(),
+        })?;
+        self.ledger.begun(segment);
+        self.open.push(Growing { segment, next: 0 });
+        Ok(())
+    }
+
+    /// Nothing more is dealt to `segment`: a put into it failed. What was not
+    /// committed of it stays in the ledger, for the next lease to free.
+    pub fn abandon(&mut self, segment: SegmentId) {
+        self.open.retain(|growing| growing.segment != segment);
+        self.touched.remove(&segment);
+    }
+
+    /// Everything dealt so far is in the version about to be committed.
+    pub fn settle(&mut self) {
+        for (segment, slots) in std::mem::take(&mut self.touched) {
+            self.ledger
+                .committed(segment, slots, slots == self.config.slots_max);
+        }
+    }
+
+    /// The segments that more will be dealt to.
+    pub fn open_segments(&self) -> impl Iterator<Item = SegmentId> + '_ {
+        self.open.iter().map(|growing| growing.segment)
+    }
+}
+
+/// The copysets of `replicas` units that have the most members taking writes.
+/// All of them healthy is best; but a volume whose units are nearly all down
+/// goes on writing, with fewer copies, rather than stopping its VM.
+fn best_copysets(table: &Table, replicas: u8, now: Duration) -> Vec<CopysetId> {
+    let mut best = 1;
+    let mut found = Vec::new();
+    for (id, members) in table.copysets() {
+        if members.len() != usize::from(replicas) {
+            continue;
+        }
+        let writable = members
+            .iter()
+            .filter(|member| member.unit.may_write(now))
+            .count();
+        if writable > best {
+            best = writable;
+            found.clear();
+        }
+        if writable == best {
+            found.push(id);
+        }
+    }
+    // The table is a hash map: an order that the seed alone decides.
+    found.sort_unstable();
+    found
+}

@@ -1,0 +1,24 @@
+//! Scattering: dealing sealed blocks at random over units (HVSTO §II-B).
+//!
+//! A *copyset* is the small set of units that holds a segment's copies. A
+//! [`Dealer`] keeps segments open on several copysets and deals each block to
+//! one of them at random; [`Store`] knows the units, puts every copy, reads
+//! whichever copy opens, and passes over units that fail.
+//!
+//! This module moves ciphertext. It opens a block only to know whether the
+//! copy it read is good.
+
+pub mod copysets;
+mod dealer;
+mod ledger;
+mod read;
+mod store;
+mod tracked;
+pub use tracked::TrackedUnit;
+mod write;
+
+pub use dealer::{DealError, Dealer, DealerConfig, Serials};
+pub use ledger::{Ledger, OpenSegments};
+pub use read::{Piece, ReadError, read_pieces};
+pub use store::{Member, Store, Table};
+pub use write::{PlaceError, Placement, Source, place};

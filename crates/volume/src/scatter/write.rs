@@ -1,0 +1,160 @@
+//! Placing sealed pieces: deal, put every copy, sync, and deal again what a
+//! failing unit did not take.
+
+use std::sync::Arc;
+
+use base::{Location, SegmentId, Slot};
+use unit::{Tag, UnitError};
+use world::{Random, parallel};
+
+use super::dealer::{DealError, Dealer, Share};
+use super::store::{Member, Store};
+
+/// Bytes put at once. Bounds the memory of a placement: this, for each segment
+/// written in parallel.
+const PUT_BYTES_MAX: usize = 1 << 20;
+/// Segments written at once.
+const PARALLEL: usize = 16;
+/// How often what was not taken is dealt again. Each round marks at least one
+/// unit as failing, so more rounds than units bring nothing.
+const ROUNDS_MAX: usize = 32;
+
+/// Brings piece `index`: fills its slot and returns its tag.
+pub type Source = Arc<dyn Fn(usize, &mut [u8]) -> std::io::Result<Tag> + Send + Sync>;
+
+/// Where the pieces of one placement lie, in the order of their indexes.
+pub type Placement = Vec<Location>;
+
+/// Why pieces could not be placed.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// Nothing could be dealt.
+    #[error(transparent)]
+    Deal(#[from] DealError),
+    /// The pieces could not be read where they are.
+    #[error("cannot read back what is to be destaged")]
+    Source(#[source] std::io::Error),
+    /// Units kept failing.
+    #[error("no set of storage units took the segments")]
+    Units(#[source] UnitError),
+}
+
+enum ShareError {
+    Source(std::io::Error),
+    Unit(UnitError),
+}
+
+/// Places `count` pieces durably and says where they lie.
+///
+/// # Errors
+/// [`PlaceError`]. Pieces that were placed before the failure are nobody's.
+pub fn place(
+    store: &Arc<Store>,
+    dealer: &mut Dealer,
+    random: &dyn Random,
+    count: usize,
+    source: &Source,
+) -> Result<Placement, PlaceError> {
+    let mut placed: Vec<Option<Location>> = vec![None; count];
+    let mut remaining: Vec<usize> = (0..count).collect();
+    let mut last_failure = None;
+    for _ in 0..ROUNDS_MAX {
+        if remaining.is_empty() {
+            break;
+        }
+        let table = store.table();
+        let now = store.clock.monotonic();
+        let mut shares = dealer.deal(remaining.len(), &table, now, random)?;
+        for share in &mut shares {
+            for item in &mut share.items {
+                *item = remaining[*item];
+            }
+        }
+        let slot_bytes = dealer.config().slot_bytes;
+        let tasks = shares.iter().cloned().map(|share| {
+            let (store, source) = (Arc::clone(store), Arc::clone(source));
+            let task = move || write_share(&store, &share, slot_bytes, &source);
+            Box::new(task) as Box<dyn FnOnce() -> Result<(), ShareError> + Send>
+        });
+        let results = parallel(&*store.pool, PARALLEL, tasks.collect());
+        remaining.clear();
+        for (share, result) in shares.into_iter().zip(results) {
+            match result {
+                Ok(()) => {
+                    for (slot, item) in (share.first..).zip(&share.items) {
+                        let slot = Slot(u16::try_from(slot).expect("at most 2048 slots"));
+                        placed[*item] = Some(Location::new(share.segment, slot));
+                    }
+                }
+                Err(ShareError::Source(error)) => return Err(PlaceError::Source(error)),
+                Err(ShareError::Unit(error)) => {
+                    tracing::warn!(segment = %share.segment, %error, "a segment was given up");
+                    dealer.abandon(share.segment);
+                    remaining.extend(share.items);
+                    last_failure = Some(error);
+                }
+            }
+        }
+        remaining.sort_unstable();
+    }
+    match last_failure {
+        Some(error) if !remaining.is_empty() => Err(PlaceError::Units(error)),
+        _ => Ok(placed
+            .into_iter()
+            .map(|place| place.expect("none remains"))
+            .collect()),
+    }
+}
+
+/// Puts one share on every member that takes writes, and syncs it there.
+fn write_share(
+    store: &Store,
+    share: &Share,
+    slot_bytes: u32,
+    source: &Source,
+) -> Result<(), ShareError> {
+    let table = store.table();
+    let now = store.clock.monotonic();
+    let writers: Vec<Member> = table
+        .members(share.segment.copyset())
+        .iter()
+        .filter(|member| member.unit.may_write(now))
+        .cloned()
+        .collect();
+    if writers.is_empty() {
+        return Err(ShareError::Unit(nobody(share.segment)));
+    }
+    let at_once = (PUT_BYTES_MAX / slot_bytes as usize).max(1);
+    let mut first = share.first;
+    let mut data = Vec::new();
+    let mut tags = Vec::new();
+    for items in share.items.chunks(at_once) {
+        data.resize(items.len() * slot_bytes as usize, 0);
+        tags.clear();
+        for (item, slot) in items.iter().zip(data.chunks_exact_mut(slot_bytes as usize)) {
+            tags.push(source(*item, slot).map_err(ShareError::Source)?);
+        }
+        let slot = Slot(u16::try_from(first).expect("at most 2048 slots"));
+        for writer in &writers {
+            writer
+                .unit
+                .put(share.segment, slot_bytes, slot, &tags, &data)
+                .map_err(ShareError::Unit)?;
+        }
+        first += u32::try_from(items.len()).expect("at most 2048 slots");
+    }
+    for writer in &writers {
+        writer
+            .unit
+            .sync(&[share.segment])
+            .map_err(ShareError::Unit)?;
+    }
+    Ok(())
+}
+
+fn nobody(segment: SegmentId) -> UnitError {
+    UnitError::Missing {
+        url: format!("copyset {}", segment.copyset().number()),
+        reason: "none of its units takes writes".to_owned(),
+    }
+}
