@@ -15,6 +15,10 @@
 //!                └──── w1 ── w2             head of vol-b, a clone of v3
 //! ```
 
+mod memory;
+
+pub use memory::{MemoryCatalog, NewVolume};
+
 use std::ops::Range;
 
 use base::{BlockSize, CopysetId, Lineage, SnapshotId, UnitId, VolumeId};

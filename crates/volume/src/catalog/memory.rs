@@ -1,0 +1,394 @@
+//! A catalog in memory, for tests and the simulator.
+//!
+//! It keeps every promise of [`Catalog`] except one: it is durable exactly as
+//! long as the process. The simulator keeps it across crashes, as a database
+//! with synchronous commits would be.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use base::{BlockSize, Lineage, SnapshotId, VolumeId};
+use world::Millis;
+
+use super::{
+    Catalog, CatalogError, Lease, Leftovers, LineageKey, Neighbours, OpenSegment, PendingFree,
+    StoredVersion, VersionCommit, VersionKey,
+};
+
+/// What a volume is made with.
+#[derive(Debug, Clone)]
+pub struct NewVolume {
+    /// Its id.
+    pub volume: VolumeId,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Block size.
+    pub block_size: BlockSize,
+    /// Copies of each segment.
+    pub replicas: u8,
+    /// Its key. The epoch in it is replaced by the first one that fits.
+    pub key: LineageKey,
+    /// The version to begin with: a clone.
+    pub from: Option<VersionKey>,
+}
+
+#[derive(Debug)]
+struct VolumeRow {
+    size_bytes: u64,
+    block_size: BlockSize,
+    replicas: u8,
+    lineage: Lineage,
+    epoch: u32,
+    head: Option<VersionKey>,
+    journal_next: u64,
+    number_last: u64,
+    leftovers: Leftovers,
+    /// What the current lease has open, and its unused serials.
+    current: Leftovers,
+    deleted: bool,
+}
+
+#[derive(Debug)]
+struct LineageRow {
+    key: LineageKey,
+    parent: Option<Lineage>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    volumes: HashMap<VolumeId, VolumeRow>,
+    lineages: HashMap<Lineage, LineageRow>,
+    versions: BTreeMap<VersionKey, StoredVersion>,
+    snapshots: HashMap<SnapshotId, VersionKey>,
+    frees: BTreeMap<i64, PendingFree>,
+    free_next: i64,
+    serial_next: u64,
+}
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub struct MemoryCatalog {
+    state: Mutex<State>,
+}
+
+fn not_found(what: impl std::fmt::Display) -> CatalogError {
+    CatalogError::NotFound {
+        what: what.to_string(),
+    }
+}
+
+impl MemoryCatalog {
+    /// Makes a volume.
+    ///
+    /// # Errors
+    /// [`CatalogError::NotFound`] if the version to begin with is not kept.
+    pub fn create_volume(&self, new: NewVolume) -> Result<(), CatalogError> {
+        let mut state = self.lock();
+        let from = match new.from {
+            Some(key) => Some(state.version(key)?.clone()),
+            None => None,
+        };
+        // A clone's epochs begin above those of what it inherits.
+        let epoch_first = from.as_ref().map_or(1, |version| version.epoch + 1);
+        let lineage = new.key.lineage;
+        let key = LineageKey {
+            epoch_first,
+            ..new.key
+        };
+        let parent = from.as_ref().map(|version| version.lineage);
+        state.lineages.insert(lineage, LineageRow { key, parent });
+        let row = VolumeRow {
+            size_bytes: new.size_bytes,
+            block_size: new.block_size,
+            replicas: new.replicas,
+            lineage,
+            epoch: epoch_first - 1,
+            head: new.from,
+            journal_next: 0,
+            number_last: 0,
+            leftovers: Leftovers::default(),
+            current: Leftovers::default(),
+            deleted: false,
+        };
+        state.volumes.insert(new.volume, row);
+        Ok(())
+    }
+
+    /// Deletes a volume. Its versions are no longer needed by it.
+    pub fn delete_volume(&self, volume: VolumeId) {
+        if let Some(row) = self.lock().volumes.get_mut(&volume) {
+            row.deleted = true;
+            row.head = None;
+        }
+    }
+
+    /// Sets a detached volume back to a version it has kept.
+    ///
+    /// # Errors
+    /// [`CatalogError::NotFound`].
+    pub fn restore(&self, volume: VolumeId, to: VersionKey) -> Result<(), CatalogError> {
+        let mut state = self.lock();
+        state.version(to)?;
+        let row = state
+            .volumes
+            .get_mut(&volume)
+            .ok_or_else(|| not_found(volume))?;
+        row.head = Some(to);
+        row.epoch += 1;
+        Ok(())
+    }
+
+    /// The volume's size has grown.
+    ///
+    /// # Errors
+    /// [`CatalogError::NotFound`].
+    pub fn grow(&self, volume: VolumeId, size_bytes: u64) -> Result<(), CatalogError> {
+        let mut state = self.lock();
+        let row = state
+            .volumes
+            .get_mut(&volume)
+            .ok_or_else(|| not_found(volume))?;
+        row.size_bytes = row.size_bytes.max(size_bytes);
+        Ok(())
+    }
+
+    /// The version a snapshot pinned, once it is complete.
+    #[must_use]
+    pub fn snapshot(&self, snapshot: SnapshotId) -> Option<VersionKey> {
+        self.lock().snapshots.get(&snapshot).copied()
+    }
+
+    /// Forgets a snapshot.
+    pub fn delete_snapshot(&self, snapshot: SnapshotId) {
+        self.lock().snapshots.remove(&snapshot);
+    }
+
+    /// All kept versions.
+    #[must_use]
+    pub fn versions(&self) -> Vec<StoredVersion> {
+        self.lock().versions.values().cloned().collect()
+    }
+
+    /// A volume's head.
+    #[must_use]
+    pub fn head(&self, volume: VolumeId) -> Option<VersionKey> {
+        self.lock().volumes.get(&volume)?.head
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn version(&self, key: VersionKey) -> Result<&StoredVersion, CatalogError> {
+        self.versions
+            .get(&key)
+            .ok_or_else(|| not_found(format!("version {} of {}", key.number, key.volume)))
+    }
+
+    fn leased(&mut self, volume: VolumeId, epoch: u32) -> Result<&mut VolumeRow, CatalogError> {
+        let row = self
+            .volumes
+            .get_mut(&volume)
+            .ok_or_else(|| not_found(volume))?;
+        if row.epoch == epoch && !row.deleted {
+            return Ok(row);
+        }
+        let reason = format!("epoch {epoch} has been followed by {}", row.epoch);
+        Err(CatalogError::Fenced { volume, reason })
+    }
+
+    fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError> {
+        let mut keys = Vec::new();
+        let mut next = Some(lineage);
+        while let Some(lineage) = next {
+            let row = self
+                .lineages
+                .get(&lineage)
+                .ok_or_else(|| not_found(lineage))?;
+            keys.push(row.key.clone());
+            next = row.parent;
+        }
+        Ok(keys)
+    }
+
+    fn neighbours(&self, key: VersionKey) -> Result<Neighbours, CatalogError> {
+        let version = self.version(key)?;
+        let parent = version
+            .parent
+            .map(|parent| self.version(parent).cloned())
+            .transpose()?;
+        let children = self
+            .versions
+            .values()
+            .filter(|child| child.parent == Some(key))
+            .cloned()
+            .collect();
+        let needed = self.volumes.values().any(|row| row.head == Some(key))
+            || self.snapshots.values().any(|pinned| *pinned == key);
+        Ok(Neighbours {
+            parent,
+            children,
+            needed,
+        })
+    }
+}
+
+impl Catalog for MemoryCatalog {
+    fn acquire(&self, volume: VolumeId) -> Result<Lease, CatalogError> {
+        let mut state = self.lock();
+        let row = state
+            .volumes
+            .get_mut(&volume)
+            .ok_or_else(|| not_found(volume))?;
+        if row.deleted {
+            return Err(not_found(volume));
+        }
+        row.epoch += 1;
+        let current = std::mem::take(&mut row.current);
+        row.leftovers.open_segments.extend(current.open_segments);
+        row.leftovers.serials.extend(
+            current
+                .serials
+                .into_iter()
+                .filter(|range| !range.is_empty()),
+        );
+        let mut lease = Lease {
+            volume,
+            epoch: row.epoch,
+            size_bytes: row.size_bytes,
+            block_size: row.block_size,
+            replicas: row.replicas,
+            keys: Vec::new(),
+            head: None,
+            journal_next: row.journal_next,
+            number_last: row.number_last,
+            leftovers: row.leftovers.clone(),
+        };
+        let (lineage, head) = (row.lineage, row.head);
+        lease.keys = state.keys(lineage)?;
+        lease.head = head.map(|key| state.version(key).cloned()).transpose()?;
+        Ok(lease)
+    }
+
+    fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError> {
+        let mut state = self.lock();
+        let version = &commit.version;
+        let volume = version.key.volume;
+        let row = state.leased(volume, version.epoch)?;
+        if row.head != version.parent {
+            let reason = format!("the head is {:?}, not {:?}", row.head, version.parent);
+            return Err(CatalogError::Fenced { volume, reason });
+        }
+        row.head = Some(version.key);
+        row.journal_next = version.journal_next;
+        row.number_last = row.number_last.max(version.key.number);
+        row.current.open_segments.clone_from(&commit.open_segments);
+        for range in &mut row.current.serials {
+            *range = range.start.max(commit.serial_next.min(range.end))..range.end;
+        }
+        state.versions.insert(version.key, version.clone());
+        for snapshot in &commit.pins {
+            state.snapshots.insert(*snapshot, version.key);
+        }
+        Ok(())
+    }
+
+    fn reserve_serials(
+        &self,
+        volume: VolumeId,
+        epoch: u32,
+        count: u32,
+    ) -> Result<Range<u64>, CatalogError> {
+        let mut state = self.lock();
+        state.leased(volume, epoch)?;
+        // Serial 0 is never handed out: an all-zero map entry is a hole.
+        let first = state.serial_next.max(1);
+        let range = first..first + u64::from(count);
+        state.serial_next = range.end;
+        state
+            .leased(volume, epoch)?
+            .current
+            .serials
+            .push(range.clone());
+        Ok(range)
+    }
+
+    fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {
+        self.lock().leased(volume, epoch)?.leftovers = Leftovers::default();
+        Ok(())
+    }
+
+    fn version(&self, key: VersionKey) -> Result<StoredVersion, CatalogError> {
+        self.lock().version(key).cloned()
+    }
+
+    fn neighbours(&self, key: VersionKey) -> Result<Neighbours, CatalogError> {
+        self.lock().neighbours(key)
+    }
+
+    fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError> {
+        self.lock().keys(lineage)
+    }
+
+    fn remove_version(
+        &self,
+        key: VersionKey,
+        neighbours: &Neighbours,
+        not_before: Millis,
+        plan: &[u8],
+    ) -> Result<(), CatalogError> {
+        let mut state = self.lock();
+        if state.neighbours(key)? != *neighbours || neighbours.needed {
+            let reason = "the versions around it have changed".to_owned();
+            return Err(CatalogError::Refused { reason });
+        }
+        let parent = state.version(key)?.parent;
+        state.versions.remove(&key);
+        for version in state.versions.values_mut() {
+            if version.parent == Some(key) {
+                version.parent = parent;
+            }
+        }
+        state.free_next += 1;
+        let id = state.free_next;
+        state.frees.insert(
+            id,
+            PendingFree {
+                id,
+                not_before,
+                plan: plan.to_vec(),
+            },
+        );
+        Ok(())
+    }
+
+    fn due_frees(&self, now: Millis) -> Result<Vec<PendingFree>, CatalogError> {
+        let state = self.lock();
+        Ok(state
+            .frees
+            .values()
+            .filter(|free| free.not_before <= now)
+            .cloned()
+            .collect())
+    }
+
+    fn freed(&self, id: i64) -> Result<(), CatalogError> {
+        self.lock().frees.remove(&id);
+        Ok(())
+    }
+}
+
+/// Segments that are open, for a test that looks inside.
+impl MemoryCatalog {
+    /// What the current lease of `volume` has open.
+    #[must_use]
+    pub fn open_segments(&self, volume: VolumeId) -> Vec<OpenSegment> {
+        self.lock()
+            .volumes
+            .get(&volume)
+            .map_or_else(Vec::new, |row| row.current.open_segments.clone())
+    }
+}
