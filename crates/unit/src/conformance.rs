@@ -15,7 +15,7 @@ use base::{CopysetId, SegmentId, Slot};
 use crate::{SlotRun, Tag, Unit, UnitError};
 
 /// A slot's size, unless a claim is about sizes.
-const SLOT_BYTES: u32 = 4096;
+pub(crate) const SLOT_BYTES: u32 = 4096;
 
 /// Panics unless an empty unit keeps a claim.
 type Check = fn(&dyn Unit);
@@ -60,27 +60,28 @@ pub fn run(empty: &dyn Fn() -> Arc<dyn Unit>) {
 }
 
 /// Segment `number` on some copyset.
-fn segment(number: u64) -> SegmentId {
+pub(crate) fn segment(number: u64) -> SegmentId {
     let copyset = CopysetId::new((number % 7) as u16).expect("under 4096");
     SegmentId::new(copyset, number).expect("under 2^36")
 }
 
 /// The tag of a slot: never zero, and another for every slot and segment.
-fn tag_of(segment: SegmentId, slot: u16) -> Tag {
+pub(crate) fn tag_of(segment: SegmentId, slot: u16) -> Tag {
     let mut tag = [0xa5; 16];
     tag[..8].copy_from_slice(&segment.bits().to_le_bytes());
     tag[8..10].copy_from_slice(&slot.to_le_bytes());
     tag
 }
 
-fn content_of(segment: SegmentId, slot: u16, slot_bytes: u32) -> Vec<u8> {
+pub(crate) fn content_of(segment: SegmentId, slot: u16, slot_bytes: u32) -> Vec<u8> {
     let seed = segment.bits() as u8 ^ (slot as u8).wrapping_mul(31);
     (0..slot_bytes)
         .map(|at| seed.wrapping_add((at / 7) as u8))
         .collect()
 }
 
-fn put(
+/// Puts slots whose tags and contents follow from their numbers.
+pub(crate) fn put(
     unit: &dyn Unit,
     segment: SegmentId,
     slot_bytes: u32,
@@ -94,7 +95,8 @@ fn put(
     unit.put(segment, slot_bytes, Slot(first), &tags, &data)
 }
 
-fn read(
+/// Reads slots in both ways, and panics if they are not what was put.
+pub(crate) fn read(
     unit: &dyn Unit,
     segment: SegmentId,
     slot_bytes: u32,
@@ -127,7 +129,7 @@ fn read(
 }
 
 /// Whether the slot is not there, as opposed to any other error.
-fn is_absent(result: &Result<(), UnitError>) -> bool {
+pub(crate) fn is_absent(result: &Result<(), UnitError>) -> bool {
     matches!(
         result,
         Err(UnitError::NoSlot { .. } | UnitError::NoSegment { .. })

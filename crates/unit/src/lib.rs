@@ -5,6 +5,12 @@
 //! pools. Units are not trusted: they see ciphertext and tags, never a key,
 //! a volume's name or a block's index. This crate cannot name a key type.
 //!
+//! * [`Unit`]: the trait. [`FolderUnit`]: a folder as a unit.
+//! * [`TrackedUnit`]: a unit that knows how it is doing, for writers to pass it
+//!   over and for status to show.
+//! * [`FaultyUnit`]: a unit with faults, for tests.
+//! * [`conformance`]: what every unit must do.
+//!
 //! A segment's life on a unit, in numbered verbs:
 //!
 //! ```text
@@ -18,9 +24,13 @@
 #[doc(hidden)]
 pub mod conformance;
 mod error;
+mod faulty;
 pub mod folder;
+mod health;
 mod unit;
 
 pub use error::UnitError;
+pub use faulty::{FaultyUnit, InjectedFaults};
 pub use folder::FolderUnit;
+pub use health::{Health, HealthReport, Moment, TrackedUnit, UnitState, Verb};
 pub use unit::{SegmentStat, SlotRun, Tag, Unit, UnitStat};

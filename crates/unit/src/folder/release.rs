@@ -156,9 +156,10 @@ impl FolderUnit {
         let path = self.place.file(id);
         self.cache.remove(id);
         // Another process may have the file open: it gives up its room now,
-        // and not when that process closes it. Not needed for the rest.
+        // and not when that process closes it. Synced first, so that no write
+        // from before shows after the cut. Not needed for the rest.
         if let Ok(file) = self.place.disk.open(&path, OpenMode::Write) {
-            let _ = file.set_length(0);
+            let _ = file.sync_data().and_then(|()| file.set_length(0));
         }
         match self.place.disk.remove(&path) {
             Err(error) if !is_not_found(&error) => {

@@ -1,15 +1,21 @@
 //! What a folder unit promises, on the real disk and on simulated ones.
 
-use std::path::{Path, PathBuf};
+mod crash;
+mod damage;
+mod faults;
+mod sharing;
+
+use std::path::Path;
 use std::sync::Arc;
 
-use base::{ClusterId, CopysetId, SegmentId, Slot, UnitId};
-use world::simulated::{Fault, SimulatedDisk, SimulatedRandom, Simulation};
-use world::{Disk, OpenMode, World};
+use base::{ClusterId, UnitId};
+use world::World;
+use world::simulated::Simulation;
 
-use crate::{FolderUnit, SlotRun, Tag, Unit, UnitError, conformance};
+use crate::{FolderUnit, UnitError, conformance};
 
-const SLOT_BYTES: u32 = 4096;
+/// Where simulated units lie.
+const PATH: &str = "/unit";
 
 fn cluster() -> ClusterId {
     ClusterId::from_random(0xc1)
@@ -19,8 +25,16 @@ fn unit_id() -> UnitId {
     UnitId::from_random(0x1d)
 }
 
-fn segment(serial: u64) -> SegmentId {
-    SegmentId::new(CopysetId::new(5).expect("12 bits"), serial).expect("36 bits")
+fn create(world: &World) -> FolderUnit {
+    try_create(world).expect("made")
+}
+
+fn try_create(world: &World) -> Result<FolderUnit, UnitError> {
+    FolderUnit::create(world, Path::new(PATH), cluster(), unit_id())
+}
+
+fn open(world: &World) -> FolderUnit {
+    FolderUnit::open(world, Path::new(PATH), cluster(), unit_id())
 }
 
 #[test]
@@ -37,11 +51,7 @@ fn a_folder_on_the_real_disk_conforms() {
 
 #[test]
 fn a_folder_on_a_simulated_disk_conforms() {
-    conformance::run(&|| {
-        let world = Simulation::new(1).world();
-        let unit = FolderUnit::create(&world, Path::new("/unit"), cluster(), unit_id());
-        Arc::new(unit.expect("made"))
-    });
+    conformance::run(&|| Arc::new(create(&Simulation::new(1).world())));
 }
 
 #[test]
@@ -49,8 +59,6 @@ fn a_folder_that_keeps_hardly_anything_open_conforms() {
     conformance::run(&|| {
         let simulation = Simulation::new(2);
         simulation.disk.set_read_now_misses(3);
-        let world = simulation.world();
-        let unit = FolderUnit::create(&world, Path::new("/unit"), cluster(), unit_id());
-        Arc::new(unit.expect("made").with_open_segments(1))
+        Arc::new(create(&simulation.world()).with_open_segments(1))
     });
 }

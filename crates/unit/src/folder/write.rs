@@ -214,7 +214,7 @@ impl Place {
     ///
     /// 1. make the folder, if it is missing
     /// 2. look that nothing else is in it
-    /// 3. make `segments/`, and sync it
+    /// 3. make `segments/`, and sync its name
     /// 4. write the marker under another name, sync it, rename it, sync that
     pub(super) fn create(&self) -> Result<(), UnitError> {
         /// The marker's name while it is written.
@@ -223,7 +223,10 @@ impl Place {
         let failed = |error| self.meaning("make the unit", error);
         self.disk.create_directory(&self.path).map_err(failed)?;
         match identify(&*self.disk, &self.path) {
-            Ok(_) => return self.verify(),
+            Ok(_) => {
+                self.verify()?;
+                return self.sync_unit().map_err(failed);
+            }
             Err(UnitError::Missing { .. }) => {}
             Err(why) => return Err(why),
         }
@@ -238,17 +241,22 @@ impl Place {
         }
         let create = || {
             self.disk.create_directory(&self.segments())?;
-            self.disk.sync_directory(&self.segments())?;
+            self.disk.sync_directory(&self.path)?;
             let draft = self.path.join(DRAFT);
             self.write_file(&draft, self.marker.encode().as_bytes())?;
             self.disk.rename(&draft, &self.path.join(marker::NAME))?;
-            self.disk.sync_directory(&self.path)?;
-            match self.path.parent() {
-                Some(parent) if parent != Path::new("") => self.disk.sync_directory(parent),
-                _ => Ok(()),
-            }
+            self.sync_unit()
         };
         create().map_err(failed)
+    }
+
+    /// Makes the names of the marker and of the unit itself durable.
+    fn sync_unit(&self) -> io::Result<()> {
+        self.disk.sync_directory(&self.path)?;
+        match self.path.parent() {
+            Some(parent) if parent != Path::new("") => self.disk.sync_directory(parent),
+            _ => Ok(()),
+        }
     }
 
     /// Writes a small file anew, durably but for its name.
