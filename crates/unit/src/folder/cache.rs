@@ -6,8 +6,8 @@
 //! it finds clear, clearing bits as it goes.
 //!
 //! Cost of a hit: an uncontended mutex, a hash and a reference count, about
-//! 40 ns. Memory: at most `segments_max` files, and their tables of about
-//! 34 KiB each.
+//! 40 ns. Memory: at most `segments_max` files, and the tables of those that
+//! are read often, about 34 KiB each.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -134,7 +134,7 @@ mod tests {
         let path = format!("/{id}");
         let file = disk.open(Path::new(&path), OpenMode::CreateNew);
         let header = Header::new(id, ClusterId::from_random(1), 4096, 8192).expect("a size");
-        Arc::new(Segment::new(header, file.expect("new"), true))
+        Arc::new(Segment::new(header, file.expect("new")))
     }
 
     #[test]

@@ -20,7 +20,7 @@ use world::{File, OpenMode};
 
 use super::format::{Entry, Header, PAGE_BYTES, SlotState};
 use super::place::{FOLDERS, folder_of, segment_of};
-use super::segment::{Table, write_entries};
+use super::table::{Table, write_entries};
 use super::{FolderUnit, OpenTable, is_not_found, lock};
 use crate::UnitError;
 

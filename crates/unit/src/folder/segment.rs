@@ -1,27 +1,33 @@
-//! An open segment file and its table in memory.
+//! An open segment file.
 //!
-//! Readers share a segment without a lock: an entry's state is stored after
-//! its tag and loaded before it. Writers of one segment are kept apart by
-//! their caller.
+//! Its table is taken into memory once enough was read to pay for that: until
+//! then a read costs one more system call, and opening costs two. So a volume
+//! that is larger than all tables kept in memory is read at the cost of its
+//! data, not of its tables.
 //!
 //! What is in memory may be older than the file, because another process may
 //! have appended to it or freed slots. So a "no" is looked up in the file
 //! again before it is given, while a "yes" costs nothing: a slot that was
 //! freed meanwhile reads as something that its tag does not fit.
 //!
+//! Writers of one segment are kept apart by their caller.
+//!
 //! Must not know: names, folders, clusters, or what a slot means.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use base::Slot;
 use world::File;
 
-use super::format::{
-    ENTRY_BYTES, Entry, FormatError, HEADER_BYTES, Header, SlotState, TABLE_OFFSET,
-};
+use super::format::{Entry, FormatError, HEADER_BYTES, Header, SlotState};
+use super::table::{Table, TagTable, tags_in_file};
 use crate::{SlotRun, Tag};
+
+/// After so many reads the table is taken into memory: reading it costs as
+/// much as some thirty reads of single entries.
+const READS_BEFORE_TABLE: u32 = 32;
 
 /// Why an open segment does not answer.
 #[derive(Debug)]
@@ -46,20 +52,16 @@ impl From<io::Error> for SegmentError {
     }
 }
 
-/// One entry of the table in memory, 17 bytes with its state. The CRC stays in
-/// the file: only a scrub asks for it.
-#[derive(Default)]
-struct Word {
-    tag: [AtomicU64; 2],
-}
-
-/// A segment: about 34 KiB at 2048 slots.
+/// A segment: some 200 bytes, and about 34 KiB more at 2048 slots with its
+/// table.
 pub(super) struct Segment {
     pub(super) header: Header,
     pub(super) file: Arc<dyn File>,
-    tags: Box<[Word]>,
-    states: Box<[AtomicU8]>,
-    /// One more than the highest slot that was ever put.
+    table: OnceLock<TagTable>,
+    /// Reads that had to do without the table.
+    reads: AtomicU32,
+    /// One more than the highest slot that was ever put; too low while the
+    /// table is not in memory.
     slots: AtomicU32,
     /// Whether `file` takes writes.
     is_writable: bool,
@@ -70,66 +72,44 @@ pub(super) struct Segment {
     is_broken: AtomicBool,
 }
 
-const STATES: [SlotState; 5] = [
-    SlotState::Never,
-    SlotState::Kept,
-    SlotState::Freed,
-    SlotState::Hole,
-    SlotState::Unknown,
-];
-
-/// A header and its table, as they are in the file.
-pub(super) struct Table {
-    pub(super) header: Header,
-    pub(super) entries: Vec<Entry>,
-}
-
-impl Table {
-    /// Reads header and table: one read of 52 KiB at 2048 slots. A table that
-    /// the file's end cuts off was never written there.
-    pub(super) fn read(file: &dyn File) -> Result<Self, SegmentError> {
-        let length = file.length()?;
-        if length == 0 {
-            return Err(SegmentError::Empty);
-        }
-        let mut head = [0; HEADER_BYTES];
-        let head_bytes = length.min(HEADER_BYTES as u64) as usize;
-        file.read_at(&mut head[..head_bytes], 0)?;
-        let header = Header::parse(&head[..head_bytes]).map_err(SegmentError::Format)?;
-        let there = length.saturating_sub(TABLE_OFFSET);
-        let mut bytes = vec![0; header.table_bytes()];
-        let count = bytes
-            .len()
-            .min(usize::try_from(there).unwrap_or(usize::MAX));
-        file.read_at(&mut bytes[..count], TABLE_OFFSET)?;
-        let entries = Entry::parse_all(&bytes).collect();
-        Ok(Self { header, entries })
-    }
-
-    /// One more than the highest slot that was ever put.
-    pub(super) fn slots(&self) -> u32 {
-        let last = |entry: &Entry| entry.state != SlotState::Never;
-        self.entries
-            .iter()
-            .rposition(last)
-            .map_or(0, |at| at as u32 + 1)
-    }
-
-    pub(super) fn count(&self, is_counted: impl Fn(SlotState) -> bool) -> u32 {
-        let entries = self.entries.iter();
-        entries.filter(|entry| is_counted(entry.state)).count() as u32
-    }
-}
-
 impl Segment {
     /// A new segment, in which nothing was put.
-    pub(super) fn new(header: Header, file: Arc<dyn File>, is_writable: bool) -> Self {
-        let capacity = header.capacity as usize;
+    pub(super) fn new(header: Header, file: Arc<dyn File>) -> Self {
+        let segment = Self::with_header(header, file, true);
+        segment.table.get_or_init(|| TagTable::new(header.capacity));
+        segment
+    }
+
+    /// A segment that lies in `file`, for reading. Its table is left there.
+    pub(super) fn open(file: Arc<dyn File>) -> Result<Self, SegmentError> {
+        let mut head = [0; HEADER_BYTES];
+        match file.read_at(&mut head, 0) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                // Learns how it is too short.
+                let table = Table::read(&*file)?;
+                return Ok(Self::with_header(table.header, file, false));
+            }
+            other => other?,
+        }
+        let header = Header::parse(&head).map_err(SegmentError::Format)?;
+        Ok(Self::with_header(header, file, false))
+    }
+
+    /// A segment that lies in `file`, with its table; for writing if the file
+    /// is.
+    pub(super) fn load(file: Arc<dyn File>, is_writable: bool) -> Result<Self, SegmentError> {
+        let table = Table::read(&*file)?;
+        let segment = Self::with_header(table.header, file, is_writable);
+        segment.take_table(&table);
+        Ok(segment)
+    }
+
+    fn with_header(header: Header, file: Arc<dyn File>, is_writable: bool) -> Self {
         Self {
             header,
             file,
-            tags: (0..capacity).map(|_| Word::default()).collect(),
-            states: (0..capacity).map(|_| AtomicU8::new(0)).collect(),
+            table: OnceLock::new(),
+            reads: AtomicU32::new(0),
             slots: AtomicU32::new(0),
             is_writable,
             is_name_durable: AtomicBool::new(false),
@@ -137,12 +117,13 @@ impl Segment {
         }
     }
 
-    /// A segment that lies in `file`.
-    pub(super) fn load(file: Arc<dyn File>, is_writable: bool) -> Result<Self, SegmentError> {
-        let table = Table::read(&*file)?;
-        let segment = Self::new(table.header, file, is_writable);
-        segment.set(0, &table.entries);
-        Ok(segment)
+    fn take_table(&self, table: &Table) {
+        self.table.get_or_init(|| {
+            let tags = TagTable::new(self.header.capacity);
+            tags.set(0, &table.entries);
+            tags
+        });
+        self.slots.fetch_max(table.slots(), Ordering::AcqRel);
     }
 
     pub(super) fn slots(&self) -> u32 {
@@ -169,46 +150,20 @@ impl Segment {
         self.is_broken.store(true, Ordering::Release);
     }
 
-    /// Takes over entries that are in the file, or are about to be.
+    /// Takes over entries that are in the file. Without a table in memory
+    /// there is nothing to keep up with it.
     pub(super) fn set(&self, first: u32, entries: &[Entry]) {
-        let at = first as usize;
-        let words = self.tags.iter().zip(self.states.iter()).skip(at);
-        let mut slots = 0;
-        for (index, ((word, state), entry)) in words.zip(entries).enumerate() {
-            let (low, high) = entry.tag.split_at(8);
-            let half = |half: &[u8]| u64::from_le_bytes(half.try_into().expect("half of 16"));
-            word.tag[0].store(half(low), Ordering::Relaxed);
-            word.tag[1].store(half(high), Ordering::Relaxed);
-            state.store(entry.state as u8, Ordering::Release);
-            if entry.state != SlotState::Never {
-                slots = first + index as u32 + 1;
-            }
+        if let Some(table) = self.table.get() {
+            table.set(first, entries);
         }
-        self.slots.fetch_max(slots, Ordering::AcqRel);
+        let was_put = |entry: &Entry| entry.state != SlotState::Never;
+        if let Some(last) = entries.iter().rposition(was_put) {
+            self.slots
+                .fetch_max(first + last as u32 + 1, Ordering::AcqRel);
+        }
     }
 
-    /// Checks that all of `run` was put, and copies its tags out.
-    fn tags(&self, run: SlotRun, slot_bytes: u32, tags: &mut [Tag]) -> Result<(), SegmentError> {
-        if slot_bytes != self.header.slot_bytes {
-            return Err(SegmentError::SlotBytes);
-        }
-        // A run may reach past the last number that a slot can have.
-        for (index, tag) in (usize::from(run.first.0)..).zip(tags.iter_mut()) {
-            let slot = Slot(u16::try_from(index).unwrap_or(u16::MAX));
-            let state = self.states.get(index);
-            match state.map(|state| STATES[usize::from(state.load(Ordering::Acquire))]) {
-                Some(SlotState::Kept) => {}
-                Some(SlotState::Unknown) => return Err(SegmentError::UnknownSlot(slot)),
-                _ => return Err(SegmentError::NoSlot(slot)),
-            }
-            for (half, word) in tag.chunks_exact_mut(8).zip(&self.tags[index].tag) {
-                half.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads a run: one system call.
+    /// Reads a run: one system call, or two before the table is in memory.
     pub(super) fn read(
         &self,
         run: SlotRun,
@@ -216,13 +171,26 @@ impl Segment {
         tags: &mut [Tag],
         data: &mut [u8],
     ) -> Result<(), SegmentError> {
-        self.tags(run, slot_bytes, tags)?;
+        self.check_slot_bytes(slot_bytes)?;
+        if self.is_table_due() {
+            self.take_table(&Table::read(&*self.file)?);
+        }
+        match self.table.get() {
+            Some(table) => table.tags(run, tags)?,
+            None => {
+                self.reads.fetch_add(1, Ordering::Relaxed);
+                tags_in_file(&self.header, run, tags, |bytes, offset| {
+                    self.file.read_at(bytes, offset).map(|()| true)
+                })?;
+            }
+        }
         let offset = self.header.slot_offset(u32::from(run.first.0));
         Ok(self.file.read_at(data, offset)?)
     }
 
-    /// Reads a run if it lies in the page cache: one system call, no
-    /// allocation, no lock.
+    /// Reads a run if it lies in the page cache: one system call, or two
+    /// before the table is in memory; no allocation, no lock. Once, when the
+    /// table is due, it leaves the read to the one that may wait.
     pub(super) fn read_now(
         &self,
         run: SlotRun,
@@ -230,18 +198,31 @@ impl Segment {
         tags: &mut [Tag],
         data: &mut [u8],
     ) -> Result<bool, SegmentError> {
-        self.tags(run, slot_bytes, tags)?;
+        self.check_slot_bytes(slot_bytes)?;
+        match self.table.get() {
+            Some(table) => table.tags(run, tags)?,
+            None if self.is_table_due() => return Ok(false),
+            None => {
+                self.reads.fetch_add(1, Ordering::Relaxed);
+                let read = |bytes: &mut [u8], offset| self.file.read_now(bytes, offset);
+                if !tags_in_file(&self.header, run, tags, read)? {
+                    return Ok(false);
+                }
+            }
+        }
         let offset = self.header.slot_offset(u32::from(run.first.0));
         Ok(self.file.read_now(data, offset)?)
     }
-}
 
-/// Writes `entries` for consecutive slots, and not a byte beside them: another
-/// process may be writing its own.
-pub(super) fn write_entries(file: &dyn File, first: u32, entries: &[Entry]) -> io::Result<()> {
-    let mut bytes = Vec::with_capacity(entries.len() * ENTRY_BYTES);
-    for entry in entries {
-        entry.encode(&mut bytes);
+    fn check_slot_bytes(&self, slot_bytes: u32) -> Result<(), SegmentError> {
+        if slot_bytes == self.header.slot_bytes {
+            Ok(())
+        } else {
+            Err(SegmentError::SlotBytes)
+        }
     }
-    file.write_at(&bytes, Header::entry_offset(first))
+
+    fn is_table_due(&self) -> bool {
+        self.table.get().is_none() && self.reads.load(Ordering::Relaxed) >= READS_BEFORE_TABLE
+    }
 }

@@ -10,9 +10,10 @@ use world::{File, OpenMode};
 
 use super::format::{Entry, Header, TABLE_OFFSET};
 use super::place::{Place, folder_of, identify, segment_of};
-use super::segment::{Segment, write_entries};
+use super::segment::Segment;
+use super::table::write_entries;
 use super::{FolderUnit, is_not_found, lock, marker, misplaced};
-use crate::{Tag, UnitError};
+use crate::{Tag, Unit, UnitError};
 
 fn entries_of(slot_bytes: u32, tags: &[Tag], data: &[u8]) -> Vec<Entry> {
     let contents = data.chunks_exact(slot_bytes as usize);
@@ -44,12 +45,12 @@ impl FolderUnit {
         self.place.verify()?;
         let file = match self.create_file(id) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let found = self.load(id).map_err(|_| misplaced_new())?;
+                let found = self.stat_segment(id).map_err(|_| misplaced_new())?;
                 return Err(misplaced(&found));
             }
             other => other.map_err(|error| self.place.meaning("make a segment", error))?,
         };
-        let segment = Segment::new(header, file, true);
+        let segment = Segment::new(header, file);
         let entries = entries_of(slot_bytes, tags, data);
         if let Err(error) = write_new(&segment, &entries, data) {
             // Nobody names it; what it took so far is given back.
@@ -92,7 +93,11 @@ impl FolderUnit {
             return Err(self.lost_write(id));
         }
         if !continues(&segment) {
-            return Err(misplaced(&segment));
+            return Err(UnitError::Misplaced {
+                segment: id,
+                slots: segment.slots(),
+                slot_bytes: segment.header.slot_bytes,
+            });
         }
         let entries = entries_of(slot_bytes, tags, data);
         let written = segment
