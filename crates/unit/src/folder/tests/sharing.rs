@@ -25,7 +25,9 @@ fn a_process_sees_what_another_appends_frees_and_deletes() {
     let (one, two, _) = two_processes();
     let id = segment(1);
     put(&one, id, SLOT_BYTES, 0, 4).expect("put");
-    read(&two, id, SLOT_BYTES, 0, 4).expect("the table is in memory now");
+    for _ in 0..40 {
+        read(&two, id, SLOT_BYTES, 0, 4).expect("in the end from memory");
+    }
     put(&one, id, SLOT_BYTES, 4, 4).expect("appended");
     read(&two, id, SLOT_BYTES, 0, 8).expect("and read again from the file");
     two.free(id, &[Slot(1)], false).expect("freed");
@@ -133,4 +135,25 @@ fn a_segment_that_was_read_is_read_without_waiting() {
     assert!(!read_now().expect("not open yet"));
     read(&unit, segment(1), SLOT_BYTES, 0, 1).expect("opened");
     assert!(read_now().expect("open"));
+}
+
+#[test]
+fn a_table_in_memory_says_what_the_file_says() {
+    let simulation = Simulation::new(1);
+    put(&create(&simulation.world()), segment(1), SLOT_BYTES, 0, 100).expect("put");
+    let unit = open(&simulation.world());
+    unit.free(segment(1), &[Slot(50)], false).expect("freed");
+    for _ in 0..100 {
+        read(&unit, segment(1), SLOT_BYTES, 0, 50).expect("kept");
+        read(&unit, segment(1), SLOT_BYTES, 51, 49).expect("kept");
+        for (first, count) in [(50, 1), (10, 90), (99, 2), (u16::MAX, 3)] {
+            assert!(is_absent(&read(
+                &unit,
+                segment(1),
+                SLOT_BYTES,
+                first,
+                count
+            )));
+        }
+    }
 }
