@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use base::Slot;
-use unit::UnitError;
+use unit::{Unit, UnitError};
 
 use crate::catalog::{Leftovers, OpenSegment};
 use crate::scatter::Store;

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use base::{CopysetId, SegmentId, VolumeId};
 use world::Random;
@@ -144,10 +143,9 @@ impl Dealer {
         &mut self,
         count: usize,
         table: &Table,
-        now: Duration,
         random: &dyn Random,
     ) -> Result<Vec<Share>, DealError> {
-        let candidates = best_copysets(table, self.config.replicas, now);
+        let candidates = best_copysets(table, self.config.replicas);
         if candidates.is_empty() {
             return Err(DealError::NoUnit);
         }
@@ -242,7 +240,7 @@ impl Dealer {
 /// The copysets of `replicas` units that have the most members taking writes.
 /// All of them healthy is best; but a volume whose units are nearly all down
 /// goes on writing, with fewer copies, rather than stopping its VM.
-fn best_copysets(table: &Table, replicas: u8, now: Duration) -> Vec<CopysetId> {
+fn best_copysets(table: &Table, replicas: u8) -> Vec<CopysetId> {
     let mut best = 1;
     let mut found = Vec::new();
     for (id, members) in table.copysets() {
@@ -251,7 +249,7 @@ fn best_copysets(table: &Table, replicas: u8, now: Duration) -> Vec<CopysetId> {
         }
         let writable = members
             .iter()
-            .filter(|member| member.unit.may_write(now))
+            .filter(|member| member.unit.can_write())
             .count();
         if writable > best {
             best = writable;

@@ -13,8 +13,6 @@ mod dealer;
 mod ledger;
 mod read;
 mod store;
-mod tracked;
-pub use tracked::TrackedUnit;
 mod write;
 
 pub use dealer::{DealError, Dealer, DealerConfig, Serials};

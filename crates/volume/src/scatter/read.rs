@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::{Location, Slot};
-use unit::{SlotRun, Tag, UnitError};
+use unit::{SlotRun, Tag, Unit, UnitError};
 use world::parallel;
 
 use super::store::{Member, Store};
@@ -97,14 +97,13 @@ fn read_run(
 ) -> Vec<Result<Vec<u8>, ReadError>> {
     let table = store.table();
     let segment = wanted[0].entry.location.segment();
-    let now = store.clock.monotonic();
     let mut members: Vec<&Member> = table.members(segment.copyset()).iter().collect();
     if !members.is_empty() {
         let turn = segment.serial() as usize % members.len();
         members.rotate_left(turn);
     }
     // Units known to be down come last: their copy may still be the only one.
-    members.sort_by_key(|member| !member.unit.may_read(now));
+    members.sort_by_key(|member| !member.unit.can_read());
 
     let mut found: Vec<Option<Vec<u8>>> = vec![None; wanted.len()];
     let mut damaged = vec![false; wanted.len()];

@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::tracked::TrackedUnit;
 use base::{CopysetId, SegmentId, Slot, UnitId};
-use unit::{SlotRun, Tag, UnitError};
-use world::{Clock, Pool};
+use unit::{SlotRun, Tag, TrackedUnit, Unit, UnitError};
+use world::Pool;
 
 use super::ledger::OpenSegments;
 use crate::catalog::Copyset;
@@ -52,18 +51,16 @@ pub struct Store {
     open: Arc<OpenSegments>,
     /// Where waiting work on units runs.
     pub(crate) pool: Arc<dyn Pool>,
-    pub(crate) clock: Arc<dyn Clock>,
 }
 
 impl Store {
     /// A store without units.
     #[must_use]
-    pub fn new(pool: Arc<dyn Pool>, clock: Arc<dyn Clock>) -> Arc<Self> {
+    pub fn new(pool: Arc<dyn Pool>) -> Arc<Self> {
         Arc::new(Self {
             table: RwLock::default(),
             open: Arc::default(),
             pool,
-            clock,
         })
     }
 
@@ -114,7 +111,7 @@ impl Store {
         let start = run.segment.serial() as usize;
         for turn in 0..members.len() {
             let member = &members[(start + turn) % members.len()];
-            if member.unit.may_read(self.clock.monotonic()) {
+            if member.unit.can_read() {
                 return matches!(member.unit.read_now(run, slot_bytes, tags, data), Ok(true));
             }
         }

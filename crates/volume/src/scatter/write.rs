@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use base::{Location, SegmentId, Slot};
-use unit::{Tag, UnitError};
+use unit::{Tag, Unit, UnitError};
 use world::{Random, parallel};
 
 use super::dealer::{DealError, Dealer, Share};
@@ -63,8 +63,7 @@ pub fn place(
             break;
         }
         let table = store.table();
-        let now = store.clock.monotonic();
-        let mut shares = dealer.deal(remaining.len(), &table, now, random)?;
+        let mut shares = dealer.deal(remaining.len(), &table, random)?;
         for share in &mut shares {
             for item in &mut share.items {
                 *item = remaining[*item];
@@ -114,11 +113,10 @@ fn write_share(
     source: &Source,
 ) -> Result<(), ShareError> {
     let table = store.table();
-    let now = store.clock.monotonic();
     let writers: Vec<Member> = table
         .members(share.segment.copyset())
         .iter()
-        .filter(|member| member.unit.may_write(now))
+        .filter(|member| member.unit.can_write())
         .cloned()
         .collect();
     if writers.is_empty() {
