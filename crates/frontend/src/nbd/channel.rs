@@ -1,0 +1,152 @@
+//! A socket, with or without TLS on it.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use rustls::{ServerConfig, ServerConnection};
+use world::real::Stream;
+
+use super::pipe::{Pipe, Sent};
+
+/// How many bytes TLS may hold encrypted for one connection.
+const TLS_UNSENT_BYTES_MAX: usize = 256 << 10;
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Channel {
+    stream: Stream,
+    tls: Option<Box<ServerConnection>>,
+    holds_received: bool,
+}
+
+impl Channel {
+    /// A plain channel.
+    #[must_use]
+    pub fn new(stream: Stream) -> Self {
+        Self {
+            stream,
+            tls: None,
+            holds_received: false,
+        }
+    }
+
+    /// From here on, everything is TLS.
+    ///
+    /// # Errors
+    /// If `config` is not usable.
+    pub fn start_tls(&mut self, config: Arc<ServerConfig>) -> Result<(), rustls::Error> {
+        let mut tls = ServerConnection::new(config)?;
+        tls.set_buffer_limit(Some(TLS_UNSENT_BYTES_MAX));
+        self.tls = Some(Box::new(tls));
+        Ok(())
+    }
+
+    /// The certificate that the client proved to hold, in DER.
+    #[must_use]
+    pub fn client_certificate(&self) -> Option<&[u8]> {
+        let certificates = self.tls.as_ref()?.peer_certificates()?;
+        certificates.first().map(AsRef::as_ref)
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+fn would_block(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
+}
+
+/// Sends what TLS has encrypted. True if the socket takes no more.
+fn send_encrypted(tls: &mut ServerConnection, stream: &mut Stream) -> io::Result<bool> {
+    while tls.wants_write() {
+        match tls.write_tls(stream) {
+            Ok(_) => {}
+            Err(error) if would_block(&error) => return Ok(true),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
+/// Fills `into` as far as the socket allows.
+fn receive_encrypted(
+    tls: &mut ServerConnection,
+    stream: &mut Stream,
+    into: &mut [u8],
+) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < into.len() {
+        match tls.reader().read(&mut into[filled..]) {
+            Ok(0) => break,
+            Ok(count) => {
+                filled += count;
+                continue;
+            }
+            Err(error) if would_block(&error) => {}
+            Err(error) => return Err(error),
+        }
+        match tls.read_tls(stream) {
+            // NBD says by itself where a message ends, so a stream that is cut
+            // without TLS's farewell hides nothing.
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(error) if would_block(&error) && filled > 0 => break,
+            Err(error) => return Err(error),
+        }
+        if let Err(error) = tls.process_new_packets() {
+            // The alert tells the client why.
+            let _ = send_encrypted(tls, stream);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+        }
+    }
+    Ok(filled)
+}
+
+impl Pipe for Channel {
+    fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match &mut self.tls {
+            None => self.stream.read(into),
+            Some(tls) => {
+                let received = receive_encrypted(tls, &mut self.stream, into);
+                self.holds_received = received.as_ref().is_ok_and(|count| *count == into.len());
+                received
+            }
+        }
+    }
+
+    fn holds_received(&self) -> bool {
+        self.holds_received
+    }
+
+    fn send(&mut self, from: &[IoSlice<'_>]) -> io::Result<Sent> {
+        let Some(tls) = &mut self.tls else {
+            let offered: usize = from.iter().map(|slice| slice.len()).sum();
+            return match self.stream.write_vectored(from) {
+                Ok(bytes) => Ok(Sent {
+                    bytes,
+                    blocked: bytes < offered,
+                }),
+                Err(error) if would_block(&error) => Ok(Sent {
+                    bytes: 0,
+                    blocked: true,
+                }),
+                Err(error) => Err(error),
+            };
+        };
+        let mut bytes = 0;
+        let mut blocked = send_encrypted(tls, &mut self.stream)?;
+        if !blocked && !from.is_empty() {
+            bytes = tls.writer().write_vectored(from)?;
+            blocked = send_encrypted(tls, &mut self.stream)?;
+        }
+        Ok(Sent { bytes, blocked })
+    }
+
+    fn holds_unsent(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.wants_write())
+    }
+}

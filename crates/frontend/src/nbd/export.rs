@@ -1,0 +1,579 @@
+//! A device and the thread that owns it and serves it.
+//!
+//! [`ExportThread`] is the owner's end: it runs closures on the device and
+//! stops the export. [`Export`] is the door for connections, cheap to clone.
+//!
+//! The end of an export: 1. refuse new connections and new requests, 2. let
+//! the device finish what it has, 3. flush it, 4. send the replies that wait,
+//! 5. drop the connections, 6. give the device back.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use base::{BlockDevice, Capabilities, DeviceGeometry, IoError};
+use world::real::{Bell, Poller};
+use world::{Clock, Interest, Ready, Wake};
+
+use super::channel::Channel;
+use super::connection::Settings;
+use super::pipe::{Pipe, Sent};
+use super::service::Service;
+use super::table::ExportInfo;
+use super::{Limits, Traffic};
+
+/// The poller's key for the thread's bell.
+const BELL: u64 = u64::MAX;
+
+/// How often a stopping export looks whether it may go.
+const STOP_TICK: Duration = Duration::from_millis(5);
+
+/// How long replies may take to leave when an export stops: a client that does
+/// not read has no claim to hold a detach up.
+const STOP_SEND_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How an export is served.
+#[derive(Clone)]
+pub struct ExportOptions {
+    /// The name that clients ask for.
+    pub name: String,
+    /// For people; may be empty.
+    pub description: String,
+    /// Refuse writes, even if the device takes them.
+    pub read_only: bool,
+    /// Connections at once.
+    pub connections_max: usize,
+    /// What they may use.
+    pub limits: Limits,
+    /// How long a stop waits for the device to finish and flush.
+    pub stop_timeout: Duration,
+    /// Where time comes from.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl ExportOptions {
+    /// Usual values: 64 connections, and 30 s to stop.
+    pub fn new(name: impl Into<String>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            name: name.into(),
+            description: String::new(),
+            read_only: false,
+            connections_max: 64,
+            limits: Limits::default(),
+            stop_timeout: Duration::from_secs(30),
+            clock,
+        }
+    }
+}
+
+/// Why an export could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError<E> {
+    /// The device could not be made.
+    #[error("the device could not be opened")]
+    Device(#[source] E),
+    /// The thread could not be made.
+    #[error("the thread could not be started")]
+    Thread(#[source] std::io::Error),
+}
+
+/// The export's thread has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the export has ended")]
+pub struct ExportGone;
+
+/// How an export ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stopped {
+    /// Whether everything acknowledged is durable.
+    pub flushed: Result<(), IoError>,
+}
+
+/// Why a client is not let in.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NotOpen {
+    #[error("the export is stopping")]
+    Stopping,
+    #[error("the export has stopped: {0}")]
+    Failed(String),
+    #[error("the export has its {0} connections already")]
+    Full(usize),
+}
+
+/// One of a limited number of places, free again when dropped.
+#[derive(Debug)]
+pub(super) struct Seat(Arc<AtomicUsize>);
+
+impl Seat {
+    /// Takes a place if fewer than `max` are taken.
+    pub(super) fn take(taken: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
+        let more = |count| (count < max).then_some(count + 1);
+        taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(Self(Arc::clone(taken)))
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A client at the end of its handshake.
+pub(super) struct Arrival {
+    pub(super) channel: Channel,
+    pub(super) settings: Settings,
+    /// The handshake's last replies.
+    pub(super) replies: Vec<u8>,
+    /// What came behind the handshake.
+    pub(super) received: Vec<u8>,
+    /// One of the export's places, and one of the server's.
+    pub(super) seats: [Seat; 2],
+}
+
+enum Command<D> {
+    Arrive(Box<Arrival>),
+    Run(Box<dyn FnOnce(&mut D) + Send>),
+    Stop(Box<dyn FnOnce(D, Stopped) + Send>),
+}
+
+/// What the thread tells everyone else.
+struct Shared {
+    size_bytes: AtomicU64,
+    block_bytes: AtomicU64,
+    capabilities: Mutex<Capabilities>,
+    connections: Arc<AtomicUsize>,
+    stopping: AtomicBool,
+    failure: Mutex<Option<String>>,
+    requests: AtomicU64,
+    failures: AtomicU64,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+}
+
+impl Shared {
+    fn new(geometry: DeviceGeometry, capabilities: Capabilities) -> Self {
+        Self {
+            size_bytes: AtomicU64::new(geometry.size_bytes),
+            block_bytes: AtomicU64::new(geometry.block_bytes.into()),
+            capabilities: Mutex::new(capabilities),
+            connections: Arc::default(),
+            stopping: AtomicBool::new(false),
+            failure: Mutex::default(),
+            requests: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Only the thread writes these, so plain stores do.
+    fn publish(&self, geometry: DeviceGeometry, traffic: &Traffic) {
+        self.size_bytes.store(geometry.size_bytes, Ordering::Relaxed);
+        self.requests.store(traffic.requests, Ordering::Relaxed);
+        self.failures.store(traffic.failures, Ordering::Relaxed);
+        self.read_bytes.store(traffic.read_bytes, Ordering::Relaxed);
+        self.written_bytes.store(traffic.written_bytes, Ordering::Relaxed);
+    }
+}
+
+trait Door: Send + Sync {
+    fn shared(&self) -> &Shared;
+    fn options(&self) -> &ExportOptions;
+    fn arrive(&self, arrival: Box<Arrival>);
+}
+
+struct Entrance<D> {
+    commands: Mutex<Sender<Command<D>>>,
+    bell: Bell,
+    shared: Arc<Shared>,
+    options: ExportOptions,
+}
+
+impl<D> Entrance<D> {
+    fn send(&self, command: Command<D>) -> Result<(), ExportGone> {
+        let sender = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        sender.send(command).map_err(|_| ExportGone)?;
+        self.bell.ring();
+        Ok(())
+    }
+}
+
+impl<D> Door for Entrance<D> {
+    fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    fn options(&self) -> &ExportOptions {
+        &self.options
+    }
+
+    fn arrive(&self, arrival: Box<Arrival>) {
+        // If the export is gone the client sees its connection close.
+        let _ = self.send(Command::Arrive(arrival));
+    }
+}
+
+/// An export, as clients are let in to it. Cheap to clone.
+#[derive(Clone)]
+pub struct Export {
+    door: Arc<dyn Door>,
+    read_only: bool,
+}
+
+impl fmt::Debug for Export {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Export").field(&self.name()).finish()
+    }
+}
+
+impl Export {
+    /// The same export, for clients that may not write.
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.read_only = true;
+        self
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.door.options().name
+    }
+
+    /// For people; may be empty.
+    #[must_use]
+    pub fn description(&self) -> &str {
+        &self.door.options().description
+    }
+
+    /// How it is now: the size may have grown since it was asked last.
+    #[must_use]
+    pub fn info(&self) -> ExportInfo {
+        let shared = self.door.shared();
+        let capabilities = *shared.capabilities.lock().unwrap_or_else(PoisonError::into_inner);
+        ExportInfo {
+            name: self.name().to_owned(),
+            description: self.description().to_owned(),
+            size_bytes: shared.size_bytes.load(Ordering::Relaxed),
+            block_bytes: shared.block_bytes.load(Ordering::Relaxed) as u32,
+            capabilities,
+            read_only: self.read_only
+                || self.door.options().read_only
+                || capabilities.read_only,
+        }
+    }
+
+    /// How many connections it has.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.door.shared().connections.load(Ordering::Acquire)
+    }
+
+    /// Takes one of its places.
+    pub(super) fn reserve(&self) -> Result<Seat, NotOpen> {
+        let shared = self.door.shared();
+        if shared.stopping.load(Ordering::Acquire) {
+            return Err(NotOpen::Stopping);
+        }
+        let failure = shared.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(failure) = failure.as_ref() {
+            return Err(NotOpen::Failed(failure.clone()));
+        }
+        let max = self.door.options().connections_max;
+        Seat::take(&shared.connections, max).ok_or(NotOpen::Full(max))
+    }
+
+    /// Lets a client in.
+    pub(super) fn arrive(&self, arrival: Arrival) {
+        self.door.arrive(Box::new(arrival));
+    }
+}
+
+/// The owner's end of an export. Dropping it stops the export without waiting
+/// for it.
+pub struct ExportThread<D> {
+    entrance: Arc<Entrance<D>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl<D: BlockDevice + 'static> ExportThread<D> {
+    /// Starts a thread, makes a device in it, and serves that. Returns when
+    /// the device is made. The device calls the [`Wake`] when work of its own
+    /// has ended and it wants to be polled.
+    ///
+    /// # Errors
+    /// [`SpawnError`], with what `make_device` said.
+    pub fn spawn<E: Send + 'static>(
+        options: ExportOptions,
+        make_device: impl FnOnce(Wake) -> Result<D, E> + Send + 'static,
+    ) -> Result<Self, SpawnError<E>> {
+        let bell = Bell::new().map_err(SpawnError::Thread)?;
+        let poller = Poller::new().map_err(SpawnError::Thread)?;
+        poller.add(&bell, BELL, Interest::READABLE).map_err(SpawnError::Thread)?;
+        let (commands, received) = mpsc::channel();
+        let (made, result) = mpsc::channel();
+        let worker = Worker {
+            poller,
+            bell: bell.clone(),
+            commands: received,
+            options: options.clone(),
+        };
+        let thread = thread::Builder::new()
+            .name(format!("nbd-{}", options.name))
+            .spawn(move || {
+                let device = match make_device(worker.bell.wake()) {
+                    Ok(device) => device,
+                    Err(error) => {
+                        let _ = made.send(Err(error));
+                        return;
+                    }
+                };
+                let shared = Arc::new(Shared::new(device.geometry(), device.capabilities()));
+                let _ = made.send(Ok(Arc::clone(&shared)));
+                worker.serve(device, &shared);
+            })
+            .map_err(SpawnError::Thread)?;
+        let shared = match result.recv() {
+            Ok(Ok(shared)) => shared,
+            Ok(Err(error)) => return Err(SpawnError::Device(error)),
+            Err(_) => {
+                let message = "the thread panicked while it opened the device";
+                return Err(SpawnError::Thread(std::io::Error::other(message)));
+            }
+        };
+        Ok(Self {
+            entrance: Arc::new(Entrance {
+                commands: Mutex::new(commands),
+                bell,
+                shared,
+                options,
+            }),
+            thread: Some(thread),
+        })
+    }
+
+    /// The door, to be given to an [`ExportTable`](super::ExportTable).
+    #[must_use]
+    pub fn export(&self) -> Export {
+        Export {
+            door: Arc::clone(&self.entrance) as Arc<dyn Door>,
+            read_only: false,
+        }
+    }
+
+    /// Runs `action` on the device, in its thread, between two turns. Its
+    /// completions, if it starts requests, are not told to anyone.
+    ///
+    /// # Errors
+    /// [`ExportGone`] if the thread has ended.
+    pub fn post(&self, action: impl FnOnce(&mut D) + Send + 'static) -> Result<(), ExportGone> {
+        self.entrance.send(Command::Run(Box::new(action)))
+    }
+
+    /// Runs `action` on the device, in its thread, and waits for what it
+    /// returns.
+    ///
+    /// # Errors
+    /// [`ExportGone`] if the thread has ended.
+    pub fn call<R: Send + 'static>(
+        &self,
+        action: impl FnOnce(&mut D) -> R + Send + 'static,
+    ) -> Result<R, ExportGone> {
+        let (answer, answered) = mpsc::channel();
+        self.post(move |device| {
+            let _ = answer.send(action(device));
+        })?;
+        answered.recv().map_err(|_| ExportGone)
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        let shared = &self.entrance.shared;
+        Traffic {
+            requests: shared.requests.load(Ordering::Relaxed),
+            failures: shared.failures.load(Ordering::Relaxed),
+            read_bytes: shared.read_bytes.load(Ordering::Relaxed),
+            written_bytes: shared.written_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Stops the export gracefully (see the module's head), runs `finish` on
+    /// the device in its thread, and returns what that returned. A device that
+    /// may change threads is given back by `|device, stopped| (device,
+    /// stopped)`.
+    ///
+    /// # Errors
+    /// [`ExportGone`] if the thread has ended.
+    pub fn stop<R: Send + 'static>(
+        mut self,
+        finish: impl FnOnce(D, Stopped) -> R + Send + 'static,
+    ) -> Result<R, ExportGone> {
+        let (answer, answered) = mpsc::channel();
+        self.entrance.shared.stopping.store(true, Ordering::Release);
+        self.entrance.send(Command::Stop(Box::new(move |device, stopped| {
+            let _ = answer.send(finish(device, stopped));
+        })))?;
+        let result = answered.recv().map_err(|_| ExportGone);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        result
+    }
+}
+
+impl<D> Drop for ExportThread<D> {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.entrance.shared.stopping.store(true, Ordering::Release);
+            let _ = self.entrance.send(Command::Stop(Box::new(|_, _| {})));
+        }
+    }
+}
+
+/// A channel with the places it takes.
+struct Line {
+    channel: Channel,
+    _seats: [Seat; 2],
+}
+
+impl Pipe for Line {
+    fn receive(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        self.channel.receive(into)
+    }
+
+    fn holds_received(&self) -> bool {
+        self.channel.holds_received()
+    }
+
+    fn send(&mut self, from: &[std::io::IoSlice<'_>]) -> std::io::Result<Sent> {
+        self.channel.send(from)
+    }
+
+    fn holds_unsent(&self) -> bool {
+        self.channel.holds_unsent()
+    }
+}
+
+/// The thread's own things.
+struct Worker<D> {
+    poller: Poller,
+    bell: Bell,
+    commands: Receiver<Command<D>>,
+    options: ExportOptions,
+}
+
+type Finish<D> = Box<dyn FnOnce(D, Stopped) + Send>;
+
+impl<D: BlockDevice> Worker<D> {
+    fn serve(self, device: D, shared: &Shared) {
+        let mut service = Service::new(device, self.options.limits);
+        let mut ready = Vec::new();
+        loop {
+            let sleep = service.sleep();
+            if let Some(finish) = self.turn(&mut service, shared, sleep, &mut ready) {
+                let flushed = self.finish(&mut service, shared, &mut ready);
+                finish(service.into_device(), Stopped { flushed });
+                return;
+            }
+        }
+    }
+
+    fn turn(
+        &self,
+        service: &mut Service<D, Line>,
+        shared: &Shared,
+        sleep: Option<Duration>,
+        ready: &mut Vec<Ready>,
+    ) -> Option<Finish<D>> {
+        let waited = self.poller.wait(sleep, ready);
+        waited.expect("an epoll of this thread can be waited on");
+        let mut stop = None;
+        for &ready in ready.iter() {
+            if ready.key == BELL {
+                self.bell.clear();
+                stop = self.obey(service);
+            } else {
+                service.ready(ready);
+            }
+        }
+        service.turn();
+        while let Some((key, line, interest)) = service.next_changed() {
+            if let Err(error) = self.poller.modify(&line.channel, key, interest) {
+                tracing::error!(%error, "a connection cannot be watched any more");
+            }
+        }
+        let had_failure = service.failure().is_some();
+        let desk = service.desk();
+        shared.publish(desk.geometry, &desk.traffic);
+        if had_failure {
+            let mut failure = shared.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            *failure = service.failure().map(ToString::to_string);
+        }
+        stop
+    }
+
+    fn obey(&self, service: &mut Service<D, Line>) -> Option<Finish<D>> {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Arrive(arrival) => self.welcome(service, *arrival),
+                Command::Run(action) => {
+                    action(&mut service.desk().device);
+                    service.device_was_used();
+                }
+                Command::Stop(finish) => return Some(finish),
+            }
+        }
+        None
+    }
+
+    fn welcome(&self, service: &mut Service<D, Line>, arrival: Arrival) {
+        let line = Line {
+            channel: arrival.channel,
+            _seats: arrival.seats,
+        };
+        let key = service.next_key();
+        match self.poller.add(&line.channel, key, Interest::READABLE) {
+            Ok(()) => {
+                let mut settings = arrival.settings;
+                settings.read_only |= self.options.read_only;
+                let opened = service.open(line, settings, &arrival.replies, &arrival.received);
+                debug_assert_eq!(opened, key);
+            }
+            Err(error) => tracing::error!(%error, "a connection cannot be watched"),
+        }
+    }
+
+    /// Steps 1 to 5 of an export's end.
+    fn finish(
+        &self,
+        service: &mut Service<D, Line>,
+        shared: &Shared,
+        ready: &mut Vec<Ready>,
+    ) -> Result<(), IoError> {
+        let clock = &self.options.clock;
+        service.refuse_requests();
+        let deadline = clock.monotonic() + self.options.stop_timeout;
+        let flushed = loop {
+            if let Some(flushed) = service.flush() {
+                break flushed;
+            }
+            if clock.monotonic() >= deadline {
+                let message = "the device did not finish in time".into();
+                break Err(IoError::Unavailable(message));
+            }
+            let sleep = service.sleep().map_or(STOP_TICK, |sleep| sleep.min(STOP_TICK));
+            let _ = self.turn(service, shared, Some(sleep), ready);
+        };
+        let deadline = clock.monotonic() + STOP_SEND_TIMEOUT;
+        while !service.all_sent() && clock.monotonic() < deadline {
+            let sleep = service.sleep().map_or(STOP_TICK, |sleep| sleep.min(STOP_TICK));
+            let _ = self.turn(service, shared, Some(sleep), ready);
+        }
+        flushed
+    }
+}

@@ -1,0 +1,82 @@
+//! An NBD server: fixed newstyle, structured replies, TLS, many exports and
+//! many connections at once. `docs/nbd.md` says what it offers and why.
+//!
+//! ```text
+//!                       ┌─ acceptor thread ─┐      ┌─ one thread per export ──────┐
+//!  client ──connects──▶ │ handshake, TLS    │─────▶│ service: connections, device │
+//!         ◀─────────────│ (server.rs)       │ GO   │ (export.rs, service.rs)      │◀──▶ client
+//!                       └───────────────────┘      └──────────────────────────────┘
+//! ```
+//!
+//! * `wire`, `options`, `request`, `reply`: bytes and types, both ways.
+//! * `handshake`, `connection`: what one client says, as state machines over
+//!   bytes. `service`: one device and all its connections, over pipes.
+//! * `channel`, `tls`: a pipe that is a socket.
+//! * `export`, `server`: the threads.
+//!
+//! Invariants: a device is touched only by its export's thread; nothing on the
+//! path of a request locks or allocates; what one connection holds is bounded
+//! by [`Limits`], whatever its client sends or does not read.
+
+mod buffers;
+mod channel;
+mod connection;
+mod desk;
+mod export;
+mod handshake;
+mod options;
+mod pipe;
+mod reply;
+mod request;
+mod server;
+mod service;
+mod slab;
+mod table;
+mod tls;
+mod wire;
+
+pub mod fuzz;
+
+pub use export::{Export, ExportGone, ExportOptions, ExportThread, SpawnError, Stopped};
+pub use handshake::TlsPolicy;
+pub use server::{ListenOptions, Listening, ListeningId, Server, ServerOptions};
+pub use table::{Client, ExportInfo, ExportTable, Exports, Listed};
+pub use tls::{ServerTls, TlsError};
+
+/// What one connection, and all of an export's together, may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests of one connection that are begun and not answered. Linux keeps
+    /// 128 in flight and QEMU 16 a connection; beyond this number requests
+    /// wait in the socket.
+    pub requests_max: usize,
+    /// Replies that the client has not read, and payloads in the device's
+    /// hands, in bytes and for one connection: beyond it nothing is decoded.
+    pub bytes_max: usize,
+    /// Requests and pieces in the device's hands, for all connections of an
+    /// export, those included that have gone.
+    pub operations_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            requests_max: 256,
+            bytes_max: 8 << 20,
+            operations_max: 8192,
+        }
+    }
+}
+
+/// What an export has done since it was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Requests answered, whatever the answer.
+    pub requests: u64,
+    /// Of them, those that failed.
+    pub failures: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+}

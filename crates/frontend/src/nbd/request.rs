@@ -1,0 +1,421 @@
+//! Requests: 28 bytes from a client become a [`Header`], and a header that is
+//! allowed becomes a [`Command`]. Nothing behind this file sees a number that
+//! was not checked.
+//!
+//! ```text
+//!  0        4      6      8                16               24        28
+//!  | magic  | flags| type |     cookie     |     offset     | length  | payload of a WRITE…
+//! ```
+
+use base::codec::Reader;
+use base::{Capabilities, Durability, ZeroMode};
+
+use super::wire::{
+    Errno, Fault, PAYLOAD_BYTES_MAX, REQUEST_MAGIC, command, command_flags as flags,
+};
+
+/// A request's fixed part, as it came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// See [`command_flags`](flags).
+    pub flags: u16,
+    /// See [`command`].
+    pub command: u16,
+    /// The client's name for the request; it comes back in the reply.
+    pub cookie: u64,
+    /// In bytes.
+    pub offset: u64,
+    /// In bytes.
+    pub length: u32,
+}
+
+/// What arrived where a request should begin is none: the two sides no longer
+/// agree where requests begin, and nothing more can be understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a request begins with {found:#010x} instead of {REQUEST_MAGIC:#010x}")]
+pub struct NotARequest {
+    /// Its first four bytes.
+    pub found: u32,
+}
+
+impl Header {
+    /// Length on the wire, in bytes.
+    pub const BYTES: usize = 28;
+
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// [`NotARequest`] if it does not begin with the magic number.
+    pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, NotARequest> {
+        let mut reader = Reader::new(bytes);
+        let mut fields = || -> Result<_, base::codec::OutOfBytes> {
+            Ok((
+                u32::from_be_bytes(reader.array()?),
+                Self {
+                    flags: u16::from_be_bytes(reader.array()?),
+                    command: u16::from_be_bytes(reader.array()?),
+                    cookie: u64::from_be_bytes(reader.array()?),
+                    offset: u64::from_be_bytes(reader.array()?),
+                    length: u32::from_be_bytes(reader.array()?),
+                },
+            ))
+        };
+        let (magic, header) = fields().expect("the array is as long as the fields");
+        if magic == REQUEST_MAGIC {
+            Ok(header)
+        } else {
+            Err(NotARequest { found: magic })
+        }
+    }
+
+    /// The header as a client sends it.
+    #[must_use]
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.flags.to_be_bytes());
+        bytes[6..8].copy_from_slice(&self.command.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.offset.to_be_bytes());
+        bytes[24..28].copy_from_slice(&self.length.to_be_bytes());
+        bytes
+    }
+
+    /// How many bytes of payload follow.
+    #[must_use]
+    pub fn payload(&self) -> u32 {
+        if self.command == command::WRITE { self.length } else { 0 }
+    }
+}
+
+/// What requests are held against.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules {
+    /// The device's size.
+    pub size_bytes: u64,
+    /// What the device can do.
+    pub capabilities: Capabilities,
+    /// This client may not write.
+    pub read_only: bool,
+    /// This client asked for structured replies.
+    pub structured: bool,
+    /// This client chose `base:allocation`.
+    pub allocation: bool,
+    /// The export takes no new requests.
+    pub stopping: bool,
+}
+
+/// A range that lies within the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    /// In bytes.
+    pub offset: u64,
+    /// In bytes.
+    pub length: u32,
+}
+
+impl Range {
+    /// The first byte behind it.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.offset + u64::from(self.length)
+    }
+}
+
+/// A request that is allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Read at most [`PAYLOAD_BYTES_MAX`].
+    Read {
+        /// Where.
+        range: Range,
+        /// The answer may come in several chunks, in any order.
+        fragments: bool,
+    },
+    /// Write at most [`PAYLOAD_BYTES_MAX`]; the payload follows.
+    Write {
+        /// Where.
+        range: Range,
+        /// When to reply.
+        durability: Durability,
+    },
+    /// Make writes durable.
+    Flush,
+    /// Give up a range.
+    Trim {
+        /// Which.
+        range: Range,
+        /// When to reply.
+        durability: Durability,
+    },
+    /// Make a range read as zeroes.
+    WriteZeroes {
+        /// Which.
+        range: Range,
+        /// How.
+        mode: ZeroMode,
+    },
+    /// Prepare to read a range.
+    Cache(Range),
+    /// Say what a range holds.
+    BlockStatus {
+        /// Which; not empty.
+        range: Range,
+        /// The client wants only the first extent.
+        one: bool,
+    },
+    /// The client leaves.
+    Disconnect,
+}
+
+/// Why a request is not allowed. The connection goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No such command.
+    #[error("command {0} is unknown")]
+    UnknownCommand(u16),
+    /// A flag that the command does not have.
+    #[error("command {command} has no flags {flags:#06x}")]
+    UnknownFlags {
+        /// The command.
+        command: u16,
+        /// The flags that are too many.
+        flags: u16,
+    },
+    /// The command was not offered in the handshake, or not asked for there.
+    #[error("command {0} was not negotiated")]
+    NotNegotiated(u16),
+    /// A range that is not within the device.
+    #[error("bytes {offset}+{length} do not lie within an export of {size} bytes")]
+    OutOfRange {
+        /// First byte asked for.
+        offset: u64,
+        /// How many.
+        length: u32,
+        /// The device's size.
+        size: u64,
+        /// The command would have written.
+        write: bool,
+    },
+    /// A payload that is too long.
+    #[error("{length} bytes are more than the {PAYLOAD_BYTES_MAX} of one request")]
+    TooLong {
+        /// How many bytes were asked for.
+        length: u32,
+    },
+    /// Nothing was asked for.
+    #[error("a block status of no bytes")]
+    Empty,
+    /// A write to a read-only export.
+    #[error("the export is read-only")]
+    ReadOnly,
+    /// No new requests are taken.
+    #[error("the export is stopping")]
+    Stopping,
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        let errno = match refusal {
+            Refusal::OutOfRange { write: true, .. } => Errno::NoSpace,
+            Refusal::ReadOnly => Errno::Perm,
+            Refusal::Stopping => Errno::Shutdown,
+            Refusal::UnknownCommand(_)
+            | Refusal::UnknownFlags { .. }
+            | Refusal::NotNegotiated(_)
+            | Refusal::OutOfRange { .. }
+            | Refusal::TooLong { .. }
+            | Refusal::Empty => Errno::Inval,
+        };
+        Self {
+            errno,
+            message: refusal.to_string(),
+        }
+    }
+}
+
+impl Command {
+    /// Checks a header.
+    ///
+    /// # Errors
+    /// The first reason, in the order of [`Refusal`], not to allow it.
+    pub fn check(header: &Header, rules: &Rules) -> Result<Self, Refusal> {
+        let can = &rules.capabilities;
+        // FUA is valid with every command, and means nothing without a change.
+        let (known_flags, negotiated, changes) = match header.command {
+            command::READ => (if rules.structured { flags::DF } else { 0 }, true, false),
+            command::WRITE => (0, true, true),
+            command::DISC => return Ok(Self::Disconnect),
+            command::FLUSH => (0, can.can_flush, false),
+            command::TRIM => (0, can.can_trim, true),
+            command::CACHE => (0, true, false),
+            command::WRITE_ZEROES => {
+                (flags::NO_HOLE | flags::FAST_ZERO, can.can_write_zeroes, true)
+            }
+            command::BLOCK_STATUS => (flags::REQ_ONE, rules.allocation, false),
+            other => return Err(Refusal::UnknownCommand(other)),
+        };
+        let fua = if can.can_flush { flags::FUA } else { 0 };
+        let unknown = header.flags & !(known_flags | fua);
+        if unknown != 0 {
+            return Err(Refusal::UnknownFlags {
+                command: header.command,
+                flags: unknown,
+            });
+        }
+        if rules.stopping {
+            return Err(Refusal::Stopping);
+        }
+        if changes && rules.read_only {
+            return Err(Refusal::ReadOnly);
+        }
+        if !negotiated {
+            return Err(Refusal::NotNegotiated(header.command));
+        }
+        if header.command == command::FLUSH {
+            return Ok(Self::Flush);
+        }
+        let has_payload = matches!(header.command, command::READ | command::WRITE);
+        if has_payload && header.length > PAYLOAD_BYTES_MAX {
+            return Err(Refusal::TooLong {
+                length: header.length,
+            });
+        }
+        let range = header.range(rules.size_bytes)?;
+        let durability = if header.flags & flags::FUA != 0 {
+            Durability::Durable
+        } else {
+            Durability::Volatile
+        };
+        Ok(match header.command {
+            command::READ => Self::Read {
+                range,
+                fragments: rules.structured && header.flags & flags::DF == 0,
+            },
+            command::WRITE => Self::Write { range, durability },
+            command::TRIM => Self::Trim { range, durability },
+            command::CACHE => Self::Cache(range),
+            command::WRITE_ZEROES => Self::WriteZeroes {
+                range,
+                mode: ZeroMode {
+                    durability,
+                    may_punch: header.flags & flags::NO_HOLE == 0,
+                    fast_only: header.flags & flags::FAST_ZERO != 0,
+                },
+            },
+            _ if header.length == 0 => return Err(Refusal::Empty),
+            _ => Self::BlockStatus {
+                range,
+                one: header.flags & flags::REQ_ONE != 0,
+            },
+        })
+    }
+}
+
+impl Header {
+    fn range(&self, size: u64) -> Result<Range, Refusal> {
+        match self.offset.checked_add(u64::from(self.length)) {
+            Some(end) if end <= size => Ok(Range {
+                offset: self.offset,
+                length: self.length,
+            }),
+            _ => Err(Refusal::OutOfRange {
+                offset: self.offset,
+                length: self.length,
+                size,
+                write: matches!(self.command, command::WRITE | command::WRITE_ZEROES),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: Rules = Rules {
+        size_bytes: 1 << 20,
+        capabilities: Capabilities {
+            read_only: false,
+            can_flush: true,
+            can_trim: true,
+            can_write_zeroes: true,
+            can_extents: true,
+            can_multi_conn: true,
+        },
+        read_only: false,
+        structured: true,
+        allocation: true,
+        stopping: false,
+    };
+
+    fn header(command: u16, flags: u16, offset: u64, length: u32) -> Header {
+        Header {
+            flags,
+            command,
+            cookie: 0x0123_4567_89ab_cdef,
+            offset,
+            length,
+        }
+    }
+
+    fn errno(header: &Header, rules: &Rules) -> Errno {
+        let refusal = Command::check(header, rules).expect_err("not allowed");
+        Fault::from(refusal).errno
+    }
+
+    #[test]
+    fn a_header_comes_back_as_it_was_sent_and_every_flipped_bit_shows() {
+        let sent = header(command::WRITE, flags::FUA, 0x1122_3344_5566_7788, 0x99aa_bbcc);
+        let bytes = sent.encode();
+        assert_eq!(Header::decode(&bytes), Ok(sent));
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            match Header::decode(&flipped) {
+                Ok(other) => assert!(bit >= 32 && other != sent),
+                Err(_) => assert!(bit < 32, "only the magic is not free"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_range_must_lie_within_the_export_and_only_writes_get_no_space() {
+        let end = RULES.size_bytes;
+        for (offset, length) in [(end, 1), (end - 1, 2), (u64::MAX, 1), (1, u32::MAX)] {
+            assert_eq!(errno(&header(command::TRIM, 0, offset, length), &RULES), Errno::Inval);
+            let zeroes = header(command::WRITE_ZEROES, 0, offset, length);
+            assert_eq!(errno(&zeroes, &RULES), Errno::NoSpace);
+        }
+        assert_eq!(errno(&header(command::READ, 0, end, 1), &RULES), Errno::Inval);
+        assert_eq!(errno(&header(command::WRITE, 0, end, 1), &RULES), Errno::NoSpace);
+        assert!(Command::check(&header(command::WRITE, 0, end - 1, 1), &RULES).is_ok());
+        assert!(Command::check(&header(command::READ, 0, end, 0), &RULES).is_ok());
+    }
+
+    #[test]
+    fn what_was_not_negotiated_is_refused() {
+        let mut rules = RULES;
+        rules.allocation = false;
+        assert_eq!(errno(&header(command::BLOCK_STATUS, 0, 0, 1), &rules), Errno::Inval);
+        rules.structured = false;
+        assert_eq!(errno(&header(command::READ, flags::DF, 0, 1), &rules), Errno::Inval);
+        rules.capabilities.can_trim = false;
+        assert_eq!(errno(&header(command::TRIM, 0, 0, 1), &rules), Errno::Inval);
+        rules.capabilities.can_flush = false;
+        assert_eq!(errno(&header(command::WRITE, flags::FUA, 0, 1), &rules), Errno::Inval);
+        rules.read_only = true;
+        assert_eq!(errno(&header(command::WRITE, 0, 0, 1), &rules), Errno::Perm);
+    }
+
+    #[test]
+    fn unknown_commands_and_flags_are_refused() {
+        assert_eq!(errno(&header(8, 0, 0, 1), &RULES), Errno::Inval);
+        assert_eq!(errno(&header(command::WRITE, flags::DF, 0, 1), &RULES), Errno::Inval);
+        assert_eq!(errno(&header(command::READ, 1 << 5, 0, 1), &RULES), Errno::Inval);
+        assert_eq!(errno(&header(command::BLOCK_STATUS, 0, 0, 0), &RULES), Errno::Inval);
+        let long = header(command::READ, 0, 0, PAYLOAD_BYTES_MAX + 1);
+        let large = Rules { size_bytes: 1 << 40, ..RULES };
+        assert_eq!(errno(&long, &large), Errno::Inval);
+    }
+}

@@ -1,0 +1,132 @@
+//! A table whose keys are never mistaken: a key names a place and how often
+//! that place was taken, so the key of something that has gone finds nothing.
+
+/// Names an entry. Never `u64::MAX`.
+pub type Key = u64;
+
+/// Things by key. Adding and removing cost the same however many there are.
+#[derive(Debug)]
+pub struct Slab<T> {
+    entries: Vec<Entry<T>>,
+    free: Vec<u32>,
+    count: usize,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    /// Grows each time the place becomes free.
+    generation: u32,
+    value: Option<T>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self {
+            entries: Vec::new(),
+            free: Vec::new(),
+            count: 0,
+        }
+    }
+}
+
+fn key(generation: u32, index: usize) -> Key {
+    // The highest bit stays clear: u64::MAX is nobody's key.
+    u64::from(generation & (u32::MAX >> 1)) << 32 | index as u64
+}
+
+impl<T> Slab<T> {
+    /// The key that the next [`Slab::insert`] will return.
+    pub fn next_key(&self) -> Key {
+        match self.free.last() {
+            Some(&index) => key(self.entries[index as usize].generation, index as usize),
+            None => key(0, self.entries.len()),
+        }
+    }
+
+    /// Adds `value`.
+    pub fn insert(&mut self, value: T) -> Key {
+        let next = self.next_key();
+        match self.free.pop() {
+            Some(index) => self.entries[index as usize].value = Some(value),
+            None => self.entries.push(Entry {
+                generation: 0,
+                value: Some(value),
+            }),
+        }
+        self.count += 1;
+        next
+    }
+
+    fn entry(&self, wanted: Key) -> Option<usize> {
+        let index = wanted as u32 as usize;
+        let entry = self.entries.get(index)?;
+        (key(entry.generation, index) == wanted).then_some(index)
+    }
+
+    /// The value under `wanted`.
+    pub fn get(&self, wanted: Key) -> Option<&T> {
+        self.entry(wanted).and_then(|index| self.entries[index].value.as_ref())
+    }
+
+    /// The value under `wanted`.
+    pub fn get_mut(&mut self, wanted: Key) -> Option<&mut T> {
+        self.entry(wanted).and_then(|index| self.entries[index].value.as_mut())
+    }
+
+    /// Takes the value under `wanted` out.
+    pub fn remove(&mut self, wanted: Key) -> Option<T> {
+        let index = self.entry(wanted)?;
+        let entry = &mut self.entries[index];
+        let value = entry.value.take()?;
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free.push(index as u32);
+        self.count -= 1;
+        Some(value)
+    }
+
+    /// The keys of all values.
+    pub fn keys(&self) -> impl Iterator<Item = Key> + '_ {
+        let taken = |(index, entry): (usize, &Entry<T>)| {
+            entry.value.as_ref().map(|_| key(entry.generation, index))
+        };
+        self.entries.iter().enumerate().filter_map(taken)
+    }
+
+    /// All values.
+    pub fn values(&self) -> impl Iterator<Item = &T> + '_ {
+        self.entries.iter().filter_map(|entry| entry.value.as_ref())
+    }
+
+    /// How many values there are.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_of_something_gone_finds_nothing() {
+        let mut slab = Slab::default();
+        let expected = slab.next_key();
+        let first = slab.insert('a');
+        assert_eq!(first, expected);
+        assert_eq!(slab.remove(first), Some('a'));
+        let expected = slab.next_key();
+        let second = slab.insert('b');
+        assert_eq!(second, expected);
+        assert_ne!(first, second, "the same place, another time");
+        assert_eq!(slab.get(first), None);
+        assert_eq!(slab.remove(first), None);
+        assert_eq!(slab.get(second), Some(&'b'));
+        assert_eq!(slab.keys().collect::<Vec<_>>(), [second]);
+        assert_eq!(slab.len(), 1);
+    }
+}
