@@ -112,6 +112,18 @@ pub trait File: Send + Sync + fmt::Debug {
     /// As the operating system says. Part of the bytes may have been written.
     fn write_at(&self, from: &[u8], offset: u64) -> io::Result<()>;
 
+    /// As [`File::write_at`], for bulk that will hardly be read soon: past the
+    /// page cache where the file system can, which spares the processor a copy
+    /// and the cache what was in it. Pays for whole pages from a
+    /// [`crate::PageBuffer`]; anything else is written as by `write_at`. Not
+    /// durable before a sync.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    fn write_bulk(&self, from: &[u8], offset: u64) -> io::Result<()> {
+        self.write_at(from, offset)
+    }
+
     /// Returns when the file's data and size are on stable storage.
     ///
     /// # Errors

@@ -13,6 +13,7 @@
 //!
 //! The only crate with `unsafe` code and system calls.
 
+mod buffer;
 mod clock;
 mod disk;
 mod net;
@@ -23,6 +24,7 @@ pub mod real;
 pub mod simulated;
 mod wake;
 
+pub use buffer::PageBuffer;
 pub use clock::{Clock, Millis};
 pub use disk::{DirectoryEntry, Disk, File, OpenMode, Space};
 pub use net::{Endpoint, Interest, Ready};

@@ -102,7 +102,7 @@ impl FolderUnit {
         let entries = entries_of(slot_bytes, tags, data);
         let written = segment
             .file
-            .write_at(data, segment.header.slot_offset(first))
+            .write_bulk(data, segment.header.slot_offset(first))
             .and_then(|()| write_entries(&*segment.file, first, &entries));
         if let Err(error) = written {
             segment.set_broken();
@@ -210,7 +210,9 @@ fn write_new(segment: &Segment, entries: &[Entry], data: &[u8]) -> io::Result<()
     for entry in entries {
         entry.encode(&mut head);
     }
-    segment.file.write_at(data, segment.header.slot_offset(0))?;
+    segment
+        .file
+        .write_bulk(data, segment.header.slot_offset(0))?;
     segment.file.write_at(&head, 0)
 }
 

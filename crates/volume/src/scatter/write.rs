@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::{Location, SegmentId, Slot};
 use unit::{Tag, Unit, UnitError};
-use world::{Random, parallel};
+use world::{PageBuffer, Random, parallel};
 
 use super::dealer::{DealError, Dealer, Share};
 use super::store::{Member, Store};
@@ -124,10 +124,10 @@ fn write_share(
     }
     let at_once = (PUT_BYTES_MAX / slot_bytes as usize).max(1);
     let mut first = share.first;
-    let mut data = Vec::new();
+    let mut data = PageBuffer::default();
     let mut tags = Vec::new();
     for items in share.items.chunks(at_once) {
-        data.resize(items.len() * slot_bytes as usize, 0);
+        data.resize(items.len() * slot_bytes as usize);
         tags.clear();
         for (item, slot) in items.iter().zip(data.chunks_exact_mut(slot_bytes as usize)) {
             tags.push(source(*item, slot).map_err(ShareError::Source)?);

@@ -3,12 +3,12 @@
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::{DirectoryEntry, Disk, File, OpenMode, Space};
@@ -18,7 +18,40 @@ use crate::{DirectoryEntry, Disk, File, OpenMode, Space};
 pub struct RealDisk;
 
 #[derive(Debug)]
-struct RealFile(fs::File);
+struct RealFile {
+    file: fs::File,
+    /// The same file past the page cache, opened when it is first needed;
+    /// `None` inside if the file system cannot.
+    direct: OnceLock<Option<fs::File>>,
+}
+
+impl RealFile {
+    fn direct(&self) -> Option<&fs::File> {
+        let open = || {
+            let again = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            let flags = OFlags::DIRECT.bits().cast_signed();
+            fs::OpenOptions::new()
+                .write(true)
+                .custom_flags(flags)
+                .open(again)
+                .ok()
+        };
+        self.direct.get_or_init(open).as_ref()
+    }
+}
+
+/// Where memory and file must be aligned for writes past the page cache: what
+/// every device and file system accepts.
+const DIRECT_ALIGNMENT: usize = 4096;
+/// Writes below this are not worth a round trip to the device each.
+const DIRECT_BYTES_MIN: usize = 64 << 10;
+
+fn can_be_direct(from: &[u8], offset: u64) -> bool {
+    from.len() >= DIRECT_BYTES_MIN
+        && from.len().is_multiple_of(DIRECT_ALIGNMENT)
+        && from.as_ptr().addr().is_multiple_of(DIRECT_ALIGNMENT)
+        && offset.is_multiple_of(DIRECT_ALIGNMENT as u64)
+}
 
 impl Disk for RealDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
@@ -33,7 +66,10 @@ impl Disk for RealDisk {
                 options.write(true).create_new(true).mode(0o600);
             }
         }
-        Ok(Arc::new(RealFile(options.open(path)?)))
+        Ok(Arc::new(RealFile {
+            file: options.open(path)?,
+            direct: OnceLock::new(),
+        }))
     }
 
     fn list(&self, folder: &Path) -> io::Result<Vec<DirectoryEntry>> {
@@ -83,13 +119,18 @@ impl Disk for RealDisk {
 
 impl File for RealFile {
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
-        self.0.read_exact_at(into, offset)
+        self.file.read_exact_at(into, offset)
     }
 
     fn read_now(&self, into: &mut [u8], offset: u64) -> io::Result<bool> {
         let length = into.len();
         let mut vector = [io::IoSliceMut::new(into)];
-        match rustix::io::preadv2(self.0.as_fd(), &mut vector, offset, ReadWriteFlags::NOWAIT) {
+        match rustix::io::preadv2(
+            self.file.as_fd(),
+            &mut vector,
+            offset,
+            ReadWriteFlags::NOWAIT,
+        ) {
             Ok(count) if count == length => Ok(true),
             // Only the front is in the page cache; or the end of the file,
             // which the read that waits will report.
@@ -99,40 +140,53 @@ impl File for RealFile {
     }
 
     fn write_at(&self, from: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(from, offset)
+        self.file.write_all_at(from, offset)
+    }
+
+    fn write_bulk(&self, from: &[u8], offset: u64) -> io::Result<()> {
+        if can_be_direct(from, offset)
+            && let Some(direct) = self.direct()
+        {
+            match direct.write_all_at(from, offset) {
+                // Some file systems refuse only when it comes to writing.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+                other => return other,
+            }
+        }
+        self.write_at(from, offset)
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
     }
 
     fn length(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn set_length(&self, length: u64) -> io::Result<()> {
-        self.0.set_len(length)
+        self.file.set_len(length)
     }
 
     fn allocate(&self, length: u64) -> io::Result<()> {
-        match rustix::fs::fallocate(self.0.as_fd(), FallocateFlags::empty(), 0, length) {
-            Err(Errno::OPNOTSUPP) => self.0.set_len(length),
+        match rustix::fs::fallocate(self.file.as_fd(), FallocateFlags::empty(), 0, length) {
+            Err(Errno::OPNOTSUPP) => self.file.set_len(length),
             Err(error) => Err(error.into()),
-            Ok(()) => self.0.set_len(length),
+            Ok(()) => self.file.set_len(length),
         }
     }
 
     fn punch(&self, offset: u64, length: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(self.0.as_fd(), flags, offset, length) {
-            Err(Errno::OPNOTSUPP) => overwrite_with_zeroes(&self.0, offset, length),
+        match rustix::fs::fallocate(self.file.as_fd(), flags, offset, length) {
+            Err(Errno::OPNOTSUPP) => overwrite_with_zeroes(&self.file, offset, length),
             Err(error) => Err(error.into()),
             Ok(()) => Ok(()),
         }
     }
 
     fn allocated(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.blocks() * 512)
+        Ok(self.file.metadata()?.blocks() * 512)
     }
 }
 
