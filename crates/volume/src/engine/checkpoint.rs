@@ -1,8 +1,10 @@
 //! Checkpoint: merging the tail into new map pages, beside the destages.
 //!
-//! 1. begin: `young` becomes `old`, its tail pages become `tail_old`; 2. a job
-//! merges `old` over the tree into new pages; 3. done: the next destage commits
-//! a version with the new root and without `tail_old`; 4. adopted: `old` goes.
+//! 1. begin: `young` becomes `old`, its tail pages become `tail_old`
+//! 2. a job merges `old` over the tree into new pages
+//! 3. done: the next destage commits a version with the new root and without
+//!    `tail_old`
+//! 4. adopted: `old` goes
 //!
 //! Until 4 every version still has the old root and the whole tail, so a crash
 //! at any point loses only the work.
@@ -33,10 +35,13 @@ pub struct CheckpointState {
     failed: bool,
 }
 
+/// Pages and where they lie.
+type MadePages = Vec<(Entry, Arc<Page>)>;
+
 /// How a checkpoint ended.
 pub struct CheckpointEnd {
     dealer: Dealer,
-    result: Result<(Root, Vec<(Entry, Arc<Page>)>), CheckpointError>,
+    result: Result<(Root, MadePages), CheckpointError>,
 }
 
 /// Why a checkpoint failed. The tail stays; it is tried again.
@@ -167,7 +172,7 @@ struct Sink {
     env: Arc<Env>,
     dealer: Dealer,
     pages: StoredPages,
-    made: Vec<(Entry, Arc<Page>)>,
+    made: MadePages,
 }
 
 impl FetchPages for Sink {

@@ -1,9 +1,13 @@
 //! A checkpoint: laying an overlay into the tree, by making new pages.
 //!
-//! 1. go down to each page that the overlay touches; 2. fetch the old page, or
-//! begin an empty one; 3. lay the changes over it; 4. put all changed children
-//! of a page together; 5. enter where they lie into the page above. Untouched
-//! subtrees are shared with the old tree. A page without entries is not kept.
+//! 1. go down to each page that the overlay touches
+//! 2. fetch the old page, or begin an empty one
+//! 3. lay the changes over it
+//! 4. put all changed children of a page together
+//! 5. enter where they lie into the page above
+//!
+//! Untouched subtrees are shared with the old tree. A page without entries is
+//! not kept.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -124,10 +128,7 @@ fn content<S: PageSink>(
     changes: &Changes<'_>,
 ) -> Result<Arc<Page>, MergeError<S>> {
     let mut page = match old {
-        Some(entry) => match sink.fetch(&[(position, entry)])?.pop() {
-            Some(page) => page,
-            None => Arc::default(),
-        },
+        Some(entry) => sink.fetch(&[(position, entry)])?.pop().unwrap_or_default(),
         None => Arc::default(),
     };
     if position.level == Level::Leaf {
