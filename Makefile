@@ -1,0 +1,54 @@
+# Scree. `make demo` and `make test` do all their own set-up.
+
+SHELL := /bin/bash
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+MINUTES ?= 5
+ROUNDS ?= 200
+
+.PHONY: help demo test bench fuzz soak build fmt clippy scripts clean-demo
+
+help: ## show this
+	@echo "make TARGET, where TARGET is one of"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 14
+	@echo "demo and test install what they need from the distribution's packages."
+
+demo: ## boot a guest from a Scree disk, break things, show that nothing is lost (3 min)
+	@tools/packages build guest
+	@$(MAKE) --no-print-directory build
+	@tools/guest
+	@tools/demo
+
+test: ## format, lints, all tests, and short runs of demo, bench, fuzz and soak
+	@tools/test
+
+bench: ## measure Scree beside qcow2, raw and nbdkit; writes docs/benchmarks.md
+	@tools/packages build bench
+	@$(MAKE) --no-print-directory build
+	@tools/bench --write docs/benchmarks.md
+
+fuzz: ## fuzz every parser for MINUTES=5 each
+	@tools/packages build
+	@tools/fuzz --minutes $(MINUTES)
+
+soak: ## ROUNDS=200 of random writes, each ended by kill -9, and a check of every block
+	@tools/packages build test
+	@$(MAKE) --no-print-directory build
+	@tools/soak --rounds $(ROUNDS)
+
+build: ## the release binary, target/release/scree
+	@cargo build --release -p scree
+
+fmt: ## format the code
+	@cargo fmt --all
+
+clippy: ## lints, as in test
+	@cargo clippy --workspace --all-targets -- -D warnings
+
+scripts: ## check the shell scripts and compile the Python ones
+	@shellcheck tools/packages tools/guest tools/test tools/fuzz .ci/run
+	@for script in demo bench soak lib.py; do \
+	  python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' tools/$$script || exit 1; \
+	done
+
+clean-demo: ## stop the demo's Scree and delete its folder
+	@tools/demo --clean
