@@ -78,6 +78,8 @@ CREATE TABLE volumes (
     epoch       INTEGER NOT NULL,
     -- The largest version number ever used.
     number_last INTEGER NOT NULL,
+    -- From where on the journal is newer than the last commit.
+    journal_next INTEGER NOT NULL DEFAULT 0,
     head_volume TEXT,
     head_number INTEGER,
     -- The snapshot it was cloned from, which may be gone.

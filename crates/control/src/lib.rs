@@ -1,2 +1,31 @@
 //! Floor 5: volumes, units and who serves them; the HTTP edge.
+//!
+//! * [`database`]: names, order, leases and wrapped keys, in SQLite
+//! * [`control`]: one `scree up`: it owns D and all that is open in it
+//! * [`volumes`], [`snapshots`], [`units`], [`attach`]: what owners ask of it
+//! * [`housekeeping`]: what goes on by itself
+//! * [`serving`]: the NBD server
+//! * [`keys`], [`folder`], [`parse`]: what operators hand in, checked once
+//! * [`api`]: HTTP over all of that, thin
+//!
+//! It must not know: the terminal, how blocks are scattered, what an NBD
+//! message looks like. It holds the key that wraps all others, and never
+//! stores it.
+
+pub mod api;
+pub mod attach;
+pub mod control;
 pub mod database;
+pub mod error;
+pub mod folder;
+pub mod housekeeping;
+pub mod keys;
+pub mod parse;
+pub mod report;
+pub mod serving;
+pub mod snapshots;
+pub mod units;
+pub mod volumes;
+
+pub use control::{Control, Settings, StartError};
+pub use error::ControlError;

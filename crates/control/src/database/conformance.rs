@@ -189,6 +189,10 @@ fn a_lease_brings_the_last_commit(fixture: &dyn Fixture) {
     assert_eq!(second.head, Some(last.version.clone()));
     assert_eq!(second.number_last, 5);
     assert_eq!(
+        (first.journal_next, second.journal_next),
+        (0, last.version.journal_next)
+    );
+    assert_eq!(
         catalog.version(last.version.key).expect("kept"),
         last.version
     );

@@ -63,6 +63,7 @@ impl Database {
                 what: format!("volume {volume}"),
             })?;
         let number_last = rows::number(&row, "number_last")?;
+        let journal_next = rows::number(&row, "journal_next")?;
         let VolumeRow {
             epoch,
             head,
@@ -102,6 +103,7 @@ impl Database {
             replicas,
             keys,
             head,
+            journal_next,
             number_last,
             leftovers,
         })
@@ -131,10 +133,12 @@ impl Database {
         super::versions::insert(&mut change, version).await?;
         let number = version.key.number.cast_signed();
         sqlx::query(
-            "UPDATE volumes SET head_volume = $1, head_number = $2, number_last = $2 WHERE id = $1",
+            "UPDATE volumes SET head_volume = $1, head_number = $2, number_last = $2, \
+             journal_next = $3 WHERE id = $1",
         )
         .bind(volume.to_string())
         .bind(number)
+        .bind(version.journal_next.cast_signed())
         .execute(&mut *change)
         .await?;
         for pin in &commit.pins {

@@ -19,8 +19,6 @@ const NEEDED: &str = "SELECT \
 pub struct VersionRow {
     /// Its name.
     pub key: VersionKey,
-    /// The nearest kept version below.
-    pub parent: Option<VersionKey>,
     /// When it was committed.
     pub created: Millis,
     /// It is the head of some volume.
@@ -157,6 +155,44 @@ pub(super) async fn forget_lineages(
     }
 }
 
+/// The versions for which `condition` holds, whose $1 is `volume`.
+async fn version_rows(
+    connection: &mut SqliteConnection,
+    condition: &str,
+    volume: VolumeId,
+) -> Result<Vec<VersionRow>, DatabaseError> {
+    let statement = format!(
+        "SELECT volume, number, created_ms, \
+         EXISTS (SELECT 1 FROM volumes h WHERE h.head_volume = versions.volume \
+                 AND h.head_number = versions.number) AS is_head, \
+         (SELECT GROUP_CONCAT(s.name) FROM snapshots s WHERE s.version_volume = versions.volume \
+             AND s.version_number = versions.number) AS snapshots \
+         FROM versions WHERE {condition} ORDER BY number, volume"
+    );
+    sqlx::query(&statement)
+        .bind(volume.to_string())
+        .fetch_all(connection)
+        .await?
+        .iter()
+        .map(|row| {
+            // Names have no commas.
+            let snapshots: Option<&str> = row.try_get("snapshots")?;
+            let key = VersionKey {
+                volume: rows::spelt(row, "volume")?,
+                number: rows::number(row, "number")?,
+            };
+            Ok(VersionRow {
+                key,
+                created: Millis(row.try_get("created_ms")?),
+                is_head: row.try_get("is_head")?,
+                snapshots: snapshots
+                    .map(|names| names.split(',').map(str::to_owned).collect())
+                    .unwrap_or_default(),
+            })
+        })
+        .collect()
+}
+
 impl Database {
     /// See [`volume::catalog::Catalog::version`].
     pub(super) async fn version(&self, key: VersionKey) -> Result<StoredVersion, DatabaseError> {
@@ -276,48 +312,30 @@ impl Database {
         Ok(count.cast_unsigned())
     }
 
-    /// The kept versions of a volume, oldest first.
+    /// The kept versions that a volume committed, oldest first.
     ///
     /// # Errors
     /// [`DatabaseError`].
     pub async fn versions_of(&self, volume: VolumeId) -> Result<Vec<VersionRow>, DatabaseError> {
         let mut moment = self.reader.begin().await?;
-        let mut versions: Vec<VersionRow> = sqlx::query(
-            "SELECT volume, number, parent_volume, parent_number, created_ms, \
-             EXISTS (SELECT 1 FROM volumes h WHERE h.head_volume = versions.volume \
-                     AND h.head_number = versions.number) AS is_head \
-             FROM versions WHERE volume = $1 ORDER BY number",
-        )
-        .bind(volume.to_string())
-        .fetch_all(&mut *moment)
-        .await?
-        .iter()
-        .map(|row| {
-            Ok(VersionRow {
-                key: VersionKey {
-                    volume,
-                    number: rows::number(row, "number")?,
-                },
-                parent: rows::version_key(row, "parent_volume", "parent_number")?,
-                created: Millis(row.try_get("created_ms")?),
-                is_head: row.try_get("is_head")?,
-                snapshots: Vec::new(),
-            })
-        })
-        .collect::<Result<_, DatabaseError>>()?;
-        let pins = sqlx::query(
-            "SELECT version_number, name FROM snapshots WHERE version_volume = $1 ORDER BY name",
-        )
-        .bind(volume.to_string())
-        .fetch_all(&mut *moment)
-        .await?;
-        for pin in &pins {
-            let number = rows::number(pin, "version_number")?;
-            if let Ok(at) = versions.binary_search_by_key(&number, |version| version.key.number) {
-                versions[at].snapshots.push(pin.try_get("name")?);
-            }
-        }
-        Ok(versions)
+        version_rows(&mut moment, "volume = $1", volume).await
+    }
+
+    /// The kept versions that were ever a volume's state, oldest first: those
+    /// it committed, and those it descends from. Their numbers differ.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn line_of(&self, volume: VolumeId) -> Result<Vec<VersionRow>, DatabaseError> {
+        let mut moment = self.reader.begin().await?;
+        let line = "(volume, number) IN (\
+             WITH RECURSIVE line (volume, number) AS (\
+                 SELECT volume, number FROM versions WHERE volume = $1 \
+                 UNION SELECT head_volume, head_number FROM volumes WHERE id = $1 \
+                 UNION SELECT v.parent_volume, v.parent_number FROM versions v \
+                     JOIN line l ON v.volume = l.volume AND v.number = l.number \
+             ) SELECT volume, number FROM line WHERE volume IS NOT NULL)";
+        version_rows(&mut moment, line, volume).await
     }
 
     /// All volumes that have versions, those that are gone among them.

@@ -1,0 +1,119 @@
+//! The HTTP edge: REST under `/v1`, on D's socket for now.
+//!
+//! A handler turns a request into one call of [`Control`] and its answer into
+//! JSON; it decides nothing. Failures are problem documents (RFC 9457) with a
+//! stable `code`.
+//!
+//! ```text
+//! GET    /v1/status
+//! GET    /v1/volumes                      POST   /v1/volumes
+//! GET    /v1/volumes/{volume}             DELETE /v1/volumes/{volume}?wait=SECONDS
+//! POST   /v1/volumes/{volume}/grow        POST   /v1/volumes/{volume}/restore
+//! GET    /v1/volumes/{volume}/versions
+//! PUT    /v1/volumes/{volume}/export      DELETE /v1/volumes/{volume}/export
+//! GET    /v1/snapshots                    POST   /v1/snapshots?wait=SECONDS
+//! GET    /v1/snapshots/{snapshot}?wait=SECONDS
+//! DELETE /v1/snapshots/{snapshot}
+//! GET    /v1/units                        POST   /v1/units
+//! ```
+//!
+//! `{volume}` and `{snapshot}` are names or ids. What takes long answers at
+//! once with a state (`pending`, `deleting`), and `wait` says how long to hold
+//! the answer back until that state has ended.
+
+mod problem;
+mod snapshots;
+pub mod types;
+mod units;
+mod volumes;
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::{get, post, put};
+use serde::Deserialize;
+use tokio::net::UnixListener;
+
+use crate::control::Control;
+
+pub use problem::{ApiError, Body};
+
+/// Nobody is kept waiting for longer.
+const WAIT_MAX: Duration = Duration::from_secs(300);
+
+/// `?wait=SECONDS`.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+struct Wait {
+    wait: u64,
+}
+
+impl Wait {
+    fn duration(self) -> Duration {
+        Duration::from_secs(self.wait).min(WAIT_MAX)
+    }
+}
+
+/// All routes.
+pub fn router(control: Control) -> Router {
+    Router::new()
+        .route("/v1/status", get(units::status))
+        .route("/v1/volumes", get(volumes::list).post(volumes::create))
+        .route(
+            "/v1/volumes/{volume}",
+            get(volumes::show).delete(volumes::delete),
+        )
+        .route("/v1/volumes/{volume}/grow", post(volumes::grow))
+        .route("/v1/volumes/{volume}/restore", post(volumes::restore))
+        .route("/v1/volumes/{volume}/versions", get(volumes::versions))
+        .route(
+            "/v1/volumes/{volume}/export",
+            put(volumes::export).delete(volumes::unexport),
+        )
+        .route(
+            "/v1/snapshots",
+            get(snapshots::list).post(snapshots::create),
+        )
+        .route(
+            "/v1/snapshots/{snapshot}",
+            get(snapshots::show).delete(snapshots::delete),
+        )
+        .route("/v1/units", get(units::list).post(units::add))
+        .fallback(problem::no_such_route)
+        .method_not_allowed_fallback(problem::no_such_method)
+        .with_state(control)
+}
+
+/// Listens at `socket`, for this user only. D is locked, so a socket that is
+/// there was left behind.
+///
+/// # Errors
+/// As the operating system says.
+pub fn listen(socket: &Path) -> io::Result<UnixListener> {
+    use std::os::unix::fs::PermissionsExt as _;
+    match std::fs::remove_file(socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    // D itself is closed to others, so nobody gets in before the mode is set.
+    let listener = UnixListener::bind(socket)?;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Serves the API until `stop` resolves and the requests under way are
+/// answered.
+///
+/// # Errors
+/// As the operating system says.
+pub async fn serve(
+    control: Control,
+    listener: UnixListener,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    axum::serve(listener, router(control))
+        .with_graceful_shutdown(stop)
+        .await
+}

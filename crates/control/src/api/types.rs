@@ -1,0 +1,233 @@
+//! What the API says, as JSON. The command line reads these same types.
+//!
+//! Fields are only ever added. Sizes are in bytes, times in RFC 3339.
+
+use serde::{Deserialize, Serialize};
+
+/// A volume.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Volume {
+    /// `vol-…`.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// `available`, `in-use`, `deleting` or `error`.
+    pub state: String,
+    /// Block size in bytes.
+    pub block_size: u64,
+    /// `aes-256-gcm` or `none`.
+    pub seal: String,
+    /// Copies of each segment.
+    pub replicas: u8,
+    /// When it was made.
+    pub created: String,
+    /// The id of the snapshot it was cloned from, which may be gone.
+    pub from: Option<String>,
+    /// How it is served, if it is.
+    pub export: Option<Export>,
+    /// What is wrong, in state `error`.
+    pub reason: Option<String>,
+    /// How its engine is doing, while it is attached. Not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<Engine>,
+}
+
+/// An attached volume's engine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Engine {
+    /// The newest version's number.
+    pub version: Option<u64>,
+    /// Size of the journal in bytes.
+    pub journal_bytes: u64,
+    /// How much of it waits to be destaged, in bytes.
+    pub journal_used_bytes: u64,
+    /// Blocks written since it was attached.
+    pub blocks_written: u64,
+    /// Blocks destaged since it was attached.
+    pub blocks_destaged: u64,
+    /// Client connections.
+    pub connections: u64,
+    /// Why destaging does not get on, if it does not.
+    pub destage_error: Option<String>,
+}
+
+/// How a volume is served.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Export {
+    /// What to give to a client: `nbd+unix:///…`.
+    pub uri: String,
+    /// Over TCP, if the server listens there: `nbd://…` or `nbds://…`.
+    pub tcp_uri: Option<String>,
+    /// Writes are refused.
+    pub read_only: bool,
+}
+
+/// A volume to be made.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateVolume {
+    /// Its name.
+    pub name: String,
+    /// Size in bytes. A clone has its snapshot's size if it is left out.
+    pub size: Option<u64>,
+    /// Start from this snapshot (name or id).
+    pub from: Option<String>,
+    /// Block size in bytes; 4096 unless cloned.
+    pub block_size: Option<u64>,
+    /// `aes-256-gcm` (default) or `none`.
+    pub seal: Option<String>,
+    /// Copies of each segment: 2 if there are two units, else 1.
+    pub replicas: Option<u8>,
+}
+
+/// A new size.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GrowVolume {
+    /// Size in bytes, larger than now.
+    pub size: u64,
+}
+
+/// Where to go back to: exactly one of the two.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RestoreVolume {
+    /// The newest version not younger than this moment (RFC 3339).
+    pub time: Option<String>,
+    /// This version.
+    pub version: Option<u64>,
+}
+
+/// How to serve a volume.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportVolume {
+    /// Refuse writes.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// A kept version of a volume.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Version {
+    /// Its number.
+    pub version: u64,
+    /// When it was committed.
+    pub created: String,
+    /// It is the volume's state (but for what is in the journal).
+    pub head: bool,
+    /// The snapshots that hold it.
+    pub snapshots: Vec<String>,
+}
+
+/// A snapshot.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// `snap-…`.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// The name its volume had.
+    pub volume: String,
+    /// The id of its volume, which may be gone.
+    pub volume_id: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// `pending`, `completed` or `error`.
+    pub state: String,
+    /// What is wrong, in state `error`.
+    pub reason: Option<String>,
+    /// When it was taken.
+    pub created: String,
+}
+
+/// A snapshot to be taken.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateSnapshot {
+    /// Of this volume (name or id).
+    pub volume: String,
+    /// Its name; its id if left out.
+    pub name: Option<String>,
+}
+
+/// A storage unit.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Unit {
+    /// `unit-…`.
+    pub id: String,
+    /// Where it is.
+    pub url: String,
+    /// `healthy`, or what is wrong with it.
+    pub state: String,
+    /// How many segments it holds, if that can be asked.
+    pub segments: Option<u64>,
+    /// The room they take, in bytes.
+    pub bytes: Option<u64>,
+    /// Free room in bytes, where that is known.
+    pub free_bytes: Option<u64>,
+    /// What was found, if it is not healthy.
+    pub reason: Option<String>,
+}
+
+/// A unit to be added.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddUnit {
+    /// `file:///path`, or an absolute path.
+    pub url: String,
+}
+
+/// How the whole is doing.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Status {
+    /// `ok`, or `degraded` if a unit or a volume is not well.
+    pub state: String,
+    /// Scree's version.
+    pub version: String,
+    /// The cluster's id.
+    pub cluster: String,
+    /// The folder it is served from.
+    pub folder: String,
+    /// Process id.
+    pub pid: u32,
+    /// How many volumes there are.
+    pub volumes: u64,
+    /// How many of them are served.
+    pub exported: u64,
+    /// How many snapshots.
+    pub snapshots: u64,
+    /// How many units.
+    pub units: u64,
+    /// How many of them are healthy.
+    pub units_healthy: u64,
+    /// The room that segments take on all units, in bytes.
+    pub bytes: u64,
+    /// Journal bytes that wait to be destaged.
+    pub journal_used_bytes: u64,
+    /// Removed versions whose slots wait to be freed.
+    pub pending_frees: u64,
+    /// What needs somebody's attention, one sentence each.
+    pub problems: Vec<String>,
+}
+
+/// Why a request failed (RFC 9457).
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Problem {
+    /// A URI for the kind of problem.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The kind in words.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// What happened this time, and what to do.
+    pub detail: String,
+    /// The kind, for programs.
+    pub code: String,
+    /// Which field of the request is meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+}

@@ -1,0 +1,56 @@
+//! `/v1/units` and `/v1/status`.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+
+use super::types::{AddUnit, Status, Unit};
+use super::{ApiError, Body};
+use crate::control::Control;
+use crate::units::UnitView;
+
+pub(super) async fn list(State(control): State<Control>) -> Result<Json<Vec<Unit>>, ApiError> {
+    let units = control.units().await?;
+    Ok(Json(units.into_iter().map(shown).collect()))
+}
+
+pub(super) async fn add(
+    State(control): State<Control>,
+    Body(new): Body<AddUnit>,
+) -> Result<(StatusCode, Json<Unit>), ApiError> {
+    let unit = control.add_unit(&new.url).await?;
+    Ok((StatusCode::CREATED, Json(shown(unit))))
+}
+
+pub(super) async fn status(State(control): State<Control>) -> Result<Json<Status>, ApiError> {
+    let report = control.report().await?;
+    let healthy = report.problems.is_empty();
+    Ok(Json(Status {
+        state: if healthy { "ok" } else { "degraded" }.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        cluster: report.cluster.to_string(),
+        folder: control.folder().path().display().to_string(),
+        pid: std::process::id(),
+        volumes: report.volumes,
+        exported: report.exported,
+        snapshots: report.snapshots,
+        units: report.units,
+        units_healthy: report.units_healthy,
+        bytes: report.bytes,
+        journal_used_bytes: report.journal_used_bytes,
+        pending_frees: report.pending_frees,
+        problems: report.problems,
+    }))
+}
+
+fn shown(unit: UnitView) -> Unit {
+    Unit {
+        id: unit.id.to_string(),
+        url: unit.url,
+        state: unit.state.name().to_owned(),
+        segments: unit.stat.map(|stat| stat.segments),
+        bytes: unit.stat.map(|stat| stat.bytes),
+        free_bytes: unit.stat.and_then(|stat| stat.free_bytes),
+        reason: unit.reason,
+    }
+}

@@ -1,0 +1,181 @@
+//! `/v1/volumes`.
+
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+
+use super::types::{
+    CreateVolume, Engine, Export, ExportVolume, GrowVolume, RestoreVolume, Version, Volume,
+};
+use super::{ApiError, Body, Wait};
+use crate::control::Control;
+use crate::database::Access;
+use crate::error::ControlError;
+use crate::volumes::{RestoreTo, VolumeRequest, VolumeView, spell_time};
+
+type Answer<T> = Result<Json<T>, ApiError>;
+
+pub(super) async fn list(State(control): State<Control>) -> Answer<Vec<Volume>> {
+    let volumes = control.volumes().await?;
+    Ok(Json(
+        volumes
+            .into_iter()
+            .map(|view| shown(&control, view))
+            .collect(),
+    ))
+}
+
+pub(super) async fn show(
+    State(control): State<Control>,
+    Path(volume): Path<String>,
+) -> Answer<Volume> {
+    let view = control.volume(&volume).await?;
+    Ok(Json(shown(&control, view)))
+}
+
+pub(super) async fn create(
+    State(control): State<Control>,
+    Body(new): Body<CreateVolume>,
+) -> Result<(StatusCode, Json<Volume>), ApiError> {
+    let seal = new
+        .seal
+        .map(|seal| {
+            seal.parse().map_err(|reason| ControlError::Invalid {
+                field: "seal",
+                reason,
+            })
+        })
+        .transpose()?;
+    let view = control
+        .create_volume(VolumeRequest {
+            name: new.name,
+            size_bytes: new.size,
+            from: new.from,
+            block_bytes: new.block_size,
+            seal,
+            replicas: new.replicas,
+        })
+        .await?;
+    Ok((StatusCode::CREATED, Json(shown(&control, view))))
+}
+
+pub(super) async fn delete(
+    State(control): State<Control>,
+    Path(volume): Path<String>,
+    Query(wait): Query<Wait>,
+) -> Result<(StatusCode, Json<Volume>), ApiError> {
+    let view = control.delete_volume(&volume).await?;
+    if !wait.duration().is_zero() {
+        control.volume_gone(view.row.id, wait.duration()).await?;
+    }
+    Ok((StatusCode::ACCEPTED, Json(shown(&control, view))))
+}
+
+pub(super) async fn grow(
+    State(control): State<Control>,
+    Path(volume): Path<String>,
+    Body(grow): Body<GrowVolume>,
+) -> Answer<Volume> {
+    let view = control.grow_volume(&volume, grow.size).await?;
+    Ok(Json(shown(&control, view)))
+}
+
+pub(super) async fn restore(
+    State(control): State<Control>,
+    Path(volume): Path<String>,
+    Body(restore): Body<RestoreVolume>,
+) -> Answer<Volume> {
+    let invalid = |reason: String| ControlError::Invalid {
+        field: "time",
+        reason,
+    };
+    let to = match (restore.time, restore.version) {
+        (Some(time), None) => {
+            let time: jiff::Timestamp = time
+                .parse()
+                .map_err(|error| invalid(format!("{time:?} is not an RFC 3339 time: {error}")))?;
+            RestoreTo::Time(world::Millis(time.as_millisecond()))
+        }
+        (None, Some(version)) => RestoreTo::Version(version),
+        _ => return Err(invalid("say either `time` or `version`".to_owned()).into()),
+    };
+    let view = control.restore_volume(&volume, to).await?;
+    Ok(Json(shown(&control, view)))
+}
+
+pub(super) async fn versions(
+    State(control): State<Control>,
+    Path(volume): Path<String>,
+) -> Answer<Vec<Version>> {
+    let (row, versions) = control.versions(&volume).await?;
+    let shown = versions.into_iter().map(|version| Version {
+        version: version.key.number,
+        created: spell_time(version.created),
+        head: row.head == Some(version.key),
+        snapshots: version.snapshots,
+    });
+    Ok(Json(shown.collect()))
+}
+
+pub(super) async fn export(
+    State(control): State<Control>,
+    Path(volume): Path<String>,
+    Body(how): Body<ExportVolume>,
+) -> Answer<Export> {
+    let access = if how.read_only {
+        Access::ReadOnly
+    } else {
+        Access::ReadWrite
+    };
+    let view = control.export_volume(&volume, access).await?;
+    Ok(Json(export_of(&control, &view.row.name, access)))
+}
+
+pub(super) async fn unexport(
+    State(control): State<Control>,
+    Path(volume): Path<String>,
+) -> Answer<Volume> {
+    let view = control.unexport_volume(&volume).await?;
+    Ok(Json(shown(&control, view)))
+}
+
+fn export_of(control: &Control, name: &str, access: Access) -> Export {
+    let (uri, tcp_uri) = control.uris(name);
+    Export {
+        uri,
+        tcp_uri,
+        read_only: access == Access::ReadOnly,
+    }
+}
+
+fn shown(control: &Control, view: VolumeView) -> Volume {
+    let state = view.state();
+    let VolumeView {
+        row,
+        served,
+        engine,
+    } = view;
+    let connections = served.map_or(0, |(_, connections)| connections);
+    Volume {
+        state: state.to_owned(),
+        id: row.id.to_string(),
+        size: row.size_bytes,
+        block_size: row.block_size.bytes() as u64,
+        seal: row.seal.to_string(),
+        replicas: row.replicas,
+        created: spell_time(row.created),
+        from: row.origin.map(|origin| origin.to_string()),
+        export: served.map(|(access, _)| export_of(control, &row.name, access)),
+        reason: row.failure,
+        engine: engine.map(|engine| Engine {
+            version: engine.head.map(|head| head.number),
+            journal_bytes: engine.journal_bytes,
+            journal_used_bytes: engine.journal_used_bytes,
+            blocks_written: engine.counters.blocks_written,
+            blocks_destaged: engine.counters.blocks_destaged,
+            connections,
+            destage_error: engine.destage_error,
+        }),
+        name: row.name,
+    }
+}

@@ -1,0 +1,252 @@
+//! [`Control`]: what one `scree up` does, without the command line around it.
+//!
+//! It owns D: the database, the units, the keys in memory, and the volumes
+//! that are attached here. Requests come from the HTTP edge, one future each.
+//! Work on one volume is serialised by its *door*, so that a state read behind
+//! the door holds until it is left; everything that must survive a crash is a
+//! transaction of the database, made before (or, for a volume's opening and
+//! closing, around) what it describes.
+//!
+//! Lifecycle: 1. start (lock D, open the database and the keys, mount the
+//! units, serve again what was served), 2. requests, 3. shut down (destage
+//! everything), which a `kill -9` may leave out at the price of a replay.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base::{ClusterId, VolumeId};
+use frontend::nbd::ServerTls;
+use tokio::runtime::Handle;
+use tokio::sync::OwnedMutexGuard;
+use volume::catalog::Catalog;
+use volume::clean::{Cleaner, retention::Retention};
+use volume::seal::{KeyEncryptionKey, Keyring};
+use volume::{Store, VolumeConfig};
+use world::World;
+
+use crate::attach::Attached;
+use crate::database::{ClusterRow, Database, DatabaseError, EngineCatalog};
+use crate::error::ControlError;
+use crate::folder::{Folder, FolderError};
+use crate::keys::{self, KeyInput, KeyInputError};
+use crate::serving::{Serving, ServingError};
+use crate::units::{Mounted, UnitsError};
+
+/// How `scree up` was asked to run.
+pub struct Settings {
+    /// D.
+    pub folder: PathBuf,
+    /// How many folder units to make if D is new.
+    pub units: usize,
+    /// Where the key is, if not in D's keys folder.
+    pub key: Option<KeyInput>,
+    /// Serve NBD over TCP here as well.
+    pub listen_nbd: Option<SocketAddr>,
+    /// TLS for that.
+    pub nbd_tls: Option<ServerTls>,
+    /// Each attached volume's sizes and times.
+    pub volume: VolumeConfig,
+    /// How many automatic versions are kept, and how long.
+    pub retention: Retention,
+    /// How long the slots of a removed version stay, against mistakes.
+    pub grace: Duration,
+}
+
+/// Why it does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// D cannot be used.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// The database cannot be used.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    /// There is no key to work with.
+    #[error(transparent)]
+    Key(#[from] KeyInputError),
+    /// The units cannot be used.
+    #[error(transparent)]
+    Units(#[from] UnitsError),
+    /// NBD cannot be served.
+    #[error(transparent)]
+    Serving(#[from] ServingError),
+}
+
+/// See the module's head. Cheap to clone.
+#[derive(Clone)]
+pub struct Control {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub world: World,
+    pub folder: Folder,
+    pub database: Database,
+    pub cluster: ClusterId,
+    pub catalog: Arc<dyn Catalog>,
+    pub store: Arc<Store>,
+    pub key: Arc<KeyEncryptionKey>,
+    pub units: Mutex<Vec<Mounted>>,
+    /// One unit at a time is added, so that copysets are planned in order.
+    pub units_door: tokio::sync::Mutex<()>,
+    pub serving: Serving,
+    pub attached: Mutex<HashMap<VolumeId, Arc<Attached>>>,
+    pub volume_config: VolumeConfig,
+    pub retention: Retention,
+    pub grace: Duration,
+    /// Rung when there may be something to clean.
+    pub cleaning_wanted: tokio::sync::Notify,
+    /// Why cleaning does not get on, if it does not.
+    pub cleaning_problem: Mutex<Option<String>>,
+    doors: Mutex<HashMap<VolumeId, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+/// Locks a mutex whose content stays sound if a thread panics in between.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs what waits on a thread where it may.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ControlError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| ControlError::Internal {
+            reason: format!("a task ended before its time: {error}; see the log"),
+        })
+}
+
+impl Control {
+    /// Opens D and serves again what was served when it was last closed.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub async fn start(world: World, settings: Settings) -> Result<Self, StartError> {
+        let folder = Folder::lock(&world, &settings.folder)?;
+        let database = Database::open(&folder.database()).await?;
+        let input = settings
+            .key
+            .unwrap_or_else(|| KeyInput::File(folder.key_file()));
+        let (cluster, key) = cluster_of(&world, &database, &input).await?;
+        let catalog: Arc<dyn Catalog> =
+            Arc::new(EngineCatalog::new(database.clone(), Handle::current()));
+        let store = Store::new(Arc::clone(&world.pool));
+        let serving = Serving::start(
+            &world,
+            &folder.nbd_socket(),
+            settings.listen_nbd,
+            settings.nbd_tls,
+        )?;
+        let control = Self {
+            inner: Arc::new(Inner {
+                world,
+                folder,
+                database,
+                cluster: cluster.id,
+                catalog,
+                store,
+                key: Arc::new(key),
+                units: Mutex::default(),
+                units_door: tokio::sync::Mutex::default(),
+                serving,
+                attached: Mutex::default(),
+                volume_config: settings.volume,
+                retention: settings.retention,
+                grace: settings.grace,
+                cleaning_wanted: tokio::sync::Notify::new(),
+                cleaning_problem: Mutex::default(),
+                doors: Mutex::default(),
+            }),
+        };
+        control.mount_units(settings.units).await?;
+        let lost = control.inner.database.fail_lost_snapshots().await?;
+        if lost > 0 {
+            tracing::warn!(lost, "pending snapshots were lost with the last process");
+        }
+        control.serve_again().await?;
+        Ok(control)
+    }
+
+    /// Closes every attached volume: all that was written is in versions on
+    /// the units then. They are served again on the next start.
+    pub async fn shut_down(&self) {
+        let attached: Vec<VolumeId> = lock(&self.inner.attached).keys().copied().collect();
+        let closing = attached.into_iter().map(|volume| {
+            let control = self.clone();
+            tokio::spawn(async move {
+                let _door = control.door(volume).await;
+                if let Err(error) = control.detach(volume).await {
+                    // The journal still has it, and the next start replays it.
+                    tracing::error!(%volume, %error, "closed without destaging everything");
+                }
+            })
+        });
+        for closed in closing.collect::<Vec<_>>() {
+            let _ = closed.await;
+        }
+        self.inner.database.close().await;
+    }
+
+    /// The door of a volume; nobody else is behind it until it is dropped.
+    pub(crate) async fn door(&self, volume: VolumeId) -> OwnedMutexGuard<()> {
+        let door = Arc::clone(lock(&self.inner.doors).entry(volume).or_default());
+        door.lock_owned().await
+    }
+
+    /// Forgets the door of a volume that is gone.
+    pub(crate) fn forget_door(&self, volume: VolumeId) {
+        lock(&self.inner.doors).remove(&volume);
+    }
+
+    /// The volume, if it is attached here.
+    pub(crate) fn attached(&self, volume: VolumeId) -> Option<Arc<Attached>> {
+        lock(&self.inner.attached).get(&volume).cloned()
+    }
+
+    /// What removes versions and frees their slots.
+    pub(crate) fn cleaner(&self) -> Cleaner {
+        let key = Arc::clone(&self.inner.key);
+        Cleaner {
+            store: Arc::clone(&self.inner.store),
+            catalog: Arc::clone(&self.inner.catalog),
+            open_keys: Arc::new(move |keys| Keyring::unwrap(keys, &key)),
+        }
+    }
+
+    /// The database.
+    #[must_use]
+    pub fn database(&self) -> &Database {
+        &self.inner.database
+    }
+
+    /// D.
+    #[must_use]
+    pub fn folder(&self) -> &Folder {
+        &self.inner.folder
+    }
+}
+
+/// The cluster of `database`, founded if it is new, and its key.
+async fn cluster_of(
+    world: &World,
+    database: &Database,
+    input: &KeyInput,
+) -> Result<(ClusterRow, KeyEncryptionKey), StartError> {
+    if let Some(cluster) = database.cluster().await? {
+        let key = keys::open(world, input, &cluster.key_source, &cluster.key_verifier)?;
+        return Ok((cluster, key));
+    }
+    let (key, key_source, key_verifier) = keys::found(world, input)?;
+    let cluster = ClusterRow {
+        id: ClusterId::from_random(world.random.u128()),
+        created: world.clock.wall(),
+        key_source,
+        key_verifier,
+    };
+    database.found(&cluster).await?;
+    Ok((cluster, key))
+}

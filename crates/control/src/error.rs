@@ -1,0 +1,109 @@
+//! What the manager may answer instead, with a stable code for programs and a
+//! sentence that says what to do for people.
+
+use crate::database::DatabaseError;
+
+/// Why a request was not carried out. Nothing was changed by it.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// A field of the request makes no sense.
+    #[error("{reason}")]
+    Invalid {
+        /// Which field.
+        field: &'static str,
+        /// What is wrong with it, and what would be right.
+        reason: String,
+    },
+    /// No such volume, snapshot, version or unit.
+    #[error("{what} does not exist; {hint}")]
+    NotFound {
+        /// What was asked for.
+        what: String,
+        /// Where to look.
+        hint: &'static str,
+    },
+    /// The name belongs to something else.
+    #[error("{what} exists already; choose another name, or delete that one first")]
+    Exists {
+        /// What has the name.
+        what: String,
+    },
+    /// The thing is in a state in which this cannot be done.
+    #[error("{reason}")]
+    Conflict {
+        /// Why, and what to do first.
+        reason: String,
+    },
+    /// Something it depends on does not answer; trying again may help.
+    #[error("{reason}")]
+    Unavailable {
+        /// What.
+        reason: String,
+    },
+    /// A fault of Scree, or damage that it cannot mend.
+    #[error("{reason}")]
+    Internal {
+        /// What was found.
+        reason: String,
+    },
+}
+
+impl ControlError {
+    /// The code that programs may rely on.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Invalid { .. } => "invalid-argument",
+            Self::NotFound { .. } => "not-found",
+            Self::Exists { .. } => "already-exists",
+            Self::Conflict { .. } => "conflict",
+            Self::Unavailable { .. } => "unavailable",
+            Self::Internal { .. } => "internal",
+        }
+    }
+
+    /// A refusal that says why.
+    pub(crate) fn conflict(reason: impl Into<String>) -> Self {
+        Self::Conflict {
+            reason: reason.into(),
+        }
+    }
+
+    /// A field that makes no sense.
+    pub(crate) fn invalid(field: &'static str, reason: impl Into<String>) -> Self {
+        Self::Invalid {
+            field,
+            reason: reason.into(),
+        }
+    }
+}
+
+impl From<DatabaseError> for ControlError {
+    fn from(error: DatabaseError) -> Self {
+        match error {
+            DatabaseError::NotFound { what } => {
+                let hint = if what.starts_with("volume") {
+                    "`scree volume list` shows those there are"
+                } else if what.starts_with("snapshot") {
+                    "`scree snapshot list` shows those there are"
+                } else if what.starts_with("version") {
+                    "`scree volume versions NAME` shows those that are kept"
+                } else {
+                    "nothing was changed"
+                };
+                Self::NotFound { what, hint }
+            }
+            DatabaseError::Taken { what } => Self::Exists { what },
+            DatabaseError::Refused { reason } => Self::Conflict { reason },
+            DatabaseError::Fenced { .. } => Self::Conflict {
+                reason: error.to_string(),
+            },
+            DatabaseError::Sql(_) => Self::Unavailable {
+                reason: error.to_string(),
+            },
+            DatabaseError::Damaged { .. } | DatabaseError::Newer { .. } => Self::Internal {
+                reason: error.to_string(),
+            },
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! What people write, parsed once: names, sizes, the URLs of units.
+
+use std::path::{Path, PathBuf};
+
+use base::{BlockSize, SnapshotId, VolumeId};
+
+use crate::error::ControlError;
+
+/// The largest volume, 64 TiB: what a map of three levels addresses with room
+/// to spare, and more than any file system a guest will put on it.
+pub const VOLUME_BYTES_MAX: u64 = 64 << 40;
+
+/// Names are 1 to 63 letters long, as host names are.
+const NAME_LENGTH_MAX: usize = 63;
+
+/// Checks the name of a new volume or snapshot.
+///
+/// # Errors
+/// [`ControlError::Invalid`].
+pub fn name(text: &str) -> Result<&str, ControlError> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let mut bytes = text.bytes();
+    let good = text.len() <= NAME_LENGTH_MAX
+        && bytes.next().is_some_and(plain)
+        && bytes.all(|byte| plain(byte) || matches!(byte, b'.' | b'_' | b'-'));
+    if !good {
+        return Err(ControlError::invalid(
+            "name",
+            format!(
+                "{text:?} is not a name: use 1 to {NAME_LENGTH_MAX} of a-z, 0-9, '.', '_' and \
+                 '-', beginning with a letter or a digit"
+            ),
+        ));
+    }
+    if text.parse::<VolumeId>().is_ok() || text.parse::<SnapshotId>().is_ok() {
+        let reason = format!("{text:?} would be taken for an id; choose another name");
+        return Err(ControlError::invalid("name", reason));
+    }
+    Ok(text)
+}
+
+/// Reads a number of bytes: `4096`, `64K`, `512M`, `10G`, `1T`, also as
+/// `10GiB` or `10GB`; always powers of 1024.
+///
+/// # Errors
+/// [`ControlError::Invalid`].
+pub fn bytes(field: &'static str, text: &str) -> Result<u64, ControlError> {
+    let invalid = || {
+        let reason = format!("{text:?} is not a size: write it as 512M, 10G or 1T, or in bytes");
+        ControlError::invalid(field, reason)
+    };
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, suffix) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| invalid())?;
+    let suffix = suffix.trim_start().to_ascii_lowercase();
+    let suffix = suffix
+        .strip_suffix("ib")
+        .or(suffix.strip_suffix('b'))
+        .unwrap_or(&suffix);
+    let shift = match suffix {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        "p" => 50,
+        _ => return Err(invalid()),
+    };
+    number.checked_mul(1 << shift).ok_or_else(|| {
+        let reason = format!("{text} is more than any volume can have (at most 64T)");
+        ControlError::invalid(field, reason)
+    })
+}
+
+/// Checks the size of a volume.
+///
+/// # Errors
+/// [`ControlError::Invalid`].
+pub fn volume_size(size_bytes: u64, block_size: BlockSize) -> Result<u64, ControlError> {
+    let block_bytes = block_size.bytes() as u64;
+    let reason = if size_bytes == 0 {
+        format!("a volume of 0 bytes holds nothing; give at least one block ({block_bytes} bytes)")
+    } else if size_bytes > VOLUME_BYTES_MAX {
+        format!("{size_bytes} bytes are more than a volume can have (at most 64T)")
+    } else if !size_bytes.is_multiple_of(block_bytes) {
+        let below = size_bytes - size_bytes % block_bytes;
+        format!(
+            "{size_bytes} bytes are not a multiple of the block size ({block_bytes}); the next \
+             sizes that are: {below} and {}",
+            below + block_bytes
+        )
+    } else {
+        return Ok(size_bytes);
+    };
+    Err(ControlError::invalid("size", reason))
+}
+
+/// Checks a block size.
+///
+/// # Errors
+/// [`ControlError::Invalid`].
+pub fn block_size(bytes: u64) -> Result<BlockSize, ControlError> {
+    BlockSize::new(bytes).ok_or_else(|| {
+        let reason = format!("a block size of {bytes} bytes; use 4K, 8K, 16K, 32K or 64K");
+        ControlError::invalid("block_size", reason)
+    })
+}
+
+/// Reads where a folder unit is: `file:///path`, or a plain absolute path.
+///
+/// # Errors
+/// [`ControlError::Invalid`].
+pub fn unit_folder(text: &str) -> Result<PathBuf, ControlError> {
+    let invalid = |reason: String| ControlError::invalid("url", reason);
+    let path = match text.split_once("://") {
+        Some(("file", path)) => PathBuf::from(percent_decode(path).ok_or_else(|| {
+            invalid(format!(
+                "{text:?} is not a URL: a % is not followed by two hex digits"
+            ))
+        })?),
+        Some((scheme, _)) => {
+            return Err(invalid(format!(
+                "{scheme}:// units are not known; give a folder as file:///path"
+            )));
+        }
+        None => PathBuf::from(text),
+    };
+    if !path.is_absolute() {
+        return Err(invalid(format!(
+            "{text:?} is not an absolute path; write file:///path/to/folder"
+        )));
+    }
+    // Two spellings of one folder should not look like two units.
+    Ok(path.components().collect())
+}
+
+fn percent_decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let digit = |byte: Option<u8>| (byte? as char).to_digit(16);
+            bytes.push((digit(rest.next())? * 16 + digit(rest.next())?) as u8);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// The bytes that stand for themselves in a URI's path or query here: RFC
+/// 3986's unreserved ones and the slash.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'/')
+}
+
+/// A path as it is written in a URI.
+#[must_use]
+pub fn percent_encode(path: &Path) -> String {
+    use std::fmt::Write as _;
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut text = String::new();
+    for &byte in path.as_os_str().as_bytes() {
+        if is_plain(byte) {
+            text.push(byte as char);
+        } else {
+            let _ = write!(text, "%{byte:02X}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_plain_and_never_look_like_ids() {
+        let longest = "a".repeat(63);
+        for good in ["a", "0", "web-1.data_2", longest.as_str()] {
+            assert_eq!(name(good).expect("a name"), good);
+        }
+        let too_long = "a".repeat(64);
+        for bad in [
+            "",
+            "-a",
+            ".a",
+            "A",
+            "a b",
+            "a/b",
+            "ä",
+            "a\n",
+            "..",
+            &too_long,
+            "vol-00000000000000001",
+        ] {
+            assert!(name(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_powers_of_1024() {
+        for (text, expected) in [
+            ("4096", 4096),
+            ("64K", 65536),
+            ("512M", 512 << 20),
+            ("10G", 10 << 30),
+            ("10g", 10 << 30),
+            ("10GiB", 10 << 30),
+            ("1 TB", 1 << 40),
+        ] {
+            assert_eq!(bytes("size", text).expect("a size"), expected, "{text}");
+        }
+        for bad in [
+            "",
+            "G",
+            "-1",
+            "1.5G",
+            "10X",
+            "10GG",
+            "0x10",
+            "99999999999999999999",
+            "99999P",
+        ] {
+            assert!(bytes("size", bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_volume_has_whole_blocks_and_a_sane_size() {
+        let block = BlockSize::new(8192).expect("a power of two");
+        assert!(volume_size(8192, block).is_ok());
+        assert!(volume_size(VOLUME_BYTES_MAX, block).is_ok());
+        for bad in [0, 1, 4096, 8193, VOLUME_BYTES_MAX + 8192, u64::MAX] {
+            assert!(volume_size(bad, block).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_unit_is_a_folder_by_path_or_url() {
+        let folder = |text| unit_folder(text).ok();
+        assert_eq!(folder("/srv/u1/"), Some(PathBuf::from("/srv/u1")));
+        assert_eq!(
+            folder("file:///srv/./u%201"),
+            Some(PathBuf::from("/srv/u 1"))
+        );
+        for bad in ["srv/u1", "file://srv", "s3://bucket", "", "file:///a%2"] {
+            assert_eq!(folder(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_decodes() {
+        let path = Path::new("/srv/a b/%41?x=ü");
+        let text = percent_encode(path);
+        assert!(text.bytes().all(|byte| is_plain(byte) || byte == b'%'));
+        assert_eq!(percent_decode(&text).as_deref(), path.to_str());
+    }
+}

@@ -1,0 +1,91 @@
+//! How the whole is doing, and what needs somebody's attention.
+
+use std::sync::Arc;
+
+use base::ClusterId;
+use unit::UnitState;
+
+use crate::control::{Control, lock};
+use crate::error::ControlError;
+
+/// A look at everything.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// How many volumes there are.
+    pub volumes: u64,
+    /// How many of them are served.
+    pub exported: u64,
+    /// How many snapshots.
+    pub snapshots: u64,
+    /// How many units.
+    pub units: u64,
+    /// How many of them are healthy.
+    pub units_healthy: u64,
+    /// The room that segments take on all units, in bytes.
+    pub bytes: u64,
+    /// Journal bytes that wait to be destaged.
+    pub journal_used_bytes: u64,
+    /// Removed versions whose slots wait to be freed.
+    pub pending_frees: u64,
+    /// What is wrong, one sentence each.
+    pub problems: Vec<String>,
+}
+
+impl Control {
+    /// Looks at everything.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn report(&self) -> Result<Report, ControlError> {
+        let volumes = self.inner.database.volumes().await?;
+        let units = self.units().await?;
+        let mut problems = Vec::new();
+        for unit in units.iter().filter(|unit| unit.state != UnitState::Healthy) {
+            let reason = unit.reason.as_deref().unwrap_or("no reason is known");
+            problems.push(format!(
+                "unit {} is {}: {reason}",
+                unit.url,
+                unit.state.name()
+            ));
+        }
+        for row in volumes.iter().filter(|row| !row.deleting) {
+            if let Some(why) = &row.failure {
+                problems.push(format!("volume {:?} is in error: {why}", row.name));
+            }
+        }
+        let attached: Vec<_> = lock(&self.inner.attached).values().cloned().collect();
+        let mut journal_used_bytes = 0;
+        for attached in &attached {
+            let Ok(status) = self.engine_status(Arc::clone(attached)).await else {
+                continue;
+            };
+            journal_used_bytes += status.journal_used_bytes;
+            if let Some(why) = status.destage_error {
+                problems.push(format!("volume {:?} cannot destage: {why}", attached.name));
+            }
+        }
+        if let Some(why) = lock(&self.inner.cleaning_problem).as_ref() {
+            problems.push(format!("cleaning does not get on: {why}"));
+        }
+        let bytes = units
+            .iter()
+            .filter_map(|unit| unit.stat)
+            .map(|stat| stat.bytes)
+            .sum();
+        let healthy = units.iter().filter(|unit| unit.state == UnitState::Healthy);
+        Ok(Report {
+            cluster: self.inner.cluster,
+            volumes: volumes.iter().filter(|row| !row.deleting).count() as u64,
+            exported: attached.len() as u64,
+            snapshots: self.inner.database.snapshots().await?.len() as u64,
+            units: units.len() as u64,
+            units_healthy: healthy.count() as u64,
+            bytes,
+            journal_used_bytes,
+            pending_frees: self.inner.database.pending_free_count().await?,
+            problems,
+        })
+    }
+}
