@@ -1,0 +1,260 @@
+//! The command line's words: nouns, verbs and options, and nothing of what
+//! they do.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use control::parse;
+
+use crate::moment::{self, Moment};
+use crate::output::Format;
+
+/// Virtual disks for virtual machines, sealed and scattered over storage that
+/// nobody has to trust.
+#[derive(Parser)]
+#[command(
+    name = "scree",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true
+)]
+pub struct Arguments {
+    /// The folder of a `scree up`.
+    #[arg(long = "dir", value_name = "D", env = "SCREE_DIR", global = true)]
+    pub folder: Option<PathBuf>,
+
+    /// How to print results.
+    #[arg(short, long, value_enum, default_value_t, global = true)]
+    pub output: Format,
+
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run everything in one process, until SIGTERM. Restartable on the same
+    /// folder.
+    Up(Box<UpArguments>),
+
+    #[command(flatten)]
+    Api(ApiCommand),
+
+    /// Print a completion script for a shell.
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+
+    /// Write manual pages into a folder.
+    Man {
+        /// The folder, which must exist.
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
+}
+
+/// What is asked of a running `scree up`.
+#[derive(Subcommand)]
+pub enum ApiCommand {
+    /// Virtual disks.
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+
+    /// Named, read-only moments of volumes.
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
+
+    /// Places where sealed blocks lie.
+    #[command(subcommand)]
+    Unit(UnitCommand),
+
+    /// How the whole is doing, and what needs attention.
+    Status,
+}
+
+#[derive(Args)]
+pub struct UpArguments {
+    /// How many folder units to make in D if it is new.
+    #[arg(long, value_name = "N", default_value_t = 8,
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub units: u16,
+
+    /// Serve NBD over TCP here as well.
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen_nbd: Option<SocketAddr>,
+
+    /// Certificates (PEM) that sign those of NBD clients over TCP.
+    #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_cert", "nbd_tls_key", "listen_nbd"])]
+    pub nbd_tls_ca: Option<PathBuf>,
+
+    /// This server's certificate (PEM) for NBD over TCP.
+    #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_ca", "nbd_tls_key"])]
+    pub nbd_tls_cert: Option<PathBuf>,
+
+    /// The key (PEM) of that certificate.
+    #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_ca", "nbd_tls_cert"])]
+    pub nbd_tls_key: Option<PathBuf>,
+
+    /// The file with the key that wraps all others; made if it does not exist.
+    /// [default: D/keys/master.key]
+    #[arg(long, value_name = "FILE", conflicts_with = "passphrase_file")]
+    pub key_file: Option<PathBuf>,
+
+    /// A file whose first line is the passphrase that wraps all keys. The
+    /// environment variable SCREE_PASSPHRASE does as well.
+    #[arg(long, value_name = "FILE")]
+    pub passphrase_file: Option<PathBuf>,
+
+    /// Size of each attached volume's journal.
+    #[arg(long, value_name = "SIZE", default_value = "100M", value_parser = size)]
+    pub journal_size: u64,
+
+    /// How long a write may stay in the journal only, when the volume is idle.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = moment::duration)]
+    pub destage_after: Duration,
+
+    /// How many automatic versions of a volume are kept.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub retain_count: usize,
+
+    /// How long automatic versions are kept.
+    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = moment::duration)]
+    pub retain_age: Duration,
+
+    /// How long the blocks of a removed version stay, against mistakes.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = moment::duration)]
+    pub grace: Duration,
+}
+
+#[derive(Subcommand)]
+pub enum VolumeCommand {
+    /// Make a volume, empty or from a snapshot.
+    Create {
+        /// Its name: a-z, 0-9, '.', '_' and '-'.
+        name: String,
+        /// Its size: 512M, 10G, 1T. A clone has its snapshot's size if left
+        /// out.
+        #[arg(long, value_parser = size, required_unless_present = "from")]
+        size: Option<u64>,
+        /// Start from this snapshot (name or id).
+        #[arg(long, value_name = "SNAP")]
+        from: Option<String>,
+        /// 4K, 8K, 16K, 32K or 64K. [default: 4K]
+        #[arg(long, value_name = "SIZE", value_parser = size)]
+        block_size: Option<u64>,
+        /// How its blocks are sealed: aes-256-gcm or none. [default:
+        /// aes-256-gcm]
+        #[arg(long, value_parser = ["aes-256-gcm", "none"])]
+        seal: Option<String>,
+        /// Copies of each segment, on as many units. [default: 2 if there are
+        /// two units]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
+        replicas: Option<u8>,
+    },
+    /// List all volumes.
+    List,
+    /// Show one volume.
+    Show {
+        /// Name or id.
+        name: String,
+    },
+    /// Make a volume larger.
+    Grow {
+        /// Name or id.
+        name: String,
+        /// The new size.
+        #[arg(value_parser = size)]
+        size: u64,
+    },
+    /// Delete a volume. Its snapshots stay.
+    Delete {
+        /// Name or id.
+        name: String,
+        /// Return when its room is being given back, not at once.
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Go back to an earlier state that is still kept.
+    Restore {
+        /// Name or id.
+        name: String,
+        /// When: `2026-01-31 09:30` (local time; append UTC for that),
+        /// RFC 3339, `-10m`, `10m ago`, or a version's number.
+        #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = moment::parse)]
+        at: Moment,
+    },
+    /// List the states that can be gone back to.
+    Versions {
+        /// Name or id.
+        name: String,
+    },
+    /// Serve a volume on this host and print its NBD URI.
+    Export {
+        /// Name or id.
+        name: String,
+        /// Refuse writes.
+        #[arg(long)]
+        read_only: bool,
+    },
+    /// Serve it no more; everything written is on the units then.
+    Unexport {
+        /// Name or id.
+        name: String,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum SnapshotCommand {
+    /// Take a snapshot; at once, whatever the volume's size.
+    Create {
+        /// Of this volume (name or id).
+        volume: String,
+        /// Its name. [default: its id]
+        #[arg(long, value_name = "S")]
+        name: Option<String>,
+        /// Return when it is completed, not while it is pending.
+        #[arg(long)]
+        wait: bool,
+    },
+    /// List all snapshots.
+    List,
+    /// Show volumes, their snapshots, and what was cloned from them.
+    Tree,
+    /// Delete a snapshot. Clones of it go on.
+    Delete {
+        /// Name or id.
+        name: String,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum UnitCommand {
+    /// List the units and how they are.
+    List,
+    /// Add an empty folder on any mounted file system as a unit.
+    Add {
+        /// file:///path/to/folder, or the path.
+        url: String,
+    },
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse::bytes("size", text).map_err(|error| error.to_string())
+}
+
+/// D, or the end: without it nothing can be done.
+pub fn folder(given: Option<PathBuf>) -> PathBuf {
+    given.unwrap_or_else(|| {
+        Arguments::command()
+            .error(
+                ErrorKind::MissingRequiredArgument,
+                "say which folder is meant: --dir D, or SCREE_DIR in the environment",
+            )
+            .exit()
+    })
+}

@@ -1,0 +1,138 @@
+//! A client of the HTTP API, over D's socket.
+
+use std::path::{Path, PathBuf};
+
+use control::api::types::Problem;
+use control::folder::api_socket;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper::{Method, Request, header};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+/// Answers are lists of volumes and the like: longer ones are a mistake.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
+
+/// Why there is no answer, or a bad one.
+#[derive(Debug)]
+pub enum ClientError {
+    /// Nobody listens.
+    Unreachable {
+        folder: PathBuf,
+        source: std::io::Error,
+    },
+    /// The connection broke, or what came back is no answer.
+    Broken(String),
+    /// The server says no.
+    Refused(Problem),
+}
+
+impl std::fmt::Display for ClientError {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unreachable { folder, source } => {
+                let folder = folder.display();
+                write!(
+                    formatter,
+                    "nothing serves {folder} ({source}); start it with `scree up --dir {folder}`"
+                )
+            }
+            Self::Broken(why) => {
+                write!(
+                    formatter,
+                    "the server did not answer properly: {why}; see its log"
+                )
+            }
+            Self::Refused(problem) => formatter.write_str(&problem.detail),
+        }
+    }
+}
+
+/// Talks to the `scree up` of one folder.
+pub struct Client {
+    folder: PathBuf,
+}
+
+impl Client {
+    /// A client of the `scree up` that serves `folder`.
+    pub fn new(folder: &Path) -> Self {
+        Self {
+            folder: folder.to_owned(),
+        }
+    }
+
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.send(Method::GET, path, None::<&()>).await
+    }
+
+    pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.send(Method::DELETE, path, None::<&()>).await
+    }
+
+    pub async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.send(Method::POST, path, Some(body)).await
+    }
+
+    pub async fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.send(Method::PUT, path, Some(body)).await
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, ClientError> {
+        let broken = |error: &dyn std::fmt::Display| ClientError::Broken(error.to_string());
+        let body = match body {
+            Some(body) => serde_json::to_vec(body).map_err(|error| broken(&error))?,
+            None => Vec::new(),
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, "scree")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|error| broken(&error))?;
+        let stream = UnixStream::connect(api_socket(&self.folder))
+            .await
+            .map_err(|source| ClientError::Unreachable {
+                folder: self.folder.clone(),
+                source,
+            })?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| broken(&error))?;
+        let pump = tokio::spawn(connection);
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|error| broken(&error))?;
+        let status = response.status();
+        let answer = http_body_util::Limited::new(response.into_body(), ANSWER_BYTES_MAX)
+            .collect()
+            .await
+            .map_err(|error| broken(&error))?
+            .to_bytes();
+        pump.abort();
+        if status.is_success() {
+            serde_json::from_slice(&answer).map_err(|error| broken(&error))
+        } else {
+            match serde_json::from_slice(&answer) {
+                Ok(problem) => Err(ClientError::Refused(problem)),
+                Err(_) => Err(ClientError::Broken(format!("HTTP status {status}"))),
+            }
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! `scree status`.
+
+use control::api::types::Status;
+
+use super::{Failure, Session};
+use crate::output::{Table, bytes, print};
+
+impl Session {
+    pub(super) async fn status(&self) -> Result<(), Failure> {
+        let status: Status = self.client.get("/v1/status").await?;
+        Ok(print(self.format, &status, show)?)
+    }
+}
+
+fn show(status: &Status) -> String {
+    let mut table = Table::new(&["state", &status.state]);
+    let mut row = |key: &str, value: String| table.row(vec![key.to_owned(), value]);
+    row("folder", status.folder.clone());
+    row("cluster", status.cluster.clone());
+    row("version", status.version.clone());
+    row("process", status.pid.to_string());
+    row(
+        "volumes",
+        format!("{} ({} exported)", status.volumes, status.exported),
+    );
+    row("snapshots", status.snapshots.to_string());
+    row(
+        "units",
+        format!("{} ({} healthy)", status.units, status.units_healthy),
+    );
+    row("on units", bytes(status.bytes));
+    row("in journals", bytes(status.journal_used_bytes));
+    row("pending frees", status.pending_frees.to_string());
+    let mut text = table.to_string();
+    for problem in &status.problems {
+        text += &format!("! {problem}\n");
+    }
+    text
+}

@@ -1,0 +1,186 @@
+//! `scree volume`.
+
+use control::api::types::{
+    CreateVolume, Export, ExportVolume, GrowVolume, RestoreVolume, Snapshot, Version, Volume,
+};
+
+use super::{Failure, Session, or_dash, segment};
+use crate::args::VolumeCommand;
+use crate::moment::Moment;
+use crate::output::{Table, bytes, print, time};
+use crate::progress::Progress;
+
+/// How long a clone waits for its snapshot, and a delete for its end, in
+/// seconds.
+const WAIT_SECONDS: u64 = 300;
+
+impl Session {
+    pub(super) async fn volume(&self, command: VolumeCommand) -> Result<(), Failure> {
+        match command {
+            VolumeCommand::Create {
+                name,
+                size,
+                from,
+                block_size,
+                seal,
+                replicas,
+            } => {
+                let new = CreateVolume {
+                    name,
+                    size,
+                    from,
+                    block_size,
+                    seal,
+                    replicas,
+                };
+                self.create_volume(new).await
+            }
+            VolumeCommand::List => {
+                let volumes: Vec<Volume> = self.client.get("/v1/volumes").await?;
+                Ok(print(self.format, &volumes, |volumes| list(volumes))?)
+            }
+            VolumeCommand::Show { name } => {
+                let path = format!("/v1/volumes/{}", segment(&name)?);
+                self.print_volume(&self.client.get(&path).await?)
+            }
+            VolumeCommand::Grow { name, size } => {
+                let path = format!("/v1/volumes/{}/grow", segment(&name)?);
+                self.print_volume(&self.client.post(&path, &GrowVolume { size }).await?)
+            }
+            VolumeCommand::Delete { name, wait } => {
+                let wait = if wait { WAIT_SECONDS } else { 0 };
+                let path = format!("/v1/volumes/{}?wait={wait}", segment(&name)?);
+                let progress = Progress::start(format!("deleting {name}"));
+                let volume: Volume = self.client.delete(&path).await?;
+                drop(progress);
+                Ok(print(self.format, &volume, |volume| {
+                    format!("volume {} ({}) is deleted\n", volume.name, volume.id)
+                })?)
+            }
+            VolumeCommand::Restore { name, at } => self.restore(&name, at).await,
+            VolumeCommand::Versions { name } => {
+                let path = format!("/v1/volumes/{}/versions", segment(&name)?);
+                let versions: Vec<Version> = self.client.get(&path).await?;
+                Ok(print(self.format, &versions, |versions| {
+                    version_list(versions)
+                })?)
+            }
+            VolumeCommand::Export { name, read_only } => {
+                let path = format!("/v1/volumes/{}/export", segment(&name)?);
+                let progress = Progress::start(format!("opening {name}"));
+                let export: Export = self.client.put(&path, &ExportVolume { read_only }).await?;
+                drop(progress);
+                Ok(print(self.format, &export, |export| {
+                    format!("{}\n", export.uri)
+                })?)
+            }
+            VolumeCommand::Unexport { name } => {
+                let path = format!("/v1/volumes/{}/export", segment(&name)?);
+                let progress = Progress::start(format!("writing what {name} has to its units"));
+                let volume: Volume = self.client.delete(&path).await?;
+                drop(progress);
+                self.print_volume(&volume)
+            }
+        }
+    }
+
+    async fn create_volume(&self, new: CreateVolume) -> Result<(), Failure> {
+        if let Some(from) = &new.from {
+            let progress = Progress::start(format!("waiting for snapshot {from}"));
+            let path = format!("/v1/snapshots/{}?wait={WAIT_SECONDS}", segment(from)?);
+            let _: Snapshot = self.client.get(&path).await?;
+            drop(progress);
+        }
+        self.print_volume(&self.client.post("/v1/volumes", &new).await?)
+    }
+
+    async fn restore(&self, name: &str, at: Moment) -> Result<(), Failure> {
+        let to = match at {
+            Moment::Time(time) => RestoreVolume {
+                time: Some(time.to_string()),
+                version: None,
+            },
+            Moment::Version(version) => RestoreVolume {
+                time: None,
+                version: Some(version),
+            },
+        };
+        let path = format!("/v1/volumes/{}/restore", segment(name)?);
+        let progress = Progress::start(format!("restoring {name}"));
+        let volume = self.client.post(&path, &to).await?;
+        drop(progress);
+        self.print_volume(&volume)
+    }
+
+    fn print_volume(&self, volume: &Volume) -> Result<(), Failure> {
+        Ok(print(self.format, volume, show)?)
+    }
+}
+
+fn list(volumes: &[Volume]) -> String {
+    let mut table = Table::new(&["NAME", "ID", "SIZE", "STATE", "REPLICAS", "SEAL", "CREATED"]);
+    for volume in volumes {
+        table.row(vec![
+            volume.name.clone(),
+            volume.id.clone(),
+            bytes(volume.size),
+            volume.state.clone(),
+            volume.replicas.to_string(),
+            volume.seal.clone(),
+            time(&volume.created),
+        ]);
+    }
+    table.to_string()
+}
+
+fn show(volume: &Volume) -> String {
+    let mut table = Table::new(&["name", &volume.name]);
+    let mut row = |key: &str, value: String| table.row(vec![key.to_owned(), value]);
+    row("id", volume.id.clone());
+    row(
+        "size",
+        format!("{} ({} bytes)", bytes(volume.size), volume.size),
+    );
+    row("state", volume.state.clone());
+    row("block size", bytes(volume.block_size));
+    row("seal", volume.seal.clone());
+    row("replicas", volume.replicas.to_string());
+    row("created", time(&volume.created));
+    row("from", or_dash(volume.from.as_ref()));
+    if let Some(export) = &volume.export {
+        let access = if export.read_only { " (read-only)" } else { "" };
+        row("export", format!("{}{access}", export.uri));
+        if let Some(uri) = &export.tcp_uri {
+            row("export (TCP)", uri.clone());
+        }
+    }
+    if let Some(engine) = &volume.engine {
+        row("connections", engine.connections.to_string());
+        row("version", or_dash(engine.version));
+        let (used, all) = (
+            bytes(engine.journal_used_bytes),
+            bytes(engine.journal_bytes),
+        );
+        row("journal", format!("{used} of {all}"));
+        if let Some(why) = &engine.destage_error {
+            row("destage", why.clone());
+        }
+    }
+    if let Some(reason) = &volume.reason {
+        row("reason", reason.clone());
+    }
+    table.to_string()
+}
+
+fn version_list(versions: &[Version]) -> String {
+    let mut table = Table::new(&["VERSION", "CREATED", "HEAD", "SNAPSHOTS"]);
+    for version in versions {
+        table.row(vec![
+            version.version.to_string(),
+            version.created.clone(),
+            if version.head { "head" } else { "" }.to_owned(),
+            version.snapshots.join(", "),
+        ]);
+    }
+    table.to_string()
+}

@@ -1,0 +1,128 @@
+//! Moments and durations as people write them.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use world::Clock;
+use world::real::RealClock;
+
+/// Where `restore --at` goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// A point in time.
+    Time(Timestamp),
+    /// A version, by number.
+    Version(u64),
+}
+
+/// Reads `90s`, `10m`, `12h`, `1d` or `2w`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a duration: write it as 90s, 10m, 12h or 1d");
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let seconds = match unit.trim() {
+        "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        "w" => 7 * 86_400,
+        _ => return Err(wrong()),
+    };
+    number
+        .checked_mul(seconds)
+        .map(Duration::from_secs)
+        .ok_or_else(wrong)
+}
+
+/// Reads a moment: see [`crate::args::VolumeCommand::Restore`].
+pub fn parse(text: &str) -> Result<Moment, String> {
+    let now = Timestamp::from_millisecond(RealClock::new().wall().0)
+        .map_err(|error| format!("this machine's clock is far off: {error}"))?;
+    parse_at(text, now, &TimeZone::system())
+}
+
+fn parse_at(text: &str, now: Timestamp, local: &TimeZone) -> Result<Moment, String> {
+    let text = text.trim();
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        let number = text
+            .parse()
+            .map_err(|_| format!("{text} is no version's number"))?;
+        return Ok(Moment::Version(number));
+    }
+    if let Some(ago) = text.strip_prefix('-').or_else(|| text.strip_suffix("ago")) {
+        let ago = duration(ago.trim())?;
+        let time = now
+            .checked_sub(ago)
+            .map_err(|_| format!("{text} is too long ago"))?;
+        return Ok(Moment::Time(time));
+    }
+    if let Ok(time) = text.parse::<Timestamp>() {
+        return Ok(Moment::Time(time));
+    }
+    let (civil, zone) = match text.strip_suffix("UTC") {
+        Some(civil) => (civil.trim_end(), &TimeZone::UTC),
+        None => (text, local),
+    };
+    let wrong = || {
+        format!(
+            "{text:?} is not a time: write it as 2026-01-31 09:30, 2026-01-31T09:30:00Z, -10m, \
+             '10m ago', or a version's number"
+        )
+    };
+    let civil: DateTime = civil.parse().map_err(|_| wrong())?;
+    let zoned = zone
+        .to_ambiguous_zoned(civil)
+        .compatible()
+        .map_err(|_| wrong())?;
+    Ok(Moment::Time(zoned.timestamp()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Result<Moment, String> {
+        let now = "2026-03-01T12:00:00Z".parse().expect("a time");
+        parse_at(text, now, &TimeZone::fixed(jiff::tz::offset(2)))
+    }
+
+    fn time(text: &str) -> Result<Moment, String> {
+        Ok(Moment::Time(text.parse().expect("a time")))
+    }
+
+    #[test]
+    fn moments_are_read_as_people_write_them() {
+        assert_eq!(at("17"), Ok(Moment::Version(17)));
+        assert_eq!(at("-10m"), time("2026-03-01T11:50:00Z"));
+        assert_eq!(at("10m ago"), time("2026-03-01T11:50:00Z"));
+        assert_eq!(at("1d ago"), time("2026-02-28T12:00:00Z"));
+        assert_eq!(at("2026-01-31 09:30"), time("2026-01-31T07:30:00Z"));
+        assert_eq!(at("2026-01-31 09:30:05"), time("2026-01-31T07:30:05Z"));
+        assert_eq!(at("2026-01-31 09:30 UTC"), time("2026-01-31T09:30:00Z"));
+        assert_eq!(at("2026-01-31T09:30:00Z"), time("2026-01-31T09:30:00Z"));
+        assert_eq!(
+            at("2026-01-31T09:30:00+01:00"),
+            time("2026-01-31T08:30:00Z")
+        );
+    }
+
+    #[test]
+    fn what_is_no_moment_is_refused() {
+        for bad in [
+            "",
+            "yesterday",
+            "-",
+            "-10",
+            "10m",
+            "-10 parsecs",
+            "2026-13-01 00:00",
+            "25:00",
+        ] {
+            assert!(at(bad).is_err(), "{bad:?}");
+        }
+        assert!(duration("99999999999999999w").is_err());
+    }
+}

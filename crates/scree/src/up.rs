@@ -1,0 +1,198 @@
+//! `scree up`: everything in one process, until SIGTERM.
+//!
+//! 1. open D, 2. serve what was served, 3. listen, 4. say that it is ready,
+//! 5. wait for a signal, 6. refuse requests, 7. destage everything, 8. end. A
+//! second signal ends it at once: nothing that was acknowledged is lost by
+//! that, the next start replays the journals.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use control::keys::{KeyInput, Passphrase};
+use control::{Control, Settings, api};
+use frontend::nbd::ServerTls;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+use tracing_subscriber::EnvFilter;
+use volume::VolumeConfig;
+use volume::clean::retention::Retention;
+use world::{OpenMode, World};
+
+use crate::args::UpArguments;
+use crate::commands::Failure;
+
+/// Threads for work that waits: destages, reads that miss, syncs.
+const POOL_THREADS_MAX: usize = 32;
+
+/// A smaller journal could not take one large write and its destage.
+const JOURNAL_BYTES_MIN: u64 = 8 << 20;
+
+/// How long requests under way may take to end once a signal came.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// The environment variable with a passphrase.
+const PASSPHRASE: &str = "SCREE_PASSPHRASE";
+
+/// Runs it.
+pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_env_filter(
+            EnvFilter::try_from_env("SCREE_LOG").unwrap_or_else(|_| EnvFilter::new("info")),
+        )
+        .with_target(false)
+        .init();
+    let world = World::real(POOL_THREADS_MAX);
+    let settings = settings(&world, folder, arguments)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let ended = runtime.block_on(serve(world, settings));
+    // What is left are requests that wait for something that will not come.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    ended
+}
+
+fn settings(world: &World, folder: &Path, arguments: UpArguments) -> Result<Settings, Failure> {
+    if arguments.journal_size < JOURNAL_BYTES_MIN {
+        return Err(Failure(format!(
+            "--journal-size {} is too small; give at least 8M",
+            arguments.journal_size
+        )));
+    }
+    let key = match (&arguments.key_file, &arguments.passphrase_file) {
+        (Some(path), _) => Some(KeyInput::File(path.clone())),
+        (None, Some(path)) => {
+            let passphrase =
+                Passphrase::read(world, path).map_err(|error| Failure(error.to_string()))?;
+            Some(KeyInput::Passphrase(passphrase))
+        }
+        (None, None) => std::env::var(PASSPHRASE)
+            .ok()
+            .filter(|passphrase| !passphrase.is_empty())
+            .map(|passphrase| KeyInput::Passphrase(Passphrase::new(passphrase))),
+    };
+    Ok(Settings {
+        folder: folder.to_owned(),
+        units: usize::from(arguments.units),
+        key,
+        listen_nbd: arguments.listen_nbd,
+        nbd_tls: tls(world, &arguments)?,
+        volume: VolumeConfig {
+            journal_bytes: arguments.journal_size,
+            destage_after: arguments.destage_after,
+            ..VolumeConfig::default()
+        },
+        retention: Retention {
+            count_max: arguments.retain_count,
+            age_max_ms: i64::try_from(arguments.retain_age.as_millis()).unwrap_or(i64::MAX),
+        },
+        grace: arguments.grace,
+    })
+}
+
+fn tls(world: &World, arguments: &UpArguments) -> Result<Option<ServerTls>, Failure> {
+    let (Some(ca), Some(cert), Some(key)) = (
+        &arguments.nbd_tls_ca,
+        &arguments.nbd_tls_cert,
+        &arguments.nbd_tls_key,
+    ) else {
+        return Ok(None);
+    };
+    let read = |path: &Path| {
+        let content = || {
+            let file = world.disk.open(path, OpenMode::Read)?;
+            let mut bytes = vec![0; file.length()?.min(1 << 20) as usize];
+            file.read_at(&mut bytes, 0)?;
+            Ok(bytes)
+        };
+        content()
+            .map_err(|error: io::Error| Failure(format!("cannot read {}: {error}", path.display())))
+    };
+    ServerTls::from_pem(&read(ca)?, &read(cert)?, &read(key)?)
+        .map(Some)
+        .map_err(|error| Failure(format!("the TLS files cannot be used: {error}")))
+}
+
+async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
+    // Before anything is opened: a signal that comes early counts too.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+
+    let control = Control::start(world, settings)
+        .await
+        .map_err(|error| Failure(error.to_string()))?;
+    let socket = control.folder().api_socket();
+    let listener = api::listen(&socket)
+        .map_err(|error| Failure(format!("cannot listen at {}: {error}", socket.display())))?;
+    let house = tokio::spawn(control.clone().keep_house());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let mut api = tokio::spawn(api::serve(control.clone(), listener, async {
+        let _ = stopped.await;
+    }));
+    say_ready(&control).await?;
+
+    tokio::select! {
+        _ = terminate.recv() => tracing::info!("SIGTERM"),
+        _ = interrupt.recv() => tracing::info!("SIGINT"),
+        ended = &mut api => {
+            tracing::error!(?ended, "the API ended by itself");
+        }
+    }
+    tell_init("STOPPING=1");
+    let _ = stop.send(());
+    house.abort();
+    let end = async {
+        let _ = tokio::time::timeout(GOODBYE, &mut api).await;
+        control.shut_down().await;
+    };
+    tokio::select! {
+        () = end => {}
+        _ = terminate.recv() => return Err(Failure("ended at once by a second signal".into())),
+        _ = interrupt.recv() => return Err(Failure("ended at once by a second signal".into())),
+    }
+    let _ = std::fs::remove_file(&socket);
+    tracing::info!("everything is on the units; goodbye");
+    Ok(())
+}
+
+/// One line on standard output, for people and for scripts that wait for it.
+async fn say_ready(control: &Control) -> Result<(), Failure> {
+    let report = control
+        .report()
+        .await
+        .map_err(|error| Failure(error.to_string()))?;
+    for problem in &report.problems {
+        tracing::warn!("{problem}");
+    }
+    let folder = control.folder().path().display();
+    let mut out = io::stdout().lock();
+    writeln!(
+        out,
+        "scree is ready: {folder} ({} units, {} volumes, {} exported); export SCREE_DIR={folder}",
+        report.units, report.volumes, report.exported
+    )?;
+    out.flush()?;
+    tell_init("READY=1");
+    Ok(())
+}
+
+/// Tells the service manager, if there is one (sd_notify(3)).
+fn tell_init(state: &str) {
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+    let Ok(name) = std::env::var("NOTIFY_SOCKET") else {
+        return;
+    };
+    let address = match name.strip_prefix('@') {
+        Some(hidden) => SocketAddr::from_abstract_name(hidden),
+        None => SocketAddr::from_pathname(&name),
+    };
+    let told = address
+        .and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
+    if let Err(error) = told {
+        tracing::warn!(%error, name, "the service manager was not told");
+    }
+}
