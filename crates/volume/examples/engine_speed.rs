@@ -200,6 +200,9 @@ fn random(
                     volume.poll(&mut completions);
                 }
                 pending = pending.saturating_sub(completions.len() as u64);
+                for completion in completions {
+                    completion.result.expect("no request fails");
+                }
             }
         }
         flush(volume);
@@ -217,6 +220,9 @@ fn sequential_read(volume: &mut Volume) {
                 while completions.is_empty() {
                     volume.poll(&mut completions);
                     std::thread::yield_now();
+                }
+                for completion in completions {
+                    completion.result.expect("no request fails");
                 }
             }
         }

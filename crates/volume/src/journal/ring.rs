@@ -321,7 +321,7 @@ impl Journal {
             let expected = growing.first.bits() + growing.entries.len() as u64;
             if growing.entries.len() < ENTRIES_MAX
                 && expected == sequence.bits()
-                && self.left_in_ring() >= payload
+                && self.head - growing.position + payload <= self.left_after(growing.position)
             {
                 return Ok(());
             }
@@ -330,9 +330,13 @@ impl Journal {
         if self.batch.len() >= BATCH_BYTES_MAX {
             self.write_batch()?;
         }
-        if self.left_in_ring() < PAGE + self.block_size.bytes() as u64 {
+        let left = self.left_after(self.head);
+        if left < PAGE + self.block_size.bytes() as u64 {
             self.write_batch()?;
-            self.head += self.left_in_ring();
+            self.head += left;
+        } else if left == self.ring_bytes {
+            // The record before ended exactly at the ring's end.
+            self.write_batch()?;
         }
         let mut entries = std::mem::take(&mut self.entries);
         entries.clear();
@@ -347,8 +351,9 @@ impl Journal {
         Ok(())
     }
 
-    fn left_in_ring(&self) -> u64 {
-        self.ring_bytes - self.head % self.ring_bytes
+    /// How many bytes there are from log position `position` to the ring's end.
+    fn left_after(&self, position: u64) -> u64 {
+        self.ring_bytes - position % self.ring_bytes
     }
 
     fn offset_of(&self, position: u64) -> u64 {
