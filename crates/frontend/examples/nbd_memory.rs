@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! nbd_memory [--unix PATH] [--tcp ADDRESS:PORT] [--size BYTES] [--tls FOLDER] [--read-only]
+//!            [--spin-us N]
 //! ```
 //!
 //! Prints one line per listener and serves until its input ends. `--tls`
@@ -12,6 +13,7 @@ use std::error::Error;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use frontend::memory::MemoryDevice;
 use frontend::nbd::{
@@ -35,6 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "--unix" => endpoints.push(Endpoint::Unix(value()?.into())),
             "--tcp" => endpoints.push(Endpoint::Tcp(value()?.parse()?)),
             "--size" => size = value()?.parse()?,
+            "--spin-us" => export.spin = Duration::from_micros(value()?.parse()?),
             "--read-only" => export.read_only = true,
             "--tls" => {
                 listen.tls = Some(ServerTls::load(&RealDisk, Path::new(&value()?))?);

@@ -113,7 +113,8 @@ impl MemoryDevice {
     pub fn grow(&mut self, size_bytes: usize) {
         assert!(size_bytes >= self.bytes.len(), "a device never shrinks");
         self.bytes.resize(size_bytes, 0);
-        self.written.resize(size_bytes.div_ceil(self.block_bytes as usize), false);
+        self.written
+            .resize(size_bytes.div_ceil(self.block_bytes as usize), false);
     }
 
     /// All of its bytes.
@@ -300,7 +301,11 @@ impl BlockDevice for MemoryDevice {
             let written = self.written[(next / block) as usize];
             found.push(Extent {
                 length: end - next,
-                kind: if written { ExtentKind::Data } else { ExtentKind::Hole },
+                kind: if written {
+                    ExtentKind::Data
+                } else {
+                    ExtentKind::Hole
+                },
             });
             next = end;
         }

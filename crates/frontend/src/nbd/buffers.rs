@@ -31,7 +31,9 @@ pub struct BufferPool {
 impl BufferPool {
     /// A buffer of [`BUFFER_BYTES`]. Its content is of no meaning.
     fn take(&mut self) -> Box<[u8]> {
-        self.free.pop().unwrap_or_else(|| vec![0; BUFFER_BYTES].into_boxed_slice())
+        self.free
+            .pop()
+            .unwrap_or_else(|| vec![0; BUFFER_BYTES].into_boxed_slice())
     }
 
     fn give(&mut self, buffer: Box<[u8]>) {
@@ -52,7 +54,9 @@ pub struct Input {
 impl Input {
     /// The bytes there are.
     pub fn bytes(&self) -> &[u8] {
-        self.buffer.as_ref().map_or(&[], |buffer| &buffer[self.start..self.end])
+        self.buffer
+            .as_ref()
+            .map_or(&[], |buffer| &buffer[self.start..self.end])
     }
 
     /// How many bytes there are.
@@ -75,7 +79,10 @@ impl Input {
     /// `count` more bytes are in the space.
     pub fn received(&mut self, count: usize) {
         self.end += count;
-        assert!(self.end <= BUFFER_BYTES, "more was received than there was room");
+        assert!(
+            self.end <= BUFFER_BYTES,
+            "more was received than there was room"
+        );
     }
 
     /// Forgets the first `count` bytes.
@@ -183,7 +190,11 @@ impl Output {
 
     /// Gives back the buffer of a space that was not used.
     pub fn release(&mut self, pool: &mut BufferPool) {
-        if self.chunks.back().is_some_and(|chunk| chunk.start == chunk.end) {
+        if self
+            .chunks
+            .back()
+            .is_some_and(|chunk| chunk.start == chunk.end)
+        {
             let chunk = self.chunks.pop_back().expect("it was at the back");
             pool.give(chunk.buffer);
         }

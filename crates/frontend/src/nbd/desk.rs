@@ -4,9 +4,9 @@
 use base::{BlockDevice, Capabilities, Completion, DeviceGeometry, Extent};
 
 use super::buffers::BufferPool;
-use super::slab::{Key, Slab};
 use super::connection::Settings;
 use super::request::Rules;
+use super::slab::{Key, Slab};
 use super::{Limits, Traffic};
 
 /// A request, or a piece of one, that the device will answer. Its key in

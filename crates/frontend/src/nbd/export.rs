@@ -22,6 +22,7 @@ use super::channel::Channel;
 use super::connection::Settings;
 use super::pipe::{Pipe, Sent};
 use super::service::Service;
+use super::spin::{SPIN, Spinner};
 use super::table::ExportInfo;
 use super::{Limits, Traffic};
 
@@ -48,6 +49,9 @@ pub struct ExportOptions {
     pub connections_max: usize,
     /// What they may use.
     pub limits: Limits,
+    /// How long the thread may look for the next request before it sleeps, if
+    /// experience says that this pays; zero: never.
+    pub spin: Duration,
     /// How long a stop waits for the device to finish and flush.
     pub stop_timeout: Duration,
     /// Where time comes from.
@@ -63,6 +67,7 @@ impl ExportOptions {
             read_only: false,
             connections_max: 64,
             limits: Limits::default(),
+            spin: SPIN,
             stop_timeout: Duration::from_secs(30),
             clock,
         }
@@ -111,7 +116,9 @@ impl Seat {
     /// Takes a place if fewer than `max` are taken.
     pub(super) fn take(taken: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
         let more = |count| (count < max).then_some(count + 1);
-        taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        taken
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
+            .ok()?;
         Some(Self(Arc::clone(taken)))
     }
 }
@@ -172,11 +179,13 @@ impl Shared {
 
     /// Only the thread writes these, so plain stores do.
     fn publish(&self, geometry: DeviceGeometry, traffic: &Traffic) {
-        self.size_bytes.store(geometry.size_bytes, Ordering::Relaxed);
+        self.size_bytes
+            .store(geometry.size_bytes, Ordering::Relaxed);
         self.requests.store(traffic.requests, Ordering::Relaxed);
         self.failures.store(traffic.failures, Ordering::Relaxed);
         self.read_bytes.store(traffic.read_bytes, Ordering::Relaxed);
-        self.written_bytes.store(traffic.written_bytes, Ordering::Relaxed);
+        self.written_bytes
+            .store(traffic.written_bytes, Ordering::Relaxed);
     }
 }
 
@@ -254,16 +263,17 @@ impl Export {
     #[must_use]
     pub fn info(&self) -> ExportInfo {
         let shared = self.door.shared();
-        let capabilities = *shared.capabilities.lock().unwrap_or_else(PoisonError::into_inner);
+        let capabilities = *shared
+            .capabilities
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         ExportInfo {
             name: self.name().to_owned(),
             description: self.description().to_owned(),
             size_bytes: shared.size_bytes.load(Ordering::Relaxed),
             block_bytes: shared.block_bytes.load(Ordering::Relaxed) as u32,
             capabilities,
-            read_only: self.read_only
-                || self.door.options().read_only
-                || capabilities.read_only,
+            read_only: self.read_only || self.door.options().read_only || capabilities.read_only,
         }
     }
 
@@ -279,7 +289,10 @@ impl Export {
         if shared.stopping.load(Ordering::Acquire) {
             return Err(NotOpen::Stopping);
         }
-        let failure = shared.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let failure = shared
+            .failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(failure) = failure.as_ref() {
             return Err(NotOpen::Failed(failure.clone()));
         }
@@ -313,7 +326,9 @@ impl<D: BlockDevice + 'static> ExportThread<D> {
     ) -> Result<Self, SpawnError<E>> {
         let bell = Bell::new().map_err(SpawnError::Thread)?;
         let poller = Poller::new().map_err(SpawnError::Thread)?;
-        poller.add(&bell, BELL, Interest::READABLE).map_err(SpawnError::Thread)?;
+        poller
+            .add(&bell, BELL, Interest::READABLE)
+            .map_err(SpawnError::Thread)?;
         let (commands, received) = mpsc::channel();
         let (made, result) = mpsc::channel();
         let worker = Worker {
@@ -415,9 +430,10 @@ impl<D: BlockDevice + 'static> ExportThread<D> {
     ) -> Result<R, ExportGone> {
         let (answer, answered) = mpsc::channel();
         self.entrance.shared.stopping.store(true, Ordering::Release);
-        self.entrance.send(Command::Stop(Box::new(move |device, stopped| {
-            let _ = answer.send(finish(device, stopped));
-        })))?;
+        self.entrance
+            .send(Command::Stop(Box::new(move |device, stopped| {
+                let _ = answer.send(finish(device, stopped));
+            })))?;
         let result = answered.recv().map_err(|_| ExportGone);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -473,13 +489,38 @@ impl<D: BlockDevice> Worker<D> {
     fn serve(self, device: D, shared: &Shared) {
         let mut service = Service::new(device, self.options.limits);
         let mut ready = Vec::new();
+        let mut spinner = Spinner::default();
+        let mut answered = 0;
         loop {
             let sleep = service.sleep();
+            let served = service.desk().traffic.requests != answered;
+            answered = service.desk().traffic.requests;
+            let may_spin = !self.options.spin.is_zero() && sleep != Some(Duration::ZERO);
+            if may_spin && spinner.should_spin(served) {
+                spinner.spun(self.spin(&mut ready));
+            }
             if let Some(finish) = self.turn(&mut service, shared, sleep, &mut ready) {
                 let flushed = self.finish(&mut service, shared, &mut ready);
                 finish(service.into_device(), Stopped { flushed });
                 return;
             }
+        }
+    }
+
+    /// Looks for a moment whether something becomes ready.
+    fn spin(&self, ready: &mut Vec<Ready>) -> bool {
+        let clock = &self.options.clock;
+        let until = clock.monotonic() + self.options.spin;
+        loop {
+            let waited = self.poller.wait(Some(Duration::ZERO), ready);
+            waited.expect("an epoll of this thread can be waited on");
+            if !ready.is_empty() {
+                return true;
+            }
+            if clock.monotonic() >= until {
+                return false;
+            }
+            std::hint::spin_loop();
         }
     }
 
@@ -490,10 +531,12 @@ impl<D: BlockDevice> Worker<D> {
         sleep: Option<Duration>,
         ready: &mut Vec<Ready>,
     ) -> Option<Finish<D>> {
-        let waited = self.poller.wait(sleep, ready);
-        waited.expect("an epoll of this thread can be waited on");
+        if ready.is_empty() {
+            let waited = self.poller.wait(sleep, ready);
+            waited.expect("an epoll of this thread can be waited on");
+        }
         let mut stop = None;
-        for &ready in ready.iter() {
+        for ready in ready.drain(..) {
             if ready.key == BELL {
                 self.bell.clear();
                 stop = self.obey(service);
@@ -511,7 +554,10 @@ impl<D: BlockDevice> Worker<D> {
         let desk = service.desk();
         shared.publish(desk.geometry, &desk.traffic);
         if had_failure {
-            let mut failure = shared.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut failure = shared
+                .failure
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             *failure = service.failure().map(ToString::to_string);
         }
         stop
@@ -566,12 +612,16 @@ impl<D: BlockDevice> Worker<D> {
                 let message = "the device did not finish in time".into();
                 break Err(IoError::Unavailable(message));
             }
-            let sleep = service.sleep().map_or(STOP_TICK, |sleep| sleep.min(STOP_TICK));
+            let sleep = service
+                .sleep()
+                .map_or(STOP_TICK, |sleep| sleep.min(STOP_TICK));
             let _ = self.turn(service, shared, Some(sleep), ready);
         };
         let deadline = clock.monotonic() + STOP_SEND_TIMEOUT;
         while !service.all_sent() && clock.monotonic() < deadline {
-            let sleep = service.sleep().map_or(STOP_TICK, |sleep| sleep.min(STOP_TICK));
+            let sleep = service
+                .sleep()
+                .map_or(STOP_TICK, |sleep| sleep.min(STOP_TICK));
             let _ = self.turn(service, shared, Some(sleep), ready);
         }
         flushed

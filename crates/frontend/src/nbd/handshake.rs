@@ -241,18 +241,30 @@ impl Handshake {
                 return Some((end, Next::Close(goodbye)));
             }
             Err(malformed) if self.may(&Asked::Unknown) => {
-                put_reply(output, number, reply::ERR_INVALID, &[malformed.to_string().as_bytes()]);
+                put_reply(
+                    output,
+                    number,
+                    reply::ERR_INVALID,
+                    &[malformed.to_string().as_bytes()],
+                );
                 return Some((end, Next::Wait));
             }
             Ok(_) | Err(_) => {
-                put_reply(output, number, reply::ERR_TLS_REQD, &[b"use STARTTLS first"]);
+                put_reply(
+                    output,
+                    number,
+                    reply::ERR_TLS_REQD,
+                    &[b"use STARTTLS first"],
+                );
                 return Some((end, Next::Wait));
             }
         };
-        let next = self.answer(number, asked, output).unwrap_or_else(|No(kind, message)| {
-            put_reply(output, number, kind, &[message.as_bytes()]);
-            Next::Wait
-        });
+        let next = self
+            .answer(number, asked, output)
+            .unwrap_or_else(|No(kind, message)| {
+                put_reply(output, number, kind, &[message.as_bytes()]);
+                Next::Wait
+            });
         Some((end, next))
     }
 
@@ -284,7 +296,13 @@ impl Handshake {
                         No(reply::ERR_SHUTDOWN, no.to_string())
                     }
                 })?;
-                put_info(output, number, &opened.export.info(), &wants, self.structured);
+                put_info(
+                    output,
+                    number,
+                    &opened.export.info(),
+                    &wants,
+                    self.structured,
+                );
                 put_reply(output, number, reply::ACK, &[]);
                 return Ok(Next::Opened(Box::new(opened)));
             }
@@ -295,7 +313,12 @@ impl Handshake {
                 let wanted = |query: &Vec<u8>| query == b"base:" || query == BASE_ALLOCATION;
                 if export.info().capabilities.can_extents && (all || queries.iter().any(wanted)) {
                     // A list has no ids: the field is zero.
-                    put_reply(output, number, reply::META_CONTEXT, &[&[0; 4], BASE_ALLOCATION]);
+                    put_reply(
+                        output,
+                        number,
+                        reply::META_CONTEXT,
+                        &[&[0; 4], BASE_ALLOCATION],
+                    );
                 }
             }
             Asked::SetMetaContext { name, queries } => {
@@ -330,11 +353,18 @@ impl Handshake {
 
     fn list(&self, number: u32, output: &mut Vec<u8>) -> Result<(), No> {
         if !self.offer.list {
-            return Err(No(reply::ERR_POLICY, "this server does not list its exports".into()));
+            return Err(No(
+                reply::ERR_POLICY,
+                "this server does not list its exports".into(),
+            ));
         }
         for line in self.offer.exports.list(&self.client) {
             let length = (line.name.len() as u32).to_be_bytes();
-            let parts = [&length[..], line.name.as_bytes(), line.description.as_bytes()];
+            let parts = [
+                &length[..],
+                line.name.as_bytes(),
+                line.description.as_bytes(),
+            ];
             put_reply(output, number, reply::SERVER, &parts);
         }
         Ok(())

@@ -31,6 +31,7 @@ mod request;
 mod server;
 mod service;
 mod slab;
+mod spin;
 mod table;
 mod tls;
 mod wire;

@@ -59,7 +59,11 @@ impl OptionHeader {
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, NotAnOption> {
         let (magic, rest) = bytes.split_at(8);
         let (option, length) = rest.split_at(4);
-        let word = |bytes: &[u8]| bytes.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
+        let word = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .fold(0, |word, &byte| word << 8 | u64::from(byte))
+        };
         if word(magic) != OPTION_MAGIC {
             return Err(NotAnOption { found: word(magic) });
         }
@@ -129,7 +133,9 @@ fn text(bytes: &[u8]) -> Result<String, Malformed> {
     if bytes.len() > STRING_BYTES_MAX {
         return Err(Malformed::LongString(bytes.len()));
     }
-    std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| Malformed::NotText)
+    std::str::from_utf8(bytes)
+        .map(str::to_owned)
+        .map_err(|_| Malformed::NotText)
 }
 
 fn string<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
@@ -218,7 +224,11 @@ mod tests {
         let name = "disk".to_owned();
         let named = |rest: &[u8]| data(&[&4_u32.to_be_bytes(), b"disk", rest]);
         let wants = named(&[0, 2, 0, 1, 0, 3]);
-        let queries = named(&data(&[&1_u32.to_be_bytes(), &5_u32.to_be_bytes(), b"base:"]));
+        let queries = named(&data(&[
+            &1_u32.to_be_bytes(),
+            &5_u32.to_be_bytes(),
+            b"base:",
+        ]));
         let (two, one) = (vec![1, 3], vec![b"base:".to_vec()]);
         vec![
             (option::LIST, vec![], Asked::List),
@@ -227,15 +237,32 @@ mod tests {
             (
                 option::INFO,
                 wants.clone(),
-                Asked::Info { name: name.clone(), wants: two.clone() },
+                Asked::Info {
+                    name: name.clone(),
+                    wants: two.clone(),
+                },
             ),
-            (option::GO, wants, Asked::Go { name: name.clone(), wants: two }),
+            (
+                option::GO,
+                wants,
+                Asked::Go {
+                    name: name.clone(),
+                    wants: two,
+                },
+            ),
             (
                 option::LIST_META_CONTEXT,
                 queries.clone(),
-                Asked::ListMetaContext { name: name.clone(), queries: one.clone() },
+                Asked::ListMetaContext {
+                    name: name.clone(),
+                    queries: one.clone(),
+                },
             ),
-            (option::SET_META_CONTEXT, queries, Asked::SetMetaContext { name, queries: one }),
+            (
+                option::SET_META_CONTEXT,
+                queries,
+                Asked::SetMetaContext { name, queries: one },
+            ),
         ]
     }
 
@@ -245,7 +272,10 @@ mod tests {
             assert_eq!(Asked::decode(number, &bytes), Ok(asked));
             for end in 0..bytes.len() {
                 let cut = Asked::decode(number, &bytes[..end]);
-                assert!(matches!(cut, Err(Malformed::Short(_))), "{number} cut at {end}: {cut:?}");
+                assert!(
+                    matches!(cut, Err(Malformed::Short(_))),
+                    "{number} cut at {end}: {cut:?}"
+                );
             }
             let longer = data(&[&bytes, &[0]]);
             assert_eq!(Asked::decode(number, &longer), Err(Malformed::Long(1)));

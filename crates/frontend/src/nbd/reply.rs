@@ -11,9 +11,7 @@
 use base::codec::Writer;
 use base::{Extent, ExtentKind};
 
-use super::wire::{
-    BASE_ALLOCATION_ID, CHUNK_MAGIC, Fault, SIMPLE_REPLY_MAGIC, allocation, chunk,
-};
+use super::wire::{BASE_ALLOCATION_ID, CHUNK_MAGIC, Fault, SIMPLE_REPLY_MAGIC, allocation, chunk};
 
 /// Length of a simple reply's header.
 pub const SIMPLE_BYTES: usize = 16;
@@ -124,7 +122,10 @@ mod tests {
         let word = |at: usize| u32::from_be_bytes(reply[at..at + 4].try_into().expect("4 bytes"));
         assert_eq!(word(16) as usize, reply.len() - CHUNK_BYTES);
         assert_eq!(word(20), BASE_ALLOCATION_ID);
-        (24..reply.len()).step_by(8).map(|at| (word(at), word(at + 4))).collect()
+        (24..reply.len())
+            .step_by(8)
+            .map(|at| (word(at), word(at + 4)))
+            .collect()
     }
 
     #[test]
@@ -142,7 +143,10 @@ mod tests {
         assert_eq!(status(1000, false), [(30, 0), (5, 3), (965, 0)]);
         assert_eq!(status(1000, true), [(30, 0)]);
         assert_eq!(status(15, false), [(15, 0)]);
-        assert_eq!(status(u32::MAX, false), [(30, 0), (5, 3), (u32::MAX - 35, 0)]);
+        assert_eq!(
+            status(u32::MAX, false),
+            [(30, 0), (5, 3), (u32::MAX - 35, 0)]
+        );
         assert_eq!(block_status(7, &[], 10, false), None);
     }
 

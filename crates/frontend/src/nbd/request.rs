@@ -84,7 +84,11 @@ impl Header {
     /// How many bytes of payload follow.
     #[must_use]
     pub fn payload(&self) -> u32 {
-        if self.command == command::WRITE { self.length } else { 0 }
+        if self.command == command::WRITE {
+            self.length
+        } else {
+            0
+        }
     }
 }
 
@@ -249,9 +253,11 @@ impl Command {
             command::FLUSH => (0, can.can_flush, false),
             command::TRIM => (0, can.can_trim, true),
             command::CACHE => (0, true, false),
-            command::WRITE_ZEROES => {
-                (flags::NO_HOLE | flags::FAST_ZERO, can.can_write_zeroes, true)
-            }
+            command::WRITE_ZEROES => (
+                flags::NO_HOLE | flags::FAST_ZERO,
+                can.can_write_zeroes,
+                true,
+            ),
             command::BLOCK_STATUS => (flags::REQ_ONE, rules.allocation, false),
             other => return Err(Refusal::UnknownCommand(other)),
         };
@@ -366,7 +372,12 @@ mod tests {
 
     #[test]
     fn a_header_comes_back_as_it_was_sent_and_every_flipped_bit_shows() {
-        let sent = header(command::WRITE, flags::FUA, 0x1122_3344_5566_7788, 0x99aa_bbcc);
+        let sent = header(
+            command::WRITE,
+            flags::FUA,
+            0x1122_3344_5566_7788,
+            0x99aa_bbcc,
+        );
         let bytes = sent.encode();
         assert_eq!(Header::decode(&bytes), Ok(sent));
         for bit in 0..bytes.len() * 8 {
@@ -383,12 +394,21 @@ mod tests {
     fn a_range_must_lie_within_the_export_and_only_writes_get_no_space() {
         let end = RULES.size_bytes;
         for (offset, length) in [(end, 1), (end - 1, 2), (u64::MAX, 1), (1, u32::MAX)] {
-            assert_eq!(errno(&header(command::TRIM, 0, offset, length), &RULES), Errno::Inval);
+            assert_eq!(
+                errno(&header(command::TRIM, 0, offset, length), &RULES),
+                Errno::Inval
+            );
             let zeroes = header(command::WRITE_ZEROES, 0, offset, length);
             assert_eq!(errno(&zeroes, &RULES), Errno::NoSpace);
         }
-        assert_eq!(errno(&header(command::READ, 0, end, 1), &RULES), Errno::Inval);
-        assert_eq!(errno(&header(command::WRITE, 0, end, 1), &RULES), Errno::NoSpace);
+        assert_eq!(
+            errno(&header(command::READ, 0, end, 1), &RULES),
+            Errno::Inval
+        );
+        assert_eq!(
+            errno(&header(command::WRITE, 0, end, 1), &RULES),
+            Errno::NoSpace
+        );
         assert!(Command::check(&header(command::WRITE, 0, end - 1, 1), &RULES).is_ok());
         assert!(Command::check(&header(command::READ, 0, end, 0), &RULES).is_ok());
     }
@@ -397,13 +417,22 @@ mod tests {
     fn what_was_not_negotiated_is_refused() {
         let mut rules = RULES;
         rules.allocation = false;
-        assert_eq!(errno(&header(command::BLOCK_STATUS, 0, 0, 1), &rules), Errno::Inval);
+        assert_eq!(
+            errno(&header(command::BLOCK_STATUS, 0, 0, 1), &rules),
+            Errno::Inval
+        );
         rules.structured = false;
-        assert_eq!(errno(&header(command::READ, flags::DF, 0, 1), &rules), Errno::Inval);
+        assert_eq!(
+            errno(&header(command::READ, flags::DF, 0, 1), &rules),
+            Errno::Inval
+        );
         rules.capabilities.can_trim = false;
         assert_eq!(errno(&header(command::TRIM, 0, 0, 1), &rules), Errno::Inval);
         rules.capabilities.can_flush = false;
-        assert_eq!(errno(&header(command::WRITE, flags::FUA, 0, 1), &rules), Errno::Inval);
+        assert_eq!(
+            errno(&header(command::WRITE, flags::FUA, 0, 1), &rules),
+            Errno::Inval
+        );
         rules.read_only = true;
         assert_eq!(errno(&header(command::WRITE, 0, 0, 1), &rules), Errno::Perm);
     }
@@ -411,11 +440,23 @@ mod tests {
     #[test]
     fn unknown_commands_and_flags_are_refused() {
         assert_eq!(errno(&header(8, 0, 0, 1), &RULES), Errno::Inval);
-        assert_eq!(errno(&header(command::WRITE, flags::DF, 0, 1), &RULES), Errno::Inval);
-        assert_eq!(errno(&header(command::READ, 1 << 5, 0, 1), &RULES), Errno::Inval);
-        assert_eq!(errno(&header(command::BLOCK_STATUS, 0, 0, 0), &RULES), Errno::Inval);
+        assert_eq!(
+            errno(&header(command::WRITE, flags::DF, 0, 1), &RULES),
+            Errno::Inval
+        );
+        assert_eq!(
+            errno(&header(command::READ, 1 << 5, 0, 1), &RULES),
+            Errno::Inval
+        );
+        assert_eq!(
+            errno(&header(command::BLOCK_STATUS, 0, 0, 0), &RULES),
+            Errno::Inval
+        );
         let long = header(command::READ, 0, 0, PAYLOAD_BYTES_MAX + 1);
-        let large = Rules { size_bytes: 1 << 40, ..RULES };
+        let large = Rules {
+            size_bytes: 1 << 40,
+            ..RULES
+        };
         assert_eq!(errno(&long, &large), Errno::Inval);
     }
 }

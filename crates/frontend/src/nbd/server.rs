@@ -137,7 +137,9 @@ impl Server {
             deadlines: VecDeque::new(),
             accept_again: None,
         };
-        let thread = thread::Builder::new().name("nbd-accept".into()).spawn(|| acceptor.run())?;
+        let thread = thread::Builder::new()
+            .name("nbd-accept".into())
+            .spawn(|| acceptor.run())?;
         Ok(Self {
             commands: Mutex::new((commands, 0)),
             bell,
@@ -506,7 +508,8 @@ impl Guest {
         let before = self.input.len();
         self.input.resize(INPUT_BYTES, 0);
         let received = self.channel.receive(&mut self.input[before..]);
-        self.input.truncate(before + received.as_ref().map_or(0, |count| *count));
+        self.input
+            .truncate(before + received.as_ref().map_or(0, |count| *count));
         received
     }
 
@@ -537,7 +540,11 @@ impl Guest {
     fn send(&mut self) -> io::Result<()> {
         while self.writable && !(self.output.is_empty() && !self.channel.holds_unsent()) {
             let slice = [IoSlice::new(&self.output)];
-            let slices = if self.output.is_empty() { &[][..] } else { &slice[..] };
+            let slices = if self.output.is_empty() {
+                &[][..]
+            } else {
+                &slice[..]
+            };
             let sent = self.channel.send(slices)?;
             self.output.drain(..sent.bytes);
             self.writable = !sent.blocked;
@@ -554,7 +561,9 @@ impl Guest {
         let Some(tls) = &self.tls else {
             return Err(io::Error::other("TLS has no certificates"));
         };
-        self.channel.start_tls(tls.config()).map_err(io::Error::other)?;
+        self.channel
+            .start_tls(tls.config())
+            .map_err(io::Error::other)?;
         self.handshake.tls_started();
         Ok(())
     }

@@ -102,7 +102,10 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
             connection.input.received(count);
             received = &received[count..];
         }
-        assert!(received.is_empty(), "a handshake's buffer is smaller than a connection's");
+        assert!(
+            received.is_empty(),
+            "a handshake's buffer is smaller than a connection's"
+        );
         let key = self.links.insert(Link {
             pipe,
             connection,
@@ -179,13 +182,17 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
         desk.capabilities = desk.device.capabilities();
         for completion in completions.drain(..) {
             let Some(operation) = self.desk.operations.remove(completion.token) else {
-                tracing::warn!(token = completion.token, "the device answered nobody's request");
+                tracing::warn!(
+                    token = completion.token,
+                    "the device answered nobody's request"
+                );
                 continue;
             };
             if operation.link == NO_LINK {
                 self.flush = Flush::Over(completion.result.map(|_| ()));
             } else if let Some(link) = self.links.get_mut(operation.link) {
-                link.connection.complete(&mut self.desk, &operation, completion.result);
+                link.connection
+                    .complete(&mut self.desk, &operation, completion.result);
                 self.touch(operation.link);
             }
         }
@@ -250,7 +257,9 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
             let (slices, count) = link.connection.output.slices();
             match link.pipe.send(&slices[..count]) {
                 Ok(taken) => {
-                    link.connection.output.sent(taken.bytes, &mut self.desk.pool);
+                    link.connection
+                        .output
+                        .sent(taken.bytes, &mut self.desk.pool);
                     link.writable = !taken.blocked;
                     sent += taken.bytes;
                 }
@@ -353,9 +362,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
 
     /// Whether every reply has left.
     pub fn all_sent(&self) -> bool {
-        let sent = |link: &Link<P>| {
-            link.connection.output.is_empty() && !link.pipe.holds_unsent()
-        };
+        let sent = |link: &Link<P>| link.connection.output.is_empty() && !link.pipe.holds_unsent();
         self.links.values().all(sent)
     }
 

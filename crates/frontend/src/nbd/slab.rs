@@ -65,12 +65,14 @@ impl<T> Slab<T> {
 
     /// The value under `wanted`.
     pub fn get(&self, wanted: Key) -> Option<&T> {
-        self.entry(wanted).and_then(|index| self.entries[index].value.as_ref())
+        self.entry(wanted)
+            .and_then(|index| self.entries[index].value.as_ref())
     }
 
     /// The value under `wanted`.
     pub fn get_mut(&mut self, wanted: Key) -> Option<&mut T> {
-        self.entry(wanted).and_then(|index| self.entries[index].value.as_mut())
+        self.entry(wanted)
+            .and_then(|index| self.entries[index].value.as_mut())
     }
 
     /// Takes the value under `wanted` out.

@@ -70,7 +70,10 @@ impl ExportTable {
 
     /// No longer offers `name`. Connections that have it go on.
     pub fn remove(&self, name: &str) -> Option<Export> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(name)
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(name)
     }
 }
 

@@ -70,7 +70,11 @@ impl ServerTls {
             let path = folder.join(name);
             read_file(disk, &path).map_err(|source| TlsError::File { path, source })
         };
-        Self::from_pem(&read("ca-cert.pem")?, &read("server-cert.pem")?, &read("server-key.pem")?)
+        Self::from_pem(
+            &read("ca-cert.pem")?,
+            &read("server-cert.pem")?,
+            &read("server-key.pem")?,
+        )
     }
 
     /// Takes PEM texts: certificates of the authorities that sign clients; the

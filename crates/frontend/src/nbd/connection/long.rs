@@ -48,7 +48,10 @@ impl Connection {
         long: Long,
         durability: Durability,
     ) -> Step {
-        let failed = self.requests.get(long.request).is_none_or(|request| request.fault.is_some());
+        let failed = self
+            .requests
+            .get(long.request)
+            .is_none_or(|request| request.fault.is_some());
         if long.next == long.end || failed {
             self.stage = match (long.end - long.next) as usize {
                 0 => Stage::Header,

@@ -233,12 +233,7 @@ impl Connection {
         }
     }
 
-    fn offer<D: BlockDevice>(
-        &mut self,
-        desk: &mut Desk<D>,
-        cookie: u64,
-        command: Command,
-    ) -> Step {
+    fn offer<D: BlockDevice>(&mut self, desk: &mut Desk<D>, cookie: u64, command: Command) -> Step {
         let token = desk.operations.next_key();
         let (kind, started) = match command {
             Command::Disconnect => {
@@ -264,14 +259,18 @@ impl Connection {
                 (Kind::Plain, started)
             }
             Command::Cache(range) => {
-                let started = desk.device.prefetch(token, range.offset, range.length.into());
+                let started = desk
+                    .device
+                    .prefetch(token, range.offset, range.length.into());
                 (Kind::Plain, started)
             }
             Command::BlockStatus { range, one } => {
                 let length = range.length;
                 desk.runs.clear();
                 let runs = &mut desk.runs;
-                let started = desk.device.extents(token, range.offset, length.into(), runs);
+                let started = desk
+                    .device
+                    .extents(token, range.offset, length.into(), runs);
                 (Kind::Extents { length, one }, started)
             }
         };
@@ -337,14 +336,27 @@ impl Connection {
         let length = range.length as usize;
         if length > PIECE_BYTES {
             self.input.consume(Header::BYTES);
-            let kind = if fragments { Kind::ReadFragments } else { Kind::ReadWhole(range) };
+            let kind = if fragments {
+                Kind::ReadFragments
+            } else {
+                Kind::ReadWhole(range)
+            };
             self.stage = Stage::Read(self.long(cookie, kind, range));
             return Continue(());
         }
         if length == 0 {
             // A chunk of data is never empty; the last chunk alone is.
-            let kind = if self.settings.structured { Kind::ReadFragments } else { Kind::Plain };
-            return self.begin(desk, Request::new(cookie, kind), Started::Done, Header::BYTES);
+            let kind = if self.settings.structured {
+                Kind::ReadFragments
+            } else {
+                Kind::Plain
+            };
+            return self.begin(
+                desk,
+                Request::new(cookie, kind),
+                Started::Done,
+                Header::BYTES,
+            );
         }
         let request = Request::new(cookie, Kind::Read(range));
         let head = request.head(self.settings.structured, range);

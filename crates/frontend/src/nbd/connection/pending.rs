@@ -91,7 +91,12 @@ impl Request {
             Kind::Read(range) => (chunk::DONE, range),
             _ => (0, piece),
         };
-        Head::new(&reply::data_header(self.cookie, flags, range.offset, range.length))
+        Head::new(&reply::data_header(
+            self.cookie,
+            flags,
+            range.offset,
+            range.length,
+        ))
     }
 }
 
@@ -120,10 +125,9 @@ impl Connection {
                 }
                 return;
             }
-            (
-                Kind::Read(_) | Kind::ReadFragments | Kind::ReadWhole(_),
-                Ok(Outcome::Data(data)),
-            ) if data.len() == operation.bytes => {
+            (Kind::Read(_) | Kind::ReadFragments | Kind::ReadWhole(_), Ok(Outcome::Data(data)))
+                if data.len() == operation.bytes =>
+            {
                 let piece = Range {
                     offset: operation.offset,
                     length: operation.bytes as u32,
@@ -178,7 +182,8 @@ impl Connection {
                 self.output.put(&reply::error_chunk(cookie, &fault), pool);
             }
             (Some(fault), _) => {
-                self.output.put(&reply::simple(cookie, fault.errno as u32), pool);
+                self.output
+                    .put(&reply::simple(cookie, fault.errno as u32), pool);
             }
             (None, Kind::Plain) => self.output.put(&reply::simple(cookie, 0), pool),
             (None, Kind::ReadFragments) => {
