@@ -283,6 +283,22 @@ impl Export {
         self.door.shared().connections.load(Ordering::Acquire)
     }
 
+    /// An export that nobody serves, for the handshake's fuzzer.
+    pub(super) fn unserved(name: &str) -> Self {
+        let device = crate::memory::MemoryDevice::new(1 << 20);
+        let shared = Shared::new(device.geometry(), device.capabilities());
+        let bell = Bell::new().expect("a file descriptor is left");
+        Self {
+            door: Arc::new(Entrance::<()> {
+                commands: Mutex::new(mpsc::channel().0),
+                bell,
+                shared: Arc::new(shared),
+                options: ExportOptions::new(name, Arc::new(world::real::RealClock::new())),
+            }),
+            read_only: false,
+        }
+    }
+
     /// Takes one of its places.
     pub(super) fn reserve(&self) -> Result<Seat, NotOpen> {
         let shared = self.door.shared();

@@ -28,6 +28,7 @@ mod options;
 mod pipe;
 mod reply;
 mod request;
+mod script;
 mod server;
 mod service;
 mod slab;
@@ -35,6 +36,9 @@ mod spin;
 mod table;
 mod tls;
 mod wire;
+
+#[cfg(test)]
+mod model;
 
 pub mod fuzz;
 

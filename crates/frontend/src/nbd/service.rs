@@ -21,7 +21,7 @@ use base::{BlockDevice, IoError, Started};
 use world::{Interest, Ready};
 
 use super::Limits;
-use super::buffers::BUFFER_BYTES;
+use super::buffers::{BUFFER_BYTES, PIECE_BYTES};
 use super::connection::{Connection, Pause, Settings};
 use super::desk::{Desk, Operation};
 use super::pipe::Pipe;
@@ -381,9 +381,26 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
         self.desk.uncommitted = true;
     }
 
-    /// How many connections there are.
-    pub fn connections(&self) -> usize {
-        self.links.len()
+    /// How many requests and pieces the device has not answered.
+    pub fn operations(&self) -> usize {
+        self.desk.operations.len()
+    }
+
+    /// Holds every connection against its limits.
+    ///
+    /// # Panics
+    /// If one has more than it may have.
+    pub fn check_memory(&self) {
+        for link in self.links.values() {
+            let held = link.connection.held_bytes();
+            let most = self.desk.limits.bytes_max + BUFFER_BYTES + PIECE_BYTES;
+            assert!(
+                held <= most,
+                "a connection holds {held} bytes, and {most} are allowed"
+            );
+            let requests = link.connection.requests();
+            assert!(requests <= self.desk.limits.requests_max);
+        }
     }
 
     /// Drops the connections and returns the device.

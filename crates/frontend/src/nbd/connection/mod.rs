@@ -152,6 +152,12 @@ impl Connection {
         self.requests.len()
     }
 
+    /// Memory for replies, and for what the device was given, in bytes.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.output.memory() + self.operation_bytes
+    }
+
     /// The client will send nothing more.
     pub fn end_input(&mut self) {
         self.input_ended = true;
@@ -167,7 +173,7 @@ impl Connection {
             if self.output.len() >= staged_before + TURN_BYTES {
                 return Pause::Turn;
             }
-            if self.output.memory() + self.operation_bytes >= desk.limits.bytes_max {
+            if self.held_bytes() >= desk.limits.bytes_max {
                 return Pause::Full;
             }
             if desk.operations.len() >= desk.limits.operations_max {

@@ -1,0 +1,225 @@
+//! Conversations held against a plain array: whatever the splits, delays and
+//! busy moments, each request gets the answer that the order of requests
+//! demands.
+
+use std::collections::HashMap;
+
+use base::codec::Reader;
+use world::Wake;
+
+use super::Limits;
+use super::connection::Settings;
+use super::request::Header;
+use super::script::{Chances, converse};
+use super::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, chunk, command, command_flags as flags};
+use crate::memory::{Manners, MemoryDevice};
+
+const SIZE: usize = 3 << 20;
+
+/// What the client must be told.
+#[derive(Debug, Clone, PartialEq)]
+enum Answer {
+    Done,
+    Data(Vec<u8>),
+    Failed(u32),
+}
+
+/// A client's requests, and the answers to them.
+#[derive(Default)]
+struct Plan {
+    incoming: Vec<u8>,
+    answers: HashMap<u64, (Header, Answer)>,
+}
+
+fn plan(chances: &mut Chances, model: &mut [u8], settings: Settings) -> Plan {
+    let mut plan = Plan::default();
+    let lengths = [
+        0,
+        1,
+        100,
+        512,
+        4096,
+        5000,
+        65_536,
+        262_144,
+        262_145,
+        700_000,
+        1 << 20,
+    ];
+    for cookie in 0..chances.below(60) as u64 {
+        let kinds = [
+            command::READ,
+            command::WRITE,
+            command::READ,
+            command::WRITE,
+            command::WRITE_ZEROES,
+            command::TRIM,
+            command::FLUSH,
+            command::CACHE,
+        ];
+        let mut header = Header {
+            flags: 0,
+            command: kinds[chances.below(kinds.len())],
+            cookie,
+            offset: chances.below(SIZE) as u64,
+            length: lengths[chances.below(lengths.len())] as u32,
+        };
+        if header.command == command::READ && settings.structured && chances.one_in(3) {
+            header.flags |= flags::DF;
+        }
+        if header.command == command::WRITE && chances.one_in(3) {
+            header.flags |= flags::FUA;
+        }
+        if chances.one_in(3) {
+            header.offset &= !4095;
+        }
+        let (from, length) = (header.offset as usize, header.length as usize);
+        let payload: Vec<u8> = vec![chances.below(256) as u8; header.payload() as usize];
+        let fits = from + length <= SIZE;
+        let write = matches!(header.command, command::WRITE | command::WRITE_ZEROES);
+        let answer = match header.command {
+            command::FLUSH => Answer::Done,
+            _ if settings.read_only && (write || header.command == command::TRIM) => {
+                Answer::Failed(1)
+            }
+            _ if !fits => Answer::Failed(if write { 28 } else { 22 }),
+            command::READ => Answer::Data(model[from..from + length].to_vec()),
+            command::WRITE => {
+                model[from..from + length].copy_from_slice(&payload);
+                Answer::Done
+            }
+            command::WRITE_ZEROES => {
+                model[from..from + length].fill(0);
+                Answer::Done
+            }
+            command::TRIM => {
+                let (first, last) = (from.div_ceil(4096) * 4096, (from + length) / 4096 * 4096);
+                if first < last {
+                    model[first..last].fill(0);
+                }
+                Answer::Done
+            }
+            _ => Answer::Done,
+        };
+        plan.incoming.extend(header.encode());
+        plan.incoming.extend(payload);
+        plan.answers.insert(cookie, (header, answer));
+    }
+    let goodbye = Header {
+        flags: 0,
+        command: command::DISC,
+        cookie: u64::MAX,
+        offset: 0,
+        length: 0,
+    };
+    plan.incoming.extend(goodbye.encode());
+    plan
+}
+
+fn number<const N: usize>(reader: &mut Reader<'_>) -> u64 {
+    let bytes: [u8; N] = reader.array().expect("replies are whole");
+    bytes
+        .iter()
+        .fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
+/// The answers in `replies`, by cookie.
+fn understand(replies: &[u8], plan: &Plan) -> HashMap<u64, Answer> {
+    let mut reader = Reader::new(replies);
+    let mut answers = HashMap::new();
+    let mut unfinished: HashMap<u64, Vec<(usize, Vec<u8>)>> = HashMap::new();
+    while reader.remaining() > 0 {
+        let magic = number::<4>(&mut reader) as u32;
+        if magic == SIMPLE_REPLY_MAGIC {
+            let errno = number::<4>(&mut reader) as u32;
+            let cookie = number::<8>(&mut reader);
+            let (header, _) = &plan.answers[&cookie];
+            let answer = match (errno, header.command) {
+                (0, command::READ) => {
+                    let data = reader.bytes(header.length as usize).expect("whole data");
+                    Answer::Data(data.to_vec())
+                }
+                (0, _) => Answer::Done,
+                (errno, _) => Answer::Failed(errno),
+            };
+            assert_eq!(answers.insert(cookie, answer), None, "one reply each");
+            continue;
+        }
+        assert_eq!(magic, CHUNK_MAGIC);
+        let done = number::<2>(&mut reader) as u16 & chunk::DONE != 0;
+        let kind = number::<2>(&mut reader) as u16;
+        let cookie = number::<8>(&mut reader);
+        let length = number::<4>(&mut reader) as usize;
+        let mut body = Reader::new(reader.bytes(length).expect("a whole chunk"));
+        let (header, _) = &plan.answers[&cookie];
+        let mut failed = None;
+        match kind {
+            chunk::OFFSET_DATA => {
+                let at = (number::<8>(&mut body) - header.offset) as usize;
+                let data = body.bytes(length - 8).expect("whole data").to_vec();
+                unfinished.entry(cookie).or_default().push((at, data));
+            }
+            chunk::ERROR => failed = Some(number::<4>(&mut body) as u32),
+            other => assert_eq!(other, chunk::NONE),
+        }
+        if !done {
+            assert_eq!(header.flags & flags::DF, 0, "DF is one chunk");
+            continue;
+        }
+        let mut pieces = unfinished.remove(&cookie).unwrap_or_default();
+        pieces.sort();
+        let mut data = Vec::new();
+        for (at, piece) in pieces {
+            assert_eq!(at, data.len(), "pieces cover the range once");
+            data.extend(piece);
+        }
+        let answer = match (failed, header.command) {
+            (Some(errno), _) => Answer::Failed(errno),
+            (None, command::READ) => Answer::Data(data),
+            (None, _) => Answer::Done,
+        };
+        assert_eq!(answers.insert(cookie, answer), None, "one reply each");
+    }
+    answers
+}
+
+#[test]
+fn every_request_gets_the_answer_that_a_plain_array_gives() {
+    for seed in 0..250 {
+        let mut chances = Chances::new(seed);
+        let settings = Settings {
+            structured: chances.one_in(2),
+            allocation: false,
+            read_only: chances.one_in(8),
+        };
+        let manners = Manners {
+            pending_one_in: chances.below(4) as u64,
+            busy_one_in: 2 * chances.below(3) as u64,
+            seed,
+            ..Manners::default()
+        };
+        let limits = Limits {
+            requests_max: 1 + chances.below(20),
+            bytes_max: 1 + chances.below(3 << 20),
+            operations_max: 1 + chances.below(40),
+        };
+        let mut model = vec![0; SIZE];
+        let plan = plan(&mut chances, &mut model, settings);
+        let device = MemoryDevice::new(SIZE).with(manners, Wake::silent());
+        let incoming = plan.incoming.clone();
+        let talk = converse(device, settings, limits, incoming, &mut chances);
+        let answers = understand(&talk.replies, &plan);
+        assert_eq!(
+            answers.len(),
+            plan.answers.len(),
+            "seed {seed}: all are answered"
+        );
+        for (cookie, (header, expected)) in &plan.answers {
+            assert!(answers[cookie] == *expected, "seed {seed}: {header:?}");
+        }
+        assert!(
+            talk.device.bytes() == model,
+            "seed {seed}: the device holds what was written"
+        );
+    }
+}

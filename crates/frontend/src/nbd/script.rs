@@ -1,0 +1,171 @@
+//! A client without a socket: it sends bytes in pieces, takes replies when it
+//! likes, and keeps them. For fuzzers and property tests.
+
+use std::cell::RefCell;
+use std::io::{self, ErrorKind, IoSlice};
+use std::rc::Rc;
+
+use base::BlockDevice;
+use world::Ready;
+
+use super::Limits;
+use super::connection::Settings;
+use super::pipe::{Pipe, Sent};
+use super::service::Service;
+
+/// Small numbers drawn from a seed (xorshift).
+#[derive(Debug)]
+pub struct Chances(u64);
+
+impl Chances {
+    /// The numbers that follow from `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// A number under `bound`, or zero.
+    pub fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as usize % bound.max(1)
+    }
+
+    /// True once in so many.
+    pub fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+}
+
+#[derive(Debug, Default)]
+struct Script {
+    incoming: Vec<u8>,
+    /// How much of it the server has received.
+    received: usize,
+    /// How much of it has arrived.
+    arrived: usize,
+    outgoing: Vec<u8>,
+    /// How much more the client takes.
+    room: usize,
+    /// The server closed the connection.
+    closed: bool,
+}
+
+/// The server's end.
+struct ScriptedPipe(Rc<RefCell<Script>>);
+
+impl Drop for ScriptedPipe {
+    fn drop(&mut self) {
+        self.0.borrow_mut().closed = true;
+    }
+}
+
+impl Pipe for ScriptedPipe {
+    fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut script = self.0.borrow_mut();
+        let (from, to) = (script.received, script.arrived);
+        if from == to && to < script.incoming.len() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let count = (to - from).min(into.len());
+        into[..count].copy_from_slice(&script.incoming[from..from + count]);
+        script.received += count;
+        Ok(count)
+    }
+
+    fn holds_received(&self) -> bool {
+        false
+    }
+
+    fn send(&mut self, from: &[IoSlice<'_>]) -> io::Result<Sent> {
+        let mut script = self.0.borrow_mut();
+        let mut bytes = 0;
+        for slice in from {
+            let count = slice.len().min(script.room);
+            script.outgoing.extend_from_slice(&slice[..count]);
+            script.room -= count;
+            bytes += count;
+        }
+        let offered: usize = from.iter().map(|slice| slice.len()).sum();
+        Ok(Sent {
+            bytes,
+            blocked: bytes < offered,
+        })
+    }
+
+    fn holds_unsent(&self) -> bool {
+        false
+    }
+}
+
+/// What came of a conversation.
+pub struct Conversation<D> {
+    /// All that the client was sent.
+    pub replies: Vec<u8>,
+    /// The device.
+    pub device: D,
+}
+
+/// Lets a client send `incoming` to `device`, in pieces and with pauses drawn
+/// from `chances`, until it has sent everything, has read all replies, and the
+/// server has closed the connection.
+///
+/// # Panics
+/// If the server holds more memory than `limits` allow, or if it never closes.
+pub fn converse<D: BlockDevice>(
+    device: D,
+    settings: Settings,
+    limits: Limits,
+    incoming: Vec<u8>,
+    chances: &mut Chances,
+) -> Conversation<D> {
+    let script = Rc::new(RefCell::new(Script {
+        incoming,
+        ..Script::default()
+    }));
+    let mut service = Service::new(device, limits);
+    let pipe = ScriptedPipe(Rc::clone(&script));
+    let key = service.open(pipe, settings, &[], &[]);
+    let mut turns = 0;
+    while !script.borrow().closed {
+        {
+            let mut script = script.borrow_mut();
+            // Many small pieces, and some that are large.
+            let size = if chances.one_in(4) { 1 << 20 } else { 1 << 11 };
+            let arrived = script.arrived + chances.below(size);
+            script.arrived = arrived.min(script.incoming.len());
+            script.room += if chances.one_in(3) {
+                0
+            } else {
+                chances.below(1 << 20)
+            };
+        }
+        let (all_here, room) = {
+            let script = script.borrow();
+            (script.arrived == script.incoming.len(), script.room)
+        };
+        let readable = all_here || !chances.one_in(3);
+        service.ready(Ready {
+            key,
+            readable,
+            writable: room > 0,
+            hung_up: false,
+        });
+        service.turn();
+        while service.next_changed().is_some() {}
+        service.check_memory();
+        turns += 1;
+        assert!(turns < 1_000_000, "the connection never ends");
+    }
+    // What a connection leaves behind ends without it.
+    while service.operations() > 0 {
+        service.turn();
+        turns += 1;
+        assert!(turns < 1_000_000, "an operation never ends");
+    }
+    let replies = std::mem::take(&mut script.borrow_mut().outgoing);
+    Conversation {
+        replies,
+        device: service.into_device(),
+    }
+}
