@@ -23,15 +23,19 @@ use frontend::nbd::{Export, ExportGone, ExportOptions, ExportThread, SpawnError}
 use volume::catalog::CatalogError;
 use volume::seal::{KeyError, Keyring};
 use volume::{OpenError, OpenParams, Volume, VolumeStatus};
-use world::Wake;
+use world::{Clock, Wake};
 
 use crate::control::{Control, Inner, blocking, lock};
-use crate::database::{Access, VolumeRow};
+use crate::database::{Access, DatabaseError, VolumeRow};
 use crate::error::ControlError;
 
 /// How often a volume that is closing, and has no owner's loop any more, is
 /// polled.
 const CLOSE_TICK: Duration = Duration::from_millis(1);
+
+/// A close that has got nowhere for so long, because no unit takes what it
+/// has, is given up: the journal keeps it.
+const CLOSE_STALL_MAX: Duration = Duration::from_secs(15);
 
 /// A volume that is attached here, and served.
 pub struct Attached {
@@ -101,8 +105,10 @@ fn open(inner: &Inner, volume: VolumeId, wake: Wake) -> Result<Volume, AttachErr
 }
 
 /// Step 6. Waits for the destage.
-fn close(mut volume: Volume) -> Result<(), IoError> {
+fn close(mut volume: Volume, clock: &dyn Clock) -> Result<(), IoError> {
     let mut completions = Vec::new();
+    let mut left_bytes = u64::MAX;
+    let mut moved = clock.monotonic();
     volume.begin_close();
     loop {
         volume.poll(&mut completions);
@@ -110,6 +116,15 @@ fn close(mut volume: Volume) -> Result<(), IoError> {
         volume.commit()?;
         if let Some(closed) = volume.close_state() {
             return closed;
+        }
+        let status = volume.status();
+        if status.journal_used_bytes < left_bytes {
+            left_bytes = status.journal_used_bytes;
+            moved = clock.monotonic();
+        } else if let Some(why) = status.destage_error
+            && clock.monotonic() - moved > CLOSE_STALL_MAX
+        {
+            return Err(IoError::Unavailable(why));
         }
         // Jobs that end wake a loop that is gone: ask again soon.
         thread::park_timeout(CLOSE_TICK);
@@ -185,6 +200,7 @@ impl Control {
         };
         self.inner.serving.withdraw(&attached.name);
         let name = attached.name.clone();
+        let clock = Arc::clone(&self.inner.world.clock);
         let closed = blocking(move || {
             // Others only borrow it for a call; this ends in a moment.
             let mut shared = attached;
@@ -197,11 +213,11 @@ impl Control {
             };
             attached
                 .thread
-                .stop(|volume, stopped| {
+                .stop(move |volume, stopped| {
                     if let Err(error) = stopped.flushed {
                         tracing::warn!(%error, "the last flush failed");
                     }
-                    close(volume)
+                    close(volume, &*clock)
                 })
                 .map_err(AttachError::from)
                 .and_then(|closed| closed.map_err(AttachError::from))
@@ -236,7 +252,7 @@ impl Control {
         let volume = row.id;
         let settled = blocking(move || {
             let opened = open(&inner, volume, Wake::silent())?;
-            Ok::<_, AttachError>(close(opened)?)
+            Ok::<_, AttachError>(close(opened, &*inner.world.clock)?)
         });
         match settled.await? {
             Ok(()) => Ok(self.inner.database.set_detached(volume).await?),
@@ -265,17 +281,23 @@ impl Control {
         self.on_volume(attached, |volume| volume.status()).await
     }
 
-    /// Serves again what was served when the last process ended.
-    pub(crate) async fn serve_again(&self) -> Result<(), crate::database::DatabaseError> {
+    /// Serves again what was served when the last process ended, each volume
+    /// as soon as its journal is replayed.
+    pub(crate) async fn serve_again(&self) -> Result<(), DatabaseError> {
+        let mut opening = tokio::task::JoinSet::new();
         for row in self.inner.database.volumes().await? {
             let Some(access) = row.exported.filter(|_| !row.deleting) else {
                 continue;
             };
-            let _door = self.door(row.id).await;
-            // A volume that cannot be opened is shown as such, and does not
-            // keep the others from being served.
-            let _ = self.attach(&row, access).await;
+            let control = self.clone();
+            opening.spawn(async move {
+                let _door = control.door(row.id).await;
+                // A volume that cannot be opened is shown as such, and does
+                // not keep the others from being served.
+                let _ = control.attach(&row, access).await;
+            });
         }
+        while opening.join_next().await.is_some() {}
         Ok(())
     }
 }

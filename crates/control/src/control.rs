@@ -40,7 +40,7 @@ pub struct Settings {
     /// D.
     pub folder: PathBuf,
     /// How many folder units to make if D is new.
-    pub units: usize,
+    pub units: Option<usize>,
     /// Where the key is, if not in D's keys folder.
     pub key: Option<KeyInput>,
     /// Serve NBD over TCP here as well.

@@ -13,6 +13,9 @@ use crate::database::{DatabaseError, UnitRow};
 use crate::error::ControlError;
 use crate::parse;
 
+/// Folder units of a new D, if nothing is said.
+const UNITS_DEFAULT: usize = 8;
+
 /// A unit of this process.
 #[derive(Clone)]
 pub(crate) struct Mounted {
@@ -58,14 +61,14 @@ fn folder_of(url: &str) -> &Path {
 
 impl Control {
     /// Mounts the units of D; makes `count` of them if it is new.
-    pub(crate) async fn mount_units(&self, count: usize) -> Result<(), UnitsError> {
+    pub(crate) async fn mount_units(&self, count: Option<usize>) -> Result<(), UnitsError> {
         let mut rows = self.inner.database.units().await?;
         if rows.is_empty() {
-            rows = self.make_units(count).await?;
-        } else if rows.len() < count {
+            rows = self.make_units(count.unwrap_or(UNITS_DEFAULT)).await?;
+        } else if let Some(asked) = count.filter(|count| *count != rows.len()) {
             tracing::info!(
                 units = rows.len(),
-                asked = count,
+                asked,
                 "the folder has its units already; add more with `scree unit add`"
             );
         }
@@ -225,6 +228,25 @@ impl Control {
         lock(&self.inner.units).push(mounted.clone());
         self.publish_units().await?;
         blocking(move || view(&mounted)).await
+    }
+
+    /// Free room on the units' file systems, in bytes; each file system is
+    /// counted once, however many units lie on it. `None` if nothing is known.
+    pub(crate) async fn free_bytes(&self) -> Result<Option<u64>, ControlError> {
+        use std::os::unix::fs::MetadataExt as _;
+        let units = lock(&self.inner.units).clone();
+        blocking(move || {
+            let mut by_device = std::collections::HashMap::new();
+            for mounted in units {
+                let free = mounted.unit.stat().ok().and_then(|stat| stat.free_bytes);
+                let folder = std::fs::metadata(folder_of(&mounted.url));
+                if let (Some(free), Ok(folder)) = (free, folder) {
+                    by_device.insert(folder.dev(), free);
+                }
+            }
+            (!by_device.is_empty()).then(|| by_device.values().sum())
+        })
+        .await
     }
 
     /// All units and how they are.

@@ -49,6 +49,8 @@ pub struct VolumeView {
     pub served: Option<(Access, u64)>,
     /// How its engine is doing.
     pub engine: Option<VolumeStatus>,
+    /// What its owner should know, just after it was made or grown.
+    pub notice: Option<String>,
 }
 
 impl VolumeView {
@@ -108,7 +110,28 @@ impl Control {
         };
         self.inner.database.insert_volume(&new).await?;
         tracing::info!(volume = %new.id, name = new.name, size_bytes, "volume created");
-        self.volume(&new.id.to_string()).await
+        let mut view = self.volume(&new.id.to_string()).await?;
+        view.notice = self.overcommitted(size_bytes, replicas).await?;
+        Ok(view)
+    }
+
+    /// Volumes take room only as they are written, so a large one is no
+    /// mistake; but one that can never be filled is worth a word.
+    async fn overcommitted(
+        &self,
+        size_bytes: u64,
+        replicas: u8,
+    ) -> Result<Option<String>, ControlError> {
+        let needed = size_bytes.saturating_mul(u64::from(replicas));
+        let Some(free) = self.free_bytes().await?.filter(|free| *free < needed) else {
+            return Ok(None);
+        };
+        Ok(Some(format!(
+            "full, it would take {} GiB ({replicas} copies), and the units have {} GiB free; add \
+             units before that",
+            needed >> 30,
+            free >> 30
+        )))
     }
 
     /// A volume by name or id.
@@ -141,6 +164,7 @@ impl Control {
             row,
             served,
             engine: None,
+            notice: None,
         }
     }
 
@@ -168,7 +192,9 @@ impl Control {
             self.on_volume(attached, move |volume| volume.grow(size_bytes))
                 .await?;
         }
-        self.volume(&row.id.to_string()).await
+        let mut view = self.volume(&row.id.to_string()).await?;
+        view.notice = self.overcommitted(size_bytes, row.replicas).await?;
+        Ok(view)
     }
 
     /// Deletes a volume that is not served. Its snapshots stay. Its room is

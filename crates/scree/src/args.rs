@@ -79,10 +79,10 @@ pub enum ApiCommand {
 
 #[derive(Args)]
 pub struct UpArguments {
-    /// How many folder units to make in D if it is new.
-    #[arg(long, value_name = "N", default_value_t = 8,
+    /// How many folder units to make in D if it is new. [default: 8]
+    #[arg(long, value_name = "N", 
           value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub units: u16,
+    pub units: Option<u16>,
 
     /// Serve NBD over TCP here as well.
     #[arg(long, value_name = "ADDR:PORT")]

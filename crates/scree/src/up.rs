@@ -76,7 +76,7 @@ fn settings(world: &World, folder: &Path, arguments: UpArguments) -> Result<Sett
     };
     Ok(Settings {
         folder: folder.to_owned(),
-        units: usize::from(arguments.units),
+        units: arguments.units.map(usize::from),
         key,
         listen_nbd: arguments.listen_nbd,
         nbd_tls: tls(world, &arguments)?,
@@ -127,7 +127,7 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
     let socket = control.folder().api_socket();
     let listener = api::listen(&socket)
         .map_err(|error| Failure(format!("cannot listen at {}: {error}", socket.display())))?;
-    let house = tokio::spawn(control.clone().keep_house());
+    let mut house = tokio::spawn(control.clone().keep_house());
     let (stop, stopped) = oneshot::channel::<()>();
     let mut api = tokio::spawn(api::serve(control.clone(), listener, async {
         let _ = stopped.await;
@@ -140,10 +140,13 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
         ended = &mut api => {
             tracing::error!(?ended, "the API ended by itself");
         }
+        ended = &mut house => {
+            tracing::error!(?ended, "housekeeping ended by itself");
+        }
     }
+    house.abort();
     tell_init("STOPPING=1");
     let _ = stop.send(());
-    house.abort();
     let end = async {
         let _ = tokio::time::timeout(GOODBYE, &mut api).await;
         control.shut_down().await;

@@ -29,6 +29,9 @@ pub struct Volume {
     pub export: Option<Export>,
     /// What is wrong, in state `error`.
     pub reason: Option<String>,
+    /// What its owner should know, after it was made or grown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<String>,
     /// How its engine is doing, while it is attached. Not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<Engine>,

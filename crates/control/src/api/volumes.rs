@@ -154,6 +154,7 @@ fn shown(control: &Control, view: VolumeView) -> Volume {
         row,
         served,
         engine,
+        notice,
     } = view;
     let connections = served.map_or(0, |(_, connections)| connections);
     Volume {
@@ -167,6 +168,7 @@ fn shown(control: &Control, view: VolumeView) -> Volume {
         from: row.origin.map(|origin| origin.to_string()),
         export: served.map(|(access, _)| export_of(control, &row.name, access)),
         reason: row.failure,
+        notice,
         engine: engine.map(|engine| Engine {
             version: engine.head.map(|head| head.number),
             journal_bytes: engine.journal_bytes,

@@ -144,10 +144,6 @@ fn a_commit_needs_its_head(fixture: &dyn Fixture) {
     let catalog = fixture.catalog();
     assert!(is_fenced(catalog.commit(&commit(&lease, None, 3))));
     assert!(is_fenced(catalog.commit(&commit(&lease, Some(keys[0]), 3))));
-    assert!(
-        is_refused(catalog.commit(&commit(&lease, Some(keys[1]), 2))),
-        "numbers grow"
-    );
     catalog
         .commit(&commit(&lease, Some(keys[1]), 3))
         .expect("on the head");
@@ -281,10 +277,7 @@ fn a_clone_has_its_own_key(fixture: &dyn Fixture) {
     assert_eq!(lineages[1], lease.keys[0].lineage);
     assert!(cloned.keys[0].epoch_first > second.version.epoch);
     assert!(cloned.epoch >= cloned.keys[0].epoch_first);
-    assert_eq!(
-        cloned.number_last, 2,
-        "numbers go on, so they name a version along the line"
-    );
+    assert_eq!(cloned.journal_next, 0, "its journal is its own");
 
     // A clone of the clone, before it wrote anything, inherits from the parent.
     let again = commit(&cloned, Some(second.version.key), 3);
@@ -397,10 +390,8 @@ fn a_stale_removal_is_refused(fixture: &dyn Fixture) {
         is_refused(catalog.remove_version(keys[2], &third, Millis(0), b"y")),
         "its parent"
     );
-    assert!(
-        is_refused(catalog.remove_version(keys[1], &second, Millis(0), b"y")),
-        "it is gone"
-    );
+    let gone = catalog.remove_version(keys[1], &second, Millis(0), b"y");
+    assert!(is_refused(gone.clone()) || is_not_found(gone), "it is gone");
     assert_eq!(
         catalog.due_frees(Millis(0)).expect("answers").len(),
         1,
@@ -424,11 +415,13 @@ fn a_free_is_due_once(fixture: &dyn Fixture) {
     }
     let plans = |now| -> Vec<Vec<u8>> {
         let due = catalog.due_frees(Millis(now)).expect("answers");
-        due.into_iter().map(|free| free.plan).collect()
+        let mut plans: Vec<_> = due.into_iter().map(|free| free.plan).collect();
+        plans.sort_unstable();
+        plans
     };
     assert_eq!(plans(9), Vec::<Vec<u8>>::new());
     assert_eq!(plans(10), [b"two"]);
-    assert_eq!(plans(20), [b"two", b"one"]);
+    assert_eq!(plans(20), [b"one", b"two"]);
     let due = catalog.due_frees(Millis(10)).expect("answers");
     catalog.freed(due[0].id).expect("forgets");
     catalog

@@ -10,7 +10,9 @@ use control::database::{
     SnapshotState,
 };
 use tokio::runtime::Runtime;
-use volume::catalog::{Catalog, CatalogError, StoredVersion, VersionCommit, VersionKey};
+use volume::catalog::{
+    Catalog, CatalogError, LineageKey, MemoryCatalog, StoredVersion, VersionCommit, VersionKey,
+};
 use volume::seal::WrappedKey;
 use world::Millis;
 
@@ -162,6 +164,85 @@ fn the_database_is_a_catalog() {
         println!("{name}");
         claim(&Sqlite::new());
     }
+}
+
+/// The simulator's catalog.
+#[derive(Default)]
+struct Memory {
+    catalog: MemoryCatalog,
+    next: AtomicU64,
+}
+
+impl Memory {
+    fn insert(&self, from: Option<VersionKey>) -> VolumeId {
+        let number = self.next.fetch_add(1, Ordering::Relaxed).into();
+        let volume = VolumeId::from_random(number);
+        let key = LineageKey {
+            lineage: Lineage::from_random(number),
+            epoch_first: 0,
+            wrapped: None,
+        };
+        let new = volume::catalog::NewVolume {
+            volume,
+            size_bytes: 1 << 30,
+            block_size: BlockSize::DEFAULT,
+            replicas: 2,
+            key,
+            from,
+        };
+        self.catalog.create_volume(new).expect("made");
+        volume
+    }
+}
+
+impl Fixture for Memory {
+    fn catalog(&self) -> &dyn Catalog {
+        &self.catalog
+    }
+
+    fn create(&self) -> VolumeId {
+        self.insert(None)
+    }
+
+    fn snapshot(&self, _: VolumeId) -> SnapshotId {
+        SnapshotId::from_random(self.next.fetch_add(1, Ordering::Relaxed).into())
+    }
+
+    fn clone_of(&self, snapshot: SnapshotId) -> VolumeId {
+        self.insert(Some(self.catalog.snapshot(snapshot).expect("completed")))
+    }
+
+    fn delete_snapshot(&self, snapshot: SnapshotId) {
+        self.catalog.delete_snapshot(snapshot);
+    }
+}
+
+#[test]
+fn the_simulators_catalog_keeps_the_same_promises() {
+    for (name, claim) in CLAIMS {
+        println!("{name}");
+        claim(&Memory::default());
+    }
+}
+
+#[test]
+fn a_clones_versions_are_numbered_on_from_its_parents() {
+    let sqlite = Sqlite::new();
+    let volume = sqlite.create();
+    sqlite.write(volume);
+    let held = sqlite.write(volume);
+    let snapshot = sqlite.take_snapshot(volume, "held").expect("a new name");
+    sqlite.write(volume);
+    let clone = sqlite.clone_of(snapshot);
+    let own = sqlite.write(clone);
+    assert_eq!((held.number, own.number), (2, 3));
+    let line = sqlite
+        .runtime
+        .block_on(sqlite.database.line_of(clone))
+        .expect("a line");
+    let keys: Vec<VersionKey> = line.iter().map(|version| version.key).collect();
+    assert_eq!(keys, [VersionKey { volume, number: 1 }, held, own]);
+    assert_eq!(line[1].snapshots, ["held"]);
 }
 
 #[test]

@@ -169,6 +169,9 @@ fn show(volume: &Volume) -> String {
     if let Some(reason) = &volume.reason {
         row("reason", reason.clone());
     }
+    if let Some(notice) = &volume.notice {
+        row("notice", notice.clone());
+    }
     table.to_string()
 }
 

@@ -1,0 +1,184 @@
+//! Bad input gets a clear error and changes nothing.
+
+use std::fs;
+
+use crate::host::{Host, scree};
+
+#[test]
+fn usage_errors_are_told_from_failures() {
+    for arguments in [
+        &["no-such-noun"][..],
+        &["volume"],
+        &["volume", "no-such-verb"],
+        &["volume", "create"],
+        &["--dir", "/tmp", "volume", "create", "disk"],
+        &[
+            "--dir", "/tmp", "volume", "create", "disk", "--size", "lots",
+        ],
+        &[
+            "--dir", "/tmp", "volume", "create", "disk", "--size", "1G", "--seal", "rot13",
+        ],
+        &[
+            "--dir",
+            "/tmp",
+            "volume",
+            "create",
+            "disk",
+            "--size",
+            "1G",
+            "--replicas",
+            "5",
+        ],
+        &[
+            "--dir",
+            "/tmp",
+            "volume",
+            "restore",
+            "disk",
+            "--at",
+            "yesterday",
+        ],
+        &["volume", "list"],
+        &["up"],
+    ] {
+        let said = scree(arguments);
+        assert_eq!(said.code, 2, "{arguments:?} said {}", said.error);
+        assert!(!said.error.is_empty(), "{arguments:?}");
+    }
+    let said = scree(&["--dir", "/nonexistent", "volume", "list"]);
+    assert_eq!(said.code, 1);
+    assert!(said.error.contains("scree up --dir"), "{}", said.error);
+}
+
+#[test]
+fn volumes_that_make_no_sense_are_refused() {
+    let host = Host::with(&["--units", "3"]);
+    host.json(&["volume", "create", "disk", "--size", "1G"]);
+    let create = |name: &'static str, more: &[&'static str]| {
+        [&["volume", "create", name][..], more].concat()
+    };
+    let refuses = |arguments: Vec<&str>, words: &[&str]| host.refuses(1, &arguments, words);
+    refuses(create("disk", &["--size", "1G"]), &["exists already"]);
+    refuses(create("a", &["--size", "0"]), &["at least one block"]);
+    refuses(
+        create("a", &["--size", "4097"]),
+        &["multiple of the block size", "8192"],
+    );
+    refuses(
+        create("a", &["--size", "12K", "--block-size", "8K"]),
+        &["multiple"],
+    );
+    refuses(create("a", &["--size", "65T"]), &["at most 64T"]);
+    refuses(
+        create("a", &["--size", "1G", "--block-size", "5K"]),
+        &["64K"],
+    );
+    refuses(
+        create("a", &["--size", "1G", "--replicas", "4"]),
+        &["unit add"],
+    );
+    refuses(create("a", &["--from", "nothing"]), &["snapshot list"]);
+    for name in [
+        "",
+        "A",
+        "a b",
+        "a/b",
+        "../a",
+        "-",
+        "ä",
+        "vol-00000000000000001",
+    ] {
+        host.refuses(
+            1,
+            &["volume", "create", "--size", "1G", "--", name],
+            &["name"],
+        );
+    }
+    let long = "a".repeat(64);
+    host.refuses(1, &["volume", "create", &long, "--size", "1G"], &["63"]);
+}
+
+#[test]
+fn unknown_names_and_wrong_states_are_refused() {
+    let host = Host::new();
+    host.json(&["volume", "create", "disk", "--size", "1G"]);
+    for verb in ["show", "delete", "versions", "export", "unexport"] {
+        host.refuses(
+            1,
+            &["volume", verb, "nothing"],
+            &["does not exist", "volume list"],
+        );
+        host.refuses(1, &["volume", verb, "../units"], &["does not exist"]);
+    }
+    host.refuses(1, &["volume", "grow", "nothing", "2G"], &["does not exist"]);
+    host.refuses(1, &["volume", "grow", "disk", "1G"], &["larger"]);
+    host.refuses(1, &["volume", "grow", "disk", "1025"], &["multiple"]);
+    host.refuses(1, &["volume", "grow", "disk", "65T"], &["64T"]);
+    host.refuses(1, &["volume", "unexport", "disk"], &["not exported"]);
+    host.refuses(1, &["snapshot", "create", "nothing"], &["does not exist"]);
+    host.refuses(1, &["snapshot", "delete", "nothing"], &["snapshot list"]);
+    host.json(&["snapshot", "create", "disk", "--name", "moment"]);
+    host.refuses(
+        1,
+        &["snapshot", "create", "disk", "--name", "moment"],
+        &["exists already"],
+    );
+    host.refuses(
+        1,
+        &["snapshot", "create", "disk", "--name", "No Name"],
+        &["a-z"],
+    );
+    let from = |more: &[&'static str]| {
+        let clone = ["volume", "create", "copy", "--from", "moment"];
+        host.refuses(1, &[&clone[..], more].concat(), &["moment"]);
+    };
+    from(&["--size", "512M"]);
+    from(&["--block-size", "8K"]);
+    from(&["--seal", "none"]);
+    host.json(&["volume", "export", "disk"]);
+    host.refuses(1, &["volume", "delete", "disk"], &["unexport"]);
+    host.refuses(
+        1,
+        &["volume", "restore", "disk", "--at", "1"],
+        &["unexport"],
+    );
+}
+
+#[test]
+fn a_folder_is_served_once() {
+    let host = Host::new();
+    let said = host.refused_start();
+    assert!(said.error.contains("another `scree up`"), "{}", said.error);
+    assert_eq!(host.run(&["status"]).code, 0, "the first one goes on");
+}
+
+#[test]
+fn a_database_that_is_none_is_refused_and_left_alone() {
+    let mut host = Host::new();
+    assert_eq!(host.stop(), 0);
+    let path = host.path().join("scree.db");
+    let length = fs::metadata(&path).expect("there").len();
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .expect("opens");
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0x55; 4096], 0).expect("written");
+    let said = host.refused_start();
+    assert!(
+        said.error.contains("damaged") && said.error.contains("backup"),
+        "{}",
+        said.error
+    );
+    assert_eq!(fs::metadata(&path).expect("there").len(), length);
+}
+
+#[test]
+fn tcp_without_tls_is_for_this_host_only() {
+    let host = Host::idle(&["--listen-nbd", "0.0.0.0:0"]);
+    assert!(host.refused_start().error.contains("--nbd-tls-ca"));
+    let host = Host::with(&["--listen-nbd", "127.0.0.1:0"]);
+    host.json(&["volume", "create", "disk", "--size", "8M"]);
+    let export = host.json(&["volume", "export", "disk"]);
+    let uri = export["tcp_uri"].as_str().expect("it listens");
+    host.qemu_io_at(uri, &["write -P 3 0 64k", "read -P 3 0 64k"]);
+}

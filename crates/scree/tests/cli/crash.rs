@@ -1,0 +1,135 @@
+//! `kill -9`, and what must be there afterwards.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::host::Host;
+
+#[test]
+fn what_was_flushed_survives_kill_9() {
+    let mut host = Host::new();
+    host.json(&["volume", "create", "disk", "--size", "64M"]);
+    for round in 1..=4_u32 {
+        let write = format!("write -P {round} {round}M 3M");
+        host.qemu_io("disk", &[write.as_str(), "flush"]);
+        host.kill();
+        host.start();
+        assert_eq!(host.state("disk"), "in-use", "it is served again by itself");
+        for earlier in 1..round {
+            host.qemu_io(
+                "disk",
+                &[format!("read -P {earlier} {earlier}M 1M").as_str()],
+            );
+        }
+        host.qemu_io("disk", &[format!("read -P {round} {round}M 3M").as_str()]);
+    }
+}
+
+#[test]
+fn a_snapshot_is_never_pending_after_a_crash() {
+    let mut host = Host::new();
+    host.json(&["volume", "create", "disk", "--size", "64M"]);
+    host.qemu_io("disk", &["write -P 1 0 8M", "flush"]);
+    host.json(&["snapshot", "create", "disk", "--name", "cut"]);
+    host.kill();
+    host.start();
+    let snapshot = &host.json(&["snapshot", "list"])[0];
+    match snapshot["state"].as_str() {
+        Some("completed") => {
+            host.json(&["volume", "create", "copy", "--from", "cut"]);
+            host.qemu_io("copy", &["read -P 1 0 8M"]);
+        }
+        Some("error") => {
+            assert!(
+                snapshot["reason"]
+                    .as_str()
+                    .is_some_and(|reason| reason.contains("again"))
+            );
+            host.refuses(
+                1,
+                &["volume", "create", "copy", "--from", "cut"],
+                &["take another"],
+            );
+        }
+        other => panic!("a snapshot is {other:?}"),
+    }
+    host.json(&["snapshot", "delete", "cut"]);
+    host.qemu_io("disk", &["read -P 1 0 8M"]);
+}
+
+#[test]
+fn a_lost_journal_leaves_a_state_that_the_disk_had() {
+    let mut host = Host::new();
+    host.json(&["volume", "create", "disk", "--size", "32M"]);
+    host.qemu_io("disk", &["write -P 1 0 4M", "flush"]);
+    host.json(&["snapshot", "create", "disk", "--wait"]);
+    host.qemu_io("disk", &["write -P 2 0 4M", "flush"]);
+    host.kill();
+    for journal in fs::read_dir(host.path().join("journal")).expect("a folder") {
+        fs::remove_file(journal.expect("an entry").path()).expect("removed");
+    }
+    host.start();
+    let uri = host.json(&["volume", "export", "disk"])["uri"].clone();
+    let reads = |pattern: u8| {
+        let read = format!("read -P {pattern} 0 4M");
+        let output = std::process::Command::new("qemu-io")
+            .args(["-f", "raw", "-c", &read, uri.as_str().expect("text")])
+            .output()
+            .expect("qemu-io is installed");
+        output.status.success() && !String::from_utf8_lossy(&output.stdout).contains("failed")
+    };
+    assert!(reads(1) || reads(2), "a version, never a mixture");
+}
+
+#[test]
+fn no_plaintext_reaches_a_unit_a_journal_or_the_database() {
+    let mut host = Host::new();
+    host.json(&["volume", "create", "secret-disk", "--size", "32M"]);
+    // Sixteen equal bytes in a row are not to be found in ciphertext.
+    host.qemu_io("secret-disk", &["write -P 0x6b 0 6M", "flush"]);
+    host.json(&["snapshot", "create", "secret-disk", "--wait"]);
+    host.qemu_io("secret-disk", &["write -P 0x6b 8M 2M", "flush"]);
+    assert!(!holds(host.path(), &[0x6b; 16]), "while it runs");
+    host.kill();
+    assert!(!holds(host.path(), &[0x6b; 16]), "after a crash");
+
+    // The search finds what is there: a volume that is not sealed.
+    host.start();
+    host.json(&[
+        "volume",
+        "create",
+        "open-disk",
+        "--size",
+        "32M",
+        "--seal",
+        "none",
+    ]);
+    host.qemu_io("open-disk", &["write -P 0x6b 0 1M", "flush"]);
+    assert!(holds(host.path(), &[0x6b; 16]));
+    assert_eq!(
+        host.json(&["volume", "show", "open-disk"])["seal"],
+        json!("none")
+    );
+}
+
+/// Whether any file below `folder` has `needle` in it.
+fn holds(folder: &Path, needle: &[u8]) -> bool {
+    fs::read_dir(folder).expect("a folder").any(|entry| {
+        let entry = entry.expect("an entry");
+        let kind = entry.file_type().expect("known");
+        if kind.is_dir() {
+            return holds(&entry.path(), needle);
+        }
+        let mut bytes = Vec::new();
+        kind.is_file()
+            && fs::OpenOptions::new()
+                .read(true)
+                .open(entry.path())
+                .and_then(|mut file| file.read_to_end(&mut bytes))
+                // Something that was removed in the meantime holds nothing.
+                .is_ok_and(|_| bytes.windows(needle.len()).any(|window| window == needle))
+    })
+}

@@ -1,0 +1,241 @@
+//! One `scree up` on a folder of its own, and commands against it.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const SCREE: &str = env!("CARGO_BIN_EXE_scree");
+
+/// How often a condition is looked at that is waited for.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// So often; then the test has failed.
+const LOOKS_MAX: u32 = 1500;
+
+/// A folder, and a process that serves it, unless it was stopped.
+pub struct Host {
+    pub folder: TempDir,
+    up: Option<Child>,
+    options: Vec<String>,
+}
+
+/// What a command said.
+pub struct Said {
+    pub code: i32,
+    pub out: String,
+    pub error: String,
+}
+
+impl Said {
+    fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8(output.stdout).expect("UTF-8"),
+            error: String::from_utf8(output.stderr).expect("UTF-8"),
+        }
+    }
+}
+
+/// Runs `scree` without a folder.
+pub fn scree(arguments: &[&str]) -> Said {
+    let mut command = Command::new(SCREE);
+    command
+        .args(arguments)
+        .env_remove("SCREE_DIR")
+        .env_remove("SCREE_PASSPHRASE");
+    Said::of(command.output().expect("scree runs"))
+}
+
+/// Waits until `holds`.
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..LOOKS_MAX {
+        if holds() {
+            return;
+        }
+        thread::park_timeout(LOOK_AGAIN);
+    }
+    panic!("never came true: {what}");
+}
+
+impl Host {
+    /// A new folder, served.
+    pub fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// As [`Host::new`], with more options for `up`.
+    pub fn with(options: &[&str]) -> Self {
+        let mut host = Self::idle(options);
+        host.start();
+        host
+    }
+
+    /// A new folder that nobody serves yet.
+    pub fn idle(options: &[&str]) -> Self {
+        // Close to the root: the path of a socket has at most 107 bytes.
+        let folder = tempfile::Builder::new().prefix("scree-").tempdir_in("/tmp");
+        let mut all = vec!["--journal-size".to_owned(), "16M".to_owned()];
+        all.extend(options.iter().map(|&option| option.to_owned()));
+        Self {
+            folder: folder.expect("a folder"),
+            up: None,
+            options: all,
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn unit(&self, number: u32) -> PathBuf {
+        self.path().join("units").join(format!("u{number}"))
+    }
+
+    /// `scree up` on the folder, not started.
+    pub fn up_command(&self) -> Command {
+        let mut command = Command::new(SCREE);
+        command
+            .arg("up")
+            .arg("--dir")
+            .arg(self.path())
+            .args(&self.options)
+            .env_remove("SCREE_PASSPHRASE")
+            .stdout(Stdio::piped());
+        command
+    }
+
+    /// Starts it and waits until it says that it is ready.
+    pub fn start(&mut self) {
+        let mut up = self.up_command().spawn().expect("scree up starts");
+        let mut line = String::new();
+        let out = up.stdout.take().expect("piped");
+        BufReader::new(out).read_line(&mut line).expect("readable");
+        assert!(line.starts_with("scree is ready"), "it said {line:?}");
+        self.up = Some(up);
+    }
+
+    /// Tries to start it; returns what it said as it gave up.
+    pub fn refused_start(&self) -> Said {
+        let said = Said::of(
+            self.up_command()
+                .stderr(Stdio::piped())
+                .output()
+                .expect("runs"),
+        );
+        assert_eq!(said.code, 1, "{}", said.error);
+        said
+    }
+
+    /// SIGTERM, and the exit code.
+    pub fn stop(&mut self) -> i32 {
+        let mut up = self.up.take().expect("it runs");
+        let pid = up.id().to_string();
+        assert!(
+            Command::new("kill")
+                .arg(&pid)
+                .status()
+                .expect("kill runs")
+                .success()
+        );
+        up.wait().expect("it ends").code().expect("not by a signal")
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        let mut up = self.up.take().expect("it runs");
+        up.kill().expect("killed");
+        up.wait().expect("it ends");
+    }
+
+    /// Runs a command against it.
+    pub fn run(&self, arguments: &[&str]) -> Said {
+        let mut command = Command::new(SCREE);
+        command.args(arguments).env("SCREE_DIR", self.path());
+        Said::of(command.output().expect("scree runs"))
+    }
+
+    /// Runs a command that must succeed, and returns its JSON.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let said = self.run(&[arguments, &["-o", "json"]].concat());
+        assert_eq!(said.code, 0, "{arguments:?}: {}", said.error);
+        serde_json::from_str(&said.out).expect("JSON")
+    }
+
+    /// Runs a command that must fail with `code`, changing nothing that can be
+    /// listed, and say each of `words`.
+    pub fn refuses(&self, code: i32, arguments: &[&str], words: &[&str]) {
+        let before = self.everything();
+        let said = self.run(arguments);
+        assert_eq!(
+            said.code, code,
+            "{arguments:?} said {} {}",
+            said.out, said.error
+        );
+        for word in words {
+            assert!(
+                said.error.contains(word),
+                "{arguments:?} said {:?}",
+                said.error
+            );
+        }
+        assert_eq!(self.everything(), before, "{arguments:?} changed something");
+    }
+
+    fn everything(&self) -> [Value; 3] {
+        [["volume", "list"], ["snapshot", "list"], ["unit", "list"]].map(|list| {
+            let mut list = self.json(&list);
+            for item in list.as_array_mut().into_iter().flatten() {
+                // Destages go on meanwhile.
+                for field in ["segments", "bytes", "free_bytes"] {
+                    item.as_object_mut().expect("an object").remove(field);
+                }
+            }
+            list
+        })
+    }
+
+    /// The volume's state.
+    pub fn state(&self, volume: &str) -> String {
+        self.json(&["volume", "show", volume])["state"]
+            .as_str()
+            .expect("text")
+            .to_owned()
+    }
+
+    /// Exports a volume and runs qemu-io's commands on it.
+    pub fn qemu_io(&self, volume: &str, commands: &[&str]) {
+        let uri = self.json(&["volume", "export", volume])["uri"].clone();
+        self.qemu_io_at(uri.as_str().expect("text"), commands);
+    }
+
+    /// Runs qemu-io's commands; patterns that do not match fail.
+    pub fn qemu_io_at(&self, uri: &str, commands: &[&str]) {
+        let mut qemu = Command::new("qemu-io");
+        qemu.args(["-f", "raw", uri]);
+        for command in commands {
+            qemu.args(["-c", command]);
+        }
+        let output = qemu
+            .output()
+            .expect("qemu-io is installed (Debian: qemu-utils)");
+        let said = Said::of(output);
+        let good = said.code == 0
+            && !said.out.contains("verification failed")
+            && !said.out.contains("failed:");
+        assert!(good, "{commands:?} said {} {}", said.out, said.error);
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(mut up) = self.up.take() {
+            let _ = up.kill();
+            let _ = up.wait();
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The binary as its users have it: the command line against a real
+//! `scree up`, with QEMU's own client on the other side of the socket.
+
+mod bad_input;
+mod crash;
+mod host;
+mod keys;
+mod lifecycle;
+mod units;

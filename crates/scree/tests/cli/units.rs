@@ -1,0 +1,119 @@
+//! Units that come, go, and are not what they should be.
+
+use std::fs;
+
+use serde_json::json;
+
+use crate::host::{Host, wait_until};
+
+#[test]
+fn a_lost_unit_is_missed_by_nobody_and_comes_back() {
+    let host = Host::with(&["--units", "4"]);
+    host.json(&["volume", "create", "disk", "--size", "64M"]);
+    host.qemu_io("disk", &["write -P 0x11 0 16M", "flush"]);
+    host.json(&["snapshot", "create", "disk", "--wait"]);
+    let away = host.path().join("away");
+    fs::rename(host.unit(2), &away).expect("renamed");
+    let state = || host.json(&["unit", "list"])[1]["state"].clone();
+    wait_until("it is noticed", || state() == json!("missing"));
+    assert_eq!(host.json(&["status"])["state"], json!("degraded"));
+    host.qemu_io(
+        "disk",
+        &["read -P 0x11 0 16M", "write -P 0x22 16M 16M", "flush"],
+    );
+    host.json(&["snapshot", "create", "disk", "--name", "without", "--wait"]);
+    host.json(&["volume", "create", "copy", "--from", "without"]);
+    host.qemu_io("copy", &["read -P 0x11 0 16M", "read -P 0x22 16M 16M"]);
+    fs::rename(&away, host.unit(2)).expect("renamed");
+    wait_until("it is back", || state() == json!("healthy"));
+    host.qemu_io("disk", &["read -P 0x11 0 16M", "read -P 0x22 16M 16M"]);
+}
+
+#[test]
+fn a_start_without_a_unit_is_degraded_not_refused() {
+    let mut host = Host::with(&["--units", "4"]);
+    host.json(&["volume", "create", "disk", "--size", "64M"]);
+    host.qemu_io("disk", &["write -P 0x11 0 16M", "flush"]);
+    assert_eq!(host.stop(), 0);
+    fs::rename(host.unit(3), host.path().join("away")).expect("renamed");
+    host.start();
+    assert_eq!(host.json(&["unit", "list"])[2]["state"], json!("missing"));
+    host.qemu_io(
+        "disk",
+        &[
+            "read -P 0x11 0 16M",
+            "write -P 0x33 0 4M",
+            "read -P 0x33 0 4M",
+        ],
+    );
+    assert!(
+        !host.unit(3).exists(),
+        "nothing is written where a unit should be mounted"
+    );
+}
+
+#[test]
+fn a_unit_is_added_and_used() {
+    let mut host = Host::with(&["--units", "1"]);
+    assert_eq!(
+        host.json(&["volume", "create", "one", "--size", "8M"])["replicas"],
+        json!(1)
+    );
+    let folder = host.path().join("more units");
+    fs::create_dir(&folder).expect("made");
+    let url = format!("file://{}/more%20units", host.path().display());
+    host.json(&["unit", "add", &url]);
+    assert_eq!(
+        host.json(&["volume", "create", "two", "--size", "8M"])["replicas"],
+        json!(2)
+    );
+    host.qemu_io("two", &["write -P 5 0 8M", "flush"]);
+    assert_eq!(host.stop(), 0);
+    host.start();
+    let units = host.json(&["unit", "list"]);
+    assert!(units[1]["segments"].as_u64() > Some(0), "{units}");
+    host.qemu_io("two", &["read -P 5 0 8M"]);
+}
+
+#[test]
+fn folders_that_cannot_be_units_are_refused() {
+    let host = Host::with(&["--units", "2"]);
+    let other = Host::with(&["--units", "1"]);
+    let text = |path: &std::path::Path| path.to_str().expect("UTF-8").to_owned();
+    let full = host.path().join("full");
+    fs::create_dir(&full).expect("made");
+    fs::create_dir(full.join("something")).expect("made");
+    host.refuses(1, &["unit", "add", &text(&full)], &[]);
+    host.refuses(
+        1,
+        &["unit", "add", &text(&host.path().join("nothing"))],
+        &["make the folder"],
+    );
+    host.refuses(
+        1,
+        &["unit", "add", &text(&host.path().join("scree.db"))],
+        &["not a folder"],
+    );
+    host.refuses(1, &["unit", "add", "units/u1"], &["absolute"]);
+    host.refuses(1, &["unit", "add", "s3://bucket"], &["file:///"]);
+    host.refuses(1, &["unit", "add", &text(&host.unit(1))], &["unit already"]);
+    host.refuses(
+        1,
+        &["unit", "add", &text(&host.path().join("units"))],
+        &["unit already"],
+    );
+    host.refuses(
+        1,
+        &["unit", "add", &text(&other.unit(1))],
+        &["another cluster"],
+    );
+    // A copy of a unit.
+    let copy = host.path().join("copy");
+    fs::create_dir(&copy).expect("made");
+    fs::copy(
+        host.unit(1).join("scree-unit.toml"),
+        copy.join("scree-unit.toml"),
+    )
+    .expect("copied");
+    host.refuses(1, &["unit", "add", &text(&copy)], &["used twice"]);
+}
