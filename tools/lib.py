@@ -165,6 +165,8 @@ class Guest:
         self.lines = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
         self.wait_for(r"GUEST: up", 90)
+        # Past the shell's greeting.
+        self.sh("true")
 
     def _listen(self):
         for line in self.process.stdout:
