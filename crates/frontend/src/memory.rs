@@ -20,7 +20,7 @@ pub struct Manners {
     pub busy_one_in: u64,
     /// Requests that touch these bytes fail.
     pub damaged: std::ops::Range<u64>,
-    /// The next commit fails, and everything after it.
+    /// The next commit that covers a write fails, and everything after it.
     pub stops_at_commit: bool,
     /// Pending requests wait until this is false again.
     pub holds_answers: bool,
@@ -57,6 +57,7 @@ pub struct MemoryDevice {
     pub calls: Calls,
     pending: VecDeque<Completion>,
     wake: Wake,
+    uncommitted: bool,
     stopped: bool,
 }
 
@@ -81,6 +82,7 @@ impl MemoryDevice {
             calls: Calls::default(),
             pending: VecDeque::new(),
             wake: Wake::silent(),
+            uncommitted: false,
             stopped: false,
         }
     }
@@ -244,6 +246,7 @@ impl BlockDevice for MemoryDevice {
             return refusal;
         }
         self.calls.writes += 1;
+        self.uncommitted = true;
         self.count_durable(durability);
         self.bytes[offset as usize..][..data.len()].copy_from_slice(data);
         self.mark(offset, data.len() as u64, true);
@@ -326,7 +329,8 @@ impl BlockDevice for MemoryDevice {
 
     fn commit(&mut self) -> Result<(), IoError> {
         self.calls.commits += 1;
-        self.stopped |= self.manners.stops_at_commit;
+        self.stopped |= self.manners.stops_at_commit && self.uncommitted;
+        self.uncommitted = false;
         if self.stopped {
             return Err(IoError::Stopped("it was told to".into()));
         }

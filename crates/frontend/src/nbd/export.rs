@@ -9,32 +9,21 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use base::{BlockDevice, Capabilities, DeviceGeometry, IoError};
-use world::real::{Bell, Poller};
-use world::{Clock, Interest, Ready, Wake};
+use world::real::Bell;
+use world::{Clock, Wake};
 
 use super::channel::Channel;
 use super::connection::Settings;
-use super::pipe::{Pipe, Sent};
-use super::service::Service;
-use super::spin::{SPIN, Spinner};
+use super::spin::SPIN;
 use super::table::ExportInfo;
+use super::worker::Worker;
 use super::{Limits, Traffic};
-
-/// The poller's key for the thread's bell.
-const BELL: u64 = u64::MAX;
-
-/// How often a stopping export looks whether it may go.
-const STOP_TICK: Duration = Duration::from_millis(5);
-
-/// How long replies may take to leave when an export stops: a client that does
-/// not read has no claim to hold a detach up.
-const STOP_SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How an export is served.
 #[derive(Clone)]
@@ -141,20 +130,25 @@ pub(super) struct Arrival {
     pub(super) seats: [Seat; 2],
 }
 
-enum Command<D> {
+/// What follows.
+pub(super) type Then = Box<dyn FnOnce()>;
+
+pub(super) enum Command<D> {
     Arrive(Box<Arrival>),
-    Run(Box<dyn FnOnce(&mut D) + Send>),
+    /// Works on the device, and returns what to do when its new size has been
+    /// published.
+    Run(Box<dyn FnOnce(&mut D) -> Then + Send>),
     Stop(Box<dyn FnOnce(D, Stopped) + Send>),
 }
 
 /// What the thread tells everyone else.
-struct Shared {
+pub(super) struct Shared {
     size_bytes: AtomicU64,
     block_bytes: AtomicU64,
     capabilities: Mutex<Capabilities>,
     connections: Arc<AtomicUsize>,
     stopping: AtomicBool,
-    failure: Mutex<Option<String>>,
+    pub(super) failure: Mutex<Option<String>>,
     requests: AtomicU64,
     failures: AtomicU64,
     read_bytes: AtomicU64,
@@ -178,7 +172,7 @@ impl Shared {
     }
 
     /// Only the thread writes these, so plain stores do.
-    fn publish(&self, geometry: DeviceGeometry, traffic: &Traffic) {
+    pub(super) fn publish(&self, geometry: DeviceGeometry, traffic: &Traffic) {
         self.size_bytes
             .store(geometry.size_bytes, Ordering::Relaxed);
         self.requests.store(traffic.requests, Ordering::Relaxed);
@@ -341,22 +335,15 @@ impl<D: BlockDevice + 'static> ExportThread<D> {
         make_device: impl FnOnce(Wake) -> Result<D, E> + Send + 'static,
     ) -> Result<Self, SpawnError<E>> {
         let bell = Bell::new().map_err(SpawnError::Thread)?;
-        let poller = Poller::new().map_err(SpawnError::Thread)?;
-        poller
-            .add(&bell, BELL, Interest::READABLE)
-            .map_err(SpawnError::Thread)?;
         let (commands, received) = mpsc::channel();
         let (made, result) = mpsc::channel();
-        let worker = Worker {
-            poller,
-            bell: bell.clone(),
-            commands: received,
-            options: options.clone(),
-        };
+        let worker = Worker::new(bell.clone(), received, options.clone());
+        let worker = worker.map_err(SpawnError::Thread)?;
+        let wake = bell.wake();
         let thread = thread::Builder::new()
             .name(format!("nbd-{}", options.name))
             .spawn(move || {
-                let device = match make_device(worker.bell.wake()) {
+                let device = match make_device(wake) {
                     Ok(device) => device,
                     Err(error) => {
                         let _ = made.send(Err(error));
@@ -402,11 +389,15 @@ impl<D: BlockDevice + 'static> ExportThread<D> {
     /// # Errors
     /// [`ExportGone`] if the thread has ended.
     pub fn post(&self, action: impl FnOnce(&mut D) + Send + 'static) -> Result<(), ExportGone> {
-        self.entrance.send(Command::Run(Box::new(action)))
+        self.entrance.send(Command::Run(Box::new(move |device| {
+            action(device);
+            Box::new(|| {})
+        })))
     }
 
     /// Runs `action` on the device, in its thread, and waits for what it
-    /// returns.
+    /// returns. If it changed the size, every handshake from now on tells the
+    /// new one.
     ///
     /// # Errors
     /// [`ExportGone`] if the thread has ended.
@@ -415,9 +406,12 @@ impl<D: BlockDevice + 'static> ExportThread<D> {
         action: impl FnOnce(&mut D) -> R + Send + 'static,
     ) -> Result<R, ExportGone> {
         let (answer, answered) = mpsc::channel();
-        self.post(move |device| {
-            let _ = answer.send(action(device));
-        })?;
+        self.entrance.send(Command::Run(Box::new(move |device| {
+            let result = action(device);
+            Box::new(move || {
+                let _ = answer.send(result);
+            })
+        })))?;
         answered.recv().map_err(|_| ExportGone)
     }
 
@@ -464,182 +458,5 @@ impl<D> Drop for ExportThread<D> {
             self.entrance.shared.stopping.store(true, Ordering::Release);
             let _ = self.entrance.send(Command::Stop(Box::new(|_, _| {})));
         }
-    }
-}
-
-/// A channel with the places it takes.
-struct Line {
-    channel: Channel,
-    _seats: [Seat; 2],
-}
-
-impl Pipe for Line {
-    fn receive(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        self.channel.receive(into)
-    }
-
-    fn holds_received(&self) -> bool {
-        self.channel.holds_received()
-    }
-
-    fn send(&mut self, from: &[std::io::IoSlice<'_>]) -> std::io::Result<Sent> {
-        self.channel.send(from)
-    }
-
-    fn holds_unsent(&self) -> bool {
-        self.channel.holds_unsent()
-    }
-}
-
-/// The thread's own things.
-struct Worker<D> {
-    poller: Poller,
-    bell: Bell,
-    commands: Receiver<Command<D>>,
-    options: ExportOptions,
-}
-
-type Finish<D> = Box<dyn FnOnce(D, Stopped) + Send>;
-
-impl<D: BlockDevice> Worker<D> {
-    fn serve(self, device: D, shared: &Shared) {
-        let mut service = Service::new(device, self.options.limits);
-        let mut ready = Vec::new();
-        let mut spinner = Spinner::default();
-        let mut answered = 0;
-        loop {
-            let sleep = service.sleep();
-            let served = service.desk().traffic.requests != answered;
-            answered = service.desk().traffic.requests;
-            let may_spin = !self.options.spin.is_zero() && sleep != Some(Duration::ZERO);
-            if may_spin && spinner.should_spin(served) {
-                spinner.spun(self.spin(&mut ready));
-            }
-            if let Some(finish) = self.turn(&mut service, shared, sleep, &mut ready) {
-                let flushed = self.finish(&mut service, shared, &mut ready);
-                finish(service.into_device(), Stopped { flushed });
-                return;
-            }
-        }
-    }
-
-    /// Looks for a moment whether something becomes ready.
-    fn spin(&self, ready: &mut Vec<Ready>) -> bool {
-        let clock = &self.options.clock;
-        let until = clock.monotonic() + self.options.spin;
-        loop {
-            let waited = self.poller.wait(Some(Duration::ZERO), ready);
-            waited.expect("an epoll of this thread can be waited on");
-            if !ready.is_empty() {
-                return true;
-            }
-            if clock.monotonic() >= until {
-                return false;
-            }
-            std::hint::spin_loop();
-        }
-    }
-
-    fn turn(
-        &self,
-        service: &mut Service<D, Line>,
-        shared: &Shared,
-        sleep: Option<Duration>,
-        ready: &mut Vec<Ready>,
-    ) -> Option<Finish<D>> {
-        if ready.is_empty() {
-            let waited = self.poller.wait(sleep, ready);
-            waited.expect("an epoll of this thread can be waited on");
-        }
-        let mut stop = None;
-        for ready in ready.drain(..) {
-            if ready.key == BELL {
-                self.bell.clear();
-                stop = self.obey(service);
-            } else {
-                service.ready(ready);
-            }
-        }
-        service.turn();
-        while let Some((key, line, interest)) = service.next_changed() {
-            if let Err(error) = self.poller.modify(&line.channel, key, interest) {
-                tracing::error!(%error, "a connection cannot be watched any more");
-            }
-        }
-        let had_failure = service.failure().is_some();
-        let desk = service.desk();
-        shared.publish(desk.geometry, &desk.traffic);
-        if had_failure {
-            let mut failure = shared
-                .failure
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            *failure = service.failure().map(ToString::to_string);
-        }
-        stop
-    }
-
-    fn obey(&self, service: &mut Service<D, Line>) -> Option<Finish<D>> {
-        while let Ok(command) = self.commands.try_recv() {
-            match command {
-                Command::Arrive(arrival) => self.welcome(service, *arrival),
-                Command::Run(action) => {
-                    action(&mut service.desk().device);
-                    service.device_was_used();
-                }
-                Command::Stop(finish) => return Some(finish),
-            }
-        }
-        None
-    }
-
-    fn welcome(&self, service: &mut Service<D, Line>, arrival: Arrival) {
-        let line = Line {
-            channel: arrival.channel,
-            _seats: arrival.seats,
-        };
-        let key = service.next_key();
-        match self.poller.add(&line.channel, key, Interest::READABLE) {
-            Ok(()) => {
-                let mut settings = arrival.settings;
-                settings.read_only |= self.options.read_only;
-                let opened = service.open(line, settings, &arrival.replies, &arrival.received);
-                debug_assert_eq!(opened, key);
-            }
-            Err(error) => tracing::error!(%error, "a connection cannot be watched"),
-        }
-    }
-
-    /// Steps 1 to 5 of an export's end.
-    fn finish(
-        &self,
-        service: &mut Service<D, Line>,
-        shared: &Shared,
-        ready: &mut Vec<Ready>,
-    ) -> Result<(), IoError> {
-        let clock = &self.options.clock;
-        service.refuse_requests();
-        let deadline = clock.monotonic() + self.options.stop_timeout;
-        let flushed = loop {
-            if let Some(flushed) = service.flush() {
-                break flushed;
-            }
-            if clock.monotonic() >= deadline {
-                let message = "the device did not finish in time".into();
-                break Err(IoError::Unavailable(message));
-            }
-            let sleep = service
-                .sleep()
-                .map_or(STOP_TICK, |sleep| sleep.min(STOP_TICK));
-            let _ = self.turn(service, shared, Some(sleep), ready);
-        };
-        let deadline = clock.monotonic() + STOP_SEND_TIMEOUT;
-        while !service.all_sent() && clock.monotonic() < deadline {
-            let sleep = service
-                .sleep()
-                .map_or(STOP_TICK, |sleep| sleep.min(STOP_TICK));
-            let _ = self.turn(service, shared, Some(sleep), ready);
-        }
-        flushed
     }
 }

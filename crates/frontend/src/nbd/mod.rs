@@ -4,7 +4,7 @@
 //! ```text
 //!                       ┌─ acceptor thread ─┐      ┌─ one thread per export ──────┐
 //!  client ──connects──▶ │ handshake, TLS    │─────▶│ service: connections, device │
-//!         ◀─────────────│ (server.rs)       │ GO   │ (export.rs, service.rs)      │◀──▶ client
+//!         ◀─────────────│ (server.rs)       │ GO   │ (worker.rs, service.rs)      │◀──▶ client
 //!                       └───────────────────┘      └──────────────────────────────┘
 //! ```
 //!
@@ -12,7 +12,8 @@
 //! * `handshake`, `connection`: what one client says, as state machines over
 //!   bytes. `service`: one device and all its connections, over pipes.
 //! * `channel`, `tls`: a pipe that is a socket.
-//! * `export`, `server`: the threads.
+//! * `export`, `worker`: an export's ends and its thread. `server`, `guest`: the
+//!   acceptor's.
 //!
 //! Invariants: a device is touched only by its export's thread; nothing on the
 //! path of a request locks or allocates; what one connection holds is bounded
@@ -23,6 +24,7 @@ mod channel;
 mod connection;
 mod desk;
 mod export;
+mod guest;
 mod handshake;
 mod options;
 mod pipe;
@@ -36,6 +38,7 @@ mod spin;
 mod table;
 mod tls;
 mod wire;
+mod worker;
 
 #[cfg(test)]
 mod model;

@@ -154,6 +154,7 @@ pub fn converse<D: BlockDevice>(
         service.turn();
         while service.next_changed().is_some() {}
         service.check_memory();
+        service.hang_up();
         turns += 1;
         assert!(turns < 1_000_000, "the connection never ends");
     }

@@ -6,7 +6,7 @@
 //! at once ≤ `connections_max`.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{self, ErrorKind};
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,18 +18,14 @@ use world::{Clock, Endpoint, Interest, Ready};
 
 use super::channel::Channel;
 use super::export::{Arrival, Seat};
-use super::handshake::{Goodbye, Handshake, Next, Offer, TlsPolicy};
-use super::options::{OPTION_BYTES_MAX, OptionHeader};
-use super::pipe::Pipe;
+use super::guest::{Fate, Guest};
+use super::handshake::{Offer, TlsPolicy};
 use super::slab::{Key, Slab};
 use super::table::Exports;
 use super::tls::ServerTls;
 
 /// The poller's key for the thread's bell.
 const BELL: u64 = u64::MAX;
-
-/// A handshake's receive buffer: the longest option and a little more.
-const INPUT_BYTES: usize = OPTION_BYTES_MAX + OptionHeader::BYTES + 4096;
 
 /// How long nothing is accepted after the process ran out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
@@ -195,25 +191,6 @@ impl Drop for Server {
     }
 }
 
-/// A client in its handshake.
-struct Guest {
-    channel: Channel,
-    handshake: Handshake,
-    tls: Option<ServerTls>,
-    input: Vec<u8>,
-    output: Vec<u8>,
-    seat: Seat,
-    writable: bool,
-    interest: Interest,
-    /// What to do when the output has left.
-    then: Option<Then>,
-}
-
-enum Then {
-    StartTls,
-    Close(Goodbye),
-}
-
 struct Door {
     id: ListeningId,
     listener: Listener,
@@ -235,13 +212,6 @@ struct Acceptor {
     deadlines: VecDeque<(Duration, Key)>,
     /// Listeners are not watched until then.
     accept_again: Option<Duration>,
-}
-
-/// How a guest's turn ended.
-enum Fate {
-    Stays,
-    Leaves(String),
-    Opened(Box<super::handshake::Opened>),
 }
 
 impl Acceptor {
@@ -364,17 +334,8 @@ impl Acceptor {
             list: options.list,
             tls: options.tls_policy,
         };
-        self.guests.insert(Box::new(Guest {
-            channel,
-            handshake: Handshake::new(offer),
-            tls: options.tls,
-            input: Vec::new(),
-            output: Handshake::greeting(),
-            seat,
-            writable: true,
-            interest: Interest::READABLE,
-            then: None,
-        }));
+        let guest = Guest::new(channel, offer, options.tls, seat);
+        self.guests.insert(Box::new(guest));
         let deadline = self.options.clock.monotonic() + self.options.handshake_timeout;
         self.deadlines.push_back((deadline, key));
         // The greeting leaves at once.
@@ -451,120 +412,5 @@ impl Acceptor {
             let guests = &self.guests;
             self.deadlines.retain(|(_, key)| guests.get(*key).is_some());
         }
-    }
-}
-
-impl Guest {
-    fn wanted(&self) -> Interest {
-        let unsent = !self.output.is_empty() || self.channel.holds_unsent();
-        Interest {
-            // While replies wait to be read, nothing new is asked.
-            readable: self.output.is_empty() && self.then.is_none(),
-            writable: unsent,
-        }
-    }
-
-    fn turn(&mut self, readable: bool) -> Fate {
-        match self.try_turn(readable) {
-            Ok(fate) => fate,
-            Err(error) => Fate::Leaves(error.to_string()),
-        }
-    }
-
-    fn try_turn(&mut self, readable: bool) -> io::Result<Fate> {
-        let mut receive = readable && self.then.is_none();
-        loop {
-            if receive {
-                match self.receive() {
-                    Ok(0) => return Ok(Fate::Leaves("the client hung up".into())),
-                    Ok(_) => {}
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            let before = self.input.len();
-            if let Some(fate) = self.advance() {
-                return Ok(fate);
-            }
-            self.send()?;
-            if !self.output.is_empty() || self.channel.holds_unsent() {
-                return Ok(Fate::Stays);
-            }
-            match self.then.take() {
-                Some(Then::Close(reason)) => return Ok(Fate::Leaves(reason.to_string())),
-                Some(Then::StartTls) => self.start_tls()?,
-                None => {}
-            }
-            // Options may have waited for replies to leave.
-            let progress = self.input.len() < before;
-            receive = self.channel.holds_received();
-            if !receive && !progress {
-                return Ok(Fate::Stays);
-            }
-        }
-    }
-
-    fn receive(&mut self) -> io::Result<usize> {
-        let before = self.input.len();
-        self.input.resize(INPUT_BYTES, 0);
-        let received = self.channel.receive(&mut self.input[before..]);
-        self.input
-            .truncate(before + received.as_ref().map_or(0, |count| *count));
-        received
-    }
-
-    fn advance(&mut self) -> Option<Fate> {
-        if self.then.is_some() {
-            return None;
-        }
-        if self.handshake.client.certificate.is_none() {
-            let certificate = self.channel.client_certificate();
-            self.handshake.client.certificate = certificate.map(<[u8]>::to_vec);
-        }
-        let (used, next) = self.handshake.advance(&self.input, &mut self.output);
-        self.input.drain(..used);
-        match next {
-            Next::Wait => None,
-            Next::StartTls => {
-                self.then = Some(Then::StartTls);
-                None
-            }
-            Next::Close(goodbye) => {
-                self.then = Some(Then::Close(goodbye));
-                None
-            }
-            Next::Opened(opened) => Some(Fate::Opened(opened)),
-        }
-    }
-
-    fn send(&mut self) -> io::Result<()> {
-        while self.writable && !(self.output.is_empty() && !self.channel.holds_unsent()) {
-            let slice = [IoSlice::new(&self.output)];
-            let slices = if self.output.is_empty() {
-                &[][..]
-            } else {
-                &slice[..]
-            };
-            let sent = self.channel.send(slices)?;
-            self.output.drain(..sent.bytes);
-            self.writable = !sent.blocked;
-        }
-        Ok(())
-    }
-
-    fn start_tls(&mut self) -> io::Result<()> {
-        if !self.input.is_empty() {
-            // Sent before the client could know that TLS is on: not by it.
-            let message = "plain bytes were sent where TLS should begin";
-            return Err(io::Error::new(ErrorKind::InvalidData, message));
-        }
-        let Some(tls) = &self.tls else {
-            return Err(io::Error::other("TLS has no certificates"));
-        };
-        self.channel
-            .start_tls(tls.config())
-            .map_err(io::Error::other)?;
-        self.handshake.tls_started();
-        Ok(())
     }
 }

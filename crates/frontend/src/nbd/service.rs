@@ -46,6 +46,12 @@ struct Link<P> {
     interest: Interest,
 }
 
+impl<P: Pipe> Link<P> {
+    fn has_unsent(&self) -> bool {
+        !self.connection.output.is_empty() || self.pipe.holds_unsent()
+    }
+}
+
 /// See the module's head.
 pub struct Service<D, P> {
     desk: Desk<D>,
@@ -55,6 +61,8 @@ pub struct Service<D, P> {
     looked_at: Vec<Key>,
     stalled: Vec<Key>,
     changed: Vec<Key>,
+    /// Pipes of connections that are over.
+    gone: Vec<P>,
     failure: Option<IoError>,
     flush: Flush,
 }
@@ -77,6 +85,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
             looked_at: Vec::new(),
             stalled: Vec::new(),
             changed: Vec::new(),
+            gone: Vec::new(),
             failure: None,
             flush: Flush::Unasked,
         }
@@ -253,7 +262,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
             return;
         };
         let mut sent = 0;
-        while link.writable && !(link.connection.output.is_empty() && !link.pipe.holds_unsent()) {
+        while link.writable && link.has_unsent() {
             let (slices, count) = link.connection.output.slices();
             match link.pipe.send(&slices[..count]) {
                 Ok(taken) => {
@@ -269,7 +278,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
                 }
             }
         }
-        let unsent = !link.connection.output.is_empty() || link.pipe.holds_unsent();
+        let unsent = link.has_unsent();
         let again = match &link.pause {
             Pause::Input => link.readable,
             Pause::Turn => link.writable,
@@ -306,7 +315,14 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
         if let Some(mut link) = self.links.remove(key) {
             tracing::debug!(connection = key, reason, "connection closed");
             link.connection.clear(&mut self.desk);
+            self.gone.push(link.pipe);
         }
+    }
+
+    /// Closes the pipes of connections that are over. Until then their clients
+    /// see nothing of it, so that the owner can tell others first.
+    pub fn hang_up(&mut self) {
+        self.gone.clear();
     }
 
     /// A pipe whose interest has changed since this was asked last.
@@ -362,8 +378,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
 
     /// Whether every reply has left.
     pub fn all_sent(&self) -> bool {
-        let sent = |link: &Link<P>| link.connection.output.is_empty() && !link.pipe.holds_unsent();
-        self.links.values().all(sent)
+        !self.links.values().any(Link::has_unsent)
     }
 
     /// Why the device stopped, if it did.

@@ -1,0 +1,10 @@
+//! The NBD server from outside: over sockets, with its own small client and
+//! with foreign ones (libnbd, QEMU, fio). The foreign tools must be installed:
+//! without one its test fails and says so.
+
+mod client;
+mod exports;
+mod foreign;
+mod hostile;
+mod support;
+mod tls;
