@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use base::{BlockDevice, IoError, VolumeId};
 use frontend::nbd::{Export, ExportGone, ExportOptions, ExportThread, SpawnError};
+use tokio::task::JoinSet;
 use volume::catalog::CatalogError;
 use volume::seal::{KeyError, Keyring};
 use volume::{OpenError, OpenParams, Volume, VolumeStatus};
@@ -69,6 +70,9 @@ pub enum AttachError {
     /// The engine had to stop.
     #[error("the engine stopped: {0}")]
     Stopped(#[from] IoError),
+    /// No unit takes what it has.
+    #[error("it cannot destage: {0}")]
+    Stalled(String),
     /// Its thread ended.
     #[error(transparent)]
     Gone(#[from] ExportGone),
@@ -105,7 +109,7 @@ fn open(inner: &Inner, volume: VolumeId, wake: Wake) -> Result<Volume, AttachErr
 }
 
 /// Step 6. Waits for the destage.
-fn close(mut volume: Volume, clock: &dyn Clock) -> Result<(), IoError> {
+fn close(mut volume: Volume, clock: &dyn Clock) -> Result<(), AttachError> {
     let mut completions = Vec::new();
     let mut left_bytes = u64::MAX;
     let mut moved = clock.monotonic();
@@ -115,7 +119,7 @@ fn close(mut volume: Volume, clock: &dyn Clock) -> Result<(), IoError> {
         completions.clear();
         volume.commit()?;
         if let Some(closed) = volume.close_state() {
-            return closed;
+            return Ok(closed?);
         }
         let status = volume.status();
         if status.journal_used_bytes < left_bytes {
@@ -124,7 +128,7 @@ fn close(mut volume: Volume, clock: &dyn Clock) -> Result<(), IoError> {
         } else if let Some(why) = status.destage_error
             && clock.monotonic() - moved > CLOSE_STALL_MAX
         {
-            return Err(IoError::Unavailable(why));
+            return Err(AttachError::Stalled(why));
         }
         // Jobs that end wake a loop that is gone: ask again soon.
         thread::park_timeout(CLOSE_TICK);
@@ -183,11 +187,17 @@ impl Control {
         if let Err(error) = self.inner.database.set_failure(row.id, &why).await {
             tracing::error!(volume = %row.id, %error, "the failure was not noted");
         }
+        let name = &row.name;
+        let hint = match error {
+            AttachError::Open(OpenError::Journal(_) | OpenError::Replay(_)) => {
+                "without its journal it opens at its newest version"
+            }
+            _ => "`scree unit list` and `scree status` show what is missing",
+        };
         ControlError::Unavailable {
             reason: format!(
-                "volume {:?} cannot be opened: {why}; `scree unit list` and `scree status` show \
-                 what is missing, and `scree volume export {}` tries again",
-                row.name, row.name
+                "volume {name:?} cannot be opened: {why}; {hint}, and `scree volume export \
+                 {name}` tries again"
             ),
         }
     }
@@ -219,8 +229,7 @@ impl Control {
                     }
                     close(volume, &*clock)
                 })
-                .map_err(AttachError::from)
-                .and_then(|closed| closed.map_err(AttachError::from))
+                .unwrap_or_else(|gone| Err(AttachError::from(gone)))
         })
         .await?;
         match closed {
@@ -252,7 +261,7 @@ impl Control {
         let volume = row.id;
         let settled = blocking(move || {
             let opened = open(&inner, volume, Wake::silent())?;
-            Ok::<_, AttachError>(close(opened, &*inner.world.clock)?)
+            close(opened, &*inner.world.clock)
         });
         match settled.await? {
             Ok(()) => Ok(self.inner.database.set_detached(volume).await?),
@@ -284,7 +293,7 @@ impl Control {
     /// Serves again what was served when the last process ended, each volume
     /// as soon as its journal is replayed.
     pub(crate) async fn serve_again(&self) -> Result<(), DatabaseError> {
-        let mut opening = tokio::task::JoinSet::new();
+        let mut opening = JoinSet::new();
         for row in self.inner.database.volumes().await? {
             let Some(access) = row.exported.filter(|_| !row.deleting) else {
                 continue;

@@ -21,6 +21,7 @@ use base::{ClusterId, VolumeId};
 use frontend::nbd::ServerTls;
 use tokio::runtime::Handle;
 use tokio::sync::OwnedMutexGuard;
+use tokio::task::JoinSet;
 use volume::catalog::Catalog;
 use volume::clean::{Cleaner, retention::Retention};
 use volume::seal::{KeyEncryptionKey, Keyring};
@@ -172,23 +173,29 @@ impl Control {
     }
 
     /// Closes every attached volume: all that was written is in versions on
-    /// the units then. They are served again on the next start.
-    pub async fn shut_down(&self) {
+    /// the units then. They are served again on the next start. Returns how
+    /// many could not be closed; their journals have what is missing.
+    pub async fn shut_down(&self) -> usize {
         let attached: Vec<VolumeId> = lock(&self.inner.attached).keys().copied().collect();
-        let closing = attached.into_iter().map(|volume| {
+        let mut closing = JoinSet::new();
+        for volume in attached {
             let control = self.clone();
-            tokio::spawn(async move {
+            closing.spawn(async move {
                 let _door = control.door(volume).await;
-                if let Err(error) = control.detach(volume).await {
-                    // The journal still has it, and the next start replays it.
-                    tracing::error!(%volume, %error, "closed without destaging everything");
-                }
-            })
-        });
-        for closed in closing.collect::<Vec<_>>() {
-            let _ = closed.await;
+                control
+                    .detach(volume)
+                    .await
+                    .inspect_err(|error| tracing::error!(%volume, %error))
+            });
         }
+        let unclean = closing
+            .join_all()
+            .await
+            .iter()
+            .filter(|closed| closed.is_err())
+            .count();
         self.inner.database.close().await;
+        unclean
     }
 
     /// The door of a volume; nobody else is behind it until it is dropped.

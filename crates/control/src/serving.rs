@@ -118,6 +118,11 @@ impl Serving {
     pub fn tcp_uri(&self, name: &str) -> Option<String> {
         self.tcp.map(|(address, sealed)| {
             let scheme = if sealed { "nbds" } else { "nbd" };
+            if address.ip().is_unspecified() {
+                // Every address of this host; which one to say, only clients
+                // know.
+                return format!("{scheme}://localhost:{}/{name}", address.port());
+            }
             format!("{scheme}://{address}/{name}")
         })
     }

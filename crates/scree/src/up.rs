@@ -1,8 +1,9 @@
 //! `scree up`: everything in one process, until SIGTERM.
 //!
 //! 1. open D, 2. serve what was served, 3. listen, 4. say that it is ready,
-//! 5. wait for a signal, 6. refuse requests, 7. destage everything, 8. end. A
-//! second signal ends it at once: nothing that was acknowledged is lost by
+//! 5. wait for a signal, 6. refuse requests, 7. destage everything, 8. end.
+//!
+//! A second signal ends it at once: nothing that was acknowledged is lost by
 //! that, the next start replays the journals.
 
 use std::io::{self, IsTerminal as _, Write as _};
@@ -149,14 +150,20 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
     let _ = stop.send(());
     let end = async {
         let _ = tokio::time::timeout(GOODBYE, &mut api).await;
-        control.shut_down().await;
+        control.shut_down().await
     };
-    tokio::select! {
-        () = end => {}
+    let unclean = tokio::select! {
+        unclean = end => unclean,
         _ = terminate.recv() => return Err(Failure("ended at once by a second signal".into())),
         _ = interrupt.recv() => return Err(Failure("ended at once by a second signal".into())),
-    }
+    };
     let _ = std::fs::remove_file(&socket);
+    if unclean > 0 {
+        return Err(Failure(format!(
+            "{unclean} volumes could not be destaged; their journals have what is missing, and \
+             the next start goes on with them"
+        )));
+    }
     tracing::info!("everything is on the units; goodbye");
     Ok(())
 }

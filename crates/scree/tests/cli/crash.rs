@@ -133,3 +133,36 @@ fn holds(folder: &Path, needle: &[u8]) -> bool {
                 .is_ok_and(|_| bytes.windows(needle.len()).any(|window| window == needle))
     })
 }
+
+#[test]
+fn a_damaged_journal_stops_its_own_volume_only() {
+    let mut host = Host::new();
+    for name in ["one", "two"] {
+        host.json(&["volume", "create", name, "--size", "32M"]);
+        host.qemu_io(name, &["write -P 1 0 4M", "flush"]);
+        host.json(&["snapshot", "create", name, "--wait"]);
+    }
+    let id = host.json(&["volume", "show", "one"])["id"].clone();
+    let journal = host.path().join("journal").join(id.as_str().expect("text"));
+    host.kill();
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(&journal)
+        .expect("opens");
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0x55; 64], 0).expect("written");
+    host.start();
+    assert_eq!(
+        (host.state("one"), host.state("two")),
+        ("error".into(), "in-use".into())
+    );
+    host.qemu_io("two", &["read -P 1 0 4M"]);
+    assert_eq!(host.json(&["status"])["state"], json!("degraded"));
+    host.refuses(
+        1,
+        &["volume", "export", "one"],
+        &["move it away", "newest version"],
+    );
+    fs::rename(&journal, host.path().join("damaged")).expect("renamed");
+    host.qemu_io("one", &["read -P 1 0 4M"]);
+    assert_eq!(host.state("one"), "in-use");
+}

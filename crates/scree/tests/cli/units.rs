@@ -117,3 +117,17 @@ fn folders_that_cannot_be_units_are_refused() {
     .expect("copied");
     host.refuses(1, &["unit", "add", &text(&copy)], &["used twice"]);
 }
+
+#[test]
+fn a_stop_without_units_keeps_everything_in_the_journal() {
+    let mut host = Host::with(&["--units", "2"]);
+    host.json(&["volume", "create", "disk", "--size", "32M"]);
+    host.qemu_io("disk", &["write -P 1 0 1M", "flush"]);
+    let (units, away) = (host.path().join("units"), host.path().join("away"));
+    fs::rename(&units, &away).expect("renamed");
+    host.qemu_io("disk", &["write -P 2 1M 1M", "flush"]);
+    assert_eq!(host.stop(), 1, "it says that it could not destage");
+    fs::rename(&away, &units).expect("renamed");
+    host.start();
+    host.qemu_io("disk", &["read -P 1 0 1M", "read -P 2 1M 1M"]);
+}
