@@ -157,7 +157,6 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
         _ = terminate.recv() => return Err(Failure("ended at once by a second signal".into())),
         _ = interrupt.recv() => return Err(Failure("ended at once by a second signal".into())),
     };
-    let _ = std::fs::remove_file(&socket);
     if unclean > 0 {
         return Err(Failure(format!(
             "{unclean} volumes could not be destaged; their journals have what is missing, and \

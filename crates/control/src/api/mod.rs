@@ -28,6 +28,7 @@ mod units;
 mod volumes;
 
 use std::io;
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ use axum::Router;
 use axum::routing::{get, post, put};
 use serde::Deserialize;
 use tokio::net::UnixListener;
+use world::Endpoint;
+use world::real::Listener;
 
 use crate::control::Control;
 
@@ -86,21 +89,24 @@ pub fn router(control: Control) -> Router {
         .with_state(control)
 }
 
-/// Listens at `socket`, for this user only. D is locked, so a socket that is
-/// there was left behind.
+/// Where the API listens. Its name goes with it.
+pub struct ApiListener {
+    listener: UnixListener,
+    _name: Listener,
+}
+
+/// Listens at `socket`, for this user only, whoever can enter the folder.
 ///
 /// # Errors
-/// As the operating system says.
-pub fn listen(socket: &Path) -> io::Result<UnixListener> {
-    use std::os::unix::fs::PermissionsExt as _;
-    match std::fs::remove_file(socket) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    // D itself is closed to others, so nobody gets in before the mode is set.
-    let listener = UnixListener::bind(socket)?;
-    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+/// As [`Listener::bind`].
+pub fn listen(socket: &Path) -> io::Result<ApiListener> {
+    let name = Listener::bind(&Endpoint::Unix(socket.to_owned()), 0o600)?;
+    let listener = std::os::unix::net::UnixListener::from(name.as_fd().try_clone_to_owned()?);
+    listener.set_nonblocking(true)?;
+    Ok(ApiListener {
+        listener: UnixListener::from_std(listener)?,
+        _name: name,
+    })
 }
 
 /// Serves the API until `stop` resolves and the requests under way are
@@ -110,10 +116,10 @@ pub fn listen(socket: &Path) -> io::Result<UnixListener> {
 /// As the operating system says.
 pub async fn serve(
     control: Control,
-    listener: UnixListener,
+    listener: ApiListener,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    axum::serve(listener, router(control))
+    axum::serve(listener.listener, router(control))
         .with_graceful_shutdown(stop)
         .await
 }

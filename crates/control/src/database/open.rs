@@ -1,5 +1,7 @@
 //! Opening the database file, and bringing its schema up to date.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,9 +26,16 @@ impl Database {
     /// [`DatabaseError::Newer`], [`DatabaseError::Damaged`], or what SQLite
     /// says.
     pub async fn open(path: &Path) -> Result<Self, DatabaseError> {
+        // For its owner only; SQLite gives its other files the same mode.
+        OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(sqlx::Error::Io)?;
         let options = SqliteConnectOptions::new()
             .filename(path)
-            .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
