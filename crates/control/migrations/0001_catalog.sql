@@ -8,8 +8,9 @@ CREATE TABLE cluster (
     one          INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
     id           TEXT    NOT NULL,
     created_ms   INTEGER NOT NULL,
-    -- The next segment serial that nobody ever had.
-    serial_next  INTEGER NOT NULL DEFAULT 0,
+    -- The next segment serial that nobody ever had. 0 is never one: an
+    -- all-zero map entry is a hole.
+    serial_next  INTEGER NOT NULL DEFAULT 1 CHECK (serial_next > 0),
     -- Where the key-encryption key comes from, and how it is derived.
     key_source   TEXT    NOT NULL CHECK (key_source IN ('file', 'passphrase')),
     key_salt     BLOB,
