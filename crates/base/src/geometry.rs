@@ -113,11 +113,10 @@ impl SegmentId {
     /// One more than the largest serial number.
     pub const SERIAL_MAX: u64 = 1 << 36;
 
-    /// Segment `serial` on `copyset`; `None` if the serial is 0 or needs over
-    /// 36 bits. There is no segment 0, so that no location is 0.
+    /// Segment `serial` on `copyset`; `None` if the serial needs over 36 bits.
     #[must_use]
     pub const fn new(copyset: CopysetId, serial: u64) -> Option<Self> {
-        if serial != 0 && serial < Self::SERIAL_MAX {
+        if serial < Self::SERIAL_MAX {
             Some(Self((copyset.0 as u64) << 36 | serial))
         } else {
             None
@@ -281,7 +280,6 @@ mod tests {
         assert_eq!(location.segment().serial(), SegmentId::SERIAL_MAX - 1);
         assert_eq!(Location::from_bits(location.bits()), location);
         assert_eq!(SegmentId::new(copyset, SegmentId::SERIAL_MAX), None);
-        assert_eq!(SegmentId::new(copyset, 0), None, "location 0 is a hole in the map");
         assert_eq!(CopysetId::new(4096), None);
     }
 
