@@ -38,7 +38,8 @@ pub enum Removal {
         /// How many slots only it held.
         slots: usize,
     },
-    /// A head or a snapshot needs it; it stays.
+    /// A head or a snapshot needs it, or versions branch off from it; it
+    /// stays.
     Needed,
 }
 
@@ -77,7 +78,10 @@ impl Cleaner {
         not_before: Millis,
     ) -> Result<Removal, CleanError> {
         let neighbours = self.catalog.neighbours(key)?;
-        if neighbours.needed {
+        // Where versions branch, the one below them stays until one branch is
+        // left. Without it two versions could hold a slot and not be
+        // neighbours, and [`dead`] would free it under one of them.
+        if neighbours.needed || neighbours.children.len() > 1 {
             return Ok(Removal::Needed);
         }
         let version = self.side(&self.catalog.version(key)?)?;
