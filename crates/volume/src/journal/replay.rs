@@ -36,8 +36,12 @@ pub enum Replayed {
 /// Where the log ends is not an error: a record that was never written, is
 /// torn, is damaged, or was left by an earlier lap simply does not follow.
 ///
+/// Every record that follows is written again where it lies, unchanged. It may
+/// be in the page cache only, and after a sync that failed Linux takes it for
+/// clean: without this, a later sync would return `Ok` and save nothing.
+///
 /// # Errors
-/// If the file cannot be read at all.
+/// If the file cannot be read or written at all.
 pub fn replay(
     journal: &mut Journal,
     keyring: &Keyring,
@@ -82,6 +86,10 @@ pub fn replay(
         let Some(writes) = open_record(&header, &payload, payload_at, keyring, &mut plain) else {
             break;
         };
+        journal
+            .file()
+            .write_at(&page, HEADER_BYTES as u64 + position % ring_bytes)?;
+        journal.file().write_at(&payload, payload_at)?;
         last = Sequence::from_bits(header.first.bits() + header.entries.len() as u64 - 1);
         writes.into_iter().for_each(&mut found);
         position = record_end;
