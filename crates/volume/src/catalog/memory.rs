@@ -123,7 +123,9 @@ impl MemoryCatalog {
         }
     }
 
-    /// Sets a detached volume back to a version it has kept.
+    /// Sets a volume back to a version it has kept. It is detached, and its
+    /// journal is empty: a journal goes on where the last commit ended,
+    /// whatever the head is.
     ///
     /// # Errors
     /// [`CatalogError::NotFound`].

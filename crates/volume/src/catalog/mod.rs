@@ -178,6 +178,14 @@ pub enum CatalogError {
     },
 }
 
+impl CatalogError {
+    /// Whether the lease was lost: trying again cannot help.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        matches!(self, Self::Fenced { .. })
+    }
+}
+
 /// The database, as the engine sees it.
 pub trait Catalog: Send + Sync {
     /// Takes the lease on a volume: a new epoch, durable on return. Whoever
@@ -196,7 +204,7 @@ pub trait Catalog: Send + Sync {
     fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError>;
 
     /// Hands out `count` segment serials that nobody ever had, noted as this
-    /// lease's.
+    /// lease's. The first serial of all is 1: location 0 is a hole in the map.
     ///
     /// # Errors
     /// [`CatalogError::Fenced`] if `epoch` is not the volume's epoch.

@@ -11,11 +11,13 @@
 
 use std::sync::Arc;
 
+use base::IoError;
+
 use super::event::Event;
 use super::fetch::StoredPages;
 use super::volume::{Env, Volume, with_cause};
 use crate::map::{Entry, FetchPages, Overlay, Page, PageSink, Position, Root, merge};
-use crate::scatter::{Dealer, PlaceError, ReadError, Source, place};
+use crate::scatter::{Dealer, PlaceError, ReadError, Source, give_up, place};
 use crate::seal::SequenceExhausted;
 
 /// How many of the pages it made a checkpoint hands to the owner's cache.
@@ -139,6 +141,9 @@ impl Volume {
                 self.checkpoint.merged = Some(root);
                 self.destage.commit_wanted = true;
             }
+            Err(CheckpointError::Place(error)) if error.is_fenced() => {
+                self.stop(IoError::Stopped(with_cause(&error)));
+            }
             Err(error) => {
                 tracing::warn!(volume = %self.env.volume, error = with_cause(&error), "a checkpoint failed; the tail stays");
                 self.checkpoint.failed = true;
@@ -161,7 +166,15 @@ fn run(env: Arc<Env>, dealer: Dealer, root: &Root, overlay: &Overlay<Entry>) -> 
         made: Vec::new(),
     };
     let result = merge(&mut sink, root, overlay);
-    let Sink { dealer, made, .. } = sink;
+    let Sink {
+        env,
+        mut dealer,
+        made,
+        ..
+    } = sink;
+    if result.is_err() {
+        give_up(&env.store, &mut dealer);
+    }
     CheckpointEnd {
         dealer,
         result: result.map(|root| (root, made)),

@@ -11,8 +11,8 @@
 //!      young, release the journal
 //! ```
 //!
-//! A job that fails before 5 leaves slots that nobody names: they are freed by
-//! the next one. If the commit itself fails, what was placed is kept and only
+//! A job that fails before 5 has put slots that nobody names: it frees them at
+//! once, or leaves that to the next lease if it cannot. If the commit itself fails, what was placed is kept and only
 //! the commit is tried again.
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use super::volume::{Env, Volume, with_cause};
 use crate::catalog::{CatalogError, StoredVersion, VersionCommit, VersionKey};
 use crate::journal::Placed;
 use crate::map::{Entry, Overlay, Root};
-use crate::scatter::{Dealer, PlaceError, Source, place};
+use crate::scatter::{Dealer, PlaceError, Source, give_up, place};
 use crate::seal::Address;
 use crate::version::{Record, encode_tail};
 
@@ -227,8 +227,8 @@ impl Volume {
                 }
                 self.allow_checkpoint();
             }
-            Err(DestageError::Catalog(error @ CatalogError::Fenced { .. })) => {
-                self.stop(IoError::Stopped(error.to_string()));
+            Err(error) if error.is_fenced() => {
+                self.stop(IoError::Stopped(with_cause(&error)));
             }
             Err(error) => {
                 tracing::warn!(volume = %self.env.volume, error = with_cause(&error), "a destage failed and will be tried again");
@@ -273,11 +273,14 @@ impl Job {
                 let Self { env, dealer, .. } = self;
                 finish(&*env.catalog, dealer, Box::new(placement))
             }
-            Err(error) => DestageEnd {
-                dealer: self.dealer,
-                placement: None,
-                result: Err(error),
-            },
+            Err(error) => {
+                give_up(&self.env.store, &mut self.dealer);
+                DestageEnd {
+                    dealer: self.dealer,
+                    placement: None,
+                    result: Err(error),
+                }
+            }
         }
     }
 
@@ -297,6 +300,7 @@ impl Job {
         };
         let sealed = record.seal(env.keyring.own(), env.sequences.take()?);
         self.dealer.settle();
+        let (open_segments, serial_next) = env.ledger.for_commit(&env.serials);
         let commit = VersionCommit {
             version: StoredVersion {
                 key: self.key,
@@ -308,8 +312,8 @@ impl Job {
                 record: sealed,
             },
             pins: self.cut.pins.clone(),
-            open_segments: env.ledger.open_segments(),
-            serial_next: env.serials.next(),
+            open_segments,
+            serial_next,
         };
         let adopts_checkpoint = self.adopts_checkpoint;
         Ok(Placement {
@@ -410,6 +414,16 @@ fn finish(
 }
 
 impl DestageError {
+    /// Whether the lease was lost. It may show first where segment serials
+    /// are reserved, before anything is committed.
+    fn is_fenced(&self) -> bool {
+        match self {
+            Self::Catalog(error) => error.is_fenced(),
+            Self::Place(error) => error.is_fenced(),
+            Self::Sequence(_) => false,
+        }
+    }
+
     fn to_io_error(&self) -> IoError {
         use crate::scatter::DealError;
         use unit::UnitError;

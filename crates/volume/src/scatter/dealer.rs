@@ -103,6 +103,9 @@ pub struct Dealer {
     open: Vec<Growing>,
     /// Segments dealt to since the last settlement, and up to which slot.
     touched: BTreeMap<SegmentId, u32>,
+    /// Segments given up since then although part of them will be committed:
+    /// how many slots, and whether what lies beyond has been freed.
+    abandoned: BTreeMap<SegmentId, (u32, bool)>,
 }
 
 /// Nothing can be dealt.
@@ -125,6 +128,7 @@ impl Dealer {
             ledger,
             open: Vec::new(),
             touched: BTreeMap::new(),
+            abandoned: BTreeMap::new(),
         }
     }
 
@@ -207,20 +211,52 @@ impl Dealer {
             &unused
         };
         let copyset = among[(random.u64() % among.len() as u64) as usize];
-        let serial = self.serials.take()?;
-        let segment = SegmentId::new(copyset, serial).ok_or_else(|| CatalogError::Refused {
-            reason: "all 2^36 segment serials have been used".to_owned(),
+        let segment = self.ledger.begin(|| {
+            let serial = self.serials.take()?;
+            SegmentId::new(copyset, serial).ok_or_else(|| CatalogError::Refused {
+                reason: "all 2^36 segment serials have been used".to_owned(),
+            })
         })?;
-        self.ledger.begun(segment);
         self.open.push(Growing { segment, next: 0 });
         Ok(())
     }
 
-    /// Nothing more is dealt to `segment`: a put into it failed. What was not
-    /// committed of it stays in the ledger, for the next lease to free.
-    pub fn abandon(&mut self, segment: SegmentId) {
+    /// Nothing more is dealt to the segment of `share`, for its put failed.
+    /// What was put there before will be committed; what lies beyond is
+    /// nobody's, and stays in the ledger for the next lease to free unless
+    /// `is_freed` says that nothing does.
+    pub fn abandon(&mut self, share: &Share, is_freed: bool) {
+        let segment = share.segment;
         self.open.retain(|growing| growing.segment != segment);
         self.touched.remove(&segment);
+        if share.first > self.ledger.committed_slots(segment) {
+            self.abandoned.insert(segment, (share.first, is_freed));
+        } else if is_freed {
+            self.ledger.closed(segment);
+        }
+    }
+
+    /// Nothing that was dealt since the last settlement will be committed.
+    /// Returns where it lies, as far as it was put: segments, and from which
+    /// slot to which.
+    pub fn give_up(&mut self) -> Vec<(SegmentId, Range<u32>)> {
+        let touched = std::mem::take(&mut self.touched);
+        let abandoned = std::mem::take(&mut self.abandoned);
+        self.open
+            .retain(|growing| !touched.contains_key(&growing.segment));
+        let abandoned = abandoned
+            .into_iter()
+            .map(|(segment, (end, _))| (segment, end));
+        touched
+            .into_iter()
+            .chain(abandoned)
+            .map(|(segment, end)| (segment, self.ledger.committed_slots(segment)..end))
+            .collect()
+    }
+
+    /// What [`Dealer::give_up`] said of `segment` has been freed.
+    pub fn forget(&self, segment: SegmentId) {
+        self.ledger.closed(segment);
     }
 
     /// Everything dealt so far is in the version about to be committed.
@@ -228,6 +264,9 @@ impl Dealer {
         for (segment, slots) in std::mem::take(&mut self.touched) {
             self.ledger
                 .committed(segment, slots, slots == self.config.slots_max);
+        }
+        for (segment, (slots, is_freed)) in std::mem::take(&mut self.abandoned) {
+            self.ledger.committed(segment, slots, is_freed);
         }
     }
 

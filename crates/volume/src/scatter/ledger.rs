@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::SegmentId;
 
+use super::dealer::Serials;
 use crate::catalog::OpenSegment;
 
 /// The segments that some volume of this process may still append to. A
@@ -46,32 +47,52 @@ impl Ledger {
         }
     }
 
-    /// A segment was begun; nothing in it is committed.
-    pub fn begun(&self, segment: SegmentId) {
+    /// Begins the segment that `name` names; nothing in it is committed. No
+    /// commit comes between naming and noting it.
+    ///
+    /// # Errors
+    /// What `name` fails with.
+    pub fn begin<E>(&self, name: impl FnOnce() -> Result<SegmentId, E>) -> Result<SegmentId, E> {
+        let mut segments = self.lock();
+        let segment = name()?;
         self.open.lock().insert(segment);
-        self.lock().insert(segment, 0);
+        segments.insert(segment, 0);
+        Ok(segment)
+    }
+
+    /// How many slots of `segment` are committed.
+    #[must_use]
+    pub fn committed_slots(&self, segment: SegmentId) -> u32 {
+        self.lock().get(&segment).copied().unwrap_or(0)
+    }
+
+    /// Nothing of `segment` beyond what is committed lies anywhere, or ever
+    /// will.
+    pub fn closed(&self, segment: SegmentId) {
+        self.lock().remove(&segment);
+        self.open.lock().remove(&segment);
     }
 
     /// The first `slots` slots of `segment` are in the version about to be
     /// committed. If it is `full`, nothing in it can become an orphan.
     pub fn committed(&self, segment: SegmentId, slots: u32, full: bool) {
-        let mut segments = self.lock();
         if full {
-            segments.remove(&segment);
-            self.open.lock().remove(&segment);
+            self.closed(segment);
         } else {
-            segments.insert(segment, slots);
+            self.lock().insert(segment, slots);
         }
     }
 
-    /// What goes into a commit.
+    /// What goes into a commit: the open segments, and the first serial of
+    /// `serials` that was not used yet.
     #[must_use]
-    pub fn open_segments(&self) -> Vec<OpenSegment> {
+    pub fn for_commit(&self, serials: &Serials) -> (Vec<OpenSegment>, u64) {
+        let segments = self.lock();
         let entry = |(segment, slots): (&SegmentId, &u32)| OpenSegment {
             segment: *segment,
             slots: *slots,
         };
-        self.lock().iter().map(entry).collect()
+        (segments.iter().map(entry).collect(), serials.next())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<SegmentId, u32>> {

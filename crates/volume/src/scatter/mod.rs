@@ -19,4 +19,4 @@ pub use dealer::{DealError, Dealer, DealerConfig, Serials};
 pub use ledger::{Ledger, OpenSegments};
 pub use read::{Piece, ReadError, read_pieces};
 pub use store::{Member, Store, Table};
-pub use write::{PlaceError, Placement, Source, place};
+pub use write::{PlaceError, Placement, Source, give_up, place};

@@ -1,6 +1,7 @@
 //! The units and copysets, as the engine sees them.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use base::{CopysetId, SegmentId, Slot, UnitId};
@@ -125,6 +126,17 @@ impl Store {
     pub fn free(&self, segment: SegmentId, slots: &[Slot]) -> Result<(), UnitError> {
         let closed = !self.open.contains(segment);
         self.on_every_copy(segment, |unit| unit.free(segment, slots, closed))
+    }
+
+    /// Frees slots that were put and will never be committed, of a segment to
+    /// which nothing more is appended.
+    ///
+    /// # Errors
+    /// As [`Store::free`].
+    pub fn free_orphans(&self, segment: SegmentId, slots: Range<u32>) -> Result<(), UnitError> {
+        let number = |slot: u32| u16::try_from(slot).ok().map(Slot);
+        let slots: Vec<Slot> = slots.filter_map(number).collect();
+        self.on_every_copy(segment, |unit| unit.free(segment, &slots, true))
     }
 
     /// Removes a segment from every copy.

@@ -39,6 +39,14 @@ pub enum PlaceError {
     Units(#[source] UnitError),
 }
 
+impl PlaceError {
+    /// Whether the lease was lost: trying again cannot help.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        matches!(self, Self::Deal(DealError::Catalog(error)) if error.is_fenced())
+    }
+}
+
 enum ShareError {
     Source(std::io::Error),
     Unit(UnitError),
@@ -47,7 +55,8 @@ enum ShareError {
 /// Places `count` pieces durably and says where they lie.
 ///
 /// # Errors
-/// [`PlaceError`]. Pieces that were placed before the failure are nobody's.
+/// [`PlaceError`]. Pieces that were placed before the failure are nobody's:
+/// see [`give_up`].
 pub fn place(
     store: &Arc<Store>,
     dealer: &mut Dealer,
@@ -88,7 +97,9 @@ pub fn place(
                 Err(ShareError::Source(error)) => return Err(PlaceError::Source(error)),
                 Err(ShareError::Unit(error)) => {
                     tracing::warn!(segment = %share.segment, %error, "a segment was given up");
-                    dealer.abandon(share.segment);
+                    let end = share.first + u32::try_from(share.items.len()).expect("few");
+                    let freed = store.free_orphans(share.segment, share.first..end);
+                    dealer.abandon(&share, freed.is_ok());
                     remaining.extend(share.items);
                     last_failure = Some(error);
                 }
@@ -102,6 +113,19 @@ pub fn place(
             .into_iter()
             .map(|place| place.expect("none remains"))
             .collect()),
+    }
+}
+
+/// Frees everything placed since the dealer was settled: it will not be
+/// committed. What cannot be freed now is left to the next lease.
+pub fn give_up(store: &Store, dealer: &mut Dealer) {
+    for (segment, slots) in dealer.give_up() {
+        match store.free_orphans(segment, slots) {
+            Ok(()) => dealer.forget(segment),
+            Err(error) => {
+                tracing::warn!(%segment, %error, "orphans were left for the next lease");
+            }
+        }
     }
 }
 
