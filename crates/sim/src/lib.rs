@@ -1,1 +1,69 @@
-//! sim
+//! The whole engine under one seed.
+//!
+//! A seed chooses a configuration, a few hundred operations and what goes
+//! wrong between them; the engine runs on one thread, in a simulated world,
+//! and every answer is compared with a plain model ([`model`]). At the end
+//! everything is read past the engine ([`audit`]), and what units keep must be
+//! exactly what kept versions name. A seed that fails, fails again.
+//!
+//! ```text
+//!   driver ── steps, mishaps, expectations
+//!     ├─ client ─── a frontend's contract with a volume
+//!     ├─ model ──── what a volume should hold
+//!     ├─ machine ── units, journals, the process; crashes
+//!     ├─ catalog ── the database, which survives everything
+//!     └─ audit ──── what lies on units, read without the engine
+//! ```
+//!
+//! `cargo run -p sim --release -- --seeds 0..10000` runs many;
+//! `-- --seed 7 --trace` tells one step by step.
+
+pub mod audit;
+pub mod catalog;
+pub mod client;
+pub mod driver;
+pub mod machine;
+pub mod model;
+pub mod setup;
+
+/// A claim that holds, or what was found instead.
+pub type Check<T = ()> = Result<T, String>;
+
+/// What a run did, to see that it did anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// Operations of the disk.
+    pub operations: u64,
+    /// Volumes made.
+    pub volumes: u64,
+    /// Versions committed.
+    pub versions: u64,
+    /// Snapshots completed.
+    pub snapshots: u64,
+    /// Versions removed.
+    pub removed: u64,
+    /// Volumes set back.
+    pub restores: u64,
+    /// Crashes and kills.
+    pub restarts: u64,
+}
+
+impl std::ops::AddAssign for Summary {
+    fn add_assign(&mut self, other: Self) {
+        self.operations += other.operations;
+        self.volumes += other.volumes;
+        self.versions += other.versions;
+        self.snapshots += other.snapshots;
+        self.removed += other.removed;
+        self.restores += other.restores;
+        self.restarts += other.restarts;
+    }
+}
+
+/// Runs one seed.
+///
+/// # Errors
+/// What did not hold.
+pub fn run(seed: u64, is_traced: bool) -> Check<Summary> {
+    driver::Run::new(seed, is_traced).all()
+}

@@ -1,0 +1,299 @@
+//! Looking at what lies on units and in journals, past the engine: what each
+//! version names, what units keep, which nonces were used for what.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+
+use base::{BlockIndex, Lineage, Location, Sequence, Slot};
+use unit::Tag;
+use unit::folder::format;
+use volume::catalog::{LineageKey, StoredVersion};
+use volume::engine::StoredPages;
+use volume::journal;
+use volume::map::{Entry, FetchPages, Level, Overlay, PAGE_ENTRIES, Position, Root};
+use volume::scatter::{Piece, read_pieces};
+use volume::seal::{Address, Keyring};
+use volume::version::{Record, decode_tail_page};
+use world::{Disk, OpenMode};
+
+use crate::Check;
+use crate::machine::Machine;
+use crate::model::{Blocks, content};
+
+/// A version, read without the engine.
+pub struct Walked {
+    /// What each block is, holes left out.
+    pub blocks: BTreeMap<u64, Entry>,
+    /// Map and tail pages.
+    pub pages: Vec<Entry>,
+    keyring: Arc<Keyring>,
+    keys: Vec<LineageKey>,
+    slot_bytes: u32,
+}
+
+impl Walked {
+    /// Every slot it names.
+    pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        self.blocks.values().chain(&self.pages).copied()
+    }
+
+    /// Under whose key something of this epoch was sealed.
+    fn lineage_of(&self, sequence: Sequence) -> Lineage {
+        lineage_of(&self.keys, sequence)
+    }
+}
+
+fn lineage_of(keys: &[LineageKey], sequence: Sequence) -> Lineage {
+    let found = keys.iter().find(|key| key.epoch_first <= sequence.epoch());
+    found.unwrap_or(&keys[keys.len() - 1]).lineage
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// Walks all of a version.
+///
+/// # Errors
+/// If a page cannot be had.
+pub fn walk(machine: &Machine, version: &StoredVersion) -> Check<Walked> {
+    use volume::catalog::Catalog as _;
+    let keys = machine.catalog.memory.keys(version.lineage).map_err(text)?;
+    let keyring = machine.keyring(&keys);
+    let record = Record::open(version.key, &version.record, &keyring).map_err(text)?;
+    let slot_bytes = record.block_size.bytes() as u32;
+    let piece = |entry: &Entry| Piece {
+        entry: *entry,
+        address: Address::TAIL,
+    };
+    let tail: Vec<Piece> = record.tail.iter().map(piece).collect();
+    let mut overlay = Overlay::default();
+    for page in read_pieces(&machine.audited, &keyring, slot_bytes, &tail) {
+        decode_tail_page(&page.map_err(text)?, &mut overlay).map_err(text)?;
+    }
+    let mut pages = StoredPages::new(Arc::clone(&machine.audited), Arc::clone(&keyring), 256);
+    let mut walked = Walked {
+        blocks: BTreeMap::new(),
+        pages: record.tail,
+        keyring,
+        keys,
+        slot_bytes,
+    };
+    walk_tree(&mut pages, &record.root, &mut walked)?;
+    for zero in overlay.zeroes() {
+        let dead: Vec<u64> = walked.blocks.range(zero).map(|(block, _)| *block).collect();
+        dead.iter().for_each(|block| {
+            walked.blocks.remove(block);
+        });
+    }
+    // Named by the tree and overwritten in the tail: still held by the tree's
+    // page, but by no block.
+    walked.blocks.extend(overlay.blocks());
+    Ok(walked)
+}
+
+fn walk_tree(pages: &mut StoredPages, root: &Root, walked: &mut Walked) -> Check {
+    let mut level: Vec<(Position, Entry)> = Vec::new();
+    for (index, entry) in root.entries().iter().enumerate() {
+        let position = Position {
+            level: Level::Root,
+            index: index as u64,
+        };
+        level.extend(entry.map(|entry| (position, entry)));
+    }
+    while !level.is_empty() {
+        walked.pages.extend(level.iter().map(|(_, entry)| *entry));
+        let fetched = pages.fetch(&level).map_err(text)?;
+        let mut below = Vec::new();
+        for ((position, _), page) in level.iter().zip(fetched) {
+            for index in 0..PAGE_ENTRIES {
+                let Some(entry) = page.get(index) else {
+                    continue;
+                };
+                match position.child(index) {
+                    Some(child) => below.push((child, entry)),
+                    None => {
+                        walked
+                            .blocks
+                            .insert(position.blocks().start + index as u64, entry);
+                    }
+                }
+            }
+        }
+        level = below;
+    }
+    Ok(())
+}
+
+/// What a version holds.
+///
+/// # Errors
+/// If a block cannot be read.
+pub fn read_version(machine: &Machine, walked: &Walked) -> Check<Blocks> {
+    let piece = |(block, entry): (&u64, &Entry)| Piece {
+        entry: *entry,
+        address: Address::data(BlockIndex(*block)),
+    };
+    let pieces: Vec<Piece> = walked.blocks.iter().map(piece).collect();
+    let read = read_pieces(
+        &machine.audited,
+        &walked.keyring,
+        walked.slot_bytes,
+        &pieces,
+    );
+    let blocks = walked.blocks.keys().zip(read);
+    blocks
+        .map(|(block, plain)| Ok((*block, content(&plain.map_err(text)?))))
+        .collect()
+}
+
+/// The slots of every segment on a unit that are not free, by segment.
+///
+/// # Errors
+/// If a file cannot be read.
+pub fn kept_slots(machine: &Machine, unit: usize) -> Check<BTreeMap<Location, Tag>> {
+    let mut kept = BTreeMap::new();
+    let (_, unit_now) = &machine.units[unit];
+    let segments = unit_now.list().map_err(text)?;
+    let disk = &machine.simulation.disk;
+    let files = disk.files_under(&machine.unit_path(unit).join("segments"));
+    if files.len() != segments.len() {
+        return Err(format!(
+            "unit {unit} has {} files and {} segments",
+            files.len(),
+            segments.len()
+        ));
+    }
+    for (path, length) in files {
+        let bytes = read_file(&**disk, &path, length)?;
+        let (header, entries) = format::parse(&bytes).map_err(text)?;
+        for (slot, entry) in (0_u16..).zip(entries) {
+            match entry.state {
+                format::SlotState::Kept => {
+                    kept.insert(Location::new(header.segment, Slot(slot)), entry.tag);
+                }
+                format::SlotState::Unknown => {
+                    kept.insert(Location::new(header.segment, Slot(slot)), [0xff; 16]);
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(kept)
+}
+
+fn read_file(disk: &dyn Disk, path: &Path, length: u64) -> Check<Vec<u8>> {
+    let mut bytes = vec![0; length.min(64 << 10) as usize];
+    let file = disk.open(path, OpenMode::Read).map_err(text)?;
+    file.read_at(&mut bytes, 0).map_err(text)?;
+    Ok(bytes)
+}
+
+/// Every use of a nonce that was ever seen, and the tag that came of it.
+#[derive(Default)]
+pub struct Nonces {
+    seen: HashMap<(Lineage, u64), Tag>,
+}
+
+impl Nonces {
+    /// Takes note of a use.
+    ///
+    /// # Errors
+    /// If the nonce was used for something else.
+    pub fn note(&mut self, lineage: Lineage, sequence: Sequence, tag: Tag) -> Check {
+        match self.seen.insert((lineage, sequence.bits()), tag) {
+            Some(before) if before != tag => {
+                Err(format!("nonce {sequence:?} of {lineage} was used twice"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Looks at a version record.
+    ///
+    /// # Errors
+    /// As [`Nonces::note`].
+    pub fn note_record(&mut self, version: &StoredVersion) -> Check {
+        let sequence = version.record[..8].try_into().expect("eight bytes");
+        let sequence = Sequence::from_bits(u64::from_le_bytes(sequence));
+        let tag = version.record[8..24].try_into().expect("sixteen bytes");
+        self.note(version.lineage, sequence, tag)
+    }
+
+    /// Looks at every record in a journal, also those of earlier laps.
+    ///
+    /// # Errors
+    /// As [`Nonces::note`].
+    pub fn note_journal(&mut self, disk: &dyn Disk, path: &Path, keys: &[LineageKey]) -> Check {
+        let Ok(file) = disk.open(path, OpenMode::Read) else {
+            return Ok(());
+        };
+        let length = file.length().map_err(text)?;
+        let mut page = [0; journal::HEADER_BYTES];
+        for at in (0..length).step_by(journal::HEADER_BYTES) {
+            if file.read_at(&mut page, at).is_err() || !page.starts_with(b"SCRJREC1") {
+                continue;
+            }
+            let Ok(header) = journal::Header::decode(&page) else {
+                continue;
+            };
+            for (index, entry) in header.entries.iter().enumerate() {
+                if let journal::Entry::Data { tag, .. } = entry {
+                    let sequence = Sequence::from_bits(header.first.bits() + index as u64);
+                    self.note(lineage_of(keys, sequence), sequence, *tag)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Compares what units keep with what `versions` name.
+///
+/// `is_exact`: every copy of every slot must be there. Otherwise one copy is
+/// enough, as it is when a unit was away while the slot was put.
+///
+/// # Errors
+/// What is kept and not named, or named and not kept.
+pub fn compare(
+    machine: &Machine,
+    versions: &[Walked],
+    nonces: &mut Nonces,
+    is_exact: bool,
+) -> Check {
+    let mut named: BTreeMap<Location, (Lineage, Sequence)> = BTreeMap::new();
+    for version in versions {
+        for entry in version.entries() {
+            let sealed = (version.lineage_of(entry.sequence), entry.sequence);
+            if let Some(other) = named.insert(entry.location, sealed)
+                && other != sealed
+            {
+                return Err(format!("{:?} is named with two sequences", entry.location));
+            }
+        }
+    }
+    let mut missing: BTreeSet<Location> = named.keys().copied().collect();
+    for (number, (unit, _)) in machine.units.iter().enumerate() {
+        let kept = kept_slots(machine, number)?;
+        for (location, tag) in &kept {
+            let Some((lineage, sequence)) = named.get(location) else {
+                return Err(format!(
+                    "unit {number} keeps {location:?}, which no version names"
+                ));
+            };
+            nonces.note(*lineage, *sequence, *tag)?;
+            missing.remove(location);
+        }
+        for location in named.keys() {
+            let is_member = machine.members(location.segment().copyset()).contains(unit);
+            if is_exact && is_member && !kept.contains_key(location) {
+                return Err(format!("unit {number} has lost {location:?}"));
+            }
+        }
+    }
+    match missing.first() {
+        Some(location) => Err(format!("no unit keeps {location:?}, which a version names")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,137 @@
+//! A catalog that tells the driver what was committed, and sometimes does not
+//! answer.
+//!
+//! It outlives every process, as a database with synchronous commits does.
+
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use base::{Lineage, VolumeId};
+use volume::catalog::{
+    Catalog, CatalogError, Lease, LineageKey, MemoryCatalog, Neighbours, PendingFree,
+    StoredVersion, VersionCommit, VersionKey,
+};
+use world::Millis;
+use world::simulated::SimulatedRandom;
+
+/// A catalog that is watched.
+pub struct WatchedCatalog {
+    /// What it watches.
+    pub memory: MemoryCatalog,
+    random: SimulatedRandom,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    commits: Vec<VersionCommit>,
+    /// Also those that were refused: they were sealed all the same.
+    records: Vec<StoredVersion>,
+    unavailable_one_in: u64,
+}
+
+impl WatchedCatalog {
+    /// An empty catalog that answers.
+    #[must_use]
+    pub fn new(random: SimulatedRandom) -> Self {
+        Self {
+            memory: MemoryCatalog::default(),
+            random,
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was committed since this was last asked.
+    pub fn take_commits(&self) -> Vec<VersionCommit> {
+        std::mem::take(&mut self.state().commits)
+    }
+
+    /// The versions that somebody tried to commit since this was last asked.
+    pub fn take_records(&self) -> Vec<StoredVersion> {
+        std::mem::take(&mut self.state().records)
+    }
+
+    /// Lets one in `count` calls fail; none if zero.
+    pub fn set_unavailable(&self, one_in: u64) {
+        self.state().unavailable_one_in = one_in;
+    }
+
+    /// Fails now and then; half of those calls are carried out all the same.
+    fn call<T>(
+        &self,
+        act: impl FnOnce(&MemoryCatalog) -> Result<T, CatalogError>,
+    ) -> Result<T, CatalogError> {
+        let one_in = self.state().unavailable_one_in;
+        if !self.random.one_in(one_in) {
+            return act(&self.memory);
+        }
+        if self.random.below(2) == 0 {
+            act(&self.memory)?;
+        }
+        Err(CatalogError::Unavailable {
+            reason: "simulated".to_owned(),
+        })
+    }
+}
+
+impl Catalog for WatchedCatalog {
+    fn acquire(&self, volume: VolumeId) -> Result<Lease, CatalogError> {
+        self.call(|memory| memory.acquire(volume))
+    }
+
+    fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError> {
+        self.state().records.push(commit.version.clone());
+        self.call(|memory| {
+            memory.commit(commit)?;
+            self.state().commits.push(commit.clone());
+            Ok(())
+        })
+    }
+
+    fn reserve_serials(
+        &self,
+        volume: VolumeId,
+        epoch: u32,
+        count: u32,
+    ) -> Result<Range<u64>, CatalogError> {
+        self.call(|memory| memory.reserve_serials(volume, epoch, count))
+    }
+
+    fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {
+        self.call(|memory| memory.swept(volume, epoch))
+    }
+
+    fn version(&self, key: VersionKey) -> Result<StoredVersion, CatalogError> {
+        self.call(|memory| memory.version(key))
+    }
+
+    fn neighbours(&self, key: VersionKey) -> Result<Neighbours, CatalogError> {
+        self.call(|memory| memory.neighbours(key))
+    }
+
+    fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError> {
+        self.call(|memory| memory.keys(lineage))
+    }
+
+    fn remove_version(
+        &self,
+        key: VersionKey,
+        neighbours: &Neighbours,
+        not_before: Millis,
+        plan: &[u8],
+    ) -> Result<(), CatalogError> {
+        self.call(|memory| memory.remove_version(key, neighbours, not_before, plan))
+    }
+
+    fn due_frees(&self, now: Millis) -> Result<Vec<PendingFree>, CatalogError> {
+        self.call(|memory| memory.due_frees(now))
+    }
+
+    fn freed(&self, id: i64) -> Result<(), CatalogError> {
+        self.call(|memory| memory.freed(id))
+    }
+}

@@ -1,0 +1,228 @@
+//! The simulated machine: a disk with units and journals on it, and the
+//! process that uses them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use base::{ClusterId, UnitId, VolumeId};
+use unit::{FolderUnit, TrackedUnit, Unit};
+use volume::catalog::{Catalog, Copyset, Lease};
+use volume::clean::Cleaner;
+use volume::scatter::copysets;
+use volume::seal::{KeyEncryptionKey, Keyring};
+use volume::{OpenError, OpenParams, Store, Volume, VolumeConfig};
+use world::simulated::{SimulatedRandom, Simulation};
+use world::{Job, Pool, Wake, World};
+
+use crate::catalog::WatchedCatalog;
+use crate::setup::Setup;
+
+/// Where journals lie.
+const HOST: &str = "/host";
+
+/// A machine and its current process.
+pub struct Machine {
+    /// The world.
+    pub simulation: Simulation,
+    /// The database.
+    pub catalog: Arc<WatchedCatalog>,
+    /// The units, as the current process sees them.
+    pub units: Vec<(UnitId, Arc<dyn Unit>)>,
+    /// The same, with their health.
+    pub tracked: Vec<Arc<TrackedUnit>>,
+    /// The process's access to them.
+    pub store: Arc<Store>,
+    /// The same units for the auditor, who leaves no trace in the process.
+    pub audited: Arc<Store>,
+    copysets: Vec<Copyset>,
+    wrapping: Arc<KeyEncryptionKey>,
+    config: VolumeConfig,
+    segment_bytes: u64,
+    world: World,
+}
+
+/// How the engine is given a unit.
+fn tracked(unit: &Arc<dyn Unit>, world: &World) -> Arc<TrackedUnit> {
+    Arc::new(TrackedUnit::new(Arc::clone(unit), Arc::clone(&world.clock)))
+}
+
+/// A pool whose only thread is the caller's.
+struct Alone;
+
+impl Pool for Alone {
+    fn run(&self, _: Job) {}
+}
+
+fn unit_path(number: usize) -> PathBuf {
+    PathBuf::from(format!("/units/{number}"))
+}
+
+impl Machine {
+    /// A machine with empty units.
+    #[must_use]
+    pub fn new(seed: u64, setup: &Setup) -> Self {
+        let simulation = Simulation::new(seed);
+        let world = simulation.world();
+        for folder in [HOST, "/units"] {
+            let made = world.disk.create_directory(folder.as_ref());
+            made.and_then(|()| world.disk.sync_directory("/".as_ref()))
+                .expect("an empty disk takes folders");
+        }
+        simulation
+            .disk
+            .set_read_now_misses(setup.read_misses_one_in);
+        let cluster = ClusterId::from_random(1);
+        let ids: Vec<UnitId> = (0..setup.units)
+            .map(|number| UnitId::from_random(number as u128 + 1))
+            .collect();
+        for (number, id) in ids.iter().enumerate() {
+            FolderUnit::create(&world, &unit_path(number), cluster, *id).expect("made");
+        }
+        let random = SimulatedRandom::new(seed);
+        let config = VolumeConfig {
+            journal_bytes: setup.journal_bytes,
+            page_cache_bytes: 64 << 10,
+            tail_entries_max: setup.tail_entries_max,
+            tail_pages_max: setup.tail_pages_max,
+            segment_bytes: setup.segment_bytes,
+            scatter_width: setup.scatter_width,
+            ..VolumeConfig::default()
+        };
+        let store = Store::new(Arc::clone(&world.pool));
+        let copysets = copysets::plan(&ids, setup.replicas, &[], copysets::SCATTER_WIDTH, &random);
+        let mut machine = Self {
+            simulation,
+            catalog: Arc::new(WatchedCatalog::new(random)),
+            units: Vec::new(),
+            tracked: Vec::new(),
+            audited: Arc::clone(&store),
+            store,
+            copysets,
+            wrapping: Arc::new(KeyEncryptionKey::from_bytes(&[7; 32])),
+            config,
+            segment_bytes: u64::from(setup.segment_bytes),
+            world,
+        };
+        machine.start(setup.units);
+        machine
+    }
+
+    /// The current process opens the units.
+    fn start(&mut self, units: usize) {
+        self.world = self.simulation.world();
+        let world = &self.world;
+        let open = |number: usize| {
+            let id = UnitId::from_random(number as u128 + 1);
+            let unit = FolderUnit::open(world, &unit_path(number), ClusterId::from_random(1), id)
+                .with_segment_data_bytes(self.segment_bytes)
+                .with_open_segments(8);
+            (id, Arc::new(unit) as Arc<dyn Unit>)
+        };
+        self.units = (0..units).map(open).collect();
+        self.store = Store::new(Arc::clone(&world.pool));
+        self.tracked = self
+            .units
+            .iter()
+            .map(|(_, unit)| tracked(unit, world))
+            .collect();
+        let ids = self.units.iter().map(|(id, _)| *id);
+        let table = ids.zip(self.tracked.iter().cloned()).collect();
+        self.store.set_table(table, &self.copysets);
+        let again: Vec<(UnitId, Arc<dyn Unit>)> = (0..units).map(open).collect();
+        let table = again
+            .iter()
+            .map(|(id, unit)| (*id, tracked(unit, world)))
+            .collect();
+        self.audited = Store::new(Arc::new(Alone));
+        self.audited.set_table(table, &self.copysets);
+    }
+
+    /// Looks again at the units that are not well, as somebody does now and
+    /// then; `at_once` also if it is not yet time.
+    pub fn probe(&self, at_once: bool) {
+        for unit in &self.tracked {
+            if unit.is_probe_due() || (at_once && !unit.can_write()) {
+                // What comes of it, the unit's health keeps.
+                let _ = unit.probe();
+            }
+        }
+    }
+
+    /// The machine loses power, and a new process starts.
+    pub fn crash(&mut self) {
+        self.simulation.crash();
+        self.start(self.units.len());
+    }
+
+    /// The process dies, and a new one starts.
+    pub fn kill(&mut self) {
+        self.simulation.kill();
+        self.start(self.units.len());
+    }
+
+    /// The folder of unit `number`.
+    #[must_use]
+    pub fn unit_path(&self, number: usize) -> PathBuf {
+        unit_path(number)
+    }
+
+    /// Units that hold copies of a copyset.
+    #[must_use]
+    pub fn members(&self, copyset: base::CopysetId) -> &[UnitId] {
+        let found = self.copysets.iter().find(|set| set.id == copyset);
+        found.map_or(&[], |set| &set.members)
+    }
+
+    /// The folder of journals.
+    #[must_use]
+    pub fn host(&self) -> PathBuf {
+        PathBuf::from(HOST)
+    }
+
+    /// A volume's journal.
+    #[must_use]
+    pub fn journal(&self, volume: VolumeId) -> PathBuf {
+        PathBuf::from(format!("{HOST}/{volume}.journal"))
+    }
+
+    /// Wraps a data key.
+    #[must_use]
+    pub fn wrapping(&self) -> &KeyEncryptionKey {
+        &self.wrapping
+    }
+
+    /// Opens the keys of a lineage.
+    #[must_use]
+    pub fn keyring(&self, keys: &[volume::catalog::LineageKey]) -> Arc<Keyring> {
+        Arc::new(Keyring::unwrap(keys, &self.wrapping).expect("wrapped with this key"))
+    }
+
+    /// Opens a volume under a lease.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(&self, lease: Lease) -> Result<Volume, OpenError> {
+        let keyring = self.keyring(&lease.keys);
+        Volume::open(OpenParams {
+            world: self.world.clone(),
+            wake: Wake::silent(),
+            store: Arc::clone(&self.store),
+            catalog: Arc::clone(&self.catalog) as Arc<dyn Catalog>,
+            journal: self.journal(lease.volume),
+            lease,
+            keyring,
+            config: self.config,
+        })
+    }
+
+    /// The process's cleaner.
+    #[must_use]
+    pub fn cleaner(&self) -> Cleaner {
+        let wrapping = Arc::clone(&self.wrapping);
+        Cleaner {
+            store: Arc::clone(&self.store),
+            catalog: Arc::clone(&self.catalog) as Arc<dyn Catalog>,
+            open_keys: Arc::new(move |keys| Keyring::unwrap(keys, &wrapping)),
+        }
+    }
+}

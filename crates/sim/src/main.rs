@@ -1,0 +1,63 @@
+//! Runs many seeds, or one seed loudly.
+
+use std::ops::Range;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The seed that runs now, for a panic to name.
+static SEED: AtomicU64 = AtomicU64::new(0);
+
+fn usage() -> ExitCode {
+    eprintln!("usage: sim --seeds FIRST..END | --seed NUMBER [--trace]");
+    ExitCode::from(2)
+}
+
+fn parse(arguments: &[String]) -> Option<(Range<u64>, bool)> {
+    match arguments {
+        [option, range] if option == "--seeds" => {
+            let (first, end) = range.split_once("..")?;
+            Some((first.parse().ok()?..end.parse().ok()?, false))
+        }
+        [option, seed, rest @ ..] if option == "--seed" => {
+            let seed: u64 = seed.parse().ok()?;
+            match rest {
+                [] => Some((seed..seed + 1, false)),
+                [trace] if trace == "--trace" => Some((seed..seed + 1, true)),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some((seeds, is_traced)) = parse(&arguments) else {
+        return usage();
+    };
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        println!("seed {} panicked", SEED.load(Ordering::Relaxed));
+        report(panic);
+    }));
+    let count = seeds.end.saturating_sub(seeds.start);
+    let mut failed = 0;
+    let mut total = sim::Summary::default();
+    for seed in seeds {
+        SEED.store(seed, Ordering::Relaxed);
+        match std::panic::catch_unwind(|| sim::run(seed, is_traced)) {
+            Ok(Ok(summary)) => total += summary,
+            Ok(Err(why)) => {
+                println!("seed {seed}: {why}");
+                failed += 1;
+            }
+            Err(_) => failed += 1,
+        }
+    }
+    println!("{failed} of {count} seeds failed; {total:?}");
+    if failed > 0 {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
+}

@@ -1,0 +1,239 @@
+//! Stories of the engine, most of them of bugs that the simulator found.
+
+use base::{BlockDevice, Durability, IoError, Started};
+use volume::catalog::Catalog;
+use volume::clean::Removal;
+use world::simulated::Fault;
+
+use crate::bench::Bench;
+
+/// The cleaner compared a version with the one below and those above. When a
+/// snapshot was removed that a volume and its clone both went on from, the two
+/// became roots that did not know of each other: expiring a version of one
+/// freed slots that the other still read.
+#[test]
+fn a_version_that_others_branch_off_from_stays() {
+    let mut bench = Bench::new(2, 1);
+    let one = bench.create(None);
+    let mut volume = bench.attach(one);
+    bench.write(&mut volume, 0..4, 1);
+    bench.close(volume);
+    let base = bench.head(one);
+    let two = bench.create(Some(base));
+    for id in [one, two] {
+        let mut volume = bench.attach(id);
+        bench.write(&mut volume, 3..4, 2);
+        bench.close(volume);
+    }
+    assert_eq!(
+        bench.remove(base),
+        Removal::Needed,
+        "two branches begin there"
+    );
+    let first = bench.head(one);
+    bench.machine.catalog.memory.delete_volume(one);
+    assert!(matches!(bench.remove(first), Removal::Removed { .. }));
+    bench.audit();
+    assert!(
+        matches!(bench.remove(base), Removal::Removed { .. }),
+        "one branch is left"
+    );
+    bench.audit();
+    let mut volume = bench.attach(two);
+    assert_eq!(bench.read(&mut volume, 0), Ok(1));
+    assert_eq!(bench.read(&mut volume, 3), Ok(2));
+}
+
+/// A put that failed made the dealer forget its segment, and with it the slots
+/// that an earlier put of the same destage had filled there. The version named
+/// them, the ledger did not, and the next attach swept them away.
+#[test]
+fn a_segment_given_up_half_way_keeps_what_the_version_names() {
+    for operation in 0..60 {
+        let mut bench = Bench::new(3, 1);
+        let id = bench.create(None);
+        let mut volume = bench.attach(id);
+        bench.write(&mut volume, 0..24, 1);
+        volume.begin_close();
+        // Operation by operation, one unit breaks a little later.
+        let disk = &bench.machine.simulation.disk;
+        let start = disk.operations();
+        let mut broken = None;
+        for _ in 0..400 {
+            if broken.is_none() && disk.operations() >= start + operation {
+                disk.inject(&bench.machine.unit_path(0), Fault::Broken);
+                broken = Some(());
+            }
+            bench.turn(&mut volume, 1);
+        }
+        volume
+            .close_state()
+            .expect("closed")
+            .expect("the others took it");
+        drop(volume);
+        disk.heal(&bench.machine.unit_path(0));
+        bench.machine.probe(true);
+        let mut volume = bench.attach(id);
+        bench.turn(&mut volume, 40);
+        for block in 0..24 {
+            assert_eq!(
+                bench.read(&mut volume, block),
+                Ok(1),
+                "block {block}, operation {operation}"
+            );
+        }
+        bench.close(volume);
+        bench.audit();
+    }
+}
+
+/// What a destage had placed before it failed was counted as committed by the
+/// next one that went well: slots that no version named, for ever.
+#[test]
+fn a_destage_that_fails_leaves_nothing_behind() {
+    let mut bench = Bench::new(2, 1);
+    let id = bench.create(None);
+    let mut volume = bench.attach(id);
+    for round in 1..6 {
+        bench.write(&mut volume, 0..8, round);
+        let disk = &bench.machine.simulation.disk;
+        disk.inject(&bench.machine.unit_path(0), Fault::SyncFails);
+        disk.inject(&bench.machine.unit_path(1), Fault::Full);
+        volume.snapshot(base::SnapshotId::from_random(u128::from(round)));
+        bench.turn(&mut volume, 30);
+        assert!(volume.status().destage_error.is_some(), "round {round}");
+        for unit in 0..2 {
+            disk.heal(&bench.machine.unit_path(unit));
+        }
+        bench.turn(&mut volume, 60);
+        assert_eq!(volume.status().destage_error, None);
+    }
+    bench.close(volume);
+    // What could not be freed then is swept by the next lease.
+    let mut volume = bench.attach(id);
+    bench.turn(&mut volume, 20);
+    bench.close(volume);
+    bench.audit();
+}
+
+/// An owner that had lost its lease and needed segment serials before it could
+/// commit took the refusal for a bad day of the catalog: it went on admitting
+/// writes, and tried again for ever.
+#[test]
+fn an_owner_that_was_fenced_stops_and_changes_nothing() {
+    let mut bench = Bench::new(2, 1);
+    let id = bench.create(None);
+    let mut old = bench.attach(id);
+    bench.write(&mut old, 0..4, 1);
+    bench.flush(&mut old).expect("durable");
+    let lease = bench
+        .machine
+        .catalog
+        .acquire(id)
+        .expect("another host takes over");
+    bench.turn(&mut old, 60);
+    assert!(old.status().stopped.is_some());
+    let refused = old.write(1, 0, &[9; 4096], Durability::Volatile);
+    assert!(
+        matches!(refused, Started::Failed(IoError::Stopped(_))),
+        "{refused:?}"
+    );
+    assert_eq!(
+        bench.machine.catalog.memory.head(id),
+        None,
+        "it committed nothing"
+    );
+    drop(old);
+    let mut new = bench.machine.open(lease).expect("it opens");
+    for block in 0..4 {
+        assert_eq!(
+            bench.read(&mut new, block),
+            Ok(1),
+            "the journal has what was acknowledged"
+        );
+    }
+    bench.close(new);
+    let mut new = bench.attach(id);
+    bench.turn(&mut new, 20);
+    bench.close(new);
+    bench.audit();
+}
+
+/// After a sync that failed, Linux takes the pages for clean. A volume that
+/// was opened again found its records in the page cache, and its next flush
+/// returned at once from a sync that had nothing to write. The power failed,
+/// and acknowledged blocks were gone.
+#[test]
+fn a_flush_after_a_failed_one_saves_what_the_failed_one_lost() {
+    for seed in 0..20 {
+        let mut bench = Bench::new(2, 1);
+        let id = bench.create(None);
+        let mut volume = bench.attach(id);
+        bench.write(&mut volume, 0..6, 1 + seed);
+        bench
+            .machine
+            .simulation
+            .disk
+            .inject(&bench.machine.host(), Fault::SyncFails);
+        bench.flush(&mut volume).expect_err("the sync fails");
+        drop(volume);
+        bench.machine.simulation.disk.heal(&bench.machine.host());
+        let mut volume = bench.attach(id);
+        for block in 0..6 {
+            assert_eq!(
+                bench.read(&mut volume, block),
+                Ok(1 + seed),
+                "it was acknowledged"
+            );
+        }
+        bench.write(&mut volume, 6..7, 1 + seed);
+        bench.flush(&mut volume).expect("the disk is well again");
+        drop(volume);
+        bench.machine.crash();
+        let mut volume = bench.attach(id);
+        for block in 0..7 {
+            assert_eq!(bench.read(&mut volume, block), Ok(1 + seed), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn full_units_refuse_writes_until_there_is_room_again() {
+    let mut bench = Bench::new(2, 2);
+    let id = bench.create(None);
+    let mut volume = bench.attach(id);
+    bench.write(&mut volume, 0..8, 1);
+    for unit in 0..2 {
+        bench
+            .machine
+            .simulation
+            .disk
+            .inject(&bench.machine.unit_path(unit), Fault::Full);
+    }
+    let mut refusal = None;
+    for turn in 0..2000 {
+        match volume.write(1, turn % 60 * 4096, &[2; 4096], Durability::Volatile) {
+            Started::Failed(error) => {
+                refusal = Some(error);
+                break;
+            }
+            _ => volume.commit().expect("the journal is well"),
+        }
+        bench.turn(&mut volume, 2);
+    }
+    assert!(matches!(refusal, Some(IoError::NoSpace(_))), "{refusal:?}");
+    assert_eq!(bench.read(&mut volume, 0), Ok(2), "reading goes on");
+    for unit in 0..2 {
+        bench
+            .machine
+            .simulation
+            .disk
+            .heal(&bench.machine.unit_path(unit));
+    }
+    bench.turn(&mut volume, 200);
+    bench.write(&mut volume, 0..8, 3);
+    bench.close(volume);
+    bench.audit();
+    let mut volume = bench.attach(id);
+    assert_eq!(bench.read(&mut volume, 7), Ok(3));
+}

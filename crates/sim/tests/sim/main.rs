@@ -1,0 +1,15 @@
+//! The engine in a simulated world: seeds, and stories.
+
+mod bench;
+mod engine;
+
+/// Seeds that every test run repeats; `cargo run -p sim --release` runs more.
+const SEEDS: u64 = 300;
+
+#[test]
+fn no_seed_breaks_a_promise() {
+    let failed: Vec<String> = (0..SEEDS)
+        .filter_map(|seed| Some(format!("seed {seed}: {}", sim::run(seed, false).err()?)))
+        .collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
