@@ -1,0 +1,453 @@
+//! What is fuzzed: each function takes any bytes and must return. It panics
+//! only if something that holds of all bytes does not hold of these.
+//!
+//! Formats with a checksum or a seal are read twice: as they come, and with the
+//! checksum put right, so that what lies behind it is reached as well.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use base::checksum::crc32c;
+use base::{BlockIndex, BlockSize, ClusterId, Lineage, Location, SegmentId, Sequence, VolumeId};
+use unit::folder::format;
+use volume::catalog::{LineageKey, VersionKey};
+use volume::clean::FreePlan;
+use volume::journal::{self, Journal, Replayed};
+use volume::map::{Entry, Overlay, PAGE_BYTES, PAGE_ENTRIES, Page, Root};
+use volume::seal::{Address, DataKey, KeyEncryptionKey, Keyring};
+use volume::version::{Record, decode_tail_page, encode_tail};
+use world::World;
+use world::simulated::{SimulatedClock, SimulatedDisk, SimulatedPool, SimulatedRandom};
+
+pub use frontend::nbd::fuzz::fuzz_handshake as nbd_handshake;
+pub use frontend::nbd::fuzz::fuzz_option as nbd_option;
+pub use frontend::nbd::fuzz::fuzz_transmission as nbd_transmission;
+
+/// A target and what to start from.
+pub struct Target {
+    /// Its name, also of its program under `fuzz_targets/`.
+    pub name: &'static str,
+    /// The target.
+    pub run: fn(&[u8]),
+    /// Inputs that get far.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "segment",
+        run: segment,
+        seeds: segment_seeds,
+    },
+    Target {
+        name: "journal_record",
+        run: journal_record,
+        seeds: journal_record_seeds,
+    },
+    Target {
+        name: "journal_replay",
+        run: journal_replay,
+        seeds: journal_replay_seeds,
+    },
+    Target {
+        name: "map_page",
+        run: map_page,
+        seeds: map_page_seeds,
+    },
+    Target {
+        name: "version_record",
+        run: version_record,
+        seeds: version_record_seeds,
+    },
+    Target {
+        name: "tail_page",
+        run: tail_page,
+        seeds: tail_page_seeds,
+    },
+    Target {
+        name: "free_plan",
+        run: free_plan,
+        seeds: free_plan_seeds,
+    },
+    Target {
+        name: "nbd_option",
+        run: nbd_option,
+        seeds: nbd_option_seeds,
+    },
+    Target {
+        name: "nbd_handshake",
+        run: nbd_handshake,
+        seeds: nbd_handshake_seeds,
+    },
+    Target {
+        name: "nbd_transmission",
+        run: nbd_transmission,
+        seeds: nbd_transmission_seeds,
+    },
+];
+
+/// The beginning of a segment file: header and table.
+pub fn segment(data: &[u8]) {
+    let check = |bytes: &[u8]| {
+        if let Ok((header, entries)) = format::parse(bytes) {
+            assert_eq!(format::Header::parse(&header.encode()), Ok(header));
+            assert!(entries.len() <= header.capacity as usize);
+        }
+    };
+    check(data);
+    let mut mended = data.to_vec();
+    if mended.len() >= format::HEADER_BYTES {
+        let (content, crc) = mended[..format::HEADER_BYTES].split_at_mut(format::HEADER_BYTES - 4);
+        crc.copy_from_slice(&crc32c(content).to_le_bytes());
+        check(&mended);
+    }
+}
+
+fn segment_seeds() -> Vec<Vec<u8>> {
+    let segment = SegmentId::from_bits(0x0001_2345_6789).expect("not 0");
+    [(4096, 8 << 20), (512, 1 << 20), (65536, 4 << 20)]
+        .map(|(slot_bytes, data_bytes)| {
+            let header =
+                format::Header::new(segment, ClusterId::from_random(7), slot_bytes, data_bytes)
+                    .expect("a size that is allowed");
+            let mut bytes = header.encode();
+            bytes.resize(4096, 0);
+            // A table of 20 entries in whatever states these bytes say.
+            bytes.extend((0..20 * 24).map(|byte| byte as u8));
+            bytes
+        })
+        .into()
+}
+
+/// Where a record header has its CRC-32C; see docs/format.md.
+const RECORD_CRC: std::ops::Range<usize> = 60..64;
+
+/// The header page of a journal record.
+pub fn journal_record(data: &[u8]) {
+    let mut page = [0; journal::HEADER_BYTES];
+    let length = data.len().min(page.len());
+    page[..length].copy_from_slice(&data[..length]);
+    for _ in 0..2 {
+        if let Ok(header) = journal::Header::decode(&page) {
+            assert!(header.entries.len() <= journal::ENTRIES_MAX);
+            let mut again = [0; journal::HEADER_BYTES];
+            header.encode(&mut again);
+            assert_eq!(journal::Header::decode(&again), Ok(header));
+        }
+        page[RECORD_CRC].fill(0);
+        let crc = crc32c(&page);
+        page[RECORD_CRC].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+fn journal_record_seeds() -> Vec<Vec<u8>> {
+    let data = |block| journal::Entry::Data {
+        block: BlockIndex(block),
+        tag: [7; 16],
+    };
+    let zero = |block, count| journal::Entry::Zero {
+        block: BlockIndex(block),
+        count,
+    };
+    [
+        vec![data(1)],
+        vec![data(5), zero(9, 100), data(6)],
+        (0..126).map(data).collect(),
+    ]
+    .map(|entries| {
+        let mut page = [0; journal::HEADER_BYTES];
+        let header = journal::Header {
+            position: 1 << 20,
+            journal: 99,
+            first: Sequence::new(3, 17).expect("small"),
+            block_bytes: 4096,
+            entries,
+        };
+        header.encode(&mut page);
+        page.to_vec()
+    })
+    .into()
+}
+
+/// A whole journal with changed bytes: what recovery finds must be the first
+/// writes of those that were made, each as it was made.
+///
+/// `data`: how many blocks to write, then pairs of (place u16, byte).
+pub fn journal_replay(data: &[u8]) {
+    let Some((&count, changes)) = data.split_first() else {
+        return;
+    };
+    let (world, keyring) = (world(), keyring());
+    let (path, volume) = (Path::new("/journal"), VolumeId::from_random(5));
+    let block_size = BlockSize::DEFAULT;
+    let mut journal = Journal::create(&world, path, volume, block_size, 256 << 10, 0)
+        .expect("a disk without faults");
+    let sequence = |number: u64| Sequence::new(1, number).expect("small");
+    let mut written = Vec::new();
+    for number in 1..=u64::from(count % 40) {
+        if number % 5 == 0 {
+            let _ = journal.append_zero(BlockIndex(number), 3, sequence(number));
+            written.push(Replayed::Zero {
+                block: BlockIndex(number),
+                count: 3,
+                sequence: sequence(number),
+            });
+        } else {
+            let plain = vec![number as u8; block_size.bytes()];
+            let block = BlockIndex(number % 7);
+            let placed = journal
+                .append(keyring.own(), block, sequence(number), &plain)
+                .expect("there is room");
+            written.push(Replayed::Data { block, placed });
+        }
+        if number % 3 == 0 {
+            journal.commit().expect("a disk without faults");
+        }
+    }
+    journal.commit().expect("a disk without faults");
+    let file = Arc::clone(journal.file());
+    for change in changes.chunks_exact(3) {
+        // Pages and their first bytes are where it hurts.
+        let place = u64::from(change[0]) % 65 * 4096 + u64::from(change[1]) * 2;
+        file.write_at(&change[2..], place)
+            .expect("a disk without faults");
+    }
+    if let Ok(Some(mut journal)) = Journal::open(&world, path, volume, block_size, 0) {
+        let mut found = Vec::new();
+        journal::replay(&mut journal, &keyring, sequence(0), |write| {
+            found.push(write)
+        })
+        .expect("a disk without faults");
+        assert!(found.len() <= written.len());
+        assert_eq!(found, written[..found.len()]);
+    }
+}
+
+fn journal_replay_seeds() -> Vec<Vec<u8>> {
+    vec![
+        vec![39],
+        vec![12, 0, 9, 1],
+        vec![39, 3, 0, 1, 9, 30, 255],
+        vec![20, 1, 30, 0, 200, 2, 3],
+    ]
+}
+
+/// A page of the map.
+pub fn map_page(data: &[u8]) {
+    let mut bytes = Box::new([0; PAGE_BYTES]);
+    let length = data.len().min(PAGE_BYTES);
+    bytes[..length].copy_from_slice(&data[..length]);
+    let page = Page::from_bytes(bytes);
+    let mut again = Page::default();
+    for index in 0..PAGE_ENTRIES {
+        again.set(index, page.get(index));
+        assert_eq!(again.get(index), page.get(index));
+    }
+    assert_eq!(page.entries().count(), again.entries().count());
+}
+
+fn map_page_seeds() -> Vec<Vec<u8>> {
+    let mut page = Page::default();
+    for index in [0, 1, 17, 255] {
+        page.set(index, Some(entry(index as u64 + 1)));
+    }
+    vec![page.bytes().to_vec()]
+}
+
+/// A version record: as it comes, and as what is under a seal that holds.
+pub fn version_record(data: &[u8]) {
+    let keyring = keyring();
+    let key = VersionKey {
+        volume: VolumeId::from_random(5),
+        number: 3,
+    };
+    let open = |sealed: &[u8]| {
+        if let Ok(record) = Record::open(key, sealed, &keyring) {
+            let again = record.seal(keyring.own(), Sequence::new(1, 77).expect("small"));
+            assert_eq!(Record::open(key, &again, &keyring), Ok(record));
+        }
+    };
+    open(data);
+    let sequence = Sequence::new(1, 1).expect("small");
+    let mut plain = data.to_vec();
+    let tag = keyring.own().seal(Address::VERSION, sequence, &mut plain);
+    let sealed = [&sequence.bits().to_le_bytes()[..], &tag, &plain].concat();
+    open(&sealed);
+}
+
+fn version_record_seeds() -> Vec<Vec<u8>> {
+    let record = Record {
+        key: VersionKey {
+            volume: VolumeId::from_random(5),
+            number: 3,
+        },
+        block_size: BlockSize::DEFAULT,
+        size_bytes: 1 << 30,
+        cut: Sequence::new(1, 9).expect("small"),
+        root: Root::new(vec![None, Some(entry(8))]),
+        tail: vec![entry(9), entry(10)],
+    };
+    let keyring = keyring();
+    let sequence = Sequence::new(1, 100).expect("small");
+    let sealed = record.seal(keyring.own(), sequence);
+    let tag = sealed[8..24].try_into().expect("16 bytes");
+    let mut plain = vec![0; sealed.len() - 24];
+    keyring
+        .own()
+        .open(Address::VERSION, sequence, &tag, &sealed[24..], &mut plain)
+        .expect("it was just sealed");
+    vec![sealed, plain]
+}
+
+/// A page of a version's tail.
+pub fn tail_page(data: &[u8]) {
+    let mut overlay = Overlay::default();
+    if decode_tail_page(data, &mut overlay).is_ok() {
+        let mut again = Overlay::default();
+        for page in encode_tail(&overlay, BlockSize::DEFAULT) {
+            decode_tail_page(&page, &mut again).expect("it was just encoded");
+        }
+        for (block, _) in overlay.blocks() {
+            assert_eq!(overlay.get(block), again.get(block));
+        }
+        for zero in overlay.zeroes() {
+            assert_eq!(overlay.get(zero.start), again.get(zero.start));
+        }
+    }
+}
+
+fn tail_page_seeds() -> Vec<Vec<u8>> {
+    let mut overlay = Overlay::default();
+    overlay.zero(4..900);
+    for block in [1, 5, 6, 1000] {
+        overlay.insert(block, entry(block + 1));
+    }
+    encode_tail(&overlay, BlockSize::DEFAULT)
+}
+
+/// The slots that a removed version gives back.
+pub fn free_plan(data: &[u8]) {
+    if let Ok(plan) = FreePlan::decode(data) {
+        assert_eq!(FreePlan::decode(&plan.encode()), Ok(plan));
+    }
+}
+
+fn free_plan_seeds() -> Vec<Vec<u8>> {
+    let mut plan = FreePlan::default();
+    for bits in [70_000, 70_001, 1 << 40] {
+        plan.add(Location::from_bits(bits));
+    }
+    vec![plan.encode()]
+}
+
+/// An option's bytes as a client sends them.
+fn option(number: u32, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len()).expect("short");
+    [
+        b"IHAVEOPT",
+        &number.to_be_bytes()[..],
+        &length.to_be_bytes(),
+        body,
+    ]
+    .concat()
+}
+
+const GO: u32 = 7;
+
+fn go() -> Vec<u8> {
+    [&3_u32.to_be_bytes()[..], b"one", &[0, 1, 0, 3]].concat()
+}
+
+fn nbd_option_seeds() -> Vec<Vec<u8>> {
+    let contexts = [
+        &3_u32.to_be_bytes()[..],
+        b"one",
+        &[0, 0, 0, 1, 0, 0, 0, 15],
+        b"base:allocation",
+    ];
+    vec![
+        [&GO.to_be_bytes()[..], &go()].concat(),
+        [&10_u32.to_be_bytes()[..], &contexts.concat()].concat(),
+        [&1_u32.to_be_bytes()[..], b"one"].concat(),
+        8_u32.to_be_bytes().to_vec(),
+    ]
+}
+
+fn nbd_handshake_seeds() -> Vec<Vec<u8>> {
+    // First a byte that says what the server offers, then the client's flags.
+    let begin = [8, 0, 0, 0, 3];
+    vec![
+        [&begin[..], &option(8, b""), &option(GO, &go())].concat(),
+        [
+            &begin[..],
+            &option(3, b""),
+            &option(6, &go()),
+            &option(2, b""),
+        ]
+        .concat(),
+        [&[4, 0, 0, 0, 3][..], &option(5, b""), &option(GO, &go())].concat(),
+    ]
+}
+
+fn nbd_transmission_seeds() -> Vec<Vec<u8>> {
+    let request = |command: u16, flags: u16, offset: u64, length: u32| {
+        [
+            &0x2560_9513_u32.to_be_bytes()[..],
+            &flags.to_be_bytes(),
+            &command.to_be_bytes(),
+            &offset.to_be_bytes(),
+            &offset.to_be_bytes(),
+            &length.to_be_bytes(),
+        ]
+        .concat()
+    };
+    let write = [request(1, 1, 8192, 4096), vec![5; 4096]].concat();
+    let all = [
+        write.clone(),
+        request(0, 0, 8192, 4096),
+        request(3, 0, 0, 0),
+        request(4, 0, 4096, 8192),
+        request(6, 2, 0, 65536),
+        request(7, 0, 0, 65536),
+        request(5, 0, 0, 4096),
+        request(2, 0, 0, 0),
+    ]
+    .concat();
+    [0, 3, 4, 0b0010_1011]
+        .map(|first| [&[first, 1][..], &all].concat())
+        .into()
+}
+
+fn entry(number: u64) -> Entry {
+    Entry {
+        location: Location::from_bits(number),
+        sequence: Sequence::new(1, number).expect("small"),
+    }
+}
+
+fn world() -> World {
+    let pool = SimulatedPool::new();
+    World {
+        disk: Arc::new(SimulatedDisk::new(1)),
+        clock: Arc::new(SimulatedClock::new(world::Millis(0))),
+        random: Arc::new(SimulatedRandom::new(1)),
+        pool: Arc::new(pool),
+    }
+}
+
+fn keyring() -> Keyring {
+    let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
+    let lineage = Lineage::from_random(1);
+    let wrapped = wrapping.wrap(
+        lineage,
+        &DataKey::from_bytes([2; 32]),
+        &SimulatedRandom::new(2),
+    );
+    let key = LineageKey {
+        lineage,
+        epoch_first: 1,
+        wrapped: Some(wrapped),
+    };
+    Keyring::unwrap(&[key], &wrapping).expect("it was just wrapped")
+}
