@@ -189,7 +189,7 @@ impl Control {
         }
         let name = &row.name;
         let hint = match error {
-            AttachError::Open(OpenError::Journal(_) | OpenError::Replay(_)) => {
+            AttachError::Open(OpenError::Journal(_)) => {
                 "without its journal it opens at its newest version"
             }
             _ => "`scree unit list` and `scree status` show what is missing",

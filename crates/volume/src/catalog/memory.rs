@@ -13,7 +13,7 @@ use world::Millis;
 
 use super::{
     Catalog, CatalogError, Lease, Leftovers, LineageKey, Neighbours, OpenSegment, PendingFree,
-    StoredVersion, VersionCommit, VersionKey,
+    RESTORE_SKIPS_BYTES, StoredVersion, VersionCommit, VersionKey,
 };
 
 /// What a volume is made with.
@@ -123,9 +123,8 @@ impl MemoryCatalog {
         }
     }
 
-    /// Sets a volume back to a version it has kept. It is detached, and its
-    /// journal is empty: a journal goes on where the last commit ended,
-    /// whatever the head is.
+    /// Sets a volume back to a version it has kept. It is detached, and what
+    /// its journal held is lost unless it has become a version before.
     ///
     /// # Errors
     /// [`CatalogError::NotFound`].
@@ -138,6 +137,7 @@ impl MemoryCatalog {
             .ok_or_else(|| not_found(volume))?;
         row.head = Some(to);
         row.epoch += 1;
+        row.journal_next += RESTORE_SKIPS_BYTES;
         Ok(())
     }
 

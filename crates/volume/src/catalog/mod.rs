@@ -88,6 +88,15 @@ pub struct LineageKey {
     pub wrapped: Option<WrappedKey>,
 }
 
+/// How far a restore moves a volume's log position on, in bytes: beyond
+/// anything that a journal of it can hold, on whatever host.
+///
+/// Recovery tells what an earlier life of a journal left behind by its older
+/// sequence. After a restore that does not help: the version gone back to may
+/// be older still. So nothing that was written before may lie where the log
+/// goes on. Rings are shorter; 2^24 restores fit in 64 bits.
+pub const RESTORE_SKIPS_BYTES: u64 = 1 << 40;
+
 /// The right to write a volume, and all that is needed to open it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
@@ -108,8 +117,8 @@ pub struct Lease {
     /// The version to start from; `None` for a new, empty volume.
     pub head: Option<StoredVersion>,
     /// The log position from which on the journal is newer than anything this
-    /// volume committed: that of its last commit, also after a restore, and 0
-    /// before the first.
+    /// volume committed: that of its last commit, and 0 before the first. A
+    /// restore adds [`RESTORE_SKIPS_BYTES`] to it.
     pub journal_next: u64,
     /// The largest version number this volume ever used.
     pub number_last: u64,

@@ -54,6 +54,7 @@ impl Volume {
         match result {
             Ok(()) => {
                 self.flush.synced = self.flush.synced.max(position);
+                self.journal.synced(position);
                 self.finish_synced();
             }
             // After a failed sync nobody knows what is on the device, and a

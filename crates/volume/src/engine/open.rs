@@ -50,9 +50,6 @@ pub enum OpenError {
     /// The journal cannot be used.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The journal cannot be read back.
-    #[error("the journal cannot be read back")]
-    Replay(#[source] std::io::Error),
     /// The newest version's record is not good.
     #[error(transparent)]
     Record(#[from] BadRecord),
@@ -125,8 +122,7 @@ impl Volume {
                 last_sequence = last_sequence.max(sequence);
                 active.zero(block.0..block.0 + count);
             }
-        })
-        .map_err(OpenError::Replay)?;
+        })?;
         if records > 0 {
             tracing::info!(%volume, records, bytes = journal.used_bytes(), "replayed the journal");
         } else if journal.ring_bytes() != config.journal_bytes.next_multiple_of(4096) {

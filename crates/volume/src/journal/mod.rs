@@ -29,6 +29,8 @@
 mod record;
 mod replay;
 mod ring;
+#[cfg(test)]
+mod tests;
 
 pub use record::{BadHeader, ENTRIES_MAX, Entry, HEADER_BYTES, Header};
 pub use replay::{Replayed, replay};

@@ -13,8 +13,8 @@
 //! 16│ journal id, 16 bytes                 │  not another journal's record
 //! 32│ first sequence                       │  entry i has sequence first + i
 //! 40│ entries u16 │ 0 u16 │ payload blks u32│
-//! 48│ block bytes u32     │ 0 u32          │
-//! 56│ 0 u32               │ CRC-32C u32    │  of all of the 4096 bytes, this
+//! 48│ durable: a log position              │  all before it was synced by now
+//! 56│ block bytes u32     │ CRC-32C u32    │  of all of the 4096 bytes, this
 //!   ├──────────────────────────────────────┤  field counted as zero
 //! 64│ entry 0 (32 bytes), entry 1, …       │  at most 126
 //!   └──────────────────────────────────────┘
@@ -75,6 +75,9 @@ pub struct Header {
     pub journal: u128,
     /// The sequence of entry 0.
     pub first: Sequence,
+    /// Everything before this log position was durable when the record was
+    /// written.
+    pub durable: u64,
     /// Size of a payload block in bytes.
     pub block_bytes: u32,
     /// The writes, in order.
@@ -111,19 +114,22 @@ impl Header {
         HEADER_BYTES as u64 + self.payload_blocks() as u64 * u64::from(self.block_bytes)
     }
 
+    fn lead(&self) -> Lead {
+        Lead {
+            position: self.position,
+            journal: self.journal,
+            first: self.first,
+            durable: self.durable,
+            block_bytes: self.block_bytes,
+        }
+    }
+
     /// Writes the header into its page.
     ///
     /// # Panics
     /// If there are more than [`ENTRIES_MAX`] entries.
     pub fn encode(&self, page: &mut [u8; HEADER_BYTES]) {
-        encode_header(
-            page,
-            self.position,
-            self.journal,
-            self.first,
-            self.block_bytes,
-            &self.entries,
-        );
+        encode_header(page, &self.lead(), &self.entries);
     }
 
     /// Reads and checks a header page.
@@ -151,8 +157,9 @@ impl Header {
         let count = usize::from(reader.u16()?);
         let _ = reader.u16()?;
         let payload_blocks = reader.u32()?;
+        let durable = reader.u64()?;
         let block_bytes = reader.u32()?;
-        let _ = reader.bytes(12)?;
+        let _ = reader.u32()?;
         let mut entries = Vec::with_capacity(count.min(ENTRIES_MAX));
         for _ in 0..count {
             let block = BlockIndex(reader.u64()?);
@@ -181,6 +188,7 @@ impl Header {
             position,
             journal,
             first,
+            durable,
             block_bytes,
             entries,
         };
@@ -188,15 +196,17 @@ impl Header {
     }
 }
 
+/// What a header says beside its entries.
+pub(super) struct Lead {
+    pub position: u64,
+    pub journal: u128,
+    pub first: Sequence,
+    pub durable: u64,
+    pub block_bytes: u32,
+}
+
 /// [`Header::encode`] from parts, for the writer that keeps its own.
-pub(super) fn encode_header(
-    page: &mut [u8],
-    position: u64,
-    journal: u128,
-    first: Sequence,
-    block_bytes: u32,
-    entries: &[Entry],
-) {
+pub(super) fn encode_header(page: &mut [u8], lead: &Lead, entries: &[Entry]) {
     assert!(
         entries.len() <= ENTRIES_MAX,
         "{} entries in one record",
@@ -209,14 +219,15 @@ pub(super) fn encode_header(
         .count();
     let mut bytes = Vec::with_capacity(HEADER_BYTES);
     bytes.put_bytes(MAGIC);
-    bytes.put_u64(position);
-    bytes.put_u128(journal);
-    bytes.put_u64(first.bits());
+    bytes.put_u64(lead.position);
+    bytes.put_u128(lead.journal);
+    bytes.put_u64(lead.first.bits());
     bytes.put_u16(u16::try_from(entries.len()).expect("checked above"));
     bytes.put_u16(0);
     bytes.put_u32(u32::try_from(payload).expect("at most ENTRIES_MAX"));
-    bytes.put_u32(block_bytes);
-    bytes.put_bytes(&[0; 12]);
+    bytes.put_u64(lead.durable);
+    bytes.put_u32(lead.block_bytes);
+    bytes.put_u32(0);
     for entry in entries {
         match *entry {
             Entry::Data { block, tag } => {
@@ -247,6 +258,7 @@ mod tests {
             position: 40960,
             journal: 0x1234,
             first: Sequence::new(3, 77).expect("small"),
+            durable: 8192,
             block_bytes: 4096,
             entries: vec![
                 Entry::Data {

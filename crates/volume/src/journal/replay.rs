@@ -5,7 +5,7 @@ use std::io;
 use base::Sequence;
 
 use super::record::{Entry, HEADER_BYTES, Header};
-use super::ring::{Journal, Placed};
+use super::ring::{Journal, JournalError, Placed};
 use crate::seal::{Address, Keyring};
 
 /// One write that recovery found.
@@ -34,20 +34,79 @@ pub enum Replayed {
 /// including `after` are in the committed version.
 ///
 /// Where the log ends is not an error: a record that was never written, is
-/// torn, is damaged, or was left by an earlier lap simply does not follow.
+/// torn, or was left by an earlier lap simply does not follow. But if a later
+/// record says that this one was durable, it has rotted, and what follows it
+/// must not vanish silently.
 ///
 /// Every record that follows is written again where it lies, unchanged. It may
 /// be in the page cache only, and after a sync that failed Linux takes it for
 /// clean: without this, a later sync would return `Ok` and save nothing.
 ///
 /// # Errors
-/// If the file cannot be read or written at all.
+/// [`JournalError::Io`] if the file cannot be read or written at all,
+/// [`JournalError::Damaged`] if a durable record is not whole.
 pub fn replay(
     journal: &mut Journal,
     keyring: &Keyring,
     after: Sequence,
     mut found: impl FnMut(Replayed),
-) -> io::Result<u64> {
+) -> Result<u64, JournalError> {
+    let path = journal.path().to_owned();
+    let failed = |source| JournalError::Io {
+        doing: "replay",
+        path: path.clone(),
+        source,
+    };
+    let (position, records) = follow(journal, keyring, after, &mut found).map_err(failed)?;
+    if is_known_durable(journal, position).map_err(failed)? {
+        let offset = HEADER_BYTES as u64 + position % journal.ring_bytes();
+        return Err(JournalError::Damaged { path, offset });
+    }
+    // What was skipped at the ring's end belongs to nobody: the log goes on
+    // after the last record, and the writer skips again by the same rule.
+    journal.resume_at(position);
+    Ok(records)
+}
+
+/// Whether some record beyond `position`, where the log seems to end, was
+/// written when what lies at `position` was durable.
+fn is_known_durable(journal: &Journal, position: u64) -> io::Result<bool> {
+    /// Read at once.
+    const CHUNK_BYTES: usize = 1 << 20;
+
+    let ring_bytes = journal.ring_bytes();
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut at = 0;
+    while at < ring_bytes {
+        let length = (ring_bytes - at).min(CHUNK_BYTES as u64) as usize;
+        journal
+            .file()
+            .read_at(&mut chunk[..length], HEADER_BYTES as u64 + at)?;
+        let pages = chunk[..length].as_chunks::<HEADER_BYTES>().0;
+        let known = pages.iter().zip(0..).any(|(page, index)| {
+            let place = at + index * HEADER_BYTES as u64;
+            Header::decode(page).is_ok_and(|header| {
+                header.journal == journal.id()
+                    && header.position % ring_bytes == place
+                    && header.durable > position
+            })
+        });
+        if known {
+            return Ok(true);
+        }
+        at += length as u64;
+    }
+    Ok(false)
+}
+
+/// Follows the log as far as it goes: where it ends, and how many records it
+/// had.
+fn follow(
+    journal: &Journal,
+    keyring: &Keyring,
+    after: Sequence,
+    found: &mut impl FnMut(Replayed),
+) -> io::Result<(u64, u64)> {
     let block_size = journal.block_size();
     let block_bytes = block_size.bytes();
     let ring_bytes = journal.ring_bytes();
@@ -91,14 +150,11 @@ pub fn replay(
             .write_at(&page, HEADER_BYTES as u64 + position % ring_bytes)?;
         journal.file().write_at(&payload, payload_at)?;
         last = Sequence::from_bits(header.first.bits() + header.entries.len() as u64 - 1);
-        writes.into_iter().for_each(&mut found);
+        writes.into_iter().for_each(&mut *found);
         position = record_end;
         records += 1;
     }
-    // What was skipped at the ring's end belongs to nobody: the log goes on
-    // after the last record, and the writer skips again by the same rule.
-    journal.resume_at(position);
-    Ok(records)
+    Ok((position, records))
 }
 
 /// The writes of a record, if every payload block opens.

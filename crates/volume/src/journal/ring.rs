@@ -9,7 +9,7 @@ use base::{BlockIndex, BlockSize, Sequence, VolumeId};
 use unit::Tag;
 use world::{File, OpenMode, World};
 
-use super::record::{ENTRIES_MAX, Entry, HEADER_BYTES, encode_header};
+use super::record::{ENTRIES_MAX, Entry, HEADER_BYTES, Lead, encode_header};
 use crate::seal::{Address, Sealer};
 
 const MAGIC: &[u8; 8] = b"SCRJRNL1";
@@ -31,6 +31,18 @@ pub enum JournalError {
         /// What the operating system said.
         #[source]
         source: std::io::Error,
+    },
+    /// A record that was durable is not there any more, or not whole, though
+    /// later ones are.
+    #[error(
+        "{path} is damaged at byte {offset}: writes that were flushed cannot be read back. \
+         Restore the file, or move it away to go on from the last version without them"
+    )]
+    Damaged {
+        /// The file.
+        path: String,
+        /// Where the damaged record begins, in bytes.
+        offset: u64,
     },
     /// The file is not a journal of this volume.
     #[error("{path} is not a journal of {volume}: {reason}; move it away to go on without it")]
@@ -75,6 +87,9 @@ pub struct Journal {
     tail: u64,
     /// Log position of the next byte.
     head: u64,
+    /// Everything before this log position is durable; told in every record,
+    /// so that recovery can tell a log that ends from one that has rotted.
+    durable: u64,
     /// Sealed records that are not in the file yet; they end at `head`.
     batch: Vec<u8>,
     growing: Option<Growing>,
@@ -204,10 +219,17 @@ impl Journal {
             block_size,
             tail,
             head,
+            durable: tail,
             batch: Vec::new(),
             growing: None,
             entries: Vec::new(),
         }
+    }
+
+    /// The file's path, for messages.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
     }
 
     /// The journal's id, in every record.
@@ -250,6 +272,11 @@ impl Journal {
     pub(crate) fn resume_at(&mut self, head: u64) {
         debug_assert!(self.batch.is_empty() && head >= self.tail);
         self.head = head;
+    }
+
+    /// Everything before log position `position` has been synced.
+    pub fn synced(&mut self, position: u64) {
+        self.durable = self.durable.max(position);
     }
 
     /// Whether `blocks` more blocks, in whatever records they end up, fit.
@@ -370,7 +397,14 @@ impl Journal {
                 entries,
                 ..
             } = growing;
-            encode_header(page, position, self.id, first, block_bytes, &entries);
+            let lead = Lead {
+                position,
+                journal: self.id,
+                first,
+                durable: self.durable,
+                block_bytes,
+            };
+            encode_header(page, &lead, &entries);
             self.entries = entries;
         }
     }

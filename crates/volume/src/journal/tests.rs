@@ -1,0 +1,138 @@
+//! The ring and recovery together.
+
+use std::path::Path;
+
+use base::{BlockIndex, BlockSize, Lineage, Sequence, VolumeId};
+use world::World;
+use world::simulated::Simulation;
+
+use super::{HEADER_BYTES, Journal, JournalError, Placed, Replayed, replay};
+use crate::catalog::LineageKey;
+use crate::seal::{KeyEncryptionKey, Keyring};
+
+const PAGE: u64 = HEADER_BYTES as u64;
+const RING_BYTES: u64 = 16 * PAGE;
+const VOLUME: VolumeId = VolumeId::from_random(1);
+
+fn keyring() -> Keyring {
+    let key = LineageKey {
+        lineage: Lineage::from_random(1),
+        epoch_first: 1,
+        wrapped: None,
+    };
+    Keyring::unwrap(&[key], &KeyEncryptionKey::from_bytes(&[1; 32])).expect("no key to open")
+}
+
+fn path() -> &'static Path {
+    Path::new("/journal")
+}
+
+fn create(world: &World) -> Journal {
+    Journal::create(world, path(), VOLUME, BlockSize::DEFAULT, RING_BYTES, 0).expect("room")
+}
+
+fn sequence(counter: u64) -> Sequence {
+    Sequence::new(1, counter).expect("small")
+}
+
+/// Appends one block that is filled with its sequence.
+fn append(journal: &mut Journal, keyring: &Keyring, counter: u64) -> Placed {
+    let plain = [counter as u8; 4096];
+    journal
+        .append(
+            keyring.own(),
+            BlockIndex(counter),
+            sequence(counter),
+            &plain,
+        )
+        .expect("the disk is well")
+}
+
+fn replayed(world: &World, from: u64) -> Result<Vec<u64>, JournalError> {
+    let opened = Journal::open(world, path(), VOLUME, BlockSize::DEFAULT, from);
+    let mut journal = opened?.expect("it exists");
+    let mut blocks = Vec::new();
+    replay(
+        &mut journal,
+        &keyring(),
+        Sequence::ZERO,
+        |write| match write {
+            Replayed::Data { block, .. } | Replayed::Zero { block, .. } => blocks.push(block.0),
+        },
+    )?;
+    Ok(blocks)
+}
+
+/// A record that filled the ring to its very end went on growing, and its
+/// next block was written beyond the ring: reads then found what an
+/// earlier lap had left at the ring's start.
+#[test]
+fn a_record_that_ends_exactly_at_the_rings_end_does_not_run_over_it() {
+    let simulation = Simulation::new(1);
+    let world = simulation.world();
+    let keyring = keyring();
+    for blocks_in_batch in 1..20 {
+        let mut journal = create(&world);
+        let mut counter = 0;
+        while counter < 100 {
+            let mut placed = Vec::new();
+            for _ in 0..blocks_in_batch {
+                if !journal.has_room(1) {
+                    break;
+                }
+                counter += 1;
+                placed.push((counter, append(&mut journal, &keyring, counter)));
+            }
+            journal.commit().expect("the disk is well");
+            for (counter, placed) in placed {
+                let mut read = [0; 4096];
+                journal
+                    .file()
+                    .read_at(&mut read, placed.offset)
+                    .expect("it is there");
+                assert_eq!(read, [counter as u8; 4096]);
+                assert!(placed.offset + PAGE <= PAGE + RING_BYTES, "beyond the ring");
+            }
+            let head = journal.head();
+            journal.release(head);
+        }
+    }
+}
+
+#[test]
+fn a_record_that_was_durable_and_has_rotted_is_an_error_and_a_torn_tail_is_none() {
+    let simulation = Simulation::new(2);
+    let world = simulation.world();
+    let keyring = keyring();
+    let mut journal = create(&world);
+    append(&mut journal, &keyring, 1);
+    journal.commit().expect("the disk is well");
+    let first_end = journal.head();
+    append(&mut journal, &keyring, 2);
+    journal.commit().expect("the disk is well");
+    journal.file().sync_data().expect("the disk is well");
+    journal.synced(journal.head());
+    let second_end = journal.head();
+    append(&mut journal, &keyring, 3);
+    journal.commit().expect("the disk is well");
+    assert_eq!(replayed(&world, 0).expect("it is whole"), [1, 2, 3]);
+
+    let flip = |position: u64| {
+        simulation
+            .disk
+            .flip_bit(path(), PAGE + position, 0)
+            .expect("in the file");
+    };
+    // The last record was never said to be durable: it may be torn.
+    flip(second_end + 100);
+    assert_eq!(replayed(&world, 0).expect("a torn tail"), [1, 2]);
+    flip(second_end + 100);
+    // The second was, by the third: header or payload, its loss is told.
+    for place in [first_end + 9, first_end + PAGE + 9] {
+        flip(place);
+        let error = replayed(&world, 0).expect_err("it has rotted");
+        assert!(matches!(error, JournalError::Damaged { .. }), "{error}");
+        flip(place);
+    }
+    assert_eq!(replayed(&world, first_end).expect("from there on"), [2, 3]);
+}
