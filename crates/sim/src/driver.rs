@@ -874,7 +874,8 @@ impl Run {
         };
         if let Some(Err(error)) = client.volume.close_state() {
             subject.client = Some(client);
-            return match self.trouble || subject.is_fenced {
+            return match self.trouble || subject.is_fenced || self.machine.simulation.disk.is_off()
+            {
                 true => Ok(false),
                 false => Err(format!(
                     "{} cannot be closed: {error}",

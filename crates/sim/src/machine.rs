@@ -219,10 +219,10 @@ impl Machine {
     #[must_use]
     pub fn cleaner(&self) -> Cleaner {
         let wrapping = Arc::clone(&self.wrapping);
-        Cleaner {
-            store: Arc::clone(&self.store),
-            catalog: Arc::clone(&self.catalog) as Arc<dyn Catalog>,
-            open_keys: Arc::new(move |keys| Keyring::unwrap(keys, &wrapping)),
-        }
+        Cleaner::new(
+            Arc::clone(&self.store),
+            Arc::clone(&self.catalog) as Arc<dyn Catalog>,
+            Arc::new(move |keys| Keyring::unwrap(keys, &wrapping)),
+        )
     }
 }

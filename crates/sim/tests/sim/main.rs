@@ -1,7 +1,10 @@
 //! The engine in a simulated world: seeds, and stories.
 
 mod bench;
+mod dead;
 mod engine;
+mod journal;
+mod rot;
 
 /// Seeds that every test run repeats; `cargo run -p sim --release` runs more.
 const SEEDS: u64 = 300;

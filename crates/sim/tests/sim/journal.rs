@@ -1,0 +1,219 @@
+//! The journal against a plain list: laps, torn tails, leases that follow one
+//! another, and every byte of the file turned over.
+
+use std::path::Path;
+
+use base::{BlockIndex, BlockSize, Lineage, Sequence, VolumeId};
+use volume::catalog::LineageKey;
+use volume::journal::{Journal, Replayed, replay};
+use volume::seal::{DataKey, KeyEncryptionKey, Keyring};
+use world::simulated::{SimulatedRandom, Simulation};
+
+const PATH: &str = "/journal";
+
+/// One write as the test remembers it: its sequence, its block, and how many
+/// zeroes, none for data.
+type Write = (Sequence, u64, u64);
+
+fn volume() -> VolumeId {
+    VolumeId::from_random(1)
+}
+
+fn keyring() -> Keyring {
+    let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
+    let lineage = Lineage::from_random(1);
+    let wrapped = wrapping.wrap(
+        lineage,
+        &DataKey::from_bytes([2; 32]),
+        &SimulatedRandom::new(1),
+    );
+    let key = LineageKey {
+        lineage,
+        epoch_first: 1,
+        wrapped: Some(wrapped),
+    };
+    Keyring::unwrap(&[key], &wrapping).expect("it opens")
+}
+
+fn replayed(journal: &mut Journal, keyring: &Keyring, after: Sequence) -> Vec<Write> {
+    let mut found = Vec::new();
+    replay(journal, keyring, after, |write| {
+        found.push(match write {
+            Replayed::Data { block, placed } => (placed.sequence, block.0, 0),
+            Replayed::Zero {
+                block,
+                count,
+                sequence,
+            } => (sequence, block.0, count),
+        });
+    })
+    .expect("the file can be read");
+    found
+}
+
+/// A log in use: what is in it, and how much of that is durable.
+struct Log {
+    journal: Journal,
+    epoch: u32,
+    counter: u64,
+    writes: Vec<Write>,
+    durable: usize,
+    /// Log position and newest sequence of the last release.
+    released: (u64, Sequence),
+}
+
+impl Log {
+    fn step(&mut self, random: &SimulatedRandom, keyring: &Keyring) {
+        match random.below(10) {
+            0..=5 => {
+                for _ in 0..1 + random.below(9) {
+                    // Jobs take sequences, too: gaps are allowed.
+                    self.counter += 1 + u64::from(random.one_in(6));
+                    let sequence = Sequence::new(self.epoch, self.counter).expect("small");
+                    let block = random.below(1000);
+                    if !self.journal.has_room(1) {
+                        break;
+                    }
+                    let count = if random.one_in(4) {
+                        1 + random.below(9)
+                    } else {
+                        0
+                    };
+                    if count > 0 {
+                        self.journal
+                            .append_zero(BlockIndex(block), count, sequence)
+                            .expect("well");
+                    } else {
+                        let plain = vec![block as u8; self.journal.block_size().bytes()];
+                        let sealer = keyring.own();
+                        self.journal
+                            .append(sealer, BlockIndex(block), sequence, &plain)
+                            .expect("well");
+                    }
+                    self.writes.push((sequence, block, count));
+                }
+                self.journal.commit().expect("well");
+            }
+            6 | 7 => {
+                self.journal.file().sync_data().expect("well");
+                self.durable = self.writes.len();
+            }
+            _ => {
+                // Everything is destaged.
+                let newest = self.writes.last().map_or(self.released.1, |write| write.0);
+                self.released = (self.journal.head(), newest);
+                self.journal.release(self.journal.head());
+                self.writes.clear();
+                self.durable = 0;
+            }
+        }
+    }
+}
+
+#[test]
+fn recovery_finds_a_prefix_with_everything_that_was_synced() {
+    let keyring = keyring();
+    for seed in 0..150 {
+        let random = SimulatedRandom::new(seed);
+        let mut simulation = Simulation::new(seed);
+        let block_size = BlockSize::new([4096, 8192][random.index(2)]).expect("a size");
+        let ring_bytes = 4096 * (24 + random.below(20));
+        let world = simulation.world();
+        let journal = Journal::create(&world, Path::new(PATH), volume(), block_size, ring_bytes, 0)
+            .expect("made");
+        let mut log = Log {
+            journal,
+            epoch: 1,
+            counter: 0,
+            writes: Vec::new(),
+            durable: 0,
+            released: (0, Sequence::ZERO),
+        };
+        for _ in 0..12 {
+            for _ in 0..random.below(25) {
+                log.step(&random, &keyring);
+            }
+            let is_power = random.below(3) > 0;
+            if is_power {
+                simulation.crash();
+            } else {
+                simulation.kill();
+                log.durable = log.writes.len();
+            }
+            let world = simulation.world();
+            let opened = Journal::open(
+                &world,
+                Path::new(PATH),
+                volume(),
+                block_size,
+                log.released.0,
+            );
+            log.journal = opened.expect("it is a journal").expect("it is there");
+            let found = replayed(&mut log.journal, &keyring, log.released.1);
+            assert!(
+                found.len() >= log.durable,
+                "seed {seed}: {} of {}",
+                found.len(),
+                log.durable
+            );
+            assert_eq!(
+                found[..],
+                log.writes[..found.len()],
+                "seed {seed}: not a prefix"
+            );
+            log.writes.truncate(found.len());
+            log.durable = if is_power { found.len() } else { 0 };
+            log.epoch += 1;
+            log.counter = 0;
+        }
+    }
+}
+
+#[test]
+fn whichever_byte_turns_over_recovery_finds_a_prefix_or_refuses() {
+    let keyring = keyring();
+    let simulation = Simulation::new(1);
+    let world = simulation.world();
+    let path = Path::new(PATH);
+    let size = BlockSize::DEFAULT;
+    let mut journal = Journal::create(&world, path, volume(), size, 64 << 10, 0).expect("made");
+    let mut writes: Vec<Write> = Vec::new();
+    for record in 0..3_u64 {
+        for entry in 0..2 {
+            let sequence = Sequence::new(1, 1 + record * 10 + entry).expect("small");
+            journal
+                .append(keyring.own(), BlockIndex(record), sequence, &[7; 4096])
+                .expect("well");
+            writes.push((sequence, record, 0));
+        }
+        journal.commit().expect("well");
+    }
+    let used = 4096 + journal.head();
+    drop(journal);
+    for at in 0..used {
+        simulation
+            .disk
+            .flip_bit(path, at, (at % 8) as u8)
+            .expect("there");
+        match Journal::open(&world, path, volume(), size, 0) {
+            Ok(Some(mut journal)) => {
+                let found = replayed(&mut journal, &keyring, Sequence::ZERO);
+                assert_eq!(found[..], writes[..found.len()], "byte {at}");
+                // What follows a damaged record is not followed.
+                let records_before = (at.saturating_sub(4096) / (3 * 4096)) as usize;
+                let is_first_page = at < 4096;
+                assert!(
+                    is_first_page || found.len() <= records_before * 2 || at % (3 * 4096) < 4096,
+                    "byte {at}: {} writes",
+                    found.len()
+                );
+            }
+            Ok(None) => panic!("byte {at}: the file is there"),
+            Err(_) => assert!(at < 4096, "byte {at} is in no header of the file"),
+        }
+        simulation
+            .disk
+            .flip_bit(path, at, (at % 8) as u8)
+            .expect("there");
+    }
+}
