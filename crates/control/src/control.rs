@@ -217,11 +217,11 @@ impl Control {
     /// What removes versions and frees their slots.
     pub(crate) fn cleaner(&self) -> Cleaner {
         let key = Arc::clone(&self.inner.key);
-        Cleaner {
-            store: Arc::clone(&self.inner.store),
-            catalog: Arc::clone(&self.inner.catalog),
-            open_keys: Arc::new(move |keys| Keyring::unwrap(keys, &key)),
-        }
+        Cleaner::new(
+            Arc::clone(&self.inner.store),
+            Arc::clone(&self.inner.catalog),
+            Arc::new(move |keys| Keyring::unwrap(keys, &key)),
+        )
     }
 
     /// The database.

@@ -1,6 +1,6 @@
 //! Carrying it out: removing versions, and freeing what is due.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use unit::UnitError;
 use world::Millis;
@@ -22,13 +22,17 @@ const PAGES_KEPT: usize = 1024;
 /// pool thread.
 #[derive(Clone)]
 pub struct Cleaner {
-    /// The units.
-    pub store: Arc<Store>,
-    /// The database.
-    pub catalog: Arc<dyn Catalog>,
-    /// The keys.
-    pub open_keys: OpenKeys,
+    store: Arc<Store>,
+    catalog: Arc<dyn Catalog>,
+    open_keys: OpenKeys,
+    /// Views made last: versions are mostly removed one after another, and
+    /// each is the neighbour of the one before.
+    views: Arc<Mutex<Vec<(VersionKey, Arc<View>)>>>,
 }
+
+/// How many views are kept: a version and its usual two neighbours, and one to
+/// spare. A view takes up to some 4 MiB.
+const VIEWS_KEPT: usize = 4;
 
 /// What became of a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +71,17 @@ pub enum CleanError {
 }
 
 impl Cleaner {
+    /// A cleaner for what `catalog` knows on the units of `store`.
+    #[must_use]
+    pub fn new(store: Arc<Store>, catalog: Arc<dyn Catalog>, open_keys: OpenKeys) -> Self {
+        Self {
+            store,
+            catalog,
+            open_keys,
+            views: Arc::default(),
+        }
+    }
+
     /// Removes a version unless it is needed. Its slots are freed by a later
     /// [`Cleaner::carry_out`], not before `not_before`.
     ///
@@ -102,10 +117,32 @@ impl Cleaner {
     fn side(&self, version: &StoredVersion) -> Result<Side<StoredPages>, CleanError> {
         let keys = self.catalog.keys(version.lineage)?;
         let keyring = Arc::new((self.open_keys)(&keys)?);
-        let (root, tail, overlay) = open_version(version, &self.store, &keyring)?;
-        let view = View::new(root, tail, &overlay);
+        let view = self.view(version, &keyring)?;
         let pages = StoredPages::new(Arc::clone(&self.store), keyring, PAGES_KEPT);
         Ok(Side { view, pages })
+    }
+
+    fn view(
+        &self,
+        version: &StoredVersion,
+        keyring: &Arc<Keyring>,
+    ) -> Result<Arc<View>, CleanError> {
+        let views = || self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = |views: &[(VersionKey, Arc<View>)]| {
+            let found = views.iter().find(|(key, _)| *key == version.key);
+            found.map(|(_, view)| Arc::clone(view))
+        };
+        if let Some(view) = kept(&views()) {
+            return Ok(view);
+        }
+        let (root, tail, overlay) = open_version(version, &self.store, keyring)?;
+        let view = Arc::new(View::new(root, tail, &overlay));
+        let mut views = views();
+        if views.len() == VIEWS_KEPT {
+            views.remove(0);
+        }
+        views.push((version.key, Arc::clone(&view)));
+        Ok(view)
     }
 
     /// Frees what a removed version held, and forgets the plan.

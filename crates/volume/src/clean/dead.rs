@@ -83,7 +83,7 @@ pub type DeadError<F> = <F as FetchPages>::Error;
 /// A version and the way to its pages: each opens with its own volume's keys.
 pub struct Side<F> {
     /// The version.
-    pub view: View,
+    pub view: Arc<View>,
     /// Its pages.
     pub pages: F,
 }
