@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::{ClusterId, UnitId, VolumeId};
-use unit::{FolderUnit, TrackedUnit, Unit};
+use unit::{FaultyUnit, FolderUnit, InjectedFaults, TrackedUnit, Unit};
 use volume::catalog::{Catalog, Copyset, Lease};
 use volume::clean::Cleaner;
 use volume::scatter::copysets;
@@ -28,6 +28,8 @@ pub struct Machine {
     pub catalog: Arc<WatchedCatalog>,
     /// The units, as the current process sees them.
     pub units: Vec<(UnitId, Arc<dyn Unit>)>,
+    /// What each of them may be told to do wrong.
+    faulty: Vec<Arc<FaultyUnit>>,
     /// The same, with their health.
     pub tracked: Vec<Arc<TrackedUnit>>,
     /// The process's access to them.
@@ -94,6 +96,7 @@ impl Machine {
             simulation,
             catalog: Arc::new(WatchedCatalog::new(random)),
             units: Vec::new(),
+            faulty: Vec::new(),
             tracked: Vec::new(),
             audited: Arc::clone(&store),
             store,
@@ -120,10 +123,13 @@ impl Machine {
         };
         self.units = (0..units).map(open).collect();
         self.store = Store::new(Arc::clone(&world.pool));
-        self.tracked = self
-            .units
-            .iter()
-            .map(|(_, unit)| tracked(unit, world))
+        let faulty = |(_, unit): &(UnitId, Arc<dyn Unit>)| {
+            Arc::new(FaultyUnit::new(Arc::clone(unit), world.random.u64()))
+        };
+        self.faulty = self.units.iter().map(faulty).collect();
+        let faulty = self.faulty.iter();
+        self.tracked = faulty
+            .map(|unit| tracked(&(Arc::clone(unit) as Arc<dyn Unit>), world))
             .collect();
         let ids = self.units.iter().map(|(id, _)| *id);
         let table = ids.zip(self.tracked.iter().cloned()).collect();
@@ -135,6 +141,11 @@ impl Machine {
             .collect();
         self.audited = Store::new(Arc::new(Alone));
         self.audited.set_table(table, &self.copysets);
+    }
+
+    /// Tells a unit what to do wrong from here on.
+    pub fn lie(&self, unit: usize, faults: InjectedFaults) {
+        self.faulty[unit].set(faults);
     }
 
     /// Looks again at the units that are not well, as somebody does now and

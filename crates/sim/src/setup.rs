@@ -15,6 +15,8 @@ pub struct Hazards {
     pub kill: bool,
     /// Units are away, full, read-only, broken or slow for a while.
     pub units: bool,
+    /// Units err, and bring flipped bits and other slots' content.
+    pub lies: bool,
     /// Bits turn over in segments.
     pub rot: bool,
     /// The journal's disk is lost, fails to sync, or is full.
@@ -119,7 +121,8 @@ impl Setup {
                 power: may(2),
                 kill: may(2),
                 units: may(3),
-                rot: may(5),
+                lies: may(4),
+                rot: may(6),
                 journal: may(4),
                 catalog: may(5),
             },

@@ -171,6 +171,7 @@ impl Bench {
             walked
         };
         let walked: Vec<Walked> = versions.iter().map(walk).collect();
-        audit::compare(&self.machine, &walked, &mut Nonces::default(), false).expect("exact");
+        audit::compare(&self.machine, &walked, &mut Nonces::default(), false, false)
+            .expect("exact");
     }
 }

@@ -107,7 +107,11 @@ impl Version {
 
     fn side(&self, pages: &Pages) -> Side<Pages> {
         Side {
-            view: View::new(self.root.clone(), self.tail.clone(), &self.overlay),
+            view: Arc::new(View::new(
+                self.root.clone(),
+                self.tail.clone(),
+                &self.overlay,
+            )),
             pages: pages.clone(),
         }
     }

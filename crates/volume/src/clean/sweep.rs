@@ -30,7 +30,12 @@ fn sweep_segment(store: &Store, open: OpenSegment) -> Result<(), UnitError> {
     for member in table.members(open.segment.copyset()) {
         let put = match member.unit.stat_segment(open.segment) {
             Ok(stat) => stat.slots,
-            Err(UnitError::NoSegment { .. }) => continue,
+            // Perhaps a file without content: a crash cut short the put that
+            // made it, or the delete that empties it first.
+            Err(UnitError::NoSegment { .. }) => {
+                member.unit.delete(open.segment)?;
+                continue;
+            }
             // A header that was torn by the crash: nothing in it is named.
             Err(UnitError::Damaged { .. }) if open.slots == 0 => {
                 member.unit.delete(open.segment)?;
