@@ -27,6 +27,11 @@ use super::tls::ServerTls;
 /// The poller's key for the thread's bell.
 const BELL: u64 = u64::MAX;
 
+/// What the kernel may hold of the replies on a Unix socket: its usual 208 KiB
+/// are less than one large read, and each rest costs a wake-up. TCP finds its
+/// own size.
+const UNIX_SEND_BYTES: usize = 512 << 10;
+
 /// How long nothing is accepted after the process ran out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
@@ -282,6 +287,9 @@ impl Acceptor {
             };
             match door.listener.accept() {
                 Ok(Some(stream)) => {
+                    if matches!(door.listener.endpoint(), Endpoint::Unix(_)) {
+                        stream.set_send_buffer(UNIX_SEND_BYTES);
+                    }
                     let options = door.options.clone();
                     self.welcome(stream, options);
                 }

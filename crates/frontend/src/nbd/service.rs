@@ -101,7 +101,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
         mut received: &[u8],
     ) -> Key {
         let mut connection = Connection::new(self.links.next_key(), settings);
-        for part in replies.chunks(BUFFER_BYTES) {
+        for part in replies.chunks(PIECE_BYTES) {
             connection.output.put(part, &mut self.desk.pool);
         }
         if !received.is_empty() {

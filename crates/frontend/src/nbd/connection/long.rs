@@ -96,15 +96,14 @@ impl Connection {
         }
         let piece = long.piece(desk.geometry.block_bytes);
         let head = request.head(self.settings.structured, piece);
-        let whole = head.len() + piece.length as usize;
-        let space = self.output.space(whole, &mut desk.pool);
-        let (head_space, space) = space.split_at_mut(head.len());
+        let length = piece.length as usize;
+        let (head_space, space) = self.output.space(head.len(), length, &mut desk.pool);
         let token = desk.operations.next_key();
         let started = desk.device.read(token, piece.offset, space);
         if started == Started::Done {
             head_space.copy_from_slice(&head);
             request.begun = true;
-            self.output.staged(whole);
+            self.output.staged(head.len() + length);
             desk.traffic.read_bytes += u64::from(piece.length);
         } else {
             self.output.release(&mut desk.pool);
