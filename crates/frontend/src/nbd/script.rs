@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::rc::Rc;
 
 use base::BlockDevice;
-use world::Ready;
+use world::{Interest, Ready};
 
 use super::Limits;
 use super::connection::Settings;
@@ -126,6 +126,7 @@ pub fn converse<D: BlockDevice>(
     let mut service = Service::new(device, limits);
     let pipe = ScriptedPipe(Rc::clone(&script));
     let key = service.open(pipe, settings, &[], &[]);
+    let mut interest = Interest::READABLE;
     let mut turns = 0;
     while !script.borrow().closed {
         {
@@ -140,19 +141,26 @@ pub fn converse<D: BlockDevice>(
                 chances.below(1 << 20)
             };
         }
-        let (all_here, room) = {
+        // As a poller would: only what is ready and wanted.
+        let (anything_here, room) = {
             let script = script.borrow();
-            (script.arrived == script.incoming.len(), script.room)
+            let all_here = script.arrived == script.incoming.len();
+            (all_here || script.received < script.arrived, script.room)
         };
-        let readable = all_here || !chances.one_in(3);
-        service.ready(Ready {
-            key,
-            readable,
-            writable: room > 0,
-            hung_up: false,
-        });
+        let readable = interest.readable && anything_here;
+        let writable = interest.writable && room > 0;
+        if readable || writable {
+            service.ready(Ready {
+                key,
+                readable,
+                writable,
+                hung_up: false,
+            });
+        }
         service.turn();
-        while service.next_changed().is_some() {}
+        while let Some((_, _, changed)) = service.next_changed() {
+            interest = changed;
+        }
         service.check_memory();
         service.hang_up();
         turns += 1;
