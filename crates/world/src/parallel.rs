@@ -21,9 +21,18 @@ impl<T> Group<T> {
     /// Runs tasks until none waits.
     fn work(&self) {
         loop {
-            let next = self.state.lock().unwrap_or_else(PoisonError::into_inner).waiting.pop();
+            let next = self
+                .state
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .waiting
+                .pop();
             let Some((index, task)) = next else { return };
-            let mut finish = Finish { group: self, index, result: None };
+            let mut finish = Finish {
+                group: self,
+                index,
+                result: None,
+            };
             finish.result = Some(task());
         }
     }
@@ -38,7 +47,11 @@ struct Finish<'a, T> {
 
 impl<T> Drop for Finish<'_, T> {
     fn drop(&mut self) {
-        let mut state = self.group.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self
+            .group
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         state.results[self.index] = self.result.take();
         state.unfinished -= 1;
         if state.unfinished == 0 {
@@ -74,10 +87,16 @@ pub fn parallel<T: Send + 'static>(pool: &dyn Pool, width: usize, tasks: Vec<Tas
     group.work();
     let mut state = group.state.lock().unwrap_or_else(PoisonError::into_inner);
     while state.unfinished > 0 {
-        state = group.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        state = group
+            .changed
+            .wait(state)
+            .unwrap_or_else(PoisonError::into_inner);
     }
     let results = std::mem::take(&mut state.results);
-    results.into_iter().map(|result| result.expect("no task panicked")).collect()
+    results
+        .into_iter()
+        .map(|result| result.expect("no task panicked"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -86,7 +105,9 @@ mod tests {
     use crate::{Job, real::ThreadPool};
 
     fn squares() -> Vec<Task<usize>> {
-        (0..50_usize).map(|number| Box::new(move || number * number) as Task<usize>).collect()
+        (0..50_usize)
+            .map(|number| Box::new(move || number * number) as Task<usize>)
+            .collect()
     }
 
     #[test]

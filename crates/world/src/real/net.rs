@@ -65,7 +65,12 @@ impl Poller {
     /// As the operating system says.
     pub fn modify(&self, source: &impl AsFd, key: u64, interest: Interest) -> io::Result<()> {
         let data = epoll::EventData::new_u64(key);
-        Ok(epoll::modify(&self.epoll, source, data, flags_of(interest))?)
+        Ok(epoll::modify(
+            &self.epoll,
+            source,
+            data,
+            flags_of(interest),
+        )?)
     }
 
     /// Stops watching `source`. Closing it does the same.
@@ -319,7 +324,12 @@ impl Write for Stream {
 
     fn write_vectored(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut control = SendAncillaryBuffer::default();
-        Ok(rustix::net::sendmsg(&self.socket, from, &mut control, SendFlags::NOSIGNAL)?)
+        Ok(rustix::net::sendmsg(
+            &self.socket,
+            from,
+            &mut control,
+            SendFlags::NOSIGNAL,
+        )?)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -333,7 +343,9 @@ mod tests {
 
     fn wait(poller: &Poller) -> Vec<Ready> {
         let mut ready = Vec::new();
-        poller.wait(Some(Duration::from_secs(10)), &mut ready).expect("epoll works");
+        poller
+            .wait(Some(Duration::from_secs(10)), &mut ready)
+            .expect("epoll works");
         ready
     }
 
@@ -350,7 +362,11 @@ mod tests {
         let empty = stream.read(&mut bytes).expect_err("nothing was sent");
         assert_eq!(empty.kind(), io::ErrorKind::WouldBlock);
         client.write_all(b"hello").expect("sent");
-        assert!(wait(&poller).iter().any(|ready| ready.key == 2 && ready.readable));
+        assert!(
+            wait(&poller)
+                .iter()
+                .any(|ready| ready.key == 2 && ready.readable)
+        );
         assert_eq!(stream.read(&mut bytes).expect("received"), 5);
         let parts = [IoSlice::new(b"hel"), IoSlice::new(b"lo")];
         assert_eq!(stream.write_vectored(&parts).expect("room"), 5);
@@ -368,7 +384,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
         echo_over(&Endpoint::Unix(path.clone()), |_| {
-            let mode = fs::metadata(&path).expect("it is there").permissions().mode();
+            let mode = fs::metadata(&path)
+                .expect("it is there")
+                .permissions()
+                .mode();
             assert_eq!(mode & 0o777, 0o600);
             Box::new(UnixStream::connect(&path).expect("it listens"))
         });
@@ -416,7 +435,9 @@ mod tests {
         ringer.join().expect("it rang");
         bell.clear();
         let mut ready = Vec::new();
-        poller.wait(Some(Duration::ZERO), &mut ready).expect("epoll works");
+        poller
+            .wait(Some(Duration::ZERO), &mut ready)
+            .expect("epoll works");
         assert_eq!(ready, []);
     }
 }
