@@ -1,0 +1,148 @@
+//! What goes wrong, when the seed says so.
+
+use std::time::Duration;
+
+use unit::InjectedFaults;
+use world::simulated::Fault;
+
+use super::{Run, trace};
+use crate::Check;
+
+/// What can go wrong.
+#[derive(Debug, Clone, Copy)]
+enum Mishap {
+    ArmCrash,
+    PowerFails,
+    Kill,
+    HarmUnit,
+    Lie,
+    Flip,
+    HarmJournal,
+    CatalogAway,
+    Settle,
+}
+
+impl Run {
+    pub(super) fn mishap(&mut self) -> Check {
+        let hazards = self.setup.hazards;
+        let possible = [
+            (hazards.power, Mishap::ArmCrash),
+            (hazards.power, Mishap::PowerFails),
+            (hazards.kill, Mishap::Kill),
+            (hazards.units, Mishap::HarmUnit),
+            (hazards.units, Mishap::HarmUnit),
+            (hazards.lies, Mishap::Lie),
+            (hazards.rot, Mishap::Flip),
+            (hazards.journal, Mishap::HarmJournal),
+            (hazards.catalog, Mishap::CatalogAway),
+            (self.trouble, Mishap::Settle),
+        ];
+        let possible: Vec<Mishap> = possible
+            .into_iter()
+            .filter_map(|(may, mishap)| may.then_some(mishap))
+            .collect();
+        if possible.is_empty() || self.chance(3) {
+            return Ok(());
+        }
+        match possible[self.random.index(possible.len())] {
+            Mishap::ArmCrash if !self.crash_armed => {
+                let disk = &self.machine.simulation.disk;
+                disk.arm_crash(disk.operations() + self.random.below(60));
+                self.crash_armed = true;
+            }
+            Mishap::ArmCrash => {}
+            Mishap::PowerFails => self.restart(true)?,
+            Mishap::Kill => self.restart(false)?,
+            Mishap::HarmUnit => self.harm_unit(),
+            Mishap::Lie => self.lie(),
+            Mishap::Flip => self.flip()?,
+            Mishap::HarmJournal => self.harm_journal(),
+            Mishap::CatalogAway => {
+                self.machine.catalog.set_unavailable(4);
+                self.trouble = true;
+            }
+            Mishap::Settle => self.settle()?,
+        }
+        Ok(())
+    }
+
+    /// A unit errs, and brings what was not asked for.
+    pub(super) fn lie(&mut self) {
+        let often = 2 + self.random.below(12);
+        let mut faults = InjectedFaults::default();
+        for (kind, rate) in [
+            &mut faults.read_errors_one_in,
+            &mut faults.write_errors_one_in,
+            &mut faults.release_errors_one_in,
+            &mut faults.flipped_bits_one_in,
+            &mut faults.misdirected_one_in,
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            if self.random.one_in(2) {
+                *rate = often + kind as u64;
+            }
+        }
+        let unit = self.random.index(self.machine.units.len());
+        trace!(self, "unit {unit} lies: {faults:?}");
+        self.machine.lie(unit, faults);
+        self.trouble = true;
+        self.degraded = true;
+    }
+
+    pub(super) fn harm_unit(&mut self) {
+        let unit = self.random.index(self.machine.units.len());
+        let fault = [
+            Fault::Missing,
+            Fault::Full,
+            Fault::ReadOnly,
+            Fault::Broken,
+            Fault::Unreadable,
+            Fault::SyncFails,
+            Fault::Slow(Duration::from_millis(5)),
+        ][self.random.index(7)];
+        trace!(self, "unit {unit}: {fault:?}");
+        self.machine
+            .simulation
+            .disk
+            .inject(&self.machine.unit_path(unit), fault);
+        // A unit that frees again after a failed sync does not write the mark
+        // again: a crash may undo it, and the slot is leaked.
+        self.leaky |= fault == Fault::SyncFails;
+        self.trouble = true;
+        self.degraded = true;
+    }
+
+    pub(super) fn harm_journal(&mut self) {
+        let fault = [
+            Fault::Full,
+            Fault::ReadOnly,
+            Fault::Broken,
+            Fault::SyncFails,
+        ][self.random.index(4)];
+        trace!(self, "journals: {fault:?}");
+        self.machine
+            .simulation
+            .disk
+            .inject(&self.machine.host(), fault);
+        self.trouble = true;
+    }
+
+    pub(super) fn flip(&mut self) -> Check {
+        let disk = &self.machine.simulation.disk;
+        let files: Vec<_> = (0..self.machine.units.len())
+            .flat_map(|unit| disk.files_under(&self.machine.unit_path(unit).join("segments")))
+            .filter(|(_, length)| *length > 0)
+            .collect();
+        if !files.is_empty() {
+            let (path, length) = &files[self.random.index(files.len())];
+            let offset = self.random.below(*length);
+            trace!(self, "flipped a bit of {} at {offset}", path.display());
+            disk.flip_bit(path, offset, self.random.below(8) as u8)
+                .map_err(|error| error.to_string())?;
+            self.rotten = true;
+        }
+        Ok(())
+    }
+}

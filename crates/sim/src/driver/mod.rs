@@ -1,0 +1,200 @@
+//! One run: steps that the seed chooses, and what must hold after each.
+
+mod attach;
+mod mishaps;
+mod steps;
+mod versions;
+
+use std::collections::BTreeMap;
+
+use base::{SnapshotId, VolumeId};
+use volume::catalog::{VersionCommit, VersionKey};
+use world::simulated::SimulatedRandom;
+
+use crate::audit::Nonces;
+use crate::client::{Client, Past};
+use crate::machine::Machine;
+use crate::model::Pinned;
+use crate::setup::Setup;
+use crate::{Check, Summary};
+
+/// What a volume that is not attached must hold when it is.
+#[derive(Debug, Clone, Copy)]
+enum Expect {
+    /// A boundary from this one on; if torn, cut through an operation. What is
+    /// found after the power failed is durable.
+    Since {
+        boundary: usize,
+        torn: bool,
+        is_durable: bool,
+    },
+    /// What this version holds; an empty volume if there is none.
+    Version(Option<VersionKey>),
+}
+
+/// A volume under test.
+struct Subject {
+    id: VolumeId,
+    past: Past,
+    client: Option<Client>,
+    expect: Expect,
+    /// The next version is cut at this boundary or a later one.
+    version_floor: usize,
+    /// Snapshots that were asked for, and where they cut.
+    pending: BTreeMap<SnapshotId, usize>,
+    /// Its past is what `past` says, also of versions it commits now.
+    is_known: bool,
+    /// Somebody else has taken the lease: the owner will stop, sooner or later.
+    is_fenced: bool,
+}
+
+/// One run.
+pub struct Run {
+    setup: Setup,
+    random: SimulatedRandom,
+    machine: Machine,
+    subjects: Vec<Subject>,
+    versions: BTreeMap<VersionKey, Pinned>,
+    snapshots: Vec<SnapshotId>,
+    /// Commits of volumes whose content is not yet known.
+    unplaced: Vec<VersionCommit>,
+    nonces: Nonces,
+    next: u128,
+    /// Faults are, or were a moment ago, in force: requests may fail.
+    trouble: bool,
+    /// Some unit was away or refused something: copies may be missing.
+    degraded: bool,
+    /// Slots may be kept that no version names.
+    leaky: bool,
+    rotten: bool,
+    crash_armed: bool,
+    is_traced: bool,
+    summary: Summary,
+}
+
+macro_rules! trace {
+    ($run:expr, $($part:tt)*) => {
+        if $run.is_traced {
+            eprintln!("  {}", format!($($part)*));
+        }
+    };
+}
+
+use trace;
+
+impl Run {
+    /// The run that `seed` is.
+    #[must_use]
+    pub fn new(seed: u64, is_traced: bool) -> Self {
+        let random = SimulatedRandom::new(seed ^ 0x5ca1_ab1e);
+        let setup = Setup::choose(&random);
+        let machine = Machine::new(seed, &setup);
+        let mut run = Self {
+            setup,
+            random,
+            machine,
+            subjects: Vec::new(),
+            versions: BTreeMap::new(),
+            snapshots: Vec::new(),
+            unplaced: Vec::new(),
+            nonces: Nonces::default(),
+            next: 1,
+            trouble: false,
+            degraded: false,
+            leaky: false,
+            rotten: false,
+            crash_armed: false,
+            is_traced,
+            summary: Summary::default(),
+        };
+        trace!(run, "{:?}", run.setup);
+        run.create(None);
+        run
+    }
+
+    /// Takes all steps, and then looks at everything.
+    ///
+    /// # Errors
+    /// What did not hold.
+    pub fn all(mut self) -> Check<Summary> {
+        for step in 0..self.setup.steps {
+            trace!(self, "step {step}");
+            self.step()?;
+            self.after_step()?;
+        }
+        self.finish()?;
+        self.summary.operations = self.machine.simulation.disk.operations();
+        Ok(self.summary)
+    }
+
+    fn number(&mut self) -> u128 {
+        self.next += 1;
+        self.next
+    }
+
+    fn chance(&self, one_in: u64) -> bool {
+        self.random.one_in(one_in)
+    }
+
+    fn is_off(&self) -> bool {
+        self.machine.simulation.disk.is_off()
+    }
+
+    fn may_fail(&self) -> bool {
+        self.trouble || self.rotten || self.is_off()
+    }
+
+    fn step(&mut self) -> Check {
+        match self.random.below(100) {
+            0..=54 => self.request(),
+            55..=71 => self.turn(),
+            72..=75 => self.pass_time(),
+            76..=78 => self.snapshot(),
+            79 | 80 => self.clone_version(),
+            81 => self.grow(),
+            82 => self.restore(),
+            83 => self.close_one(),
+            84 => self.delete(),
+            85..=87 => self.remove_version(),
+            88 | 89 => self.carry_out(),
+            90 => self.check_version(),
+            91 => self.fence(),
+            _ => self.mishap(),
+        }
+    }
+
+    /// What every step ends with: a machine without power boots, a volume that
+    /// has stopped is let go.
+    fn after_step(&mut self) -> Check {
+        if self.is_off() {
+            trace!(self, "power failed");
+            return self.restart(true);
+        }
+        for index in 0..self.subjects.len() {
+            if self.subjects[index]
+                .client
+                .as_ref()
+                .is_some_and(Client::is_stopped)
+            {
+                self.let_go(index)?;
+            }
+        }
+        self.place_commits()
+    }
+
+    fn any_subject(&self) -> Option<usize> {
+        (!self.subjects.is_empty()).then(|| self.random.index(self.subjects.len()))
+    }
+
+    fn any_attached(&mut self) -> Check<Option<usize>> {
+        let Some(index) = self.any_subject() else {
+            return Ok(None);
+        };
+        Ok(self.attach(index)?.then_some(index))
+    }
+
+    fn any_version(&self) -> Option<VersionKey> {
+        let keys: Vec<VersionKey> = self.versions.keys().copied().collect();
+        (!keys.is_empty()).then(|| keys[self.random.index(keys.len())])
+    }
+}
