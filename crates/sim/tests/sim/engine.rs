@@ -275,3 +275,35 @@ fn a_sweep_that_was_cut_short_is_finished_by_the_next() {
         }
     }
 }
+
+/// A write that had to wait for the rest of its block was answered before its
+/// batch was written. The journal's disk failed just then, the volume stopped,
+/// and the client held an acknowledgement for nothing.
+#[test]
+fn a_write_that_waited_is_not_acknowledged_if_the_journal_does_not_take_it() {
+    let mut setup = sim::setup::Setup::quiet(1, 1);
+    setup.read_misses_one_in = 1;
+    let mut bench = Bench::with(setup);
+    let id = bench.create(None);
+    let mut volume = bench.attach(id);
+    bench.write(&mut volume, 0..1, 1);
+    let started = volume.write(7, 100, &[2; 100], Durability::Volatile);
+    assert_eq!(
+        started,
+        Started::Pending,
+        "the block's other bytes are read first"
+    );
+    volume.commit().expect("the journal is well");
+    let host = bench.machine.host();
+    bench.machine.simulation.disk.inject(&host, Fault::ReadOnly);
+    let answers = bench.turn(&mut volume, 10);
+    let answer = answers
+        .into_iter()
+        .find(|answer| answer.token == 7)
+        .expect("an answer");
+    assert!(
+        matches!(answer.result, Err(IoError::Stopped(_))),
+        "{:?}",
+        answer.result
+    );
+}

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use base::{
-    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Started,
-    Token, ZeroMode,
+    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Outcome,
+    Started, Token, ZeroMode,
 };
 
 use super::volume::{Volume, Waiting};
@@ -130,9 +130,16 @@ impl BlockDevice for Volume {
         while let Ok(event) = self.inbox.try_recv() {
             self.handle(event);
         }
-        self.admit_deferred();
+        let admitted = self.admit_deferred();
         self.commit_or_stop();
         completions.append(&mut self.ready);
+        completions.extend(admitted.into_iter().map(|token| Completion {
+            token,
+            result: match &self.stopped {
+                None => Ok(Outcome::Done),
+                Some(error) => Err(error.clone()),
+            },
+        }));
     }
 
     fn next_timer(&self) -> Option<Duration> {

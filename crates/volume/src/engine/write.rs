@@ -1,6 +1,6 @@
 //! Admitting writes: sealing them into the journal.
 
-use base::{BlockIndex, Durability, IoError, Started, Token};
+use base::{BlockIndex, Durability, IoError, Sequence, Started, Token};
 
 use super::fetch::Fetched;
 use super::layers::Source;
@@ -137,6 +137,15 @@ impl Volume {
         let block_bytes = self.env.block_size.bytes();
         let mut merged = Vec::new();
         let mut whole_zeroes = 0;
+        let count = blocks.end - blocks.start;
+        let covered_in_part = edges.len() as u64;
+        // Together, so that no job's sequences come between: each gap would
+        // begin a record, and `make_room` has counted on one.
+        let mut sequences = self.take_sequences(match incoming {
+            Incoming::Data(_) => count,
+            Incoming::Zeroes(_) => covered_in_part + u64::from(count > covered_in_part),
+        })?;
+        let mut sequence = || sequences.next().expect("one for each entry");
         if self.layers.active.is_empty() {
             self.destage.dirty_since = self.now();
         }
@@ -149,7 +158,7 @@ impl Volume {
                     continue;
                 }
                 Incoming::Data(data) if !partial => {
-                    self.append(block, &data[range])?;
+                    self.append(block, sequence(), &data[range])?;
                     continue;
                 }
                 _ => {}
@@ -162,7 +171,7 @@ impl Volume {
                 Incoming::Data(data) => target.copy_from_slice(&data[range]),
                 Incoming::Zeroes(_) => target.fill(0),
             }
-            self.append(block, &merged)?;
+            self.append(block, sequence(), &merged)?;
         }
         if whole_zeroes > 0 {
             let first = self
@@ -170,14 +179,14 @@ impl Volume {
                 .block_size
                 .block_at(offset + block_bytes as u64 - 1)
                 .0;
-            self.append_zeroes(first, whole_zeroes)?;
+            self.append_zeroes(first, whole_zeroes, sequence())?;
         }
         Ok(())
     }
 
     #[inline]
-    fn append(&mut self, block: u64, plain: &[u8]) -> Result<(), IoError> {
-        let sequence = self.take_sequence()?;
+    fn append(&mut self, block: u64, sequence: Sequence, plain: &[u8]) -> Result<(), IoError> {
+        self.last_sequence = sequence;
         let sealer = self.env.keyring.own();
         match self
             .journal
@@ -192,8 +201,8 @@ impl Volume {
         }
     }
 
-    fn append_zeroes(&mut self, first: u64, count: u64) -> Result<(), IoError> {
-        let sequence = self.take_sequence()?;
+    fn append_zeroes(&mut self, first: u64, count: u64, sequence: Sequence) -> Result<(), IoError> {
+        self.last_sequence = sequence;
         match self.journal.append_zero(BlockIndex(first), count, sequence) {
             Ok(()) => {
                 self.layers.active.zero(first..first + count);
@@ -203,18 +212,15 @@ impl Volume {
         }
     }
 
-    fn take_sequence(&mut self) -> Result<base::Sequence, IoError> {
-        match self.env.sequences.take() {
-            Ok(sequence) => {
-                self.last_sequence = sequence;
-                Ok(sequence)
-            }
-            Err(error) => {
-                let error = IoError::Stopped(error.to_string());
-                self.stop(error.clone());
-                Err(error)
-            }
-        }
+    fn take_sequences(
+        &mut self,
+        count: u64,
+    ) -> Result<impl Iterator<Item = Sequence> + use<>, IoError> {
+        self.env.sequences.take_run(count).map_err(|error| {
+            let error = IoError::Stopped(error.to_string());
+            self.stop(error.clone());
+            error
+        })
     }
 
     fn journal_failed(&mut self, error: &JournalError) -> IoError {
@@ -224,10 +230,12 @@ impl Volume {
     }
 
     /// Admits changes whose edges have been fetched, as far as there is room.
-    pub(super) fn admit_deferred(&mut self) {
+    /// Returns those that may be acknowledged once the batch is written.
+    pub(super) fn admit_deferred(&mut self) -> Vec<Token> {
+        let mut admitted = Vec::new();
         for _ in 0..self.deferred.len() {
             let Some((change, fetched)) = self.deferred.pop_front() else {
-                return;
+                break;
             };
             let incoming = match &change.content {
                 Content::Data(data) => Incoming::Data(data),
@@ -255,16 +263,16 @@ impl Volume {
                 Ok(()) => self.acknowledge(change.token, change.durability),
                 Err(error) => Started::Failed(error),
             };
-            let result = match done {
-                Started::Done => Ok(base::Outcome::Done),
-                Started::Failed(error) => Err(error),
-                Started::Pending | Started::Busy => continue,
-            };
-            self.ready.push(base::Completion {
-                token: change.token,
-                result,
-            });
+            match done {
+                Started::Done => admitted.push(change.token),
+                Started::Failed(error) => self.ready.push(base::Completion {
+                    token: change.token,
+                    result: Err(error),
+                }),
+                Started::Pending | Started::Busy => {}
+            }
         }
+        admitted
     }
 
     /// The fetched edges, unless one was written meanwhile.

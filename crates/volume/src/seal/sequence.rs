@@ -41,6 +41,23 @@ impl SequenceSource {
         Sequence::new(self.epoch, counter).ok_or(SequenceExhausted)
     }
 
+    /// The next `count` sequences, without a gap.
+    ///
+    /// # Errors
+    /// As [`SequenceSource::take`]. Nothing may then be sealed under any.
+    pub fn take_run(
+        &self,
+        count: u64,
+    ) -> Result<impl Iterator<Item = Sequence> + use<>, SequenceExhausted> {
+        let first = self.next.fetch_add(count, Ordering::Relaxed);
+        let end = first.checked_add(count).ok_or(SequenceExhausted)?;
+        if end > Sequence::COUNTER_MAX {
+            return Err(SequenceExhausted);
+        }
+        let epoch = self.epoch;
+        Ok((first..end).filter_map(move |counter| Sequence::new(epoch, counter)))
+    }
+
     /// Every sequence handed out so far is below this one.
     #[must_use]
     pub fn bound(&self) -> Sequence {
@@ -62,7 +79,17 @@ mod tests {
         let first = source.take().expect("many left");
         let second = source.take().expect("many left");
         assert!(first < second && second < source.bound());
+        let run: Vec<Sequence> = source.take_run(3).expect("many left").collect();
+        assert_eq!(run.len(), 3);
+        assert!(
+            run.iter()
+                .all(|taken| second < *taken && *taken < source.bound())
+        );
         source.next.store(Sequence::COUNTER_MAX, Ordering::Relaxed);
         assert_eq!(source.take(), Err(SequenceExhausted));
+        source
+            .next
+            .store(Sequence::COUNTER_MAX - 2, Ordering::Relaxed);
+        assert!(source.take_run(3).is_err());
     }
 }
