@@ -62,6 +62,15 @@ pub fn replay(
         let offset = HEADER_BYTES as u64 + position % journal.ring_bytes();
         return Err(JournalError::Damaged { path, offset });
     }
+    // Half a header that a crash left here could be made whole by half of the
+    // next one that a crash tears: both are mostly zeroes. Nothing is written
+    // here before that is ruled out.
+    if position + HEADER_BYTES as u64 - journal.head() <= journal.ring_bytes() {
+        let offset = HEADER_BYTES as u64 + position % journal.ring_bytes();
+        let file = journal.file();
+        file.write_at(&[0; HEADER_BYTES], offset).map_err(failed)?;
+        file.sync_data().map_err(failed)?;
+    }
     // What was skipped at the ring's end belongs to nobody: the log goes on
     // after the last record, and the writer skips again by the same rule.
     journal.resume_at(position);
