@@ -36,6 +36,7 @@ pub struct Machine {
     pub store: Arc<Store>,
     /// The same units for the auditor, who leaves no trace in the process.
     pub audited: Arc<Store>,
+    cleaner: Cleaner,
     copysets: Vec<Copyset>,
     wrapping: Arc<KeyEncryptionKey>,
     config: VolumeConfig,
@@ -92,16 +93,19 @@ impl Machine {
         };
         let store = Store::new(Arc::clone(&world.pool));
         let copysets = copysets::plan(&ids, setup.replicas, &[], copysets::SCATTER_WIDTH, &random);
+        let catalog = Arc::new(WatchedCatalog::new(random));
+        let wrapping = Arc::new(KeyEncryptionKey::from_bytes(&[7; 32]));
         let mut machine = Self {
             simulation,
-            catalog: Arc::new(WatchedCatalog::new(random)),
+            cleaner: cleaner(&store, &catalog, &wrapping),
+            catalog,
             units: Vec::new(),
             faulty: Vec::new(),
             tracked: Vec::new(),
             audited: Arc::clone(&store),
             store,
             copysets,
-            wrapping: Arc::new(KeyEncryptionKey::from_bytes(&[7; 32])),
+            wrapping,
             config,
             segment_bytes: u64::from(setup.segment_bytes),
             world,
@@ -134,6 +138,7 @@ impl Machine {
         let ids = self.units.iter().map(|(id, _)| *id);
         let table = ids.zip(self.tracked.iter().cloned()).collect();
         self.store.set_table(table, &self.copysets);
+        self.cleaner = cleaner(&self.store, &self.catalog, &self.wrapping);
         let again: Vec<(UnitId, Arc<dyn Unit>)> = (0..units).map(open).collect();
         let table = again
             .iter()
@@ -226,14 +231,22 @@ impl Machine {
         })
     }
 
-    /// The process's cleaner.
+    /// The process's cleaner, which remembers what it saw.
     #[must_use]
     pub fn cleaner(&self) -> Cleaner {
-        let wrapping = Arc::clone(&self.wrapping);
-        Cleaner::new(
-            Arc::clone(&self.store),
-            Arc::clone(&self.catalog) as Arc<dyn Catalog>,
-            Arc::new(move |keys| Keyring::unwrap(keys, &wrapping)),
-        )
+        self.cleaner.clone()
     }
+}
+
+fn cleaner(
+    store: &Arc<Store>,
+    catalog: &Arc<WatchedCatalog>,
+    wrapping: &Arc<KeyEncryptionKey>,
+) -> Cleaner {
+    let wrapping = Arc::clone(wrapping);
+    Cleaner::new(
+        Arc::clone(store),
+        Arc::clone(catalog) as Arc<dyn Catalog>,
+        Arc::new(move |keys| Keyring::unwrap(keys, &wrapping)),
+    )
 }
