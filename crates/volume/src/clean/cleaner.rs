@@ -27,8 +27,11 @@ pub struct Cleaner {
     open_keys: OpenKeys,
     /// Views made last: versions are mostly removed one after another, and
     /// each is the neighbour of the one before.
-    views: Arc<Mutex<Vec<(VersionKey, Arc<View>)>>>,
+    views: Arc<Mutex<KeptViews>>,
 }
+
+/// Views, oldest first.
+type KeptViews = Vec<(VersionKey, Arc<View>)>;
 
 /// How many views are kept: a version and its usual two neighbours, and one to
 /// spare. A view takes up to some 4 MiB.
@@ -128,7 +131,7 @@ impl Cleaner {
         keyring: &Arc<Keyring>,
     ) -> Result<Arc<View>, CleanError> {
         let views = || self.views.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = |views: &[(VersionKey, Arc<View>)]| {
+        let kept = |views: &KeptViews| {
             let found = views.iter().find(|(key, _)| *key == version.key);
             found.map(|(_, view)| Arc::clone(view))
         };
