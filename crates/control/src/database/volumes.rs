@@ -2,7 +2,7 @@
 
 use base::{BlockSize, Lineage, SnapshotId, VolumeId};
 use sqlx::SqliteConnection;
-use volume::catalog::VersionKey;
+use volume::catalog::{RESTORE_SKIPS_BYTES, VersionKey};
 use volume::seal::WrappedKey;
 use world::Millis;
 
@@ -219,12 +219,14 @@ impl Database {
         let mut change = self.begin().await?;
         super::versions::version_of(&mut change, head).await?;
         let changed = sqlx::query(
-            "UPDATE volumes SET head_volume = $1, head_number = $2, epoch = epoch + 1 \
+            "UPDATE volumes SET head_volume = $1, head_number = $2, epoch = epoch + 1, \
+             journal_next = journal_next + $4 \
              WHERE id = $3 AND attached = 0 AND deleting = 0",
         )
         .bind(head.volume.to_string())
         .bind(head.number.cast_signed())
         .bind(volume.to_string())
+        .bind(RESTORE_SKIPS_BYTES.cast_signed())
         .execute(&mut *change)
         .await?;
         if changed.rows_affected() == 0 {

@@ -11,7 +11,8 @@ use control::database::{
 };
 use tokio::runtime::Runtime;
 use volume::catalog::{
-    Catalog, CatalogError, LineageKey, MemoryCatalog, StoredVersion, VersionCommit, VersionKey,
+    Catalog, CatalogError, LineageKey, MemoryCatalog, RESTORE_SKIPS_BYTES, StoredVersion,
+    VersionCommit, VersionKey,
 };
 use volume::seal::WrappedKey;
 use world::Millis;
@@ -407,6 +408,8 @@ fn going_back_fences_the_owner_and_needs_a_closed_volume() {
     assert!(matches!(late, Err(CatalogError::Fenced { .. })));
     let next = sqlite.catalog.acquire(volume).expect("a lease");
     assert_eq!((next.head.expect("a head").key, next.number_last), (old, 2));
+    let skipped = next.journal_next - lease.journal_next;
+    assert_eq!(skipped, RESTORE_SKIPS_BYTES, "no stale record follows it");
 }
 
 #[test]
