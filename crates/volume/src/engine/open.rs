@@ -103,6 +103,12 @@ impl Volume {
         let mut journal = match opened {
             Some(journal) => journal,
             None => {
+                if position > 0 {
+                    tracing::warn!(
+                        %volume, journal = %path.display(),
+                        "the journal is gone; the volume opens at its newest version"
+                    );
+                }
                 let ring = config.journal_bytes;
                 Journal::create(&world, &path, volume, block_size, ring, position)?
             }
