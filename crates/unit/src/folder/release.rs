@@ -74,10 +74,17 @@ impl FolderUnit {
             let entry = table.entries.get(*slot as usize);
             entry.is_some_and(|entry| matches!(entry.state, SlotState::Kept | SlotState::Unknown))
         };
-        let mut freed: Vec<u32> = slots.iter().map(|slot| u32::from(slot.0)).collect();
-        freed.sort_unstable();
-        freed.dedup();
-        freed.retain(takes_part);
+        let is_freed = |slot: &u32| {
+            let entry = table.entries.get(*slot as usize);
+            entry.is_some_and(|entry| entry.state == SlotState::Freed)
+        };
+        let mut asked: Vec<u32> = slots.iter().map(|slot| u32::from(slot.0)).collect();
+        asked.sort_unstable();
+        asked.dedup();
+        let freed: Vec<u32> = asked.iter().copied().filter(takes_part).collect();
+        // Those marked before are marked again: the sync then may have failed,
+        // and the system takes what it lost for written.
+        asked.retain(|slot| takes_part(slot) || is_freed(slot));
         for slot in &freed {
             table.entries[*slot as usize] = Entry::free(SlotState::Freed);
         }
@@ -87,7 +94,7 @@ impl FolderUnit {
         }
         // Also when nothing is new: a process before this one may have been
         // killed between marking and syncing.
-        let marked = mark(&*file, &freed, SlotState::Freed).and_then(|()| file.sync_data());
+        let marked = mark(&*file, &asked, SlotState::Freed).and_then(|()| file.sync_data());
         if let Err(error) = marked {
             if let Some(segment) = lock(&self.unsynced).get(&id) {
                 segment.set_broken();
