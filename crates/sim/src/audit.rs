@@ -252,8 +252,7 @@ impl Nonces {
 /// Compares what units keep with what `versions` name.
 ///
 /// `is_exact`: every copy of every slot must be there. Otherwise one copy is
-/// enough, as it is when a unit was away while the slot was put. If
-/// `may_leak`, units may keep more.
+/// enough, as it is when a unit was away while the slot was put.
 ///
 /// # Errors
 /// What is kept and not named, or named and not kept.
@@ -262,7 +261,6 @@ pub fn compare(
     versions: &[Walked],
     nonces: &mut Nonces,
     is_exact: bool,
-    may_leak: bool,
 ) -> Check {
     let mut named: BTreeMap<Location, (Lineage, Sequence)> = BTreeMap::new();
     for version in versions {
@@ -280,9 +278,6 @@ pub fn compare(
         let kept = kept_slots(machine, number)?;
         for (location, tag) in &kept {
             let Some((lineage, sequence)) = named.get(location) else {
-                if may_leak {
-                    continue;
-                }
                 return Err(format!(
                     "unit {number} keeps {location:?}, which no version names"
                 ));

@@ -107,9 +107,8 @@ impl Run {
             .simulation
             .disk
             .inject(&self.machine.unit_path(unit), fault);
-        // A unit that frees again after a failed sync does not write the mark
-        // again: a crash may undo it, and the slot is leaked.
-        self.leaky |= fault == Fault::SyncFails;
+        // A delete whose sync failed may leave a segment without a slot in use.
+        self.may_keep_empty |= fault == Fault::SyncFails;
         self.trouble = true;
         self.degraded = true;
     }

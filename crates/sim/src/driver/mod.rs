@@ -64,8 +64,8 @@ pub struct Run {
     trouble: bool,
     /// Some unit was away or refused something: copies may be missing.
     degraded: bool,
-    /// Slots may be kept that no version names.
-    leaky: bool,
+    /// Segments may be kept in which every slot is free.
+    may_keep_empty: bool,
     rotten: bool,
     crash_armed: bool,
     is_traced: bool,
@@ -101,7 +101,7 @@ impl Run {
             next: 1,
             trouble: false,
             degraded: false,
-            leaky: false,
+            may_keep_empty: false,
             rotten: false,
             crash_armed: false,
             is_traced,

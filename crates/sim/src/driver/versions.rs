@@ -159,7 +159,7 @@ impl Run {
         self.audit()?;
         for (number, (_, unit)) in self.machine.units.iter().enumerate() {
             let left = unit.list().map_err(|error| error.to_string())?;
-            if !left.is_empty() && !self.leaky {
+            if !left.is_empty() && !self.may_keep_empty {
                 return Err(format!("unit {number} keeps empty segments: {left:?}"));
             }
         }
@@ -188,12 +188,6 @@ impl Run {
         if self.rotten {
             return Ok(());
         }
-        audit::compare(
-            &self.machine,
-            &walked,
-            &mut self.nonces,
-            !self.degraded,
-            self.leaky,
-        )
+        audit::compare(&self.machine, &walked, &mut self.nonces, !self.degraded)
     }
 }
