@@ -12,7 +12,7 @@ use base::{BlockSize, Lineage, SnapshotId, VolumeId};
 use world::Millis;
 
 use super::{
-    Catalog, CatalogError, Lease, Leftovers, LineageKey, Neighbours, OpenSegment, PendingFree,
+    Catalog, CatalogError, Lease, Leftovers, LineageKey, Neighbours, PendingFree,
     RESTORE_SKIPS_BYTES, StoredVersion, VersionCommit, VersionKey,
 };
 
@@ -380,17 +380,5 @@ impl Catalog for MemoryCatalog {
     fn freed(&self, id: i64) -> Result<(), CatalogError> {
         self.lock().frees.remove(&id);
         Ok(())
-    }
-}
-
-/// Segments that are open, for a test that looks inside.
-impl MemoryCatalog {
-    /// What the current lease of `volume` has open.
-    #[must_use]
-    pub fn open_segments(&self, volume: VolumeId) -> Vec<OpenSegment> {
-        self.lock()
-            .volumes
-            .get(&volume)
-            .map_or_else(Vec::new, |row| row.current.open_segments.clone())
     }
 }

@@ -138,8 +138,8 @@ impl Cleaner {
         if let Some(view) = kept(&views()) {
             return Ok(view);
         }
-        let (root, tail, overlay) = open_version(version, &self.store, keyring)?;
-        let view = Arc::new(View::new(root, tail, &overlay));
+        let (record, overlay) = open_version(version, &self.store, keyring)?;
+        let view = Arc::new(View::new(record.root, record.tail, &overlay));
         let mut views = views();
         if views.len() == VIEWS_KEPT {
             views.remove(0);

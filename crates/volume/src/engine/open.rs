@@ -90,13 +90,18 @@ impl Volume {
             ..
         } = lease;
         let head = lease.head.as_ref();
-        let (root, tail, young) = match head {
-            Some(version) => open_version(version, &store, &keyring)?,
-            None => (Root::default(), Vec::new(), Overlay::default()),
+        let (root, tail, after, young) = match head {
+            Some(version) => {
+                let (record, overlay) = open_version(version, &store, &keyring)?;
+                (record.root, record.tail, record.cut, overlay)
+            }
+            None => (
+                Root::default(),
+                Vec::new(),
+                Sequence::ZERO,
+                Overlay::default(),
+            ),
         };
-        let after = head.map_or(Ok(Sequence::ZERO), |version| {
-            Record::open(version.key, &version.record, &keyring).map(|record| record.cut)
-        })?;
 
         let position = lease.journal_next;
         let opened = Journal::open(&world, &path, volume, block_size, position)?;
@@ -244,7 +249,7 @@ pub(crate) fn open_version(
     version: &StoredVersion,
     store: &Arc<Store>,
     keyring: &Arc<Keyring>,
-) -> Result<(Root, Vec<Entry>, Overlay<Entry>), OpenError> {
+) -> Result<(Record, Overlay<Entry>), OpenError> {
     let record = Record::open(version.key, &version.record, keyring)?;
     let pieces: Vec<Piece> = record
         .tail
@@ -259,5 +264,5 @@ pub(crate) fn open_version(
     for page in read_pieces(store, keyring, slot_bytes, &pieces) {
         decode_tail_page(&page?, &mut overlay)?;
     }
-    Ok((record.root, record.tail, overlay))
+    Ok((record, overlay))
 }

@@ -143,19 +143,6 @@ impl<V: Copy> Overlay<V> {
     pub fn zeroes(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.zeroes.iter().map(|(start, end)| *start..*end)
     }
-
-    /// The zero range that covers `block` or begins after it.
-    #[must_use]
-    pub fn zero_from(&self, block: u64) -> Option<Range<u64>> {
-        let covering = self
-            .zeroes
-            .range(..=block)
-            .next_back()
-            .filter(|(_, end)| block < **end);
-        covering
-            .or_else(|| self.zeroes.range(block..).next())
-            .map(|(start, end)| *start..*end)
-    }
 }
 
 #[cfg(test)]

@@ -269,11 +269,6 @@ impl Dealer {
             self.ledger.committed(segment, slots, is_freed);
         }
     }
-
-    /// The segments that more will be dealt to.
-    pub fn open_segments(&self) -> impl Iterator<Item = SegmentId> + '_ {
-        self.open.iter().map(|growing| growing.segment)
-    }
 }
 
 /// The copysets of `replicas` units that have the most members taking writes.
