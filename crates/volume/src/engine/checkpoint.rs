@@ -15,9 +15,10 @@ use base::IoError;
 
 use super::event::Event;
 use super::fetch::StoredPages;
+use super::pages::place_pages;
 use super::volume::{Env, Volume, with_cause};
 use crate::map::{Entry, FetchPages, Overlay, Page, PageSink, Position, Root, merge};
-use crate::scatter::{Dealer, PlaceError, ReadError, Source, give_up, place};
+use crate::scatter::{Dealer, PlaceError, ReadError, give_up};
 use crate::seal::SequenceExhausted;
 
 /// How many of the pages it made a checkpoint hands to the owner's cache.
@@ -198,39 +199,17 @@ impl FetchPages for Sink {
 
 impl PageSink for Sink {
     fn put(&mut self, pages: Vec<(Position, Arc<Page>)>) -> Result<Vec<Entry>, CheckpointError> {
-        let mut sealed = Vec::with_capacity(pages.len());
-        for (position, page) in &pages {
-            let sequence = self.env.sequences.take()?;
-            let mut bytes = page.bytes().to_vec();
-            let tag = self
-                .env
-                .keyring
-                .own()
-                .seal(position.address(), sequence, &mut bytes);
-            sealed.push((sequence, tag, bytes));
-        }
-        let sealed = Arc::new(sealed);
-        let source: Source = {
-            let sealed = Arc::clone(&sealed);
-            Arc::new(move |index, slot| {
-                let (_, tag, bytes) = &sealed[index];
-                slot.copy_from_slice(bytes);
-                Ok(*tag)
-            })
-        };
-        let (store, random) = (&self.env.store, &*self.env.world.random);
-        let locations = place(store, &mut self.dealer, random, sealed.len(), &source)?;
-        let mut entries = Vec::with_capacity(pages.len());
-        for (((sequence, ..), location), (_, page)) in sealed.iter().zip(locations).zip(pages) {
-            let entry = Entry {
-                location,
-                sequence: *sequence,
-            };
-            if self.made.len() < PAGES_HANDED_OVER_MAX {
-                self.made.push((entry, page));
-            }
-            entries.push(entry);
-        }
+        let bytes = pages
+            .iter()
+            .map(|(position, page)| (position.address(), page.bytes().to_vec()));
+        let entries: Vec<Entry> =
+            place_pages::<CheckpointError>(&self.env, &mut self.dealer, bytes)?;
+        let room = PAGES_HANDED_OVER_MAX - self.made.len();
+        let made = entries
+            .iter()
+            .copied()
+            .zip(pages.into_iter().map(|(_, page)| page));
+        self.made.extend(made.take(room));
         Ok(entries)
     }
 }

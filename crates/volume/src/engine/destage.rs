@@ -18,11 +18,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{IoError, Location};
+use base::IoError;
 use world::File;
 
 use super::event::Event;
 use super::layers::Cut;
+use super::pages::place_pages;
 use super::volume::{Env, Volume, with_cause};
 use crate::catalog::{CatalogError, StoredVersion, VersionCommit, VersionKey};
 use crate::journal::Placed;
@@ -362,38 +363,9 @@ impl Job {
     }
 
     fn place_tail(&mut self, delta: &Overlay<Entry>) -> Result<Vec<Entry>, DestageError> {
-        let mut sealed = Vec::new();
-        for mut page in encode_tail(delta, self.env.block_size) {
-            let sequence = self.env.sequences.take()?;
-            let tag = self
-                .env
-                .keyring
-                .own()
-                .seal(Address::TAIL, sequence, &mut page);
-            sealed.push((sequence, tag, page));
-        }
-        let sealed = Arc::new(sealed);
-        let source: Source = {
-            let sealed = Arc::clone(&sealed);
-            Arc::new(move |index, slot| {
-                let (_, tag, page) = &sealed[index];
-                slot.copy_from_slice(page);
-                Ok(*tag)
-            })
-        };
-        let random = &*self.env.world.random;
-        let locations: Vec<Location> = place(
-            &self.env.store,
-            &mut self.dealer,
-            random,
-            sealed.len(),
-            &source,
-        )?;
-        let entry = |((sequence, ..), location): (&(base::Sequence, _, _), _)| Entry {
-            location,
-            sequence: *sequence,
-        };
-        Ok(sealed.iter().zip(locations).map(entry).collect())
+        let pages = encode_tail(delta, self.env.block_size);
+        let pages = pages.into_iter().map(|page| (Address::TAIL, page));
+        place_pages(&self.env, &mut self.dealer, pages)
     }
 }
 

@@ -34,6 +34,7 @@ mod fetch;
 mod flush;
 mod layers;
 mod open;
+mod pages;
 mod read;
 mod volume;
 mod write;

@@ -1,0 +1,48 @@
+//! Sealing pages of the engine's own and placing them like data.
+
+use std::sync::Arc;
+
+use super::volume::Env;
+use crate::map::Entry;
+use crate::scatter::{Dealer, PlaceError, Source, place};
+use crate::seal::{Address, SequenceExhausted};
+
+/// Seals each page, each with a sequence of its own, places all of them, and
+/// says where they lie, in order. Every page is as long as a slot of `dealer`.
+///
+/// # Errors
+/// If the lease's sequences are used up, or there is no place. Pages that were
+/// placed before the failure are nobody's.
+pub fn place_pages<E: From<PlaceError> + From<SequenceExhausted>>(
+    env: &Env,
+    dealer: &mut Dealer,
+    pages: impl Iterator<Item = (Address, Vec<u8>)>,
+) -> Result<Vec<Entry>, E> {
+    let mut sealed = Vec::new();
+    for (address, mut page) in pages {
+        let sequence = env.sequences.take()?;
+        let tag = env.keyring.own().seal(address, sequence, &mut page);
+        sealed.push((sequence, tag, page));
+    }
+    let sealed = Arc::new(sealed);
+    let source: Source = {
+        let sealed = Arc::clone(&sealed);
+        Arc::new(move |index, slot| {
+            let (_, tag, page) = &sealed[index];
+            slot.copy_from_slice(page);
+            Ok(*tag)
+        })
+    };
+    let locations = place(
+        &env.store,
+        dealer,
+        &*env.world.random,
+        sealed.len(),
+        &source,
+    )?;
+    let sequences = sealed.iter().map(|(sequence, ..)| *sequence);
+    let entries = locations.into_iter().zip(sequences);
+    Ok(entries
+        .map(|(location, sequence)| Entry { location, sequence })
+        .collect())
+}
