@@ -116,6 +116,7 @@ impl Sqlite {
             pins: vec![],
             open_segments: vec![],
             serial_next: 0,
+            frees: vec![],
         };
         self.catalog.commit(&commit).expect("commits");
         self.runtime

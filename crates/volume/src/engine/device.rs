@@ -41,6 +41,7 @@ impl BlockDevice for Volume {
         if let Some(error) = &self.stopped {
             return Started::Failed(error.clone());
         }
+        self.stream.flushed();
         if self.journal.head() <= self.flush.synced {
             return Started::Done;
         }
@@ -130,10 +131,14 @@ impl BlockDevice for Volume {
         while let Ok(event) = self.inbox.try_recv() {
             self.handle(event);
         }
+        self.apply_puts();
         let admitted = self.admit_deferred();
         self.commit_or_stop();
         completions.append(&mut self.ready);
-        completions.extend(admitted.into_iter().map(|token| Completion {
+        // In the order in which they took effect.
+        let mut done = std::mem::take(&mut self.stream.applied);
+        done.extend(admitted);
+        completions.extend(done.into_iter().map(|token| Completion {
             token,
             result: match &self.stopped {
                 None => Ok(Outcome::Done),
@@ -145,6 +150,9 @@ impl BlockDevice for Volume {
     fn next_timer(&self) -> Option<Duration> {
         if self.stopped.is_some() {
             return None;
+        }
+        if !self.ready.is_empty() || self.stream.wants_poll() {
+            return Some(Duration::ZERO);
         }
         self.destage_timer()
     }

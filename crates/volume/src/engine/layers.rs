@@ -1,10 +1,11 @@
 //! Where a block's newest state is.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use base::{Sequence, SnapshotId};
+use base::{SegmentId, Sequence, SnapshotId};
 
+use crate::clean::FreePlan;
 use crate::journal::Placed;
 use crate::map::{Entry, Found, Lookup, Overlay, PageCache, Position, Root};
 
@@ -19,11 +20,23 @@ pub enum Source {
     Slot(Entry),
 }
 
+/// Where a write lies that no version has yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// Its ciphertext is in the journal.
+    Journal(Placed),
+    /// It is durable in a slot; the journal says where.
+    Slot(Entry),
+    /// The same, as found after a crash: perhaps not durable, and not on every
+    /// unit, so it is placed anew by the first destage.
+    Recovered(Entry),
+}
+
 /// A cut: all that was admitted between the cut before it and a moment.
 #[derive(Debug)]
 pub struct Cut {
     /// What was written.
-    pub writes: Overlay<Placed>,
+    pub writes: Overlay<Written>,
     /// The journal's log position at that moment.
     pub position: u64,
     /// The last journal sequence up to that moment.
@@ -32,12 +45,23 @@ pub struct Cut {
     pub size_bytes: u64,
     /// Snapshots of that moment.
     pub pins: Vec<SnapshotId>,
+    /// What streams put meanwhile.
+    pub streamed: Streamed,
+}
+
+/// What lies on units already when a cut is made.
+#[derive(Debug, Default)]
+pub struct Streamed {
+    /// Up to which slot segments are used.
+    pub segments: BTreeMap<SegmentId, u32>,
+    /// Slots that were overwritten before any version named them.
+    pub overwritten: FreePlan,
 }
 
 /// All layers of an attached volume, newest first.
 pub struct Layers {
     /// Admitted since the last cut.
-    pub active: Overlay<Placed>,
+    pub active: Overlay<Written>,
     /// Cuts, oldest first.
     pub frozen: VecDeque<Arc<Cut>>,
     /// Destaged since the running checkpoint began.
@@ -55,11 +79,11 @@ impl Layers {
     #[inline]
     pub fn above_tree(&self, block: u64) -> Option<Source> {
         if let Some(found) = self.active.get(block) {
-            return Some(in_journal(found));
+            return Some(to_source(found));
         }
         for cut in self.frozen.iter().rev() {
             if let Some(found) = cut.writes.get(block) {
-                return Some(in_journal(found));
+                return Some(to_source(found));
             }
         }
         let on_units = self
@@ -94,9 +118,10 @@ impl Layers {
     }
 }
 
-fn in_journal(found: Found<Placed>) -> Source {
+fn to_source(found: Found<Written>) -> Source {
     match found {
-        Found::Data(placed) => Source::Journal(placed),
+        Found::Data(Written::Journal(placed)) => Source::Journal(placed),
+        Found::Data(Written::Slot(entry) | Written::Recovered(entry)) => Source::Slot(entry),
         Found::Zero => Source::Zero,
     }
 }

@@ -36,10 +36,11 @@ mod layers;
 mod open;
 mod pages;
 mod read;
+mod stream;
 mod volume;
 mod write;
 
-pub use config::VolumeConfig;
+pub use config::{StreamConfig, VolumeConfig};
 pub use fetch::StoredPages;
 pub(crate) use open::open_version;
 pub use open::{OpenError, OpenParams};

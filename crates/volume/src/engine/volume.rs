@@ -18,6 +18,7 @@ use super::fetch::{Fetched, Fetcher};
 use super::flush::FlushState;
 use super::layers::Layers;
 use super::read::Scratch;
+use super::stream::StreamState;
 use crate::catalog::{Catalog, VersionKey};
 use crate::journal::Journal;
 use crate::map::Entry;
@@ -57,6 +58,7 @@ pub struct Volume {
     pub(super) inbox: Receiver<Event>,
     pub(super) scratch: Scratch,
     pub(super) flush: FlushState,
+    pub(super) stream: StreamState,
     pub(super) destage: DestageState,
     pub(super) checkpoint: CheckpointState,
     /// Pages of the tail that the running checkpoint will replace, and those
@@ -160,7 +162,7 @@ impl Volume {
     /// It is complete when the catalog has committed a version that pins it;
     /// the caller has made it known there as pending.
     pub fn snapshot(&mut self, snapshot: SnapshotId) {
-        self.cut(vec![snapshot]);
+        self.request_cut(vec![snapshot]);
         self.commit_or_stop();
     }
 
@@ -190,6 +192,7 @@ impl Volume {
         let settled = self.closing
             && self.layers.active.is_empty()
             && self.layers.frozen.is_empty()
+            && self.stream.is_idle()
             && !self.destage.is_busy()
             && !self.checkpoint.is_running()
             && self.parked.is_empty()
@@ -301,6 +304,7 @@ impl Volume {
         for (change, _) in self.deferred.drain(..) {
             fail(change.token);
         }
+        self.stream.stop().into_iter().for_each(&mut fail);
         self.stopped = Some(error);
     }
 
@@ -310,10 +314,14 @@ impl Volume {
         if self.stopped.is_some() {
             return;
         }
+        self.journal_lost();
         if let Err(error) = self.journal.commit() {
             self.stop(IoError::Stopped(with_cause(&error)));
             return;
         }
+        self.start_put_if_due();
+        self.start_settle_if_due();
+        self.cut_if_settled();
         self.start_sync();
         self.start_destage_if_due();
         self.start_checkpoint_if_due();
@@ -324,6 +332,8 @@ impl Volume {
             Event::Fetched { request, fetched } => self.on_fetched(request, fetched),
             Event::Pages { request, pages } => self.on_pages(request, pages),
             Event::Synced { position, result } => self.on_synced(position, result),
+            Event::Put(end) => self.on_put(*end),
+            Event::Settled(end) => self.on_settled(*end),
             Event::Destaged(end) => self.on_destaged(*end),
             Event::Checkpointed(end) => self.on_checkpointed(*end),
             Event::Swept(Ok(())) => {}

@@ -6,6 +6,7 @@ use base::Sequence;
 
 use super::record::{Entry, HEADER_BYTES, Header};
 use super::ring::{Journal, JournalError, Placed};
+use crate::map;
 use crate::seal::{Address, Keyring};
 
 /// One write that recovery found.
@@ -27,10 +28,32 @@ pub enum Replayed {
         /// When.
         sequence: Sequence,
     },
+    /// A block that lies in a slot.
+    Slot {
+        /// The block.
+        block: base::BlockIndex,
+        /// Where, and what it was sealed with.
+        entry: map::Entry,
+        /// When it was journaled.
+        sequence: Sequence,
+    },
 }
 
-/// Follows the log from the journal's tail, hands each write to `found` in
-/// order, and makes the journal go on after the last one. Writes up to and
+impl Replayed {
+    fn slot(&self) -> Option<(base::BlockIndex, map::Entry)> {
+        match self {
+            Self::Slot { block, entry, .. } => Some((*block, *entry)),
+            Self::Data { .. } | Self::Zero { .. } => None,
+        }
+    }
+}
+
+/// Says whether every one of these slots holds its block: `Ok(false)` if one
+/// of them certainly does not, an error if that cannot be learnt now.
+pub type CheckSlots<'a> = &'a dyn Fn(&[(base::BlockIndex, map::Entry)]) -> Result<bool, String>;
+
+/// Follows the log from the journal's tail, asks `check` whether the slots that
+/// a record names hold what it says, hands each write to `found` in order, and makes the journal go on after the last one. Writes up to and
 /// including `after` are in the committed version.
 ///
 /// Where the log ends is not an error: a record that was never written, is
@@ -44,11 +67,13 @@ pub enum Replayed {
 ///
 /// # Errors
 /// [`JournalError::Io`] if the file cannot be read or written at all,
-/// [`JournalError::Damaged`] if a durable record is not whole.
+/// [`JournalError::Damaged`] if a durable record is not whole,
+/// [`JournalError::Slots`] if `check` cannot tell.
 pub fn replay(
     journal: &mut Journal,
     keyring: &Keyring,
     after: Sequence,
+    check: CheckSlots<'_>,
     mut found: impl FnMut(Replayed),
 ) -> Result<u64, JournalError> {
     let path = journal.path().to_owned();
@@ -57,7 +82,14 @@ pub fn replay(
         path: path.clone(),
         source,
     };
-    let (position, records) = follow(journal, keyring, after, &mut found).map_err(failed)?;
+    let (position, records) =
+        follow(journal, keyring, after, check, &mut found).map_err(|error| match error {
+            FollowError::Io(source) => failed(source),
+            FollowError::Slots(reason) => JournalError::Slots {
+                path: path.clone(),
+                reason,
+            },
+        })?;
     if is_known_durable(journal, position).map_err(failed)? {
         let offset = HEADER_BYTES as u64 + position % journal.ring_bytes();
         return Err(JournalError::Damaged { path, offset });
@@ -108,14 +140,26 @@ fn is_known_durable(journal: &Journal, position: u64) -> io::Result<bool> {
     Ok(false)
 }
 
+enum FollowError {
+    Io(io::Error),
+    Slots(String),
+}
+
+impl From<io::Error> for FollowError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
 /// Follows the log as far as it goes: where it ends, and how many records it
 /// had.
 fn follow(
     journal: &Journal,
     keyring: &Keyring,
     after: Sequence,
+    check: CheckSlots<'_>,
     found: &mut impl FnMut(Replayed),
-) -> io::Result<(u64, u64)> {
+) -> Result<(u64, u64), FollowError> {
     let block_size = journal.block_size();
     let block_bytes = block_size.bytes();
     let ring_bytes = journal.ring_bytes();
@@ -154,6 +198,10 @@ fn follow(
         let Some(writes) = open_record(&header, &payload, payload_at, keyring, &mut plain) else {
             break;
         };
+        let slots: Vec<_> = writes.iter().filter_map(Replayed::slot).collect();
+        if !slots.is_empty() && !check(&slots).map_err(FollowError::Slots)? {
+            break;
+        }
         journal
             .file()
             .write_at(&page, HEADER_BYTES as u64 + position % ring_bytes)?;
@@ -199,6 +247,11 @@ fn open_record(
                 offset += plain.len() as u64;
                 Replayed::Data { block, placed }
             }
+            Entry::Slot { block, entry } => Replayed::Slot {
+                block,
+                entry,
+                sequence,
+            },
         });
     }
     Some(writes)

@@ -259,6 +259,27 @@ impl Dealer {
         self.ledger.closed(segment);
     }
 
+    /// Nothing more is dealt to `segment`.
+    pub fn leave(&mut self, segment: SegmentId) {
+        self.open.retain(|growing| growing.segment != segment);
+    }
+
+    /// Nothing more is dealt to any segment dealt to since the last
+    /// settlement: part of what lies there may be nobody's.
+    pub fn leave_touched(&mut self) {
+        let touched = std::mem::take(&mut self.touched);
+        self.abandoned.clear();
+        self.open
+            .retain(|growing| !touched.contains_key(&growing.segment));
+    }
+
+    /// What was dealt so far has been put. Its owner tells the ledger when it
+    /// is committed.
+    pub fn hand_over(&mut self) {
+        self.touched.clear();
+        self.abandoned.clear();
+    }
+
     /// Everything dealt so far is in the version about to be committed.
     pub fn settle(&mut self) {
         for (segment, slots) in std::mem::take(&mut self.touched) {

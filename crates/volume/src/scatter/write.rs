@@ -64,7 +64,71 @@ pub fn place(
     count: usize,
     source: &Source,
 ) -> Result<Placement, PlaceError> {
+    let shares = deal_out(store, dealer, random, count, source, true)?;
+    Ok(locations(count, &shares))
+}
+
+/// Puts `count` pieces and says where; they are durable when every share's
+/// segment has been synced on every unit that took it.
+///
+/// # Errors
+/// As [`place`].
+pub fn put(
+    store: &Arc<Store>,
+    dealer: &mut Dealer,
+    random: &dyn Random,
+    count: usize,
+    source: &Source,
+) -> Result<(Placement, Vec<PutShare>), PlaceError> {
+    let shares = deal_out(store, dealer, random, count, source, false)?;
+    Ok((locations(count, &shares), shares))
+}
+
+/// Pieces that were put into one segment.
+pub struct PutShare {
+    /// Which pieces lie where.
+    pub share: Share,
+    /// The units that took them.
+    pub writers: Vec<Member>,
+}
+
+/// Makes everything put into `segment` durable on `writers`.
+///
+/// # Errors
+/// The first unit that could not: what it was sent since its last sync may be
+/// lost there.
+pub fn sync_segment(segment: SegmentId, writers: &[Member]) -> Result<(), UnitError> {
+    for writer in writers {
+        writer.unit.sync(&[segment])?;
+    }
+    Ok(())
+}
+
+fn locations(count: usize, shares: &[PutShare]) -> Placement {
     let mut placed: Vec<Option<Location>> = vec![None; count];
+    for PutShare { share, .. } in shares {
+        for (slot, item) in (share.first..).zip(&share.items) {
+            let slot = Slot(u16::try_from(slot).expect("at most 2048 slots"));
+            placed[*item] = Some(Location::new(share.segment, slot));
+        }
+    }
+    let all = placed
+        .into_iter()
+        .map(|place| place.expect("every piece is in a share"));
+    all.collect()
+}
+
+/// Deals, puts, syncs if that is asked for, and deals again what a failing unit
+/// did not take.
+fn deal_out(
+    store: &Arc<Store>,
+    dealer: &mut Dealer,
+    random: &dyn Random,
+    count: usize,
+    source: &Source,
+    sync: bool,
+) -> Result<Vec<PutShare>, PlaceError> {
+    let mut put = Vec::new();
     let mut remaining: Vec<usize> = (0..count).collect();
     let mut last_failure = None;
     for _ in 0..ROUNDS_MAX {
@@ -81,19 +145,14 @@ pub fn place(
         let slot_bytes = dealer.config().slot_bytes;
         let tasks = shares.iter().cloned().map(|share| {
             let (store, source) = (Arc::clone(store), Arc::clone(source));
-            let task = move || write_share(&store, &share, slot_bytes, &source);
-            Box::new(task) as Box<dyn FnOnce() -> Result<(), ShareError> + Send>
+            let task = move || write_share(&store, &share, slot_bytes, &source, sync);
+            Box::new(task) as Box<dyn FnOnce() -> Result<Vec<Member>, ShareError> + Send>
         });
         let results = parallel(&*store.pool, PARALLEL, tasks.collect());
         remaining.clear();
         for (share, result) in shares.into_iter().zip(results) {
             match result {
-                Ok(()) => {
-                    for (slot, item) in (share.first..).zip(&share.items) {
-                        let slot = Slot(u16::try_from(slot).expect("at most 2048 slots"));
-                        placed[*item] = Some(Location::new(share.segment, slot));
-                    }
-                }
+                Ok(writers) => put.push(PutShare { share, writers }),
                 Err(ShareError::Source(error)) => return Err(PlaceError::Source(error)),
                 Err(ShareError::Unit(error)) => {
                     tracing::warn!(segment = %share.segment, %error, "a segment was given up");
@@ -109,10 +168,7 @@ pub fn place(
     }
     match last_failure {
         Some(error) if !remaining.is_empty() => Err(PlaceError::Units(error)),
-        _ => Ok(placed
-            .into_iter()
-            .map(|place| place.expect("none remains"))
-            .collect()),
+        _ => Ok(put),
     }
 }
 
@@ -129,13 +185,15 @@ pub fn give_up(store: &Store, dealer: &mut Dealer) {
     }
 }
 
-/// Puts one share on every member that takes writes, and syncs it there.
+/// Puts one share on every member that takes writes, and syncs it there if that
+/// is asked for. Returns those members.
 fn write_share(
     store: &Store,
     share: &Share,
     slot_bytes: u32,
     source: &Source,
-) -> Result<(), ShareError> {
+    sync: bool,
+) -> Result<Vec<Member>, ShareError> {
     let table = store.table();
     let writers: Vec<Member> = table
         .members(share.segment.copyset())
@@ -165,13 +223,10 @@ fn write_share(
         }
         first += u32::try_from(items.len()).expect("at most 2048 slots");
     }
-    for writer in &writers {
-        writer
-            .unit
-            .sync(&[share.segment])
-            .map_err(ShareError::Unit)?;
+    if sync {
+        sync_segment(share.segment, &writers).map_err(ShareError::Unit)?;
     }
-    Ok(())
+    Ok(writers)
 }
 
 fn nobody(segment: SegmentId) -> UnitError {
