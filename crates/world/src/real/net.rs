@@ -277,7 +277,9 @@ fn remove_stale(path: &PathBuf) -> io::Result<()> {
         Ok(found) if !found.file_type().is_socket() => Err(in_use("exists and is no socket")),
         Ok(_) => match UnixStream::connect(path) {
             Ok(_) => Err(in_use("is served by another process")),
-            Err(_) => fs::remove_file(path),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+            // Somebody may well be there who does not let this process in.
+            Err(error) => Err(in_use(&format!("cannot be asked who serves it: {error}"))),
         },
     }
 }
@@ -419,6 +421,21 @@ mod tests {
         let error = Listener::bind(&endpoint, 0o600).expect_err("a file is no socket");
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         assert!(path.exists());
+    }
+
+    /// Any error once counted as "nobody is there", and the socket of a server
+    /// that let only others in was removed under it.
+    #[test]
+    fn a_socket_that_answers_anything_but_refused_is_left_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        // It takes datagrams: a stream gets EPROTOTYPE.
+        let server = std::os::unix::net::UnixDatagram::bind(&path).expect("a free name");
+        let error = Listener::bind(&Endpoint::Unix(path.clone()), 0o600).expect_err("it is there");
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        assert!(path.exists());
+        drop(server);
+        Listener::bind(&Endpoint::Unix(path), 0o600).expect("nobody is there");
     }
 
     #[test]
