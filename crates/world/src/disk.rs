@@ -84,11 +84,25 @@ pub trait Disk: Send + Sync {
     /// As the operating system says.
     fn sync_directory(&self, folder: &Path) -> io::Result<()>;
 
+    /// How many files this process may have open at once, sockets and all;
+    /// `None` if nothing bounds it. More give an error that
+    /// [`is_out_of_files`](crate::is_out_of_files) knows.
+    fn open_files_max(&self) -> Option<u64> {
+        None
+    }
+
     /// Room on the file system that holds `folder`.
     ///
     /// # Errors
     /// As the operating system says.
     fn space(&self, folder: &Path) -> io::Result<Space>;
+}
+
+/// Whether an error says only that this process, or this machine, has as many
+/// files open as it may: no fault of the file's, and over when others close.
+#[must_use]
+pub fn is_out_of_files(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// An open file. Offsets and lengths are in bytes.
@@ -123,6 +137,10 @@ pub trait File: Send + Sync + fmt::Debug {
     fn write_bulk(&self, from: &[u8], offset: u64) -> io::Result<()> {
         self.write_at(from, offset)
     }
+
+    /// Gives back what [`File::write_bulk`] keeps for the next call: a second
+    /// descriptor. It may be called again after this.
+    fn end_bulk(&self) {}
 
     /// Returns when the file's data and size are on stable storage.
     ///

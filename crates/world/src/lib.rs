@@ -26,7 +26,7 @@ mod wake;
 
 pub use buffer::PageBuffer;
 pub use clock::{Clock, Millis};
-pub use disk::{DirectoryEntry, Disk, File, OpenMode, Space};
+pub use disk::{DirectoryEntry, Disk, File, OpenMode, Space, is_out_of_files};
 pub use net::{Endpoint, Interest, Ready};
 pub use parallel::parallel;
 pub use pool::{Job, Pool};

@@ -6,12 +6,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::{DirectoryEntry, Disk, File, OpenMode, Space};
+use super::limits;
+use crate::{DirectoryEntry, Disk, File, OpenMode, Space, is_out_of_files};
 
 /// The file systems of this machine.
 #[derive(Debug, Clone, Copy)]
@@ -20,23 +21,41 @@ pub struct RealDisk;
 #[derive(Debug)]
 struct RealFile {
     file: fs::File,
-    /// The same file past the page cache, opened when it is first needed;
-    /// `None` inside if the file system cannot.
-    direct: OnceLock<Option<fs::File>>,
+    direct: Mutex<Direct>,
+}
+
+/// The same file past the page cache.
+#[derive(Debug)]
+enum Direct {
+    /// Not needed so far, or no longer.
+    Closed,
+    Open(Arc<fs::File>),
+    /// The file system cannot.
+    Impossible,
 }
 
 impl RealFile {
-    fn direct(&self) -> Option<&fs::File> {
-        let open = || {
+    /// The file past the page cache, if that can be had now.
+    fn direct(&self) -> Option<Arc<fs::File>> {
+        let mut direct = self.direct.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*direct, Direct::Closed) {
             let again = format!("/proc/self/fd/{}", self.file.as_raw_fd());
             let flags = OFlags::DIRECT.bits().cast_signed();
-            fs::OpenOptions::new()
+            let opened = fs::OpenOptions::new()
                 .write(true)
                 .custom_flags(flags)
-                .open(again)
-                .ok()
-        };
-        self.direct.get_or_init(open).as_ref()
+                .open(again);
+            *direct = match opened {
+                Ok(file) => Direct::Open(Arc::new(file)),
+                // Says nothing about the file system: the next time it may do.
+                Err(error) if is_out_of_files(&error) => Direct::Closed,
+                Err(_) => Direct::Impossible,
+            };
+        }
+        match &*direct {
+            Direct::Open(file) => Some(Arc::clone(file)),
+            Direct::Closed | Direct::Impossible => None,
+        }
     }
 }
 
@@ -68,7 +87,7 @@ impl Disk for RealDisk {
         }
         Ok(Arc::new(RealFile {
             file: options.open(path)?,
-            direct: OnceLock::new(),
+            direct: Mutex::new(Direct::Closed),
         }))
     }
 
@@ -104,6 +123,10 @@ impl Disk for RealDisk {
 
     fn sync_directory(&self, folder: &Path) -> io::Result<()> {
         fs::OpenOptions::new().read(true).open(folder)?.sync_all()
+    }
+
+    fn open_files_max(&self) -> Option<u64> {
+        limits::open_files_max()
     }
 
     fn space(&self, folder: &Path) -> io::Result<Space> {
@@ -154,6 +177,13 @@ impl File for RealFile {
             }
         }
         self.write_at(from, offset)
+    }
+
+    fn end_bulk(&self) {
+        let mut direct = self.direct.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*direct, Direct::Open(_)) {
+            *direct = Direct::Closed;
+        }
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -229,6 +259,38 @@ mod tests {
             .open(&path, OpenMode::CreateNew)
             .expect_err("it exists");
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+    }
+
+    /// A second descriptor a segment ran processes out of descriptors.
+    #[test]
+    fn bulk_keeps_no_descriptor_once_it_has_ended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        let file = RealDisk.open(&path, OpenMode::CreateNew).expect("new");
+        let descriptors = || {
+            let open = fs::read_dir("/proc/self/fd").expect("a list");
+            let targets = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+            targets.filter(|target| *target == path).count()
+        };
+        let mut bulk = crate::PageBuffer::default();
+        bulk.resize(64 << 10);
+        for _ in 0..2 {
+            bulk.fill(7);
+            file.write_bulk(&bulk, 0).expect("written");
+            file.end_bulk();
+            assert_eq!(descriptors(), 1);
+        }
+        let mut bytes = [0; 4096];
+        file.read_at(&mut bytes, 60 << 10).expect("read");
+        assert_eq!(bytes, [7; 4096]);
+    }
+
+    #[test]
+    fn the_limit_of_open_files_is_raised_as_far_as_it_may_be() {
+        let before = RealDisk.open_files_max();
+        let raised = crate::real::raise_open_files().expect("no more than may be");
+        assert_eq!(RealDisk.open_files_max(), raised);
+        assert!(raised >= before || raised.is_none());
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The machine this program runs on.
 
 mod disk;
+mod limits;
 mod net;
 mod pool;
 
 pub use disk::RealDisk;
+pub use limits::raise_open_files;
 pub use net::{Bell, Listener, Poller, Stream};
 pub use pool::ThreadPool;
 

@@ -42,6 +42,8 @@ struct State {
     tree: Tree,
     faults: Faults,
     capacities: Vec<(PathBuf, u64)>,
+    open_files: u64,
+    open_files_max: Option<u64>,
     /// Decides what the disk decides by itself. Not the caller's, so that a
     /// test that draws one number more does not get another disk.
     random: Arc<SimulatedRandom>,
@@ -109,6 +111,17 @@ impl State {
         }
     }
 
+    /// Whether one more file can be opened.
+    fn check_open_files(&self) -> io::Result<()> {
+        if self
+            .open_files_max
+            .is_some_and(|max| self.open_files >= max)
+        {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
+        Ok(())
+    }
+
     /// The capacity that binds `path`, and what is taken of it.
     fn room(&self, path: &Path) -> Option<(u64, u64)> {
         let bound = |(prefix, _): &&(PathBuf, u64)| path.starts_with(prefix);
@@ -140,6 +153,8 @@ impl SimulatedDisk {
             tree: Tree::new(),
             faults: Faults::default(),
             capacities: Vec::new(),
+            open_files: 0,
+            open_files_max: None,
             random: Arc::new(SimulatedRandom::new(seed)),
             read_now_misses_one_in: 0,
             operations: 0,
@@ -198,6 +213,7 @@ impl SimulatedDisk {
     pub fn copy(&self) -> Self {
         let mut state = self.state().clone();
         state.tree = state.tree.without_handles();
+        state.open_files = 0;
         state.random = Arc::new(state.random.split());
         state.crashes += 1;
         let process = state.next_process;
@@ -253,6 +269,11 @@ impl SimulatedDisk {
         state.capacities.push((prefix.to_owned(), bytes));
     }
 
+    /// Lets all processes together have this many files open.
+    pub fn set_open_files_max(&self, files_max: u64) {
+        self.state().open_files_max = Some(files_max);
+    }
+
     /// Lets one in `count` calls of [`File::read_now`] answer that it would
     /// have to wait; none if `count` is zero.
     pub fn set_read_now_misses(&self, one_in: u64) {
@@ -295,6 +316,7 @@ impl State {
     fn crash(&mut self, random: &SimulatedRandom) {
         let survival = Survival::choose(random);
         self.tree.crash(survival, random);
+        self.open_files = 0;
         self.is_off = false;
         self.crash_at = None;
         self.crashes += 1;
@@ -312,6 +334,7 @@ impl fmt::Debug for SimulatedDisk {
 impl Disk for SimulatedDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         let mut state = self.state();
+        state.check_open_files()?;
         let process = self.process;
         let node = match mode {
             OpenMode::CreateNew => state.act(process, path, Verb::Add, false, |state| {
@@ -328,6 +351,7 @@ impl Disk for SimulatedDisk {
             }
         };
         state.tree.add_handle(node);
+        state.open_files += 1;
         Ok(Arc::new(SimulatedFile {
             shared: Arc::clone(&self.shared),
             process,
@@ -340,6 +364,7 @@ impl Disk for SimulatedDisk {
 
     fn list(&self, folder: &Path) -> io::Result<Vec<DirectoryEntry>> {
         let mut state = self.state();
+        state.check_open_files()?;
         state.check(self.process, folder, Verb::Look, false)?;
         let names = state.tree.list(folder)?.into_iter();
         Ok(names
@@ -363,7 +388,12 @@ impl Disk for SimulatedDisk {
     }
 
     fn sync_directory(&self, folder: &Path) -> io::Result<()> {
+        self.state().check_open_files()?;
         self.act(folder, Verb::Sync, |state| state.tree.sync_folder(folder))
+    }
+
+    fn open_files_max(&self) -> Option<u64> {
+        self.state().open_files_max
     }
 
     fn space(&self, folder: &Path) -> io::Result<Space> {
@@ -414,6 +444,7 @@ impl Drop for SimulatedFile {
         let mut state = self.state();
         if state.crashes == self.crashes {
             state.tree.drop_handle(self.node);
+            state.open_files -= 1;
         }
     }
 }
