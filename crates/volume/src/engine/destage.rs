@@ -28,7 +28,9 @@ use super::pages::place_pages;
 use super::volume::{Env, Volume, with_cause};
 use crate::catalog::{CatalogError, StoredVersion, VersionCommit, VersionKey};
 use crate::map::{Entry, Overlay, Root};
-use crate::scatter::{Dealer, Piece, PlaceError, Source, give_up, place, read_pieces};
+use crate::scatter::{
+    Dealer, Piece, PlaceError, Source, give_up, place, read_pieces, which_are_whole,
+};
 use crate::seal::Address;
 use crate::version::{Record, encode_tail};
 
@@ -352,13 +354,23 @@ impl Job {
         for zero in self.cut.writes.zeroes() {
             delta.zero(zero);
         }
-        let mut blocks = Vec::new();
+        let (mut blocks, mut recovered) = (Vec::new(), Vec::new());
         for (block, written) in self.cut.writes.blocks() {
             match written {
                 Written::Slot(entry) => {
                     delta.insert(block, entry);
                 }
-                Written::Journal(_) | Written::Recovered(_) => blocks.push((block, written)),
+                Written::Recovered(entry) => recovered.push((block, entry)),
+                Written::Journal(_) => blocks.push((block, written)),
+            }
+        }
+        let whole = self.which_are_whole(&recovered)?;
+        for ((block, entry), is_whole) in recovered.into_iter().zip(whole) {
+            if is_whole {
+                blocks.push((block, Written::Recovered(entry)));
+            } else {
+                tracing::error!(volume = %self.env.volume, block, "a block was lost by its units");
+                delta.insert(block, entry);
             }
         }
         blocks.sort_unstable_by_key(|(block, _)| *block);
@@ -395,6 +407,18 @@ impl Job {
             delta.insert(*block, Entry { location, sequence });
         }
         Ok(delta)
+    }
+
+    /// Which of these slots hold their blocks.
+    fn which_are_whole(&self, slots: &[(u64, Entry)]) -> Result<Vec<bool>, DestageError> {
+        let piece = |(block, entry): &(u64, Entry)| Piece {
+            entry: *entry,
+            address: Address::data(BlockIndex(*block)),
+        };
+        let pieces: Vec<Piece> = slots.iter().map(piece).collect();
+        let env = &self.env;
+        which_are_whole(&env.store, &env.keyring, env.slot_bytes(), &pieces)
+            .map_err(|reason| PlaceError::Source(std::io::Error::other(reason)).into())
     }
 
     fn place_tail(&mut self, delta: &Overlay<Entry>) -> Result<Vec<Entry>, DestageError> {

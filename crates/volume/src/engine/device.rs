@@ -154,7 +154,8 @@ impl BlockDevice for Volume {
         if !self.ready.is_empty() || self.stream.wants_poll() {
             return Some(Duration::ZERO);
         }
-        self.destage_timer()
+        let timers = [self.destage_timer(), self.put_timer()];
+        timers.into_iter().flatten().min()
     }
 }
 

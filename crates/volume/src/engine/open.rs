@@ -22,7 +22,7 @@ use crate::clean;
 use crate::journal::{Journal, JournalError, Replayed, replay};
 use crate::map::{Entry, Overlay, PAGE_BYTES, PageCache, Root};
 use crate::scatter::{
-    Dealer, DealerConfig, Ledger, Piece, ReadError, Serials, Store, are_whole, read_pieces,
+    Dealer, DealerConfig, Ledger, Piece, ReadError, Serials, Store, read_pieces, which_are_whole,
 };
 use crate::seal::{Address, Keyring, SequenceSource};
 use crate::version::{BadRecord, BadTail, Record, decode_tail_page};
@@ -128,7 +128,7 @@ impl Volume {
                 address: Address::data(*block),
             };
             let pieces: Vec<Piece> = slots.iter().map(piece).collect();
-            are_whole(&store, &keyring, slot_bytes, &pieces)
+            which_are_whole(&store, &keyring, slot_bytes, &pieces)
         };
         let mut active = Overlay::default();
         let mut last_sequence = after;
@@ -256,6 +256,9 @@ impl Volume {
     pub(super) fn start_sweep(&self, leftovers: Leftovers) {
         if leftovers == Leftovers::default() {
             return;
+        }
+        for open in &leftovers.open_segments {
+            self.env.store.open_segments().forget(open.segment);
         }
         let env = Arc::clone(&self.env);
         let reporter = self.fetcher.reporter.clone();

@@ -36,6 +36,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::{
     BlockIndex, Durability, IoError, Location, SegmentId, Sequence, SnapshotId, Started, Token,
@@ -56,6 +57,9 @@ use crate::seal::Address;
 const PARALLEL: usize = 16;
 /// Buffers kept for the next requests.
 const SPARE_MAX: usize = 64;
+/// How long a request waits for those that a client with a deep queue sends
+/// next.
+const GATHER_TIME: Duration = Duration::from_micros(500);
 
 /// Where streaming stands.
 pub struct StreamState {
@@ -66,6 +70,12 @@ pub struct StreamState {
     /// Taken, and not yet on their way to units.
     taken: Vec<Write>,
     taken_bytes: u64,
+    /// When the first of them came.
+    taken_since: Duration,
+    /// Taken and not acknowledged.
+    outstanding: usize,
+    /// How many that were lately: the depth of the client's queue.
+    depth: usize,
     /// Put, in order, and not yet applied.
     put: VecDeque<Put>,
     /// Applied, and not yet settled.
@@ -160,6 +170,9 @@ impl StreamState {
             since_flush: 0,
             taken: Vec::new(),
             taken_bytes: 0,
+            taken_since: Duration::ZERO,
+            outstanding: 0,
+            depth: 0,
             put: VecDeque::new(),
             unsettled: VecDeque::new(),
             unsettled_bytes: 0,
@@ -309,6 +322,11 @@ impl Volume {
         let mut copy = self.stream.spare.pop().unwrap_or_default();
         copy.extend_from_slice(data);
         self.stream.taken_bytes += data.len() as u64;
+        if self.stream.taken.is_empty() {
+            self.stream.taken_since = self.now();
+        }
+        self.stream.outstanding += 1;
+        self.stream.depth = self.stream.depth.max(self.stream.outstanding);
         self.stream.taken.push(Write {
             token,
             first: self.env.block_size.block_at(offset),
@@ -318,17 +336,35 @@ impl Volume {
         Started::Pending
     }
 
+    /// When the owner must be called to start a put.
+    pub(super) fn put_timer(&self) -> Option<Duration> {
+        let stream = &self.stream;
+        let is_waiting = !stream.taken.is_empty() && stream.dealer.is_some();
+        (is_waiting && self.has_room_to_put())
+            .then(|| (stream.taken_since + GATHER_TIME).saturating_sub(self.now()))
+    }
+
+    fn has_room_to_put(&self) -> bool {
+        self.stream.unsettled_bytes < 2 * self.env.config.stream.settle_bytes
+    }
+
     /// Puts all that was taken, if no put is under way and what waits to be
-    /// settled leaves room.
+    /// settled leaves room. The larger a put, the larger its shares: half of
+    /// what the client has in flight is waited for, while the other half is
+    /// being put.
     pub(super) fn start_put_if_due(&mut self) {
-        let stream = &mut self.stream;
-        let unsettled_max = 2 * self.env.config.stream.settle_bytes;
-        if stream.taken.is_empty() || stream.unsettled_bytes >= unsettled_max {
+        let stream = &self.stream;
+        let is_enough = 2 * stream.taken.len() >= stream.depth
+            || self.now() >= stream.taken_since + GATHER_TIME;
+        if stream.taken.is_empty() || !is_enough || !self.has_room_to_put() {
             return;
         }
+        let stream = &mut self.stream;
         let Some(dealer) = stream.dealer.take() else {
             return;
         };
+        // Forgotten slowly if the client's queue gets shorter.
+        stream.depth = stream.outstanding.max(stream.depth.saturating_sub(1));
         stream.taken_bytes = 0;
         let writes = std::mem::take(&mut stream.taken);
         let batch = Arc::new(Batch::new(writes, self.env.block_size.bytes()));
@@ -413,6 +449,7 @@ impl Volume {
             Err(Started::Failed(error)) => Err(error),
             Err(_) => return Some(write),
         };
+        self.stream.outstanding -= 1;
         match done {
             Ok(()) => self.stream.applied.push(write.token),
             Err(error) => self.ready.push(base::Completion {
@@ -453,6 +490,7 @@ impl Volume {
         self.counters.blocks_written += batch.blocks as u64;
         self.stream.streamed_bytes += bytes;
         self.stream.unsettled_bytes += bytes;
+        self.stream.outstanding -= batch.writes.len();
         let tokens = batch.writes.iter().map(|write| write.token);
         self.stream.applied.extend(tokens);
         let unsettled = shares.into_iter().map(|put| Unsettled {

@@ -56,7 +56,7 @@ fn replayed(world: &World, from: u64) -> Result<Vec<u64>, JournalError> {
         &mut journal,
         &keyring(),
         Sequence::ZERO,
-        &|_| Ok(true),
+        &|slots| Ok(vec![true; slots.len()]),
         |write| match write {
             Replayed::Data { block, .. }
             | Replayed::Zero { block, .. }

@@ -25,6 +25,12 @@ impl OpenSegments {
         self.lock().contains(&segment)
     }
 
+    /// An earlier lease appended to `segment`. It has ended, though some job of
+    /// it may still hold on to its ledger.
+    pub fn forget(&self, segment: SegmentId) {
+        self.lock().remove(&segment);
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, HashSet<SegmentId>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

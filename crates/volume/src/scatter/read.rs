@@ -214,25 +214,23 @@ impl Attempt<'_> {
     }
 }
 
-/// Whether every one of `pieces` lies where it should, on at least one unit.
-///
-/// `Ok(false)`: one of them certainly lies nowhere.
+/// Which of `pieces` lie where they should, on at least one unit; the others
+/// certainly lie nowhere.
 ///
 /// # Errors
 /// What a unit said that may hold a piece and cannot be asked now.
-pub fn are_whole(
+pub fn which_are_whole(
     store: &Arc<Store>,
     keyring: &Arc<Keyring>,
     slot_bytes: u32,
     pieces: &[Piece],
-) -> Result<bool, String> {
+) -> Result<Vec<bool>, String> {
     let results = read_pieces(store, keyring, slot_bytes, pieces);
-    for (piece, result) in pieces.iter().zip(results) {
-        if result.is_err() && !is_whole(store, keyring, slot_bytes, *piece)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    let is_there = |(piece, result): (&Piece, Result<_, _>)| match result {
+        Ok(_) => Ok(true),
+        Err(_) => is_whole(store, keyring, slot_bytes, *piece),
+    };
+    pieces.iter().zip(results).map(is_there).collect()
 }
 
 fn is_whole(

@@ -1,6 +1,7 @@
 //! Placing sealed pieces: deal, put every copy, sync, and deal again what a
 //! failing unit did not take.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use base::{Location, SegmentId, Slot};
@@ -206,7 +207,11 @@ fn write_share(
     }
     let at_once = (PUT_BYTES_MAX / slot_bytes as usize).max(1);
     let mut first = share.first;
-    let mut data = PageBuffer::default();
+    // Fresh memory of this size costs more than what is done with it.
+    thread_local! {
+        static BUFFER: RefCell<PageBuffer> = RefCell::default();
+    }
+    let mut data = BUFFER.take();
     let mut tags = Vec::new();
     for items in share.items.chunks(at_once) {
         data.resize(items.len() * slot_bytes as usize);
@@ -223,6 +228,7 @@ fn write_share(
         }
         first += u32::try_from(items.len()).expect("at most 2048 slots");
     }
+    BUFFER.set(data);
     if sync {
         sync_segment(share.segment, &writers).map_err(ShareError::Unit)?;
     }
