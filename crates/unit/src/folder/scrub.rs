@@ -34,9 +34,19 @@ impl FolderUnit {
             Err(UnitError::NoSegment { .. }) => return Ok(Vec::new()),
             Err(why) => return Err(why),
         };
-        bad.retain(|slot| !now.entries[*slot as usize].state.is_free());
-        Ok(bad.into_iter().map(|slot| Slot(slot as u16)).collect())
+        Ok(still_bad(&bad, &now.entries))
     }
+}
+
+/// Those of `bad` that are not free in the table as it is now. One that the
+/// table does not have any more is no less bad for it.
+fn still_bad(bad: &[u32], now: &[Entry]) -> Vec<Slot> {
+    let is_free = |slot: &u32| {
+        let entry = now.get(*slot as usize);
+        entry.is_some_and(|entry| entry.state.is_free())
+    };
+    let still = bad.iter().filter(|slot| !is_free(slot));
+    still.map(|slot| Slot(*slot as u16)).collect()
 }
 
 /// Adds to `bad` what is not as it was put among the slots from `first` on.
@@ -68,5 +78,23 @@ fn scrub_chunk(
         if !is_good {
             bad.push(slot);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Between its two looks at the table a file was swapped for a smaller
+    /// one, and the scrub ended the process.
+    #[test]
+    fn a_slot_that_the_table_has_lost_meanwhile_is_damaged() {
+        let now = [
+            Entry::of(&[1; 16], &[0; 512]),
+            Entry::free(SlotState::Freed),
+            Entry::free(SlotState::Hole),
+        ];
+        assert_eq!(still_bad(&[0, 1, 2, 3, 900], &now), [0, 3, 900].map(Slot));
+        assert_eq!(still_bad(&[7], &[]), [Slot(7)]);
     }
 }
