@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use base::{SegmentId, Slot, UnitId};
+use base::{SegmentId, Slot};
 
 /// Why a unit could not do what it was asked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -16,6 +16,17 @@ pub enum UnitError {
         url: String,
         /// What was found instead.
         reason: String,
+    },
+    /// As [`UnitError::Missing`], learnt from what the operating system said.
+    #[error("unit {url} is not there: cannot {doing}")]
+    Away {
+        /// The unit's URL.
+        url: String,
+        /// What was being done.
+        doing: String,
+        /// What the operating system said.
+        #[source]
+        source: Arc<io::Error>,
     },
     /// The unit belongs to somebody else; using it would mix two clusters.
     #[error("{url} belongs to {found}, not to {expected}")]
@@ -36,16 +47,6 @@ pub enum UnitError {
         found: u32,
         /// The newest format that is known here.
         known: u32,
-    },
-    /// Two places claim to be the same unit; one is a copy of the other.
-    #[error("{url} is {unit}, and so is {other}: one is a copy, remove it")]
-    Twice {
-        /// The unit's URL.
-        url: String,
-        /// The other place's URL.
-        other: String,
-        /// The unit that both claim to be.
-        unit: UnitId,
     },
     /// No room. Pass it over for writes; it can still be read.
     #[error("unit {url} is full")]

@@ -4,8 +4,7 @@ use base::{SegmentId, Slot};
 
 use crate::UnitError;
 
-/// 16 bytes that vouch for a slot's content: an AEAD tag, or a checksum. The
-/// all-zero tag marks a slot that was freed.
+/// 16 bytes that vouch for a slot's content: an AEAD tag, or a checksum.
 pub type Tag = [u8; 16];
 
 /// Consecutive slots of one segment.

@@ -6,14 +6,14 @@
 //! it finds clear, clearing bits as it goes.
 //!
 //! Cost of a hit: an uncontended mutex, a hash and a reference count, about
-//! 40 ns. Memory: at most `segments_max` files, and the tables of those that
-//! are read often, about 34 KiB each.
+//! 40 ns. Memory: the tables of those that are read often, about 34 KiB each.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::SegmentId;
 
+use super::files::Share;
 use super::segment::Segment;
 
 const SHARDS: usize = 8;
@@ -33,22 +33,26 @@ struct Shard {
 
 pub(super) struct Cache {
     shards: [Mutex<Shard>; SHARDS],
-    /// At most so many in each shard; at least one.
-    entries_max: usize,
+    /// How many may be open. It may become less at any time.
+    share: Share,
 }
 
 impl Cache {
-    /// A cache of about `segments_max` open segments.
-    pub(super) fn new(segments_max: usize) -> Self {
+    /// A cache of about as many open segments as `share` says; at least one
+    /// in each shard.
+    pub(super) fn new(share: Share) -> Self {
         Self {
             shards: Default::default(),
-            entries_max: segments_max.div_ceil(SHARDS).max(1),
+            share,
         }
     }
 
+    pub(super) fn share(&self) -> &Share {
+        &self.share
+    }
+
     fn shard(&self, id: SegmentId) -> MutexGuard<'_, Shard> {
-        let shard = &self.shards[id.serial() as usize % SHARDS];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shards[id.serial() as usize % SHARDS])
     }
 
     pub(super) fn get(&self, id: SegmentId) -> Option<Arc<Segment>> {
@@ -67,7 +71,7 @@ impl Cache {
             was_used: false,
         };
         let mut shard = self.shard(id);
-        let closed = shard.insert(entry, self.entries_max);
+        let closed = shard.insert(entry, self.share.segments_max().div_ceil(SHARDS));
         drop(shard);
         // Outside the lock: closing a file may take a while.
         drop(closed);
@@ -76,27 +80,41 @@ impl Cache {
     /// Forgets a segment, so that its file is closed and gives up its room.
     pub(super) fn remove(&self, id: SegmentId) {
         let mut shard = self.shard(id);
-        let Some(place) = shard.places.remove(&id) else {
+        let Some(place) = shard.places.get(&id).copied() else {
             return;
         };
-        let removed = shard.entries.swap_remove(place);
-        if let Some(moved) = shard.entries.get(place).map(|entry| entry.id) {
-            shard.places.insert(moved, place);
-        }
+        let removed = shard.remove(place);
         drop(shard);
         drop(removed);
     }
+
+    /// Forgets all segments.
+    pub(super) fn clear(&self) {
+        for shard in &self.shards {
+            let closed = std::mem::take(&mut *lock(shard));
+            drop(closed);
+        }
+    }
+}
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shard {
-    /// Adds `entry` and returns the one that had to go for it.
-    fn insert(&mut self, entry: Entry, entries_max: usize) -> Option<Entry> {
+    /// Adds `entry` and returns those that had to go for it.
+    fn insert(&mut self, entry: Entry, entries_max: usize) -> Vec<Entry> {
+        let mut closed = Vec::new();
+        while self.entries.len() > entries_max {
+            let place = self.least_useful();
+            closed.push(self.remove(place));
+        }
         let place = match self.places.get(&entry.id) {
             Some(place) => *place,
             None if self.entries.len() < entries_max => {
                 self.places.insert(entry.id, self.entries.len());
                 self.entries.push(entry);
-                return None;
+                return closed;
             }
             None => {
                 let place = self.least_useful();
@@ -105,7 +123,17 @@ impl Shard {
                 place
             }
         };
-        Some(std::mem::replace(&mut self.entries[place], entry))
+        closed.push(std::mem::replace(&mut self.entries[place], entry));
+        closed
+    }
+
+    fn remove(&mut self, place: usize) -> Entry {
+        let removed = self.entries.swap_remove(place);
+        self.places.remove(&removed.id);
+        if let Some(moved) = self.entries.get(place) {
+            self.places.insert(moved.id, place);
+        }
+        removed
     }
 
     fn least_useful(&mut self) -> usize {
@@ -137,10 +165,36 @@ mod tests {
         Arc::new(Segment::new(header, file.expect("new")))
     }
 
+    fn cache(segments_max: usize) -> Cache {
+        let cache = Cache::new(Share::new(None));
+        cache.share().tell(segments_max);
+        cache
+    }
+
+    #[test]
+    fn a_cache_whose_share_becomes_less_closes_what_is_too_much() {
+        let disk = SimulatedDisk::new(1);
+        let cache = cache(20 * SHARDS);
+        let id = |serial: u64| SegmentId::from_bits(serial * SHARDS as u64).expect("48 bits");
+        for serial in 0..20 {
+            cache.insert(id(serial), segment(&disk, id(serial)));
+        }
+        cache.share().tell(3 * SHARDS);
+        cache.insert(id(20), segment(&disk, id(20)));
+        let open = |range: std::ops::RangeInclusive<u64>| {
+            range
+                .filter(|serial| cache.get(id(*serial)).is_some())
+                .count()
+        };
+        assert_eq!((open(0..=20), open(20..=20)), (3, 1));
+        cache.clear();
+        assert_eq!(open(0..=20), 0);
+    }
+
     #[test]
     fn the_cache_stays_bounded_and_keeps_what_is_used() {
         let disk = SimulatedDisk::new(1);
-        let cache = Cache::new(4 * SHARDS);
+        let cache = cache(4 * SHARDS);
         let id = |serial: u64| SegmentId::from_bits(serial * SHARDS as u64).expect("48 bits");
         cache.insert(id(0), segment(&disk, id(0)));
         for serial in 1..100 {
@@ -154,7 +208,7 @@ mod tests {
     #[test]
     fn what_was_removed_is_closed_and_the_others_stay() {
         let disk = SimulatedDisk::new(1);
-        let cache = Cache::new(100);
+        let cache = cache(100);
         let ids = [0, 8, 16, 24].map(|bits| SegmentId::from_bits(bits).expect("48 bits"));
         for id in ids {
             cache.insert(id, segment(&disk, id));

@@ -30,6 +30,7 @@
 
 mod account;
 mod cache;
+mod files;
 pub mod format;
 mod marker;
 mod place;
@@ -42,7 +43,6 @@ mod tests;
 mod write;
 
 pub use marker::Marker;
-pub use place::check_distinct;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -55,6 +55,7 @@ use world::{Clock, OpenMode, World};
 use crate::{SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
 use account::Account;
 use cache::Cache;
+use files::{Share, ThriftyDisk};
 use place::Place;
 use segment::{Segment, SegmentError};
 use table::Table;
@@ -63,8 +64,8 @@ use table::Table;
 /// disk writes it at full speed, small enough to give back soon.
 pub const SEGMENT_DATA_BYTES: u64 = 8 << 20;
 
-/// Segments kept open, unless said otherwise: at most 17 MiB of tables, and
-/// half of the 1024 files that a process may commonly open.
+/// Segments kept open at most, unless said otherwise: 17 MiB of tables. Fewer
+/// if the process may not open so many files, or has many units.
 pub const OPEN_SEGMENTS_MAX: usize = 512;
 
 /// Locks that keep writers of one segment apart.
@@ -75,13 +76,12 @@ pub struct FolderUnit {
     place: Place,
     clock: Arc<dyn Clock>,
     segment_data_bytes: u64,
-    cache: Cache,
+    cache: Arc<Cache>,
     account: Account,
     writers: [Mutex<()>; WRITER_LOCKS],
     /// Segments with puts that no sync has covered yet.
     unsynced: Mutex<BTreeMap<SegmentId, Arc<Segment>>>,
-    /// Sub-folders whose own names this process knows to be durable.
-    durable_folders: Mutex<BTreeSet<usize>>,
+    durable_folders: Mutex<DurableFolders>,
     settling: Mutex<release::Settling>,
 }
 
@@ -108,16 +108,22 @@ impl FolderUnit {
     /// [`Unit::probe`] whether it is there.
     #[must_use]
     pub fn open(world: &World, path: &Path, cluster: ClusterId, unit: UnitId) -> Self {
+        let share = Share::new(world.disk.open_files_max());
+        let cache = Arc::new(Cache::new(share));
+        let disk = ThriftyDisk {
+            disk: Arc::clone(&world.disk),
+            cache: Arc::clone(&cache),
+        };
         Self {
             place: Place {
-                disk: Arc::clone(&world.disk),
+                disk: Arc::new(disk),
                 path: path.to_owned(),
                 url: place::url_of(path),
                 marker: Marker { cluster, unit },
             },
             clock: Arc::clone(&world.clock),
             segment_data_bytes: SEGMENT_DATA_BYTES,
-            cache: Cache::new(OPEN_SEGMENTS_MAX),
+            cache,
             account: Account::default(),
             writers: [const { Mutex::new(()) }; WRITER_LOCKS],
             unsynced: Mutex::default(),
@@ -143,11 +149,10 @@ impl FolderUnit {
         self
     }
 
-    /// Keeps about `segments_max` segments open instead of
-    /// [`OPEN_SEGMENTS_MAX`].
+    /// Keeps about `segments_max` segments open, whatever the process may.
     #[must_use]
-    pub fn with_open_segments(mut self, segments_max: usize) -> Self {
-        self.cache = Cache::new(segments_max);
+    pub fn with_open_segments(self, segments_max: usize) -> Self {
+        self.cache.share().tell(segments_max);
         self
     }
 
@@ -234,6 +239,15 @@ impl FolderUnit {
             .get(segment)
             .or_else(|| lock(&self.unsynced).get(&segment).cloned())
     }
+}
+
+/// Sub-folders whose own names this process knows to be durable.
+#[derive(Default)]
+struct DurableFolders {
+    known: BTreeSet<usize>,
+    /// How often they were forgotten: what was learnt before that does not
+    /// count.
+    forgotten: u64,
 }
 
 /// A segment's file and what its table says now.
@@ -383,10 +397,14 @@ impl Unit for FolderUnit {
 
     fn probe(&self) -> Result<(), UnitError> {
         let probed = self.place.probe(self.segment_data_bytes);
-        if let Err(UnitError::Missing { .. } | UnitError::Foreign { .. }) = probed {
+        if let Err(UnitError::Missing { .. } | UnitError::Away { .. } | UnitError::Foreign { .. }) =
+            probed
+        {
             // What comes back may be another folder.
             self.account.forget();
-            lock(&self.durable_folders).clear();
+            let mut durable = lock(&self.durable_folders);
+            durable.known.clear();
+            durable.forgotten += 1;
         }
         probed
     }

@@ -13,12 +13,11 @@
 //! Sixteen serials in a row share one, so that the segments of a destage,
 //! which are numbered in a row, need few folders synced.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use base::{CopysetId, SegmentId, UnitId};
+use base::{CopysetId, SegmentId};
 use world::{Disk, OpenMode};
 
 use super::marker::{self, Marker, MarkerError};
@@ -70,15 +69,28 @@ pub(super) fn identify(disk: &dyn Disk, path: &Path) -> Result<Marker, UnitError
         file.read_at(&mut text, 0)?;
         Ok(text)
     };
-    let text = read().map_err(|error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => UnitError::Missing {
-            reason: match disk.list(path) {
-                Ok(_) => format!("the folder has no {}; is it mounted?", marker::NAME),
-                Err(_) => "there is no such folder".to_owned(),
-            },
-            url: url.clone(),
-        },
-        _ => meaning(&url, "read its marker", error),
+    let is_missing = |error: &io::Error| {
+        matches!(
+            error.kind(),
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+        )
+    };
+    let missing = |reason| UnitError::Missing {
+        url: url.clone(),
+        reason,
+    };
+    let text = read().map_err(|error: io::Error| {
+        if !is_missing(&error) {
+            return meaning(&url, "read its marker", error);
+        }
+        match disk.list(path) {
+            Ok(_) => missing(format!(
+                "the folder has no {}; is it mounted?",
+                marker::NAME
+            )),
+            Err(why) if is_missing(&why) => missing("there is no such folder".to_owned()),
+            Err(why) => meaning(&url, "list its folder", why),
+        }
     })?;
     Marker::parse(&text).map_err(|error| match error {
         MarkerError::Newer { found, known } => UnitError::Newer { url, found, known },
@@ -96,42 +108,22 @@ pub(super) fn meaning(url: &str, doing: &str, error: io::Error) -> UnitError {
     match error.kind() {
         Kind::StorageFull | Kind::QuotaExceeded => UnitError::Full { url },
         Kind::ReadOnlyFilesystem => UnitError::ReadOnly { url },
-        Kind::NotFound | Kind::NotADirectory => UnitError::Missing {
-            url,
-            reason: format!("cannot {doing}: {error}"),
-        },
+        Kind::NotFound
+        | Kind::NotADirectory
         // What network file systems and FUSE say when the other end has gone.
-        Kind::StaleNetworkFileHandle | Kind::NotConnected | Kind::HostUnreachable => {
-            UnitError::Missing {
-                url,
-                reason: error.to_string(),
-            }
-        }
+        | Kind::StaleNetworkFileHandle
+        | Kind::NotConnected
+        | Kind::HostUnreachable => UnitError::Away {
+            url,
+            doing: doing.to_owned(),
+            source: Arc::new(error),
+        },
         _ => UnitError::Io {
             url,
             doing: doing.to_owned(),
             source: Arc::new(error),
         },
     }
-}
-
-/// Refuses two places that are the same unit: one is a copy of the other, and
-/// what is freed in one would live on in the other.
-///
-/// # Errors
-/// [`UnitError::Twice`].
-pub fn check_distinct(units: &[(UnitId, &str)]) -> Result<(), UnitError> {
-    let mut seen = BTreeMap::new();
-    for (unit, url) in units {
-        if let Some(other) = seen.insert(*unit, *url) {
-            return Err(UnitError::Twice {
-                url: (*url).to_owned(),
-                other: other.to_owned(),
-                unit: *unit,
-            });
-        }
-    }
-    Ok(())
 }
 
 impl Place {

@@ -148,6 +148,7 @@ impl Segment {
 
     pub(super) fn set_broken(&self) {
         self.is_broken.store(true, Ordering::Release);
+        self.file.end_bulk();
     }
 
     /// Takes over entries that are in the file. Without a table in memory

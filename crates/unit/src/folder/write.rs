@@ -172,13 +172,18 @@ impl FolderUnit {
             let path = self.place.folder(*folder);
             self.place.disk.sync_directory(&path).map_err(failed)?;
         }
-        let mut durable = lock(&self.durable_folders);
-        if !folders.is_subset(&durable) {
+        let (is_new, forgotten) = {
+            let durable = lock(&self.durable_folders);
+            (!folders.is_subset(&durable.known), durable.forgotten)
+        };
+        if is_new {
             let path = self.place.segments();
             self.place.disk.sync_directory(&path).map_err(failed)?;
-            durable.extend(folders);
+            let mut durable = lock(&self.durable_folders);
+            if durable.forgotten == forgotten {
+                durable.known.extend(folders);
+            }
         }
-        drop(durable);
         for (_, segment) in new_names {
             segment.set_name_durable();
         }
@@ -191,7 +196,10 @@ impl FolderUnit {
         if segment.is_broken() {
             return Err(self.lost_write(id));
         }
-        if let Err(error) = segment.file.sync_data() {
+        let synced = segment.file.sync_data();
+        // It may be long until the next put, if there is one.
+        segment.file.end_bulk();
+        if let Err(error) = synced {
             segment.set_broken();
             lock(&self.unsynced).insert(id, segment);
             return Err(self.place.meaning_at(id, "sync", error));

@@ -12,16 +12,18 @@
 //!      │ Io, writing ────► Failing   ──────┤  read, after others
 //!      │ Io, reading 3 × ► Failing   ──────┤
 //!      └ Missing, Foreign,                 │
-//!        Newer, Twice ───► Missing   ──────┘  neither
+//!        Away, Newer ────► Missing   ──────┘  neither
 //! ```
 //!
 //! In every state but `Healthy` a probe is due after a quarter of a second,
-//! and after each that fails twice as long, up to ten seconds: a unit that is
-//! back is used again within that time, and one that is gone for good costs a
-//! small read every ten seconds.
+//! and after each that fails twice as long, up to ten seconds. That is advice
+//! to whoever probes, who may do so more seldom, as often as it has time to
+//! look, or more often: `scree up` looks once a second which units are due,
+//! and every five seconds probes all of them.
 //!
 //! What is wrong with one segment (not there, damaged) says nothing about the
-//! unit. Asking is advice: who finds no other replica may still try.
+//! unit, nor does a process that has no descriptor left. Asking is advice: who
+//! finds no other replica may still try.
 
 mod tracked;
 
@@ -33,7 +35,7 @@ pub use tracked::TrackedUnit;
 use std::sync::Arc;
 use std::time::Duration;
 
-use world::Millis;
+use world::{Millis, is_out_of_files};
 
 use crate::UnitError;
 
@@ -72,6 +74,22 @@ impl UnitState {
             Self::ReadOnly => "read-only",
             Self::Missing => "missing",
             Self::Failing => "failing",
+        }
+    }
+
+    /// Whether to put there, rather than elsewhere.
+    #[must_use]
+    pub fn can_write(self) -> bool {
+        self == Self::Healthy
+    }
+
+    /// Of several copies, that with the lowest rank is read first.
+    #[must_use]
+    pub fn read_rank(self) -> u8 {
+        match self {
+            Self::Healthy | Self::Full | Self::ReadOnly => 0,
+            Self::Failing => 1,
+            Self::Missing => 2,
         }
     }
 
@@ -149,18 +167,6 @@ impl Health {
         self.state
     }
 
-    /// Whether to put there, rather than elsewhere.
-    #[must_use]
-    pub fn can_write(&self) -> bool {
-        self.state == UnitState::Healthy
-    }
-
-    /// Whether to read there. A failing unit is read after others.
-    #[must_use]
-    pub fn can_read(&self) -> bool {
-        self.state != UnitState::Missing
-    }
-
     /// Whether it is time to look how it is doing now.
     #[must_use]
     pub fn is_probe_due(&self, now: Moment) -> bool {
@@ -194,11 +200,13 @@ impl Health {
     fn state_after(&mut self, verb: Verb, error: &UnitError) -> Option<UnitState> {
         match error {
             UnitError::Missing { .. }
+            | UnitError::Away { .. }
             | UnitError::Foreign { .. }
-            | UnitError::Newer { .. }
-            | UnitError::Twice { .. } => Some(UnitState::Missing),
+            | UnitError::Newer { .. } => Some(UnitState::Missing),
             UnitError::Full { .. } => Some(UnitState::Full),
             UnitError::ReadOnly { .. } => Some(UnitState::ReadOnly),
+            // The process's trouble, which changing to other units only adds to.
+            UnitError::Io { source, .. } if is_out_of_files(source) => None,
             UnitError::Io { .. } if verb == Verb::Read => {
                 self.read_failures += 1;
                 (self.read_failures >= READ_FAILURES_MAX).then_some(match self.state {

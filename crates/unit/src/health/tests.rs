@@ -36,23 +36,29 @@ fn each_error_leads_to_its_state_and_a_probe_leads_back() {
         reason: "gone".to_owned(),
     };
     let read_only = UnitError::ReadOnly { url: url() };
-    for (error, state, can_read) in [
-        (UnitError::Full { url: url() }, UnitState::Full, true),
-        (read_only, UnitState::ReadOnly, true),
-        (missing, UnitState::Missing, false),
-        (io_error(), UnitState::Failing, true),
+    let away = UnitError::Away {
+        url: url(),
+        doing: "test".to_owned(),
+        source: Arc::new(io::ErrorKind::NotFound.into()),
+    };
+    for (error, state, read_rank) in [
+        (UnitError::Full { url: url() }, UnitState::Full, 0),
+        (read_only, UnitState::ReadOnly, 0),
+        (missing, UnitState::Missing, 2),
+        (away, UnitState::Missing, 2),
+        (io_error(), UnitState::Failing, 1),
     ] {
         let mut health = Health::new(at(0));
-        assert!(health.can_write() && health.can_read());
+        assert!(health.state().can_write() && health.state().read_rank() == 0);
         health.record(Verb::Write, Err(&error), at(10));
         assert_eq!(health.state(), state);
-        assert!(!health.can_write());
-        assert_eq!(health.can_read(), can_read);
+        assert!(!health.state().can_write());
+        assert_eq!(health.state().read_rank(), read_rank);
         health.record(Verb::Read, Ok(()), at(20));
         health.record(Verb::Release, Ok(()), at(20));
         assert_eq!(health.state(), state, "that it can be read is no news");
         health.record(Verb::Probe, Ok(()), at(30));
-        assert!(health.can_write());
+        assert!(health.state().can_write());
         let report = health.report();
         assert_eq!(report.since, at(30).wall);
         let (when, why) = report.last_error.expect("it is kept");
@@ -96,7 +102,7 @@ fn one_bad_segment_is_no_bad_unit() {
         health.record(Verb::Read, Err(&io_error()), at(1));
         health.record(Verb::Read, Ok(()), at(1));
     }
-    assert!(health.can_write());
+    assert!(health.state().can_write());
     for _ in 0..3 {
         health.record(Verb::Read, Err(&io_error()), at(1));
     }
@@ -125,15 +131,33 @@ fn a_unit_that_goes_away_and_comes_back_is_passed_over_meanwhile() {
     assert!(unit.can_write(), "nobody has noticed yet");
     assert!(put(&unit, segment(2), SLOT_BYTES, 0, 1).is_err());
     assert_eq!(unit.state(), UnitState::Missing);
-    assert!(!unit.can_write() && !unit.can_read() && !unit.is_probe_due());
+    assert!(!unit.can_write() && !unit.is_probe_due());
     simulation.clock.advance(Duration::from_secs(1));
     assert!(unit.is_probe_due());
     assert!(unit.probe().is_err());
     simulation.disk.heal(Path::new("/unit"));
     simulation.clock.advance(Duration::from_secs(1));
     unit.probe().expect("it is back");
-    assert!(unit.can_write() && unit.can_read());
+    assert!(unit.can_write());
     read(&unit, segment(1), SLOT_BYTES, 0, 1).expect("with what it had");
+}
+
+/// At the usual limit of 1024 open files a few GiB of segments used them up:
+/// all units were said to fail, and guests got I/O errors.
+#[test]
+fn a_process_without_descriptors_is_no_bad_unit() {
+    let simulation = Simulation::new(1);
+    let unit = tracked(&simulation);
+    put(&unit, segment(1), SLOT_BYTES, 0, 1).expect("put");
+    unit.sync(&[segment(1)]).expect("synced");
+    simulation.disk.set_open_files_max(0);
+    for _ in 0..5 {
+        let full = put(&unit, segment(2), SLOT_BYTES, 0, 1);
+        assert!(matches!(full, Err(UnitError::Io { .. })), "{full:?}");
+        assert!(unit.stat_segment(segment(1)).is_err());
+        assert!(unit.probe().is_err());
+    }
+    assert_eq!(unit.state(), UnitState::Healthy);
 }
 
 #[test]

@@ -53,13 +53,7 @@ impl TrackedUnit {
     /// Whether to put there, rather than elsewhere.
     #[must_use]
     pub fn can_write(&self) -> bool {
-        self.state() == UnitState::Healthy
-    }
-
-    /// Whether to read there.
-    #[must_use]
-    pub fn can_read(&self) -> bool {
-        self.state() != UnitState::Missing
+        self.state().can_write()
     }
 
     /// For status.

@@ -97,14 +97,7 @@ fn read_run(
 ) -> Vec<Result<Vec<u8>, ReadError>> {
     let table = store.table();
     let segment = wanted[0].entry.location.segment();
-    let mut members: Vec<&Member> = table.members(segment.copyset()).iter().collect();
-    if !members.is_empty() {
-        let turn = segment.serial() as usize % members.len();
-        members.rotate_left(turn);
-    }
-    // Units known to be down come last: their copy may still be the only one.
-    members.sort_by_key(|member| !member.unit.can_read());
-
+    let members = table.best_first(segment);
     let mut found: Vec<Option<Vec<u8>>> = vec![None; wanted.len()];
     let mut damaged = vec![false; wanted.len()];
     let mut reason = "its copyset has no units".to_owned();

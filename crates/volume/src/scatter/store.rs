@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use base::{CopysetId, SegmentId, Slot, UnitId};
-use unit::{SlotRun, Tag, TrackedUnit, Unit, UnitError};
+use unit::{SlotRun, Tag, TrackedUnit, Unit, UnitError, UnitState};
 use world::Pool;
 
 use super::ledger::OpenSegments;
@@ -32,6 +32,23 @@ impl Table {
     #[must_use]
     pub fn members(&self, copyset: CopysetId) -> &[Member] {
         self.copysets.get(&copyset).map_or(&[], |members| members)
+    }
+
+    /// The units that hold a segment, in the order in which to ask them. Those
+    /// that are not well come last: their copy may still be the only one.
+    #[must_use]
+    pub fn best_first(&self, segment: SegmentId) -> Vec<&Member> {
+        let mut members: Vec<&Member> = self.in_turn(segment).collect();
+        members.sort_by_key(|member| member.unit.state().read_rank());
+        members
+    }
+
+    /// The same order, if all are well: copies share the load by segment.
+    fn in_turn(&self, segment: SegmentId) -> impl Iterator<Item = &Member> {
+        let members = self.members(segment.copyset());
+        let start = segment.serial() as usize % members.len().max(1);
+        let (last, first) = members.split_at(start);
+        first.iter().chain(last)
     }
 
     /// All copysets.
@@ -93,7 +110,7 @@ impl Store {
         &self.open
     }
 
-    /// Reads a run of slots from the first copy that is said to be well, if
+    /// Reads a run of slots from the copy whose unit is said to be best, if
     /// that can be done without waiting. What comes back must be opened; if it
     /// does not open, the reading that waits tries the other copies.
     ///
@@ -107,16 +124,14 @@ impl Store {
         tags: &mut [Tag],
         data: &mut [u8],
     ) -> bool {
-        let members = table.members(run.segment.copyset());
-        // Copies share the load by segment; a unit that is down is not asked.
-        let start = run.segment.serial() as usize;
-        for turn in 0..members.len() {
-            let member = &members[(start + turn) % members.len()];
-            if member.unit.can_read() {
-                return matches!(member.unit.read_now(run, slot_bytes, tags, data), Ok(true));
-            }
-        }
-        false
+        let best = table
+            .in_turn(run.segment)
+            .min_by_key(|member| member.unit.state().read_rank());
+        // One that is away is left to the reading that may wait for it.
+        best.filter(|member| member.unit.state() != UnitState::Missing)
+            .is_some_and(|member| {
+                matches!(member.unit.read_now(run, slot_bytes, tags, data), Ok(true))
+            })
     }
 
     /// Frees slots on every copy.
@@ -159,5 +174,73 @@ impl Store {
             first_failure = first_failure.and(result);
         }
         first_failure
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use base::ClusterId;
+    use unit::{FaultyUnit, FolderUnit, InjectedFaults};
+    use world::simulated::Simulation;
+
+    use super::*;
+
+    const SLOT_BYTES: u32 = 4096;
+
+    /// Units called failing were to be asked last and were asked in turn: each
+    /// read that began with one waited for its error first.
+    #[test]
+    fn a_failing_unit_is_read_after_the_others() {
+        let simulation = Simulation::new(1);
+        let world = simulation.world();
+        let ids = [1, 2].map(UnitId::from_random);
+        let faulty = ids.map(|id| {
+            let path = format!("/{id}");
+            let unit = FolderUnit::create(&world, Path::new(&path), ClusterId::from_random(1), id);
+            Arc::new(FaultyUnit::new(Arc::new(unit.expect("made")), 1))
+        });
+        let units = faulty.clone().map(|unit| {
+            let unit = TrackedUnit::new(unit, Arc::clone(&world.clock));
+            Arc::new(unit)
+        });
+        let copyset = CopysetId::new(1).expect("small");
+        let store = Store::new(Arc::clone(&world.pool));
+        let copysets = [Copyset {
+            id: copyset,
+            members: ids.to_vec(),
+        }];
+        store.set_table(ids.into_iter().zip(units.clone()).collect(), &copysets);
+        let segments = [1, 2].map(|serial| SegmentId::new(copyset, serial).expect("small"));
+        for unit in &units {
+            for segment in segments {
+                let data = vec![7; SLOT_BYTES as usize];
+                unit.put(segment, SLOT_BYTES, Slot(0), &[[1; 16]], &data)
+                    .expect("put");
+            }
+        }
+        faulty[0].set(InjectedFaults {
+            write_errors_one_in: 1,
+            read_errors_one_in: 1,
+            ..InjectedFaults::default()
+        });
+        units[0].sync(&segments).expect_err("it fails");
+        assert_eq!(units[0].state(), UnitState::Failing);
+        let before = faulty[0].injected();
+        for segment in segments {
+            let run = SlotRun {
+                segment,
+                first: Slot(0),
+                count: 1,
+            };
+            let (mut tags, mut data) = ([[0; 16]], vec![0; SLOT_BYTES as usize]);
+            let table = store.table();
+            let order = table.best_first(segment);
+            assert_eq!(order[0].id, ids[1]);
+            assert_eq!(order.len(), 2, "its copy may be the only one");
+            assert!(store.read_now(&table, run, SLOT_BYTES, &mut tags, &mut data));
+        }
+        assert_eq!(faulty[0].injected(), before, "it was not asked");
     }
 }

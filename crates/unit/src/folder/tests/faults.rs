@@ -1,15 +1,18 @@
 //! Full, read-only, away, somebody else's.
 
+use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use base::{ClusterId, Slot, UnitId};
 use world::simulated::{Fault, Simulation};
-use world::{OpenMode, World};
+use world::{DirectoryEntry, Disk, File, OpenMode, Space, World};
 
 use super::{PATH, cluster, create, open, unit_id};
 use crate::conformance::{SLOT_BYTES, put, read, segment};
-use crate::folder::check_distinct;
+use crate::folder::lock;
 use crate::{FolderUnit, Unit, UnitError};
 
 fn path() -> &'static Path {
@@ -36,6 +39,10 @@ fn look_at_everything(unit: &FolderUnit) -> Vec<Result<(), UnitError>> {
         unit.stat_segment(segment(1)).map(|_| ()),
         unit.scrub(segment(1)).map(|_| ()),
     ]
+}
+
+fn is_away(error: &UnitError) -> bool {
+    matches!(error, UnitError::Missing { .. } | UnitError::Away { .. })
 }
 
 fn assert_all(results: Vec<Result<(), UnitError>>, is_meant: fn(&UnitError) -> bool) {
@@ -103,19 +110,18 @@ fn a_unit_that_was_moved_away_is_missing_until_it_comes_back() {
     let world = simulation.world();
     simulation.disk.inject(path(), Fault::Missing);
     let unit = open(&world);
-    let missing = |error: &UnitError| matches!(error, UnitError::Missing { .. });
-    assert_all(change_everything(&unit), missing);
+    assert_all(change_everything(&unit), is_away);
     simulation.disk.heal(path());
-    assert_all(vec![unit.probe()], missing);
+    assert_all(vec![unit.probe()], is_away);
 
     let unit = create(&world);
     put(&unit, segment(1), SLOT_BYTES, 0, 4).expect("put");
     unit.sync(&[segment(1)]).expect("synced");
     simulation.disk.inject(path(), Fault::Missing);
     for unit in [&unit, &open(&world)] {
-        assert_all(change_everything(unit), missing);
-        assert_all(look_at_everything(unit), missing);
-        assert_all(vec![unit.sync(&[segment(1)])], missing);
+        assert_all(change_everything(unit), is_away);
+        assert_all(look_at_everything(unit), is_away);
+        assert_all(vec![unit.sync(&[segment(1)])], is_away);
     }
     simulation.disk.heal(path());
     for unit in [&unit, &open(&world)] {
@@ -138,12 +144,11 @@ fn nothing_is_ever_written_into_a_folder_without_a_marker() {
         .disk
         .create_directory(&path)
         .expect("a bare mount point");
-    let missing = |error: &UnitError| matches!(error, UnitError::Missing { .. });
     for unit in [
         &unit,
         &FolderUnit::open(&world, &path, cluster(), unit_id()),
     ] {
-        assert_all(change_everything(unit), missing);
+        assert_all(change_everything(unit), is_away);
         let listed = unit.list().expect_err("not an empty unit");
         assert!(listed.to_string().contains("is it mounted?"), "{listed}");
     }
@@ -200,9 +205,55 @@ fn a_copied_folder_is_recognised_by_its_id() {
     copy_file(&world, "scree-unit.toml", copy, |text| text);
     let marker = FolderUnit::identify(&world, copy).expect("a marker");
     assert_eq!((marker.cluster, marker.unit), (cluster(), unit_id()));
-    let twice = check_distinct(&[(unit_id(), "file:///unit"), (marker.unit, "file:///copy")]);
-    assert!(matches!(twice, Err(UnitError::Twice { .. })), "{twice:?}");
-    check_distinct(&[(unit_id(), "file:///unit")]).expect("once");
+}
+
+#[test]
+fn what_the_system_said_of_a_unit_that_is_away_is_kept_as_its_cause() {
+    use std::error::Error as _;
+    let simulation = Simulation::new(1);
+    let unit = create(&simulation.world());
+    put(&unit, segment(1), SLOT_BYTES, 0, 4).expect("put");
+    simulation
+        .disk
+        .inject(&path().join("segments"), Fault::Missing);
+    let error = unit.list().expect_err("it is away");
+    assert!(matches!(error, UnitError::Away { .. }), "{error}");
+    let cause = error.source().expect("a cause").to_string();
+    assert!(cause.contains("No such file"), "{cause}");
+    assert!(!error.to_string().contains(&cause), "said once: {error}");
+}
+
+/// Each segment that was touched kept its file open, whatever the process may.
+#[test]
+fn a_unit_gives_up_what_it_keeps_open_when_no_more_can_be_opened() {
+    let simulation = Simulation::new(1);
+    let unit = create(&simulation.world()).with_open_segments(100);
+    simulation.disk.set_open_files_max(6);
+    for number in 0..40 {
+        put(&unit, segment(number), SLOT_BYTES, 0, 4).expect("put");
+        unit.sync(&[segment(number)]).expect("synced");
+    }
+    for number in (0..40).rev() {
+        read(&unit, segment(number), SLOT_BYTES, 0, 4).expect("read");
+        unit.free(segment(number), &[Slot(1)], false)
+            .expect("freed");
+    }
+    unit.probe().expect("well");
+    assert_eq!(unit.list().expect("listed").len(), 40);
+}
+
+#[test]
+fn a_unit_keeps_no_more_open_than_its_process_may() {
+    let simulation = Simulation::new(1);
+    simulation.disk.set_open_files_max(256);
+    let unit = create(&simulation.world());
+    for number in 0..200 {
+        put(&unit, segment(number), SLOT_BYTES, 0, 1).expect("put");
+        unit.sync(&[segment(number)]).expect("synced");
+    }
+    let open = (0..200).filter(|number| unit.cache.get(segment(*number)).is_some());
+    let open = open.count();
+    assert!((1..=64).contains(&open), "{open}");
 }
 
 #[test]
@@ -227,6 +278,64 @@ fn a_unit_of_a_newer_format_is_not_touched() {
             }
         )
     });
+}
+
+/// A sync of `segments/` may take long; what asks for the list of folders
+/// known to be durable, as a probe does, must not wait for it.
+#[test]
+fn no_lock_is_held_while_a_folder_is_synced() {
+    let simulation = Simulation::new(1);
+    let mut world = simulation.world();
+    let watched = Arc::new(Watched {
+        disk: Arc::clone(&world.disk),
+        unit: OnceLock::new(),
+        syncs: AtomicU32::new(0),
+    });
+    world.disk = Arc::clone(&watched) as _;
+    let unit = Arc::new(create(&world));
+    watched.unit.set(Arc::downgrade(&unit)).expect("once");
+    put(&*unit, segment(1), SLOT_BYTES, 0, 4).expect("put");
+    unit.sync(&[segment(1)]).expect("synced");
+    assert_eq!(watched.syncs.load(Ordering::Relaxed), 2);
+    assert_eq!(lock(&unit.durable_folders).known.len(), 1);
+    put(&*unit, segment(2), SLOT_BYTES, 0, 4).expect("put");
+    unit.sync(&[segment(2)]).expect("synced");
+    assert_eq!(watched.syncs.load(Ordering::Relaxed), 3, "known by now");
+}
+
+/// A disk that looks at a unit while it syncs a folder.
+struct Watched {
+    disk: Arc<dyn Disk>,
+    unit: OnceLock<Weak<FolderUnit>>,
+    syncs: AtomicU32,
+}
+
+impl Disk for Watched {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        self.disk.open(path, mode)
+    }
+    fn list(&self, folder: &Path) -> io::Result<Vec<DirectoryEntry>> {
+        self.disk.list(folder)
+    }
+    fn create_directory(&self, folder: &Path) -> io::Result<()> {
+        self.disk.create_directory(folder)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+    fn sync_directory(&self, folder: &Path) -> io::Result<()> {
+        if let Some(unit) = self.unit.get().and_then(Weak::upgrade) {
+            self.syncs.fetch_add(1, Ordering::Relaxed);
+            assert!(unit.durable_folders.try_lock().is_ok());
+        }
+        self.disk.sync_directory(folder)
+    }
+    fn space(&self, folder: &Path) -> io::Result<Space> {
+        self.disk.space(folder)
+    }
 }
 
 fn copy_file(world: &World, name: &str, to: &Path, edit: impl Fn(String) -> String) {
@@ -333,7 +442,7 @@ fn counting_on_a_slow_unit_stops_in_time_and_goes_on_with_the_next_call() {
     simulation
         .disk
         .inject(path(), Fault::Slow(Duration::from_millis(5)));
-    world.clock = std::sync::Arc::new(SlowDisk(simulation));
+    world.clock = Arc::new(SlowDisk(simulation));
     let unit = open(&world);
     let (mut calls, mut segments) = (0, 0);
     while segments < 300 {
