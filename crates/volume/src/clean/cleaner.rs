@@ -148,16 +148,153 @@ impl Cleaner {
         Ok(view)
     }
 
-    /// Frees what a removed version held, and forgets the plan.
+    /// Frees what a removed version held, and forgets the plan. Whatever can
+    /// be freed is, also if some copies cannot be reached.
     ///
     /// # Errors
-    /// [`CleanError`]: then it is still due.
+    /// The first [`CleanError`]: then it is still due, all of it. Freeing twice
+    /// is no error.
     pub fn carry_out(&self, due: &PendingFree) -> Result<usize, CleanError> {
         let plan = FreePlan::decode(&due.plan)?;
+        let mut freed = Ok(());
         for (segment, slots) in plan.segments() {
-            self.store.free(segment, &slots)?;
+            let result = self.store.free(segment, &slots);
+            freed = freed.and(result);
         }
+        freed?;
         self.catalog.freed(due.id)?;
         Ok(plan.slots())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use base::{ClusterId, CopysetId, Location, SegmentId, Slot, UnitId};
+    use unit::{FolderUnit, TrackedUnit, Unit as _};
+    use world::simulated::{Fault, Simulation};
+
+    use super::*;
+    use crate::catalog::{Copyset, MemoryCatalog};
+    use crate::clean::sweep;
+
+    const SLOT_BYTES: u32 = 4096;
+
+    /// Two units, each a copyset of its own, and one of both.
+    struct Rig {
+        simulation: Simulation,
+        units: Vec<Arc<TrackedUnit>>,
+        store: Arc<Store>,
+    }
+
+    fn folder(number: usize) -> PathBuf {
+        Path::new("/").join(format!("unit{number}"))
+    }
+
+    fn segment(copyset: u16, serial: u64) -> SegmentId {
+        SegmentId::new(CopysetId::new(copyset).expect("12 bits"), serial).expect("36 bits")
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let simulation = Simulation::new(1);
+            let world = simulation.world();
+            let ids = [1, 2].map(UnitId::from_random);
+            let units: Vec<_> = ids
+                .iter()
+                .enumerate()
+                .map(|(number, id)| {
+                    let cluster = ClusterId::from_random(1);
+                    let unit = FolderUnit::create(&world, &folder(number), cluster, *id);
+                    let unit = Arc::new(unit.expect("made"));
+                    Arc::new(TrackedUnit::new(unit, Arc::clone(&world.clock)))
+                })
+                .collect();
+            let copysets = [vec![ids[0], ids[1]], vec![ids[0]], vec![ids[1]]];
+            let copysets: Vec<Copyset> = (0..)
+                .zip(copysets)
+                .map(|(number, members)| Copyset {
+                    id: CopysetId::new(number).expect("12 bits"),
+                    members,
+                })
+                .collect();
+            let store = Store::new(Arc::clone(&world.pool));
+            store.set_table(ids.into_iter().zip(units.clone()).collect(), &copysets);
+            Self {
+                simulation,
+                units,
+                store,
+            }
+        }
+
+        fn put(&self, segment: SegmentId) {
+            for member in self.store.table().members(segment.copyset()) {
+                let put = member
+                    .unit
+                    .put(segment, SLOT_BYTES, Slot(0), &[[1; 16]], &[1; 4096]);
+                put.and_then(|()| member.unit.sync(&[segment]))
+                    .expect("put");
+            }
+        }
+    }
+
+    /// A unit was lost, and with the first segment that had a copy on it every
+    /// plan ended: what lay on the other units was never freed either.
+    #[test]
+    fn a_lost_unit_keeps_nothing_else_from_being_freed() {
+        let rig = Rig::new();
+        let catalog = Arc::new(MemoryCatalog::default());
+        let segments = [segment(0, 1), segment(1, 2), segment(2, 3)];
+        let mut plan = FreePlan::default();
+        for segment in segments {
+            rig.put(segment);
+            plan.add(Location::new(segment, Slot(0)));
+        }
+        let due = PendingFree {
+            id: 1,
+            not_before: Millis(0),
+            plan: plan.encode(),
+        };
+        let open_keys: OpenKeys = Arc::new(|_| Err(KeyError::Missing));
+        let cleaner = Cleaner::new(Arc::clone(&rig.store), catalog, open_keys);
+
+        rig.simulation.disk.inject(&folder(0), Fault::Missing);
+        let missing = cleaner.carry_out(&due);
+        assert!(matches!(missing, Err(CleanError::Unit(_))), "{missing:?}");
+        assert_eq!(rig.units[1].list().expect("there"), [], "both its segments");
+
+        rig.simulation.disk.heal(&folder(0));
+        assert_eq!(rig.units[0].list().expect("there"), segments[..2]);
+        assert_eq!(cleaner.carry_out(&due).expect("all of it"), 3);
+        assert_eq!(rig.units[0].list().expect("there"), []);
+    }
+
+    /// So too for what a dead lease left behind.
+    #[test]
+    fn a_lost_unit_keeps_nothing_else_from_being_swept() {
+        let rig = Rig::new();
+        let open = [segment(0, 1), segment(2, 2)];
+        let whole = [segment(1, 7), segment(2, 8)];
+        open.iter()
+            .chain(&whole)
+            .for_each(|segment| rig.put(*segment));
+        let leftovers = crate::catalog::Leftovers {
+            open_segments: open
+                .iter()
+                .map(|segment| crate::catalog::OpenSegment {
+                    segment: *segment,
+                    slots: 0,
+                })
+                .collect(),
+            serials: vec![7..8, 8..9],
+        };
+        rig.simulation.disk.inject(&folder(0), Fault::Missing);
+        sweep(&rig.store, &leftovers).expect_err("it is to be repeated");
+        assert_eq!(rig.units[1].list().expect("there"), []);
+
+        rig.simulation.disk.heal(&folder(0));
+        sweep(&rig.store, &leftovers).expect("all of it");
+        assert_eq!(rig.units[0].list().expect("there"), []);
     }
 }

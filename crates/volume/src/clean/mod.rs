@@ -21,5 +21,5 @@ mod sweep;
 
 pub use cleaner::{CleanError, Cleaner, OpenKeys, Removal};
 pub use dead::{DeadError, Side, View, dead};
-pub use plan::{BadPlan, FreePlan};
+pub use plan::{BadPlan, FreePlan, PLAN_BYTES_MAX};
 pub use sweep::sweep;

@@ -15,6 +15,14 @@ use base::{Location, SegmentId, Slot};
 
 const FORMAT: u32 = 1;
 
+/// Longer plans are split before they are kept, in bytes: one is carried out in
+/// one go and lies in memory meanwhile.
+pub const PLAN_BYTES_MAX: usize = 1 << 20;
+
+/// What the head of a plan takes, and that of a segment in it, in bytes.
+const HEAD_BYTES: usize = 8;
+const SEGMENT_BYTES: usize = 12;
+
 /// Slots to free, by segment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FreePlan {
@@ -80,6 +88,26 @@ impl FreePlan {
         bytes
     }
 
+    /// The same slots in plans of at most `bytes_max` encoded bytes each, or of
+    /// a single segment where that alone takes more (at most 128 KiB).
+    #[must_use]
+    pub fn split(self, bytes_max: usize) -> Vec<Self> {
+        let mut parts: Vec<Self> = Vec::new();
+        let mut room = 0;
+        for (segment, slots) in self.segments {
+            let needed = SEGMENT_BYTES + 2 * slots.len();
+            if needed > room {
+                parts.push(Self::default());
+                room = bytes_max.saturating_sub(HEAD_BYTES);
+            }
+            room = room.saturating_sub(needed);
+            if let Some(part) = parts.last_mut() {
+                part.segments.insert(segment, slots);
+            }
+        }
+        parts
+    }
+
     /// Reads a plan.
     ///
     /// # Errors
@@ -105,6 +133,25 @@ impl FreePlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_split_plan_holds_the_same_slots_in_pieces_that_are_small() {
+        let mut plan = FreePlan::default();
+        for segment in 0..100_u64 {
+            for slot in 0..=segment {
+                plan.add(Location::from_bits(segment << 16 | slot));
+            }
+        }
+        assert_eq!(plan.clone().split(PLAN_BYTES_MAX), [plan.clone()]);
+        assert_eq!(FreePlan::default().split(PLAN_BYTES_MAX), []);
+        let parts = plan.clone().split(1000);
+        assert!(parts.iter().all(|part| part.encode().len() <= 1000));
+        assert!(parts.len() < 20, "and not more of them than need be");
+        let segments = |plan: &FreePlan| plan.segments().collect::<Vec<_>>();
+        let all: Vec<_> = parts.iter().flat_map(segments).collect();
+        assert_eq!(all, segments(&plan));
+        assert_eq!(plan.split(1).len(), 100, "no segment is cut");
+    }
 
     #[test]
     fn a_plan_is_read_back() {

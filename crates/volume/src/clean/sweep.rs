@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use base::Slot;
+use base::{SegmentId, Slot};
 use unit::{Unit, UnitError};
 
 use crate::catalog::{Leftovers, OpenSegment};
@@ -13,54 +13,51 @@ use crate::scatter::Store;
 /// ever appended to any of them again. May be done twice.
 ///
 /// # Errors
-/// The first unit that could not be asked: then the sweep is to be repeated,
-/// for the orphans may still lie there.
+/// The first unit that could not be asked; the others were. Then the sweep is
+/// to be repeated, for the orphans may still lie there.
 pub fn sweep(store: &Store, leftovers: &Leftovers) -> Result<(), UnitError> {
-    for open in &leftovers.open_segments {
-        sweep_segment(store, *open)?;
-    }
-    if !leftovers.serials.is_empty() {
-        sweep_serials(store, &leftovers.serials)?;
-    }
-    Ok(())
-}
-
-fn sweep_segment(store: &Store, open: OpenSegment) -> Result<(), UnitError> {
     let table = store.table();
-    for member in table.members(open.segment.copyset()) {
-        let put = match member.unit.stat_segment(open.segment) {
-            Ok(stat) => stat.slots,
-            // Perhaps a file without content: a crash cut short the put that
-            // made it, or the delete that empties it first.
-            Err(UnitError::NoSegment { .. }) => {
-                member.unit.delete(open.segment)?;
-                continue;
-            }
-            // A header that was torn by the crash: nothing in it is named.
-            Err(UnitError::Damaged { .. }) if open.slots == 0 => {
-                member.unit.delete(open.segment)?;
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        let orphans: Vec<Slot> = (open.slots..put)
-            .filter_map(|slot| u16::try_from(slot).ok().map(Slot))
-            .collect();
-        member.unit.free(open.segment, &orphans, true)?;
-    }
-    Ok(())
-}
-
-fn sweep_serials(store: &Store, serials: &[Range<u64>]) -> Result<(), UnitError> {
-    for member in store.table().units() {
-        for segment in member.unit.list()? {
-            if serials
-                .iter()
-                .any(|range| range.contains(&segment.serial()))
-            {
-                member.unit.delete(segment)?;
-            }
+    let mut swept = Ok(());
+    for open in &leftovers.open_segments {
+        for member in table.members(open.segment.copyset()) {
+            let result = sweep_segment(&*member.unit, *open);
+            swept = swept.and(result);
         }
     }
-    Ok(())
+    if !leftovers.serials.is_empty() {
+        for member in table.units() {
+            let result = sweep_serials(&*member.unit, &leftovers.serials);
+            swept = swept.and(result);
+        }
+    }
+    swept
+}
+
+fn sweep_segment(unit: &dyn Unit, open: OpenSegment) -> Result<(), UnitError> {
+    let put = match unit.stat_segment(open.segment) {
+        Ok(stat) => stat.slots,
+        // Perhaps a file without content: a crash cut short the put that
+        // made it, or the delete that empties it first.
+        Err(UnitError::NoSegment { .. }) => return unit.delete(open.segment),
+        // A header that was torn by the crash: nothing in it is named.
+        Err(UnitError::Damaged { .. }) if open.slots == 0 => return unit.delete(open.segment),
+        Err(error) => return Err(error),
+    };
+    let orphans: Vec<Slot> = (open.slots..put)
+        .filter_map(|slot| u16::try_from(slot).ok().map(Slot))
+        .collect();
+    unit.free(open.segment, &orphans, true)
+}
+
+fn sweep_serials(unit: &dyn Unit, serials: &[Range<u64>]) -> Result<(), UnitError> {
+    let is_orphan = |segment: &SegmentId| {
+        let serial = segment.serial();
+        serials.iter().any(|range| range.contains(&serial))
+    };
+    let mut swept = Ok(());
+    for segment in unit.list()?.into_iter().filter(is_orphan) {
+        let result = unit.delete(segment);
+        swept = swept.and(result);
+    }
+    swept
 }
