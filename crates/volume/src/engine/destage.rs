@@ -132,7 +132,7 @@ impl Volume {
             sequence: self.last_sequence,
             size_bytes: self.size_bytes,
             pins,
-            streamed: self.stream.take_streamed(),
+            streamed: self.stream.take_streamed(&self.env.ledger),
         };
         self.layers.frozen.push_back(Arc::new(cut));
     }

@@ -50,7 +50,7 @@ use super::volume::{Env, Volume, with_cause};
 use super::write::Incoming;
 use crate::catalog::Leftovers;
 use crate::map::Entry;
-use crate::scatter::{Dealer, Member, PlaceError, PutShare, Source, put, sync_segment};
+use crate::scatter::{Dealer, Ledger, Member, PlaceError, PutShare, Source, put, sync_segment};
 use crate::seal::Address;
 
 /// Segments synced at once.
@@ -83,6 +83,9 @@ pub struct StreamState {
     unsettled_bytes: u64,
     /// Log positions of what a running settlement covers: the first of them.
     settling: Option<u64>,
+    /// Segments whose settlement failed. A put under way may still add to them:
+    /// that is lost, too, so that what is used of them ends before the gap.
+    given_up: HashSet<SegmentId>,
     /// Blocks of a failed settlement, for the journal.
     lost: VecDeque<Lost>,
     /// Acknowledged with the next batch.
@@ -177,6 +180,7 @@ impl StreamState {
             unsettled: VecDeque::new(),
             unsettled_bytes: 0,
             settling: None,
+            given_up: HashSet::new(),
             lost: VecDeque::new(),
             applied: Vec::new(),
             cut: None,
@@ -250,10 +254,20 @@ impl StreamState {
     }
 
     /// What the cut that is made now takes along.
-    pub fn take_streamed(&mut self) -> Streamed {
+    pub fn take_streamed(&mut self, ledger: &Ledger) -> Streamed {
         debug_assert!(self.is_settled());
         self.streamed_bytes = 0;
-        std::mem::take(&mut self.streamed)
+        let mut streamed = std::mem::take(&mut self.streamed);
+        // What a unit lost lies beyond what is used of its segment, and is
+        // swept when the lease has ended.
+        let used = |segment| match streamed.segments.get(&segment) {
+            Some(slots) => *slots,
+            None => ledger.committed_slots(segment),
+        };
+        for segment in &self.given_up {
+            streamed.overwritten.truncate(*segment, used(*segment));
+        }
+        streamed
     }
 
     /// Whether `poll` has something to do although nothing happened.
@@ -277,6 +291,14 @@ impl StreamState {
         self.lost.clear();
         self.cut = None;
         waiting
+    }
+
+    fn leave_given_up(&mut self) {
+        if let Some(dealer) = &mut self.dealer {
+            for segment in &self.given_up {
+                dealer.leave(*segment);
+            }
+        }
     }
 
     fn keep_buffers(&mut self, batch: Arc<Batch>) {
@@ -377,6 +399,7 @@ impl Volume {
 
     pub(super) fn on_put(&mut self, mut end: PutEnd) {
         self.stream.dealer = end.dealer.take();
+        self.stream.leave_given_up();
         if let Some(error) = &self.stopped {
             for write in &end.batch.writes {
                 self.ready.push(base::Completion {
@@ -469,7 +492,8 @@ impl Volume {
         if self.layers.active.is_empty() {
             self.destage.dirty_since = self.now();
         }
-        let position = self.journal.head();
+        // What came before may be durable sooner.
+        let position = self.journal.end_record();
         let mut sequences = self.take_sequences(batch.blocks as u64)?;
         for (item, location) in locations.into_iter().enumerate() {
             let (block, sealed_with, _) = batch.block(item);
@@ -536,10 +560,9 @@ impl Volume {
         }
         for (segment, error) in &end.failed {
             tracing::warn!(volume = %self.env.volume, %segment, %error, "streamed blocks were lost and go to the journal");
-            if let Some(dealer) = &mut self.stream.dealer {
-                dealer.leave(*segment);
-            }
+            self.stream.given_up.insert(*segment);
         }
+        self.stream.leave_given_up();
         for Unsettled {
             put,
             batch,
@@ -549,7 +572,7 @@ impl Volume {
             let share = &put.share;
             let bytes = share.items.len() * batch.block_bytes;
             self.stream.unsettled_bytes -= bytes as u64;
-            if end.failed.contains_key(&share.segment) {
+            if self.stream.given_up.contains(&share.segment) {
                 for (slot, item) in (share.first..).zip(&share.items) {
                     let (block, _, data) = batch.block(*item);
                     let slot = base::Slot(u16::try_from(slot).expect("it was dealt"));

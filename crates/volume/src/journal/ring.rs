@@ -351,6 +351,13 @@ impl Journal {
         self.has_room(entries.div_ceil(ENTRIES_MAX as u64))
     }
 
+    /// Ends the record: what is appended next is in another one, which may be
+    /// durable later. Returns its log position or one before it.
+    pub fn end_record(&mut self) -> u64 {
+        self.close_record();
+        self.head
+    }
+
     /// Appends the fact that a block lies in a slot.
     ///
     /// # Errors

@@ -103,9 +103,17 @@ pub struct Dealer {
     open: Vec<Growing>,
     /// Segments dealt to since the last settlement, and up to which slot.
     touched: BTreeMap<SegmentId, u32>,
-    /// Segments given up since then although part of them will be committed:
-    /// how many slots, and whether what lies beyond has been freed.
-    abandoned: BTreeMap<SegmentId, (u32, bool)>,
+    /// Segments given up since then although part of them will be committed.
+    abandoned: BTreeMap<SegmentId, Abandoned>,
+}
+
+/// A segment that failed after part of it had been put.
+#[derive(Debug, Clone, Copy)]
+struct Abandoned {
+    /// How many slots will be committed.
+    good: u32,
+    /// How many may lie there: no more than `good` if the others were freed.
+    put: u32,
 }
 
 /// Nothing can be dealt.
@@ -230,7 +238,10 @@ impl Dealer {
         self.open.retain(|growing| growing.segment != segment);
         self.touched.remove(&segment);
         if share.first > self.ledger.committed_slots(segment) {
-            self.abandoned.insert(segment, (share.first, is_freed));
+            let end = share.first + u32::try_from(share.items.len()).expect("few");
+            let put = if is_freed { share.first } else { end };
+            let good = share.first;
+            self.abandoned.insert(segment, Abandoned { good, put });
         } else if is_freed {
             self.ledger.closed(segment);
         }
@@ -246,7 +257,7 @@ impl Dealer {
             .retain(|growing| !touched.contains_key(&growing.segment));
         let abandoned = abandoned
             .into_iter()
-            .map(|(segment, (end, _))| (segment, end));
+            .map(|(segment, abandoned)| (segment, abandoned.put));
         touched
             .into_iter()
             .chain(abandoned)
@@ -286,8 +297,8 @@ impl Dealer {
             self.ledger
                 .committed(segment, slots, slots == self.config.slots_max);
         }
-        for (segment, (slots, is_freed)) in std::mem::take(&mut self.abandoned) {
-            self.ledger.committed(segment, slots, is_freed);
+        for (segment, Abandoned { good, put }) in std::mem::take(&mut self.abandoned) {
+            self.ledger.committed(segment, good, put == good);
         }
     }
 }
