@@ -512,6 +512,7 @@ impl Volume {
         }
         let bytes = (batch.blocks * batch.block_bytes) as u64;
         self.counters.blocks_written += batch.blocks as u64;
+        self.counters.blocks_streamed += batch.blocks as u64;
         self.stream.streamed_bytes += bytes;
         self.stream.unsettled_bytes += bytes;
         self.stream.outstanding -= batch.writes.len();

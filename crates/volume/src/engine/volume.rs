@@ -124,9 +124,11 @@ pub enum Content {
 /// What has happened since the volume was attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Blocks admitted to the journal.
+    /// Blocks admitted.
     pub blocks_written: u64,
-    /// Blocks that destages have placed.
+    /// Of these, blocks that were put on units before they were journaled.
+    pub blocks_streamed: u64,
+    /// Blocks that destages have placed, or found placed.
     pub blocks_destaged: u64,
     /// Versions committed.
     pub versions: u64,
