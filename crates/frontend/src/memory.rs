@@ -9,6 +9,7 @@ use base::{
     Outcome, Started, Token, ZeroMode,
 };
 use world::Wake;
+use world::simulated::SimulatedRandom;
 
 /// How a [`MemoryDevice`] misbehaves. All zero and empty: not at all.
 #[derive(Debug, Clone, Default)]
@@ -24,13 +25,15 @@ pub struct Manners {
     pub stops_at_commit: bool,
     /// Pending requests wait until this is false again.
     pub holds_answers: bool,
-    /// What chances are drawn from.
+    /// What chances are drawn from, from [`MemoryDevice::with`] on.
     pub seed: u64,
 }
 
 /// What a [`MemoryDevice`] was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Calls {
+    /// Bytes that were read.
+    pub read_bytes: u64,
     /// Writes, in pieces as they came.
     pub writes: u64,
     /// Of writes, trims and write_zeroes, those that had to be durable.
@@ -55,6 +58,7 @@ pub struct MemoryDevice {
     pub manners: Manners,
     /// What it was asked.
     pub calls: Calls,
+    random: SimulatedRandom,
     pending: VecDeque<Completion>,
     wake: Wake,
     uncommitted: bool,
@@ -80,6 +84,7 @@ impl MemoryDevice {
             },
             manners: Manners::default(),
             calls: Calls::default(),
+            random: SimulatedRandom::new(0),
             pending: VecDeque::new(),
             wake: Wake::silent(),
             uncommitted: false,
@@ -90,6 +95,7 @@ impl MemoryDevice {
     /// The same, told how to behave and whom to wake.
     #[must_use]
     pub fn with(mut self, manners: Manners, wake: Wake) -> Self {
+        self.random = SimulatedRandom::new(manners.seed);
         self.manners = manners;
         self.wake = wake;
         self
@@ -131,19 +137,6 @@ impl MemoryDevice {
         self.pending.len()
     }
 
-    /// The next number of an xorshift; good enough for bad manners.
-    fn chance(&mut self, one_in: u64) -> bool {
-        if one_in == 0 {
-            return false;
-        }
-        let mut seed = self.manners.seed | 1;
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        self.manners.seed = seed;
-        seed.is_multiple_of(one_in)
-    }
-
     /// The reason not to begin with a request, if there is one.
     fn refuses(&mut self, offset: u64, length: u64) -> Option<Started> {
         let size = self.bytes.len() as u64;
@@ -161,8 +154,8 @@ impl MemoryDevice {
         if length > 0 && offset < bad.end && bad.start < offset + length {
             return Some(Started::Failed(IoError::Damaged("on purpose".into())));
         }
-        let busy = self.manners.busy_one_in;
-        self.chance(busy).then_some(Started::Busy)
+        let is_busy = self.random.one_in(self.manners.busy_one_in);
+        is_busy.then_some(Started::Busy)
     }
 
     fn refuses_change(&mut self, offset: u64, length: u64) -> Option<Started> {
@@ -172,9 +165,8 @@ impl MemoryDevice {
         self.refuses(offset, length)
     }
 
-    fn answers_late(&mut self) -> bool {
-        let pending = self.manners.pending_one_in;
-        self.chance(pending)
+    fn answers_late(&self) -> bool {
+        self.random.one_in(self.manners.pending_one_in)
     }
 
     fn later(&mut self, token: Token, outcome: Outcome) -> Started {
@@ -182,7 +174,7 @@ impl MemoryDevice {
             token,
             result: Ok(outcome),
         };
-        if self.chance(2) {
+        if self.random.one_in(2) {
             self.pending.push_back(completion);
         } else {
             self.pending.push_front(completion);
@@ -232,6 +224,7 @@ impl BlockDevice for MemoryDevice {
         if let Some(refusal) = self.refuses(offset, out.len() as u64) {
             return refusal;
         }
+        self.calls.read_bytes += out.len() as u64;
         let from = offset as usize;
         if self.answers_late() {
             let data = self.bytes[from..from + out.len()].to_vec();

@@ -3,11 +3,11 @@
 
 use base::{BlockDevice, Capabilities, Completion, DeviceGeometry, Extent};
 
+use super::Limits;
 use super::buffers::BufferPool;
 use super::connection::Settings;
 use super::request::Rules;
 use super::slab::{Key, Slab};
-use super::{Limits, Traffic};
 
 /// A request, or a piece of one, that the device will answer. Its key in
 /// [`Desk::operations`] is the token.
@@ -44,8 +44,8 @@ pub struct Desk<D> {
     pub stopping: bool,
     /// The device was given something since the last commit.
     pub uncommitted: bool,
-    /// What was done so far.
-    pub traffic: Traffic,
+    /// Requests answered so far, whatever the answer.
+    pub answered: u64,
     /// The device.
     pub device: D,
 }
@@ -63,7 +63,7 @@ impl<D: BlockDevice> Desk<D> {
             limits,
             stopping: false,
             uncommitted: false,
-            traffic: Traffic::default(),
+            answered: 0,
             device,
         }
     }

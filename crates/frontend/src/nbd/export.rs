@@ -18,12 +18,12 @@ use base::{BlockDevice, Capabilities, DeviceGeometry, IoError};
 use world::real::Bell;
 use world::{Clock, Wake};
 
+use super::Limits;
 use super::channel::Channel;
 use super::connection::Settings;
 use super::spin::SPIN;
 use super::table::ExportInfo;
 use super::worker::Worker;
-use super::{Limits, Traffic};
 
 /// How an export is served.
 #[derive(Clone)]
@@ -149,10 +149,6 @@ pub(super) struct Shared {
     connections: Arc<AtomicUsize>,
     stopping: AtomicBool,
     pub(super) failure: Mutex<Option<String>>,
-    requests: AtomicU64,
-    failures: AtomicU64,
-    read_bytes: AtomicU64,
-    written_bytes: AtomicU64,
 }
 
 impl Shared {
@@ -164,22 +160,12 @@ impl Shared {
             connections: Arc::default(),
             stopping: AtomicBool::new(false),
             failure: Mutex::default(),
-            requests: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
-            read_bytes: AtomicU64::new(0),
-            written_bytes: AtomicU64::new(0),
         }
     }
 
-    /// Only the thread writes these, so plain stores do.
-    pub(super) fn publish(&self, geometry: DeviceGeometry, traffic: &Traffic) {
+    pub(super) fn publish(&self, geometry: DeviceGeometry) {
         self.size_bytes
             .store(geometry.size_bytes, Ordering::Relaxed);
-        self.requests.store(traffic.requests, Ordering::Relaxed);
-        self.failures.store(traffic.failures, Ordering::Relaxed);
-        self.read_bytes.store(traffic.read_bytes, Ordering::Relaxed);
-        self.written_bytes
-            .store(traffic.written_bytes, Ordering::Relaxed);
     }
 }
 
@@ -383,20 +369,9 @@ impl<D: BlockDevice + 'static> ExportThread<D> {
         }
     }
 
-    /// Runs `action` on the device, in its thread, between two turns. Its
-    /// completions, if it starts requests, are not told to anyone.
-    ///
-    /// # Errors
-    /// [`ExportGone`] if the thread has ended.
-    pub fn post(&self, action: impl FnOnce(&mut D) + Send + 'static) -> Result<(), ExportGone> {
-        self.entrance.send(Command::Run(Box::new(move |device| {
-            action(device);
-            Box::new(|| {})
-        })))
-    }
-
-    /// Runs `action` on the device, in its thread, and waits for what it
-    /// returns. If it changed the size, every handshake from now on tells the
+    /// Runs `action` on the device, in its thread, between two turns, and waits
+    /// for what it returns. The completions of requests that it starts are not
+    /// told to anyone. If it changed the size, every handshake from now on tells the
     /// new one.
     ///
     /// # Errors
@@ -413,18 +388,6 @@ impl<D: BlockDevice + 'static> ExportThread<D> {
             })
         })))?;
         answered.recv().map_err(|_| ExportGone)
-    }
-
-    /// What was done so far.
-    #[must_use]
-    pub fn traffic(&self) -> Traffic {
-        let shared = &self.entrance.shared;
-        Traffic {
-            requests: shared.requests.load(Ordering::Relaxed),
-            failures: shared.failures.load(Ordering::Relaxed),
-            read_bytes: shared.read_bytes.load(Ordering::Relaxed),
-            written_bytes: shared.written_bytes.load(Ordering::Relaxed),
-        }
     }
 
     /// Stops the export gracefully (see the module's head), runs `finish` on

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use base::codec::Reader;
 use world::Wake;
+use world::simulated::SimulatedRandom;
 
 use super::connection::Settings;
 use super::export::Export;
 use super::handshake::{Handshake, Next, Offer, TlsPolicy};
 use super::options::Asked;
 use super::request::Header;
-use super::script::{Chances, converse};
+use super::script::converse;
 use super::wire::{CHUNK_MAGIC, OPTION_REPLY_MAGIC, chunk};
 use super::{ExportTable, Limits};
 use crate::memory::{Manners, MemoryDevice};
@@ -101,13 +102,13 @@ pub fn fuzz_transmission(data: &[u8]) {
         ..Manners::default()
     };
     let device = MemoryDevice::new(1 << 20).with(manners, Wake::silent());
-    let mut chances = Chances::new(seed.into());
+    let random = SimulatedRandom::new(seed.into());
     let limits = Limits {
         requests_max: 8,
         bytes_max: 1 << 20,
         operations_max: 16,
     };
-    let talk = converse(device, settings, limits, data.to_vec(), &mut chances);
+    let talk = converse(device, settings, limits, data.to_vec(), &random);
     assert_eq!(talk.device.unanswered(), 0);
     if settings.structured {
         check_chunks(&talk.replies, data.len() / Header::BYTES);
@@ -145,23 +146,23 @@ mod tests {
     use crate::nbd::wire::{command, option};
 
     /// Bytes that a fuzzer would soon find: whole requests with odd fields.
-    fn requests(chances: &mut Chances) -> Vec<u8> {
-        let mut data = vec![chances.below(256) as u8, chances.below(256) as u8];
-        for _ in 0..chances.below(40) {
+    fn requests(random: &SimulatedRandom) -> Vec<u8> {
+        let mut data = vec![random.index(256) as u8, random.index(256) as u8];
+        for _ in 0..random.index(40) {
             let length = [0, 1, 511, 4096, 70_000, 300_000, 1 << 20, u32::MAX as usize];
             let header = Header {
-                flags: if chances.one_in(4) {
-                    chances.below(64) as u16
+                flags: if random.one_in(4) {
+                    random.index(64) as u16
                 } else {
                     0
                 },
-                command: chances.below(9) as u16,
-                cookie: chances.below(usize::MAX) as u64,
-                offset: chances.below(1 << 20) as u64,
-                length: length[chances.below(length.len())] as u32,
+                command: random.index(9) as u16,
+                cookie: random.next(),
+                offset: random.below(1 << 20),
+                length: length[random.index(length.len())] as u32,
             };
             data.extend(header.encode());
-            if header.command == command::WRITE && !chances.one_in(10) {
+            if header.command == command::WRITE && !random.one_in(10) {
                 let payload = (header.length as usize).min(1 << 20);
                 data.resize(data.len() + payload, 7);
             }
@@ -169,12 +170,12 @@ mod tests {
         data
     }
 
-    fn options(chances: &mut Chances) -> Vec<u8> {
-        let mut data = vec![chances.below(16) as u8, 0, 0, 0, chances.below(4) as u8];
-        for _ in 0..chances.below(12) {
-            let name = ["one", "two", "", "none"][chances.below(4)];
+    fn options(random: &SimulatedRandom) -> Vec<u8> {
+        let mut data = vec![random.index(16) as u8, 0, 0, 0, random.index(4) as u8];
+        for _ in 0..random.index(12) {
+            let name = ["one", "two", "", "none"][random.index(4)];
             let mut body = Vec::new();
-            match chances.below(5) {
+            match random.index(5) {
                 0 => {}
                 1 => body.extend_from_slice(name.as_bytes()),
                 kind => {
@@ -192,8 +193,8 @@ mod tests {
                 option: [
                     option::GO,
                     option::STRUCTURED_REPLY,
-                    chances.below(12) as u32,
-                ][chances.below(3)],
+                    random.index(12) as u32,
+                ][random.index(3)],
                 length: body.len() as u32,
             };
             data.extend(header.encode());
@@ -202,20 +203,20 @@ mod tests {
         data
     }
 
-    fn damage(data: &mut [u8], chances: &mut Chances) {
-        for _ in 0..chances.below(4) {
-            let at = chances.below(data.len());
-            data[at] ^= 1 << chances.below(8);
+    fn damage(data: &mut [u8], random: &SimulatedRandom) {
+        for _ in 0..random.index(4) {
+            let at = random.index(data.len());
+            data[at] ^= 1 << random.index(8);
         }
     }
 
     #[test]
     fn any_requests_are_survived() {
         for seed in 0..1500 {
-            let mut chances = Chances::new(seed);
-            let mut data = requests(&mut chances);
+            let random = SimulatedRandom::new(seed);
+            let mut data = requests(&random);
             if seed % 2 == 0 {
-                damage(&mut data, &mut chances);
+                damage(&mut data, &random);
             }
             fuzz_transmission(&data);
         }
@@ -224,10 +225,10 @@ mod tests {
     #[test]
     fn any_options_are_survived_and_split_bytes_change_nothing() {
         for seed in 0..3000 {
-            let mut chances = Chances::new(seed);
-            let mut data = options(&mut chances);
+            let random = SimulatedRandom::new(seed);
+            let mut data = options(&random);
             if seed % 2 == 0 {
-                damage(&mut data, &mut chances);
+                damage(&mut data, &random);
             }
             fuzz_handshake(&data);
             fuzz_option(&data);
@@ -237,9 +238,9 @@ mod tests {
     #[test]
     fn noise_is_survived() {
         for seed in 0..2000 {
-            let mut chances = Chances::new(seed);
-            let length = chances.below(300);
-            let noise: Vec<u8> = (0..length).map(|_| chances.below(256) as u8).collect();
+            let random = SimulatedRandom::new(seed);
+            let length = random.index(300);
+            let noise: Vec<u8> = (0..length).map(|_| random.index(256) as u8).collect();
             fuzz_transmission(&noise);
             fuzz_handshake(&noise);
             fuzz_option(&noise);

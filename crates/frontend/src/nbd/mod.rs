@@ -47,7 +47,7 @@ pub mod fuzz;
 
 pub use export::{Export, ExportGone, ExportOptions, ExportThread, SpawnError, Stopped};
 pub use handshake::TlsPolicy;
-pub use server::{ListenOptions, Listening, ListeningId, Server, ServerOptions};
+pub use server::{ListenOptions, Listening, Server, ServerOptions};
 pub use table::{Client, ExportInfo, ExportTable, Exports, Listed};
 pub use tls::{ServerTls, TlsError};
 
@@ -74,17 +74,4 @@ impl Default for Limits {
             operations_max: 8192,
         }
     }
-}
-
-/// What an export has done since it was started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Traffic {
-    /// Requests answered, whatever the answer.
-    pub requests: u64,
-    /// Of them, those that failed.
-    pub failures: u64,
-    /// Bytes read.
-    pub read_bytes: u64,
-    /// Bytes written.
-    pub written_bytes: u64,
 }

@@ -6,11 +6,12 @@ use std::collections::HashMap;
 
 use base::codec::Reader;
 use world::Wake;
+use world::simulated::SimulatedRandom;
 
 use super::Limits;
 use super::connection::Settings;
 use super::request::Header;
-use super::script::{Chances, converse};
+use super::script::converse;
 use super::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, chunk, command, command_flags as flags};
 use crate::memory::{Manners, MemoryDevice};
 
@@ -31,7 +32,7 @@ struct Plan {
     answers: HashMap<u64, (Header, Answer)>,
 }
 
-fn plan(chances: &mut Chances, model: &mut [u8], settings: Settings) -> Plan {
+fn plan(random: &SimulatedRandom, model: &mut [u8], settings: Settings) -> Plan {
     let mut plan = Plan::default();
     let lengths = [
         0,
@@ -46,7 +47,7 @@ fn plan(chances: &mut Chances, model: &mut [u8], settings: Settings) -> Plan {
         700_000,
         1 << 20,
     ];
-    for cookie in 0..chances.below(60) as u64 {
+    for cookie in 0..random.below(60) {
         let kinds = [
             command::READ,
             command::WRITE,
@@ -59,22 +60,22 @@ fn plan(chances: &mut Chances, model: &mut [u8], settings: Settings) -> Plan {
         ];
         let mut header = Header {
             flags: 0,
-            command: kinds[chances.below(kinds.len())],
+            command: kinds[random.index(kinds.len())],
             cookie,
-            offset: chances.below(SIZE) as u64,
-            length: lengths[chances.below(lengths.len())] as u32,
+            offset: random.below(SIZE as u64),
+            length: lengths[random.index(lengths.len())] as u32,
         };
-        if header.command == command::READ && settings.structured && chances.one_in(3) {
+        if header.command == command::READ && settings.structured && random.one_in(3) {
             header.flags |= flags::DF;
         }
-        if header.command == command::WRITE && chances.one_in(3) {
+        if header.command == command::WRITE && random.one_in(3) {
             header.flags |= flags::FUA;
         }
-        if chances.one_in(3) {
+        if random.one_in(3) {
             header.offset &= !4095;
         }
         let (from, length) = (header.offset as usize, header.length as usize);
-        let payload: Vec<u8> = vec![chances.below(256) as u8; header.payload() as usize];
+        let payload: Vec<u8> = vec![random.index(256) as u8; header.payload() as usize];
         let fits = from + length <= SIZE;
         let write = matches!(header.command, command::WRITE | command::WRITE_ZEROES);
         let answer = match header.command {
@@ -186,28 +187,28 @@ fn understand(replies: &[u8], plan: &Plan) -> HashMap<u64, Answer> {
 #[test]
 fn every_request_gets_the_answer_that_a_plain_array_gives() {
     for seed in 0..250 {
-        let mut chances = Chances::new(seed);
+        let random = SimulatedRandom::new(seed);
         let settings = Settings {
-            structured: chances.one_in(2),
+            structured: random.one_in(2),
             allocation: false,
-            read_only: chances.one_in(8),
+            read_only: random.one_in(8),
         };
         let manners = Manners {
-            pending_one_in: chances.below(4) as u64,
-            busy_one_in: 2 * chances.below(3) as u64,
+            pending_one_in: random.below(4),
+            busy_one_in: 2 * random.below(3),
             seed,
             ..Manners::default()
         };
         let limits = Limits {
-            requests_max: 1 + chances.below(20),
-            bytes_max: 1 + chances.below(3 << 20),
-            operations_max: 1 + chances.below(40),
+            requests_max: 1 + random.index(20),
+            bytes_max: 1 + random.index(3 << 20),
+            operations_max: 1 + random.index(40),
         };
         let mut model = vec![0; SIZE];
-        let plan = plan(&mut chances, &mut model, settings);
+        let plan = plan(&random, &mut model, settings);
         let device = MemoryDevice::new(SIZE).with(manners, Wake::silent());
         let incoming = plan.incoming.clone();
-        let talk = converse(device, settings, limits, incoming, &mut chances);
+        let talk = converse(device, settings, limits, incoming, &random);
         let answers = understand(&talk.replies, &plan);
         assert_eq!(
             answers.len(),

@@ -6,36 +6,13 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::rc::Rc;
 
 use base::BlockDevice;
+use world::simulated::SimulatedRandom;
 use world::{Interest, Ready};
 
 use super::Limits;
 use super::connection::Settings;
 use super::pipe::{Pipe, Sent};
 use super::service::Service;
-
-/// Small numbers drawn from a seed (xorshift).
-#[derive(Debug)]
-pub struct Chances(u64);
-
-impl Chances {
-    /// The numbers that follow from `seed`.
-    pub fn new(seed: u64) -> Self {
-        Self((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// A number under `bound`, or zero.
-    pub fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) as usize % bound.max(1)
-    }
-
-    /// True once in so many.
-    pub fn one_in(&mut self, count: usize) -> bool {
-        self.below(count) == 0
-    }
-}
 
 #[derive(Debug, Default)]
 struct Script {
@@ -107,7 +84,7 @@ pub struct Conversation<D> {
 }
 
 /// Lets a client send `incoming` to `device`, in pieces and with pauses drawn
-/// from `chances`, until it has sent everything, has read all replies, and the
+/// from `random`, until it has sent everything, has read all replies, and the
 /// server has closed the connection.
 ///
 /// # Panics
@@ -117,7 +94,7 @@ pub fn converse<D: BlockDevice>(
     settings: Settings,
     limits: Limits,
     incoming: Vec<u8>,
-    chances: &mut Chances,
+    random: &SimulatedRandom,
 ) -> Conversation<D> {
     let script = Rc::new(RefCell::new(Script {
         incoming,
@@ -132,13 +109,13 @@ pub fn converse<D: BlockDevice>(
         {
             let mut script = script.borrow_mut();
             // Many small pieces, and some that are large.
-            let size = if chances.one_in(4) { 1 << 20 } else { 1 << 11 };
-            let arrived = script.arrived + chances.below(size);
+            let size = if random.one_in(4) { 1 << 20 } else { 1 << 11 };
+            let arrived = script.arrived + random.index(size);
             script.arrived = arrived.min(script.incoming.len());
-            script.room += if chances.one_in(3) {
+            script.room += if random.one_in(3) {
                 0
             } else {
-                chances.below(1 << 20)
+                random.index(1 << 20)
             };
         }
         // As a poller would: only what is ready and wanted.

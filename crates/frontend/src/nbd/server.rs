@@ -90,29 +90,22 @@ impl ListenOptions {
     }
 }
 
-/// Names a listener.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ListeningId(u64);
-
 /// A listener that was started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listening {
-    /// For [`Server::unlisten`].
-    pub id: ListeningId,
     /// Where it listens; the port is a real one.
     pub endpoint: Endpoint,
 }
 
 enum Command {
-    Listen(ListeningId, Listener, ListenOptions),
-    Unlisten(ListeningId, Sender<()>),
+    Listen(Listener, ListenOptions),
     Stop,
 }
 
 /// The acceptor's owner. Dropping it ends the thread and all handshakes;
 /// connections that have an export go on.
 pub struct Server {
-    commands: Mutex<(Sender<Command>, u64)>,
+    commands: Mutex<Sender<Command>>,
     bell: Bell,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -142,7 +135,7 @@ impl Server {
             .name("nbd-accept".into())
             .spawn(|| acceptor.run())?;
         Ok(Self {
-            commands: Mutex::new((commands, 0)),
+            commands: Mutex::new(commands),
             bell,
             thread: Some(thread),
         })
@@ -160,34 +153,18 @@ impl Server {
         }
         let listener = Listener::bind(endpoint, options.unix_mode)?;
         let endpoint = listener.endpoint().clone();
-        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        let (sender, last) = &mut *commands;
-        *last += 1;
-        let id = ListeningId(*last);
-        let sent = sender.send(Command::Listen(id, listener, options));
+        let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = commands.send(Command::Listen(listener, options));
         sent.map_err(|_| io::Error::other("the acceptor has ended"))?;
         self.bell.ring();
-        Ok(Listening { id, endpoint })
-    }
-
-    /// Stops listening there. Returns when the socket is closed and, if it is
-    /// a Unix socket, its name is gone.
-    pub fn unlisten(&self, id: ListeningId) {
-        let (done, wait) = mpsc::channel();
-        let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        let sent = commands.0.send(Command::Unlisten(id, done));
-        drop(commands);
-        if sent.is_ok() {
-            self.bell.ring();
-            let _ = wait.recv();
-        }
+        Ok(Listening { endpoint })
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = commands.0.send(Command::Stop);
+        let _ = commands.send(Command::Stop);
         drop(commands);
         self.bell.ring();
         if let Some(thread) = self.thread.take() {
@@ -197,7 +174,6 @@ impl Drop for Server {
 }
 
 struct Door {
-    id: ListeningId,
     listener: Listener,
     options: ListenOptions,
 }
@@ -253,26 +229,14 @@ impl Acceptor {
     fn obey(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
-                Ok(Command::Listen(id, listener, options)) => {
+                Ok(Command::Listen(listener, options)) => {
                     let key = LISTENER | self.doors.next_key();
                     match self.poller.add(&listener, key, Interest::READABLE) {
                         Ok(()) => {
-                            self.doors.insert(Door {
-                                id,
-                                listener,
-                                options,
-                            });
+                            self.doors.insert(Door { listener, options });
                         }
                         Err(error) => tracing::error!(%error, "a listener cannot be watched"),
                     }
-                }
-                Ok(Command::Unlisten(id, done)) => {
-                    let is_it = |key: &Key| self.doors.get(*key).is_some_and(|door| door.id == id);
-                    let found = self.doors.keys().find(is_it);
-                    if let Some(key) = found {
-                        self.doors.remove(key);
-                    }
-                    let _ = done.send(());
                 }
                 Ok(Command::Stop) | Err(mpsc::TryRecvError::Disconnected) => return true,
                 Err(mpsc::TryRecvError::Empty) => return false,

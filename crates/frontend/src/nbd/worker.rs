@@ -83,8 +83,8 @@ impl<D: BlockDevice> Worker<D> {
         let mut answered = 0;
         loop {
             let sleep = service.sleep();
-            let served = service.desk().traffic.requests != answered;
-            answered = service.desk().traffic.requests;
+            let served = service.desk().answered != answered;
+            answered = service.desk().answered;
             let may_spin = !self.options.spin.is_zero() && sleep != Some(Duration::ZERO);
             if may_spin && spinner.should_spin(served) {
                 spinner.spun(self.spin(&mut ready));
@@ -141,8 +141,7 @@ impl<D: BlockDevice> Worker<D> {
             }
         }
         let had_failure = service.failure().is_some();
-        let desk = service.desk();
-        shared.publish(desk.geometry, &desk.traffic);
+        shared.publish(service.desk().geometry);
         if had_failure {
             let mut failure = shared
                 .failure
@@ -161,7 +160,7 @@ impl<D: BlockDevice> Worker<D> {
                 Command::Run(action) => {
                     let desk = service.desk();
                     let then = action(&mut desk.device);
-                    shared.publish(desk.device.geometry(), &desk.traffic);
+                    shared.publish(desk.device.geometry());
                     service.device_was_used();
                     then();
                 }

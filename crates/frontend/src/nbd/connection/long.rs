@@ -68,7 +68,6 @@ impl Connection {
         let token = desk.operations.next_key();
         let started = desk.device.write(token, piece.offset, data, durability);
         self.issued(desk, long.request, piece, started)?;
-        desk.traffic.written_bytes += u64::from(piece.length);
         self.input.consume(length);
         let next = piece.end();
         self.stage = Stage::Write(Long { next, ..long }, durability);
@@ -104,7 +103,6 @@ impl Connection {
             head_space.copy_from_slice(&head);
             request.begun = true;
             self.output.staged(head.len() + length);
-            desk.traffic.read_bytes += u64::from(piece.length);
         } else {
             self.output.release(&mut desk.pool);
         }

@@ -373,7 +373,6 @@ impl Connection {
         if started == Started::Done {
             head_space.copy_from_slice(&head);
             self.output.staged(head.len() + length);
-            desk.traffic.read_bytes += length as u64;
         } else {
             self.output.release(&mut desk.pool);
         }
@@ -399,9 +398,6 @@ impl Connection {
         };
         let token = desk.operations.next_key();
         let started = desk.device.write(token, range.offset, data, durability);
-        if matches!(started, Started::Done | Started::Pending) {
-            desk.traffic.written_bytes += length as u64;
-        }
         self.begin(desk, Request::new(cookie, Kind::Plain), started, consumed)
     }
 

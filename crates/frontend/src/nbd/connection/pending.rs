@@ -136,7 +136,6 @@ impl Connection {
                 request.begun = true;
                 self.output.put(&head, &mut desk.pool);
                 self.output.put(&data, &mut desk.pool);
-                desk.traffic.read_bytes += data.len() as u64;
             }
             (_, Ok(_)) => {
                 request.fault.get_or_insert_with(odd_answer);
@@ -171,8 +170,7 @@ impl Connection {
 
     /// Stages what ends the reply to a request that is over.
     pub(super) fn answer<D>(&mut self, request: Request, desk: &mut Desk<D>) {
-        desk.traffic.requests += 1;
-        desk.traffic.failures += u64::from(request.fault.is_some());
+        desk.answered += 1;
         let (cookie, pool) = (request.cookie, &mut desk.pool);
         match (request.fault, request.kind) {
             (Some(fault), Kind::ReadWhole(_)) if request.begun => {
