@@ -11,7 +11,7 @@
 
 use std::error::Error;
 use std::io::Read;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +40,14 @@ fn main() -> Result<(), Box<dyn Error>> {
             "--spin-us" => export.spin = Duration::from_micros(value()?.parse()?),
             "--read-only" => export.read_only = true,
             "--tls" => {
-                listen.tls = Some(ServerTls::load(&RealDisk, Path::new(&value()?))?);
+                let folder = PathBuf::from(value()?);
+                let file = |name| folder.join(name);
+                listen.tls = Some(ServerTls::read(
+                    &RealDisk,
+                    &file("ca-cert.pem"),
+                    &file("server-cert.pem"),
+                    &file("server-key.pem"),
+                )?);
                 listen.tls_policy = TlsPolicy::Required;
             }
             _ => return Err(format!("unknown argument {name}").into()),
@@ -54,7 +61,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     std::io::stdin().read_to_end(&mut Vec::new())?;
     drop(server);
-    println!("{:?}", thread.traffic());
     let stopped = thread.stop(|_, stopped| stopped)?;
     stopped.flushed?;
     Ok(())

@@ -17,23 +17,24 @@ pub enum Moment {
     Version(u64),
 }
 
-/// Reads `90s`, `10m`, `12h`, `1d` or `2w`.
+/// Reads `100ms`, `90s`, `10m`, `12h`, `1d` or `2w`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a duration: write it as 90s, 10m, 12h or 1d");
+    let wrong = || format!("{text:?} is not a duration: write it as 100ms, 90s, 10m, 12h or 1d");
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let number: u64 = number.parse().map_err(|_| wrong())?;
-    let seconds = match unit.trim() {
-        "s" => 1,
-        "m" | "min" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        "w" => 7 * 86_400,
+    let milliseconds = match unit.trim() {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        "w" => 7 * 86_400_000,
         _ => return Err(wrong()),
     };
     number
-        .checked_mul(seconds)
-        .map(Duration::from_secs)
+        .checked_mul(milliseconds)
+        .map(Duration::from_millis)
         .ok_or_else(wrong)
 }
 
@@ -107,6 +108,19 @@ mod tests {
             at("2026-01-31T09:30:00+01:00"),
             time("2026-01-31T08:30:00Z")
         );
+    }
+
+    #[test]
+    fn durations_are_read_as_people_write_them() {
+        for (text, milliseconds) in [
+            ("0s", 0),
+            ("100ms", 100),
+            ("90s", 90_000),
+            ("10 m", 600_000),
+            ("1d", 86_400_000),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(milliseconds)));
+        }
     }
 
     #[test]

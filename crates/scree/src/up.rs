@@ -17,8 +17,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing_subscriber::EnvFilter;
 use volume::VolumeConfig;
+use volume::catalog::RESTORE_SKIPS_BYTES;
 use volume::clean::retention::Retention;
-use world::{OpenMode, World};
+use world::World;
 
 use crate::args::UpArguments;
 use crate::commands::Failure;
@@ -28,6 +29,11 @@ const POOL_THREADS_MAX: usize = 32;
 
 /// A smaller journal could not take one large write and its destage.
 const JOURNAL_BYTES_MIN: u64 = 8 << 20;
+
+/// A quarter of what the log's positions skip when a volume goes back to an
+/// earlier version ([`RESTORE_SKIPS_BYTES`]): what lies in a journal from
+/// before must never look like the log from after.
+const JOURNAL_BYTES_MAX: u64 = RESTORE_SKIPS_BYTES / 4;
 
 /// How long requests under way may take to end once a signal came.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -45,6 +51,10 @@ pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
         )
         .with_target(false)
         .init();
+    // Before anything asks how many there may be.
+    if let Err(error) = world::real::raise_open_files() {
+        tracing::warn!(%error, "the limit of open files could not be raised");
+    }
     let world = World::real(POOL_THREADS_MAX);
     let settings = settings(&world, folder, arguments)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -63,11 +73,17 @@ fn settings(world: &World, folder: &Path, arguments: UpArguments) -> Result<Sett
             arguments.journal_size
         )));
     }
+    if arguments.journal_size > JOURNAL_BYTES_MAX {
+        return Err(Failure(format!(
+            "--journal-size {} is too large; give at most {}G",
+            arguments.journal_size,
+            JOURNAL_BYTES_MAX >> 30
+        )));
+    }
     let key = match (&arguments.key_file, &arguments.passphrase_file) {
         (Some(path), _) => Some(KeyInput::File(path.clone())),
         (None, Some(path)) => {
-            let passphrase =
-                Passphrase::read(world, path).map_err(|error| Failure(error.to_string()))?;
+            let passphrase = Passphrase::read(world, path).map_err(|error| Failure::of(&error))?;
             Some(KeyInput::Passphrase(passphrase))
         }
         (None, None) => std::env::var(PASSPHRASE)
@@ -102,19 +118,9 @@ fn tls(world: &World, arguments: &UpArguments) -> Result<Option<ServerTls>, Fail
     ) else {
         return Ok(None);
     };
-    let read = |path: &Path| {
-        let content = || {
-            let file = world.disk.open(path, OpenMode::Read)?;
-            let mut bytes = vec![0; file.length()?.min(1 << 20) as usize];
-            file.read_at(&mut bytes, 0)?;
-            Ok(bytes)
-        };
-        content()
-            .map_err(|error: io::Error| Failure(format!("cannot read {}: {error}", path.display())))
-    };
-    ServerTls::from_pem(&read(ca)?, &read(cert)?, &read(key)?)
+    ServerTls::read(&*world.disk, ca, cert, key)
         .map(Some)
-        .map_err(|error| Failure(format!("the TLS files cannot be used: {error}")))
+        .map_err(|error| Failure::of(&error))
 }
 
 async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
@@ -124,7 +130,7 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
 
     let control = Control::start(world, settings)
         .await
-        .map_err(|error| Failure(error.to_string()))?;
+        .map_err(|error| Failure::of(&error))?;
     let socket = control.folder().api_socket();
     let listener = api::listen(&socket)
         .map_err(|error| Failure(format!("cannot listen at {}: {error}", socket.display())))?;
@@ -172,7 +178,7 @@ async fn say_ready(control: &Control) -> Result<(), Failure> {
     let report = control
         .report()
         .await
-        .map_err(|error| Failure(error.to_string()))?;
+        .map_err(|error| Failure::of(&error))?;
     for problem in &report.problems {
         tracing::warn!("{problem}");
     }

@@ -60,20 +60,26 @@ impl fmt::Debug for ServerTls {
 }
 
 impl ServerTls {
-    /// Reads `ca-cert.pem`, `server-cert.pem` and `server-key.pem` in `folder`:
-    /// the names that libnbd, QEMU and nbdkit use.
+    /// Reads PEM files, each with what [`ServerTls::from_pem`] takes.
     ///
     /// # Errors
     /// [`TlsError`]; [`TlsError::File`] names the file.
-    pub fn load(disk: &dyn Disk, folder: &Path) -> Result<Self, TlsError> {
-        let read = |name: &str| {
-            let path = folder.join(name);
-            read_file(disk, &path).map_err(|source| TlsError::File { path, source })
+    pub fn read(
+        disk: &dyn Disk,
+        client_authorities: &Path,
+        certificates: &Path,
+        key: &Path,
+    ) -> Result<Self, TlsError> {
+        let read = |path: &Path| {
+            read_file(disk, path).map_err(|source| TlsError::File {
+                path: path.to_owned(),
+                source,
+            })
         };
         Self::from_pem(
-            &read("ca-cert.pem")?,
-            &read("server-cert.pem")?,
-            &read("server-key.pem")?,
+            &read(client_authorities)?,
+            &read(certificates)?,
+            &read(key)?,
         )
     }
 

@@ -5,14 +5,15 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use frontend::nbd::{
-    Client as Peer, Export, ExportTable, Exports, Listed, ListenOptions, ServerTls, TlsPolicy,
+    Client as Peer, Export, ExportTable, Exports, Listed, ListenOptions, ServerTls, TlsError,
+    TlsPolicy,
 };
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, KeyUsagePurpose,
 };
 use world::real::RealDisk;
-use world::{Disk, Endpoint};
+use world::{Disk, Endpoint, OpenMode};
 
 use crate::client::*;
 use crate::support::{Fixture, MIB, must_run, run};
@@ -63,6 +64,13 @@ impl Authority {
     }
 }
 
+/// Reads what [`Authority::write`] wrote.
+fn read_folder(folder: &Path) -> Result<ServerTls, TlsError> {
+    let file = |name| folder.join(name);
+    let (ca, certificate) = (file("ca-cert.pem"), file("server-cert.pem"));
+    ServerTls::read(&RealDisk, &ca, &certificate, &file("server-key.pem"))
+}
+
 struct Secure {
     fixture: Fixture,
     port: u16,
@@ -80,7 +88,7 @@ impl Secure {
         authority.write(&fixture.folder.path().join("pki"), &authority);
         let stranger = Authority::new("Somebody else");
         stranger.write(&fixture.folder.path().join("stranger"), &authority);
-        let tls = ServerTls::load(&RealDisk, &fixture.folder.path().join("pki"));
+        let tls = read_folder(&fixture.folder.path().join("pki"));
         let mut listen = ListenOptions::new(exports);
         listen.tls = Some(tls.expect("certificates"));
         listen.tls_policy = policy;
@@ -276,9 +284,32 @@ fn certificates_that_cannot_be_used_are_named() {
     assert!(error.contains("authority"), "{error}");
     let error = load(&ca, &certificate, "-----BEGIN").expect_err("no key");
     assert!(error.contains("key"), "{error}");
-    let missing = ServerTls::load(&RealDisk, Path::new("/nonexistent")).expect_err("no folder");
+    let missing = read_folder(Path::new("/nonexistent")).expect_err("no folder");
     assert!(
         missing.to_string().contains("/nonexistent/ca-cert.pem"),
         "{missing}"
     );
+}
+
+/// `scree up` once read the first megabyte of each file and went on with that.
+#[test]
+fn a_pem_file_that_is_far_too_long_is_refused_and_not_cut() {
+    let fixture = Fixture::new();
+    let folder = fixture.folder.path().join("pki");
+    let authority = Authority::new("Scree test");
+    authority.write(&folder, &authority);
+    read_folder(&folder).expect("good ones");
+    let path = folder.join("ca-cert.pem");
+    let long = RealDisk.open(&path, OpenMode::Write).expect("there");
+    long.set_length(2 << 20).expect("sized");
+    let error = read_folder(&folder).expect_err("2 MiB");
+    let TlsError::File {
+        path: named,
+        source,
+    } = error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!(named, path);
+    assert!(source.to_string().contains("2097152 bytes"), "{source}");
 }

@@ -5,6 +5,7 @@ mod status;
 mod unit;
 mod volume;
 
+use std::error::Error;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -17,6 +18,22 @@ use crate::output::Format;
 
 /// Why a command failed, as its user reads it.
 pub struct Failure(pub String);
+
+impl Failure {
+    /// What an error says, and what its causes say that it does not.
+    pub fn of(error: &dyn Error) -> Self {
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            let more = error.to_string();
+            if !text.contains(&more) {
+                text = format!("{text}: {more}");
+            }
+            cause = error.source();
+        }
+        Self(text)
+    }
+}
 
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,6 +1,8 @@
 //! Bad input gets a clear error and changes nothing.
 
 use std::fs;
+use std::io;
+use std::process::Stdio;
 
 use crate::host::{Host, scree};
 
@@ -141,6 +143,66 @@ fn unknown_names_and_wrong_states_are_refused() {
         1,
         &["volume", "restore", "disk", "--at", "1"],
         &["unexport"],
+    );
+}
+
+#[test]
+fn a_journal_is_neither_too_small_nor_too_large() {
+    for (size, word) in [("7M", "at least 8M"), ("257G", "at most 256G")] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("new");
+        let path = path.to_str().expect("UTF-8");
+        let said = scree(&["--dir", path, "up", "--journal-size", size]);
+        assert_eq!(said.code, 1, "{}", said.error);
+        assert!(said.error.contains(word), "{}", said.error);
+        assert!(!folder.path().join("new").exists(), "nothing was made");
+    }
+}
+
+#[test]
+fn a_start_that_fails_says_why() {
+    let host = Host::idle(&["--units", "1"]);
+    fs::create_dir_all(host.unit(1)).expect("a folder");
+    fs::File::create(host.unit(1).join("thesis.tex")).expect("a file");
+    let said = host.refused_start();
+    assert!(
+        said.error.contains("cannot make a unit: ") && said.error.contains("thesis.tex"),
+        "{}",
+        said.error
+    );
+}
+
+#[test]
+fn tls_files_that_cannot_be_used_are_named_with_the_cause() {
+    let host = Host::idle(&["--listen-nbd", "127.0.0.1:0"]);
+    let file = |name: &str| host.path().join(name);
+    let refused = || {
+        let mut command = host.up_command();
+        for (option, name) in [("ca", "ca.pem"), ("cert", "cert.pem"), ("key", "key.pem")] {
+            command.arg(format!("--nbd-tls-{option}")).arg(file(name));
+        }
+        let output = command.stderr(Stdio::piped()).output().expect("runs");
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).expect("UTF-8")
+    };
+    let said = refused();
+    assert!(
+        said.contains("ca.pem") && said.contains("No such file"),
+        "{said}"
+    );
+    for name in ["ca.pem", "cert.pem", "key.pem"] {
+        let broken = "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
+        fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(file(name))
+            .and_then(|mut new| io::Write::write_all(&mut new, broken.as_bytes()))
+            .expect("written");
+    }
+    let said = refused();
+    assert!(
+        said.contains("client authority is not valid PEM: ") && said.contains("base64"),
+        "{said}"
     );
 }
 

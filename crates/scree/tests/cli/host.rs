@@ -22,6 +22,8 @@ pub struct Host {
     pub folder: TempDir,
     up: Option<Child>,
     options: Vec<String>,
+    /// What is said to `ulimit` before it starts.
+    limit: &'static str,
 }
 
 /// What a command said.
@@ -85,7 +87,16 @@ impl Host {
             folder: folder.expect("a folder"),
             up: None,
             options: all,
+            limit: "-S -c 0",
         }
+    }
+
+    /// As [`Host::with`], under a limit in the words of `ulimit`.
+    pub fn limited(limit: &'static str, options: &[&str]) -> Self {
+        let mut host = Self::idle(options);
+        host.limit = limit;
+        host.start();
+        host
     }
 
     pub fn path(&self) -> &Path {
@@ -98,8 +109,10 @@ impl Host {
 
     /// `scree up` on the folder, not started.
     pub fn up_command(&self) -> Command {
-        let mut command = Command::new(SCREE);
+        let mut command = Command::new("sh");
+        let limited = format!("ulimit {} && exec \"$@\"", self.limit);
         command
+            .args(["-c", &limited, "sh", SCREE])
             .arg("up")
             .arg("--dir")
             .arg(self.path())
@@ -117,6 +130,11 @@ impl Host {
         BufReader::new(out).read_line(&mut line).expect("readable");
         assert!(line.starts_with("scree is ready"), "it said {line:?}");
         self.up = Some(up);
+    }
+
+    /// The process, while it runs.
+    pub fn pid(&self) -> u32 {
+        self.up.as_ref().expect("it runs").id()
     }
 
     /// Tries to start it; returns what it said as it gave up.

@@ -131,3 +131,40 @@ fn a_stop_without_units_keeps_everything_in_the_journal() {
     host.start();
     host.qemu_io("disk", &["read -P 1 0 1M", "read -P 2 1M 1M"]);
 }
+
+/// Each segment that was touched kept one or two files open. At the usual
+/// limit of 1024, some GiB of them made every unit failing.
+#[test]
+fn more_segments_than_files_can_be_open_are_no_trouble() {
+    let host = Host::limited("-n 256", &["--units", "8"]);
+    host.json(&["volume", "create", "disk", "--size", "1G"]);
+    for part in 0..16 {
+        let write = format!("write -P {} {}M 32M", part + 1, part * 64);
+        host.qemu_io("disk", &[&write, "flush"]);
+    }
+    host.json(&["snapshot", "create", "disk", "--wait"]);
+    let segments = |unit: &serde_json::Value| unit["segments"].as_u64().expect("a number");
+    let units = host.json(&["unit", "list"]);
+    let units = units.as_array().expect("a list");
+    let all: u64 = units.iter().map(segments).sum();
+    assert!(all * 2 > 256, "{all} segments, of two descriptors each");
+    for part in 0..16 {
+        let read = format!("read -P {} {}M 32M", part + 1, part * 64);
+        host.qemu_io("disk", &[&read]);
+    }
+    for unit in units {
+        assert_eq!(unit["state"], json!("healthy"), "{unit}");
+    }
+}
+
+#[test]
+fn as_many_files_as_the_system_allows_may_be_open() {
+    let host = Host::limited("-S -n 256", &["--units", "1"]);
+    let limits = fs::read_to_string(format!("/proc/{}/limits", host.pid())).expect("it runs");
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let words: Vec<&str> = files.expect("a line").split_whitespace().collect();
+    assert_eq!(words[3], words[4], "the soft limit and the hard one");
+    assert_ne!(words[3], "256");
+}
