@@ -36,8 +36,8 @@ impl Session {
     pub(super) async fn snapshot(&self, command: SnapshotCommand) -> Result<(), Failure> {
         match command {
             SnapshotCommand::Create { volume, name, wait } => {
-                let wait = if wait { WAIT_SECONDS } else { 0 };
-                let path = format!("/v1/snapshots?wait={wait}");
+                let wait_seconds = if wait { WAIT_SECONDS } else { 0 };
+                let path = format!("/v1/snapshots?wait={wait_seconds}");
                 let progress = Progress::start(format!("taking a snapshot of {volume}"));
                 let snapshot: Snapshot = self
                     .client
@@ -49,6 +49,11 @@ impl Session {
                 })?;
                 match snapshot.reason {
                     Some(reason) => Err(Failure(format!("the snapshot failed: {reason}"))),
+                    None if wait && snapshot.state != "completed" => Err(Failure(format!(
+                        "snapshot {} is {} after {WAIT_SECONDS} s; that goes on, and `scree \
+                         snapshot list` shows when it is completed",
+                        snapshot.name, snapshot.state
+                    ))),
                     None => Ok(()),
                 }
             }

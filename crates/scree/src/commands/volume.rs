@@ -6,6 +6,7 @@ use control::api::types::{
 
 use super::{Failure, Session, or_dash, segment};
 use crate::args::VolumeCommand;
+use crate::client::ClientError;
 use crate::moment::Moment;
 use crate::output::{Table, bytes, print, time};
 use crate::progress::Progress;
@@ -13,6 +14,9 @@ use crate::progress::Progress;
 /// How long a clone waits for its snapshot, and a delete for its end, in
 /// seconds.
 const WAIT_SECONDS: u64 = 300;
+
+/// The state of a volume that is no more; the server has no such state.
+const GONE: &str = "deleted";
 
 impl Session {
     pub(super) async fn volume(&self, command: VolumeCommand) -> Result<(), Failure> {
@@ -47,16 +51,7 @@ impl Session {
                 let path = format!("/v1/volumes/{}/grow", segment(&name)?);
                 self.print_volume(&self.client.post(&path, &GrowVolume { size }).await?)
             }
-            VolumeCommand::Delete { name, wait } => {
-                let wait = if wait { WAIT_SECONDS } else { 0 };
-                let path = format!("/v1/volumes/{}?wait={wait}", segment(&name)?);
-                let progress = Progress::start(format!("deleting {name}"));
-                let volume: Volume = self.client.delete(&path).await?;
-                drop(progress);
-                Ok(print(self.format, &volume, |volume| {
-                    format!("volume {} ({}) is deleted\n", volume.name, volume.id)
-                })?)
-            }
+            VolumeCommand::Delete { name, wait } => self.delete_volume(&name, wait).await,
             VolumeCommand::Restore { name, at } => self.restore(&name, at).await,
             VolumeCommand::Versions { name } => {
                 let path = format!("/v1/volumes/{}/versions", segment(&name)?);
@@ -92,6 +87,38 @@ impl Session {
             drop(progress);
         }
         self.print_volume(&self.client.post("/v1/volumes", &new).await?)
+    }
+
+    async fn delete_volume(&self, name: &str, wait: bool) -> Result<(), Failure> {
+        let wait_seconds = if wait { WAIT_SECONDS } else { 0 };
+        let path = format!("/v1/volumes/{}?wait={wait_seconds}", segment(name)?);
+        let progress = Progress::start(format!("deleting {name}"));
+        let mut volume: Volume = self.client.delete(&path).await?;
+        if wait {
+            // What came back is how it was before the wait.
+            let path = format!("/v1/volumes/{}", segment(&volume.id)?);
+            match self.client.get::<Volume>(&path).await {
+                Ok(left) => volume = left,
+                Err(ClientError::Refused(problem)) if problem.code == "not-found" => {
+                    volume.state = GONE.to_owned();
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        drop(progress);
+        let is_gone = volume.state == GONE;
+        print(self.format, &volume, |volume| {
+            let state = if is_gone { GONE } else { "being deleted" };
+            format!("volume {} ({}) is {state}\n", volume.name, volume.id)
+        })?;
+        if wait && !is_gone {
+            return Err(Failure(format!(
+                "volume {} is not gone after {WAIT_SECONDS} s; that goes on, and `scree volume \
+                 list` shows it as long as it is there",
+                volume.name
+            )));
+        }
+        Ok(())
     }
 
     async fn restore(&self, name: &str, at: Moment) -> Result<(), Failure> {

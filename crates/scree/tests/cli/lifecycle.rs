@@ -88,7 +88,8 @@ fn a_volume_is_written_snapshotted_cloned_restored_grown_and_deleted() {
 
     // Gone, but for its snapshots and their clones.
     host.json(&["volume", "unexport", "disk"]);
-    host.json(&["volume", "delete", "disk", "--wait"]);
+    let gone = host.json(&["volume", "delete", "disk", "--wait"]);
+    assert_eq!(gone["state"], json!("deleted"));
     assert_eq!(host.run(&["volume", "show", "disk"]).code, 1);
     host.qemu_io("copy", &["read -P 0xaa 0 4M", "read -P 0xcc 4M 1M"]);
     let tree = host.run(&["snapshot", "tree"]).out;

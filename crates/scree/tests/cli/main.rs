@@ -7,3 +7,4 @@ mod host;
 mod keys;
 mod lifecycle;
 mod units;
+mod waits;
