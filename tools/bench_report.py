@@ -1,0 +1,169 @@
+"""What tools/bench measured, as a page for people."""
+
+import statistics
+
+MIB = 1 << 20
+
+# The key of what tools/bench derives from the sequential writes.
+DESTAGED = "sequential write 256K QD8, with flush and destage"
+
+
+def median(values):
+    return statistics.median(values)
+
+
+def number(value):
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def markdown(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" + " ---: |" * (len(header) - 1)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def targets(results):
+    """What is to be reached, and what was."""
+    rows = []
+
+    def add(what, target, value, at_least=True, unit="×"):
+        met = value >= target if at_least else value <= target
+        sign = "≥" if at_least else "≤"
+        spoken = f"{value:.2f}" if value < 100 else number(value)
+        rows.append([what, f"{sign} {target}{unit}", f"{spoken}{unit}", "yes" if met else "**no**"])
+
+    table = results.get("workloads", {})
+
+    def ratio(workload, to, of="Scree"):
+        return median(table[workload][of]["value"]) / median(table[workload][to]["value"])
+
+    if table:
+        write, flush = "random write 4K QD32", "random write 4K QD32, flush every 32"
+        sequential = "sequential write 256K QD8, with flush"
+        add("random read 4K QD32 / qcow2", 1.5, ratio("random read 4K QD32", "qcow2"))
+        add("random read 4K QD32 / nbdkit null", 0.7, ratio("random read 4K QD32", "nbdkit null"))
+        add("random read 4K QD1 / nbdkit file", 0.9, ratio("random read 4K QD1", "nbdkit file"))
+        add("random write 4K QD32 / qcow2", 2.5, ratio(write, "qcow2"))
+        add("random write 4K QD32 / nbdkit file", 1.0, ratio(write, "nbdkit file"))
+        add("the same with a flush every 32 / qcow2", 2.0, ratio(flush, "qcow2"))
+        add("sequential read 256K / qcow2", 1.5, ratio("sequential read 256K QD8", "qcow2"))
+        add("sequential write 256K with flush / qcow2", 1.5, ratio(sequential, "qcow2"))
+        add("the same until all is destaged / qcow2", 1.5,
+            median(table[DESTAGED]["Scree"]["value"]) / median(table[sequential]["qcow2"]["value"]))
+        for name in ("random read 4K QD32", write):
+            add(f"CPU per operation, {name}", 15, median(table[name]["Scree"]["cpu_us"]), False, " µs")
+    if "snapshots_beside_none" in results:
+        pair = results["snapshots_beside_none"]
+        count = max(results["snapshots"]["Scree"], key=int)
+        add(f"read latency after {int(count):,} snapshots / after none", 1.05,
+            median(pair["with"]) / median(pair["without"]), False)
+        for label, cells in results["snapshot_times_ms"].items():
+            add(f"snapshot at {label}", 50, median(cells["snapshot"]), False, " ms")
+            add(f"clone at {label}", 50, median(cells["clone"]), False, " ms")
+    for name, row in results.get("steady", {}).items():
+        if "amplification" in row:
+            add(f"bytes to units / bytes from the client, per replica ({name})", 1.3,
+                row["amplification"], False)
+    if "memory" in results:
+        add("memory, 1 TiB volume, scattered writes", 512, results["memory"]["mib"], False, " MiB")
+    if "open" in results:
+        add("opening after kill -9, journal full", 2,
+            median([row["seconds"] for row in results["open"]]), False, " s")
+    return rows
+
+
+def report(results, workloads):
+    """The report on `results`; `workloads` are those of the bench."""
+    parts = ["# Benchmarks", "", "Made by `make bench`; do not edit by hand.", ""]
+    conditions = results["conditions"]
+    if conditions["quick"]:
+        parts += ["**A quick run: it exercises every path and its numbers mean nothing.**", ""]
+    if conditions["load"] > 0.5 and not conditions["quick"]:
+        parts += [f"**Other work was running when this began (load {conditions['load']:.1f} on"
+                  f" {conditions['cores']} cores), so the numbers are disturbed.**", ""]
+    parts += ["## What is to be reached", "", markdown(["", "target", "measured", "met"], targets(results)), ""]
+    table = results.get("workloads", {})
+    if table:
+        names = conditions["servers"]
+        full = [name for name in names if "behind" not in name]
+        rows, cpu = [], []
+        for workload, unit, _, _ in workloads:
+            cells = table[workload]
+            label = f"{workload} ({'MiB/s' if unit == 'mib_s' else 'IOPS'})"
+            rows.append([label] + [number(median(cells[name]["value"])) for name in full])
+            cpu.append([workload] + [number(median(cells[name]["cpu_us"])) for name in full])
+            if workload.startswith("sequential write"):
+                rows.append(["the same until all is destaged (MiB/s)"] + [
+                    number(median(table[DESTAGED][name]["value"])) if name.startswith("Scree") else "–"
+                    for name in full])
+        parts += ["## Workloads", "", markdown([""] + full, rows), ""]
+        parts += ["Processor time of the server in µs for each operation, destaging included:", "",
+                  markdown([""] + full, cpu), ""]
+        chains = [name for name in names if "behind" in name]
+        rows = [[workload] + [number(median(table[workload][name]["value"]))
+                              for name in ["Scree", "qcow2"] + chains]
+                for workload in ("random read 4K QD1", "random read 4K QD32")]
+        parts += ["Random reads (IOPS) when the data lies behind backing files:", "",
+                  markdown([""] + ["Scree", "qcow2"] + chains, rows), ""]
+    if "snapshots" in results:
+        ours, theirs = results["snapshots"]["Scree"], results["snapshots"]["qcow2"]
+        rows = [[f"{int(count):,}", number(ours[count]), number(theirs[count]) if count in theirs else "–"]
+                for count in ours]
+        pair = results["snapshots_beside_none"]
+        parts += ["## Snapshots", "",
+                  "Mean latency in µs of 4K reads, one at a time, of the same 2 MiB after so many"
+                  " snapshots (qcow2: backing files):", "",
+                  markdown(["snapshots", "Scree", "qcow2"], rows), "",
+                  f"Measured in turns, a volume with all of them {number(median(pair['with']))} µs,"
+                  f" one that never had any {number(median(pair['without']))} µs.", "",
+                  "Milliseconds, as seen by who types the command (starting the command line"
+                  " included), with freshly written data in the journal:", "",
+                  markdown(["", "snapshot", "snapshot completed", "clone"],
+                           [[label] + [number(median(cells[key])) for key in ("snapshot", "completed", "clone")]
+                            for label, cells in results["snapshot_times_ms"].items()]), ""]
+    if "steady" in results:
+        parts += ["## Steady state", "",
+                  "Random 4K overwrites at QD32 of a full disk: the first half of a journal, and after"
+                  " more than three journals without a pause (IOPS). Bytes written to units per byte"
+                  " written by the client and replica, map and summaries included:", "",
+                  markdown(["", "first", "after", "written to units"],
+                           [[name, number(row["first"]), number(row["after"]),
+                             f"{row['amplification']:.2f}" if "amplification" in row else "–"]
+                            for name, row in results["steady"].items()]), ""]
+    if "memory" in results or "open" in results:
+        parts += ["## Memory and opening", ""]
+    if "memory" in results:
+        parts += [f"- most memory resident, 1 TiB volume, {results['memory']['written'] // MIB:,} MiB of"
+                  f" scattered 4K writes: {number(results['memory']['mib'])} MiB"]
+    if "scree_memory_mib" in results:
+        parts += [f"- most memory resident, two volumes, during the workloads:"
+                  f" {number(results['scree_memory_mib'])} MiB"]
+    if "open" in results:
+        rows = results["open"]
+        parts += [f"- from the start of the process until a volume is read again after kill -9:"
+                  f" {median([row['seconds'] for row in rows]):.2f} s"
+                  f" (journal {median([row['full'] for row in rows]):.0%} full,"
+                  f" median of {len(rows)})"]
+    parts += ["", "## Conditions", "",
+              f"- {conditions['cpu']}, {conditions['cores']} cores; Linux {conditions['kernel']};"
+              f" {conditions['file_system']}; {conditions['versions']}",
+              "- Servers pinned to core 0, the client (fio; nbdcopy for"
+              " sequential writes; NBD over a unix socket) to core 1. All disks"
+              " and units lie on one file system of one disk, so Scree's units share what it can do.",
+              f"- Disks of {conditions['size'] // MIB:,} MiB, filled with random data and read once"
+              " before, so reads are from memory everywhere; nbdkit null keeps nothing.",
+              f"- {conditions['repetitions']} repetitions of {conditions['seconds']} s after"
+              f" {conditions['ramp']} s of warm-up, in turns, the order reversed each time; medians.",
+              "- A write is acknowledged by Scree when the journal's file has it, by the others when the"
+              " page cache has it: all lose it in a power failure until a flush. A flush makes it"
+              " durable in Scree's journal, in the image file of the others; nbdkit null ignores it."
+              " Scree seals (AES-256-GCM) all it writes; the others do not encrypt.",
+              "- After each write workload the server's backlog is written out before the next turn;"
+              " Scree's processor time includes it, that of the kernel's write-back counts for none.",
+              "- Bytes to units: the room that the units' files take, before and after, with nothing"
+              " given back in between.",
+              "- All run with their defaults: qemu-nbd and nbdkit with a write-back cache, Scree with a"
+              " journal of 100 MiB.",
+              ""]
+    return "\n".join(parts)
