@@ -4,10 +4,6 @@
 use std::fmt;
 use std::ops::{Add, AddAssign};
 
-/// A place in a volume, in bytes from its start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct ByteOffset(pub u64);
-
 /// A place in a volume, in blocks from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct BlockIndex(pub u64);

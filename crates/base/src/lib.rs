@@ -15,7 +15,5 @@ pub use device::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, ExtentKind, IoError,
     Outcome, Started, Token, ZeroMode,
 };
-pub use geometry::{
-    BlockIndex, BlockSize, ByteOffset, CopysetId, Location, SegmentId, Sequence, Slot,
-};
+pub use geometry::{BlockIndex, BlockSize, CopysetId, Location, SegmentId, Sequence, Slot};
 pub use ids::{ClusterId, Lineage, SnapshotId, UnitId, VolumeId};
