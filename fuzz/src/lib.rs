@@ -221,11 +221,9 @@ pub fn journal_replay(data: &[u8]) {
     }
     if let Ok(Some(mut journal)) = Journal::open(&world, path, volume, block_size, 0) {
         let mut found = Vec::new();
-        let all_whole = |slots: &[_]| Ok(vec![true; slots.len()]);
-        let replayed =
-            journal::replay(&mut journal, &keyring, sequence(0), &all_whole, |write| {
-                found.push(write)
-            });
+        let replayed = journal::replay(&mut journal, &keyring, sequence(0), |write| {
+            found.push(write)
+        });
         assert!(matches!(
             replayed,
             Ok(_) | Err(JournalError::Damaged { .. })

@@ -44,10 +44,6 @@ enum Request {
     Durable {
         covers: usize,
     },
-    /// On its way to units; it takes effect when it is answered.
-    Streamed {
-        edit: Edit,
-    },
     /// Waiting for the rest of the blocks that it covers in part.
     Parked {
         edit: Edit,
@@ -137,11 +133,8 @@ impl Client {
             }
             Edit::Trim(offset, length) => self.volume.trim(token, *offset, *length, durability),
         };
-        let is_streamed =
-            started == Started::Pending && !has_edges && durability == Durability::Volatile;
         let is_admitted = match &started {
             Started::Done => true,
-            Started::Pending if is_streamed => false,
             Started::Pending => !has_edges || self.blocks_written() != written,
             Started::Busy => false,
             // It may lie in the journal in part.
@@ -162,11 +155,6 @@ impl Client {
                         covers: past.timeline.len(),
                     },
                 );
-                Ok(true)
-            }
-            Started::Pending if is_streamed => {
-                self.requests
-                    .insert(token, Request::Streamed { edit: settled });
                 Ok(true)
             }
             Started::Pending => {
@@ -276,37 +264,18 @@ impl Client {
         let written = self.blocks_written();
         let mut completions = Vec::new();
         self.volume.poll(&mut completions);
-        let is_stopped = self.is_stopped();
-        if is_stopped {
-            // The order in which a stopped volume lets go is nobody's concern.
-            completions.sort_by_key(|completion| completion.token);
-        }
-        let streamed = self.admit_streamed(past, &completions, is_stopped);
-        let unexplained = self.blocks_written() != written + streamed;
-        if unexplained && (self.has_parked() || !is_stopped) {
+        if self.blocks_written() != written {
             self.admit_parked(past)?;
         }
-        if !is_stopped {
+        if self.is_stopped() {
+            // The order in which a stopped volume lets go is nobody's concern.
+            completions.sort_by_key(|completion| completion.token);
+        } else {
             self.committed = past.timeline.len();
         }
         completions
             .into_iter()
             .try_for_each(|completion| self.complete(past, completion, may_fail))
-    }
-
-    /// Streamed writes take effect when they are answered. Of those that a stop
-    /// fails, some may lie in the journal. Returns how many blocks took effect.
-    fn admit_streamed(&self, past: &mut Past, completions: &[Completion], is_stopped: bool) -> u64 {
-        let mut blocks = 0;
-        for Completion { token, result } in completions {
-            if let Some(Request::Streamed { edit }) = self.requests.get(token)
-                && (result.is_ok() || is_stopped)
-            {
-                self.admit(past, edit);
-                blocks += edit.range().1 / self.block_size.bytes() as u64;
-            }
-        }
-        blocks
     }
 
     fn admit_parked(&mut self, past: &mut Past) -> Check {
@@ -355,7 +324,7 @@ impl Client {
                 past.durable = past.durable.max(covers);
                 Ok(())
             }
-            (Request::Prefetch | Request::Streamed { .. }, Ok(Outcome::Done)) => Ok(()),
+            (Request::Prefetch, Ok(Outcome::Done)) => Ok(()),
             (Request::Parked { .. }, Ok(_)) => {
                 Err("a change was acknowledged and not admitted".to_owned())
             }

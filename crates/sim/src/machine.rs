@@ -89,7 +89,6 @@ impl Machine {
             tail_pages_max: setup.tail_pages_max,
             segment_bytes: setup.segment_bytes,
             scatter_width: setup.scatter_width,
-            stream: setup.stream,
             ..VolumeConfig::default()
         };
         let store = Store::new(Arc::clone(&world.pool));

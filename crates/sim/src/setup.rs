@@ -4,7 +4,6 @@
 //! segments and tails many times over.
 
 use base::BlockSize;
-use volume::StreamConfig;
 use world::simulated::SimulatedRandom;
 
 /// What may go wrong in a run.
@@ -45,8 +44,6 @@ pub struct Setup {
     pub segment_bytes: u32,
     /// Over how many copysets a destage scatters.
     pub scatter_width: usize,
-    /// When writes go to units first.
-    pub stream: StreamConfig,
     /// When a checkpoint is due.
     pub tail_entries_max: usize,
     /// Or when there are so many pages.
@@ -75,7 +72,6 @@ impl Setup {
             journal_bytes: 256 << 10,
             segment_bytes: 64 << 10,
             scatter_width: 2,
-            stream: StreamConfig::default(),
             tail_entries_max: 64,
             tail_pages_max: 8,
             read_misses_one_in: 0,
@@ -116,12 +112,6 @@ impl Setup {
             journal_bytes: journal_blocks * block_bytes + 4096 * random.below(8),
             segment_bytes: (4 + random.below(60)) as u32 * block_bytes as u32,
             scatter_width: 1 + random.index(6),
-            stream: StreamConfig {
-                write_bytes_min: (1 + random.index(4)) * block_bytes as usize,
-                after_bytes: [0, 8, 32, u64::MAX / block_bytes][random.index(4)] * block_bytes,
-                settle_bytes: (1 + random.below(24)) * block_bytes,
-                cut_bytes: (4 + random.below(60)) * block_bytes,
-            },
             tail_entries_max: 8 + random.index(120),
             tail_pages_max: 2 + random.index(14),
             read_misses_one_in: [0, 0, 2, 5, 20][random.index(5)],

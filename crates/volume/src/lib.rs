@@ -27,5 +27,5 @@ pub mod scatter;
 pub mod seal;
 pub mod version;
 
-pub use engine::{OpenError, OpenParams, StreamConfig, Volume, VolumeConfig, VolumeStatus};
+pub use engine::{OpenError, OpenParams, Volume, VolumeConfig, VolumeStatus};
 pub use scatter::Store;

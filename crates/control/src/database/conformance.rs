@@ -66,10 +66,6 @@ pub const CLAIMS: &[Claim] = &[
         "a_removal_planned_for_other_neighbours_is_refused",
         a_stale_removal_is_refused,
     ),
-    (
-        "a_commit_notes_what_it_frees_or_nothing_at_all",
-        a_commit_notes_what_it_frees_or_nothing_at_all,
-    ),
     ("a_free_is_due_after_its_grace_and_once", a_free_is_due_once),
 ];
 
@@ -94,7 +90,6 @@ fn commit(lease: &Lease, parent: Option<VersionKey>, number: u64) -> VersionComm
         pins: Vec::new(),
         open_segments: Vec::new(),
         serial_next: 0,
-        frees: Vec::new(),
     }
 }
 
@@ -408,27 +403,6 @@ fn a_stale_removal_is_refused(fixture: &dyn Fixture) {
         .remove_version(keys[2], &anew, Millis(0), b"y")
         .expect("planned anew");
     let _ = lease;
-}
-
-fn a_commit_notes_what_it_frees_or_nothing_at_all(fixture: &dyn Fixture) {
-    let catalog = fixture.catalog();
-    let lease = catalog.acquire(fixture.create()).expect("a lease");
-    let mut first = commit(&lease, None, 1);
-    first.frees = b"overwritten".to_vec();
-    let mut refused = first.clone();
-    refused.version.parent = Some(first.version.key);
-    assert!(is_fenced(catalog.commit(&refused)));
-    assert!(
-        catalog
-            .due_frees(Millis(1_000))
-            .expect("answers")
-            .is_empty()
-    );
-    catalog.commit(&first).expect("commits");
-    assert!(catalog.due_frees(Millis(999)).expect("answers").is_empty());
-    let due = catalog.due_frees(Millis(1_000)).expect("answers");
-    assert_eq!(due.len(), 1);
-    assert_eq!(due[0].plan, b"overwritten");
 }
 
 fn a_free_is_due_once(fixture: &dyn Fixture) {

@@ -155,7 +155,6 @@ impl Database {
         }
         note_open_segments(&mut change, volume, version.epoch, &commit.open_segments).await?;
         note_serials_used(&mut change, volume, version.epoch, commit.serial_next).await?;
-        super::versions::note_free(&mut change, version.created, &commit.frees).await?;
         self.commit_and_tell(change).await
     }
 

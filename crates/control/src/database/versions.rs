@@ -68,22 +68,6 @@ pub(super) async fn insert(
     Ok(())
 }
 
-/// Notes slots to be freed after `not_before`; none if the plan is empty.
-pub(super) async fn note_free(
-    connection: &mut SqliteConnection,
-    not_before: Millis,
-    plan: &[u8],
-) -> Result<(), DatabaseError> {
-    if !plan.is_empty() {
-        sqlx::query("INSERT INTO pending_frees (not_before_ms, plan) VALUES ($1, $2)")
-            .bind(not_before.0)
-            .bind(plan)
-            .execute(connection)
-            .await?;
-    }
-    Ok(())
-}
-
 /// The keys of `lineage` and of those it descends from, its own first.
 pub(super) async fn keys_of(
     connection: &mut SqliteConnection,
@@ -278,7 +262,13 @@ impl Database {
             .bind(key.number.cast_signed())
             .execute(&mut *change)
             .await?;
-        note_free(&mut change, not_before, plan).await?;
+        if !plan.is_empty() {
+            sqlx::query("INSERT INTO pending_frees (not_before_ms, plan) VALUES ($1, $2)")
+                .bind(not_before.0)
+                .bind(plan)
+                .execute(&mut *change)
+                .await?;
+        }
         forget_lineages(&mut change).await?;
         Ok(change.commit().await?)
     }

@@ -116,7 +116,6 @@ impl Sqlite {
             pins: vec![],
             open_segments: vec![],
             serial_next: 0,
-            frees: vec![],
         };
         self.catalog.commit(&commit).expect("commits");
         self.runtime

@@ -339,9 +339,7 @@ impl Run {
                 (None, Expect::Since { boundary, torn, .. }) => (boundary, torn),
                 (None, Expect::Version(_)) => continue,
             };
-            // A streamed block that rots before it is settled cannot be told
-            // from one that was never durable: the log may end before it.
-            let boundary = if is_power || self.rotten {
+            let boundary = if is_power {
                 subject.past.durable
             } else {
                 was_committed

@@ -37,25 +37,16 @@ fn keyring() -> Keyring {
 
 fn replayed(journal: &mut Journal, keyring: &Keyring, after: Sequence) -> Vec<Write> {
     let mut found = Vec::new();
-    replay(
-        journal,
-        keyring,
-        after,
-        &|slots| Ok(vec![true; slots.len()]),
-        |write| {
-            found.push(match write {
-                Replayed::Data { block, placed } => (placed.sequence, block.0, 0),
-                Replayed::Zero {
-                    block,
-                    count,
-                    sequence,
-                } => (sequence, block.0, count),
-                Replayed::Slot {
-                    block, sequence, ..
-                } => (sequence, block.0, 0),
-            });
-        },
-    )
+    replay(journal, keyring, after, |write| {
+        found.push(match write {
+            Replayed::Data { block, placed } => (placed.sequence, block.0, 0),
+            Replayed::Zero {
+                block,
+                count,
+                sequence,
+            } => (sequence, block.0, count),
+        });
+    })
     .expect("the file can be read");
     found
 }

@@ -5,7 +5,6 @@ mod dead;
 mod engine;
 mod journal;
 mod rot;
-mod stream;
 
 /// Seeds that every test run repeats; `cargo run -p sim --release` runs more.
 const SEEDS: u64 = 300;

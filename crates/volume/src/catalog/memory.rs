@@ -184,21 +184,6 @@ impl MemoryCatalog {
 }
 
 impl State {
-    fn note_free(&mut self, not_before: Millis, plan: &[u8]) {
-        if plan.is_empty() {
-            return;
-        }
-        self.free_next += 1;
-        let id = self.free_next;
-        let plan = plan.to_vec();
-        let free = PendingFree {
-            id,
-            not_before,
-            plan,
-        };
-        self.frees.insert(id, free);
-    }
-
     fn version(&self, key: VersionKey) -> Result<&StoredVersion, CatalogError> {
         self.versions
             .get(&key)
@@ -310,7 +295,6 @@ impl Catalog for MemoryCatalog {
         for snapshot in &commit.pins {
             state.snapshots.insert(*snapshot, version.key);
         }
-        state.note_free(version.created, &commit.frees);
         Ok(())
     }
 
@@ -370,7 +354,16 @@ impl Catalog for MemoryCatalog {
                 version.parent = parent;
             }
         }
-        state.note_free(not_before, plan);
+        state.free_next += 1;
+        let id = state.free_next;
+        state.frees.insert(
+            id,
+            PendingFree {
+                id,
+                not_before,
+                plan: plan.to_vec(),
+            },
+        );
         Ok(())
     }
 

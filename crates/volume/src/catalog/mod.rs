@@ -66,9 +66,6 @@ pub struct VersionCommit {
     pub open_segments: Vec<OpenSegment>,
     /// The first serial of the lease's ranges that was not used yet.
     pub serial_next: u64,
-    /// Slots that nothing names once this is committed (`clean::FreePlan`,
-    /// encoded; empty for none). They are due at once.
-    pub frees: Vec<u8>,
 }
 
 /// A segment that is still being filled.

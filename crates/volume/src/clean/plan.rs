@@ -52,16 +52,6 @@ impl FreePlan {
             .insert(location.slot().0);
     }
 
-    /// Keeps only the slots of `segment` that are below `slots`.
-    pub(crate) fn truncate(&mut self, segment: SegmentId, slots: u32) {
-        if let Some(named) = self.segments.get_mut(&segment) {
-            named.retain(|slot| u32::from(*slot) < slots);
-            if named.is_empty() {
-                self.segments.remove(&segment);
-            }
-        }
-    }
-
     /// Whether there is nothing to free.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -27,36 +27,6 @@ pub struct VolumeConfig {
     /// On how many copysets segments are kept open: what one destage writes is
     /// scattered over that many, as evenly as chance has it.
     pub scatter_width: usize,
-    /// When writes go to units first.
-    pub stream: StreamConfig,
-}
-
-/// When large writes are put on units before they are journaled: see
-/// `engine::stream`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StreamConfig {
-    /// Only writes of whole blocks and at least this many bytes.
-    pub write_bytes_min: usize,
-    /// Only after this many bytes of such writes without a flush: each flush
-    /// of a stream syncs a segment on every unit, one of the journal does not.
-    pub after_bytes: u64,
-    /// What has been put is synced in the background whenever it is this much;
-    /// twice as much is kept in memory at most.
-    pub settle_bytes: u64,
-    /// A version is committed when so much has been streamed: after a crash it
-    /// is read back and put again.
-    pub cut_bytes: u64,
-}
-
-impl Default for StreamConfig {
-    fn default() -> Self {
-        Self {
-            write_bytes_min: 64 << 10,
-            after_bytes: 4 << 20,
-            settle_bytes: 16 << 20,
-            cut_bytes: 64 << 20,
-        }
-    }
 }
 
 impl Default for VolumeConfig {
@@ -70,7 +40,6 @@ impl Default for VolumeConfig {
             tail_pages_max: 2048,
             segment_bytes: 8 << 20,
             scatter_width: 16,
-            stream: StreamConfig::default(),
         }
     }
 }

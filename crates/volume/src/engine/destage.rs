@@ -18,19 +18,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{BlockIndex, IoError};
-use unit::Tag;
+use base::IoError;
 use world::File;
 
 use super::event::Event;
-use super::layers::{Cut, Written};
+use super::layers::Cut;
 use super::pages::place_pages;
 use super::volume::{Env, Volume, with_cause};
 use crate::catalog::{CatalogError, StoredVersion, VersionCommit, VersionKey};
+use crate::journal::Placed;
 use crate::map::{Entry, Overlay, Root};
-use crate::scatter::{
-    Dealer, Piece, PlaceError, Source, give_up, place, read_pieces, which_are_whole,
-};
+use crate::scatter::{Dealer, PlaceError, Source, give_up, place};
 use crate::seal::Address;
 use crate::version::{Record, encode_tail};
 
@@ -120,7 +118,7 @@ impl DestageState {
 }
 
 impl Volume {
-    /// Closes `active` into a cut. Everything streamed is settled.
+    /// Closes `active` into a cut.
     pub(super) fn cut(&mut self, pins: Vec<base::SnapshotId>) {
         if let Err(error) = self.journal.commit() {
             self.stop(IoError::Stopped(with_cause(&error)));
@@ -132,7 +130,6 @@ impl Volume {
             sequence: self.last_sequence,
             size_bytes: self.size_bytes,
             pins,
-            streamed: self.stream.take_streamed(&self.env.ledger),
         };
         self.layers.frozen.push_back(Arc::new(cut));
     }
@@ -165,7 +162,6 @@ impl Volume {
         }
         !self.layers.active.is_empty()
             && (self.closing
-                || self.stream.is_cut_due(self.env.config.stream.cut_bytes)
                 || self.journal.used_bytes() * 2 >= self.journal.ring_bytes()
                 || self.now() >= state.dirty_since + self.env.config.destage_after)
     }
@@ -174,20 +170,17 @@ impl Volume {
         if self.stopped.is_some() || !self.destage_is_due() {
             return;
         }
+        let Some(dealer) = self.destage.dealer.take() else {
+            return;
+        };
         if let Some(placement) = self.destage.unfinished.take() {
-            let Some(dealer) = self.destage.dealer.take() else {
-                return;
-            };
             self.run_destage(move |env| finish(&*env.catalog, dealer, placement));
             return;
         }
         if self.layers.frozen.is_empty() {
-            self.request_cut(Vec::new());
+            self.cut(Vec::new());
         }
         let Some(cut) = self.layers.frozen.front().cloned() else {
-            return;
-        };
-        let Some(dealer) = self.destage.dealer.take() else {
             return;
         };
         self.destage.commit_wanted = false;
@@ -244,11 +237,7 @@ impl Volume {
                     self.checkpoint.not_adopted();
                 }
                 self.destage.unfinished = end.placement;
-                let error = error.to_io_error();
-                if self.stream.is_recovering() {
-                    self.fail_flushes(&error);
-                }
-                self.destage.failed = Some((self.now(), error));
+                self.destage.failed = Some((self.now(), error.to_io_error()));
             }
         }
     }
@@ -275,9 +264,6 @@ impl Volume {
         debug_assert!(front.is_some_and(|front| Arc::ptr_eq(&front, &cut)));
         self.head = Some(commit.version.key);
         self.journal.release(cut.position);
-        if let Some(leftovers) = self.stream.recovery_ended() {
-            self.start_sweep(leftovers);
-        }
     }
 }
 
@@ -315,11 +301,6 @@ impl Job {
         };
         let sealed = record.seal(env.keyring.own(), env.sequences.take()?);
         self.dealer.settle();
-        let full = self.dealer.config().slots_max;
-        for (segment, slots) in &self.cut.streamed.segments {
-            env.ledger.committed(*segment, *slots, *slots == full);
-        }
-        let overwritten = &self.cut.streamed.overwritten;
         let (open_segments, serial_next) = env.ledger.for_commit(&env.serials);
         let commit = VersionCommit {
             version: StoredVersion {
@@ -334,10 +315,6 @@ impl Job {
             pins: self.cut.pins.clone(),
             open_segments,
             serial_next,
-            frees: match overwritten.is_empty() {
-                true => Vec::new(),
-                false => overwritten.encode(),
-            },
         };
         let adopts_checkpoint = self.adopts_checkpoint;
         Ok(Placement {
@@ -350,45 +327,15 @@ impl Job {
     }
 
     fn place_blocks(&mut self) -> Result<Overlay<Entry>, DestageError> {
-        let mut delta = Overlay::default();
-        for zero in self.cut.writes.zeroes() {
-            delta.zero(zero);
-        }
-        let (mut blocks, mut recovered) = (Vec::new(), Vec::new());
-        for (block, written) in self.cut.writes.blocks() {
-            match written {
-                Written::Slot(entry) => {
-                    delta.insert(block, entry);
-                }
-                Written::Recovered(entry) => recovered.push((block, entry)),
-                Written::Journal(_) => blocks.push((block, written)),
-            }
-        }
-        let whole = self.which_are_whole(&recovered)?;
-        for ((block, entry), is_whole) in recovered.into_iter().zip(whole) {
-            if is_whole {
-                blocks.push((block, Written::Recovered(entry)));
-            } else {
-                tracing::error!(volume = %self.env.volume, block, "a block was lost by its units");
-                delta.insert(block, entry);
-            }
-        }
+        let mut blocks: Vec<(u64, Placed)> = self.cut.writes.blocks().collect();
         blocks.sort_unstable_by_key(|(block, _)| *block);
         let blocks = Arc::new(blocks);
         let source: Source = {
-            let (env, journal) = (Arc::clone(&self.env), Arc::clone(&self.journal));
-            let blocks = Arc::clone(&blocks);
+            let (journal, blocks) = (Arc::clone(&self.journal), Arc::clone(&blocks));
             Arc::new(move |index, slot| {
-                let (block, written) = blocks[index];
-                match written {
-                    Written::Journal(placed) => {
-                        journal.read_at(slot, placed.offset)?;
-                        Ok(placed.tag)
-                    }
-                    Written::Slot(entry) | Written::Recovered(entry) => {
-                        read_again(&env, block, entry, slot)
-                    }
-                }
+                let (_, placed) = blocks[index];
+                journal.read_at(slot, placed.offset)?;
+                Ok(placed.tag)
             })
         };
         let random = &*self.env.world.random;
@@ -399,26 +346,20 @@ impl Job {
             blocks.len(),
             &source,
         )?;
-        for ((block, written), location) in blocks.iter().zip(locations) {
-            let sequence = match written {
-                Written::Journal(placed) => placed.sequence,
-                Written::Slot(entry) | Written::Recovered(entry) => entry.sequence,
-            };
-            delta.insert(*block, Entry { location, sequence });
+        let mut delta = Overlay::default();
+        for zero in self.cut.writes.zeroes() {
+            delta.zero(zero);
+        }
+        for ((block, placed), location) in blocks.iter().zip(locations) {
+            delta.insert(
+                *block,
+                Entry {
+                    location,
+                    sequence: placed.sequence,
+                },
+            );
         }
         Ok(delta)
-    }
-
-    /// Which of these slots hold their blocks.
-    fn which_are_whole(&self, slots: &[(u64, Entry)]) -> Result<Vec<bool>, DestageError> {
-        let piece = |(block, entry): &(u64, Entry)| Piece {
-            entry: *entry,
-            address: Address::data(BlockIndex(*block)),
-        };
-        let pieces: Vec<Piece> = slots.iter().map(piece).collect();
-        let env = &self.env;
-        which_are_whole(&env.store, &env.keyring, env.slot_bytes(), &pieces)
-            .map_err(|reason| PlaceError::Source(std::io::Error::other(reason)).into())
     }
 
     fn place_tail(&mut self, delta: &Overlay<Entry>) -> Result<Vec<Entry>, DestageError> {
@@ -426,17 +367,6 @@ impl Job {
         let pages = pages.into_iter().map(|page| (Address::TAIL, page));
         place_pages(&self.env, &mut self.dealer, pages)
     }
-}
-
-/// Brings a block from one slot into another: opened, and sealed as it was.
-fn read_again(env: &Env, block: u64, entry: Entry, slot: &mut [u8]) -> std::io::Result<Tag> {
-    let address = Address::data(BlockIndex(block));
-    let piece = Piece { entry, address };
-    let mut pieces = read_pieces(&env.store, &env.keyring, env.slot_bytes(), &[piece]);
-    let plain = pieces.pop().expect("a result for the piece");
-    slot.copy_from_slice(&plain.map_err(std::io::Error::other)?);
-    let sealer = env.keyring.of_epoch(entry.sequence.epoch());
-    Ok(sealer.seal(address, entry.sequence, slot))
 }
 
 /// Commits what has been placed.

@@ -41,7 +41,6 @@ impl BlockDevice for Volume {
         if let Some(error) = &self.stopped {
             return Started::Failed(error.clone());
         }
-        self.stream.flushed();
         if self.journal.head() <= self.flush.synced {
             return Started::Done;
         }
@@ -131,14 +130,10 @@ impl BlockDevice for Volume {
         while let Ok(event) = self.inbox.try_recv() {
             self.handle(event);
         }
-        self.apply_puts();
         let admitted = self.admit_deferred();
         self.commit_or_stop();
         completions.append(&mut self.ready);
-        // In the order in which they took effect.
-        let mut done = std::mem::take(&mut self.stream.applied);
-        done.extend(admitted);
-        completions.extend(done.into_iter().map(|token| Completion {
+        completions.extend(admitted.into_iter().map(|token| Completion {
             token,
             result: match &self.stopped {
                 None => Ok(Outcome::Done),
@@ -151,11 +146,10 @@ impl BlockDevice for Volume {
         if self.stopped.is_some() {
             return None;
         }
-        if !self.ready.is_empty() || self.stream.wants_poll() {
+        if !self.ready.is_empty() {
             return Some(Duration::ZERO);
         }
-        let timers = [self.destage_timer(), self.put_timer()];
-        timers.into_iter().flatten().min()
+        self.destage_timer()
     }
 }
 

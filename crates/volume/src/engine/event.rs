@@ -9,7 +9,6 @@ use world::Wake;
 use super::checkpoint::CheckpointEnd;
 use super::destage::DestageEnd;
 use super::fetch::Fetched;
-use super::stream::{PutEnd, SettleEnd};
 use crate::map::{Entry, Page};
 
 /// The end of a job.
@@ -35,10 +34,6 @@ pub enum Event {
         /// What the sync returned.
         result: std::io::Result<()>,
     },
-    /// A put of a stream has ended.
-    Put(Box<PutEnd>),
-    /// Streamed blocks are durable, or lost.
-    Settled(Box<SettleEnd>),
     /// A destage has ended.
     Destaged(Box<DestageEnd>),
     /// A checkpoint has ended.

@@ -37,16 +37,8 @@ impl Volume {
             self.finish_synced();
             return;
         }
-        // Streamed blocks that the journal names must be durable first.
-        let position = match self.stream.settled_up_to() {
-            Some(limit) if limit < *wanted => {
-                self.start_settle();
-                return;
-            }
-            Some(limit) => limit,
-            None => self.journal.head(),
-        };
         self.flush.running = true;
+        let position = self.journal.head();
         let file = self.journal.file().clone();
         let reporter = self.fetcher.reporter.clone();
         self.env.world.pool.run(Box::new(move || {
@@ -70,16 +62,6 @@ impl Volume {
             Err(error) => self.stop(IoError::Stopped(format!(
                 "the journal cannot be synced: {error}"
             ))),
-        }
-    }
-
-    /// Fails everything that waits to be durable.
-    pub(super) fn fail_flushes(&mut self, error: &IoError) {
-        for (_, token) in self.flush.waiters.drain(..) {
-            self.ready.push(Completion {
-                token,
-                result: Err(error.clone()),
-            });
         }
     }
 

@@ -1,11 +1,10 @@
 //! Where a block's newest state is.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use base::{SegmentId, Sequence, SnapshotId};
+use base::{Sequence, SnapshotId};
 
-use crate::clean::FreePlan;
 use crate::journal::Placed;
 use crate::map::{Entry, Found, Lookup, Overlay, PageCache, Position, Root};
 
@@ -20,23 +19,11 @@ pub enum Source {
     Slot(Entry),
 }
 
-/// Where a write lies that no version has yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Written {
-    /// Its ciphertext is in the journal.
-    Journal(Placed),
-    /// It is durable in a slot; the journal says where.
-    Slot(Entry),
-    /// The same, as found after a crash: perhaps not durable, and not on every
-    /// unit, so it is placed anew by the first destage.
-    Recovered(Entry),
-}
-
 /// A cut: all that was admitted between the cut before it and a moment.
 #[derive(Debug)]
 pub struct Cut {
     /// What was written.
-    pub writes: Overlay<Written>,
+    pub writes: Overlay<Placed>,
     /// The journal's log position at that moment.
     pub position: u64,
     /// The last journal sequence up to that moment.
@@ -45,23 +32,12 @@ pub struct Cut {
     pub size_bytes: u64,
     /// Snapshots of that moment.
     pub pins: Vec<SnapshotId>,
-    /// What streams put meanwhile.
-    pub streamed: Streamed,
-}
-
-/// What lies on units already when a cut is made.
-#[derive(Debug, Default)]
-pub struct Streamed {
-    /// Up to which slot segments are used.
-    pub segments: BTreeMap<SegmentId, u32>,
-    /// Slots that were overwritten before any version named them.
-    pub overwritten: FreePlan,
 }
 
 /// All layers of an attached volume, newest first.
 pub struct Layers {
     /// Admitted since the last cut.
-    pub active: Overlay<Written>,
+    pub active: Overlay<Placed>,
     /// Cuts, oldest first.
     pub frozen: VecDeque<Arc<Cut>>,
     /// Destaged since the running checkpoint began.
@@ -79,11 +55,11 @@ impl Layers {
     #[inline]
     pub fn above_tree(&self, block: u64) -> Option<Source> {
         if let Some(found) = self.active.get(block) {
-            return Some(to_source(found));
+            return Some(in_journal(found));
         }
         for cut in self.frozen.iter().rev() {
             if let Some(found) = cut.writes.get(block) {
-                return Some(to_source(found));
+                return Some(in_journal(found));
             }
         }
         let on_units = self
@@ -118,10 +94,9 @@ impl Layers {
     }
 }
 
-fn to_source(found: Found<Written>) -> Source {
+fn in_journal(found: Found<Placed>) -> Source {
     match found {
-        Found::Data(Written::Journal(placed)) => Source::Journal(placed),
-        Found::Data(Written::Slot(entry) | Written::Recovered(entry)) => Source::Slot(entry),
+        Found::Data(placed) => Source::Journal(placed),
         Found::Zero => Source::Zero,
     }
 }

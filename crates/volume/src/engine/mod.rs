@@ -36,11 +36,10 @@ mod layers;
 mod open;
 mod pages;
 mod read;
-mod stream;
 mod volume;
 mod write;
 
-pub use config::{StreamConfig, VolumeConfig};
+pub use config::VolumeConfig;
 pub use fetch::StoredPages;
 pub(crate) use open::open_version;
 pub use open::{OpenError, OpenParams};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use base::{BlockIndex, Sequence};
+use base::Sequence;
 use world::{Wake, World};
 
 use super::checkpoint::CheckpointState;
@@ -13,17 +13,14 @@ use super::destage::DestageState;
 use super::event::{Event, Reporter};
 use super::fetch::Fetcher;
 use super::flush::FlushState;
-use super::layers::{Layers, Written};
+use super::layers::Layers;
 use super::read::Scratch;
-use super::stream::StreamState;
 use super::volume::{Counters, Env, Volume, with_cause};
 use crate::catalog::{Catalog, CatalogError, Lease, Leftovers, StoredVersion};
 use crate::clean;
 use crate::journal::{Journal, JournalError, Replayed, replay};
 use crate::map::{Entry, Overlay, PAGE_BYTES, PageCache, Root};
-use crate::scatter::{
-    Dealer, DealerConfig, Ledger, Piece, ReadError, Serials, Store, read_pieces, which_are_whole,
-};
+use crate::scatter::{Dealer, DealerConfig, Ledger, Piece, ReadError, Serials, Store, read_pieces};
 use crate::seal::{Address, Keyring, SequenceSource};
 use crate::version::{BadRecord, BadTail, Record, decode_tail_page};
 
@@ -121,31 +118,12 @@ impl Volume {
                 Journal::create(&world, &path, volume, block_size, ring, position)?
             }
         };
-        let slot_bytes = u32::try_from(block_size.bytes()).expect("at most 64 KiB");
-        let check = |slots: &[(BlockIndex, Entry)]| {
-            let piece = |(block, entry): &(BlockIndex, Entry)| Piece {
-                entry: *entry,
-                address: Address::data(*block),
-            };
-            let pieces: Vec<Piece> = slots.iter().map(piece).collect();
-            which_are_whole(&store, &keyring, slot_bytes, &pieces)
-        };
         let mut active = Overlay::default();
         let mut last_sequence = after;
-        let mut has_slots = false;
-        let records = replay(&mut journal, &keyring, after, &check, |write| match write {
+        let records = replay(&mut journal, &keyring, after, |write| match write {
             Replayed::Data { block, placed } => {
                 last_sequence = last_sequence.max(placed.sequence);
-                active.insert(block.0, Written::Journal(placed));
-            }
-            Replayed::Slot {
-                block,
-                entry,
-                sequence,
-            } => {
-                last_sequence = last_sequence.max(sequence);
-                has_slots = true;
-                active.insert(block.0, Written::Recovered(entry));
+                active.insert(block.0, placed);
             }
             Replayed::Zero {
                 block,
@@ -175,8 +153,8 @@ impl Volume {
             };
             Dealer::new(config, Arc::clone(&serials), Arc::clone(&ledger))
         };
+        let slot_bytes = u32::try_from(block_size.bytes()).expect("at most 64 KiB");
         let data_dealer = dealer(slot_bytes, config.scatter_width);
-        let stream_dealer = dealer(slot_bytes, config.scatter_width);
         let page_dealer = dealer(PAGE_BYTES as u32, config.scatter_width);
 
         let (sender, inbox) = mpsc::channel();
@@ -227,7 +205,6 @@ impl Volume {
                 synced,
                 ..FlushState::default()
             },
-            stream: StreamState::new(stream_dealer),
             destage: DestageState::new(data_dealer),
             checkpoint: CheckpointState::new(page_dealer),
             tail_old: Vec::new(),
@@ -244,16 +221,12 @@ impl Volume {
             counters: Counters::default(),
         };
         opened.destage.dirty_since = now;
-        if has_slots {
-            opened.stream.recover(synced, lease.leftovers);
-        } else {
-            opened.start_sweep(lease.leftovers);
-        }
+        opened.start_sweep(lease.leftovers);
         Ok(opened)
     }
 
     /// Frees, in the background, what earlier leases left behind.
-    pub(super) fn start_sweep(&self, leftovers: Leftovers) {
+    fn start_sweep(&self, leftovers: Leftovers) {
         if leftovers == Leftovers::default() {
             return;
         }

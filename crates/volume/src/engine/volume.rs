@@ -18,7 +18,6 @@ use super::fetch::{Fetched, Fetcher};
 use super::flush::FlushState;
 use super::layers::Layers;
 use super::read::Scratch;
-use super::stream::StreamState;
 use crate::catalog::{Catalog, VersionKey};
 use crate::journal::Journal;
 use crate::map::Entry;
@@ -58,7 +57,6 @@ pub struct Volume {
     pub(super) inbox: Receiver<Event>,
     pub(super) scratch: Scratch,
     pub(super) flush: FlushState,
-    pub(super) stream: StreamState,
     pub(super) destage: DestageState,
     pub(super) checkpoint: CheckpointState,
     /// Pages of the tail that the running checkpoint will replace, and those
@@ -124,11 +122,9 @@ pub enum Content {
 /// What has happened since the volume was attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Blocks admitted.
+    /// Blocks admitted to the journal.
     pub blocks_written: u64,
-    /// Of these, blocks that were put on units before they were journaled.
-    pub blocks_streamed: u64,
-    /// Blocks that destages have placed, or found placed.
+    /// Blocks that destages have placed.
     pub blocks_destaged: u64,
     /// Versions committed.
     pub versions: u64,
@@ -164,7 +160,7 @@ impl Volume {
     /// It is complete when the catalog has committed a version that pins it;
     /// the caller has made it known there as pending.
     pub fn snapshot(&mut self, snapshot: SnapshotId) {
-        self.request_cut(vec![snapshot]);
+        self.cut(vec![snapshot]);
         self.commit_or_stop();
     }
 
@@ -194,7 +190,6 @@ impl Volume {
         let settled = self.closing
             && self.layers.active.is_empty()
             && self.layers.frozen.is_empty()
-            && self.stream.is_idle()
             && !self.destage.is_busy()
             && !self.checkpoint.is_running()
             && self.parked.is_empty()
@@ -306,7 +301,6 @@ impl Volume {
         for (change, _) in self.deferred.drain(..) {
             fail(change.token);
         }
-        self.stream.stop().into_iter().for_each(&mut fail);
         self.stopped = Some(error);
     }
 
@@ -316,14 +310,10 @@ impl Volume {
         if self.stopped.is_some() {
             return;
         }
-        self.journal_lost();
         if let Err(error) = self.journal.commit() {
             self.stop(IoError::Stopped(with_cause(&error)));
             return;
         }
-        self.start_put_if_due();
-        self.start_settle_if_due();
-        self.cut_if_settled();
         self.start_sync();
         self.start_destage_if_due();
         self.start_checkpoint_if_due();
@@ -334,8 +324,6 @@ impl Volume {
             Event::Fetched { request, fetched } => self.on_fetched(request, fetched),
             Event::Pages { request, pages } => self.on_pages(request, pages),
             Event::Synced { position, result } => self.on_synced(position, result),
-            Event::Put(end) => self.on_put(*end),
-            Event::Settled(end) => self.on_settled(*end),
             Event::Destaged(end) => self.on_destaged(*end),
             Event::Checkpointed(end) => self.on_checkpointed(*end),
             Event::Swept(Ok(())) => {}

@@ -3,7 +3,7 @@
 use base::{BlockIndex, Durability, IoError, Sequence, Started, Token};
 
 use super::fetch::Fetched;
-use super::layers::{Source, Written};
+use super::layers::Source;
 use super::volume::{Change, Content, Volume, Waiting, with_cause};
 use crate::journal::JournalError;
 
@@ -51,14 +51,6 @@ impl Volume {
         if length == 0 {
             return self.acknowledge(token, durability);
         }
-        if self.stream.holds_changes() {
-            return Started::Busy;
-        }
-        if let Incoming::Data(data) = incoming
-            && self.is_streamed(offset, data, durability)
-        {
-            return self.start_stream(token, offset, data);
-        }
         if let Err(refusal) = self.make_room(offset, &incoming) {
             return refusal;
         }
@@ -96,11 +88,7 @@ impl Volume {
     }
 
     /// Whether the journal can take the change; if not, what to answer.
-    pub(super) fn make_room(
-        &mut self,
-        offset: u64,
-        incoming: &Incoming<'_>,
-    ) -> Result<(), Started> {
+    fn make_room(&mut self, offset: u64, incoming: &Incoming<'_>) -> Result<(), Started> {
         let blocks = match incoming {
             Incoming::Data(data) => {
                 let range = self.blocks_of(offset, data.len() as u64);
@@ -143,12 +131,7 @@ impl Volume {
     }
 
     /// Seals a change into the journal's batch and lays it over the map.
-    pub(super) fn admit(
-        &mut self,
-        offset: u64,
-        incoming: Incoming<'_>,
-        edges: &Edges,
-    ) -> Result<(), IoError> {
+    fn admit(&mut self, offset: u64, incoming: Incoming<'_>, edges: &Edges) -> Result<(), IoError> {
         let length = incoming.length() as usize;
         let blocks = self.blocks_of(offset, length as u64);
         let block_bytes = self.env.block_size.bytes();
@@ -163,10 +146,6 @@ impl Volume {
             Incoming::Zeroes(_) => covered_in_part + u64::from(count > covered_in_part),
         })?;
         let mut sequence = || sequences.next().expect("one for each entry");
-        self.counters.blocks_written += match incoming {
-            Incoming::Data(_) => count,
-            Incoming::Zeroes(_) => covered_in_part,
-        };
         if self.layers.active.is_empty() {
             self.destage.dirty_since = self.now();
         }
@@ -206,12 +185,7 @@ impl Volume {
     }
 
     #[inline]
-    pub(super) fn append(
-        &mut self,
-        block: u64,
-        sequence: Sequence,
-        plain: &[u8],
-    ) -> Result<(), IoError> {
+    fn append(&mut self, block: u64, sequence: Sequence, plain: &[u8]) -> Result<(), IoError> {
         self.last_sequence = sequence;
         let sealer = self.env.keyring.own();
         match self
@@ -219,10 +193,8 @@ impl Volume {
             .append(sealer, BlockIndex(block), sequence, plain)
         {
             Ok(placed) => {
-                let written = Written::Journal(placed);
-                if let Some(old) = self.layers.active.insert(block, written) {
-                    self.stream.overwritten(old);
-                }
+                self.layers.active.insert(block, placed);
+                self.counters.blocks_written += 1;
                 Ok(())
             }
             Err(error) => Err(self.journal_failed(&error)),
@@ -233,17 +205,14 @@ impl Volume {
         self.last_sequence = sequence;
         match self.journal.append_zero(BlockIndex(first), count, sequence) {
             Ok(()) => {
-                let stream = &mut self.stream;
-                let zeroed = first..first + count;
-                let gone = |old| stream.overwritten(old);
-                self.layers.active.zero_over(zeroed, gone);
+                self.layers.active.zero(first..first + count);
                 Ok(())
             }
             Err(error) => Err(self.journal_failed(&error)),
         }
     }
 
-    pub(super) fn take_sequences(
+    fn take_sequences(
         &mut self,
         count: u64,
     ) -> Result<impl Iterator<Item = Sequence> + use<>, IoError> {
@@ -264,9 +233,6 @@ impl Volume {
     /// Returns those that may be acknowledged once the batch is written.
     pub(super) fn admit_deferred(&mut self) -> Vec<Token> {
         let mut admitted = Vec::new();
-        if self.stream.holds_changes() {
-            return admitted;
-        }
         for _ in 0..self.deferred.len() {
             let Some((change, fetched)) = self.deferred.pop_front() else {
                 break;

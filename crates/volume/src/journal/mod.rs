@@ -33,5 +33,5 @@ mod ring;
 mod tests;
 
 pub use record::{BadHeader, ENTRIES_MAX, Entry, HEADER_BYTES, Header};
-pub use replay::{CheckSlots, Replayed, replay};
+pub use replay::{Replayed, replay};
 pub use ring::{Journal, JournalError, Placed};

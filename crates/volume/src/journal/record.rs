@@ -22,11 +22,9 @@
 //!  entry:
 //!  ┌──────────────────────────────────────┐
 //!  0│ block index                          │
-//!  8│ kind u8 (1, 2 or 3)      │ 0 (7)     │
-//! 16│ 1 data: tag, 16 bytes                │  payload: the block's ciphertext
-//!   │ 2 zero: count u64, 0                 │
-//!   │ 3 slot: location u64, sequence u64   │  on units already, sealed with
-//!   └──────────────────────────────────────┘  that sequence
+//!  8│ kind u8 (1 data, 2 zero) │ 0 (7)     │
+//! 16│ tag, 16 bytes  │ or  count u64, 0    │
+//!   └──────────────────────────────────────┘
 //! ```
 //!
 //! The CRC covers the header page alone; the tags in it vouch for the payload,
@@ -36,10 +34,8 @@
 
 use base::checksum::crc32c;
 use base::codec::{Reader, Writer};
-use base::{BlockIndex, Location, Sequence};
+use base::{BlockIndex, Sequence};
 use unit::Tag;
-
-use crate::map;
 
 /// Bytes of the header page.
 pub const HEADER_BYTES: usize = 4096;
@@ -67,14 +63,6 @@ pub enum Entry {
         block: BlockIndex,
         /// How many; at least one.
         count: u64,
-    },
-    /// A block that was put into a slot before it was journaled: see
-    /// `engine::stream`.
-    Slot {
-        /// The block.
-        block: BlockIndex,
-        /// Where it lies, and what it was sealed with.
-        entry: map::Entry,
     },
 }
 
@@ -193,13 +181,6 @@ impl Header {
                         count: zeroes,
                     }
                 }
-                3 => Entry::Slot {
-                    block,
-                    entry: map::Entry {
-                        location: Location::from_bits(reader.u64()?),
-                        sequence: Sequence::from_bits(reader.u64()?),
-                    },
-                },
                 _ => return Ok(None),
             });
         }
@@ -260,12 +241,6 @@ pub(super) fn encode_header(page: &mut [u8], lead: &Lead, entries: &[Entry]) {
                 bytes.put_u64(count);
                 bytes.put_u64(0);
             }
-            Entry::Slot { block, entry } => {
-                bytes.put_u64(block.0);
-                bytes.put_u64(3);
-                bytes.put_u64(entry.location.bits());
-                bytes.put_u64(entry.sequence.bits());
-            }
         }
     }
     bytes.resize(HEADER_BYTES, 0);
@@ -293,13 +268,6 @@ mod tests {
                 Entry::Zero {
                     block: BlockIndex(100),
                     count: 28,
-                },
-                Entry::Slot {
-                    block: BlockIndex(7),
-                    entry: map::Entry {
-                        location: Location::from_bits(0x1234_5678_9abc),
-                        sequence: Sequence::new(3, 70).expect("small"),
-                    },
                 },
                 Entry::Data {
                     block: BlockIndex(8),

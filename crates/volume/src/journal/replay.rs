@@ -1,13 +1,11 @@
 //! Recovery: following the log from where the committed version ends.
 
-use std::collections::HashSet;
 use std::io;
 
 use base::Sequence;
 
 use super::record::{Entry, HEADER_BYTES, Header};
 use super::ring::{Journal, JournalError, Placed};
-use crate::map;
 use crate::seal::{Address, Keyring};
 
 /// One write that recovery found.
@@ -29,33 +27,10 @@ pub enum Replayed {
         /// When.
         sequence: Sequence,
     },
-    /// A block that lies in a slot.
-    Slot {
-        /// The block.
-        block: base::BlockIndex,
-        /// Where, and what it was sealed with.
-        entry: map::Entry,
-        /// When it was journaled.
-        sequence: Sequence,
-    },
 }
 
-impl Replayed {
-    fn slot(&self) -> Option<(base::BlockIndex, map::Entry)> {
-        match self {
-            Self::Slot { block, entry, .. } => Some((*block, *entry)),
-            Self::Data { .. } | Self::Zero { .. } => None,
-        }
-    }
-}
-
-/// Says which of these slots hold their blocks; an error if that cannot be
-/// learnt now.
-pub type CheckSlots<'a> =
-    &'a dyn Fn(&[(base::BlockIndex, map::Entry)]) -> Result<Vec<bool>, String>;
-
-/// Follows the log from the journal's tail, asks `check` whether the slots that
-/// a record names hold what it says, hands each write to `found` in order, and makes the journal go on after the last one. Writes up to and
+/// Follows the log from the journal's tail, hands each write to `found` in
+/// order, and makes the journal go on after the last one. Writes up to and
 /// including `after` are in the committed version.
 ///
 /// Where the log ends is not an error: a record that was never written, is
@@ -69,13 +44,11 @@ pub type CheckSlots<'a> =
 ///
 /// # Errors
 /// [`JournalError::Io`] if the file cannot be read or written at all,
-/// [`JournalError::Damaged`] if a durable record is not whole,
-/// [`JournalError::Slots`] if `check` cannot tell.
+/// [`JournalError::Damaged`] if a durable record is not whole.
 pub fn replay(
     journal: &mut Journal,
     keyring: &Keyring,
     after: Sequence,
-    check: CheckSlots<'_>,
     mut found: impl FnMut(Replayed),
 ) -> Result<u64, JournalError> {
     let path = journal.path().to_owned();
@@ -84,14 +57,7 @@ pub fn replay(
         path: path.clone(),
         source,
     };
-    let (position, records) =
-        follow(journal, keyring, after, check, &mut found).map_err(|error| match error {
-            FollowError::Io(source) => failed(source),
-            FollowError::Slots(reason) => JournalError::Slots {
-                path: path.clone(),
-                reason,
-            },
-        })?;
+    let (position, records) = follow(journal, keyring, after, &mut found).map_err(failed)?;
     if is_known_durable(journal, position).map_err(failed)? {
         let offset = HEADER_BYTES as u64 + position % journal.ring_bytes();
         return Err(JournalError::Damaged { path, offset });
@@ -142,92 +108,21 @@ fn is_known_durable(journal: &Journal, position: u64) -> io::Result<bool> {
     Ok(false)
 }
 
-enum FollowError {
-    Io(io::Error),
-    Slots(String),
-}
-
-impl From<io::Error> for FollowError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-/// A record that follows.
-struct Record {
-    start: u64,
-    end: u64,
-    writes: Vec<Replayed>,
-    /// Blocks whose slots do not hold them: indexes into `writes`.
-    absent: Vec<usize>,
-}
-
 /// Follows the log as far as it goes: where it ends, and how many records it
 /// had.
 fn follow(
     journal: &Journal,
     keyring: &Keyring,
     after: Sequence,
-    check: CheckSlots<'_>,
     found: &mut impl FnMut(Replayed),
-) -> Result<(u64, u64), FollowError> {
-    let start = journal.head();
-    let (records, durable) = whole_records(journal, keyring, after, check)?;
-    let count = where_nothing_is_wanting(&records, durable);
-    let position = match count.checked_sub(1) {
-        Some(last) => records[last].end,
-        None => start,
-    };
-    for record in records.into_iter().take(count) {
-        record.writes.into_iter().for_each(&mut *found);
-    }
-    Ok((position, count as u64))
-}
-
-/// How many of `records` there are up to the last one after which no block is
-/// wanting. Slots named before log position `durable` were durable.
-fn where_nothing_is_wanting(records: &[Record], durable: u64) -> usize {
-    let mut wanting: HashSet<u64> = HashSet::new();
-    let mut count = 0;
-    for (index, record) in records.iter().enumerate() {
-        let mut absent = record.absent.iter().copied().peekable();
-        for (number, write) in record.writes.iter().enumerate() {
-            let is_absent = absent.next_if_eq(&number).is_some();
-            match write {
-                Replayed::Slot { block, .. } if is_absent && record.start >= durable => {
-                    wanting.insert(block.0);
-                }
-                Replayed::Slot { block, .. } | Replayed::Data { block, .. } => {
-                    wanting.remove(&block.0);
-                }
-                Replayed::Zero { block, count, .. } => {
-                    wanting.retain(|wanted| !(block.0..block.0 + count).contains(wanted));
-                }
-            }
-        }
-        if wanting.is_empty() {
-            count = index + 1;
-        }
-    }
-    count
-}
-
-/// The records that follow, each written again where it lies, and the largest
-/// log position that one of them says was durable.
-fn whole_records(
-    journal: &Journal,
-    keyring: &Keyring,
-    after: Sequence,
-    check: CheckSlots<'_>,
-) -> Result<(Vec<Record>, u64), FollowError> {
+) -> io::Result<(u64, u64)> {
     let block_size = journal.block_size();
     let block_bytes = block_size.bytes();
     let ring_bytes = journal.ring_bytes();
     let mut position = journal.head();
     let start = position;
     let mut last = after;
-    let mut records = Vec::new();
-    let mut durable = 0;
+    let mut records = 0;
     let mut page = [0; HEADER_BYTES];
     let mut payload = Vec::new();
     let mut plain = vec![0; block_bytes];
@@ -264,34 +159,11 @@ fn whole_records(
             .write_at(&page, HEADER_BYTES as u64 + position % ring_bytes)?;
         journal.file().write_at(&payload, payload_at)?;
         last = Sequence::from_bits(header.first.bits() + header.entries.len() as u64 - 1);
-        durable = durable.max(header.durable);
-        records.push(Record {
-            start: position,
-            end: record_end,
-            absent: absent_slots(&writes, check)?,
-            writes,
-        });
+        writes.into_iter().for_each(&mut *found);
         position = record_end;
+        records += 1;
     }
-    Ok((records, durable))
-}
-
-/// Which of `writes` name a slot that does not hold the block.
-fn absent_slots(writes: &[Replayed], check: CheckSlots<'_>) -> Result<Vec<usize>, FollowError> {
-    let (numbers, slots): (Vec<usize>, Vec<_>) = writes
-        .iter()
-        .enumerate()
-        .filter_map(|(number, write)| Some((number, write.slot()?)))
-        .unzip();
-    if slots.is_empty() {
-        return Ok(numbers);
-    }
-    let whole = check(&slots).map_err(FollowError::Slots)?;
-    let absent = numbers
-        .into_iter()
-        .zip(whole)
-        .filter(|(_, is_whole)| !is_whole);
-    Ok(absent.map(|(number, _)| number).collect())
+    Ok((position, records))
 }
 
 /// The writes of a record, if every payload block opens.
@@ -327,11 +199,6 @@ fn open_record(
                 offset += plain.len() as u64;
                 Replayed::Data { block, placed }
             }
-            Entry::Slot { block, entry } => Replayed::Slot {
-                block,
-                entry,
-                sequence,
-            },
         });
     }
     Some(writes)

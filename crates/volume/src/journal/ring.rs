@@ -10,7 +10,6 @@ use unit::Tag;
 use world::{File, OpenMode, World};
 
 use super::record::{ENTRIES_MAX, Entry, HEADER_BYTES, Lead, encode_header};
-use crate::map;
 use crate::seal::{Address, Sealer};
 
 const MAGIC: &[u8; 8] = b"SCRJRNL1";
@@ -44,17 +43,6 @@ pub enum JournalError {
         path: String,
         /// Where the damaged record begins, in bytes.
         offset: u64,
-    },
-    /// Blocks that the journal says lie on units cannot be looked for there.
-    #[error(
-        "{path} names blocks on storage units that cannot be read now: {reason}. \
-         Bring the unit back and try again"
-    )]
-    Slots {
-        /// The file.
-        path: String,
-        /// What the unit said.
-        reason: String,
     },
     /// The file is not a journal of this volume.
     #[error("{path} is not a journal of {volume}: {reason}; move it away to go on without it")]
@@ -342,34 +330,6 @@ impl Journal {
     ) -> Result<(), JournalError> {
         self.make_ready(sequence, 0)?;
         self.push(Entry::Zero { block, count });
-        Ok(())
-    }
-
-    /// Whether `entries` entries without payload fit.
-    #[must_use]
-    pub fn has_room_for_entries(&self, entries: u64) -> bool {
-        self.has_room(entries.div_ceil(ENTRIES_MAX as u64))
-    }
-
-    /// Ends the record: what is appended next is in another one, which may be
-    /// durable later. Returns its log position or one before it.
-    pub fn end_record(&mut self) -> u64 {
-        self.close_record();
-        self.head
-    }
-
-    /// Appends the fact that a block lies in a slot.
-    ///
-    /// # Errors
-    /// As [`Journal::append`].
-    pub fn append_slot(
-        &mut self,
-        block: BlockIndex,
-        entry: map::Entry,
-        sequence: Sequence,
-    ) -> Result<(), JournalError> {
-        self.make_ready(sequence, 0)?;
-        self.push(Entry::Slot { block, entry });
         Ok(())
     }
 

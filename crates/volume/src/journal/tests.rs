@@ -56,11 +56,8 @@ fn replayed(world: &World, from: u64) -> Result<Vec<u64>, JournalError> {
         &mut journal,
         &keyring(),
         Sequence::ZERO,
-        &|slots| Ok(vec![true; slots.len()]),
         |write| match write {
-            Replayed::Data { block, .. }
-            | Replayed::Zero { block, .. }
-            | Replayed::Slot { block, .. } => blocks.push(block.0),
+            Replayed::Data { block, .. } | Replayed::Zero { block, .. } => blocks.push(block.0),
         },
     )?;
     Ok(blocks)

@@ -91,35 +91,23 @@ impl<V: Copy> Overlay<V> {
         (block < *end).then_some(Found::Zero)
     }
 
-    /// `block` was written. Returns what lay there before.
+    /// `block` was written.
     #[inline]
-    pub fn insert(&mut self, block: u64, value: V) -> Option<V> {
-        self.blocks.insert(block, value)
+    pub fn insert(&mut self, block: u64, value: V) {
+        self.blocks.insert(block, value);
     }
 
     /// The blocks of `range` read as zeroes.
     pub fn zero(&mut self, range: Range<u64>) {
-        self.zero_over(range, |_| {});
-    }
-
-    /// The blocks of `range` read as zeroes; what lay there goes to `gone`.
-    pub fn zero_over(&mut self, range: Range<u64>, mut gone: impl FnMut(V)) {
         if range.is_empty() {
             return;
         }
         if range.end - range.start > self.blocks.len() as u64 {
-            self.blocks.retain(|block, value| {
-                let stays = !range.contains(block);
-                if !stays {
-                    gone(*value);
-                }
-                stays
-            });
+            self.blocks.retain(|block, _| !range.contains(block));
         } else {
-            range
-                .clone()
-                .filter_map(|block| self.blocks.remove(&block))
-                .for_each(&mut gone);
+            for block in range.clone() {
+                self.blocks.remove(&block);
+            }
         }
         let (mut start, mut end) = (range.start, range.end);
         while let Some((first, last)) = self

@@ -270,27 +270,6 @@ impl Dealer {
         self.ledger.closed(segment);
     }
 
-    /// Nothing more is dealt to `segment`.
-    pub fn leave(&mut self, segment: SegmentId) {
-        self.open.retain(|growing| growing.segment != segment);
-    }
-
-    /// Nothing more is dealt to any segment dealt to since the last
-    /// settlement: part of what lies there may be nobody's.
-    pub fn leave_touched(&mut self) {
-        let touched = std::mem::take(&mut self.touched);
-        self.abandoned.clear();
-        self.open
-            .retain(|growing| !touched.contains_key(&growing.segment));
-    }
-
-    /// What was dealt so far has been put. Its owner tells the ledger when it
-    /// is committed.
-    pub fn hand_over(&mut self) {
-        self.touched.clear();
-        self.abandoned.clear();
-    }
-
     /// Everything dealt so far is in the version about to be committed.
     pub fn settle(&mut self) {
         for (segment, slots) in std::mem::take(&mut self.touched) {
@@ -328,4 +307,74 @@ fn best_copysets(table: &Table, replicas: u8) -> Vec<CopysetId> {
     // The table is a hash map: an order that the seed alone decides.
     found.sort_unstable();
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{BlockSize, ClusterId, Lineage, UnitId};
+    use unit::{FolderUnit, TrackedUnit};
+    use world::simulated::Simulation;
+
+    use super::*;
+    use crate::catalog::{Copyset, LineageKey, MemoryCatalog, NewVolume};
+    use crate::scatter::Store;
+
+    const VOLUME: VolumeId = VolumeId::from_random(1);
+
+    fn serials() -> Arc<Serials> {
+        let catalog = Arc::new(MemoryCatalog::default());
+        let new = NewVolume {
+            volume: VOLUME,
+            size_bytes: 1 << 30,
+            block_size: BlockSize::DEFAULT,
+            replicas: 1,
+            key: LineageKey {
+                lineage: Lineage::from_random(1),
+                epoch_first: 0,
+                wrapped: None,
+            },
+            from: None,
+        };
+        catalog.create_volume(new).expect("a new volume");
+        let epoch = catalog.acquire(VOLUME).expect("a lease").epoch;
+        Arc::new(Serials::new(catalog, VOLUME, epoch))
+    }
+
+    /// When a whole placement was given up, of a share that had failed and
+    /// could not be freed only what lay before it was named: its own slots
+    /// stayed for ever.
+    #[test]
+    fn what_a_failed_share_left_is_given_up_with_the_rest() {
+        let simulation = Simulation::new(1);
+        let world = simulation.world();
+        let (cluster, id) = (ClusterId::from_random(1), UnitId::from_random(1));
+        let unit = FolderUnit::create(&world, "/unit".as_ref(), cluster, id).expect("a new unit");
+        let unit = TrackedUnit::new(Arc::new(unit), Arc::clone(&world.clock));
+        let copyset = Copyset {
+            id: CopysetId::new(0).expect("the first"),
+            members: vec![id],
+        };
+        let store = Store::new(Arc::clone(&world.pool));
+        store.set_table(vec![(id, Arc::new(unit))], &[copyset]);
+        let config = DealerConfig {
+            slot_bytes: 4096,
+            slots_max: 64,
+            width: 1,
+            replicas: 1,
+            shuffle: false,
+        };
+        let ledger = Arc::new(Ledger::new(Arc::clone(store.open_segments())));
+        for (is_freed, end) in [(false, 7), (true, 4)] {
+            let mut dealer = Dealer::new(config, serials(), Arc::clone(&ledger));
+            let deal = |dealer: &mut Dealer, count| {
+                let shares = dealer.deal(count, &store.table(), &*world.random);
+                shares.expect("a unit takes writes").remove(0)
+            };
+            let good = deal(&mut dealer, 4);
+            let failed = deal(&mut dealer, 3);
+            assert_eq!((failed.segment, failed.first), (good.segment, 4));
+            dealer.abandon(&failed, is_freed);
+            assert_eq!(dealer.give_up(), [(good.segment, 0..end)]);
+        }
+    }
 }

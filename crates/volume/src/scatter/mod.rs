@@ -17,6 +17,6 @@ mod write;
 
 pub use dealer::{DealError, Dealer, DealerConfig, Serials};
 pub use ledger::{Ledger, OpenSegments};
-pub use read::{Piece, ReadError, read_pieces, which_are_whole};
+pub use read::{Piece, ReadError, read_pieces};
 pub use store::{Member, Store, Table};
-pub use write::{PlaceError, Placement, PutShare, Source, give_up, place, put, sync_segment};
+pub use write::{PlaceError, Placement, Source, give_up, place};

@@ -207,63 +207,6 @@ impl Attempt<'_> {
     }
 }
 
-/// Which of `pieces` lie where they should, on at least one unit; the others
-/// certainly lie nowhere.
-///
-/// # Errors
-/// What a unit said that may hold a piece and cannot be asked now.
-pub fn which_are_whole(
-    store: &Arc<Store>,
-    keyring: &Arc<Keyring>,
-    slot_bytes: u32,
-    pieces: &[Piece],
-) -> Result<Vec<bool>, String> {
-    let results = read_pieces(store, keyring, slot_bytes, pieces);
-    let is_there = |(piece, result): (&Piece, Result<_, _>)| match result {
-        Ok(_) => Ok(true),
-        Err(_) => is_whole(store, keyring, slot_bytes, *piece),
-    };
-    pieces.iter().zip(results).map(is_there).collect()
-}
-
-fn is_whole(
-    store: &Store,
-    keyring: &Keyring,
-    slot_bytes: u32,
-    piece: Piece,
-) -> Result<bool, String> {
-    let Piece { entry, address } = piece;
-    let run = SlotRun {
-        segment: entry.location.segment(),
-        first: entry.location.slot(),
-        count: 1,
-    };
-    let sealer = keyring.of_epoch(entry.sequence.epoch());
-    let (mut sealed, mut plain) = (vec![0; slot_bytes as usize], vec![0; slot_bytes as usize]);
-    let table = store.table();
-    let members = table.members(run.segment.copyset());
-    let mut unknown = members
-        .is_empty()
-        .then(|| "its copyset has no units".to_owned());
-    for member in members {
-        let mut tags = [[0; 16]];
-        match member.unit.read(run, slot_bytes, &mut tags, &mut sealed) {
-            Ok(()) => {
-                let opened = sealer.open(address, entry.sequence, &tags[0], &sealed, &mut plain);
-                if opened.is_ok() {
-                    return Ok(true);
-                }
-            }
-            // What a put leaves that a crash cut short.
-            Err(
-                UnitError::NoSegment { .. } | UnitError::NoSlot { .. } | UnitError::Damaged { .. },
-            ) => {}
-            Err(error) => unknown = Some(describe(&error)),
-        }
-    }
-    unknown.map_or(Ok(false), Err)
-}
-
 fn describe(error: &UnitError) -> String {
     use std::error::Error as _;
     error

@@ -65,71 +65,7 @@ pub fn place(
     count: usize,
     source: &Source,
 ) -> Result<Placement, PlaceError> {
-    let shares = deal_out(store, dealer, random, count, source, true)?;
-    Ok(locations(count, &shares))
-}
-
-/// Puts `count` pieces and says where; they are durable when every share's
-/// segment has been synced on every unit that took it.
-///
-/// # Errors
-/// As [`place`].
-pub fn put(
-    store: &Arc<Store>,
-    dealer: &mut Dealer,
-    random: &dyn Random,
-    count: usize,
-    source: &Source,
-) -> Result<(Placement, Vec<PutShare>), PlaceError> {
-    let shares = deal_out(store, dealer, random, count, source, false)?;
-    Ok((locations(count, &shares), shares))
-}
-
-/// Pieces that were put into one segment.
-pub struct PutShare {
-    /// Which pieces lie where.
-    pub share: Share,
-    /// The units that took them.
-    pub writers: Vec<Member>,
-}
-
-/// Makes everything put into `segment` durable on `writers`.
-///
-/// # Errors
-/// The first unit that could not: what it was sent since its last sync may be
-/// lost there.
-pub fn sync_segment(segment: SegmentId, writers: &[Member]) -> Result<(), UnitError> {
-    for writer in writers {
-        writer.unit.sync(&[segment])?;
-    }
-    Ok(())
-}
-
-fn locations(count: usize, shares: &[PutShare]) -> Placement {
     let mut placed: Vec<Option<Location>> = vec![None; count];
-    for PutShare { share, .. } in shares {
-        for (slot, item) in (share.first..).zip(&share.items) {
-            let slot = Slot(u16::try_from(slot).expect("at most 2048 slots"));
-            placed[*item] = Some(Location::new(share.segment, slot));
-        }
-    }
-    let all = placed
-        .into_iter()
-        .map(|place| place.expect("every piece is in a share"));
-    all.collect()
-}
-
-/// Deals, puts, syncs if that is asked for, and deals again what a failing unit
-/// did not take.
-fn deal_out(
-    store: &Arc<Store>,
-    dealer: &mut Dealer,
-    random: &dyn Random,
-    count: usize,
-    source: &Source,
-    sync: bool,
-) -> Result<Vec<PutShare>, PlaceError> {
-    let mut put = Vec::new();
     let mut remaining: Vec<usize> = (0..count).collect();
     let mut last_failure = None;
     for _ in 0..ROUNDS_MAX {
@@ -146,14 +82,19 @@ fn deal_out(
         let slot_bytes = dealer.config().slot_bytes;
         let tasks = shares.iter().cloned().map(|share| {
             let (store, source) = (Arc::clone(store), Arc::clone(source));
-            let task = move || write_share(&store, &share, slot_bytes, &source, sync);
-            Box::new(task) as Box<dyn FnOnce() -> Result<Vec<Member>, ShareError> + Send>
+            let task = move || write_share(&store, &share, slot_bytes, &source);
+            Box::new(task) as Box<dyn FnOnce() -> Result<(), ShareError> + Send>
         });
         let results = parallel(&*store.pool, PARALLEL, tasks.collect());
         remaining.clear();
         for (share, result) in shares.into_iter().zip(results) {
             match result {
-                Ok(writers) => put.push(PutShare { share, writers }),
+                Ok(()) => {
+                    for (slot, item) in (share.first..).zip(&share.items) {
+                        let slot = Slot(u16::try_from(slot).expect("at most 2048 slots"));
+                        placed[*item] = Some(Location::new(share.segment, slot));
+                    }
+                }
                 Err(ShareError::Source(error)) => return Err(PlaceError::Source(error)),
                 Err(ShareError::Unit(error)) => {
                     tracing::warn!(segment = %share.segment, %error, "a segment was given up");
@@ -169,7 +110,10 @@ fn deal_out(
     }
     match last_failure {
         Some(error) if !remaining.is_empty() => Err(PlaceError::Units(error)),
-        _ => Ok(put),
+        _ => Ok(placed
+            .into_iter()
+            .map(|place| place.expect("none remains"))
+            .collect()),
     }
 }
 
@@ -186,15 +130,13 @@ pub fn give_up(store: &Store, dealer: &mut Dealer) {
     }
 }
 
-/// Puts one share on every member that takes writes, and syncs it there if that
-/// is asked for. Returns those members.
+/// Puts one share on every member that takes writes, and syncs it there.
 fn write_share(
     store: &Store,
     share: &Share,
     slot_bytes: u32,
     source: &Source,
-    sync: bool,
-) -> Result<Vec<Member>, ShareError> {
+) -> Result<(), ShareError> {
     let table = store.table();
     let writers: Vec<Member> = table
         .members(share.segment.copyset())
@@ -229,10 +171,13 @@ fn write_share(
         first += u32::try_from(items.len()).expect("at most 2048 slots");
     }
     BUFFER.set(data);
-    if sync {
-        sync_segment(share.segment, &writers).map_err(ShareError::Unit)?;
+    for writer in &writers {
+        writer
+            .unit
+            .sync(&[share.segment])
+            .map_err(ShareError::Unit)?;
     }
-    Ok(writers)
+    Ok(())
 }
 
 fn nobody(segment: SegmentId) -> UnitError {
