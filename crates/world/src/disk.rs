@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 /// How a file is opened.
@@ -84,6 +84,13 @@ pub trait Disk: Send + Sync {
     /// As the operating system says.
     fn sync_directory(&self, folder: &Path) -> io::Result<()>;
 
+    /// What lies below `folder`, for a folder that others may fill: paths are
+    /// relative to it, the empty one is the folder itself, and no name in it
+    /// leads out. No link below it is followed, only regular files are opened,
+    /// and what is found instead is a [`WrongKind`]. The folder is looked up
+    /// by each call, so it need not be there now, and may be behind a link.
+    fn within(&self, folder: &Path) -> Arc<dyn Disk>;
+
     /// How many files this process may have open at once, sockets and all;
     /// `None` if nothing bounds it. More give an error that
     /// [`is_out_of_files`](crate::is_out_of_files) knows.
@@ -96,6 +103,47 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// As the operating system says.
     fn space(&self, folder: &Path) -> io::Result<Space>;
+}
+
+/// Something else than there should be: a link, a pipe, a folder in place of a
+/// file.
+#[derive(Debug, thiserror::Error)]
+#[error("{path} is {found}, not {expected}", path = path.display())]
+pub struct WrongKind {
+    /// Where.
+    pub path: PathBuf,
+    /// What is there.
+    pub found: &'static str,
+    /// What should be.
+    pub expected: &'static str,
+}
+
+impl WrongKind {
+    /// What `error` says was found, if that is what it says.
+    #[must_use]
+    pub fn of(error: &io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
+}
+
+impl From<WrongKind> for io::Error {
+    fn from(wrong: WrongKind) -> Self {
+        Self::new(io::ErrorKind::InvalidData, wrong)
+    }
+}
+
+/// A path below a folder, or an error if it leads elsewhere. The folder itself
+/// is `.`.
+pub(crate) fn within_folder(path: &Path) -> io::Result<&Path> {
+    if path.as_os_str().is_empty() {
+        return Ok(Path::new("."));
+    }
+    let leads_on = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+    if path.components().all(leads_on) {
+        Ok(path)
+    } else {
+        Err(io::ErrorKind::InvalidInput.into())
+    }
 }
 
 /// Whether an error says only that this process, or this machine, has as many

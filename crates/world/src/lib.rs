@@ -14,6 +14,7 @@
 //!
 //! The only crate with `unsafe` code.
 
+mod below;
 mod buffer;
 mod clock;
 mod disk;
@@ -25,9 +26,10 @@ pub mod real;
 pub mod simulated;
 mod wake;
 
+use below::Below;
 pub use buffer::PageBuffer;
 pub use clock::{Clock, Millis};
-pub use disk::{DirectoryEntry, Disk, File, OpenMode, Space, is_out_of_files};
+pub use disk::{DirectoryEntry, Disk, File, OpenMode, Space, WrongKind, is_out_of_files};
 pub use net::{Endpoint, Interest, Ready};
 pub use parallel::parallel;
 pub use pool::{Job, Pool};

@@ -110,6 +110,13 @@ impl Disk for ThriftyDisk {
         self.with_a_descriptor(|| self.disk.sync_directory(folder))
     }
 
+    fn within(&self, folder: &Path) -> Arc<dyn Disk> {
+        Arc::new(Self {
+            disk: self.disk.within(folder),
+            cache: Arc::clone(&self.cache),
+        })
+    }
+
     fn open_files_max(&self) -> Option<u64> {
         self.disk.open_files_max()
     }

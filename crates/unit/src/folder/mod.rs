@@ -7,7 +7,7 @@
 //! | call | system calls | about |
 //! |---|---|---|
 //! | `read_now`, segment open | one `preadv2(RWF_NOWAIT)`, two for the first 32 | 1 µs |
-//! | `read`, segment not open | open, three reads, and a close for another | 6 µs |
+//! | `read`, segment not open | folder, open, close, fstat, three reads, and a close for another | 7 µs |
 //! | `put` at slot 0 | marker, open, one write of data, one of the table | the copy into the page cache |
 //! | `put` after that | one write of data, one of the table | the same |
 //! | `sync` | one fdatasync a segment, one fsync a folder with new names | the device's |
@@ -15,6 +15,8 @@
 //!
 //! Rules that hold whatever happens:
 //!
+//! * Whoever keeps the folder may put anything into it: no link in it is
+//!   followed, no name leads out of it, and only regular files are opened.
 //! * A folder without this unit's marker is never written to, nor taken for an
 //!   empty unit. `segments/` is made with the unit and never again, so that an
 //!   unmounted mount point has no place to write to.
@@ -50,7 +52,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{ClusterId, SegmentId, Slot, UnitId};
-use world::{Clock, OpenMode, World};
+use world::{Clock, Disk as _, OpenMode, World};
 
 use crate::{SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
 use account::Account;
@@ -116,7 +118,8 @@ impl FolderUnit {
         };
         Self {
             place: Place {
-                disk: Arc::new(disk),
+                disk: disk.within(path),
+                outside: Arc::new(disk),
                 path: path.to_owned(),
                 url: place::url_of(path),
                 marker: Marker { cluster, unit },
@@ -138,7 +141,7 @@ impl FolderUnit {
     /// [`UnitError::Missing`] if it is none, [`UnitError::Newer`] if it cannot
     /// be read by this program.
     pub fn identify(world: &World, path: &Path) -> Result<Marker, UnitError> {
-        place::identify(&*world.disk, path)
+        place::identify(&*world.disk.within(path), &place::url_of(path))
     }
 
     /// Gives new segments room for `bytes` of data instead of
@@ -383,7 +386,7 @@ impl Unit for FolderUnit {
             .account
             .stat(&self.place, &*self.clock)
             .map_err(failed)?;
-        let space = self.place.disk.space(&self.place.path);
+        let space = self.place.disk.space(Path::new(""));
         Ok(UnitStat {
             segments,
             bytes,

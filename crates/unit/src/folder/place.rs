@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::{CopysetId, SegmentId};
-use world::{Disk, OpenMode};
+use world::{Disk, OpenMode, WrongKind};
 
 use super::marker::{self, Marker, MarkerError};
 use crate::UnitError;
@@ -34,6 +34,16 @@ pub(super) fn folder_of(segment: SegmentId) -> usize {
     (segment.serial() >> 4) as usize % FOLDERS
 }
 
+/// The number of the sub-folder that is called `name`, if it is one's name.
+pub(super) fn folder_called(name: &str) -> Option<usize> {
+    let number = usize::from_str_radix(name, 16).ok()?;
+    (number < FOLDERS && name_of(number) == name).then_some(number)
+}
+
+fn name_of(folder: usize) -> String {
+    format!("{folder:03x}")
+}
+
 /// The segment whose file is called `name`, if it is a segment's.
 pub(super) fn segment_of(name: &str) -> Option<SegmentId> {
     let (copyset, serial) = name.split_once('-')?;
@@ -46,9 +56,17 @@ pub(super) fn segment_of(name: &str) -> Option<SegmentId> {
     SegmentId::new(copyset, number(serial, 9)?)
 }
 
+/// The folder of segments, in the unit's.
+pub(super) const SEGMENTS: &str = "segments";
+
 /// One unit's folder.
 pub(super) struct Place {
+    /// What lies in the folder, and nothing else: whoever keeps the unit is
+    /// trusted with nothing, so no name in it may lead out. Paths are relative.
     pub(super) disk: Arc<dyn Disk>,
+    /// Where the folder itself is made; used for nothing else.
+    pub(super) outside: Arc<dyn Disk>,
+    /// The folder, on `outside`.
     pub(super) path: PathBuf,
     pub(super) url: String,
     /// Whose the folder should be.
@@ -60,11 +78,11 @@ pub(super) fn url_of(path: &Path) -> String {
     format!("file://{}", path.display())
 }
 
-/// Reads a folder's marker.
-pub(super) fn identify(disk: &dyn Disk, path: &Path) -> Result<Marker, UnitError> {
-    let url = url_of(path);
+/// Reads the marker in the folder at `url`, which `disk` is within.
+pub(super) fn identify(disk: &dyn Disk, url: &str) -> Result<Marker, UnitError> {
+    let url = url.to_owned();
     let read = || {
-        let file = disk.open(&path.join(marker::NAME), OpenMode::Read)?;
+        let file = disk.open(Path::new(marker::NAME), OpenMode::Read)?;
         let mut text = vec![0; file.length()?.min(MARKER_BYTES_MAX) as usize];
         file.read_at(&mut text, 0)?;
         Ok(text)
@@ -83,7 +101,7 @@ pub(super) fn identify(disk: &dyn Disk, path: &Path) -> Result<Marker, UnitError
         if !is_missing(&error) {
             return meaning(&url, "read its marker", error);
         }
-        match disk.list(path) {
+        match disk.list(Path::new("")) {
             Ok(_) => missing(format!(
                 "the folder has no {}; is it mounted?",
                 marker::NAME
@@ -128,11 +146,11 @@ pub(super) fn meaning(url: &str, doing: &str, error: io::Error) -> UnitError {
 
 impl Place {
     pub(super) fn segments(&self) -> PathBuf {
-        self.path.join("segments")
+        PathBuf::from(SEGMENTS)
     }
 
     pub(super) fn folder(&self, folder: usize) -> PathBuf {
-        self.segments().join(format!("{folder:03x}"))
+        self.segments().join(name_of(folder))
     }
 
     pub(super) fn file(&self, segment: SegmentId) -> PathBuf {
@@ -160,6 +178,12 @@ impl Place {
                 Err(why) => why,
             },
             io::ErrorKind::UnexpectedEof => self.damaged(segment, "the file is too short"),
+            // In place of its own file: of the other segments that says nothing.
+            _ if WrongKind::of(&error)
+                .is_some_and(|wrong| wrong.path.ends_with(self.file(segment))) =>
+            {
+                self.damaged(segment, error)
+            }
             _ => self.meaning(&format!("{doing} segment {segment}"), error),
         }
     }
@@ -176,7 +200,7 @@ impl Place {
     ///
     /// Cost: opening and reading a small file.
     pub(super) fn verify(&self) -> Result<(), UnitError> {
-        let found = identify(&*self.disk, &self.path)?;
+        let found = identify(&*self.disk, &self.url)?;
         let (found, expected) = if found.cluster != self.marker.cluster {
             (found.cluster.to_string(), self.marker.cluster.to_string())
         } else if found.unit != self.marker.unit {

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use base::{SegmentId, Slot};
-use world::{File, OpenMode};
+use world::{File, OpenMode, WrongKind};
 
 use super::format::{Entry, Header, PAGE_BYTES, SlotState};
 use super::place::{FOLDERS, folder_of, segment_of};
@@ -244,7 +244,14 @@ impl FolderUnit {
     fn walk(&self, folder: usize) -> Result<(), UnitError> {
         let names = match self.place.disk.list(&self.place.folder(folder)) {
             Err(error) if is_not_found(&error) => Vec::new(),
-            other => other.map_err(|error| self.place.meaning("list its segments", error))?,
+            Err(error) => {
+                if WrongKind::of(&error).is_some() {
+                    // The other folders go on.
+                    lock(&self.settling).walked = folder + 1;
+                }
+                return Err(self.place.meaning("list its segments", error));
+            }
+            Ok(names) => names,
         };
         let ids = names.iter().filter_map(|entry| segment_of(&entry.name));
         let mut settling = lock(&self.settling);

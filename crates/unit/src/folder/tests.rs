@@ -3,6 +3,7 @@
 mod crash;
 mod damage;
 mod faults;
+mod planted;
 mod sharing;
 
 use std::path::Path;

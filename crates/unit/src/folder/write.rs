@@ -9,11 +9,17 @@ use base::{SegmentId, Slot};
 use world::{File, OpenMode};
 
 use super::format::{Entry, Header, TABLE_OFFSET};
-use super::place::{Place, folder_of, identify, segment_of};
+use super::place::{Place, SEGMENTS, folder_called, folder_of, identify, segment_of};
 use super::segment::Segment;
 use super::table::write_entries;
 use super::{FolderUnit, is_not_found, lock, marker, misplaced};
 use crate::{Tag, Unit, UnitError};
+
+/// What a probe consists of.
+const PROBE_BYTE: u8 = 0x5a;
+
+/// How long it is, in bytes.
+const PROBE_BYTES: u64 = 4096;
 
 fn entries_of(slot_bytes: u32, tags: &[Tag], data: &[u8]) -> Vec<Entry> {
     let contents = data.chunks_exact(slot_bytes as usize);
@@ -45,8 +51,12 @@ impl FolderUnit {
         self.place.verify()?;
         let file = match self.create_file(id) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let found = self.stat_segment(id).map_err(|_| misplaced_new())?;
-                return Err(misplaced(&found));
+                return Err(match self.stat_segment(id) {
+                    Ok(found) => misplaced(&found),
+                    // What bears its name is no segment of ours.
+                    Err(why @ UnitError::Damaged { .. }) => why,
+                    Err(_) => misplaced_new(),
+                });
             }
             other => other.map_err(|error| self.place.meaning("make a segment", error))?,
         };
@@ -236,8 +246,8 @@ impl Place {
         const DRAFT: &str = "scree-unit.toml.draft";
 
         let failed = |error| self.meaning("make the unit", error);
-        self.disk.create_directory(&self.path).map_err(failed)?;
-        match identify(&*self.disk, &self.path) {
+        self.outside.create_directory(&self.path).map_err(failed)?;
+        match identify(&*self.disk, &self.url) {
             Ok(_) => {
                 self.verify()?;
                 return self.sync_unit().map_err(failed);
@@ -256,10 +266,16 @@ impl Place {
         }
         let create = || {
             self.disk.create_directory(&self.segments())?;
-            self.disk.sync_directory(&self.path)?;
-            let draft = self.path.join(DRAFT);
-            self.write_file(&draft, self.marker.encode().as_bytes())?;
-            self.disk.rename(&draft, &self.path.join(marker::NAME))?;
+            self.disk.sync_directory(Path::new(""))?;
+            let draft = Path::new(DRAFT);
+            match self.disk.remove(draft) {
+                Err(error) if !is_not_found(&error) => return Err(error),
+                _ => {}
+            }
+            let file = self.disk.open(draft, OpenMode::CreateNew)?;
+            file.write_at(self.marker.encode().as_bytes(), 0)?;
+            file.sync_data()?;
+            self.disk.rename(draft, Path::new(marker::NAME))?;
             self.sync_unit()
         };
         create().map_err(failed)
@@ -267,21 +283,23 @@ impl Place {
 
     /// Makes the names of the marker and of the unit itself durable.
     fn sync_unit(&self) -> io::Result<()> {
-        self.disk.sync_directory(&self.path)?;
+        self.disk.sync_directory(Path::new(""))?;
         match self.path.parent() {
-            Some(parent) if parent != Path::new("") => self.disk.sync_directory(parent),
+            Some(parent) if parent != Path::new("") => self.outside.sync_directory(parent),
             _ => Ok(()),
         }
     }
 
-    /// Writes a small file anew, durably but for its name.
-    fn write_file(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    /// Writes the probe anew, durably but for its name. What bears its name
+    /// and is none is left as it is: it may be some other file's second name.
+    fn write_probe(&self) -> io::Result<()> {
+        let path = Path::new("probe");
         let file = match self.disk.open(path, OpenMode::Write) {
             Err(error) if is_not_found(&error) => self.disk.open(path, OpenMode::CreateNew)?,
             other => other?,
         };
         file.set_length(0)?;
-        file.write_at(bytes, 0)?;
+        file.write_at(&[PROBE_BYTE; PROBE_BYTES as usize], 0)?;
         file.sync_data()
     }
 
@@ -290,10 +308,16 @@ impl Place {
     pub(super) fn probe(&self, segment_data_bytes: u64) -> Result<(), UnitError> {
         let failed = |error| self.meaning("write a probe", error);
         self.verify()?;
-        self.disk.list(&self.segments()).map_err(failed)?;
-        self.write_file(&self.path.join("probe"), &[0x5a; 4096])
-            .map_err(failed)?;
-        match self.disk.space(&self.path) {
+        for entry in self.disk.list(&self.segments()).map_err(failed)? {
+            if let Some(number) = folder_called(&entry.name)
+                && !entry.is_directory
+            {
+                // Says what it is instead.
+                self.disk.list(&self.folder(number)).map_err(failed)?;
+            }
+        }
+        self.write_probe().map_err(failed)?;
+        match self.disk.space(Path::new("")) {
             Ok(space) if space.free_bytes < segment_data_bytes => Err(UnitError::Full {
                 url: self.url.clone(),
             }),
@@ -306,14 +330,23 @@ impl Place {
     pub(super) fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
         let failed = |error| self.meaning("list its segments", error);
         let mut segments = Vec::new();
-        for folder in self.disk.list(&self.segments()).map_err(failed)? {
-            if !folder.is_directory {
+        for entry in self.disk.list(&self.segments()).map_err(failed)? {
+            // Of any other name nothing is expected. One of these that is no
+            // folder must not pass for one without segments.
+            let Some(number) = folder_called(&entry.name) else {
                 continue;
-            }
-            let names = self.disk.list(&self.segments().join(&folder.name));
-            let names = names.map_err(failed)?;
+            };
+            let names = self.disk.list(&self.folder(number)).map_err(failed)?;
             let ids = names.iter().filter_map(|entry| segment_of(&entry.name));
-            segments.extend(ids.filter(|id| format!("{:03x}", folder_of(*id)) == folder.name));
+            segments.extend(ids.filter(|id| folder_of(*id) == number));
+        }
+        let length = file.length()?;
+        let mut found = vec![0; length.min(PROBE_BYTES + 1) as usize];
+        file.read_at(&mut found, 0)?;
+        // Zeroes, where a crash kept only its length.
+        if length > PROBE_BYTES || found.iter().any(|byte| !matches!(*byte, 0 | PROBE_BYTE)) {
+            let message = "the file called probe is somebody else's";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
         segments.sort_unstable();
         Ok(segments)

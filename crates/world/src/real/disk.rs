@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use super::folder::RealFolder;
 use super::limits;
 use crate::{DirectoryEntry, Disk, File, OpenMode, Space, is_out_of_files};
 
@@ -19,7 +20,7 @@ use crate::{DirectoryEntry, Disk, File, OpenMode, Space, is_out_of_files};
 pub struct RealDisk;
 
 #[derive(Debug)]
-struct RealFile {
+pub(super) struct RealFile {
     file: fs::File,
     direct: Mutex<Direct>,
 }
@@ -35,6 +36,13 @@ enum Direct {
 }
 
 impl RealFile {
+    pub(super) fn new(file: fs::File) -> Self {
+        Self {
+            file,
+            direct: Mutex::new(Direct::Closed),
+        }
+    }
+
     /// The file past the page cache, if that can be had now.
     fn direct(&self) -> Option<Arc<fs::File>> {
         let mut direct = self.direct.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,10 +93,7 @@ impl Disk for RealDisk {
                 options.write(true).create_new(true).mode(0o600);
             }
         }
-        Ok(Arc::new(RealFile {
-            file: options.open(path)?,
-            direct: Mutex::new(Direct::Closed),
-        }))
+        Ok(Arc::new(RealFile::new(options.open(path)?)))
     }
 
     fn list(&self, folder: &Path) -> io::Result<Vec<DirectoryEntry>> {
@@ -123,6 +128,10 @@ impl Disk for RealDisk {
 
     fn sync_directory(&self, folder: &Path) -> io::Result<()> {
         fs::OpenOptions::new().read(true).open(folder)?.sync_all()
+    }
+
+    fn within(&self, folder: &Path) -> Arc<dyn Disk> {
+        Arc::new(RealFolder::new(folder))
     }
 
     fn open_files_max(&self) -> Option<u64> {

@@ -1,6 +1,7 @@
 //! The machine this program runs on.
 
 mod disk;
+mod folder;
 mod limits;
 mod net;
 mod pool;

@@ -11,7 +11,7 @@ use super::content::{Change, FileContent, Survival};
 use super::fault::{Faults, Verb};
 use super::tree::{NodeId, Tree};
 use super::{Fault, SimulatedRandom};
-use crate::{DirectoryEntry, Disk, File, OpenMode, Space};
+use crate::{Below, DirectoryEntry, Disk, File, OpenMode, Space};
 
 /// Room on a disk that was given no capacity, in bytes.
 const ROOM_BYTES: u64 = 1 << 50;
@@ -390,6 +390,14 @@ impl Disk for SimulatedDisk {
     fn sync_directory(&self, folder: &Path) -> io::Result<()> {
         self.state().check_open_files()?;
         self.act(folder, Verb::Sync, |state| state.tree.sync_folder(folder))
+    }
+
+    fn within(&self, folder: &Path) -> Arc<dyn Disk> {
+        let same_process = Self {
+            shared: Arc::clone(&self.shared),
+            process: self.process,
+        };
+        Arc::new(Below::new(Arc::new(same_process), folder))
     }
 
     fn open_files_max(&self) -> Option<u64> {

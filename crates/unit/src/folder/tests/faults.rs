@@ -288,8 +288,8 @@ fn no_lock_is_held_while_a_folder_is_synced() {
     let mut world = simulation.world();
     let watched = Arc::new(Watched {
         disk: Arc::clone(&world.disk),
-        unit: OnceLock::new(),
-        syncs: AtomicU32::new(0),
+        unit: Arc::default(),
+        syncs: Arc::default(),
     });
     world.disk = Arc::clone(&watched) as _;
     let unit = Arc::new(create(&world));
@@ -306,8 +306,8 @@ fn no_lock_is_held_while_a_folder_is_synced() {
 /// A disk that looks at a unit while it syncs a folder.
 struct Watched {
     disk: Arc<dyn Disk>,
-    unit: OnceLock<Weak<FolderUnit>>,
-    syncs: AtomicU32,
+    unit: Arc<OnceLock<Weak<FolderUnit>>>,
+    syncs: Arc<AtomicU32>,
 }
 
 impl Disk for Watched {
@@ -367,6 +367,13 @@ fn a_segment_that_lost_a_write_is_never_called_durable() {
         assert!(put(&unit, segment(1), SLOT_BYTES, 4, 1).is_err());
         unit.sync(&[segment(2)]).expect("another one is well");
         put(
+    fn within(&self, folder: &Path) -> Arc<dyn Disk> {
+        Arc::new(Self {
+            disk: self.disk.within(folder),
+            unit: Arc::clone(&self.unit),
+            syncs: Arc::clone(&self.syncs),
+        })
+    }
             &unit,
             segment(2),
             SLOT_BYTES,

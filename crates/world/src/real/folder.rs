@@ -1,0 +1,479 @@
+//! One folder of this machine, which somebody else may fill with anything.
+//!
+//! A storage unit is trusted with nothing, so no name in it may lead anywhere
+//! else: no link is followed below the folder, and only regular files are
+//! opened. Without that, a link in place of a file that Scree is about to
+//! write would let the unit have any file of this machine overwritten, and a
+//! pipe in place of one would stop the thread that opens it.
+//!
+//! The folder itself is looked up anew by each call, links and all, so that
+//! one that was unmounted or moved away is missed at once. Calls on open files
+//! cost nothing more; opening one costs two small calls and an `fstat`.
+//!
+//! Hard links are not told from files: the kernel lets nobody make one to a
+//! file that is not theirs (`fs.protected_hardlinks`).
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::disk::RealFile;
+use super::limits;
+use crate::disk::within_folder;
+use crate::{Below, DirectoryEntry, Disk, File, OpenMode, Space, WrongKind};
+
+/// What is below one folder.
+#[derive(Debug, Clone)]
+pub(super) struct RealFolder {
+    root: PathBuf,
+}
+
+/// Set once the kernel has said that it has no `openat2` (before Linux 5.6).
+static HAS_NO_OPENAT2: AtomicBool = AtomicBool::new(false);
+
+/// What stands for a folder on the way to something: no right to read it is
+/// needed.
+const ON_THE_WAY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
+
+fn retry<T>(mut act: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    loop {
+        match act() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// Opens `path` below `root`, following no link.
+fn open_below(
+    root: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlags,
+    mode: Mode,
+) -> rustix::io::Result<OwnedFd> {
+    if !HAS_NO_OPENAT2.load(Ordering::Relaxed) {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let flags = flags | OFlags::CLOEXEC;
+        match retry(|| rustix::fs::openat2(root, path, flags, mode, resolve)) {
+            Err(Errno::NOSYS) => HAS_NO_OPENAT2.store(true, Ordering::Relaxed),
+            // The file's own answer, or that of a sandbox which forbids the call.
+            Err(Errno::PERM) => {}
+            other => return other,
+        }
+    }
+    open_step_by_step(root, path, flags, mode)
+}
+
+/// As [`open_below`], a part of the path at a time.
+fn open_step_by_step(
+    root: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlags,
+    mode: Mode,
+) -> rustix::io::Result<OwnedFd> {
+    let more = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut at: Option<OwnedFd> = None;
+    let mut parts = path.components().peekable();
+    while let Some(part) = parts.next() {
+        let from = at.as_ref().map_or(root, OwnedFd::as_fd);
+        let part = part.as_os_str();
+        if parts.peek().is_none() {
+            return retry(|| rustix::fs::openat(from, part, flags | more, mode));
+        }
+        at = Some(retry(|| {
+            rustix::fs::openat(from, part, ON_THE_WAY | more, Mode::empty())
+        })?);
+    }
+    Err(Errno::INVAL)
+}
+
+fn in_words(kind: FileType) -> &'static str {
+    match kind {
+        FileType::RegularFile => "a file",
+        FileType::Directory => "a folder",
+        FileType::Symlink => "a symbolic link",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "a device",
+        FileType::Unknown => "something unknown",
+    }
+}
+
+impl RealFolder {
+    pub(super) fn new(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+        }
+    }
+
+    /// The folder as it is now.
+    fn root(&self) -> io::Result<OwnedFd> {
+        let flags = ON_THE_WAY | OFlags::CLOEXEC;
+        Ok(retry(|| {
+            rustix::fs::open(&self.root, flags, Mode::empty())
+        })?)
+    }
+
+    fn wrong(&self, path: &Path, found: FileType, expected: FileType) -> io::Error {
+        WrongKind {
+            path: self.root.join(path),
+            found: in_words(found),
+            expected: in_words(expected),
+        }
+        .into()
+    }
+
+    /// What an error at `path` means: something of another kind on the way to
+    /// it, or there, is named.
+    fn explain(&self, root: &OwnedFd, path: &Path, expected: FileType, error: Errno) -> io::Error {
+        let may_be_the_kind = [
+            Errno::LOOP,
+            Errno::NOTDIR,
+            Errno::ISDIR,
+            Errno::NXIO,
+            Errno::EXIST,
+        ];
+        if !may_be_the_kind.contains(&error) {
+            return error.into();
+        }
+        let mut at = PathBuf::new();
+        let mut parts = path.components().peekable();
+        while let Some(part) = parts.next() {
+            at.push(part);
+            let Ok(stat) = rustix::fs::statat(root, &at, AtFlags::SYMLINK_NOFOLLOW) else {
+                break;
+            };
+            let found = FileType::from_raw_mode(stat.st_mode);
+            let expected = match parts.peek() {
+                Some(_) => FileType::Directory,
+                None => expected,
+            };
+            if found != expected {
+                return self.wrong(&at, found, expected);
+            }
+        }
+        error.into()
+    }
+
+    /// Opens the folder at `path`.
+    fn folder(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        let root = self.root()?;
+        let path = within_folder(path)?;
+        open_below(root.as_fd(), path, flags | OFlags::DIRECTORY, Mode::empty())
+            .map_err(|error| self.explain(&root, path, FileType::Directory, error))
+    }
+
+    /// The folder that has the name at the end of `path`, and that name.
+    fn parent<'a>(&self, path: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        Ok((self.folder(parent, OFlags::PATH)?, name))
+    }
+}
+
+impl Disk for RealFolder {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        // A pipe or a device must not make this wait, nor become the terminal.
+        let flags = OFlags::NONBLOCK
+            | OFlags::NOCTTY
+            | match mode {
+                OpenMode::Read => OFlags::RDONLY,
+                OpenMode::Write => OFlags::RDWR,
+                OpenMode::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+            };
+        let (mode, is_new) = match mode {
+            OpenMode::CreateNew => (Mode::RUSR | Mode::WUSR, true),
+            OpenMode::Read | OpenMode::Write => (Mode::empty(), false),
+        };
+        let root = self.root()?;
+        let path = within_folder(path)?;
+        let opened = open_below(root.as_fd(), path, flags, mode);
+        let opened = opened.map_err(|error| match error {
+            // Taken, by whatever it is.
+            Errno::EXIST => error.into(),
+            error => self.explain(&root, path, FileType::RegularFile, error),
+        })?;
+        let file = fs::File::from(opened);
+        if !is_new {
+            let stat = rustix::fs::fstat(&file)?;
+            let found = FileType::from_raw_mode(stat.st_mode);
+            if found != FileType::RegularFile {
+                return Err(self.wrong(path, found, FileType::RegularFile));
+            }
+        }
+        Ok(Arc::new(RealFile::new(file)))
+    }
+
+    fn list(&self, folder: &Path) -> io::Result<Vec<DirectoryEntry>> {
+        let opened = self.folder(folder, OFlags::RDONLY)?;
+        let mut entries = Vec::new();
+        let mut names = Dir::new(opened)?;
+        while let Some(entry) = names.read() {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else {
+                continue;
+            };
+            if matches!(name, "." | "..") {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                // Some file systems do not say.
+                FileType::Unknown => {
+                    let at = AtFlags::SYMLINK_NOFOLLOW;
+                    let stat = rustix::fs::statat(names.fd()?, name, at)?;
+                    FileType::from_raw_mode(stat.st_mode)
+                }
+                known => known,
+            };
+            entries.push(DirectoryEntry {
+                name: name.to_owned(),
+                is_directory: kind == FileType::Directory,
+            });
+        }
+        entries.sort();
+        Ok(entries)
+    }
+
+    fn create_directory(&self, folder: &Path) -> io::Result<()> {
+        let (parent, name) = self.parent(folder)?;
+        match retry(|| rustix::fs::mkdirat(&parent, name, Mode::RWXU)) {
+            Err(Errno::EXIST) => self.folder(folder, OFlags::PATH).map(|_| ()),
+            other => Ok(other?),
+        }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let (from_folder, from) = self.parent(from)?;
+        let (to_folder, to) = self.parent(to)?;
+        Ok(retry(|| {
+            rustix::fs::renameat(&from_folder, from, &to_folder, to)
+        })?)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        Ok(retry(|| {
+            rustix::fs::unlinkat(&parent, name, AtFlags::empty())
+        })?)
+    }
+
+    fn sync_directory(&self, folder: &Path) -> io::Result<()> {
+        let opened = self.folder(folder, OFlags::RDONLY)?;
+        Ok(retry(|| rustix::fs::fsync(&opened))?)
+    }
+
+    fn within(&self, folder: &Path) -> Arc<dyn Disk> {
+        Arc::new(Below::new(Arc::new(self.clone()), folder))
+    }
+
+    fn open_files_max(&self) -> Option<u64> {
+        limits::open_files_max()
+    }
+
+    fn space(&self, folder: &Path) -> io::Result<Space> {
+        let stat = rustix::fs::fstatvfs(self.folder(folder, OFlags::PATH)?)?;
+        Ok(Space {
+            total_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+            free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::process::Command;
+
+    use super::*;
+    use crate::real::RealDisk;
+
+    fn entry(name: &str, is_directory: bool) -> DirectoryEntry {
+        DirectoryEntry {
+            name: name.to_owned(),
+            is_directory,
+        }
+    }
+
+    /// A folder with a secret beside it, seen from within.
+    struct Scene {
+        folder: tempfile::TempDir,
+        disk: Arc<dyn Disk>,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().expect("a folder");
+            let outside = RealDisk.open(&folder.path().join("secret"), OpenMode::CreateNew);
+            outside.expect("new").write_at(b"key", 0).expect("written");
+            RealDisk
+                .create_directory(&folder.path().join("unit"))
+                .expect("made");
+            let disk = RealDisk.within(&folder.path().join("unit"));
+            Self { folder, disk }
+        }
+
+        fn at(&self, name: &str) -> PathBuf {
+            self.folder.path().join("unit").join(name)
+        }
+
+        fn names_beside(&self) -> Vec<DirectoryEntry> {
+            RealDisk.list(self.folder.path()).expect("listed")
+        }
+    }
+
+    fn assert_wrong<T>(what: &str, result: io::Result<T>, at: &Path, found: &str) {
+        let error = result.map(|_| ()).expect_err(what);
+        let wrong = WrongKind::of(&error).unwrap_or_else(|| panic!("{what}: {error:?}"));
+        assert_eq!((&*wrong.path, wrong.found), (at, found), "{what}");
+    }
+
+    #[test]
+    fn a_folder_does_what_the_disk_does() {
+        let scene = Scene::new();
+        let disk = &scene.disk;
+        disk.create_directory(Path::new("a")).expect("made");
+        disk.create_directory(Path::new("a")).expect("there");
+        let path = Path::new("a/file");
+        let file = disk.open(path, OpenMode::CreateNew).expect("new");
+        file.write_at(b"text", 0).expect("written");
+        let mut bulk = crate::PageBuffer::default();
+        bulk.resize(64 << 10);
+        file.write_bulk(&bulk, 4096).expect("past the page cache");
+        let again = disk.open(path, OpenMode::CreateNew).expect_err("taken");
+        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        disk.rename(path, Path::new("other")).expect("renamed");
+        disk.sync_directory(Path::new("")).expect("synced");
+        disk.sync_directory(Path::new("a")).expect("synced");
+        let names = disk.list(Path::new("")).expect("listed");
+        assert_eq!(names, [entry("a", true), entry("other", false)]);
+        let mut text = [0; 4];
+        let file = disk.open(Path::new("other"), OpenMode::Write);
+        file.expect("there").read_at(&mut text, 0).expect("read");
+        assert_eq!(&text, b"text");
+        disk.remove(Path::new("other")).expect("removed");
+        let gone = disk.open(Path::new("other"), OpenMode::Read);
+        assert_eq!(gone.expect_err("gone").kind(), io::ErrorKind::NotFound);
+        assert!(disk.space(Path::new("")).expect("known").total_bytes > 0);
+        let below = disk.within(Path::new("a"));
+        below.open(path, OpenMode::CreateNew).expect_err("no a/a");
+        below
+            .open(Path::new("b"), OpenMode::CreateNew)
+            .expect("new");
+        assert!(disk.open(Path::new("a/b"), OpenMode::Read).is_ok());
+    }
+
+    #[test]
+    fn a_folder_that_was_moved_away_is_missed_and_found_again() {
+        let scene = Scene::new();
+        let (path, away) = (scene.at(""), scene.folder.path().join("away"));
+        RealDisk.rename(&path, &away).expect("moved");
+        let missed = scene.disk.list(Path::new("")).expect_err("gone");
+        assert_eq!(missed.kind(), io::ErrorKind::NotFound);
+        // The operator's own link is followed.
+        symlink(&away, scene.folder.path().join("unit")).expect("linked");
+        assert_eq!(scene.disk.list(Path::new("")).expect("back"), []);
+    }
+
+    #[test]
+    fn no_link_is_followed_and_no_path_leads_out() {
+        let scene = Scene::new();
+        let before = scene.names_beside();
+        symlink("../secret", scene.at("file")).expect("linked");
+        symlink("..", scene.at("folder")).expect("linked");
+        symlink("/", scene.at("root")).expect("linked");
+        let link = "a symbolic link";
+        for mode in [OpenMode::Read, OpenMode::Write] {
+            for name in ["file", "folder/secret", "root/etc/passwd"] {
+                let first = name.split('/').next().expect("a name");
+                let opened = scene.disk.open(Path::new(name), mode);
+                assert_wrong(name, opened, &scene.at(first), link);
+            }
+        }
+        let taken = scene.disk.open(Path::new("file"), OpenMode::CreateNew);
+        let taken = taken.expect_err("taken").kind();
+        assert_eq!(taken, io::ErrorKind::AlreadyExists);
+        let (folder, new) = (scene.at("folder"), Path::new("folder/new"));
+        let disk = &scene.disk;
+        assert_wrong("new", disk.open(new, OpenMode::CreateNew), &folder, link);
+        assert_wrong("make", disk.create_directory(new), &folder, link);
+        let itself = Path::new("folder");
+        assert_wrong("make", disk.create_directory(itself), &folder, link);
+        assert_wrong("list", disk.list(itself), &folder, link);
+        assert_wrong("sync", disk.sync_directory(itself), &folder, link);
+        assert_wrong("space", disk.space(itself), &folder, link);
+        let secret = Path::new("folder/secret");
+        assert_wrong("remove", disk.remove(secret), &folder, link);
+        let inside = Path::new("inside");
+        assert_wrong("rename", disk.rename(secret, inside), &folder, link);
+        disk.open(inside, OpenMode::CreateNew).expect("new");
+        assert_wrong("rename", disk.rename(inside, new), &folder, link);
+        for path in ["../secret", "/etc/passwd", "inside/../../secret"] {
+            let path = Path::new(path);
+            disk.open(path, OpenMode::Read).expect_err("outside");
+            disk.list(path).expect_err("outside");
+            disk.remove(path).expect_err("outside");
+            disk.create_directory(path).expect_err("outside");
+        }
+        disk.remove(Path::new("file")).expect("the link itself");
+        assert_eq!(scene.names_beside(), before);
+        let entries = disk.list(Path::new("")).expect("listed");
+        assert!(entries.iter().all(|entry| !entry.is_directory));
+    }
+
+    #[test]
+    fn only_files_are_opened_and_only_folders_entered() {
+        let scene = Scene::new();
+        let made = Command::new("mkfifo").arg(scene.at("pipe")).status();
+        assert!(made.expect("mkfifo runs").success());
+        let _socket = std::os::unix::net::UnixListener::bind(scene.at("socket")).expect("bound");
+        let disk = &scene.disk;
+        disk.create_directory(Path::new("folder")).expect("made");
+        symlink("/dev/null", scene.at("device")).expect("linked");
+        disk.open(Path::new("file"), OpenMode::CreateNew)
+            .expect("new");
+        for (name, found) in [
+            ("pipe", "a pipe"),
+            ("socket", "a socket"),
+            ("folder", "a folder"),
+            ("device", "a symbolic link"),
+        ] {
+            for mode in [OpenMode::Read, OpenMode::Write] {
+                let opened = disk.open(Path::new(name), mode);
+                assert_wrong(name, opened, &scene.at(name), found);
+            }
+        }
+        let inside = Path::new("file/inside");
+        let opened = disk.open(inside, OpenMode::Read);
+        assert_wrong("inside a file", opened, &scene.at("file"), "a file");
+        let listed = disk.list(Path::new("file"));
+        assert_wrong("a file listed", listed, &scene.at("file"), "a file");
+        let made = disk.create_directory(Path::new("pipe"));
+        assert_wrong("made in place", made, &scene.at("pipe"), "a pipe");
+    }
+
+    #[test]
+    fn without_openat2_the_same_is_refused() {
+        let scene = Scene::new();
+        symlink("../secret", scene.at("file")).expect("linked");
+        symlink("..", scene.at("folder")).expect("linked");
+        let inside = scene.disk.open(Path::new("inside"), OpenMode::CreateNew);
+        inside.expect("new");
+        let root = RealFolder::new(&scene.at("")).root().expect("there");
+        let open = |path: &str, flags| {
+            open_step_by_step(root.as_fd(), Path::new(path), flags, Mode::empty())
+        };
+        open("inside", OFlags::RDWR).expect("a file");
+        open(".", OFlags::RDONLY | OFlags::DIRECTORY).expect("the folder");
+        open("file", OFlags::RDWR).expect_err("a link");
+        open("folder/secret", OFlags::RDWR).expect_err("through a link");
+        open("folder", ON_THE_WAY).expect_err("a link");
+    }
+}
