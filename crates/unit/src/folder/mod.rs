@@ -27,6 +27,8 @@
 //!   given back durably before the table says so: a crash between repeats
 //!   work and loses nothing.
 //! * A segment that lost a write is never appended to or synced again.
+//! * No more segments than the unit's share of descriptors wait for a sync:
+//!   the one too many is synced early.
 //!
 //! Must not know: keys, volumes, what is in a slot.
 
@@ -42,14 +44,15 @@ mod segment;
 mod table;
 #[cfg(test)]
 mod tests;
+mod unsynced;
 mod write;
 
 pub use marker::Marker;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use base::{ClusterId, SegmentId, Slot, UnitId};
 use world::{Clock, Disk as _, OpenMode, World};
@@ -61,6 +64,7 @@ use files::{Share, ThriftyDisk};
 use place::Place;
 use segment::{Segment, SegmentError};
 use table::Table;
+use unsynced::Unsynced;
 
 /// Data in one segment, in bytes, unless said otherwise: large enough that a
 /// disk writes it at full speed, small enough to give back soon.
@@ -81,8 +85,7 @@ pub struct FolderUnit {
     cache: Arc<Cache>,
     account: Account,
     writers: [Mutex<()>; WRITER_LOCKS],
-    /// Segments with puts that no sync has covered yet.
-    unsynced: Mutex<BTreeMap<SegmentId, Arc<Segment>>>,
+    unsynced: Mutex<Unsynced>,
     durable_folders: Mutex<DurableFolders>,
     settling: Mutex<release::Settling>,
 }
@@ -169,6 +172,15 @@ impl FolderUnit {
         lock(&self.writers[segment.serial() as usize % WRITER_LOCKS])
     }
 
+    /// As [`FolderUnit::writer`], unless it is taken.
+    fn try_writer(&self, segment: SegmentId) -> Option<MutexGuard<'_, ()>> {
+        match self.writers[segment.serial() as usize % WRITER_LOCKS].try_lock() {
+            Ok(alone) => Some(alone),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// The error that `error` is for the caller.
     fn explain(&self, segment: SegmentId, doing: &str, error: SegmentError) -> UnitError {
         match error {
@@ -240,7 +252,7 @@ impl FolderUnit {
     fn in_memory(&self, segment: SegmentId) -> Option<Arc<Segment>> {
         self.cache
             .get(segment)
-            .or_else(|| lock(&self.unsynced).get(&segment).cloned())
+            .or_else(|| lock(&self.unsynced).get(segment))
     }
 }
 

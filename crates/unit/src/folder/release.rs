@@ -96,9 +96,7 @@ impl FolderUnit {
         // killed between marking and syncing.
         let marked = mark(&*file, &asked, SlotState::Freed).and_then(|()| file.sync_data());
         if let Err(error) = marked {
-            if let Some(segment) = lock(&self.unsynced).get(&id) {
-                segment.set_broken();
-            }
+            self.lose_unsynced(id);
             return Err(self.place.meaning_at(id, "free slots of", error));
         }
         self.show(id, &freed, SlotState::Freed);
@@ -115,7 +113,7 @@ impl FolderUnit {
     /// Shows readers of this process what has become of `slots`.
     fn show(&self, id: SegmentId, slots: &[u32], state: SlotState) {
         let cached = self.cache.get(id);
-        let unsynced = lock(&self.unsynced).get(&id).cloned();
+        let unsynced = lock(&self.unsynced).get(id);
         for segment in cached.iter().chain(&unsynced) {
             for slot in slots {
                 segment.set(*slot, &[Entry::free(state)]);
@@ -147,9 +145,7 @@ impl FolderUnit {
             mark(file, &freed, SlotState::Hole)
         };
         punch().map_err(|error| {
-            if let Some(segment) = lock(&self.unsynced).get(&id) {
-                segment.set_broken();
-            }
+            self.lose_unsynced(id);
             self.place.meaning_at(id, "give back room of", error)
         })?;
         self.show(id, &freed, SlotState::Hole);
@@ -175,7 +171,7 @@ impl FolderUnit {
             _ => {}
         }
         self.sync_names(id)?;
-        lock(&self.unsynced).remove(&id);
+        lock(&self.unsynced).deleted(id);
         // A reader may have opened it again meanwhile.
         self.cache.remove(id);
         lock(&self.settling).pending.remove(&id);

@@ -67,9 +67,6 @@ pub(super) struct Segment {
     is_writable: bool,
     /// Whether the file's name is known to be durable.
     is_name_durable: AtomicBool,
-    /// A write or a sync has failed: nothing may be appended any more, and no
-    /// later sync may say that all is well.
-    is_broken: AtomicBool,
 }
 
 impl Segment {
@@ -113,7 +110,6 @@ impl Segment {
             slots: AtomicU32::new(0),
             is_writable,
             is_name_durable: AtomicBool::new(false),
-            is_broken: AtomicBool::new(false),
         }
     }
 
@@ -140,15 +136,6 @@ impl Segment {
 
     pub(super) fn set_name_durable(&self) {
         self.is_name_durable.store(true, Ordering::Release);
-    }
-
-    pub(super) fn is_broken(&self) -> bool {
-        self.is_broken.load(Ordering::Acquire)
-    }
-
-    pub(super) fn set_broken(&self) {
-        self.is_broken.store(true, Ordering::Release);
-        self.file.end_bulk();
     }
 
     /// Takes over entries that are in the file. Without a table in memory

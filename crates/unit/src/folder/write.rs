@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use base::{SegmentId, Slot};
 use world::{File, OpenMode};
@@ -99,9 +99,6 @@ impl FolderUnit {
                 && first as usize + tags.len() <= segment.header.capacity as usize
         };
         let segment = self.writable(id)?;
-        if segment.is_broken() {
-            return Err(self.lost_write(id));
-        }
         if !continues(&segment) {
             return Err(UnitError::Misplaced {
                 segment: id,
@@ -115,18 +112,23 @@ impl FolderUnit {
             .write_bulk(data, segment.header.slot_offset(first))
             .and_then(|()| write_entries(&*segment.file, first, &entries));
         if let Err(error) = written {
-            segment.set_broken();
-            lock(&self.unsynced).insert(id, segment);
+            self.lose(id);
             return Err(self.place.meaning_at(id, "append to", error));
         }
         self.remember_put(id, &segment, &entries, first);
         Ok(())
     }
 
-    /// The segment with a file that takes writes. The one that has unsynced
-    /// puts goes first: only it knows whether one of them was lost.
+    /// The segment with a file that takes writes, if it has lost none. The
+    /// one that has unsynced puts goes first: only it is told of a loss.
     fn writable(&self, id: SegmentId) -> Result<Arc<Segment>, UnitError> {
-        let unsynced = lock(&self.unsynced).get(&id).cloned();
+        let unsynced = {
+            let unsynced = lock(&self.unsynced);
+            if unsynced.is_lost(id) {
+                return Err(self.lost_write(id));
+            }
+            unsynced.get(id)
+        };
         let cached = || self.cache.get(id).filter(|segment| segment.is_writable());
         if let Some(segment) = unsynced.or_else(cached) {
             return Ok(segment);
@@ -146,9 +148,45 @@ impl FolderUnit {
 
     fn remember_put(&self, id: SegmentId, segment: &Arc<Segment>, entries: &[Entry], first: u32) {
         segment.set(first, entries);
-        lock(&self.unsynced).insert(id, Arc::clone(segment));
+        lock(&self.unsynced).wait(id, segment);
         self.cache.insert(id, Arc::clone(segment));
         self.measure(id, &*segment.file);
+        self.sync_surplus();
+    }
+
+    /// Syncs segments early that nobody may ever ask for, as after a destage
+    /// that failed, until no more wait than may be open.
+    fn sync_surplus(&self) {
+        while let Some((id, _alone)) = self.surplus() {
+            // If it fails, the segment is lost from now on, and whoever puts
+            // or syncs it next is told.
+            let _ = self.sync_segment(id);
+        }
+    }
+
+    /// A segment to be synced early, with its writer's lock. None if there is
+    /// no need, or all that wait are being written: each of those leaves room
+    /// when it is through.
+    fn surplus(&self) -> Option<(SegmentId, MutexGuard<'_, ()>)> {
+        let unsynced = lock(&self.unsynced);
+        let mut waiting = unsynced.waiting();
+        if waiting.len() <= self.cache.share().segments_max() {
+            return None;
+        }
+        waiting.find_map(|id| Some((id, self.try_writer(id)?)))
+    }
+
+    /// No write to the segment can be trusted any more.
+    fn lose(&self, id: SegmentId) {
+        lock(&self.unsynced).lose(id);
+        self.cache.remove(id);
+    }
+
+    /// As [`FolderUnit::lose`], if any of them is not yet durable.
+    pub(super) fn lose_unsynced(&self, id: SegmentId) {
+        if lock(&self.unsynced).get(id).is_some() {
+            self.lose(id);
+        }
     }
 
     /// Tells the account how much room a segment takes. If that cannot be
@@ -173,10 +211,11 @@ impl FolderUnit {
             let _alone = self.writer(*id);
             let segment = self.sync_segment(*id)?;
             if !segment.is_name_durable() {
-                new_names.push((*id, segment));
+                // Not the segment: they may be more than may be open at once.
+                new_names.push(*id);
             }
         }
-        let folders: BTreeSet<usize> = new_names.iter().map(|(id, _)| folder_of(*id)).collect();
+        let folders: BTreeSet<usize> = new_names.iter().map(|id| folder_of(*id)).collect();
         let failed = |error| self.place.meaning("sync a folder", error);
         for folder in &folders {
             let path = self.place.folder(*folder);
@@ -194,7 +233,7 @@ impl FolderUnit {
                 durable.known.extend(folders);
             }
         }
-        for (_, segment) in new_names {
+        for segment in new_names.into_iter().filter_map(|id| self.in_memory(id)) {
             segment.set_name_durable();
         }
         Ok(())
@@ -203,18 +242,14 @@ impl FolderUnit {
     /// Makes a segment's data durable.
     fn sync_segment(&self, id: SegmentId) -> Result<Arc<Segment>, UnitError> {
         let segment = self.writable(id)?;
-        if segment.is_broken() {
-            return Err(self.lost_write(id));
-        }
         let synced = segment.file.sync_data();
         // It may be long until the next put, if there is one.
         segment.file.end_bulk();
         if let Err(error) = synced {
-            segment.set_broken();
-            lock(&self.unsynced).insert(id, segment);
+            self.lose(id);
             return Err(self.place.meaning_at(id, "sync", error));
         }
-        lock(&self.unsynced).remove(&id);
+        lock(&self.unsynced).synced(id);
         self.measure(id, &*segment.file);
         Ok(segment)
     }
@@ -255,8 +290,8 @@ impl Place {
             Err(UnitError::Missing { .. }) => {}
             Err(why) => return Err(why),
         }
-        let entries = self.disk.list(&self.path).map_err(failed)?;
-        let is_ours = |name: &str| ["segments", DRAFT, "lost+found"].contains(&name);
+        let entries = self.disk.list(Path::new("")).map_err(failed)?;
+        let is_ours = |name: &str| [SEGMENTS, DRAFT, "lost+found"].contains(&name);
         if let Some(other) = entries.iter().find(|entry| !is_ours(&entry.name)) {
             return Err(UnitError::Foreign {
                 url: self.url.clone(),
@@ -298,6 +333,14 @@ impl Place {
             Err(error) if is_not_found(&error) => self.disk.open(path, OpenMode::CreateNew)?,
             other => other?,
         };
+        let length = file.length()?;
+        let mut found = vec![0; length.min(PROBE_BYTES + 1) as usize];
+        file.read_at(&mut found, 0)?;
+        // Zeroes, where a crash kept only its length.
+        if length > PROBE_BYTES || found.iter().any(|byte| !matches!(*byte, 0 | PROBE_BYTE)) {
+            let message = "the file called probe is somebody else's";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
         file.set_length(0)?;
         file.write_at(&[PROBE_BYTE; PROBE_BYTES as usize], 0)?;
         file.sync_data()
@@ -339,14 +382,6 @@ impl Place {
             let names = self.disk.list(&self.folder(number)).map_err(failed)?;
             let ids = names.iter().filter_map(|entry| segment_of(&entry.name));
             segments.extend(ids.filter(|id| folder_of(*id) == number));
-        }
-        let length = file.length()?;
-        let mut found = vec![0; length.min(PROBE_BYTES + 1) as usize];
-        file.read_at(&mut found, 0)?;
-        // Zeroes, where a crash kept only its length.
-        if length > PROBE_BYTES || found.iter().any(|byte| !matches!(*byte, 0 | PROBE_BYTE)) {
-            let message = "the file called probe is somebody else's";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
         segments.sort_unstable();
         Ok(segments)

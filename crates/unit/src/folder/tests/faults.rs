@@ -242,6 +242,40 @@ fn a_unit_gives_up_what_it_keeps_open_when_no_more_can_be_opened() {
     assert_eq!(unit.list().expect("listed").len(), 40);
 }
 
+/// What a destage that failed had put kept its files open until it was freed,
+/// and so made the next destage fail too.
+#[test]
+fn segments_that_nobody_syncs_do_not_use_up_the_descriptors() {
+    let mut simulation = Simulation::new(1);
+    let unit = create(&simulation.world()).with_open_segments(3);
+    simulation.disk.set_open_files_max(8);
+    for number in 0..40 {
+        put(&unit, segment(number), SLOT_BYTES, 0, 4).expect("put");
+    }
+    for number in 0..40 {
+        put(&unit, segment(number), SLOT_BYTES, 4, 4).expect("appended");
+    }
+    let all: Vec<_> = (0..40).map(segment).collect();
+    unit.sync(&all).expect("synced");
+    simulation.crash();
+    let unit = open(&simulation.world());
+    for number in 0..40 {
+        read(&unit, segment(number), SLOT_BYTES, 0, 8).expect("kept");
+    }
+}
+
+#[test]
+fn a_write_that_an_early_sync_lost_is_told_to_whoever_syncs() {
+    let simulation = Simulation::new(1);
+    let unit = create(&simulation.world()).with_open_segments(1);
+    put(&unit, segment(1), SLOT_BYTES, 0, 4).expect("put");
+    simulation.disk.inject(path(), Fault::SyncFails);
+    put(&unit, segment(2), SLOT_BYTES, 0, 4).expect("put; the other is lost");
+    simulation.disk.heal(path());
+    assert!(unit.sync(&[segment(1)]).is_err(), "forgotten, not saved");
+    unit.sync(&[segment(2)]).expect("this one is well");
+}
+
 #[test]
 fn a_unit_keeps_no_more_open_than_its_process_may() {
     let simulation = Simulation::new(1);
@@ -333,6 +367,13 @@ impl Disk for Watched {
         }
         self.disk.sync_directory(folder)
     }
+    fn within(&self, folder: &Path) -> Arc<dyn Disk> {
+        Arc::new(Self {
+            disk: self.disk.within(folder),
+            unit: Arc::clone(&self.unit),
+            syncs: Arc::clone(&self.syncs),
+        })
+    }
     fn space(&self, folder: &Path) -> io::Result<Space> {
         self.disk.space(folder)
     }
@@ -367,13 +408,6 @@ fn a_segment_that_lost_a_write_is_never_called_durable() {
         assert!(put(&unit, segment(1), SLOT_BYTES, 4, 1).is_err());
         unit.sync(&[segment(2)]).expect("another one is well");
         put(
-    fn within(&self, folder: &Path) -> Arc<dyn Disk> {
-        Arc::new(Self {
-            disk: self.disk.within(folder),
-            unit: Arc::clone(&self.unit),
-            syncs: Arc::clone(&self.syncs),
-        })
-    }
             &unit,
             segment(2),
             SLOT_BYTES,
