@@ -10,6 +10,14 @@ use volume::catalog::{Lease, Leftovers, OpenSegment, VersionCommit, VersionKey};
 use super::rows::{self, VolumeRow};
 use super::{Database, DatabaseError};
 
+/// By how much [`Database::move_ahead`] moves every epoch: far more leases
+/// than one volume gets between two backups, and 255 times less than there
+/// are.
+const EPOCHS_AHEAD: u32 = 1 << 16;
+
+/// By how much it moves the next segment serial: 128 TiB of segments of 8 MiB.
+const SERIALS_AHEAD: u32 = 1 << 24;
+
 /// What fences a writer.
 struct Holder {
     epoch: u32,
@@ -52,8 +60,55 @@ impl Holder {
 }
 
 impl Database {
+    /// How many leases were ever given, to whatever volume.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn leases(&self) -> Result<u64, DatabaseError> {
+        let row = sqlx::query("SELECT leases FROM cluster")
+            .fetch_one(&self.reader)
+            .await?;
+        rows::number(&row, "leases")
+    }
+
+    /// Moves every volume's epoch, the next segment serial and the count of
+    /// leases beyond whatever a younger copy of this database, now lost, may
+    /// have handed out; `leases` is the largest count that any unit knows.
+    ///
+    /// Each volume then counts as attached: its journal may be younger than
+    /// this database.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn move_ahead(&self, leases: u64) -> Result<(), DatabaseError> {
+        let mut change = self.begin().await?;
+        sqlx::query("UPDATE volumes SET epoch = epoch + $1, attached = 1 WHERE deleting = 0")
+            .bind(EPOCHS_AHEAD)
+            .execute(&mut *change)
+            .await?;
+        // A unit that is away now may know of some more.
+        sqlx::query(
+            "UPDATE cluster SET serial_next = serial_next + $1, leases = MAX(leases, $2) + $3",
+        )
+        .bind(SERIALS_AHEAD)
+        .bind(leases.cast_signed())
+        .bind(EPOCHS_AHEAD)
+        .execute(&mut *change)
+        .await?;
+        self.commit_and_tell(change).await
+    }
+
+    /// What the last leases of a volume that is on its way out left unfinished.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn leftovers(&self, volume: VolumeId) -> Result<Leftovers, DatabaseError> {
+        let mut moment = self.reader.begin().await?;
+        leftovers_of(&mut moment, volume, u32::MAX).await
+    }
+
     /// See [`volume::catalog::Catalog::acquire`].
-    pub(super) async fn acquire(&self, volume: VolumeId) -> Result<Lease, DatabaseError> {
+    pub(crate) async fn acquire(&self, volume: VolumeId) -> Result<Lease, DatabaseError> {
         let mut change = self.begin().await?;
         let row = sqlx::query("SELECT * FROM volumes WHERE id = $1")
             .bind(volume.to_string())
@@ -77,8 +132,9 @@ impl Database {
         if epoch >= Sequence::EPOCH_MAX {
             return Err(DatabaseError::Refused {
                 reason: format!(
-                    "{volume} has been opened {} times and cannot be opened again; take a \
-                     snapshot of a clone of it and go on with that",
+                    "{volume} has been opened {} times, and its key cannot be used for more; \
+                     clone a snapshot from before it was opened last, and copy that clone into \
+                     a new volume",
                     epoch - 1
                 ),
             });
@@ -86,6 +142,9 @@ impl Database {
         sqlx::query("UPDATE volumes SET epoch = $1 WHERE id = $2")
             .bind(epoch)
             .bind(volume.to_string())
+            .execute(&mut *change)
+            .await?;
+        sqlx::query("UPDATE cluster SET leases = leases + 1")
             .execute(&mut *change)
             .await?;
         let keys = super::versions::keys_of(&mut change, lineage).await?;

@@ -26,7 +26,7 @@ mod units;
 mod versions;
 mod volumes;
 
-pub use engine::EngineCatalog;
+pub use engine::{EngineCatalog, FREES_AT_ONCE};
 pub use error::DatabaseError;
 pub use rows::{Access, Seal, SnapshotRow, SnapshotState, VolumeRow};
 pub use units::{ClusterRow, KeySource, UnitRow};
@@ -72,6 +72,14 @@ impl Database {
     /// Writes the log back into the database file and closes it.
     pub async fn close(&self) {
         self.reader.close().await;
+        // SQLite does so by itself as the last connection goes, unless that is
+        // a reader whose thread ended late.
+        let written = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
+            .execute(&self.writer)
+            .await;
+        if let Err(error) = written {
+            tracing::warn!(%error, "scree.db-wal still holds a part of the database");
+        }
         self.writer.close().await;
     }
 }

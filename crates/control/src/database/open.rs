@@ -26,7 +26,8 @@ impl Database {
     /// [`DatabaseError::Newer`], [`DatabaseError::Damaged`], or what SQLite
     /// says.
     pub async fn open(path: &Path) -> Result<Self, DatabaseError> {
-        // For its owner only; SQLite gives its other files the same mode.
+        // For its owner only; SQLite gives its other files the same mode. It
+        // opens the database by itself, past `world`, and so does this.
         OpenOptions::new()
             .create(true)
             .truncate(false)

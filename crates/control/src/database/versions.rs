@@ -3,6 +3,7 @@
 use base::{Lineage, VolumeId};
 use sqlx::{Row, SqliteConnection};
 use volume::catalog::{LineageKey, Neighbours, PendingFree, StoredVersion, VersionKey};
+use volume::clean::{FreePlan, PLAN_BYTES_MAX};
 use volume::seal::WrappedKey;
 use world::Millis;
 
@@ -65,6 +66,40 @@ pub(super) async fn insert(
     .bind(&version.record)
     .execute(connection)
     .await?;
+    Ok(())
+}
+
+/// Notes slots to be freed after `not_before`; none if the plan is empty. A
+/// long plan is noted in parts.
+async fn note_free(
+    connection: &mut SqliteConnection,
+    not_before: Millis,
+    plan: &[u8],
+) -> Result<(), DatabaseError> {
+    if plan.len() <= PLAN_BYTES_MAX {
+        return note_part(connection, not_before, plan).await;
+    }
+    let whole = FreePlan::decode(plan).map_err(|error| DatabaseError::Refused {
+        reason: error.to_string(),
+    })?;
+    for part in whole.split(PLAN_BYTES_MAX) {
+        note_part(&mut *connection, not_before, &part.encode()).await?;
+    }
+    Ok(())
+}
+
+async fn note_part(
+    connection: &mut SqliteConnection,
+    not_before: Millis,
+    plan: &[u8],
+) -> Result<(), DatabaseError> {
+    if !plan.is_empty() {
+        sqlx::query("INSERT INTO pending_frees (not_before_ms, plan) VALUES ($1, $2)")
+            .bind(not_before.0)
+            .bind(plan)
+            .execute(connection)
+            .await?;
+    }
     Ok(())
 }
 
@@ -262,23 +297,28 @@ impl Database {
             .bind(key.number.cast_signed())
             .execute(&mut *change)
             .await?;
-        if !plan.is_empty() {
-            sqlx::query("INSERT INTO pending_frees (not_before_ms, plan) VALUES ($1, $2)")
-                .bind(not_before.0)
-                .bind(plan)
-                .execute(&mut *change)
-                .await?;
-        }
+        note_free(&mut change, not_before, plan).await?;
         forget_lineages(&mut change).await?;
         Ok(change.commit().await?)
     }
 
-    /// See [`volume::catalog::Catalog::due_frees`].
-    pub(super) async fn due_frees(&self, now: Millis) -> Result<Vec<PendingFree>, DatabaseError> {
+    /// The first `count_max` frees that are due and whose ids are above
+    /// `after`, by id.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn due_frees(
+        &self,
+        now: Millis,
+        after: i64,
+        count_max: u32,
+    ) -> Result<Vec<PendingFree>, DatabaseError> {
         sqlx::query(
-            "SELECT * FROM pending_frees WHERE not_before_ms <= $1 ORDER BY not_before_ms, id",
+            "SELECT * FROM pending_frees WHERE not_before_ms <= $1 AND id > $2 ORDER BY id LIMIT $3",
         )
         .bind(now.0)
+        .bind(after)
+        .bind(count_max)
         .fetch_all(&self.reader)
         .await?
         .iter()
@@ -290,6 +330,14 @@ impl Database {
             })
         })
         .collect()
+    }
+
+    /// Notes a free that is due at once.
+    #[cfg(test)]
+    pub(crate) async fn note_free_now(&self, plan: &[u8]) -> Result<(), DatabaseError> {
+        let mut change = self.begin().await?;
+        note_free(&mut change, Millis(0), plan).await?;
+        Ok(change.commit().await?)
     }
 
     /// See [`volume::catalog::Catalog::freed`].

@@ -236,11 +236,12 @@ impl Database {
         self.commit_and_tell(change).await
     }
 
-    /// Puts a detached volume on its way out: its name is free, its head is
-    /// let go, its owner is fenced. Its snapshots stay.
+    /// Puts a volume on its way out: its name is free, its head is let go, its
+    /// owner is fenced, and what its journal still holds is given up. Its
+    /// snapshots stay.
     ///
     /// # Errors
-    /// [`DatabaseError::Refused`] if it is attached or exported.
+    /// [`DatabaseError::Refused`] if it is exported, or gone.
     pub async fn begin_delete(&self, volume: VolumeId) -> Result<(), DatabaseError> {
         let mut change = self.begin().await?;
         let changed = sqlx::query(

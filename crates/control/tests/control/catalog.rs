@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{BlockSize, ClusterId, Lineage, SnapshotId, VolumeId};
+use base::{BlockSize, ClusterId, Lineage, Location, SnapshotId, VolumeId};
 use control::database::conformance::{CLAIMS, Fixture};
 use control::database::{
     Access, ClusterRow, Database, DatabaseError, EngineCatalog, KeySource, NewVolume, Seal,
@@ -14,6 +14,7 @@ use volume::catalog::{
     Catalog, CatalogError, LineageKey, MemoryCatalog, RESTORE_SKIPS_BYTES, StoredVersion,
     VersionCommit, VersionKey,
 };
+use volume::clean::{FreePlan, PLAN_BYTES_MAX};
 use volume::seal::WrappedKey;
 use world::Millis;
 
@@ -422,6 +423,75 @@ fn an_exported_volume_is_not_deleted() {
         .runtime
         .block_on(sqlite.database.begin_delete(volume));
     assert!(matches!(refused, Err(DatabaseError::Refused { .. })));
+}
+
+#[test]
+fn a_long_plan_is_kept_in_parts_and_fetched_some_at_a_time() {
+    let sqlite = Sqlite::new();
+    let volume = sqlite.create();
+    let key = sqlite.write(volume);
+    sqlite.write(volume);
+    let mut plan = FreePlan::default();
+    for segment in 0..20_u64 {
+        for slot in 0..1 << 16 {
+            plan.add(Location::from_bits(segment << 16 | slot));
+        }
+    }
+    let around = sqlite.catalog.neighbours(key).expect("there");
+    sqlite
+        .catalog
+        .remove_version(key, &around, Millis(5), &plan.encode())
+        .expect("not needed");
+    let due = |now, after, count_max| {
+        let due = sqlite.database.due_frees(Millis(now), after, count_max);
+        sqlite.runtime.block_on(due).expect("answers")
+    };
+    assert_eq!(due(4, 0, 9), []);
+    let first = due(5, 0, 2);
+    let rest = due(5, first[1].id, 9);
+    assert_eq!((first.len(), rest.len()), (2, 1));
+    let parts = first.iter().chain(&rest).map(|free| {
+        assert!(free.plan.len() <= PLAN_BYTES_MAX);
+        FreePlan::decode(&free.plan).expect("a plan")
+    });
+    assert_eq!(parts.map(|part| part.slots()).sum::<usize>(), plan.slots());
+}
+
+/// An operator put back the database of a day before, as the handbook said:
+/// the next lease had an epoch that had been used, and with it nonces.
+#[test]
+fn a_database_that_was_moved_ahead_hands_out_nothing_twice() {
+    let sqlite = Sqlite::new();
+    let leases = || {
+        sqlite
+            .runtime
+            .block_on(sqlite.database.leases())
+            .expect("read")
+    };
+    let volume = sqlite.create();
+    let before = sqlite.catalog.acquire(volume).expect("a lease");
+    assert_eq!(leases(), 1);
+    let serials = sqlite
+        .catalog
+        .reserve_serials(volume, before.epoch, 1)
+        .expect("many");
+    sqlite
+        .runtime
+        .block_on(sqlite.database.move_ahead(70_000))
+        .expect("moved");
+    let after = sqlite.catalog.acquire(volume).expect("a lease");
+    assert_eq!(after.epoch, before.epoch + 65_536 + 1);
+    assert!(leases() > 70_000);
+    let next = sqlite
+        .catalog
+        .reserve_serials(volume, after.epoch, 1)
+        .expect("many");
+    assert_eq!(next.start, serials.end + (1 << 24));
+    let row = sqlite
+        .runtime
+        .block_on(sqlite.database.volume(&volume.to_string()))
+        .expect("there");
+    assert!(row.attached, "its journal may be younger");
 }
 
 #[test]

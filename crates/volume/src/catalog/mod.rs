@@ -264,7 +264,8 @@ pub trait Catalog: Send + Sync {
         plan: &[u8],
     ) -> Result<(), CatalogError>;
 
-    /// Frees that are due.
+    /// Frees that are due: all of them, or the first ones, if they would not
+    /// fit in memory together. The others come when those are forgotten.
     ///
     /// # Errors
     /// [`CatalogError`].
