@@ -1,9 +1,13 @@
-//! What the manager may answer instead, with a stable code for programs and a
+//! What [`Control`](crate::Control) may answer instead, with a stable code for programs and a
 //! sentence that says what to do for people.
 
 use crate::database::DatabaseError;
 
-/// Why a request was not carried out. Nothing was changed by it.
+/// Why a request was not carried out, or not to its end. A refusal
+/// ([`Invalid`](Self::Invalid), [`NotFound`](Self::NotFound),
+/// [`Exists`](Self::Exists), [`Conflict`](Self::Conflict)) has changed nothing
+/// that was asked for; after the others it may have been done in part, and
+/// asking again is safe.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// A field of the request makes no sense.
@@ -89,7 +93,7 @@ impl From<DatabaseError> for ControlError {
                 } else if what.starts_with("version") {
                     "`scree volume versions NAME` shows those that are kept"
                 } else {
-                    "nothing was changed"
+                    "`scree status` shows what there is"
                 };
                 Self::NotFound { what, hint }
             }

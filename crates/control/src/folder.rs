@@ -56,7 +56,8 @@ impl Folder {
         };
         make_private(world, path).map_err(failed(path))?;
         // Sockets and units are named by absolute paths, whatever the current
-        // folder of a later client is.
+        // folder of a later client is. `world` has neither links nor locks, so
+        // these two ask the operating system.
         let path = path.canonicalize().map_err(failed(path))?;
         let lock_path = path.join("lock");
         let lock = OpenOptions::new()
@@ -128,16 +129,25 @@ pub fn api_socket(folder: &Path) -> PathBuf {
     folder.join("api.sock")
 }
 
-/// Makes a folder and its missing parents.
+/// The folder that `path` lies in.
+pub(crate) fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        // A name alone lies in the current folder.
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => Path::new("/"),
+    }
+}
+
+/// Makes a folder and its missing parents, durably.
 fn make_private(world: &World, path: &Path) -> io::Result<()> {
+    // Past `world`, which can only list: the folders above D need not be
+    // readable.
     if path.is_dir() {
         return Ok(());
     }
-    if let Some(parent) = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-    {
-        make_private(world, parent)?;
-    }
-    world.disk.create_directory(path)
+    let parent = parent_of(path);
+    make_private(world, parent)?;
+    world.disk.create_directory(path)?;
+    world.disk.sync_directory(parent)
 }

@@ -16,6 +16,7 @@ use world::{OpenMode, World};
 use zeroize::Zeroizing;
 
 use crate::database::KeySource;
+use crate::folder::parent_of;
 
 /// Argon2id with 64 MiB and three passes: RFC 9106's second choice, for
 /// machines that have other things to do.
@@ -140,7 +141,8 @@ pub fn found(
 ) -> Result<(KeyEncryptionKey, KeySource, WrappedKey), KeyInputError> {
     let (key, source) = match input {
         KeyInput::File(path) => {
-            if !path.exists() {
+            let opened = world.disk.open(path, OpenMode::Read);
+            if opened.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
                 make_key_file(world, path).map_err(|source| KeyInputError::Make {
                     path: path.clone(),
                     source,
@@ -234,9 +236,7 @@ fn make_key_file(world: &World, path: &Path) -> io::Result<()> {
     file.write_at(text.as_bytes(), 0)?;
     file.sync_data()?;
     world.disk.rename(&aside, path)?;
-    world
-        .disk
-        .sync_directory(path.parent().unwrap_or(Path::new("/")))
+    world.disk.sync_directory(parent_of(path))
 }
 
 fn read_key_file(world: &World, path: &Path) -> Result<KeyEncryptionKey, KeyInputError> {
@@ -262,6 +262,7 @@ fn read_private(world: &World, path: &Path) -> Result<Zeroizing<String>, KeyInpu
         path: path.to_owned(),
         source,
     };
+    // Permissions are no business of `world`'s.
     let mode = std::fs::metadata(path)
         .map_err(unreadable)?
         .permissions()

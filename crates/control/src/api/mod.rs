@@ -41,7 +41,7 @@ use world::real::Listener;
 
 use crate::control::Control;
 
-pub use problem::{ApiError, Body};
+pub use problem::{ApiError, Body, Query};
 
 /// Nobody is kept waiting for longer.
 const WAIT_MAX: Duration = Duration::from_secs(300);

@@ -1,6 +1,7 @@
 //! Failures, as RFC 9457 writes them.
 
-use axum::extract::{FromRequest, Request};
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
@@ -80,6 +81,25 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
+/// What follows the `?`; its mistakes come back as problems too.
+pub struct Query<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        match axum::extract::Query::<T>::from_request_parts(parts, state).await {
+            Ok(axum::extract::Query(query)) => Ok(Self(query)),
+            Err(rejection) => Err(ApiError {
+                status: rejection.status(),
+                code: "invalid-argument",
+                detail: rejection.body_text(),
+                field: None,
+            }),
+        }
+    }
+}
+
 pub(super) async fn no_such_route() -> ApiError {
     ApiError {
         status: StatusCode::NOT_FOUND,
@@ -95,5 +115,24 @@ pub(super) async fn no_such_method() -> ApiError {
         code: "invalid-argument",
         detail: "this path does not have that method".to_owned(),
         field: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Wait;
+
+    #[tokio::test]
+    async fn a_mistake_after_the_question_mark_is_a_problem_document() {
+        let request = axum::http::Request::builder().uri("/v1/snapshots?wait=abc");
+        let (mut parts, ()) = request.body(()).expect("a request").into_parts();
+        let mistake = match Query::<Wait>::from_request_parts(&mut parts, &()).await {
+            Ok(_) => panic!("abc is no number"),
+            Err(mistake) => mistake.into_response(),
+        };
+        assert_eq!(mistake.status(), StatusCode::BAD_REQUEST);
+        let kind = &mistake.headers()[header::CONTENT_TYPE];
+        assert_eq!(kind, "application/problem+json");
     }
 }

@@ -1,11 +1,11 @@
 //! `/v1/snapshots`.
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 
 use super::types::{CreateSnapshot, Snapshot};
-use super::{ApiError, Body, Wait};
+use super::{ApiError, Body, Query, Wait};
 use crate::control::Control;
 use crate::database::{SnapshotRow, SnapshotState};
 use crate::volumes::spell_time;

@@ -1,13 +1,13 @@
 //! `/v1/volumes`.
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 
 use super::types::{
     CreateVolume, Engine, Export, ExportVolume, GrowVolume, RestoreVolume, Version, Volume,
 };
-use super::{ApiError, Body, Wait};
+use super::{ApiError, Body, Query, Wait};
 use crate::control::Control;
 use crate::database::Access;
 use crate::error::ControlError;
