@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!  1. note      volumes.attached: the journal may be newer than the head
-//!  2. lease     a new epoch; whoever had the volume is fenced
+//!  2. lease     a new epoch, of which the units are told; whoever had the
+//!               volume is fenced
 //!  3. open      replay the journal
 //!  4. serve     over NBD
 //!  5. stop      no more requests
@@ -14,14 +15,14 @@
 //! A crash anywhere in between leaves `attached` set: the next open replays.
 //! All of it happens behind the volume's door.
 
-use std::sync::Arc;
-use std::thread;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use base::{BlockDevice, IoError, VolumeId};
 use frontend::nbd::{Export, ExportGone, ExportOptions, ExportThread, SpawnError};
 use tokio::task::JoinSet;
-use volume::catalog::CatalogError;
+use volume::catalog::{CatalogError, Lease};
 use volume::seal::{KeyError, Keyring};
 use volume::{OpenError, OpenParams, Volume, VolumeStatus};
 use world::{Clock, Wake};
@@ -29,10 +30,7 @@ use world::{Clock, Wake};
 use crate::control::{Control, Inner, blocking, lock};
 use crate::database::{Access, DatabaseError, VolumeRow};
 use crate::error::ControlError;
-
-/// How often a volume that is closing, and has no owner's loop any more, is
-/// polled.
-const CLOSE_TICK: Duration = Duration::from_millis(1);
+use crate::leases::OlderDatabase;
 
 /// A close that has got nowhere for so long, because no unit takes what it
 /// has, is given up: the journal keeps it.
@@ -42,13 +40,96 @@ const CLOSE_STALL_MAX: Duration = Duration::from_secs(15);
 pub struct Attached {
     pub(crate) access: Access,
     pub(crate) name: String,
-    pub(crate) thread: ExportThread<Volume>,
+    /// The door for connections.
+    pub(crate) export: Export,
+    /// Its thread, until it is told to stop.
+    thread: RwLock<Option<ExportThread<Volume>>>,
+    closer: Closer,
 }
 
 impl Attached {
-    /// The door for connections.
-    pub(crate) fn export(&self) -> Export {
-        self.thread.export()
+    fn new(access: Access, name: String, thread: ExportThread<Volume>, closer: Closer) -> Self {
+        Self {
+            access,
+            name,
+            export: thread.export(),
+            thread: RwLock::new(Some(thread)),
+            closer,
+        }
+    }
+
+    /// Runs `action` on the volume, in its thread. Waits.
+    fn call<T: Send + 'static>(
+        &self,
+        action: impl FnOnce(&mut Volume) -> T + Send + 'static,
+    ) -> Result<T, ExportGone> {
+        let thread = self.thread.read().unwrap_or_else(PoisonError::into_inner);
+        thread.as_ref().ok_or(ExportGone)?.call(action)
+    }
+
+    /// Steps 5 and 6. Waits: for calls under way, and for the destage.
+    fn stop(&self, clock: Arc<dyn Clock>) -> Result<(), AttachError> {
+        let thread = self
+            .thread
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+            .ok_or(ExportGone)?;
+        let closer = self.closer.clone();
+        thread.stop(move |volume, stopped| {
+            if let Err(error) = stopped.flushed {
+                tracing::warn!(%error, "the last flush failed");
+            }
+            closer.close(volume, &*clock)
+        })?
+    }
+}
+
+/// The thread in which a volume is closed. Until then, the loop that serves it
+/// hears of jobs that end; afterwards this thread does.
+#[derive(Clone, Default)]
+struct Closer(Arc<OnceLock<Thread>>);
+
+impl Closer {
+    /// A wake for both.
+    fn wake(&self, serving: Wake) -> Wake {
+        let thread = Arc::clone(&self.0);
+        Wake::new(move || {
+            serving.wake();
+            if let Some(thread) = thread.get() {
+                thread.unpark();
+            }
+        })
+    }
+
+    /// Step 6. Waits for the destage.
+    fn close(&self, mut volume: Volume, clock: &dyn Clock) -> Result<(), AttachError> {
+        // From here on no job's end is missed: those before are polled below.
+        self.0.get_or_init(thread::current);
+        let mut completions = Vec::new();
+        let mut left_bytes = u64::MAX;
+        let mut moved = clock.monotonic();
+        volume.begin_close();
+        loop {
+            volume.poll(&mut completions);
+            completions.clear();
+            volume.commit()?;
+            if let Some(closed) = volume.close_state() {
+                return Ok(closed?);
+            }
+            let status = volume.status();
+            let now = clock.monotonic();
+            if status.journal_used_bytes < left_bytes {
+                left_bytes = status.journal_used_bytes;
+                moved = now;
+            } else if let Some(why) = status.destage_error
+                && now.saturating_sub(moved) > CLOSE_STALL_MAX
+            {
+                return Err(AttachError::Stalled(why));
+            }
+            let timer = volume.next_timer().unwrap_or(CLOSE_STALL_MAX);
+            thread::park_timeout(timer.min(CLOSE_STALL_MAX));
+        }
     }
 }
 
@@ -58,6 +139,12 @@ pub enum AttachError {
     /// The lease was not to be had.
     #[error("no lease: {0}")]
     Lease(#[from] CatalogError),
+    /// The database is not the one that the data belongs to.
+    #[error(transparent)]
+    Older(#[from] OlderDatabase),
+    /// No unit took note of the lease.
+    #[error("no unit could be told of its lease: {0}")]
+    Untold(String),
     /// The keys do not open.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -92,47 +179,19 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Steps 2 and 3. Waits.
-fn open(inner: &Inner, volume: VolumeId, wake: Wake) -> Result<Volume, AttachError> {
-    let lease = inner.catalog.acquire(volume)?;
+/// Step 3. Waits.
+fn open(inner: &Inner, lease: Lease, wake: Wake) -> Result<Volume, AttachError> {
     let keyring = Arc::new(Keyring::unwrap(&lease.keys, &inner.key)?);
     Ok(Volume::open(OpenParams {
         world: inner.world.clone(),
         wake,
         store: Arc::clone(&inner.store),
         catalog: Arc::clone(&inner.catalog),
+        journal: inner.folder.journal(lease.volume),
         lease,
         keyring,
-        journal: inner.folder.journal(volume),
         config: inner.volume_config,
     })?)
-}
-
-/// Step 6. Waits for the destage.
-fn close(mut volume: Volume, clock: &dyn Clock) -> Result<(), AttachError> {
-    let mut completions = Vec::new();
-    let mut left_bytes = u64::MAX;
-    let mut moved = clock.monotonic();
-    volume.begin_close();
-    loop {
-        volume.poll(&mut completions);
-        completions.clear();
-        volume.commit()?;
-        if let Some(closed) = volume.close_state() {
-            return Ok(closed?);
-        }
-        let status = volume.status();
-        if status.journal_used_bytes < left_bytes {
-            left_bytes = status.journal_used_bytes;
-            moved = clock.monotonic();
-        } else if let Some(why) = status.destage_error
-            && clock.monotonic() - moved > CLOSE_STALL_MAX
-        {
-            return Err(AttachError::Stalled(why));
-        }
-        // Jobs that end wake a loop that is gone: ask again soon.
-        thread::park_timeout(CLOSE_TICK);
-    }
 }
 
 impl Control {
@@ -143,36 +202,49 @@ impl Control {
         row: &VolumeRow,
         access: Access,
     ) -> Result<Arc<Attached>, ControlError> {
-        let inner = Arc::clone(&self.inner);
         let (volume, name) = (row.id, row.name.clone());
         self.inner.database.set_attached(volume).await?;
-        let opened = blocking(move || {
-            let options = ExportOptions {
-                description: volume.to_string(),
-                read_only: access == Access::ReadOnly,
-                ..ExportOptions::new(name.clone(), Arc::clone(&inner.world.clock))
-            };
-            let thread = ExportThread::spawn(options, move |wake| open(&inner, volume, wake))
-                .map_err(|error| match error {
-                    SpawnError::Device(error) => error,
-                    SpawnError::Thread(error) => AttachError::Thread(error),
-                })?;
-            Ok(Attached {
-                access,
-                name,
-                thread,
-            })
-        });
-        match opened.await? {
+        match self.open_and_serve(volume, name, access).await? {
             Ok(attached) => {
                 let attached = Arc::new(attached);
-                self.inner.serving.offer(attached.export());
+                self.inner.serving.offer(attached.export.clone());
                 lock(&self.inner.attached).insert(volume, Arc::clone(&attached));
                 tracing::info!(%volume, name = attached.name, %access, "attached");
                 Ok(attached)
             }
             Err(error) => Err(self.attach_failed(row, &error).await),
         }
+    }
+
+    /// Steps 2 and 3, and the thread for step 4.
+    async fn open_and_serve(
+        &self,
+        volume: VolumeId,
+        name: String,
+        access: Access,
+    ) -> Result<Result<Attached, AttachError>, ControlError> {
+        let lease = match self.acquire(volume).await {
+            Ok(lease) => lease,
+            Err(error) => return Ok(Err(error)),
+        };
+        let inner = Arc::clone(&self.inner);
+        blocking(move || {
+            let options = ExportOptions {
+                description: volume.to_string(),
+                read_only: access == Access::ReadOnly,
+                ..ExportOptions::new(name.clone(), Arc::clone(&inner.world.clock))
+            };
+            let closer = Closer::default();
+            let wakes = closer.clone();
+            let thread =
+                ExportThread::spawn(options, move |wake| open(&inner, lease, wakes.wake(wake)))
+                    .map_err(|error| match error {
+                        SpawnError::Device(error) => error,
+                        SpawnError::Thread(error) => AttachError::Thread(error),
+                    })?;
+            Ok(Attached::new(access, name, thread, closer))
+        })
+        .await
     }
 
     async fn attach_failed(&self, row: &VolumeRow, error: &AttachError) -> ControlError {
@@ -189,6 +261,9 @@ impl Control {
         }
         let name = &row.name;
         let hint = match error {
+            AttachError::Older(_) => {
+                return ControlError::conflict(format!("volume {name:?} cannot be opened: {why}"));
+            }
             AttachError::Open(OpenError::Journal(_)) => {
                 "without its journal it opens at its newest version"
             }
@@ -211,27 +286,7 @@ impl Control {
         self.inner.serving.withdraw(&attached.name);
         let name = attached.name.clone();
         let clock = Arc::clone(&self.inner.world.clock);
-        let closed = blocking(move || {
-            // Others only borrow it for a call; this ends in a moment.
-            let mut shared = attached;
-            let attached = loop {
-                match Arc::try_unwrap(shared) {
-                    Ok(attached) => break attached,
-                    Err(still_shared) => shared = still_shared,
-                }
-                thread::park_timeout(CLOSE_TICK);
-            };
-            attached
-                .thread
-                .stop(move |volume, stopped| {
-                    if let Err(error) = stopped.flushed {
-                        tracing::warn!(%error, "the last flush failed");
-                    }
-                    close(volume, &*clock)
-                })
-                .unwrap_or_else(|gone| Err(AttachError::from(gone)))
-        })
-        .await?;
+        let closed = blocking(move || attached.stop(clock)).await?;
         match closed {
             Ok(()) => {
                 self.inner.database.set_detached(volume).await?;
@@ -258,13 +313,19 @@ impl Control {
             return Ok(());
         }
         let inner = Arc::clone(&self.inner);
-        let volume = row.id;
-        let settled = blocking(move || {
-            let opened = open(&inner, volume, Wake::silent())?;
-            close(opened, &*inner.world.clock)
-        });
-        match settled.await? {
-            Ok(()) => Ok(self.inner.database.set_detached(volume).await?),
+        let settled = match self.acquire(row.id).await {
+            Ok(lease) => {
+                blocking(move || {
+                    let closer = Closer::default();
+                    let opened = open(&inner, lease, closer.wake(Wake::silent()))?;
+                    closer.close(opened, &*inner.world.clock)
+                })
+                .await?
+            }
+            Err(error) => Err(error),
+        };
+        match settled {
+            Ok(()) => Ok(self.inner.database.set_detached(row.id).await?),
             Err(error) => Err(self.attach_failed(row, &error).await),
         }
     }
@@ -275,7 +336,7 @@ impl Control {
         attached: Arc<Attached>,
         action: impl FnOnce(&mut Volume) -> T + Send + 'static,
     ) -> Result<T, ControlError> {
-        blocking(move || attached.thread.call(action))
+        blocking(move || attached.call(action))
             .await?
             .map_err(|error| ControlError::Unavailable {
                 reason: error.to_string(),
@@ -301,8 +362,8 @@ impl Control {
             let control = self.clone();
             opening.spawn(async move {
                 let _door = control.door(row.id).await;
-                // A volume that cannot be opened is shown as such, and does
-                // not keep the others from being served.
+                // A volume that cannot be opened is logged and shown as such,
+                // and does not keep the others from being served.
                 let _ = control.attach(&row, access).await;
             });
         }

@@ -21,7 +21,7 @@ use base::{ClusterId, VolumeId};
 use frontend::nbd::ServerTls;
 use tokio::runtime::Handle;
 use tokio::sync::OwnedMutexGuard;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use volume::catalog::Catalog;
 use volume::clean::{Cleaner, retention::Retention};
 use volume::seal::{KeyEncryptionKey, Keyring};
@@ -54,6 +54,8 @@ pub struct Settings {
     pub retention: Retention,
     /// How long the slots of a removed version stay, against mistakes.
     pub grace: Duration,
+    /// The database was put back from a backup, and what is younger is lost.
+    pub restored_database: bool,
 }
 
 /// Why it does not start.
@@ -101,7 +103,9 @@ pub(crate) struct Inner {
     /// Rung when there may be something to clean.
     pub cleaning_wanted: tokio::sync::Notify,
     /// Why cleaning does not get on, if it does not.
-    pub cleaning_problem: Mutex<Option<String>>,
+    pub removal_problem: Mutex<Option<String>>,
+    /// Why freeing does not get on, if it does not.
+    pub freeing_problem: Mutex<Option<String>>,
     doors: Mutex<HashMap<VolumeId, Arc<tokio::sync::Mutex<()>>>>,
 }
 
@@ -114,11 +118,13 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ControlError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| ControlError::Internal {
-            reason: format!("a task ended before its time: {error}; see the log"),
-        })
+    tokio::task::spawn_blocking(work).await.map_err(ended_early)
+}
+
+fn ended_early(error: JoinError) -> ControlError {
+    ControlError::Internal {
+        reason: format!("a task ended before its time: {error}; see the log"),
+    }
 }
 
 impl Control {
@@ -159,11 +165,15 @@ impl Control {
                 retention: settings.retention,
                 grace: settings.grace,
                 cleaning_wanted: tokio::sync::Notify::new(),
-                cleaning_problem: Mutex::default(),
+                removal_problem: Mutex::default(),
+                freeing_problem: Mutex::default(),
                 doors: Mutex::default(),
             }),
         };
         control.mount_units(settings.units).await?;
+        control
+            .check_database_age(settings.restored_database)
+            .await?;
         let lost = control.inner.database.fail_lost_snapshots().await?;
         if lost > 0 {
             tracing::warn!(lost, "pending snapshots were lost with the last process");
@@ -196,6 +206,22 @@ impl Control {
             .count();
         self.inner.database.close().await;
         unclean
+    }
+
+    /// Runs an operation to its end, whether or not the caller waits for it: a
+    /// client that hangs up must not leave the operation half way, and its
+    /// door open while the rest of it still runs.
+    pub(crate) async fn to_its_end<T, F>(
+        &self,
+        operation: impl FnOnce(Self) -> F,
+    ) -> Result<T, ControlError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, ControlError>> + Send + 'static,
+    {
+        tokio::spawn(operation(self.clone()))
+            .await
+            .map_err(ended_early)?
     }
 
     /// The door of a volume; nobody else is behind it until it is dropped.

@@ -1,24 +1,26 @@
 //! What goes on by itself: units looked after, volumes that stopped noticed,
 //! and what nothing needs any more removed and freed.
 //!
-//! All of it may be killed at any moment: removals are transactions, frees
-//! may be done twice. A pass that fails (a unit is away) is tried again after
-//! a while; nothing here stops or is stopped by foreground work.
+//! Three loops, none of which waits for another: watching, removing what
+//! nothing needs, and freeing what is due. All of it may be killed at any
+//! moment: removals are transactions, frees may be done twice. What fails (a
+//! unit is away) is tried again after a while, and keeps nothing else from
+//! being done; nothing here stops or is stopped by foreground work.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base::VolumeId;
-use tokio::time::MissedTickBehavior;
-use volume::catalog::VersionKey;
+use tokio::time::{Interval, MissedTickBehavior};
+use volume::catalog::{PendingFree, VersionKey};
 use volume::clean::retention::{VersionInfo, expired};
 use volume::clean::{self, Cleaner, Removal};
 use world::Millis;
 
 use crate::attach::with_causes;
 use crate::control::{Control, blocking, lock};
-use crate::database::{VersionRow, VolumeRow};
+use crate::database::{FREES_AT_ONCE, VersionRow, VolumeRow};
 use crate::error::ControlError;
 
 /// How often units and volumes are looked at.
@@ -28,10 +30,14 @@ const TICK: Duration = Duration::from_secs(1);
 const PROBE_TICKS: u64 = 5;
 
 /// Retention is applied every so many ticks, and when something was deleted.
-const CLEAN_TICKS: u64 = 10;
+const REMOVE_TICKS: u64 = 10;
 
-/// After a failed pass, cleaning waits this many ticks.
-const CLEAN_RETRY_TICKS: u64 = 30;
+/// After a pass with failures, it waits this many ticks.
+const REMOVE_RETRY_TICKS: u64 = 30;
+
+/// Frees that failed are tried again after so long at first, and at last.
+const FREE_RETRY_MIN: Duration = Duration::from_secs(1);
+const FREE_RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// A volume with this many times the versions that retention allows is
 /// cleaned even while it is busy.
@@ -48,42 +54,100 @@ struct Seen {
     stopped: HashSet<VolumeId>,
 }
 
+/// When to try again what fails: each time after twice as long.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Retry {
+    wait: Duration,
+    at: Duration,
+}
+
+impl Retry {
+    fn is_due(&self, now: Duration) -> bool {
+        now >= self.at
+    }
+
+    fn note(&mut self, now: Duration, has_failed: bool) {
+        self.wait = match has_failed {
+            true => (self.wait * 2).clamp(FREE_RETRY_MIN, FREE_RETRY_MAX),
+            false => Duration::ZERO,
+        };
+        self.at = now + self.wait;
+    }
+}
+
+/// Ticks of the runtime's timer: `world` has clocks to read, and no tasks to
+/// wake.
+fn ticks() -> Interval {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+fn note(noted: &Mutex<Option<String>>, pass: Result<(), ControlError>) {
+    let problem = pass.err().map(|error| error.to_string());
+    let mut noted = lock(noted);
+    if let (Some(problem), true) = (&problem, *noted != problem) {
+        tracing::warn!(problem, "cleaning does not get on; it is tried again");
+    }
+    *noted = problem;
+}
+
 impl Control {
     /// Keeps house until it is dropped.
     pub async fn keep_house(self) {
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let busy = Mutex::default();
+        tokio::join!(
+            self.keep_watch(&busy),
+            self.keep_removing(&busy),
+            self.keep_freeing()
+        );
+    }
+
+    async fn keep_watch(&self, busy: &Mutex<HashSet<VolumeId>>) {
+        let mut ticks = ticks();
         let mut seen = Seen::default();
-        let mut turn: u64 = 0;
-        let mut clean_at = 0;
-        loop {
-            tokio::select! {
-                _ = tick.tick() => turn += 1,
-                () = self.inner.cleaning_wanted.notified() => clean_at = clean_at.min(turn),
-            }
-            self.probe_units(turn.is_multiple_of(PROBE_TICKS)).await;
+        for turn in 0_u64.. {
+            ticks.tick().await;
+            // Nobody waits for the answers.
+            drop(self.probe_units(turn.is_multiple_of(PROBE_TICKS)));
             self.watch_volumes(&mut seen).await;
-            let pass = async {
-                if turn >= clean_at {
-                    clean_at = turn + CLEAN_TICKS;
-                    self.remove_what_nothing_needs(&seen).await?;
-                }
-                self.free_what_is_due().await
-            };
-            let problem = pass.await.err().map(|error| error.to_string());
-            if problem.is_some() {
-                clean_at = turn + CLEAN_RETRY_TICKS;
-            }
-            self.note_cleaning(problem);
+            lock(busy).clone_from(&seen.busy);
         }
     }
 
-    fn note_cleaning(&self, problem: Option<String>) {
-        let mut noted = lock(&self.inner.cleaning_problem);
-        if let (Some(problem), true) = (&problem, *noted != problem) {
-            tracing::warn!(problem, "cleaning does not get on; it is tried again");
+    async fn keep_removing(&self, busy: &Mutex<HashSet<VolumeId>>) {
+        let mut ticks = ticks();
+        let (mut turn, mut due) = (0, 0);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => turn += 1,
+                () = self.inner.cleaning_wanted.notified() => due = turn,
+            }
+            if turn < due {
+                continue;
+            }
+            let busy = lock(busy).clone();
+            let pass = self.remove_what_nothing_needs(&busy).await;
+            due = turn
+                + match pass {
+                    Ok(()) => REMOVE_TICKS,
+                    Err(_) => REMOVE_RETRY_TICKS,
+                };
+            note(&self.inner.removal_problem, pass);
         }
-        *noted = problem;
+    }
+
+    async fn keep_freeing(&self) {
+        let mut ticks = ticks();
+        let mut retry = Retry::default();
+        loop {
+            ticks.tick().await;
+            if retry.is_due(self.inner.world.clock.monotonic()) {
+                let pass = self.free_what_is_due().await;
+                retry.note(self.inner.world.clock.monotonic(), pass.is_err());
+                note(&self.inner.freeing_problem, pass);
+            }
+        }
     }
 
     async fn watch_volumes(&self, seen: &mut Seen) {
@@ -121,13 +185,17 @@ impl Control {
         seen.blocks_written = written;
     }
 
-    async fn remove_what_nothing_needs(&self, seen: &Seen) -> Result<(), ControlError> {
+    async fn remove_what_nothing_needs(
+        &self,
+        busy: &HashSet<VolumeId>,
+    ) -> Result<(), ControlError> {
+        self.refuse_older_database().await?;
         let volumes = self.inner.database.volumes().await?;
         let mut first_failure = Ok(());
         for owner in self.inner.database.version_owners().await? {
             let versions = self.inner.database.versions_of(owner).await?;
             let row = volumes.iter().find(|row| row.id == owner);
-            let goes = self.expired_of(row, &versions, seen.busy.contains(&owner));
+            let goes = self.expired_of(row, &versions, busy.contains(&owner));
             first_failure = first_failure.and(self.remove(goes).await);
         }
         for row in volumes.iter().filter(|row| row.deleting) {
@@ -171,12 +239,13 @@ impl Control {
         let cleaner = self.cleaner();
         let grace_ms = i64::try_from(self.inner.grace.as_millis()).unwrap_or(i64::MAX);
         let not_before = Millis(self.inner.world.clock.wall().0.saturating_add(grace_ms));
+        let mut first_failure = Ok(());
         for key in versions {
             let cleaner = cleaner.clone();
             let removed = blocking(move || remove_one(&cleaner, key, not_before)).await?;
-            removed?;
+            first_failure = first_failure.and(removed);
         }
-        Ok(())
+        first_failure
     }
 
     /// Sweeps what a deleted volume's last lease left on the units, and
@@ -184,37 +253,49 @@ impl Control {
     async fn finish_delete(&self, row: &VolumeRow) -> Result<(), ControlError> {
         let _door = self.door(row.id).await;
         let volume = row.id;
-        let inner = Arc::clone(&self.inner);
-        blocking(move || {
-            let lease = inner.catalog.acquire(volume).map_err(unavailable)?;
-            clean::sweep(&inner.store, &lease.leftovers).map_err(unavailable)
-        })
-        .await??;
+        // No lease is needed: its last owner was fenced as the deletion began.
+        let leftovers = self.inner.database.leftovers(volume).await?;
+        let store = Arc::clone(&self.inner.store);
+        blocking(move || clean::sweep(&store, &leftovers).map_err(unavailable)).await??;
         self.inner.database.finish_delete(volume).await?;
         self.forget_door(volume);
         tracing::info!(%volume, name = row.name, "volume deleted");
         Ok(())
     }
 
-    async fn free_what_is_due(&self) -> Result<(), ControlError> {
-        let inner = Arc::clone(&self.inner);
-        let cleaner = self.cleaner();
-        blocking(move || {
-            let due = inner
-                .catalog
-                .due_frees(inner.world.clock.wall())
-                .map_err(unavailable)?;
-            let mut first_failure = Ok(());
-            for free in due {
-                match cleaner.carry_out(&free) {
-                    Ok(slots) => tracing::debug!(slots, "freed"),
-                    Err(error) => first_failure = first_failure.and(Err(unavailable(error))),
-                }
-            }
-            first_failure
-        })
-        .await?
+    /// Frees what is due, some plans at a time: one that fails does not hold
+    /// up those behind it.
+    pub(crate) async fn free_what_is_due(&self) -> Result<(), ControlError> {
+        self.refuse_older_database().await?;
+        let now = self.inner.world.clock.wall();
+        let mut first_failure = Ok(());
+        let mut after = 0;
+        loop {
+            let due = self
+                .inner
+                .database
+                .due_frees(now, after, FREES_AT_ONCE)
+                .await?;
+            let Some(last) = due.last() else {
+                return first_failure;
+            };
+            after = last.id;
+            let cleaner = self.cleaner();
+            let freed = blocking(move || free_all(&cleaner, &due)).await?;
+            first_failure = first_failure.and(freed);
+        }
     }
+}
+
+fn free_all(cleaner: &Cleaner, due: &[PendingFree]) -> Result<(), ControlError> {
+    let mut first_failure = Ok(());
+    for free in due {
+        match cleaner.carry_out(free) {
+            Ok(slots) => tracing::debug!(slots, "freed"),
+            Err(error) => first_failure = first_failure.and(Err(unavailable(error))),
+        }
+    }
+    first_failure
 }
 
 fn remove_one(cleaner: &Cleaner, key: VersionKey, not_before: Millis) -> Result<(), ControlError> {
@@ -231,5 +312,31 @@ fn remove_one(cleaner: &Cleaner, key: VersionKey, not_before: Millis) -> Result<
 fn unavailable(error: impl std::error::Error) -> ControlError {
     ControlError::Unavailable {
         reason: with_causes(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A failed free put off retention, again and again, and was itself tried
+    /// every second.
+    #[test]
+    fn what_fails_is_tried_less_and_less_often_and_at_once_when_it_is_well() {
+        let mut retry = Retry::default();
+        let mut now = Duration::from_secs(100);
+        assert!(retry.is_due(now));
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            retry.note(now, true);
+            assert!(!retry.is_due(now));
+            let wait = retry.at - now;
+            waits.push(wait.as_secs());
+            now += wait;
+            assert!(retry.is_due(now));
+        }
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
+        retry.note(now, false);
+        assert!(retry.is_due(now));
     }
 }

@@ -4,6 +4,8 @@
 //! * [`control`]: one `scree up`: it owns D and all that is open in it
 //! * [`volumes`], [`snapshots`], [`units`], [`attach`]: what owners ask of it
 //! * [`housekeeping`]: what goes on by itself
+//! * `watch`, `leases`: units that do not answer, and databases that are older
+//!   than the data
 //! * [`serving`]: the NBD server
 //! * [`keys`], [`folder`], [`parse`]: what operators hand in, checked once
 //! * [`api`]: HTTP over all of that, thin
@@ -20,12 +22,16 @@ pub mod error;
 pub mod folder;
 pub mod housekeeping;
 pub mod keys;
+pub mod leases;
 pub mod parse;
 pub mod report;
 pub mod serving;
 pub mod snapshots;
+#[cfg(test)]
+mod tests;
 pub mod units;
 pub mod volumes;
+mod watch;
 
 pub use control::{Control, Settings, StartError};
 pub use error::ControlError;

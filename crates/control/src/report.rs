@@ -40,7 +40,7 @@ impl Control {
     /// [`ControlError`].
     pub async fn report(&self) -> Result<Report, ControlError> {
         let volumes = self.inner.database.volumes().await?;
-        let units = self.units().await?;
+        let units = self.units().await;
         let mut problems = Vec::new();
         for unit in units.iter().filter(|unit| unit.state != UnitState::Healthy) {
             let reason = unit.reason.as_deref().unwrap_or("no reason is known");
@@ -66,8 +66,14 @@ impl Control {
                 problems.push(format!("volume {:?} cannot destage: {why}", attached.name));
             }
         }
-        if let Some(why) = lock(&self.inner.cleaning_problem).as_ref() {
-            problems.push(format!("cleaning does not get on: {why}"));
+        if let Some(older) = self.older_database().await? {
+            problems.push(older.to_string());
+        }
+        if let Some(why) = lock(&self.inner.removal_problem).as_ref() {
+            problems.push(format!("old versions are not all removed: {why}"));
+        }
+        if let Some(why) = lock(&self.inner.freeing_problem).as_ref() {
+            problems.push(format!("room is not all given back: {why}"));
         }
         let bytes = units
             .iter()

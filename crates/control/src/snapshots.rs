@@ -19,6 +19,12 @@ impl Control {
         volume: &str,
         name: Option<&str>,
     ) -> Result<SnapshotRow, ControlError> {
+        let (volume, name) = (volume.to_owned(), name.map(str::to_owned));
+        self.to_its_end(|control| async move { control.take(&volume, name.as_deref()).await })
+            .await
+    }
+
+    async fn take(&self, volume: &str, name: Option<&str>) -> Result<SnapshotRow, ControlError> {
         let id = SnapshotId::from_random(self.inner.world.random.u128());
         let name = match name {
             Some(name) => parse::name(name)?.to_owned(),
@@ -103,9 +109,13 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn delete_snapshot(&self, name: &str) -> Result<SnapshotRow, ControlError> {
-        let snapshot = self.inner.database.snapshot(name).await?;
-        self.inner.database.delete_snapshot(snapshot.id).await?;
-        self.inner.cleaning_wanted.notify_one();
-        Ok(snapshot)
+        let name = name.to_owned();
+        self.to_its_end(|control| async move {
+            let snapshot = control.inner.database.snapshot(&name).await?;
+            control.inner.database.delete_snapshot(snapshot.id).await?;
+            control.inner.cleaning_wanted.notify_one();
+            Ok(snapshot)
+        })
+        .await
     }
 }

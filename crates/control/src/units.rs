@@ -1,27 +1,48 @@
 //! The units: mounting those there are, adding more, and how they do.
+//!
+//! Nobody waits long for a unit to answer: what is shown then is what it said
+//! last.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use base::UnitId;
+use tokio::task::JoinHandle;
 use unit::{FolderUnit, TrackedUnit, Unit, UnitError, UnitStat, UnitState};
 use volume::catalog::Copyset;
 use volume::scatter::copysets::{self, SCATTER_WIDTH};
 
-use crate::control::{Control, blocking, lock};
+use crate::attach::with_causes;
+use crate::control::{Control, Inner, blocking, lock};
 use crate::database::{DatabaseError, UnitRow};
 use crate::error::ControlError;
+use crate::leases;
 use crate::parse;
+use crate::watch::WatchedUnit;
 
 /// Folder units of a new D, if nothing is said.
 const UNITS_DEFAULT: usize = 8;
+
+/// How often the clock is looked at where an answer may not come.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Who asks how the units are is kept waiting no longer.
+const SHOW_WITHIN: Duration = Duration::from_millis(500);
 
 /// A unit of this process.
 #[derive(Clone)]
 pub(crate) struct Mounted {
     pub id: UnitId,
     pub url: String,
+    /// As the engine has it.
     pub unit: Arc<TrackedUnit>,
+    /// What is beneath that.
+    pub watched: Arc<WatchedUnit>,
+    /// Of how many leases this process has told it. Held while its file is
+    /// read or written.
+    pub told: Arc<Mutex<u64>>,
 }
 
 /// Why the units cannot be used.
@@ -55,7 +76,7 @@ pub struct UnitView {
 
 /// The folder that a unit's own URL names. Unlike URLs that people write, it
 /// holds the path as it is.
-fn folder_of(url: &str) -> &Path {
+pub(crate) fn folder_of(url: &str) -> &Path {
     Path::new(url.strip_prefix("file://").unwrap_or(url))
 }
 
@@ -75,8 +96,19 @@ impl Control {
         let mounted = rows.into_iter().map(|row| self.mount(row)).collect();
         *lock(&self.inner.units) = mounted;
         self.publish_units().await?;
-        self.probe_units(true).await;
+        self.wait_for_units().await;
         Ok(())
+    }
+
+    /// Looks at all units, and waits until they have answered or are taken for
+    /// missing.
+    async fn wait_for_units(&self) {
+        let is_enough = || {
+            self.notice_silence();
+            let units = lock(&self.inner.units);
+            !units.iter().any(|mounted| mounted.watched.is_awaited())
+        };
+        wait_for(self.probe_units(true), is_enough).await;
     }
 
     async fn make_units(&self, count: usize) -> Result<Vec<UnitRow>, UnitsError> {
@@ -102,11 +134,14 @@ impl Control {
     fn mount(&self, row: UnitRow) -> Mounted {
         let world = &self.inner.world;
         let unit = FolderUnit::open(world, folder_of(&row.url), self.inner.cluster, row.id);
-        let unit = TrackedUnit::new(Arc::new(unit), Arc::clone(&world.clock));
+        let watched = Arc::new(WatchedUnit::new(Arc::new(unit), Arc::clone(&world.clock)));
+        let unit = TrackedUnit::new(Arc::clone(&watched) as _, Arc::clone(&world.clock));
         Mounted {
             id: row.id,
             url: row.url,
             unit: Arc::new(unit),
+            watched,
+            told: Arc::default(),
         }
     }
 
@@ -166,24 +201,19 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn add_unit(&self, url: &str) -> Result<UnitView, ControlError> {
+        let url = url.to_owned();
+        self.to_its_end(|control| async move { control.add(&url).await })
+            .await
+    }
+
+    async fn add(&self, url: &str) -> Result<UnitView, ControlError> {
         let folder = parse::unit_folder(url)?;
-        let _door = self.inner.units_door.lock().await;
+        // Before the door: a folder that does not answer holds up nobody else.
+        let folder = blocking(move || existing_folder(&folder)).await??;
+        let door = self.inner.units_door.lock().await;
         let inner = Arc::clone(&self.inner);
         let known = self.inner.database.units().await?;
         let row = blocking(move || {
-            let folder = folder.canonicalize().map_err(|error| {
-                ControlError::invalid(
-                    "url",
-                    format!(
-                        "{}: {error}; make the folder, or mount it, first",
-                        folder.display()
-                    ),
-                )
-            })?;
-            if !folder.is_dir() {
-                let reason = format!("{} is not a folder", folder.display());
-                return Err(ControlError::invalid("url", reason));
-            }
             if let Some(inside) = nested(&folder, &known) {
                 let reason = format!("{} is, holds or lies in {inside}", folder.display());
                 return Err(ControlError::conflict(format!(
@@ -227,63 +257,149 @@ impl Control {
         let mounted = self.mount(row);
         lock(&self.inner.units).push(mounted.clone());
         self.publish_units().await?;
-        blocking(move || view(&mounted)).await
+        drop(door);
+        if let Some(look) = self.look(&mounted, true) {
+            // A look that panicked has said so.
+            let _ = look.await;
+        }
+        Ok(view(&mounted))
     }
 
-    /// Free room on the units' file systems, in bytes; each file system is
-    /// counted once, however many units lie on it. `None` if nothing is known.
-    pub(crate) async fn free_bytes(&self) -> Result<Option<u64>, ControlError> {
-        use std::os::unix::fs::MetadataExt as _;
-        let units = lock(&self.inner.units).clone();
-        blocking(move || {
-            let mut by_device = std::collections::HashMap::new();
-            for mounted in units {
-                let free = mounted.unit.stat().ok().and_then(|stat| stat.free_bytes);
-                let folder = std::fs::metadata(folder_of(&mounted.url));
-                if let (Some(free), Ok(folder)) = (free, folder) {
-                    by_device.insert(folder.dev(), free);
-                }
+    /// Free room on the units' file systems, in bytes, as far as they have
+    /// said; each file system is counted once, however many units lie on it.
+    /// `None` if nothing is known.
+    pub(crate) fn free_bytes(&self) -> Option<u64> {
+        let mut by_device = std::collections::HashMap::new();
+        for mounted in lock(&self.inner.units).iter() {
+            let found = mounted.watched.last_found();
+            let free = found.stat.and_then(|stat| stat.free_bytes);
+            if let (Some(free), Some(device)) = (free, found.device) {
+                by_device.insert(device, free);
             }
-            (!by_device.is_empty()).then(|| by_device.values().sum())
-        })
-        .await
+        }
+        (!by_device.is_empty()).then(|| by_device.values().sum())
     }
 
-    /// All units and how they are.
-    ///
-    /// # Errors
-    /// [`ControlError`].
-    pub async fn units(&self) -> Result<Vec<UnitView>, ControlError> {
+    /// All units. They are asked anew; one that does not answer at once is
+    /// shown as it was when it last did.
+    pub async fn units(&self) -> Vec<UnitView> {
         let units = lock(&self.inner.units).clone();
-        blocking(move || units.iter().map(view).collect()).await
+        let looks: Vec<_> = units
+            .iter()
+            .filter_map(|mounted| self.look(mounted, false))
+            .collect();
+        let clock = &self.inner.world.clock;
+        let until = clock.monotonic() + SHOW_WITHIN;
+        wait_for(looks, || clock.monotonic() >= until).await;
+        self.units_as_known()
     }
 
-    /// Looks at the units whose health is in doubt, or at all.
-    pub(crate) async fn probe_units(&self, all: bool) {
-        let due: Vec<Mounted> = lock(&self.inner.units)
+    /// As [`Control::units`], without asking them.
+    pub(crate) fn units_as_known(&self) -> Vec<UnitView> {
+        lock(&self.inner.units).iter().map(view).collect()
+    }
+
+    /// Begins to look at the units whose health is in doubt, or at all, and
+    /// notices which have not answered for too long.
+    pub(crate) fn probe_units(&self, all: bool) -> Vec<JoinHandle<()>> {
+        self.notice_silence();
+        let units = lock(&self.inner.units).clone();
+        units
             .iter()
             .filter(|mounted| all || mounted.unit.is_probe_due())
-            .cloned()
-            .collect();
-        let probes: Vec<_> = due
-            .into_iter()
-            .map(|mounted| {
-                tokio::task::spawn_blocking(move || {
-                    let before = mounted.unit.state();
-                    let error = mounted.unit.probe().err();
-                    let after = mounted.unit.state();
-                    if before != after {
-                        let (before, after) = (before.name(), after.name());
-                        let reason = error.map(|error| error.to_string());
-                        tracing::warn!(unit = mounted.url, before, after, reason, "unit changed");
-                    }
-                })
-            })
-            .collect();
-        for probe in probes {
-            let _ = probe.await;
+            .filter_map(|mounted| self.look(mounted, true))
+            .collect()
+    }
+
+    fn notice_silence(&self) {
+        for mounted in lock(&self.inner.units).iter() {
+            if mounted.watched.falls_silent() {
+                // Refused from now on, which is how its health hears of it.
+                let error = mounted.unit.settle().err().map(|error| with_causes(&error));
+                tracing::warn!(unit = mounted.url, error, "the unit does not answer");
+            }
         }
     }
+
+    /// Looks at a unit in a thread of its own, unless one does already. Nobody
+    /// has to wait for it.
+    fn look(&self, mounted: &Mounted, probe: bool) -> Option<JoinHandle<()>> {
+        let look = mounted.watched.look()?;
+        let inner = Arc::clone(&self.inner);
+        let mounted = mounted.clone();
+        Some(tokio::task::spawn_blocking(move || {
+            let before = mounted.unit.state();
+            let error = match probe {
+                true => mounted.unit.probe().err(),
+                false => None,
+            };
+            let stat = mounted.unit.stat().ok();
+            let folder = folder_of(&mounted.url);
+            // `world` has no notion of devices.
+            let device = std::fs::metadata(folder).ok().map(|folder| folder.dev());
+            // One that was away may have been elsewhere meanwhile.
+            let is_news = before != UnitState::Healthy || is_first(&mounted);
+            if stat.is_some() && is_news {
+                read_leases(&inner, &mounted);
+            }
+            look.found(stat, device);
+            let after = mounted.unit.state();
+            if before != after {
+                let (before, after) = (before.name(), after.name());
+                let reason = error.map(|error| with_causes(&error));
+                tracing::warn!(unit = mounted.url, before, after, reason, "unit changed");
+            }
+        }))
+    }
+}
+
+/// Waits until all looks have ended, or it is enough.
+async fn wait_for(looks: Vec<JoinHandle<()>>, is_enough: impl Fn() -> bool) {
+    let answers = async {
+        for look in looks {
+            // A look that panicked has said so.
+            let _ = look.await;
+        }
+    };
+    tokio::pin!(answers);
+    let mut tick = tokio::time::interval(LOOK_AGAIN);
+    loop {
+        tokio::select! {
+            () = &mut answers => return,
+            _ = tick.tick() => if is_enough() { return },
+        }
+    }
+}
+
+/// Nothing was learnt of the unit yet.
+fn is_first(mounted: &Mounted) -> bool {
+    mounted.watched.last_found().stat.is_none()
+}
+
+/// Asks a unit that is there, or back, of how many leases it knows.
+fn read_leases(inner: &Inner, mounted: &Mounted) {
+    let _alone = lock(&mounted.told);
+    match leases::read(&inner.world, &inner.key, folder_of(&mounted.url)) {
+        Ok(leases) => mounted.watched.knows_leases(leases),
+        Err(error) => {
+            tracing::warn!(unit = mounted.url, %error, "its count of leases cannot be read");
+        }
+    }
+}
+
+/// The path of a folder that exists, absolute and without links. These are
+/// questions about names, which `world` leaves to the operating system.
+fn existing_folder(folder: &Path) -> Result<PathBuf, ControlError> {
+    let folder = folder.canonicalize().map_err(|error| {
+        let shown = folder.display();
+        let reason = format!("{shown}: {error}; make the folder, or mount it, first");
+        ControlError::invalid("url", reason)
+    })?;
+    if !folder.is_dir() {
+        let reason = format!("{} is not a folder", folder.display());
+        return Err(ControlError::invalid("url", reason));
+    }
+    Ok(folder)
 }
 
 fn default_replicas(units: usize) -> u8 {
@@ -291,7 +407,7 @@ fn default_replicas(units: usize) -> u8 {
 }
 
 /// Makes an empty folder a unit; a unit of this cluster is taken as it is.
-fn make_unit(inner: &crate::control::Inner, folder: &Path) -> Result<UnitRow, UnitError> {
+fn make_unit(inner: &Inner, folder: &Path) -> Result<UnitRow, UnitError> {
     let world = &inner.world;
     let id = match FolderUnit::identify(world, folder) {
         Ok(marker) if marker.cluster == inner.cluster => marker.unit,
@@ -310,9 +426,10 @@ fn nested<'a>(folder: &Path, known: &'a [UnitRow]) -> Option<&'a str> {
     known
         .iter()
         .find(|unit| {
-            let other: PathBuf = folder_of(&unit.url).to_owned();
-            let other = other.canonicalize().unwrap_or(other);
-            folder.starts_with(&other) || other.starts_with(folder)
+            // Without links when it was added; to ask again could take for
+            // ever.
+            let other = folder_of(&unit.url);
+            folder.starts_with(other) || other.starts_with(folder)
         })
         .map(|unit| unit.url.as_str())
 }
@@ -322,16 +439,16 @@ fn with_hint(error: &UnitError) -> String {
         UnitError::Foreign { .. } => {
             format!("{error}; use an empty folder (a unit of another cluster is never taken over)")
         }
-        other => other.to_string(),
+        other => with_causes(other),
     }
 }
 
 fn view(mounted: &Mounted) -> UnitView {
-    let stat = mounted.unit.stat().ok();
+    let stat = mounted.watched.last_found().stat;
     let report = mounted.unit.report();
     let reason = match report.state {
         UnitState::Healthy => None,
-        _ => report.last_error.map(|(_, error)| error.to_string()),
+        _ => report.last_error.map(|(_, error)| with_causes(&*error)),
     };
     UnitView {
         id: mounted.id,

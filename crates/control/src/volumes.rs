@@ -75,6 +75,11 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn create_volume(&self, request: VolumeRequest) -> Result<VolumeView, ControlError> {
+        self.to_its_end(|control| async move { control.create(request).await })
+            .await
+    }
+
+    async fn create(&self, request: VolumeRequest) -> Result<VolumeView, ControlError> {
         let name = parse::name(&request.name)?.to_owned();
         let origin = match &request.from {
             Some(from) => Some(self.inner.database.snapshot(from).await?),
@@ -111,27 +116,21 @@ impl Control {
         self.inner.database.insert_volume(&new).await?;
         tracing::info!(volume = %new.id, name = new.name, size_bytes, "volume created");
         let mut view = self.volume(&new.id.to_string()).await?;
-        view.notice = self.overcommitted(size_bytes, replicas).await?;
+        view.notice = self.overcommitted(size_bytes, replicas);
         Ok(view)
     }
 
     /// Volumes take room only as they are written, so a large one is no
     /// mistake; but one that can never be filled is worth a word.
-    async fn overcommitted(
-        &self,
-        size_bytes: u64,
-        replicas: u8,
-    ) -> Result<Option<String>, ControlError> {
+    fn overcommitted(&self, size_bytes: u64, replicas: u8) -> Option<String> {
         let needed = size_bytes.saturating_mul(u64::from(replicas));
-        let Some(free) = self.free_bytes().await?.filter(|free| *free < needed) else {
-            return Ok(None);
-        };
-        Ok(Some(format!(
+        let free = self.free_bytes().filter(|free| *free < needed)?;
+        Some(format!(
             "full, it would take {} GiB ({replicas} copies), and the units have {} GiB free; add \
              units before that",
             needed >> 30,
             free >> 30
-        )))
+        ))
     }
 
     /// A volume by name or id.
@@ -159,7 +158,7 @@ impl Control {
     fn view(&self, row: VolumeRow) -> VolumeView {
         let served = self
             .attached(row.id)
-            .map(|attached| (attached.access, attached.export().connections() as u64));
+            .map(|attached| (attached.access, attached.export.connections() as u64));
         VolumeView {
             row,
             served,
@@ -177,6 +176,12 @@ impl Control {
         name: &str,
         size_bytes: u64,
     ) -> Result<VolumeView, ControlError> {
+        let name = name.to_owned();
+        self.to_its_end(|control| async move { control.grow(&name, size_bytes).await })
+            .await
+    }
+
+    async fn grow(&self, name: &str, size_bytes: u64) -> Result<VolumeView, ControlError> {
         let (row, _door) = self.enter(name).await?;
         parse::volume_size(size_bytes, row.block_size)?;
         if size_bytes <= row.size_bytes {
@@ -193,7 +198,7 @@ impl Control {
                 .await?;
         }
         let mut view = self.volume(&row.id.to_string()).await?;
-        view.notice = self.overcommitted(size_bytes, row.replicas).await?;
+        view.notice = self.overcommitted(size_bytes, row.replicas);
         Ok(view)
     }
 
@@ -203,6 +208,12 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn delete_volume(&self, name: &str) -> Result<VolumeView, ControlError> {
+        let name = name.to_owned();
+        self.to_its_end(|control| async move { control.delete(&name).await })
+            .await
+    }
+
+    async fn delete(&self, name: &str) -> Result<VolumeView, ControlError> {
         let (row, _door) = self.enter(name).await?;
         self.refuse_if_served(&row)?;
         self.inner.database.begin_delete(row.id).await?;
@@ -231,6 +242,12 @@ impl Control {
         name: &str,
         to: RestoreTo,
     ) -> Result<VolumeView, ControlError> {
+        let name = name.to_owned();
+        self.to_its_end(|control| async move { control.restore(&name, to).await })
+            .await
+    }
+
+    async fn restore(&self, name: &str, to: RestoreTo) -> Result<VolumeView, ControlError> {
         let (row, _door) = self.enter(name).await?;
         self.refuse_if_served(&row)?;
         // What a crash left in the journal becomes a version first, so that
@@ -297,6 +314,12 @@ impl Control {
         name: &str,
         access: Access,
     ) -> Result<VolumeView, ControlError> {
+        let name = name.to_owned();
+        self.to_its_end(|control| async move { control.export(&name, access).await })
+            .await
+    }
+
+    async fn export(&self, name: &str, access: Access) -> Result<VolumeView, ControlError> {
         let (row, _door) = self.enter(name).await?;
         if let Some(attached) = self.attached(row.id) {
             if attached.access == access {
@@ -321,6 +344,12 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn unexport_volume(&self, name: &str) -> Result<VolumeView, ControlError> {
+        let name = name.to_owned();
+        self.to_its_end(|control| async move { control.unexport(&name).await })
+            .await
+    }
+
+    async fn unexport(&self, name: &str) -> Result<VolumeView, ControlError> {
         let (row, _door) = self.enter(name).await?;
         if row.exported.is_none() && self.attached(row.id).is_none() {
             return Err(ControlError::conflict(format!(

@@ -129,6 +129,11 @@ pub struct UpArguments {
     /// How long the blocks of a removed version stay, against mistakes.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = moment::duration)]
     pub grace: Duration,
+
+    /// Go on with a database that was put back from a backup. What was
+    /// committed after that is given up. Give it once.
+    #[arg(long)]
+    pub restored_database: bool,
 }
 
 #[derive(Subcommand)]

@@ -107,6 +107,7 @@ fn settings(world: &World, folder: &Path, arguments: UpArguments) -> Result<Sett
             age_max_ms: i64::try_from(arguments.retain_age.as_millis()).unwrap_or(i64::MAX),
         },
         grace: arguments.grace,
+        restored_database: arguments.restored_database,
     })
 }
 

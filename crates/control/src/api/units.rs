@@ -9,9 +9,8 @@ use super::{ApiError, Body};
 use crate::control::Control;
 use crate::units::UnitView;
 
-pub(super) async fn list(State(control): State<Control>) -> Result<Json<Vec<Unit>>, ApiError> {
-    let units = control.units().await?;
-    Ok(Json(units.into_iter().map(shown).collect()))
+pub(super) async fn list(State(control): State<Control>) -> Json<Vec<Unit>> {
+    Json(control.units().await.into_iter().map(shown).collect())
 }
 
 pub(super) async fn add(

@@ -1,0 +1,298 @@
+//! What is claimed of a whole `Control`, with a disk that hangs, units that
+//! are lost and databases that are put back.
+
+mod rig;
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{BlockDevice as _, CopysetId, Location, SegmentId, Slot, Started};
+use tokio::task::JoinHandle;
+use unit::UnitState;
+use volume::clean::FreePlan;
+
+use crate::Control;
+use crate::control::lock;
+use crate::database::{Access, Database};
+use crate::error::ControlError;
+use crate::keys::{self, KeyInput};
+use rig::{Rig, aside, small};
+
+/// A client that hung up cancelled what it had asked for half way: the door
+/// stood open while the journal was still being replayed, and the volume could
+/// be deleted beneath it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operation_goes_on_to_its_end_without_its_client() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    let disk = control.create_volume(small("disk")).await.expect("made");
+    rig.disk.hold(&control.folder().journal(disk.row.id));
+    let held = Arc::clone(&rig.disk);
+    tokio::select! {
+        _ = control.export_volume("disk", Access::ReadWrite) => panic!("it is held"),
+        () = aside(move || held.wait_for_one()) => {}
+    }
+    // The client is gone; another comes.
+    let deleting = tokio::spawn({
+        let control = control.clone();
+        async move { control.delete_volume("disk").await }
+    });
+    rig.disk.let_go();
+    let deleted = deleting.await.expect("no panic");
+    assert!(
+        matches!(deleted, Err(ControlError::Conflict { .. })),
+        "{deleted:?}"
+    );
+    let view = control.volume("disk").await.expect("there");
+    assert_eq!(view.row.exported, Some(Access::ReadWrite));
+    assert!(view.served.is_some() && view.row.failure.is_none());
+    end(control).await;
+}
+
+fn wal_is_empty(database: &Path) -> bool {
+    match fs::metadata(database.with_extension("db-wal")) {
+        Ok(wal) => wal.len() == 0,
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
+/// Shuts down, and waits until the last that looks at a unit has let go of D.
+async fn end(control: Control) {
+    assert_eq!(control.shut_down().await, 0);
+    while Arc::strong_count(&control.inner) > 1 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn finish(looks: impl IntoIterator<Item = JoinHandle<()>>) {
+    for look in looks {
+        look.await.expect("no panic");
+    }
+}
+
+/// All was asked of every unit, and waited for: one hard NFS mount without its
+/// server was enough.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unit_that_hangs_holds_up_neither_a_running_scree_nor_a_start() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    control.create_volume(small("disk")).await.expect("made");
+    let state = |control: &Control| control.units_as_known()[0].state;
+    assert_eq!(state(&control), UnitState::Healthy);
+
+    rig.disk.hold(&rig.unit(1));
+    let mut looks = control.probe_units(true);
+    let held = Arc::clone(&rig.disk);
+    aside(move || held.wait_for_one()).await;
+    assert_eq!(state(&control), UnitState::Healthy, "as it was last seen");
+    finish(looks.pop()).await;
+    let again = control.probe_units(true);
+    assert_eq!(again.len(), 1, "only at the unit that answers");
+    finish(again).await;
+    rig.clock.advance(Duration::from_secs(6));
+    finish(control.probe_units(false)).await;
+    let shown = &control.units_as_known()[0];
+    assert_eq!(shown.state, UnitState::Missing);
+    let reason = shown.reason.as_deref().expect("a reason");
+    assert!(reason.contains("has not answered for 6 s"), "{reason}");
+    let report = control.report().await.expect("answers");
+    assert_eq!((report.units, report.units_healthy), (2, 1));
+    control
+        .export_volume("disk", Access::ReadWrite)
+        .await
+        .expect("the other unit does");
+
+    rig.disk.let_go();
+    finish(looks).await;
+    finish(control.probe_units(true)).await;
+    assert_eq!(state(&control), UnitState::Healthy, "it answers again");
+    end(control).await;
+
+    rig.disk.hold(&rig.unit(1));
+    let settings = rig.settings();
+    let world = rig.world();
+    let starting = tokio::spawn(Control::start(world, settings));
+    let held = Arc::clone(&rig.disk);
+    aside(move || held.wait_for_one()).await;
+    rig.clock.advance(Duration::from_secs(6));
+    let control = starting.await.expect("no panic").expect("starts");
+    assert_eq!(state(&control), UnitState::Missing);
+    // The other may have been overtaken by the clock as well.
+    finish(control.probe_units(true)).await;
+    let served = control.export_volume("disk", Access::ReadWrite).await;
+    served.expect("the other unit does");
+    rig.disk.let_go();
+    end(control).await;
+}
+
+/// The operator put back yesterday's database, as the handbook said, and the
+/// next lease used epochs and segment numbers for the second time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_is_older_than_the_units_is_not_written_with() {
+    let rig = Rig::new();
+    let export = async |control: &Control| control.export_volume("disk", Access::ReadWrite).await;
+    let control = rig.start().await;
+    control.create_volume(small("disk")).await.expect("made");
+    let database = control.folder().database();
+    let kept = rig.folder.path().join("yesterday.db");
+    end(control).await;
+    assert!(wal_is_empty(&database), "all of it is in one file");
+    fs::copy(&database, &kept).expect("copied");
+
+    let control = rig.start().await;
+    export(&control).await.expect("a lease");
+    let epoch = control.volume("disk").await.expect("there").row.epoch;
+    end(control).await;
+    fs::copy(&kept, &database).expect("copied");
+    assert!(wal_is_empty(&database), "nothing of it lies elsewhere");
+
+    // One unit that knows is enough.
+    let away = rig.folder.path().join("away");
+    fs::rename(rig.unit(2), &away).expect("renamed");
+    let control = rig.start().await;
+    let refused = export(&control).await.expect_err("refused").to_string();
+    assert!(refused.contains("--restored-database"), "{refused}");
+    let report = control.report().await.expect("answers");
+    assert!(
+        report
+            .problems
+            .iter()
+            .any(|why| why.contains("older than the data")),
+        "{:?}",
+        report.problems
+    );
+    end(control).await;
+
+    let mut settings = rig.settings();
+    settings.restored_database = true;
+    let control = rig.try_start(settings).await.expect("starts");
+    export(&control).await.expect("a lease");
+    let row = control.volume("disk").await.expect("there").row;
+    assert!(row.epoch > epoch + 60_000, "{} after {epoch}", row.epoch);
+    end(control).await;
+
+    fs::rename(&away, rig.unit(2)).expect("renamed");
+    let mut settings = rig.settings();
+    settings.restored_database = true;
+    let control = rig.try_start(settings).await.expect("starts");
+    let again = control.volume("disk").await.expect("there").row;
+    assert!(again.epoch <= row.epoch + 1, "it is moved ahead once");
+    end(control).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_needs_one_unit_that_takes_note_of_it_and_no_more() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    control.create_volume(small("disk")).await.expect("made");
+    let (units, away) = (rig.path().join("units"), rig.folder.path().join("away"));
+    fs::rename(&units, &away).expect("renamed");
+    let refused = control.export_volume("disk", Access::ReadWrite).await;
+    assert!(
+        matches!(refused, Err(ControlError::Unavailable { .. })),
+        "{refused:?}"
+    );
+    fs::create_dir(&units).expect("made");
+    fs::rename(away.join("u2"), rig.unit(2)).expect("renamed");
+    control
+        .export_volume("disk", Access::ReadWrite)
+        .await
+        .expect("one is enough");
+    assert!(rig.unit(2).join("leases").exists());
+    assert!(!rig.unit(1).exists(), "nothing is written without the mark");
+    end(control).await;
+}
+
+/// What lay on a lost unit could not be freed, and with so many plans at the
+/// front nothing behind them was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plans_that_fail_do_not_hold_up_those_behind_them() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    // Copysets of one unit each.
+    let mut request = small("disk");
+    request.replicas = Some(1);
+    control.create_volume(request).await.expect("made");
+    let database = control.database();
+    let copysets = database.copysets().await.expect("read");
+    let units = control.units_as_known();
+    let on = |unit: usize| {
+        let is_it = |set: &&volume::catalog::Copyset| set.members == [units[unit].id];
+        copysets.iter().find(is_it).expect("planned").id
+    };
+    let (lost, well): (CopysetId, CopysetId) = (on(0), on(1));
+    for serial in 0..40 {
+        let copyset = if serial < 39 { lost } else { well };
+        let segment = SegmentId::new(copyset, serial + 1).expect("36 bits");
+        let mut plan = FreePlan::default();
+        plan.add(Location::new(segment, Slot(0)));
+        note(database, &plan).await;
+    }
+    fs::rename(rig.unit(1), rig.folder.path().join("away")).expect("renamed");
+    control
+        .free_what_is_due()
+        .await
+        .expect_err("a unit is lost");
+    assert_eq!(database.pending_free_count().await.expect("read"), 39);
+    end(control).await;
+}
+
+/// Notes a plan, as the removal of a version does.
+async fn note(database: &Database, plan: &FreePlan) {
+    database.note_free_now(&plan.encode()).await.expect("noted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_written_is_closed_without_anybody_polling() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    let view = control.create_volume(small("disk")).await.expect("made");
+    control
+        .export_volume("disk", Access::ReadWrite)
+        .await
+        .expect("served");
+    let attached = control.attached(view.row.id).expect("attached");
+    let started = control
+        .on_volume(attached, |volume| {
+            volume.write(1, 0, &[7; 8192], base::Durability::Volatile)
+        })
+        .await
+        .expect("answers");
+    assert!(matches!(started, Started::Done | Started::Pending));
+    let view = control.unexport_volume("disk").await.expect("closed");
+    assert!(view.row.head.is_some() && !view.row.attached);
+    assert!(lock(&control.inner.attached).is_empty());
+    end(control).await;
+}
+
+/// D's own name was never made durable: after a power failure the folder with
+/// everything in it could be gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_names_of_all_folders_that_are_made_are_durable() {
+    let rig = Rig::new();
+    let mut settings = rig.settings();
+    let top = rig.folder.path().to_owned();
+    settings.folder = top.join("a/b");
+    let control = rig.try_start(settings).await.expect("starts");
+    let synced = rig.disk.synced();
+    for folder in [&top, &top.join("a"), &top.join("a/b")] {
+        assert!(synced.contains(folder), "{folder:?} of {synced:?}");
+    }
+    end(control).await;
+}
+
+/// `--key-file scree.key` failed on the first start: the folder it lies in was
+/// taken to have no name.
+#[test]
+fn a_key_file_may_lie_in_the_current_folder() {
+    let rig = Rig::new();
+    // Tests share the current folder, so the name is one nobody else has.
+    let name = format!("test-{}.key", std::process::id());
+    let path = Path::new(&name).to_owned();
+    let found = keys::found(&rig.world(), &KeyInput::File(path.clone()));
+    let removed = fs::remove_file(&path);
+    found.expect("made");
+    removed.expect("it was there");
+}

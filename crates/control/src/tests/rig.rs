@@ -1,0 +1,217 @@
+//! A `Control` on a folder of this machine, on a disk that can be held up and
+//! with a clock that is moved by hand.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use volume::VolumeConfig;
+use volume::clean::retention::Retention;
+use world::real::{RealDisk, RealRandom, ThreadPool};
+use world::simulated::SimulatedClock;
+use world::{DirectoryEntry, Disk, File, OpenMode, Space, World};
+
+use crate::control::lock;
+use crate::volumes::VolumeRequest;
+use crate::{Control, Settings, StartError};
+
+/// The machine's disk; calls below one path wait until they are let go.
+pub struct HeldDisk {
+    disk: Arc<dyn Disk>,
+    /// What paths are relative to, if to anything.
+    folder: PathBuf,
+    hold: Arc<Hold>,
+}
+
+#[derive(Default)]
+struct Hold {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    held: Option<PathBuf>,
+    waiting: usize,
+    synced: Vec<PathBuf>,
+}
+
+impl Default for HeldDisk {
+    fn default() -> Self {
+        Self {
+            disk: Arc::new(RealDisk),
+            folder: PathBuf::new(),
+            hold: Arc::default(),
+        }
+    }
+}
+
+impl HeldDisk {
+    /// Calls below `path` wait from now on.
+    pub fn hold(&self, path: &Path) {
+        lock(&self.hold.state).held = Some(path.to_owned());
+    }
+
+    /// They go on.
+    pub fn let_go(&self) {
+        lock(&self.hold.state).held = None;
+        self.hold.changed.notify_all();
+    }
+
+    /// Waits until one of them waits.
+    pub fn wait_for_one(&self) {
+        let state = lock(&self.hold.state);
+        let one = |state: &mut State| state.waiting == 0;
+        drop(self.hold.changed.wait_while(state, one).expect("no panic"));
+    }
+
+    /// The folders that were synced.
+    pub fn synced(&self) -> Vec<PathBuf> {
+        lock(&self.hold.state).synced.clone()
+    }
+
+    fn pass(&self, path: &Path) {
+        let path = self.folder.join(path);
+        let is_held = |state: &State| state.held.as_ref().is_some_and(|at| path.starts_with(at));
+        let mut state = lock(&self.hold.state);
+        if is_held(&state) {
+            state.waiting += 1;
+            self.hold.changed.notify_all();
+            let waited = self.hold.changed.wait_while(state, |state| is_held(state));
+            state = waited.expect("no panic");
+            state.waiting -= 1;
+        }
+    }
+}
+
+impl Disk for HeldDisk {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        self.pass(path);
+        self.disk.open(path, mode)
+    }
+
+    fn list(&self, folder: &Path) -> io::Result<Vec<DirectoryEntry>> {
+        self.pass(folder);
+        self.disk.list(folder)
+    }
+
+    fn create_directory(&self, folder: &Path) -> io::Result<()> {
+        self.pass(folder);
+        self.disk.create_directory(folder)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.pass(from);
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.pass(path);
+        self.disk.remove(path)
+    }
+
+    fn sync_directory(&self, folder: &Path) -> io::Result<()> {
+        self.pass(folder);
+        let synced = self.folder.join(folder);
+        lock(&self.hold.state).synced.push(synced);
+        self.disk.sync_directory(folder)
+    }
+
+    fn within(&self, folder: &Path) -> Arc<dyn Disk> {
+        Arc::new(Self {
+            disk: self.disk.within(folder),
+            folder: self.folder.join(folder),
+            hold: Arc::clone(&self.hold),
+        })
+    }
+
+    fn space(&self, folder: &Path) -> io::Result<Space> {
+        self.pass(folder);
+        self.disk.space(folder)
+    }
+}
+
+/// A folder and the world in which it is served.
+pub struct Rig {
+    pub folder: TempDir,
+    pub disk: Arc<HeldDisk>,
+    pub clock: Arc<SimulatedClock>,
+}
+
+impl Drop for Rig {
+    /// A test that failed must not leave threads waiting.
+    fn drop(&mut self) {
+        self.disk.let_go();
+    }
+}
+
+impl Rig {
+    pub fn new() -> Self {
+        // Close to the root: the path of a socket has at most 107 bytes.
+        let folder = tempfile::Builder::new().prefix("scree-").tempdir_in("/tmp");
+        Self {
+            folder: folder.expect("a folder"),
+            disk: Arc::default(),
+            clock: Arc::default(),
+        }
+    }
+
+    pub fn world(&self) -> World {
+        World {
+            disk: Arc::clone(&self.disk) as _,
+            clock: Arc::clone(&self.clock) as _,
+            random: Arc::new(RealRandom),
+            pool: Arc::new(ThreadPool::new(4)),
+        }
+    }
+
+    /// D, which need not be there yet.
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("d")
+    }
+
+    pub fn unit(&self, number: usize) -> PathBuf {
+        self.path().join("units").join(format!("u{number}"))
+    }
+
+    pub fn settings(&self) -> Settings {
+        Settings {
+            folder: self.path(),
+            units: Some(2),
+            key: None,
+            listen_nbd: None,
+            nbd_tls: None,
+            volume: VolumeConfig {
+                journal_bytes: 8 << 20,
+                ..VolumeConfig::default()
+            },
+            retention: Retention::default(),
+            grace: Duration::ZERO,
+            restored_database: false,
+        }
+    }
+
+    pub async fn try_start(&self, settings: Settings) -> Result<Control, StartError> {
+        Control::start(self.world(), settings).await
+    }
+
+    pub async fn start(&self) -> Control {
+        self.try_start(self.settings()).await.expect("starts")
+    }
+}
+
+/// A volume to be made.
+pub fn small(name: &str) -> VolumeRequest {
+    VolumeRequest {
+        name: name.to_owned(),
+        size_bytes: Some(8 << 20),
+        ..VolumeRequest::default()
+    }
+}
+
+/// Waits for what blocks, beside the runtime.
+pub async fn aside<T: Send + 'static>(wait: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(wait).await.expect("no panic")
+}

@@ -1,0 +1,216 @@
+//! Units that may not answer at all: a hard NFS mount whose server is gone
+//! keeps a call for ever.
+//!
+//! Each unit is looked at by one thread at a time, which nobody waits for. A
+//! unit that owes an answer for too long is *silent*: until it answers, every
+//! call to it is refused here as to one that is missing, so that no more
+//! threads get stuck and the engine goes elsewhere.
+//!
+//! Must not know: what is looked at, nor when.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base::{SegmentId, Slot};
+use unit::{SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
+use world::Clock;
+
+use crate::control::lock;
+
+/// A unit that has not answered for longer is silent.
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// What was last learnt of a unit.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Found {
+    /// What it holds.
+    pub stat: Option<UnitStat>,
+    /// Which file system it lies on.
+    pub device: Option<u64>,
+    /// How many leases it is known to know of.
+    pub leases: u64,
+}
+
+#[derive(Default)]
+struct State {
+    /// Since when somebody looks.
+    asked: Option<Duration>,
+    found: Found,
+}
+
+/// See the module's head.
+pub(crate) struct WatchedUnit {
+    unit: Arc<dyn Unit>,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    silent: AtomicBool,
+}
+
+/// Somebody looks at a unit; ends when it is dropped.
+pub(crate) struct Look(Arc<WatchedUnit>);
+
+impl Look {
+    /// Keeps what was learnt.
+    pub fn found(&self, stat: Option<UnitStat>, device: Option<u64>) {
+        let mut state = lock(&self.0.state);
+        state.found.stat = stat;
+        state.found.device = device;
+    }
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        lock(&self.0.state).asked = None;
+        self.0.silent.store(false, Ordering::Relaxed);
+    }
+}
+
+impl WatchedUnit {
+    /// Watches `unit`.
+    pub fn new(unit: Arc<dyn Unit>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            unit,
+            clock,
+            state: Mutex::default(),
+            silent: AtomicBool::new(false),
+        }
+    }
+
+    /// Begins to look; `None` if somebody does already.
+    pub fn look(self: &Arc<Self>) -> Option<Look> {
+        let mut state = lock(&self.state);
+        if state.asked.is_some() {
+            return None;
+        }
+        state.asked = Some(self.clock.monotonic());
+        Some(Look(Arc::clone(self)))
+    }
+
+    /// What was last learnt.
+    pub fn last_found(&self) -> Found {
+        lock(&self.state).found
+    }
+
+    /// It was told of so many leases, or says so itself.
+    pub fn knows_leases(&self, leases: u64) {
+        let mut state = lock(&self.state);
+        state.found.leases = state.found.leases.max(leases);
+    }
+
+    /// Whether it is silent.
+    pub fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
+    }
+
+    /// Whether it owes an answer that may still come soon.
+    pub fn is_awaited(&self) -> bool {
+        lock(&self.state).asked.is_some() && !self.is_silent()
+    }
+
+    /// Notices that it owes an answer for too long. True once each time.
+    pub fn falls_silent(&self) -> bool {
+        let state = lock(&self.state);
+        let overdue = state
+            .asked
+            .is_some_and(|asked| self.clock.monotonic().saturating_sub(asked) >= ANSWER_WITHIN);
+        // Under the lock: a look that ends now must find it set.
+        overdue && !self.silent.swap(true, Ordering::Relaxed)
+    }
+
+    fn answering(&self) -> Result<&dyn Unit, UnitError> {
+        if !self.is_silent() {
+            return Ok(&*self.unit);
+        }
+        let seconds = lock(&self.state).asked.map_or(0, |asked| {
+            self.clock.monotonic().saturating_sub(asked).as_secs()
+        });
+        Err(UnitError::Missing {
+            url: self.unit.url().to_owned(),
+            reason: format!("it has not answered for {seconds} s"),
+        })
+    }
+}
+
+impl Unit for WatchedUnit {
+    fn url(&self) -> &str {
+        self.unit.url()
+    }
+
+    fn can_append(&self) -> bool {
+        self.unit.can_append()
+    }
+
+    fn put(
+        &self,
+        segment: SegmentId,
+        slot_bytes: u32,
+        first: Slot,
+        tags: &[Tag],
+        data: &[u8],
+    ) -> Result<(), UnitError> {
+        self.answering()?
+            .put(segment, slot_bytes, first, tags, data)
+    }
+
+    fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
+        self.answering()?.sync(segments)
+    }
+
+    fn read(
+        &self,
+        run: SlotRun,
+        slot_bytes: u32,
+        tags: &mut [Tag],
+        data: &mut [u8],
+    ) -> Result<(), UnitError> {
+        self.answering()?.read(run, slot_bytes, tags, data)
+    }
+
+    fn read_now(
+        &self,
+        run: SlotRun,
+        slot_bytes: u32,
+        tags: &mut [Tag],
+        data: &mut [u8],
+    ) -> Result<bool, UnitError> {
+        self.answering()?.read_now(run, slot_bytes, tags, data)
+    }
+
+    fn free(&self, segment: SegmentId, slots: &[Slot], closed: bool) -> Result<(), UnitError> {
+        self.answering()?.free(segment, slots, closed)
+    }
+
+    fn delete(&self, segment: SegmentId) -> Result<(), UnitError> {
+        self.answering()?.delete(segment)
+    }
+
+    fn settle(&self) -> Result<bool, UnitError> {
+        self.answering()?.settle()
+    }
+
+    fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
+        self.answering()?.list()
+    }
+
+    fn stat_segment(&self, segment: SegmentId) -> Result<SegmentStat, UnitError> {
+        self.answering()?.stat_segment(segment)
+    }
+
+    fn scrub(&self, segment: SegmentId) -> Result<Vec<Slot>, UnitError> {
+        self.answering()?.scrub(segment)
+    }
+
+    /// Asked by looks only, which may be stuck.
+    fn stat(&self) -> Result<UnitStat, UnitError> {
+        self.unit.stat()
+    }
+
+    /// Asked by looks only, which may be stuck.
+    fn probe(&self) -> Result<(), UnitError> {
+        let probed = self.unit.probe();
+        // It has answered, before anybody hears that it is well.
+        self.silent.store(false, Ordering::Relaxed);
+        probed
+    }
+}
