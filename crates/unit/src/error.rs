@@ -102,6 +102,17 @@ pub enum UnitError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A link, a pipe or the like lies where Scree makes a file or a folder.
+    /// Nothing was done to it. Treat as [`UnitError::Io`].
+    #[error("unit {url}: cannot {doing}: {found}")]
+    Tampered {
+        /// The unit's URL.
+        url: String,
+        /// What was being done.
+        doing: String,
+        /// What was found, and where.
+        found: String,
+    },
     /// The operating system failed: read another replica, pass it over for
     /// writes for a while.
     #[error("unit {url}: cannot {doing}")]

@@ -123,6 +123,13 @@ pub(super) fn identify(disk: &dyn Disk, url: &str) -> Result<Marker, UnitError> 
 pub(super) fn meaning(url: &str, doing: &str, error: io::Error) -> UnitError {
     use io::ErrorKind as Kind;
     let url = url.to_owned();
+    if let Some(wrong) = WrongKind::of(&error) {
+        return UnitError::Tampered {
+            url,
+            doing: doing.to_owned(),
+            found: wrong.to_string(),
+        };
+    }
     match error.kind() {
         Kind::StorageFull | Kind::QuotaExceeded => UnitError::Full { url },
         Kind::ReadOnlyFilesystem => UnitError::ReadOnly { url },

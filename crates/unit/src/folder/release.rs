@@ -201,7 +201,11 @@ impl FolderUnit {
                     let settled = self.settle_segment(id);
                     // One file that cannot be read must not stop the others:
                     // its room is given back after the next start.
-                    if !matches!(settled, Ok(()) | Err(UnitError::Io { .. })) {
+                    let is_only_its_own = matches!(
+                        settled,
+                        Ok(()) | Err(UnitError::Io { .. } | UnitError::Tampered { .. })
+                    );
+                    if !is_only_its_own {
                         lock(&self.settling).pending.insert(id);
                     }
                     settled?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, MutexGuard};
 
 use base::{SegmentId, Slot};
-use world::{File, OpenMode};
+use world::{File, OpenMode, WrongKind};
 
 use super::format::{Entry, Header, TABLE_OFFSET};
 use super::place::{Place, SEGMENTS, folder_called, folder_of, identify, segment_of};
@@ -338,8 +338,12 @@ impl Place {
         file.read_at(&mut found, 0)?;
         // Zeroes, where a crash kept only its length.
         if length > PROBE_BYTES || found.iter().any(|byte| !matches!(*byte, 0 | PROBE_BYTE)) {
-            let message = "the file called probe is somebody else's";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+            return Err(WrongKind {
+                path: self.path.join(path),
+                found: "somebody else's file",
+                expected: "a probe",
+            }
+            .into());
         }
         file.set_length(0)?;
         file.write_at(&[PROBE_BYTE; PROBE_BYTES as usize], 0)?;

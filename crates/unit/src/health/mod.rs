@@ -207,14 +207,14 @@ impl Health {
             UnitError::ReadOnly { .. } => Some(UnitState::ReadOnly),
             // The process's trouble, which changing to other units only adds to.
             UnitError::Io { source, .. } if is_out_of_files(source) => None,
-            UnitError::Io { .. } if verb == Verb::Read => {
+            UnitError::Io { .. } | UnitError::Tampered { .. } if verb == Verb::Read => {
                 self.read_failures += 1;
                 (self.read_failures >= READ_FAILURES_MAX).then_some(match self.state {
                     UnitState::Healthy => UnitState::Failing,
                     known => known,
                 })
             }
-            UnitError::Io { .. } => Some(UnitState::Failing),
+            UnitError::Io { .. } | UnitError::Tampered { .. } => Some(UnitState::Failing),
             UnitError::NoSegment { .. }
             | UnitError::NoSlot { .. }
             | UnitError::Misplaced { .. }

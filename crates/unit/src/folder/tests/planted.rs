@@ -120,12 +120,6 @@ fn everything(unit: &FolderUnit) -> Vec<Result<(), UnitError>> {
     ]
 }
 
-fn in_words(error: &UnitError) -> String {
-    use std::error::Error as _;
-    let cause = error.source().map(ToString::to_string);
-    format!("{error}: {}", cause.unwrap_or_default())
-}
-
 /// Somewhere in a scene.
 type Place = fn(&Scene) -> PathBuf;
 
@@ -142,7 +136,7 @@ fn assert_told(scene: &Scene, name: &Path, is_what: &str) {
     let results = everything(&scene.opened_anew());
     let errors: Vec<String> = results
         .iter()
-        .filter_map(|result| Some(in_words(result.as_ref().err()?)))
+        .filter_map(|result| Some(result.as_ref().err()?.to_string()))
         .collect();
     let told = format!("{} is {is_what}, not a f", name.display());
     assert!(
@@ -199,7 +193,7 @@ fn a_unit_with_a_link_for_a_sub_folder_is_failing() {
     let name = SUB_FOLDER(&scene);
     scene.link(&name, &FOLDER(&scene));
     let failing = scene.unit.probe().expect_err("a link");
-    assert!(matches!(failing, UnitError::Io { .. }), "{failing}");
+    assert!(matches!(failing, UnitError::Tampered { .. }), "{failing}");
     assert!(scene.unit.list().is_err(), "not a unit without segments");
 }
 
@@ -209,7 +203,10 @@ fn a_probe_that_is_none_is_not_written_to() {
     let scene = Scene::new();
     std::fs::hard_link(scene.secret(), scene.at("probe")).expect("linked");
     let refused = scene.unit.probe().expect_err("no probe");
-    assert!(in_words(&refused).contains("somebody else's"), "{refused}");
+    assert!(
+        refused.to_string().contains("is somebody else's file"),
+        "{refused}"
+    );
     scene.assert_untouched();
 }
 
@@ -223,7 +220,7 @@ fn a_new_unit_is_not_made_over_a_link() {
     let refused = FolderUnit::create(&scene.world, &path, cluster(), unit_id());
     let refused = refused.map(|_| ()).expect_err("a link");
     assert!(
-        in_words(&refused).contains("is a symbolic link"),
+        refused.to_string().contains("is a symbolic link"),
         "{refused}"
     );
     scene.assert_untouched();
