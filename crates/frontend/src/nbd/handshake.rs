@@ -19,7 +19,7 @@ use super::options::{Asked, NotAnOption, OPTION_BYTES_MAX, OptionHeader, put_rep
 use super::table::{Client, ExportInfo, Exports};
 use super::wire::{
     BASE_ALLOCATION, BASE_ALLOCATION_ID, GREETING_MAGIC, OPTION_MAGIC, PAYLOAD_BYTES_MAX,
-    handshake_flags, info, option_reply as reply, transmission_flags as flags,
+    handshake_flags, info, option_reply as reply, string_of, transmission_flags as flags,
 };
 
 /// Options in one handshake. `nbdinfo --list` needs a few for each export.
@@ -245,7 +245,7 @@ impl Handshake {
                     output,
                     number,
                     reply::ERR_INVALID,
-                    &[malformed.to_string().as_bytes()],
+                    &[string_of(&malformed.to_string())],
                 );
                 return Some((end, Next::Wait));
             }
@@ -262,7 +262,7 @@ impl Handshake {
         let next = self
             .answer(number, asked, output)
             .unwrap_or_else(|No(kind, message)| {
-                put_reply(output, number, kind, &[message.as_bytes()]);
+                put_reply(output, number, kind, &[string_of(&message)]);
                 Next::Wait
             });
         Some((end, next))

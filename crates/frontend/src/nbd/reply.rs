@@ -11,7 +11,9 @@
 use base::codec::Writer;
 use base::{Extent, ExtentKind};
 
-use super::wire::{BASE_ALLOCATION_ID, CHUNK_MAGIC, Fault, SIMPLE_REPLY_MAGIC, allocation, chunk};
+use super::wire::{
+    BASE_ALLOCATION_ID, CHUNK_MAGIC, Fault, SIMPLE_REPLY_MAGIC, allocation, chunk, string_of,
+};
 
 /// Length of a simple reply's header.
 pub const SIMPLE_BYTES: usize = 16;
@@ -23,9 +25,6 @@ pub const DATA_CHUNK_BYTES: usize = CHUNK_BYTES + 8;
 /// Extents in one block status at most: a client asks again from where the
 /// answer ends, so this only bounds the answer, at 16 KiB.
 const EXTENTS_MAX: usize = 2048;
-
-/// The longest message in an error, in bytes: the protocol's limit on strings.
-const MESSAGE_BYTES_MAX: usize = super::wire::STRING_BYTES_MAX;
 
 /// A simple reply. `errno` 0 is success.
 #[must_use]
@@ -62,11 +61,7 @@ pub fn data_header(cookie: u64, flags: u16, offset: u64, length: u32) -> [u8; DA
 /// The last chunk of a reply that failed.
 #[must_use]
 pub fn error_chunk(cookie: u64, fault: &Fault) -> Vec<u8> {
-    let mut end = fault.message.len().min(MESSAGE_BYTES_MAX);
-    while !fault.message.is_char_boundary(end) {
-        end -= 1;
-    }
-    let message = &fault.message.as_bytes()[..end];
+    let message = string_of(&fault.message);
     let mut bytes = Vec::with_capacity(CHUNK_BYTES + 6 + message.len());
     let length = 6 + message.len() as u32;
     bytes.put_bytes(&chunk_header(cookie, chunk::DONE, chunk::ERROR, length));
@@ -116,7 +111,7 @@ pub fn block_status(cookie: u64, runs: &[Extent], length: u32, one: bool) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nbd::wire::Errno;
+    use crate::nbd::wire::{Errno, STRING_BYTES_MAX};
 
     fn extents_of(reply: &[u8]) -> Vec<(u32, u32)> {
         let word = |at: usize| u32::from_be_bytes(reply[at..at + 4].try_into().expect("4 bytes"));
@@ -160,6 +155,6 @@ mod tests {
         let length = u32::from_be_bytes(bytes[16..20].try_into().expect("4 bytes")) as usize;
         assert_eq!(length, bytes.len() - CHUNK_BYTES);
         let message = std::str::from_utf8(&bytes[CHUNK_BYTES + 6..]).expect("whole characters");
-        assert_eq!(message.len(), MESSAGE_BYTES_MAX);
+        assert_eq!(message.len(), STRING_BYTES_MAX);
     }
 }

@@ -19,6 +19,11 @@ use world::{Disk, OpenMode};
 /// The longest PEM file that is read, in bytes: no honest one comes near.
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
+/// What the files are, in errors.
+const AUTHORITY: &str = "client authority";
+const CERTIFICATE: &str = "server's certificate";
+const KEY: &str = "server's key";
+
 /// A server's certificate, its key, and the authority that signs clients.
 #[derive(Clone)]
 pub struct ServerTls(Arc<ServerConfig>);
@@ -33,6 +38,14 @@ pub enum TlsError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// What a file has cannot be used.
+    #[error("cannot use {}", path.display())]
+    Content {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: Box<TlsError>,
     },
     /// A file is no PEM of the kind it should be.
     #[error("the {what} is not valid PEM")]
@@ -63,7 +76,8 @@ impl ServerTls {
     /// Reads PEM files, each with what [`ServerTls::from_pem`] takes.
     ///
     /// # Errors
-    /// [`TlsError`]; [`TlsError::File`] names the file.
+    /// [`TlsError::File`] or [`TlsError::Content`], which name the file. Of a
+    /// certificate and a key that do not belong together, the certificate's.
     pub fn read(
         disk: &dyn Disk,
         client_authorities: &Path,
@@ -76,11 +90,25 @@ impl ServerTls {
                 source,
             })
         };
+        let named = |error: TlsError| {
+            let path = match &error {
+                TlsError::File { .. } | TlsError::Content { .. } => return error,
+                TlsError::Pem { what, .. } if *what == AUTHORITY => client_authorities,
+                TlsError::Pem { what, .. } if *what == KEY => key,
+                TlsError::Authority(_) | TlsError::Verifier(_) => client_authorities,
+                TlsError::Pem { .. } | TlsError::Server(_) => certificates,
+            };
+            TlsError::Content {
+                path: path.to_owned(),
+                source: Box::new(error),
+            }
+        };
         Self::from_pem(
             &read(client_authorities)?,
             &read(certificates)?,
             &read(key)?,
         )
+        .map_err(named)
     }
 
     /// Takes PEM texts: certificates of the authorities that sign clients; the
@@ -98,14 +126,12 @@ impl ServerTls {
             read.map_err(|source| TlsError::Pem { what, source })
         };
         let mut roots = rustls::RootCertStore::empty();
-        for certificate in chain("client authority", client_authorities)? {
+        for certificate in chain(AUTHORITY, client_authorities)? {
             roots.add(certificate).map_err(TlsError::Authority)?;
         }
-        let certificates = chain("server's certificate", certificates)?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|source| TlsError::Pem {
-            what: "server's key",
-            source,
-        })?;
+        let certificates = chain(CERTIFICATE, certificates)?;
+        let key = PrivateKeyDer::from_pem_slice(key)
+            .map_err(|source| TlsError::Pem { what: KEY, source })?;
         let provider = Arc::new(aws_lc_rs::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone())
             .build()

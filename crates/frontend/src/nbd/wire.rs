@@ -23,6 +23,14 @@ pub const CHUNK_MAGIC: u32 = 0x668e_33ef;
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 /// The longest name or description, in bytes.
 pub const STRING_BYTES_MAX: usize = 4096;
+
+/// As much of a message as the protocol lets a string have, in whole
+/// characters.
+pub fn string_of(message: &str) -> &[u8] {
+    let end = message.floor_char_boundary(STRING_BYTES_MAX);
+    &message.as_bytes()[..end]
+}
+
 /// The one metadata context there is.
 pub const BASE_ALLOCATION: &[u8] = b"base:allocation";
 /// The number by which replies refer to [`BASE_ALLOCATION`].

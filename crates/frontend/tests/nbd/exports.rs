@@ -197,6 +197,24 @@ fn a_choice_of_context_for_another_export_does_not_count() {
     assert_eq!(status.errno, 22, "{}", status.message);
 }
 
+/// The name in the message made it longer than the protocol lets a string be.
+#[test]
+fn a_refusal_of_the_longest_name_is_no_longer_than_a_string_may_be() {
+    let fixture = Fixture::new();
+    let _exports = [fixture.export("one", MIB), fixture.export("two", MIB)];
+    let mut client = Client::connect(&fixture.socket());
+    for name in ["x".repeat(4096), "ä".repeat(2048), "\n".repeat(4096)] {
+        for number in [OPT_GO, OPT_INFO] {
+            let replies = client.ask(number, &named(&name, &[0, 0]));
+            let (kind, message) = &replies[0];
+            assert_eq!(*kind, REP_ERR_UNKNOWN);
+            assert!(message.len() <= 4096, "{} bytes", message.len());
+            let message = std::str::from_utf8(message).expect("whole characters");
+            assert!(message.starts_with("there is no export"));
+        }
+    }
+}
+
 #[test]
 fn options_get_the_answers_the_protocol_has_for_them() {
     let fixture = Fixture::new();
