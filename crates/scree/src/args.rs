@@ -27,7 +27,8 @@ pub struct Arguments {
     #[arg(long = "dir", value_name = "D", env = "SCREE_DIR", global = true)]
     pub folder: Option<PathBuf>,
 
-    /// How to print results.
+    /// How volume, snapshot, unit and status print results. With json, a
+    /// failure is {"error": {…}} on standard error.
     #[arg(short, long, value_enum, default_value_t, global = true)]
     pub output: Format,
 
@@ -85,7 +86,7 @@ pub struct UpArguments {
     pub units: Option<u16>,
 
     /// Serve NBD over TCP here as well.
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen_nbd: Option<SocketAddr>,
 
     /// Certificates (PEM) that sign those of NBD clients over TCP.
@@ -246,6 +247,14 @@ pub enum UnitCommand {
         /// file:///path/to/folder, or the path.
         url: String,
     },
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "it takes an IP address and a port, as in 127.0.0.1:10809 or [::1]:10809; names are not \
+         looked up"
+            .to_owned()
+    })
 }
 
 fn size(text: &str) -> Result<u64, String> {

@@ -1,5 +1,6 @@
 //! A client of the HTTP API, over D's socket.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use control::api::types::Problem;
@@ -12,6 +13,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
+use crate::output::shell_word;
+
 /// Answers are lists of volumes and the like: longer ones are a mistake.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
@@ -19,10 +22,7 @@ const ANSWER_BYTES_MAX: usize = 256 << 20;
 #[derive(Debug)]
 pub enum ClientError {
     /// Nobody listens.
-    Unreachable {
-        folder: PathBuf,
-        source: std::io::Error,
-    },
+    Unreachable { folder: PathBuf, source: io::Error },
     /// The connection broke, or what came back is no answer.
     Broken(String),
     /// The server says no.
@@ -33,11 +33,24 @@ impl std::fmt::Display for ClientError {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unreachable { folder, source } => {
-                let folder = folder.display();
-                write!(
-                    formatter,
-                    "nothing serves {folder} ({source}); start it with `scree up --dir {folder}`"
-                )
+                let (word, folder) = (shell_word(folder), folder.display());
+                match source.kind() {
+                    io::ErrorKind::PermissionDenied => write!(
+                        formatter,
+                        "{folder} cannot be asked ({source}): it is served, if at all, by another \
+                         user; ask as that user"
+                    ),
+                    io::ErrorKind::NotADirectory => {
+                        write!(
+                            formatter,
+                            "{folder} is not a folder; give that of a `scree up`"
+                        )
+                    }
+                    _ => write!(
+                        formatter,
+                        "nothing serves {folder} ({source}); start it with `scree up --dir {word}`"
+                    ),
+                }
             }
             Self::Broken(why) => {
                 write!(
@@ -134,5 +147,24 @@ impl Client {
                 Err(_) => Err(ClientError::Broken(format!("HTTP status {status}"))),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_be_asked_is_told_from_who_is_not_there() {
+        let said = |kind: io::ErrorKind| {
+            let folder = PathBuf::from("/srv/my disks");
+            let source = io::Error::from(kind);
+            ClientError::Unreachable { folder, source }.to_string()
+        };
+        let denied = said(io::ErrorKind::PermissionDenied);
+        assert!(denied.contains("another user") && !denied.contains("start it"));
+        let missing = said(io::ErrorKind::NotFound);
+        assert!(missing.ends_with("start it with `scree up --dir '/srv/my disks'`"));
+        assert!(said(io::ErrorKind::NotADirectory).contains("is not a folder"));
     }
 }

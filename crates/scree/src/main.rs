@@ -4,7 +4,8 @@
 //! API and share nothing with the server but its JSON types; `up` is the
 //! server.
 //!
-//! Exit codes: 0 done, 1 failed, 2 usage.
+//! Exit codes: 0 done, 1 failed, 2 usage. Nothing here panics because standard
+//! output or standard error takes nothing: `println!` and `eprintln!` would.
 
 mod args;
 mod client;
@@ -24,18 +25,17 @@ use args::{Arguments, Command};
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let format = arguments.output;
     let done = match arguments.command {
         Command::Up(up) => up::run(&args::folder(arguments.folder), *up),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { folder } => shell::man(&folder),
-        Command::Api(command) => {
-            commands::run(&args::folder(arguments.folder), arguments.output, command)
-        }
+        Command::Api(command) => commands::run(&args::folder(arguments.folder), format, command),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("scree: {failure}");
+            output::print_failure(format, &failure);
             ExitCode::FAILURE
         }
     }

@@ -1,10 +1,12 @@
 //! Printing results: tables for people, JSON and YAML for programs.
 
 use std::io::{self, Write as _};
+use std::path::Path;
 
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::commands::Failure;
 use crate::yaml;
 
 /// How results are printed.
@@ -60,7 +62,7 @@ impl std::fmt::Display for Table {
 /// Prints `value`, as a table in the words of `table`.
 ///
 /// # Errors
-/// If standard output is closed.
+/// As [`write_out`].
 pub fn print<T: Serialize>(
     format: Format,
     value: &T,
@@ -71,9 +73,47 @@ pub fn print<T: Serialize>(
         Format::Json => serde_json::to_string_pretty(value)? + "\n",
         Format::Yaml => yaml::to_string(&serde_json::to_value(value)?),
     };
+    write_out(text.as_bytes())
+}
+
+/// Writes to standard output. Whoever closed it wants no more of it, which is
+/// no failure.
+///
+/// # Errors
+/// As the operating system says, with what could not be written to.
+pub fn write_out(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => {
+            let message = format!("cannot write to standard output: {error}");
+            Err(io::Error::new(error.kind(), message))
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Says on standard error why a command failed: in words, or as one JSON
+/// document if that is how it prints.
+pub fn print_failure(format: Format, failure: &Failure) {
+    let text = match format {
+        Format::Json => format!("{}\n", serde_json::json!({ "error": failure })),
+        Format::Table | Format::Yaml => format!("scree: {failure}\n"),
+    };
+    // Where this cannot be said, the exit code has to do.
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// A path as a word of a shell's command line.
+pub fn shell_word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain =
+        |character: char| character.is_ascii_alphanumeric() || "/._-+=:,@%".contains(character);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
 }
 
 /// A size as people read it: exact where it can be.
@@ -109,6 +149,15 @@ mod tests {
         let mut table = Table::new(&["NAME", "SIZE"]);
         table.row(vec!["a-long-name".into(), "1G".into()]);
         assert_eq!(table.to_string(), "NAME         SIZE\na-long-name  1G\n");
+    }
+
+    #[test]
+    fn a_shell_reads_a_path_as_one_word() {
+        let word = |text: &str| shell_word(Path::new(text));
+        assert_eq!(word("/srv/scree-1.d"), "/srv/scree-1.d");
+        assert_eq!(word("/srv/my disks"), "'/srv/my disks'");
+        assert_eq!(word("/srv/it's $HOME"), r"'/srv/it'\''s $HOME'");
+        assert_eq!(word("~"), "'~'");
     }
 
     #[test]

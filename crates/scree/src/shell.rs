@@ -1,6 +1,5 @@
 //! Completion scripts and manual pages, from the command line's own words.
 
-use std::io;
 use std::path::Path;
 
 use clap::CommandFactory;
@@ -8,17 +7,20 @@ use clap_complete::Shell;
 
 use crate::args::Arguments;
 use crate::commands::Failure;
+use crate::output::write_out;
 
 /// Prints the completion script for `shell`.
 pub fn completions(shell: Shell) -> Result<(), Failure> {
-    clap_complete::generate(shell, &mut Arguments::command(), "scree", &mut io::stdout());
-    Ok(())
+    // Into memory first: the generator panics where it cannot write.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "scree", &mut script);
+    Ok(write_out(&script)?)
 }
 
 /// Writes a page for every command into `folder`.
 pub fn man(folder: &Path) -> Result<(), Failure> {
     clap_mangen::generate_to(Arguments::command(), folder).map_err(|error| {
-        Failure(format!(
+        Failure::new(format!(
             "cannot write manual pages into {}: {error}",
             folder.display()
         ))

@@ -4,12 +4,19 @@
 //! 5. wait for a signal, 6. refuse requests, 7. destage everything, 8. end.
 //!
 //! A second signal ends it at once: nothing that was acknowledged is lost by
-//! that, the next start replays the journals.
+//! that, the next start replays the journals. One that comes within a second
+//! of the first is taken for the same: `timeout` signals the process, and then
+//! its group. SIGHUP ends nothing; a terminal that closes sends it.
+//!
+//! What standard output or standard error do not take is lost, and the service
+//! goes on.
 
-use std::io::{self, IsTerminal as _, Write as _};
-use std::path::Path;
+use std::io::{self, IsTerminal as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use control::folder::api_socket;
 use control::keys::{KeyInput, Passphrase};
 use control::{Control, Settings, api};
 use frontend::nbd::ServerTls;
@@ -23,6 +30,7 @@ use world::World;
 
 use crate::args::UpArguments;
 use crate::commands::Failure;
+use crate::output::{shell_word, write_out};
 
 /// Threads for work that waits: destages, reads that miss, syncs.
 const POOL_THREADS_MAX: usize = 32;
@@ -38,6 +46,25 @@ const JOURNAL_BYTES_MAX: u64 = RESTORE_SKIPS_BYTES / 4;
 /// How long requests under way may take to end once a signal came.
 const GOODBYE: Duration = Duration::from_secs(2);
 
+/// A signal within this time of the first one repeats it.
+const REPEATS: Duration = Duration::from_secs(1);
+
+/// The longest path that a Unix socket can have, in bytes.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// What a folder that a start made, and did not get through with, may hold.
+const OURS: [&str; 9] = [
+    "lock",
+    "keys",
+    "units",
+    "journal",
+    "api.sock",
+    "nbd.sock",
+    "scree.db-wal",
+    "scree.db-shm",
+    "lost+found",
+];
+
 /// The environment variable with a passphrase.
 const PASSPHRASE: &str = "SCREE_PASSPHRASE";
 
@@ -50,6 +77,8 @@ pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
             EnvFilter::try_from_env("SCREE_LOG").unwrap_or_else(|_| EnvFilter::new("info")),
         )
         .with_target(false)
+        // That the log cannot be written is nothing to panic about.
+        .log_internal_errors(false)
         .init();
     // Before anything asks how many there may be.
     if let Err(error) = world::real::raise_open_files() {
@@ -57,6 +86,7 @@ pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
     }
     let world = World::real(POOL_THREADS_MAX);
     let settings = settings(&world, folder, arguments)?;
+    check_folder(folder)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
@@ -68,13 +98,13 @@ pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
 
 fn settings(world: &World, folder: &Path, arguments: UpArguments) -> Result<Settings, Failure> {
     if arguments.journal_size < JOURNAL_BYTES_MIN {
-        return Err(Failure(format!(
+        return Err(Failure::new(format!(
             "--journal-size {} is too small; give at least 8M",
             arguments.journal_size
         )));
     }
     if arguments.journal_size > JOURNAL_BYTES_MAX {
-        return Err(Failure(format!(
+        return Err(Failure::new(format!(
             "--journal-size {} is too large; give at most {}G",
             arguments.journal_size,
             JOURNAL_BYTES_MAX >> 30
@@ -119,22 +149,100 @@ fn tls(world: &World, arguments: &UpArguments) -> Result<Option<ServerTls>, Fail
     ) else {
         return Ok(None);
     };
+    check_private(key)?;
     ServerTls::read(&*world.disk, ca, cert, key)
         .map(Some)
         .map_err(|error| Failure::of(&error))
+}
+
+/// Refuses a key that others than its owner can read. That there is none, its
+/// reader will say.
+fn check_private(key: &Path) -> Result<(), Failure> {
+    match std::fs::metadata(key).map(|metadata| metadata.permissions().mode() & 0o777) {
+        Ok(mode) if mode & 0o077 != 0 => {
+            let (path, word) = (key.display(), shell_word(key));
+            Err(Failure::new(format!(
+                "{path} can be read by others (mode {mode:03o}); run `chmod 600 {word}`, and \
+                 consider its content known"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Looks, before anything is made, whether `folder` can be one to serve: new,
+/// empty, or served before. What cannot be read is left to its opening.
+fn check_folder(folder: &Path) -> Result<(), Failure> {
+    let path = folder.display();
+    let socket = api_socket(&whole_path(folder)?);
+    let bytes = socket.as_os_str().len();
+    if bytes > SOCKET_PATH_BYTES_MAX {
+        return Err(Failure::new(format!(
+            "{path} is too long a path: {socket} would have {bytes} bytes, and a Unix socket's \
+             has at most {SOCKET_PATH_BYTES_MAX}; give a folder closer to the root",
+            socket = socket.display()
+        )));
+    }
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            return Err(Failure::new(format!(
+                "{path} is not a folder; give a folder that is empty or new, or one that was \
+                 served before"
+            )));
+        }
+        Err(_) => return Ok(()),
+        Ok(entries) => entries,
+    };
+    let mut other = None;
+    for entry in entries {
+        let name = entry?.file_name();
+        if name == "scree.db" {
+            return Ok(());
+        }
+        if OURS.iter().all(|ours| name != *ours) {
+            other = Some(name);
+        }
+    }
+    match other {
+        Some(name) => Err(Failure::new(format!(
+            "{path} holds {name:?} and no scree.db: it is somebody else's; give a folder that is \
+             empty or new, or one that was served before"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// `folder` as it will be called once it is there: absolute, without links.
+fn whole_path(folder: &Path) -> io::Result<PathBuf> {
+    let absolute = std::path::absolute(folder)?;
+    let mut missing = Vec::new();
+    for there in absolute.ancestors() {
+        match there.canonicalize() {
+            Ok(path) => {
+                return Ok(missing
+                    .iter()
+                    .rev()
+                    .fold(path, |path, part| path.join(part)));
+            }
+            Err(_) => missing.extend(there.file_name()),
+        }
+    }
+    Ok(absolute)
 }
 
 async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
     // Before anything is opened: a signal that comes early counts too.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    // Taken, so that it does nothing.
+    let _hangup = signal(SignalKind::hangup())?;
 
     let control = Control::start(world, settings)
         .await
         .map_err(|error| Failure::of(&error))?;
     let socket = control.folder().api_socket();
     let listener = api::listen(&socket)
-        .map_err(|error| Failure(format!("cannot listen at {}: {error}", socket.display())))?;
+        .map_err(|error| Failure::new(format!("cannot listen at {}: {error}", socket.display())))?;
     let mut house = tokio::spawn(control.clone().keep_house());
     let (stop, stopped) = oneshot::channel::<()>();
     let mut api = tokio::spawn(api::serve(control.clone(), listener, async {
@@ -159,13 +267,24 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
         let _ = tokio::time::timeout(GOODBYE, &mut api).await;
         control.shut_down().await
     };
+    let first = tokio::time::Instant::now();
+    let insisted = async {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if first.elapsed() >= REPEATS {
+                break;
+            }
+        }
+    };
     let unclean = tokio::select! {
         unclean = end => unclean,
-        _ = terminate.recv() => return Err(Failure("ended at once by a second signal".into())),
-        _ = interrupt.recv() => return Err(Failure("ended at once by a second signal".into())),
+        () = insisted => return Err(Failure::new("ended at once by a second signal")),
     };
     if unclean > 0 {
-        return Err(Failure(format!(
+        return Err(Failure::new(format!(
             "{unclean} volumes could not be destaged; their journals have what is missing, and \
              the next start goes on with them"
         )));
@@ -183,14 +302,18 @@ async fn say_ready(control: &Control) -> Result<(), Failure> {
     for problem in &report.problems {
         tracing::warn!("{problem}");
     }
-    let folder = control.folder().path().display();
-    let mut out = io::stdout().lock();
-    writeln!(
-        out,
-        "scree is ready: {folder} ({} units, {} volumes, {} exported); export SCREE_DIR={folder}",
-        report.units, report.volumes, report.exported
-    )?;
-    out.flush()?;
+    let folder = control.folder().path();
+    let line = format!(
+        "scree is ready: {} ({} units, {} volumes, {} exported); export SCREE_DIR={}\n",
+        folder.display(),
+        report.units,
+        report.volumes,
+        report.exported,
+        shell_word(folder)
+    );
+    if let Err(error) = write_out(line.as_bytes()) {
+        tracing::warn!("{error}");
+    }
     tell_init("READY=1");
     Ok(())
 }

@@ -11,15 +11,34 @@ use std::io;
 use std::path::Path;
 
 use control::parse::percent_encode;
+use serde::Serialize;
 
 use crate::args::ApiCommand;
 use crate::client::{Client, ClientError};
 use crate::output::Format;
 
-/// Why a command failed, as its user reads it.
-pub struct Failure(pub String);
+/// Why a command failed.
+#[derive(Serialize)]
+pub struct Failure {
+    /// What its user reads.
+    message: String,
+    /// The kind, for programs: what the server said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<String>,
+    /// Which field of the request is meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<String>,
+}
 
 impl Failure {
+    pub fn new(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            code: None,
+            field: None,
+        }
+    }
+
     /// What an error says, and what its causes say that it does not.
     pub fn of(error: &dyn Error) -> Self {
         let mut text = error.to_string();
@@ -31,25 +50,33 @@ impl Failure {
             }
             cause = error.source();
         }
-        Self(text)
+        Self::new(text)
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
+        formatter.write_str(&self.message)
     }
 }
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
-        Self(error.to_string())
+        let message = error.to_string();
+        match error {
+            ClientError::Refused(problem) => Self {
+                message,
+                code: Some(problem.code),
+                field: problem.field,
+            },
+            _ => Self::new(message),
+        }
     }
 }
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self(error.to_string())
+        Self::of(&error)
     }
 }
 
@@ -81,7 +108,7 @@ pub fn run(folder: &Path, format: Format, command: ApiCommand) -> Result<(), Fai
 /// A name as one part of a path.
 fn segment(name: &str) -> Result<String, Failure> {
     if name.is_empty() {
-        return Err(Failure("the name is empty".to_owned()));
+        return Err(Failure::new("the name is empty"));
     }
     Ok(percent_encode(Path::new(name)).replace('/', "%2F"))
 }

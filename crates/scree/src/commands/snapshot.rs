@@ -48,8 +48,8 @@ impl Session {
                     list(std::slice::from_ref(snapshot))
                 })?;
                 match snapshot.reason {
-                    Some(reason) => Err(Failure(format!("the snapshot failed: {reason}"))),
-                    None if wait && snapshot.state != "completed" => Err(Failure(format!(
+                    Some(reason) => Err(Failure::new(format!("the snapshot failed: {reason}"))),
+                    None if wait && snapshot.state != "completed" => Err(Failure::new(format!(
                         "snapshot {} is {} after {WAIT_SECONDS} s; that goes on, and `scree \
                          snapshot list` shows when it is completed",
                         snapshot.name, snapshot.state

@@ -66,7 +66,9 @@ impl Session {
                 let export: Export = self.client.put(&path, &ExportVolume { read_only }).await?;
                 drop(progress);
                 Ok(print(self.format, &export, |export| {
-                    format!("{}\n", export.uri)
+                    let tcp = export.tcp_uri.iter();
+                    let uris = std::iter::once(&export.uri).chain(tcp);
+                    uris.map(|uri| format!("{uri}\n")).collect()
                 })?)
             }
             VolumeCommand::Unexport { name } => {
@@ -112,7 +114,7 @@ impl Session {
             format!("volume {} ({}) is {state}\n", volume.name, volume.id)
         })?;
         if wait && !is_gone {
-            return Err(Failure(format!(
+            return Err(Failure::new(format!(
                 "volume {} is not gone after {WAIT_SECONDS} s; that goes on, and `scree volume \
                  list` shows it as long as it is there",
                 volume.name

@@ -42,14 +42,22 @@ fn usage_errors_are_told_from_failures() {
         ],
         &["volume", "list"],
         &["up"],
+        &["--dir", "/tmp/new", "up", "--listen-nbd", "localhost:1"],
     ] {
         let said = scree(arguments);
         assert_eq!(said.code, 2, "{arguments:?} said {}", said.error);
         assert!(!said.error.is_empty(), "{arguments:?}");
     }
-    let said = scree(&["--dir", "/nonexistent", "volume", "list"]);
-    assert_eq!(said.code, 1);
-    assert!(said.error.contains("scree up --dir"), "{}", said.error);
+    for (folder, word) in [
+        ("/nonexistent", "scree up --dir"),
+        ("/etc/passwd", "is not a folder"),
+    ] {
+        let said = scree(&["--dir", folder, "volume", "list"]);
+        assert_eq!(said.code, 1);
+        assert!(said.error.contains(word), "{}", said.error);
+    }
+    let said = scree(&["--dir", "/tmp/new", "up", "--listen-nbd", "localhost:1"]);
+    assert!(said.error.contains("an IP address"), "{}", said.error);
 }
 
 #[test]
@@ -160,6 +168,27 @@ fn a_journal_is_neither_too_small_nor_too_large() {
 }
 
 #[test]
+fn a_folder_that_is_somebody_elses_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::File::create(folder.path().join("thesis.tex")).expect("a file");
+    let deep = folder.path().join("x".repeat(100));
+    let cases = [
+        (folder.path().to_owned(), "thesis.tex"),
+        (folder.path().join("thesis.tex"), "is not a folder"),
+        (folder.path().join("thesis.tex/below"), "is not a folder"),
+        (deep, "at most 107"),
+    ];
+    for (path, word) in cases {
+        let path = path.to_str().expect("UTF-8");
+        let said = scree(&["--dir", path, "up", "--units", "1"]);
+        assert_eq!(said.code, 1, "{}", said.error);
+        assert!(said.error.contains(word), "{}", said.error);
+    }
+    let left = fs::read_dir(folder.path()).expect("there").count();
+    assert_eq!(left, 1, "nothing was made");
+}
+
+#[test]
 fn a_start_that_fails_says_why() {
     let host = Host::idle(&["--units", "1"]);
     fs::create_dir_all(host.unit(1)).expect("a folder");
@@ -190,6 +219,10 @@ fn tls_files_that_cannot_be_used_are_named_with_the_cause() {
         said.contains("ca.pem") && said.contains("No such file"),
         "{said}"
     );
+    let mode = |name: &str, mode: u32| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        fs::set_permissions(file(name), mode).expect("set");
+    };
     for name in ["ca.pem", "cert.pem", "key.pem"] {
         let broken = "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
         fs::OpenOptions::new()
@@ -199,9 +232,16 @@ fn tls_files_that_cannot_be_used_are_named_with_the_cause() {
             .and_then(|mut new| io::Write::write_all(&mut new, broken.as_bytes()))
             .expect("written");
     }
+    mode("key.pem", 0o640);
     let said = refused();
     assert!(
-        said.contains("client authority is not valid PEM: ") && said.contains("base64"),
+        said.contains("key.pem can be read by others (mode 640)"),
+        "{said}"
+    );
+    mode("key.pem", 0o600);
+    let said = refused();
+    assert!(
+        said.contains("ca.pem: the client authority is not valid PEM: ") && said.contains("base64"),
         "{said}"
     );
 }
@@ -241,6 +281,9 @@ fn tcp_without_tls_is_for_this_host_only() {
     let host = Host::with(&["--listen-nbd", "127.0.0.1:0"]);
     host.json(&["volume", "create", "disk", "--size", "8M"]);
     let export = host.json(&["volume", "export", "disk"]);
+    let said = host.run(&["volume", "export", "disk"]);
+    let printed: Vec<&str> = said.out.lines().collect();
+    assert_eq!(printed, [&export["uri"], &export["tcp_uri"]]);
     let uri = export["tcp_uri"].as_str().expect("it listens");
     host.qemu_io_at(uri, &["write -P 3 0 64k", "read -P 3 0 64k"]);
 }

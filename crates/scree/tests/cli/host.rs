@@ -45,11 +45,17 @@ impl Said {
 
 /// Runs `scree` without a folder.
 pub fn scree(arguments: &[&str]) -> Said {
+    scree_into(Stdio::piped(), arguments)
+}
+
+/// As [`scree`], with its standard output somewhere else.
+pub fn scree_into(out: Stdio, arguments: &[&str]) -> Said {
     let mut command = Command::new(SCREE);
     command
         .args(arguments)
         .env_remove("SCREE_DIR")
-        .env_remove("SCREE_PASSPHRASE");
+        .env_remove("SCREE_PASSPHRASE")
+        .stdout(out);
     Said::of(command.output().expect("scree runs"))
 }
 
@@ -160,6 +166,12 @@ impl Host {
                 .expect("kill runs")
                 .success()
         );
+        up.wait().expect("it ends").code().expect("not by a signal")
+    }
+
+    /// The exit code, once it ends by itself.
+    pub fn wait(&mut self) -> i32 {
+        let mut up = self.up.take().expect("it runs");
         up.wait().expect("it ends").code().expect("not by a signal")
     }
 

@@ -6,5 +6,6 @@ mod crash;
 mod host;
 mod keys;
 mod lifecycle;
+mod streams;
 mod units;
 mod waits;

@@ -132,6 +132,48 @@ fn a_stop_without_units_keeps_everything_in_the_journal() {
     host.qemu_io("disk", &["read -P 1 0 1M", "read -P 2 1M 1M"]);
 }
 
+/// A link called `probe` had the key file overwritten.
+#[test]
+fn a_link_in_a_unit_is_not_followed_and_the_unit_is_failing() {
+    let mut host = Host::new();
+    host.json(&["volume", "create", "disk", "--size", "8M"]);
+    host.qemu_io("disk", &["write -P 5 0 1M", "flush"]);
+    assert_eq!(host.stop(), 0);
+    let key = host.path().join("keys/master.key");
+    let before = fs::read_to_string(&key).expect("there");
+    let probe = host.unit(1).join("probe");
+    if probe.exists() {
+        fs::remove_file(&probe).expect("removed");
+    }
+    std::os::unix::fs::symlink(&key, &probe).expect("linked");
+    host.start();
+    wait_until("the unit is failing", || {
+        let units = host.json(&["unit", "list"]);
+        let units = units.as_array().expect("a list").iter();
+        let mut failing = units.filter(|unit| unit["state"] == "failing");
+        failing.any(|unit| unit["reason"].to_string().contains("symbolic link"))
+    });
+    host.qemu_io("disk", &["read -P 5 0 1M", "write -P 6 1M 1M", "flush"]);
+    assert_eq!(host.stop(), 0);
+    assert_eq!(fs::read_to_string(&key).expect("there"), before);
+}
+
+/// At 100 descriptors a destage that failed kept those that the next needed.
+#[test]
+fn few_descriptors_make_it_slow_and_nothing_else() {
+    let mut host = Host::limited("-n 100", &["--units", "8"]);
+    host.json(&["volume", "create", "disk", "--size", "1G"]);
+    for part in 0..8 {
+        let write = format!("write -P {} {}M 16M", part + 1, part * 64);
+        host.qemu_io("disk", &[&write, "flush"]);
+    }
+    for part in 0..8 {
+        let read = format!("read -P {} {}M 16M", part + 1, part * 64);
+        host.qemu_io("disk", &[&read]);
+    }
+    assert_eq!(host.stop(), 0);
+}
+
 /// Each segment that was touched kept one or two files open. At the usual
 /// limit of 1024, some GiB of them made every unit failing.
 #[test]

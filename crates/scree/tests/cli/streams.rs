@@ -1,0 +1,112 @@
+//! Standard output, standard error and signals: what the world around the
+//! process does to it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::host::{Host, scree, scree_into, wait_until};
+
+/// Takes nothing, for lack of room.
+fn full() -> File {
+    let full = OpenOptions::new().write(true).open("/dev/full");
+    full.expect("Linux has it")
+}
+
+/// A pipe that nobody reads from.
+fn closed_pipe() -> Stdio {
+    let (reader, writer) = io::pipe().expect("a pipe");
+    drop(reader);
+    writer.into()
+}
+
+fn signal(pid: u32, signals: &[&str]) {
+    let kills: Vec<String> = signals
+        .iter()
+        .map(|signal| format!("kill -{signal} {pid}"))
+        .collect();
+    let sent = Command::new("sh")
+        .args(["-c", &kills.join(" && ")])
+        .status();
+    assert!(sent.expect("sh runs").success());
+}
+
+/// The log could not be written, and the whole process was aborted.
+#[test]
+fn a_log_that_cannot_be_written_stops_nothing() {
+    for error in [Stdio::from(full()), closed_pipe()] {
+        let host = Host::idle(&["--units", "2"]);
+        let mut up = host.up_command().stderr(error).spawn().expect("starts");
+        let mut line = String::new();
+        let out = up.stdout.take().expect("piped");
+        BufReader::new(out).read_line(&mut line).expect("readable");
+        assert!(line.starts_with("scree is ready"), "it said {line:?}");
+        host.json(&["volume", "create", "disk", "--size", "8M"]);
+        host.qemu_io("disk", &["write -P 1 0 1M", "flush"]);
+        signal(up.id(), &["TERM"]);
+        assert_eq!(up.wait().expect("ends").code(), Some(0));
+    }
+}
+
+#[test]
+fn up_serves_though_it_cannot_say_that_it_is_ready() {
+    let host = Host::idle(&["--units", "2"]);
+    let mut up = host.up_command().stdout(full()).spawn().expect("starts");
+    wait_until("it answers", || host.run(&["status"]).code == 0);
+    signal(up.id(), &["TERM"]);
+    assert_eq!(up.wait().expect("ends").code(), Some(0));
+}
+
+#[test]
+fn results_that_nobody_reads_are_no_failure_and_results_without_room_are() {
+    let host = Host::new();
+    let folder = host.path().to_str().expect("text");
+    for arguments in [
+        &["completions", "bash"][..],
+        &["--dir", folder, "status"],
+        &["--dir", folder, "unit", "list", "-o", "json"],
+    ] {
+        let said = scree_into(closed_pipe(), arguments);
+        assert_eq!((said.code, &*said.error), (0, ""), "{arguments:?}");
+        let said = scree_into(full().into(), arguments);
+        assert_eq!(said.code, 1, "{arguments:?} said {}", said.error);
+        assert!(said.error.contains("standard output"), "{}", said.error);
+    }
+}
+
+/// `timeout` signals the process, and then its group.
+#[test]
+fn a_signal_that_comes_twice_is_one() {
+    let mut host = Host::new();
+    host.json(&["volume", "create", "disk", "--size", "64M"]);
+    host.qemu_io("disk", &["write -P 7 0 12M"]);
+    signal(host.pid(), &["TERM", "INT", "TERM"]);
+    assert_eq!(host.wait(), 0, "everything is destaged");
+}
+
+#[test]
+fn a_terminal_that_closes_ends_nothing() {
+    let mut host = Host::new();
+    signal(host.pid(), &["HUP"]);
+    assert_eq!(host.run(&["status"]).code, 0);
+    assert_eq!(host.stop(), 0);
+}
+
+#[test]
+fn failures_are_json_where_results_would_be() {
+    let host = Host::new();
+    let error = |said: crate::host::Said| -> Value {
+        assert_eq!((said.code, &*said.out), (1, ""));
+        let document: Value = serde_json::from_str(&said.error).expect("JSON");
+        document["error"].clone()
+    };
+    let missing = error(host.run(&["volume", "show", "nothing", "-o", "json"]));
+    assert_eq!(missing["code"], "not-found");
+    let message = missing["message"].as_str().expect("text");
+    assert!(message.contains("does not exist"), "{message}");
+    let unserved = scree(&["--dir", "/nonexistent", "status", "-o", "json"]);
+    let message = error(unserved)["message"].to_string();
+    assert!(message.contains("scree up --dir"), "{message}");
+}
