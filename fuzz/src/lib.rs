@@ -14,7 +14,7 @@ use volume::catalog::{LineageKey, VersionKey};
 use volume::clean::FreePlan;
 use volume::journal::{self, Journal, JournalError, Replayed};
 use volume::map::{Entry, Overlay, PAGE_BYTES, PAGE_ENTRIES, Page, Root};
-use volume::seal::{Address, DataKey, KeyEncryptionKey, Keyring};
+use volume::seal::{Address, DataKey, KeyEncryptionKey, LeaseSalt, Keyring};
 use volume::version::{Record, decode_tail_page, encode_tail};
 use world::World;
 use world::simulated::{SimulatedClock, SimulatedDisk, SimulatedPool, SimulatedRandom};
@@ -457,6 +457,7 @@ fn keyring() -> Keyring {
         lineage,
         epoch_first: 1,
         wrapped: Some(wrapped),
+        salts: vec![(1, LeaseSalt([7; 16]))],
     };
     Keyring::unwrap(&[key], &wrapping).expect("it was just wrapped")
 }

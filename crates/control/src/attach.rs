@@ -148,6 +148,13 @@ pub enum AttachError {
     /// The keys do not open.
     #[error(transparent)]
     Key(#[from] KeyError),
+    /// The database names a key that is not this volume's, or another salt
+    /// than the one it was given.
+    #[error(
+        "the database names another volume's key, or an old one; it was altered: restore \
+         scree.db from a backup"
+    )]
+    ForeignKey,
     /// The engine could not open it.
     #[error("{}", with_causes(.0))]
     Open(#[from] OpenError),

@@ -30,7 +30,7 @@ use base::{Lineage, VolumeId};
 use tokio::sync::mpsc;
 use unit::FolderUnit;
 use volume::catalog::{CatalogError, Lease};
-use volume::seal::{DataKey, KeyEncryptionKey, WrappedKey};
+use volume::seal::{DataKey, KeyEncryptionKey, LeaseSalt, WrappedKey};
 use world::{OpenMode, World};
 
 use crate::attach::{AttachError, with_causes};
@@ -164,12 +164,23 @@ impl Control {
         if let Some(older) = self.older_database().await.map_err(unavailable)? {
             return Err(older.into());
         }
+        let salt = LeaseSalt::generate(&*self.inner.world.random);
         let lease = self
             .inner
             .database
-            .acquire(volume)
+            .acquire(volume, salt)
             .await
             .map_err(unavailable)?;
+        // The database is not trusted with secrets: another volume's key,
+        // perhaps of one that is not sealed, or the salt of an earlier lease,
+        // would do harm.
+        let is_own = lease.keys.first().is_some_and(|key| {
+            key.lineage.as_u128() == volume.as_u128()
+                && key.salts.last() == Some(&(lease.epoch, salt))
+        });
+        if !is_own {
+            return Err(AttachError::ForeignKey);
+        }
         // Perhaps some more have been given meanwhile; to know of them early
         // does no harm.
         let count = self.inner.database.leases().await.map_err(unavailable)?;

@@ -93,16 +93,18 @@ impl Control {
         }
         self.ensure_copysets(replicas).await?;
         let world = &self.inner.world;
-        let lineage = Lineage::from_random(world.random.u128());
+        let id = VolumeId::from_random(world.random.u128());
+        // By its name the wrapped key is bound to the volume: see `attach`.
+        let lineage = Lineage::from_random(id.as_u128());
         let wrapped = match seal {
             Seal::Aes256Gcm => {
                 let key = DataKey::generate(&*world.random);
-                Some(self.inner.key.wrap(lineage, &key, &*world.random))
+                self.inner.key.wrap(lineage, &key, &*world.random)
             }
-            Seal::None => None,
+            Seal::None => self.inner.key.wrap_none(lineage, &*world.random),
         };
         let new = NewVolume {
-            id: VolumeId::from_random(world.random.u128()),
+            id,
             name,
             size_bytes,
             block_size,

@@ -11,6 +11,7 @@ use volume::catalog::{
     Catalog, CatalogError, Lease, LineageKey, MemoryCatalog, Neighbours, PendingFree,
     StoredVersion, VersionCommit, VersionKey,
 };
+use volume::seal::LeaseSalt;
 use world::Millis;
 use world::simulated::SimulatedRandom;
 
@@ -79,8 +80,8 @@ impl WatchedCatalog {
 }
 
 impl Catalog for WatchedCatalog {
-    fn acquire(&self, volume: VolumeId) -> Result<Lease, CatalogError> {
-        self.call(|memory| memory.acquire(volume))
+    fn acquire(&self, volume: VolumeId, salt: LeaseSalt) -> Result<Lease, CatalogError> {
+        self.call(|memory| memory.acquire(volume, salt))
     }
 
     fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError> {

@@ -9,7 +9,7 @@ use unit::{FaultyUnit, FolderUnit, InjectedFaults, TrackedUnit, Unit};
 use volume::catalog::{Catalog, Copyset, Lease};
 use volume::clean::Cleaner;
 use volume::scatter::copysets;
-use volume::seal::{KeyEncryptionKey, Keyring};
+use volume::seal::{KeyEncryptionKey, Keyring, LeaseSalt};
 use volume::{OpenError, OpenParams, Store, Volume, VolumeConfig};
 use world::simulated::{SimulatedRandom, Simulation};
 use world::{Job, Pool, Wake, World};
@@ -112,6 +112,22 @@ impl Machine {
         };
         machine.start(setup.units);
         machine
+    }
+
+    /// A salt for a lease.
+    #[must_use]
+    pub fn salt(&self) -> LeaseSalt {
+        LeaseSalt::generate(&*self.world.random)
+    }
+
+    /// Takes the lease on a volume that is there, with a catalog that answers.
+    ///
+    /// # Panics
+    /// If either is not so.
+    #[must_use]
+    pub fn acquire(&self, volume: VolumeId) -> Lease {
+        let lease = self.catalog.acquire(volume, self.salt());
+        lease.expect("it is there")
     }
 
     /// The current process opens the units.

@@ -14,7 +14,7 @@ use base::{BlockDevice, BlockSize, ClusterId, Durability, Lineage, Started, Unit
 use unit::{FolderUnit, TrackedUnit};
 use volume::catalog::{Catalog, Copyset, LineageKey, MemoryCatalog, NewVolume};
 use volume::scatter::copysets;
-use volume::seal::{DataKey, KeyEncryptionKey, Keyring};
+use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 use volume::{OpenParams, Store, Volume, VolumeConfig};
 use world::{Wake, World};
 
@@ -80,11 +80,14 @@ fn open(folder: &Path, replicas: u8) -> Volume {
             lineage,
             epoch_first: 0,
             wrapped: Some(key),
+            salts: Vec::new(),
         },
         from: None,
     };
     catalog.create_volume(new).expect("a new volume");
-    let lease = catalog.acquire(id).expect("a lease");
+    let lease = catalog
+        .acquire(id, LeaseSalt::generate(&*world.random))
+        .expect("a lease");
     let keyring = Arc::new(Keyring::unwrap(&lease.keys, &wrapping).expect("the key opens"));
     Volume::open(OpenParams {
         world,

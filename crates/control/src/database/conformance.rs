@@ -8,6 +8,7 @@ use base::{CopysetId, Lineage, SegmentId, SnapshotId, VolumeId};
 use volume::catalog::{
     Catalog, CatalogError, Lease, OpenSegment, StoredVersion, VersionCommit, VersionKey,
 };
+use volume::seal::LeaseSalt;
 use world::Millis;
 
 /// A catalog, and what its owner's side can do to it.
@@ -69,6 +70,8 @@ pub const CLAIMS: &[Claim] = &[
     ("a_free_is_due_after_its_grace_and_once", a_free_is_due_once),
 ];
 
+const SALT: LeaseSalt = LeaseSalt([3; 16]);
+
 fn record(lease: &Lease, parent: Option<VersionKey>, number: u64) -> StoredVersion {
     StoredVersion {
         key: VersionKey {
@@ -97,7 +100,7 @@ fn commit(lease: &Lease, parent: Option<VersionKey>, number: u64) -> VersionComm
 fn line(fixture: &dyn Fixture, count: u64) -> (Lease, Vec<VersionKey>) {
     let lease = fixture
         .catalog()
-        .acquire(fixture.create())
+        .acquire(fixture.create(), SALT)
         .expect("a lease");
     let mut keys: Vec<VersionKey> = Vec::new();
     for number in 1..=count {
@@ -127,8 +130,8 @@ fn is_not_found<T>(result: Result<T, CatalogError>) -> bool {
 fn a_lease_is_newer_and_fences(fixture: &dyn Fixture) {
     let catalog = fixture.catalog();
     let volume = fixture.create();
-    let old = catalog.acquire(volume).expect("a lease");
-    let new = catalog.acquire(volume).expect("a lease");
+    let old = catalog.acquire(volume, SALT).expect("a lease");
+    let new = catalog.acquire(volume, SALT).expect("a lease");
     assert!(old.epoch >= old.keys[0].epoch_first && new.epoch > old.epoch);
     assert!(is_fenced(catalog.commit(&commit(&old, None, 1))));
     assert!(is_fenced(catalog.reserve_serials(volume, old.epoch, 1)));
@@ -136,7 +139,9 @@ fn a_lease_is_newer_and_fences(fixture: &dyn Fixture) {
     catalog
         .commit(&commit(&new, None, 1))
         .expect("the holder commits");
-    assert!(is_not_found(catalog.acquire(VolumeId::from_random(99))));
+    assert!(is_not_found(
+        catalog.acquire(VolumeId::from_random(99), SALT)
+    ));
 }
 
 fn a_commit_needs_its_head(fixture: &dyn Fixture) {
@@ -161,7 +166,7 @@ fn a_refused_commit_changes_nothing(fixture: &dyn Fixture) {
     }];
     assert!(is_fenced(catalog.commit(&stale)));
     assert!(is_not_found(catalog.version(stale.version.key)));
-    let next = catalog.acquire(lease.volume).expect("a lease");
+    let next = catalog.acquire(lease.volume, SALT).expect("a lease");
     assert_eq!(next.head.expect("a head").key, keys[0]);
     assert_eq!(next.leftovers.open_segments, Vec::new());
     assert!(
@@ -177,11 +182,11 @@ fn a_refused_commit_changes_nothing(fixture: &dyn Fixture) {
 fn a_lease_brings_the_last_commit(fixture: &dyn Fixture) {
     let catalog = fixture.catalog();
     let volume = fixture.create();
-    let first = catalog.acquire(volume).expect("a lease");
+    let first = catalog.acquire(volume, SALT).expect("a lease");
     assert_eq!((first.head.as_ref(), first.number_last), (None, 0));
     let last = commit(&first, None, 5);
     catalog.commit(&last).expect("commits");
-    let second = catalog.acquire(volume).expect("a lease");
+    let second = catalog.acquire(volume, SALT).expect("a lease");
     assert_eq!(second.head, Some(last.version.clone()));
     assert_eq!(second.number_last, 5);
     assert_eq!(
@@ -200,7 +205,7 @@ fn no_serial_is_handed_out_twice(fixture: &dyn Fixture) {
     for _ in 0..3 {
         let volume = fixture.create();
         for _ in 0..2 {
-            let lease = catalog.acquire(volume).expect("a lease");
+            let lease = catalog.acquire(volume, SALT).expect("a lease");
             for count in [1, 16, 3] {
                 let range = catalog
                     .reserve_serials(volume, lease.epoch, count)
@@ -217,7 +222,7 @@ fn no_serial_is_handed_out_twice(fixture: &dyn Fixture) {
 fn leftovers_until_swept(fixture: &dyn Fixture) {
     let catalog = fixture.catalog();
     let volume = fixture.create();
-    let first = catalog.acquire(volume).expect("a lease");
+    let first = catalog.acquire(volume, SALT).expect("a lease");
     let early = catalog
         .reserve_serials(volume, first.epoch, 4)
         .expect("many");
@@ -233,7 +238,7 @@ fn leftovers_until_swept(fixture: &dyn Fixture) {
     version.serial_next = early.start + 2;
     catalog.commit(&version).expect("commits");
 
-    let second = catalog.acquire(volume).expect("a lease");
+    let second = catalog.acquire(volume, SALT).expect("a lease");
     assert_eq!(second.leftovers.open_segments, vec![open]);
     let left: Vec<u64> = second.leftovers.serials.iter().cloned().flatten().collect();
     let expected: Vec<u64> = (early.start + 2..early.end).chain(late.clone()).collect();
@@ -246,14 +251,14 @@ fn leftovers_until_swept(fixture: &dyn Fixture) {
         slots: 1,
     }];
     catalog.commit(&version).expect("commits");
-    let third = catalog.acquire(volume).expect("a lease");
+    let third = catalog.acquire(volume, SALT).expect("a lease");
     assert_eq!(
         third.leftovers.open_segments.len(),
         2,
         "nothing is forgotten before the sweep"
     );
     catalog.swept(volume, third.epoch).expect("swept");
-    let fourth = catalog.acquire(volume).expect("a lease");
+    let fourth = catalog.acquire(volume, SALT).expect("a lease");
     assert_eq!(fourth.leftovers, Default::default());
 }
 
@@ -265,10 +270,10 @@ fn a_clone_has_its_own_key(fixture: &dyn Fixture) {
     second.pins = vec![snapshot];
     catalog.commit(&second).expect("commits");
     // The parent goes on under later epochs, with its own key.
-    catalog.acquire(lease.volume).expect("a lease");
+    catalog.acquire(lease.volume, SALT).expect("a lease");
 
     let clone = fixture.clone_of(snapshot);
-    let cloned = catalog.acquire(clone).expect("a lease");
+    let cloned = catalog.acquire(clone, SALT).expect("a lease");
     assert_eq!(
         cloned.head.as_ref().map(|head| head.key),
         Some(second.version.key)
@@ -288,7 +293,7 @@ fn a_clone_has_its_own_key(fixture: &dyn Fixture) {
     pinned.pins = vec![snapshot];
     catalog.commit(&pinned).expect("commits");
     let grandchild = catalog
-        .acquire(fixture.clone_of(snapshot))
+        .acquire(fixture.clone_of(snapshot), SALT)
         .expect("a lease");
     assert_eq!(grandchild.keys[1..], cloned.keys[..]);
     assert_eq!(catalog.keys(lineages[0]).expect("kept"), cloned.keys);
@@ -362,7 +367,7 @@ fn a_needed_version_stays(fixture: &dyn Fixture) {
     fixture.delete_snapshot(snapshot);
     let around = catalog.neighbours(third.version.key).expect("there");
     assert!(around.needed, "it is the clone's head");
-    let cloned = catalog.acquire(clone).expect("a lease");
+    let cloned = catalog.acquire(clone, SALT).expect("a lease");
     catalog
         .commit(&commit(&cloned, Some(third.version.key), 4))
         .expect("commits");

@@ -8,6 +8,7 @@ use volume::catalog::{
     Catalog, CatalogError, Lease, LineageKey, Neighbours, PendingFree, StoredVersion,
     VersionCommit, VersionKey,
 };
+use volume::seal::LeaseSalt;
 use world::Millis;
 
 use super::{Database, DatabaseError};
@@ -40,8 +41,8 @@ impl EngineCatalog {
 }
 
 impl Catalog for EngineCatalog {
-    fn acquire(&self, volume: VolumeId) -> Result<Lease, CatalogError> {
-        self.wait(self.database.acquire(volume))
+    fn acquire(&self, volume: VolumeId, salt: LeaseSalt) -> Result<Lease, CatalogError> {
+        self.wait(self.database.acquire(volume, salt))
     }
 
     fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError> {

@@ -6,6 +6,7 @@ use base::{SegmentId, Sequence, VolumeId};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 use volume::catalog::{Lease, Leftovers, OpenSegment, VersionCommit, VersionKey};
+use volume::seal::LeaseSalt;
 
 use super::rows::{self, VolumeRow};
 use super::{Database, DatabaseError};
@@ -108,7 +109,11 @@ impl Database {
     }
 
     /// See [`volume::catalog::Catalog::acquire`].
-    pub(crate) async fn acquire(&self, volume: VolumeId) -> Result<Lease, DatabaseError> {
+    pub(crate) async fn acquire(
+        &self,
+        volume: VolumeId,
+        salt: LeaseSalt,
+    ) -> Result<Lease, DatabaseError> {
         let mut change = self.begin().await?;
         let row = sqlx::query("SELECT * FROM volumes WHERE id = $1")
             .bind(volume.to_string())
@@ -147,6 +152,7 @@ impl Database {
         sqlx::query("UPDATE cluster SET leases = leases + 1")
             .execute(&mut *change)
             .await?;
+        super::versions::note_salt(&mut change, lineage, epoch, salt).await?;
         let keys = super::versions::keys_of(&mut change, lineage).await?;
         let head = match head {
             Some(key) => Some(super::versions::version_of(&mut change, key).await?),

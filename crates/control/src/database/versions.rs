@@ -4,7 +4,7 @@ use base::{Lineage, VolumeId};
 use sqlx::{Row, SqliteConnection};
 use volume::catalog::{LineageKey, Neighbours, PendingFree, StoredVersion, VersionKey};
 use volume::clean::{FreePlan, PLAN_BYTES_MAX};
-use volume::seal::WrappedKey;
+use volume::seal::{LeaseSalt, WrappedKey};
 use world::Millis;
 
 use super::rows;
@@ -103,6 +103,40 @@ async fn note_part(
     Ok(())
 }
 
+/// Notes the salt of a new lease.
+pub(super) async fn note_salt(
+    connection: &mut SqliteConnection,
+    lineage: Lineage,
+    epoch: u32,
+    salt: LeaseSalt,
+) -> Result<(), DatabaseError> {
+    sqlx::query("INSERT INTO lease_salts (lineage, epoch, salt) VALUES ($1, $2, $3)")
+        .bind(lineage.to_string())
+        .bind(epoch)
+        .bind(&salt.0[..])
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+async fn salts_of(
+    connection: &mut SqliteConnection,
+    lineage: Lineage,
+) -> Result<Vec<(u32, LeaseSalt)>, DatabaseError> {
+    let rows = sqlx::query("SELECT epoch, salt FROM lease_salts WHERE lineage = $1 ORDER BY epoch")
+        .bind(lineage.to_string())
+        .fetch_all(connection)
+        .await?;
+    let salt = |row: &sqlx::sqlite::SqliteRow| {
+        let bytes: Vec<u8> = row.try_get("salt")?;
+        let salt = bytes.try_into().map_err(|_| DatabaseError::Damaged {
+            what: format!("a salt of {lineage} is not 16 bytes long"),
+        })?;
+        Ok((rows::small(row, "epoch")?, LeaseSalt(salt)))
+    };
+    rows.iter().map(salt).collect()
+}
+
 /// The keys of `lineage` and of those it descends from, its own first.
 pub(super) async fn keys_of(
     connection: &mut SqliteConnection,
@@ -124,6 +158,7 @@ pub(super) async fn keys_of(
             wrapped: row
                 .try_get::<Option<Vec<u8>>, _>("wrapped")?
                 .map(WrappedKey),
+            salts: salts_of(&mut *connection, lineage).await?,
         });
         next = rows::spelt_if_any(&row, "parent")?;
     }

@@ -27,8 +27,8 @@ pub struct NewVolume {
     pub replicas: u8,
     /// Under which lineage it will write.
     pub lineage: Lineage,
-    /// That lineage's key; `None` if it is not sealed.
-    pub wrapped: Option<WrappedKey>,
+    /// That lineage's key, or the word that it is not sealed.
+    pub wrapped: WrappedKey,
     /// The snapshot it starts from.
     pub origin: Option<SnapshotId>,
     /// When.
@@ -73,7 +73,7 @@ impl Database {
         .bind(new.lineage.to_string())
         .bind(start.parent.map(|parent| parent.to_string()))
         .bind(start.epoch + 1)
-        .bind(new.wrapped.as_ref().map(|wrapped| &wrapped.0))
+        .bind(&new.wrapped.0)
         .execute(&mut *change)
         .await?;
         sqlx::query(

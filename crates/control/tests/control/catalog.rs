@@ -15,8 +15,11 @@ use volume::catalog::{
     VersionCommit, VersionKey,
 };
 use volume::clean::{FreePlan, PLAN_BYTES_MAX};
+use volume::seal::LeaseSalt;
 use volume::seal::WrappedKey;
 use world::Millis;
+
+const SALT: LeaseSalt = LeaseSalt([3; 16]);
 
 struct Sqlite {
     runtime: Runtime,
@@ -68,7 +71,7 @@ impl Sqlite {
             seal: Seal::Aes256Gcm,
             replicas: 2,
             lineage: Lineage::from_random(self.number()),
-            wrapped: Some(WrappedKey(vec![7; 60])),
+            wrapped: WrappedKey(vec![7; 60]),
             origin,
             created: Millis(1),
         };
@@ -98,7 +101,7 @@ impl Sqlite {
     /// Opens the volume, commits one version, closes it.
     fn write(&self, volume: VolumeId) -> VersionKey {
         self.attach(volume);
-        let lease = self.catalog.acquire(volume).expect("a lease");
+        let lease = self.catalog.acquire(volume, SALT).expect("a lease");
         let key = VersionKey {
             volume,
             number: lease.number_last + 1,
@@ -183,6 +186,7 @@ impl Memory {
             lineage: Lineage::from_random(number),
             epoch_first: 0,
             wrapped: None,
+            salts: Vec::new(),
         };
         let new = volume::catalog::NewVolume {
             volume,
@@ -337,7 +341,7 @@ fn deleting_a_volume_leaves_its_snapshots_and_their_clones() {
         .block_on(sqlite.database.finish_delete(volume))
         .expect("gone");
     let clone = sqlite.clone_of(snapshot);
-    let lease = sqlite.catalog.acquire(clone).expect("a lease");
+    let lease = sqlite.catalog.acquire(clone, SALT).expect("a lease");
     assert_eq!(lease.head.expect("a head").key, held);
 }
 
@@ -348,7 +352,7 @@ fn a_key_is_erased_when_nothing_sealed_with_it_is_left() {
     let key = sqlite.write(volume);
     let snapshot = sqlite.take_snapshot(volume, "moment").expect("a new name");
     let clone = sqlite.clone_of(snapshot);
-    let keys = sqlite.catalog.acquire(clone).expect("a lease").keys;
+    let keys = sqlite.catalog.acquire(clone, SALT).expect("a lease").keys;
     let parent = keys[1].lineage;
     sqlite
         .runtime
@@ -392,7 +396,7 @@ fn going_back_fences_the_owner_and_needs_a_closed_volume() {
     let volume = sqlite.create();
     let old = sqlite.write(volume);
     sqlite.write(volume);
-    let lease = sqlite.catalog.acquire(volume).expect("a lease");
+    let lease = sqlite.catalog.acquire(volume, SALT).expect("a lease");
     sqlite.attach(volume);
     let set_head = || {
         sqlite
@@ -407,7 +411,7 @@ fn going_back_fences_the_owner_and_needs_a_closed_volume() {
     set_head().expect("closed");
     let late = sqlite.catalog.reserve_serials(volume, lease.epoch, 1);
     assert!(matches!(late, Err(CatalogError::Fenced { .. })));
-    let next = sqlite.catalog.acquire(volume).expect("a lease");
+    let next = sqlite.catalog.acquire(volume, SALT).expect("a lease");
     assert_eq!((next.head.expect("a head").key, next.number_last), (old, 2));
     let skipped = next.journal_next - lease.journal_next;
     assert_eq!(skipped, RESTORE_SKIPS_BYTES, "no stale record follows it");
@@ -469,7 +473,7 @@ fn a_database_that_was_moved_ahead_hands_out_nothing_twice() {
             .expect("read")
     };
     let volume = sqlite.create();
-    let before = sqlite.catalog.acquire(volume).expect("a lease");
+    let before = sqlite.catalog.acquire(volume, SALT).expect("a lease");
     assert_eq!(leases(), 1);
     let serials = sqlite
         .catalog
@@ -479,7 +483,7 @@ fn a_database_that_was_moved_ahead_hands_out_nothing_twice() {
         .runtime
         .block_on(sqlite.database.move_ahead(70_000))
         .expect("moved");
-    let after = sqlite.catalog.acquire(volume).expect("a lease");
+    let after = sqlite.catalog.acquire(volume, SALT).expect("a lease");
     assert_eq!(after.epoch, before.epoch + 65_536 + 1);
     assert!(leases() > 70_000);
     let next = sqlite

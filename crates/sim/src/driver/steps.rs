@@ -168,7 +168,11 @@ impl Run {
         let lineage = Lineage::from_random(self.number());
         let random = self.random.split();
         let key = DataKey::generate(&random);
-        let wrapped = self.machine.wrapping().wrap(lineage, &key, &random);
+        let wrapping = self.machine.wrapping();
+        let wrapped = match self.setup.is_sealed {
+            true => wrapping.wrap(lineage, &key, &random),
+            false => wrapping.wrap_none(lineage, &random),
+        };
         let size_bytes = from.map_or(self.setup.size_bytes, |from| {
             self.versions[&from].size_bytes
         });
@@ -180,7 +184,8 @@ impl Run {
             key: LineageKey {
                 lineage,
                 epoch_first: 0,
-                wrapped: self.setup.is_sealed.then_some(wrapped),
+                wrapped: Some(wrapped),
+                salts: Vec::new(),
             },
             from,
         };
@@ -404,7 +409,7 @@ impl Run {
             self.machine
                 .catalog
                 .memory
-                .acquire(self.subjects[index].id)
+                .acquire(self.subjects[index].id, self.machine.salt())
                 .expect("it is there");
             self.subjects[index].is_fenced = true;
         }

@@ -41,8 +41,11 @@ impl Bench {
             Lineage::from_random(self.next),
         );
         let key = DataKey::generate(&self.random);
-        let wrapped = self.machine.wrapping().wrap(lineage, &key, &self.random);
-        let wrapped = self.setup.is_sealed.then_some(wrapped);
+        let wrapping = self.machine.wrapping();
+        let wrapped = match self.setup.is_sealed {
+            true => wrapping.wrap(lineage, &key, &self.random),
+            false => wrapping.wrap_none(lineage, &self.random),
+        };
         let new = NewVolume {
             volume,
             size_bytes: self.setup.size_bytes,
@@ -51,7 +54,8 @@ impl Bench {
             key: LineageKey {
                 lineage,
                 epoch_first: 0,
-                wrapped,
+                wrapped: Some(wrapped),
+                salts: Vec::new(),
             },
             from,
         };
@@ -64,7 +68,7 @@ impl Bench {
     }
 
     pub fn attach(&self, id: VolumeId) -> Volume {
-        let lease = self.machine.catalog.acquire(id).expect("it is there");
+        let lease = self.machine.acquire(id);
         self.machine.open(lease).expect("it opens")
     }
 

@@ -129,7 +129,7 @@ fn an_owner_that_was_fenced_stops_and_changes_nothing() {
     let lease = bench
         .machine
         .catalog
-        .acquire(id)
+        .acquire(id, bench.machine.salt())
         .expect("another host takes over");
     bench.turn(&mut old, 60);
     assert!(old.status().stopped.is_some());
@@ -258,7 +258,7 @@ fn a_sweep_that_was_cut_short_is_finished_by_the_next() {
             bench.machine.crash();
             let disk = &bench.machine.simulation.disk;
             disk.arm_crash(disk.operations() + cut_sweep);
-            let lease = bench.machine.catalog.acquire(id).expect("it is there");
+            let lease = bench.machine.acquire(id);
             if let Ok(mut volume) = bench.machine.open(lease) {
                 bench.turn(&mut volume, 30);
             }

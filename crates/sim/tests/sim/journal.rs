@@ -6,7 +6,7 @@ use std::path::Path;
 use base::{BlockIndex, BlockSize, Lineage, Sequence, VolumeId};
 use volume::catalog::LineageKey;
 use volume::journal::{Journal, Replayed, replay};
-use volume::seal::{DataKey, KeyEncryptionKey, Keyring};
+use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 use world::simulated::{SimulatedRandom, Simulation};
 
 const PATH: &str = "/journal";
@@ -31,6 +31,7 @@ fn keyring() -> Keyring {
         lineage,
         epoch_first: 1,
         wrapped: Some(wrapped),
+        salts: (1..20).map(|epoch| (epoch, LeaseSalt([7; 16]))).collect(),
     };
     Keyring::unwrap(&[key], &wrapping).expect("it opens")
 }
@@ -85,7 +86,7 @@ impl Log {
                             .expect("well");
                     } else {
                         let plain = vec![block as u8; self.journal.block_size().bytes()];
-                        let sealer = keyring.own();
+                        let sealer = keyring.of_epoch(self.epoch);
                         self.journal
                             .append(sealer, BlockIndex(block), sequence, &plain)
                             .expect("well");
@@ -182,7 +183,12 @@ fn whichever_byte_turns_over_recovery_finds_a_prefix_or_refuses() {
         for entry in 0..2 {
             let sequence = Sequence::new(1, 1 + record * 10 + entry).expect("small");
             journal
-                .append(keyring.own(), BlockIndex(record), sequence, &[7; 4096])
+                .append(
+                    keyring.of_epoch(1),
+                    BlockIndex(record),
+                    sequence,
+                    &[7; 4096],
+                )
                 .expect("well");
             writes.push((sequence, record, 0));
         }

@@ -1,7 +1,6 @@
 //! Bits turn over in segments.
 
 use base::VolumeId;
-use volume::catalog::Catalog;
 use world::{Disk, OpenMode};
 
 use crate::bench::Bench;
@@ -53,7 +52,7 @@ fn flip_each(replicas: u8, check: impl Fn(u64, Option<u8>, &str)) {
                 .expect("there");
             bench.machine.kill();
             let what = format!("{} byte {at}", path.display());
-            let lease = bench.machine.catalog.acquire(id).expect("it is there");
+            let lease = bench.machine.acquire(id);
             if let Ok(mut volume) = bench.machine.open(lease) {
                 for block in 0..BLOCKS {
                     check(block, bench.read(&mut volume, block).ok(), &what);

@@ -11,6 +11,8 @@ use std::sync::{Mutex, PoisonError};
 use base::{BlockSize, Lineage, SnapshotId, VolumeId};
 use world::Millis;
 
+use crate::seal::LeaseSalt;
+
 use super::{
     Catalog, CatalogError, Lease, Leftovers, LineageKey, Neighbours, PendingFree,
     RESTORE_SKIPS_BYTES, StoredVersion, VersionCommit, VersionKey,
@@ -239,7 +241,7 @@ impl State {
 }
 
 impl Catalog for MemoryCatalog {
-    fn acquire(&self, volume: VolumeId) -> Result<Lease, CatalogError> {
+    fn acquire(&self, volume: VolumeId, salt: LeaseSalt) -> Result<Lease, CatalogError> {
         let mut state = self.lock();
         let row = state
             .volumes
@@ -269,7 +271,10 @@ impl Catalog for MemoryCatalog {
             number_last: row.number_last,
             leftovers: row.leftovers.clone(),
         };
-        let (lineage, head) = (row.lineage, row.head);
+        let (lineage, head, epoch) = (row.lineage, row.head, row.epoch);
+        if let Some(row) = state.lineages.get_mut(&lineage) {
+            row.key.salts.push((epoch, salt));
+        }
         lease.keys = state.keys(lineage)?;
         lease.head = head.map(|key| state.version(key).cloned()).transpose()?;
         Ok(lease)

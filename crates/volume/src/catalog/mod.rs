@@ -24,7 +24,7 @@ use std::ops::Range;
 use base::{BlockSize, CopysetId, Lineage, SnapshotId, UnitId, VolumeId};
 use world::Millis;
 
-use crate::seal::WrappedKey;
+use crate::seal::{LeaseSalt, WrappedKey};
 
 /// Names a version: the volume that committed it, and a number that grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,8 +84,11 @@ pub struct LineageKey {
     pub lineage: Lineage,
     /// The first epoch sealed with it.
     pub epoch_first: u32,
-    /// The key, wrapped; `None` for volumes that are not sealed.
+    /// The key, wrapped, or the word that there is none. A catalog that has
+    /// neither has lost it.
     pub wrapped: Option<WrappedKey>,
+    /// The salt of each lease, by its epoch, in ascending order.
+    pub salts: Vec<(u32, LeaseSalt)>,
 }
 
 /// How far a restore moves a volume's log position on, in bytes: beyond
@@ -197,12 +200,15 @@ impl CatalogError {
 
 /// The database, as the engine sees it.
 pub trait Catalog: Send + Sync {
-    /// Takes the lease on a volume: a new epoch, durable on return. Whoever
-    /// held it before is fenced.
+    /// Takes the lease on a volume: a new epoch, whose key `salt` makes,
+    /// durable on return. Whoever held it before is fenced.
+    ///
+    /// The salt is the host's own, fresh from its randomness: whoever sets the
+    /// database back makes epochs repeat, but never a key.
     ///
     /// # Errors
     /// [`CatalogError`].
-    fn acquire(&self, volume: VolumeId) -> Result<Lease, CatalogError>;
+    fn acquire(&self, volume: VolumeId, salt: LeaseSalt) -> Result<Lease, CatalogError>;
 
     /// Commits a version if `version.epoch` is the volume's epoch and
     /// `version.parent` its head; completes the pinned snapshots. All or

@@ -15,12 +15,16 @@ const RING_BYTES: u64 = 16 * PAGE;
 const VOLUME: VolumeId = VolumeId::from_random(1);
 
 fn keyring() -> Keyring {
+    let lineage = Lineage::from_random(1);
+    let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
+    let random = world::simulated::SimulatedRandom::new(1);
     let key = LineageKey {
-        lineage: Lineage::from_random(1),
+        lineage,
         epoch_first: 1,
-        wrapped: None,
+        wrapped: Some(wrapping.wrap_none(lineage, &random)),
+        salts: Vec::new(),
     };
-    Keyring::unwrap(&[key], &KeyEncryptionKey::from_bytes(&[1; 32])).expect("no key to open")
+    Keyring::unwrap(&[key], &wrapping).expect("no key to open")
 }
 
 fn path() -> &'static Path {

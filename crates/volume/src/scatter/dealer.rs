@@ -318,6 +318,7 @@ mod tests {
     use super::*;
     use crate::catalog::{Copyset, LineageKey, MemoryCatalog, NewVolume};
     use crate::scatter::Store;
+    use crate::seal::LeaseSalt;
 
     const VOLUME: VolumeId = VolumeId::from_random(1);
 
@@ -332,11 +333,15 @@ mod tests {
                 lineage: Lineage::from_random(1),
                 epoch_first: 0,
                 wrapped: None,
+                salts: Vec::new(),
             },
             from: None,
         };
         catalog.create_volume(new).expect("a new volume");
-        let epoch = catalog.acquire(VOLUME).expect("a lease").epoch;
+        let epoch = catalog
+            .acquire(VOLUME, LeaseSalt([0; 16]))
+            .expect("a lease")
+            .epoch;
         Arc::new(Serials::new(catalog, VOLUME, epoch))
     }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
 use base::Lineage;
 use world::Random;
 use zeroize::Zeroizing;
@@ -23,9 +24,26 @@ pub enum KeyError {
     /// A volume without any key.
     #[error("the volume has no key")]
     Missing,
+    /// A sealed volume that was never attached: nothing was ever sealed.
+    #[error("the volume was never attached")]
+    NeverLeased,
 }
 
-/// 256 bits that seal one lineage. Wiped from memory when dropped, never
+/// Random bytes that make the key of one lease out of a lineage's data key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseSalt(pub [u8; 16]);
+
+impl LeaseSalt {
+    /// A new salt.
+    #[must_use]
+    pub fn generate(random: &dyn Random) -> Self {
+        let mut bytes = [0; 16];
+        random.fill(&mut bytes);
+        Self(bytes)
+    }
+}
+
+/// 256 bits that the keys of one lineage are made of. Wiped from memory when dropped, never
 /// printed.
 pub struct DataKey(Zeroizing<[u8; 32]>);
 
@@ -47,6 +65,19 @@ impl DataKey {
     pub(super) fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
+
+    /// The key that seals what is written under lease `epoch`: HKDF-SHA-256.
+    #[must_use]
+    pub fn of_lease(&self, epoch: u32, salt: LeaseSalt) -> Self {
+        let mut bytes = Zeroizing::new([0; 32]);
+        let info: [&[u8]; 2] = [b"scree lease key", &epoch.to_le_bytes()];
+        Salt::new(HKDF_SHA256, &salt.0)
+            .extract(self.bytes())
+            .expand(&info, HKDF_SHA256)
+            .and_then(|key| key.fill(&mut *bytes))
+            .expect("SHA-256 yields 32 bytes");
+        Self(bytes)
+    }
 }
 
 impl fmt::Debug for DataKey {
@@ -56,7 +87,8 @@ impl fmt::Debug for DataKey {
 }
 
 /// A data key sealed under a [`KeyEncryptionKey`]: 12 bytes of nonce, 32 of
-/// ciphertext, 16 of tag. Fit to be stored anywhere.
+/// ciphertext, 16 of tag; or, without the 32, the word that there is none. Fit
+/// to be stored anywhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrappedKey(pub Vec<u8>);
 
@@ -91,6 +123,37 @@ impl KeyEncryptionKey {
         WrappedKey(wrapped)
     }
 
+    /// Says, in place of a wrapped key, that `lineage` is not sealed: nobody
+    /// without this key can turn a sealed volume into one that is not.
+    #[must_use]
+    pub fn wrap_none(&self, lineage: Lineage, random: &dyn Random) -> WrappedKey {
+        let mut nonce = [0; NONCE_LEN];
+        random.fill(&mut nonce);
+        let mut wrapped = nonce.to_vec();
+        let tag = self
+            .0
+            .seal_in_place_separate_tag(
+                Nonce::assume_unique_for_key(nonce),
+                Aad::from(unsealed(lineage)),
+                &mut [],
+            )
+            .expect("nothing is far below GCM's limit");
+        wrapped.extend_from_slice(tag.as_ref());
+        WrappedKey(wrapped)
+    }
+
+    fn is_wrapped_none(&self, lineage: Lineage, wrapped: &WrappedKey) -> bool {
+        let Some((nonce, tag)) = wrapped.0.split_at_checked(NONCE_LEN) else {
+            return false;
+        };
+        let Ok(nonce) = Nonce::try_assume_unique_for_key(nonce) else {
+            return false;
+        };
+        let aad = Aad::from(unsealed(lineage));
+        let mut tag = tag.to_vec();
+        self.0.open_in_place(nonce, aad, &mut tag).is_ok()
+    }
+
     /// Opens a wrapped key.
     ///
     /// # Errors
@@ -113,23 +176,28 @@ impl KeyEncryptionKey {
     }
 }
 
+fn unsealed(lineage: Lineage) -> [u8; 24] {
+    let mut bytes = *b"----------------unsealed";
+    bytes[..16].copy_from_slice(&lineage.as_u128().to_le_bytes());
+    bytes
+}
+
 impl fmt::Debug for KeyEncryptionKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("KeyEncryptionKey(..)")
     }
 }
 
-/// The sealers of a volume: its own, and those of the volumes it was cloned
-/// from. An epoch says which one.
+/// The sealers of a volume: one for each lease of its own, and of the volumes
+/// it was cloned from. An epoch says which one.
 pub struct Keyring {
-    /// Newest first: `sealers[i]` serves epochs from its first one up to the
-    /// first one of `sealers[i - 1]`.
+    /// Newest first, by epoch. A lineage that is not sealed has one sealer for
+    /// all its epochs.
     sealers: Vec<(u32, Sealer)>,
 }
 
 impl Keyring {
-    /// Opens the keys of a volume, its own first. Keys without a wrapped part
-    /// belong to volumes that are not sealed.
+    /// Opens the keys of a volume, its own first.
     ///
     /// # Errors
     /// [`KeyError`].
@@ -137,16 +205,28 @@ impl Keyring {
         if keys.is_empty() {
             return Err(KeyError::Missing);
         }
-        let sealers = keys
-            .iter()
-            .map(|key| {
-                let sealer = match &key.wrapped {
-                    Some(wrapped) => Sealer::aead(key.lineage, &with.unwrap(key.lineage, wrapped)?),
-                    None => Sealer::checksum(key.lineage),
-                };
-                Ok((key.epoch_first, sealer))
-            })
-            .collect::<Result<_, KeyError>>()?;
+        let mut sealers = Vec::new();
+        // What a lineage wrote after another branched off is not its heritage.
+        let mut before = u32::MAX;
+        for key in keys {
+            let inherited = |(epoch, _): &&(u32, LeaseSalt)| *epoch < before;
+            let lineage = key.lineage;
+            let wrapped = key.wrapped.as_ref().ok_or(KeyError::Unwrap { lineage })?;
+            if with.is_wrapped_none(lineage, wrapped) {
+                sealers.push((key.epoch_first, Sealer::checksum(lineage)));
+                before = key.epoch_first;
+                continue;
+            }
+            let data_key = with.unwrap(key.lineage, wrapped)?;
+            for (epoch, salt) in key.salts.iter().rev().filter(inherited) {
+                let of_lease = data_key.of_lease(*epoch, *salt);
+                sealers.push((*epoch, Sealer::aead(key.lineage, &of_lease)));
+            }
+            before = key.epoch_first;
+        }
+        if sealers.is_empty() {
+            return Err(KeyError::NeverLeased);
+        }
         Ok(Self { sealers })
     }
 
@@ -159,10 +239,10 @@ impl Keyring {
     /// The sealer of what was written under `epoch`.
     #[must_use]
     pub fn of_epoch(&self, epoch: u32) -> &Sealer {
-        let found = self.sealers.iter().find(|(first, _)| *first <= epoch);
-        // An epoch below the oldest lineage's first opens with no key; any
-        // sealer then finds the tag wrong, which is the truth.
-        &found.unwrap_or(&self.sealers[self.sealers.len() - 1]).1
+        let newer = self.sealers.partition_point(|(first, _)| *first > epoch);
+        // An epoch that is not known opens with no key; any sealer then finds
+        // the tag wrong, which is the truth.
+        &self.sealers[newer.min(self.sealers.len() - 1)].1
     }
 }
 
@@ -209,12 +289,14 @@ mod tests {
 
     #[test]
     fn an_epoch_names_the_key() {
+        let random = Counting(1.into());
+        let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
         let key = |lineage: u128, epoch_first| LineageKey {
             lineage: Lineage::from_random(lineage),
             epoch_first,
-            wrapped: None,
+            wrapped: Some(wrapping.wrap_none(Lineage::from_random(lineage), &random)),
+            salts: Vec::new(),
         };
-        let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
         let ring = Keyring::unwrap(&[key(30, 7), key(20, 4), key(10, 1)], &wrapping).expect("ok");
         let lineage_of = |epoch| ring.of_epoch(epoch).lineage().as_u128();
         assert_eq!(
@@ -222,5 +304,66 @@ mod tests {
             [10, 10, 20, 20, 30, 30]
         );
         assert_eq!(ring.own().lineage().as_u128(), 30);
+        // Nobody else can say that a volume is not sealed.
+        let forged = |wrapped| LineageKey {
+            wrapped,
+            ..key(30, 7)
+        };
+        let others = KeyEncryptionKey::from_bytes(&[2; 32]);
+        let by_others = others.wrap_none(Lineage::from_random(30), &random);
+        let of_another = key(20, 7).wrapped;
+        for wrapped in [None, Some(by_others), of_another] {
+            assert!(Keyring::unwrap(&[forged(wrapped)], &wrapping).is_err());
+        }
+    }
+
+    #[test]
+    fn each_lease_seals_with_a_key_of_its_own() {
+        let random = Counting(1.into());
+        let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
+        let lineage = Lineage::from_random(5);
+        let wrapped = wrapping.wrap(lineage, &DataKey::generate(&random), &random);
+        let with = |salts: &[(u32, u8)]| {
+            let key = LineageKey {
+                lineage,
+                epoch_first: 1,
+                wrapped: Some(wrapped.clone()),
+                salts: salts
+                    .iter()
+                    .map(|(epoch, byte)| (*epoch, LeaseSalt([*byte; 16])))
+                    .collect(),
+            };
+            Keyring::unwrap(&[key], &wrapping).expect("it opens")
+        };
+        let address = crate::seal::Address::data(base::BlockIndex(1));
+        let sequence = base::Sequence::new(3, 1).expect("small");
+        let seal = |ring: &Keyring| {
+            let mut piece = [7; 64];
+            let tag = ring.of_epoch(3).seal(address, sequence, &mut piece);
+            (piece, tag)
+        };
+        let opens = |ring: &Keyring, (piece, tag): &([u8; 64], [u8; 16])| {
+            let sealer = ring.of_epoch(3);
+            let opened = sealer.open(address, sequence, tag, piece, &mut [0; 64]);
+            opened.is_ok()
+        };
+        let first = with(&[(1, 1), (3, 3)]);
+        let later = with(&[(1, 1), (3, 3), (4, 4), (9, 9)]);
+        // The database was set back to before lease 3, which was then another.
+        let other = with(&[(1, 1), (3, 8)]);
+        let sealed = seal(&first);
+        assert!(opens(&later, &sealed));
+        assert!(!opens(&other, &sealed));
+        assert_ne!(seal(&other).0, sealed.0, "same sequence, another key");
+        let never = LineageKey {
+            lineage,
+            epoch_first: 1,
+            wrapped: Some(wrapped.clone()),
+            salts: Vec::new(),
+        };
+        assert_eq!(
+            Keyring::unwrap(&[never], &wrapping).err(),
+            Some(KeyError::NeverLeased)
+        );
     }
 }

@@ -5,8 +5,10 @@
 //! twice under one key (invariant 7):
 //!
 //! * within a lease the counter only grows ([`SequenceSource`]);
-//! * every lease takes a new, larger epoch before it writes anything;
-//! * a clone has a key of its own, from an epoch above its parent's on.
+//! * every lease takes a new, larger epoch before it writes anything, and seals
+//!   with a key of its own, made of the volume's data key and of random bytes:
+//!   also when a database that was set back hands out an epoch twice;
+//! * a clone has a data key of its own, from an epoch above its parent's on.
 //!
 //! So an epoch names the key, and whoever knows the expected sequence of a
 //! block finds every old, foreign or damaged one (invariant 4).
@@ -18,7 +20,7 @@
 mod keys;
 mod sequence;
 
-pub use keys::{DataKey, KeyEncryptionKey, KeyError, Keyring, WrappedKey};
+pub use keys::{DataKey, KeyEncryptionKey, KeyError, Keyring, LeaseSalt, WrappedKey};
 pub use sequence::{SequenceExhausted, SequenceSource};
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};

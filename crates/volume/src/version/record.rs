@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
     use crate::catalog::LineageKey;
-    use crate::seal::{DataKey, KeyEncryptionKey};
+    use crate::seal::{DataKey, KeyEncryptionKey, LeaseSalt};
 
     struct Zero;
     impl world::Random for Zero {
@@ -165,6 +165,7 @@ mod tests {
             lineage,
             epoch_first: 1,
             wrapped: Some(wrapped),
+            salts: vec![(1, LeaseSalt([0; 16]))],
         };
         Keyring::unwrap(&[key], &wrapping).expect("it opens")
     }
