@@ -119,8 +119,11 @@ async fn a_unit_that_hangs_holds_up_neither_a_running_scree_nor_a_start() {
     rig.clock.advance(Duration::from_secs(6));
     let control = starting.await.expect("no panic").expect("starts");
     assert_eq!(state(&control), UnitState::Missing);
-    // The other may have been overtaken by the clock as well.
-    finish(control.probe_units(true)).await;
+    // The clock may have overtaken the other as well.
+    while control.units_as_known()[1].state != UnitState::Healthy {
+        finish(control.probe_units(true)).await;
+        tokio::task::yield_now().await;
+    }
     let served = control.export_volume("disk", Access::ReadWrite).await;
     served.expect("the other unit does");
     rig.disk.let_go();
