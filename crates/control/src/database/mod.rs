@@ -50,7 +50,15 @@ pub struct Database {
 impl Database {
     /// Begins a change; nothing else can change until it ends.
     async fn begin(&self) -> Result<Transaction<'static, Sqlite>, DatabaseError> {
-        Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
+        match self.writer.begin_with("BEGIN IMMEDIATE").await {
+            // After some errors, a full disk among them, SQLite has rolled back
+            // by itself: then sqlx counts a transaction that will never end.
+            Err(sqlx::Error::InvalidSavePointStatement) => {
+                self.writer.acquire().await?.close().await?;
+                Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
+            }
+            begun => Ok(begun?),
+        }
     }
 
     /// Ends a change that people may be waiting for.
@@ -81,5 +89,33 @@ impl Database {
             tracing::warn!(%error, "scree.db-wal still holds a part of the database");
         }
         self.writer.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A full disk made every later change fail until the process was killed.
+    #[tokio::test]
+    async fn a_rollback_by_sqlite_itself_does_not_stop_the_changes_after_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("scree.db");
+        let database = Database::open(&path).await.expect("a new database");
+        let mut change = database.begin().await.expect("begun");
+        // What SQLite does by itself when it cannot write.
+        sqlx::query("ROLLBACK")
+            .execute(&mut *change)
+            .await
+            .expect("rolled back");
+        drop(change);
+        for _ in 0..2 {
+            let mut change = database.begin().await.expect("begun again");
+            sqlx::query("CREATE TABLE IF NOT EXISTS small (number INTEGER)")
+                .execute(&mut *change)
+                .await
+                .expect("made");
+            change.commit().await.expect("committed");
+        }
     }
 }

@@ -133,8 +133,14 @@ impl Journal {
             .disk
             .open(&draft, OpenMode::CreateNew)
             .map_err(failed("create"))?;
-        file.allocate(PAGE + ring_bytes)
-            .map_err(failed("reserve room for"))?;
+        if let Err(source) = file.allocate(PAGE + ring_bytes) {
+            // What it took of a full disk is given back.
+            world
+                .disk
+                .remove(&draft)
+                .map_err(failed("remove a draft of"))?;
+            return Err(failed("reserve room for")(source));
+        }
         file.write_at(&encode_page(id, volume, ring_bytes), 0)
             .map_err(failed("write"))?;
         file.sync_data().map_err(failed("sync"))?;
