@@ -1,8 +1,9 @@
 //! Whether the database is as new as what lies on the units.
 //!
-//! A database that was put back from a backup would give epochs and segment
-//! serials that have been used: one nonce, two blocks (invariant 7). So every
-//! lease is counted, in the database and on the units:
+//! A database that was put back from a backup would lose what was written
+//! since without a word, and give epochs and segment serials that have been
+//! used. (No nonce comes twice by that: see [`LeaseSalt`].) So every lease is
+//! counted, in the database and on the units:
 //!
 //! 1. *acquire*: the count grows in the transaction that gives the lease;
 //! 2. *note*: every unit that can be reached is told of the count, durably;
