@@ -189,7 +189,10 @@ impl Control {
         &self,
         busy: &HashSet<VolumeId>,
     ) -> Result<(), ControlError> {
-        self.refuse_older_database().await?;
+        if self.older_database().await?.is_some() {
+            // What it says of the units may be wrong. The report says so.
+            return Ok(());
+        }
         let volumes = self.inner.database.volumes().await?;
         let mut first_failure = Ok(());
         for owner in self.inner.database.version_owners().await? {
@@ -266,7 +269,10 @@ impl Control {
     /// Frees what is due, some plans at a time: one that fails does not hold
     /// up those behind it.
     pub(crate) async fn free_what_is_due(&self) -> Result<(), ControlError> {
-        self.refuse_older_database().await?;
+        if self.older_database().await?.is_some() {
+            // What it says of the units may be wrong. The report says so.
+            return Ok(());
+        }
         let now = self.inner.world.clock.wall();
         let mut first_failure = Ok(());
         let mut after = 0;

@@ -37,7 +37,6 @@ use world::{OpenMode, World};
 use crate::attach::{AttachError, with_causes};
 use crate::control::{Control, Inner, lock};
 use crate::database::DatabaseError;
-use crate::error::ControlError;
 use crate::units::{LOOK_AGAIN, Mounted, folder_of};
 use crate::watch::ANSWER_WITHIN;
 
@@ -243,14 +242,6 @@ impl Control {
                 unit,
                 database,
             }))
-    }
-
-    /// Refuses what an older database would do wrongly.
-    pub(crate) async fn refuse_older_database(&self) -> Result<(), ControlError> {
-        match self.older_database().await? {
-            None => Ok(()),
-            Some(older) => Err(ControlError::conflict(older.to_string())),
-        }
     }
 
     /// After the units were looked at for the first time: moves a database
