@@ -14,7 +14,7 @@ use volume::catalog::{LineageKey, VersionKey};
 use volume::clean::FreePlan;
 use volume::journal::{self, Journal, JournalError, Replayed};
 use volume::map::{Entry, Overlay, PAGE_BYTES, PAGE_ENTRIES, Page, Root};
-use volume::seal::{Address, DataKey, KeyEncryptionKey, LeaseSalt, Keyring};
+use volume::seal::{Address, DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 use volume::version::{Record, decode_tail_page, encode_tail};
 use world::World;
 use world::simulated::{SimulatedClock, SimulatedDisk, SimulatedPool, SimulatedRandom};
