@@ -29,7 +29,7 @@ use world::{Clock, Wake};
 
 use crate::control::{Control, Inner, blocking, lock};
 use crate::database::{Access, DatabaseError, VolumeRow};
-use crate::error::ControlError;
+use crate::error::{ControlError, with_causes};
 use crate::leases::OlderDatabase;
 
 /// A close that has got nowhere for so long, because no unit takes what it
@@ -170,20 +170,6 @@ pub enum AttachError {
     /// Its thread ended.
     #[error(transparent)]
     Gone(#[from] ExportGone),
-}
-
-/// An error and what it came from, in one line.
-pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 /// Step 3. Waits.

@@ -18,10 +18,9 @@ use volume::clean::retention::{VersionInfo, expired};
 use volume::clean::{self, Cleaner, Removal};
 use world::Millis;
 
-use crate::attach::with_causes;
 use crate::control::{Control, blocking, lock};
 use crate::database::{FREES_AT_ONCE, VersionRow, VolumeRow};
-use crate::error::ControlError;
+use crate::error::{ControlError, with_causes};
 
 /// How often units and volumes are looked at.
 const TICK: Duration = Duration::from_secs(1);

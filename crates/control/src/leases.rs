@@ -34,9 +34,10 @@ use volume::catalog::{CatalogError, Lease};
 use volume::seal::{DataKey, KeyEncryptionKey, LeaseSalt, WrappedKey};
 use world::{OpenMode, World};
 
-use crate::attach::{AttachError, with_causes};
+use crate::attach::AttachError;
 use crate::control::{Control, Inner, lock};
 use crate::database::DatabaseError;
+use crate::error::with_causes;
 use crate::units::{LOOK_AGAIN, Mounted, folder_of};
 use crate::watch::ANSWER_WITHIN;
 

@@ -14,10 +14,9 @@ use unit::{FolderUnit, TrackedUnit, Unit, UnitError, UnitStat, UnitState};
 use volume::catalog::Copyset;
 use volume::scatter::copysets::{self, SCATTER_WIDTH};
 
-use crate::attach::with_causes;
 use crate::control::{Control, Inner, blocking, lock};
 use crate::database::{DatabaseError, UnitRow};
-use crate::error::ControlError;
+use crate::error::{ControlError, with_causes};
 use crate::leases;
 use crate::parse;
 use crate::watch::WatchedUnit;

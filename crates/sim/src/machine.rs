@@ -4,12 +4,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use base::{ClusterId, UnitId, VolumeId};
+use base::{ClusterId, Lineage, UnitId, VolumeId};
 use unit::{FaultyUnit, FolderUnit, InjectedFaults, TrackedUnit, Unit};
-use volume::catalog::{Catalog, Copyset, Lease};
+use volume::catalog::{Catalog, Copyset, Lease, LineageKey};
 use volume::clean::Cleaner;
 use volume::scatter::copysets;
-use volume::seal::{KeyEncryptionKey, Keyring, LeaseSalt};
+use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 use volume::{OpenError, OpenParams, Store, Volume, VolumeConfig};
 use world::simulated::{SimulatedRandom, Simulation};
 use world::{Job, Pool, Wake, World};
@@ -217,15 +217,30 @@ impl Machine {
         PathBuf::from(format!("{HOST}/{volume}.journal"))
     }
 
-    /// Wraps a data key.
+    /// A new lineage's key, or the word that it is not sealed.
     #[must_use]
-    pub fn wrapping(&self) -> &KeyEncryptionKey {
-        &self.wrapping
+    pub fn new_key(
+        &self,
+        lineage: Lineage,
+        is_sealed: bool,
+        random: &SimulatedRandom,
+    ) -> LineageKey {
+        let key = DataKey::generate(random);
+        let wrapped = match is_sealed {
+            true => self.wrapping.wrap(lineage, &key, random),
+            false => self.wrapping.wrap_none(lineage, random),
+        };
+        LineageKey {
+            lineage,
+            epoch_first: 0,
+            wrapped: Some(wrapped),
+            salts: Vec::new(),
+        }
     }
 
     /// Opens the keys of a lineage.
     #[must_use]
-    pub fn keyring(&self, keys: &[volume::catalog::LineageKey]) -> Arc<Keyring> {
+    pub fn keyring(&self, keys: &[LineageKey]) -> Arc<Keyring> {
         Arc::new(Keyring::unwrap(keys, &self.wrapping).expect("wrapped with this key"))
     }
 

@@ -41,16 +41,7 @@ impl Failure {
 
     /// What an error says, and what its causes say that it does not.
     pub fn of(error: &dyn Error) -> Self {
-        let mut text = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            let more = error.to_string();
-            if !text.contains(&more) {
-                text = format!("{text}: {more}");
-            }
-            cause = error.source();
-        }
-        Self::new(text)
+        Self::new(control::error::with_causes(error))
     }
 }
 

@@ -5,9 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Durability, Lineage, Location, SnapshotId, VolumeId};
-use volume::catalog::{Catalog, LineageKey, NewVolume, VersionKey};
+use volume::catalog::{Catalog, NewVolume, VersionKey};
 use volume::clean::{FreePlan, Removal};
-use volume::seal::DataKey;
 use world::simulated::SimulatedRandom;
 use world::{Clock, Millis};
 
@@ -167,12 +166,8 @@ impl Run {
         let id = VolumeId::from_random(self.number());
         let lineage = Lineage::from_random(self.number());
         let random = self.random.split();
-        let key = DataKey::generate(&random);
-        let wrapping = self.machine.wrapping();
-        let wrapped = match self.setup.is_sealed {
-            true => wrapping.wrap(lineage, &key, &random),
-            false => wrapping.wrap_none(lineage, &random),
-        };
+        let is_sealed = self.setup.is_sealed;
+        let key = self.machine.new_key(lineage, is_sealed, &random);
         let size_bytes = from.map_or(self.setup.size_bytes, |from| {
             self.versions[&from].size_bytes
         });
@@ -181,12 +176,7 @@ impl Run {
             size_bytes,
             block_size: self.setup.block_size,
             replicas: self.setup.replicas,
-            key: LineageKey {
-                lineage,
-                epoch_first: 0,
-                wrapped: Some(wrapped),
-                salts: Vec::new(),
-            },
+            key,
             from,
         };
         trace!(self, "{id} made from {from:?}");

@@ -6,8 +6,7 @@ use sim::machine::Machine;
 use sim::setup::Setup;
 use std::time::Duration;
 use volume::Volume;
-use volume::catalog::{Catalog, LineageKey, NewVolume, VersionKey};
-use volume::seal::DataKey;
+use volume::catalog::{Catalog, NewVolume, VersionKey};
 use world::Millis;
 use world::simulated::SimulatedRandom;
 
@@ -40,23 +39,14 @@ impl Bench {
             VolumeId::from_random(self.next),
             Lineage::from_random(self.next),
         );
-        let key = DataKey::generate(&self.random);
-        let wrapping = self.machine.wrapping();
-        let wrapped = match self.setup.is_sealed {
-            true => wrapping.wrap(lineage, &key, &self.random),
-            false => wrapping.wrap_none(lineage, &self.random),
-        };
+        let is_sealed = self.setup.is_sealed;
+        let key = self.machine.new_key(lineage, is_sealed, &self.random);
         let new = NewVolume {
             volume,
             size_bytes: self.setup.size_bytes,
             block_size: self.setup.block_size,
             replicas: self.setup.replicas,
-            key: LineageKey {
-                lineage,
-                epoch_first: 0,
-                wrapped: Some(wrapped),
-                salts: Vec::new(),
-            },
+            key,
             from,
         };
         self.machine
