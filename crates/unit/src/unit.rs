@@ -133,7 +133,8 @@ pub trait Unit: Send + Sync {
         Ok(false)
     }
 
-    /// All segments, sorted by number.
+    /// All segments, sorted by number. A segment that is not among them does
+    /// not come back after a crash either, also if its delete failed half way.
     ///
     /// # Errors
     /// [`UnitError`].

@@ -107,8 +107,6 @@ impl Run {
             .simulation
             .disk
             .inject(&self.machine.unit_path(unit), fault);
-        // A delete whose sync failed may leave a segment without a slot in use.
-        self.may_keep_empty |= fault == Fault::SyncFails;
         self.trouble = true;
         self.degraded = true;
     }

@@ -64,8 +64,6 @@ pub struct Run {
     trouble: bool,
     /// Some unit was away or refused something: copies may be missing.
     degraded: bool,
-    /// Segments may be kept in which every slot is free.
-    may_keep_empty: bool,
     rotten: bool,
     crash_armed: bool,
     is_traced: bool,
@@ -101,7 +99,6 @@ impl Run {
             next: 1,
             trouble: false,
             degraded: false,
-            may_keep_empty: false,
             rotten: false,
             crash_armed: false,
             is_traced,

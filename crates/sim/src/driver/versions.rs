@@ -159,7 +159,7 @@ impl Run {
         self.audit()?;
         for (number, (_, unit)) in self.machine.units.iter().enumerate() {
             let left = unit.list().map_err(|error| error.to_string())?;
-            if !left.is_empty() && !self.may_keep_empty {
+            if !left.is_empty() {
                 return Err(format!("unit {number} keeps empty segments: {left:?}"));
             }
         }

@@ -373,7 +373,8 @@ impl Place {
         }
     }
 
-    /// All segments, sorted.
+    /// All segments, sorted. The absence of the others is durable: a process
+    /// before this one may have removed a name and not lived to sync that.
     pub(super) fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
         let failed = |error| self.meaning("list its segments", error);
         let mut segments = Vec::new();
@@ -383,7 +384,9 @@ impl Place {
             let Some(number) = folder_called(&entry.name) else {
                 continue;
             };
-            let names = self.disk.list(&self.folder(number)).map_err(failed)?;
+            let folder = self.folder(number);
+            let names = self.disk.list(&folder).map_err(failed)?;
+            self.disk.sync_directory(&folder).map_err(failed)?;
             let ids = names.iter().filter_map(|entry| segment_of(&entry.name));
             segments.extend(ids.filter(|id| folder_of(*id) == number));
         }

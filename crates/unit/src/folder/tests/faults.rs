@@ -445,6 +445,29 @@ fn a_free_that_is_tried_again_after_a_failed_sync_survives_a_crash() {
     }
 }
 
+/// A segment that was not listed came back with the next power failure: its
+/// name had been removed, and nobody had synced that.
+#[test]
+fn a_segment_that_is_not_listed_stays_away_after_a_crash() {
+    for seed in 0..50 {
+        let mut simulation = Simulation::new(seed);
+        let unit = create(&simulation.world());
+        put(&unit, segment(1), SLOT_BYTES, 0, 8).expect("put");
+        unit.sync(&[segment(1)]).expect("synced");
+        simulation.disk.inject(path(), Fault::SyncFails);
+        assert!(unit.delete(segment(1)).is_err());
+        assert!(unit.list().is_err(), "it cannot promise that now");
+        simulation.disk.heal(path());
+        drop(unit);
+        simulation.kill();
+        let unit = open(&simulation.world());
+        assert_eq!(unit.list().expect("listed"), [], "seed {seed}");
+        simulation.crash();
+        let unit = open(&simulation.world());
+        assert_eq!(unit.list().expect("listed"), [], "seed {seed}");
+    }
+}
+
 #[test]
 fn an_unreadable_segment_is_an_io_error_that_names_it() {
     let simulation = Simulation::new(1);
