@@ -1,13 +1,14 @@
 //! Floor 0: the words every other crate speaks.
 //!
 //! Identifiers, quantities with dimensions, the geometry of volumes and
-//! segments, checksums, a little-endian codec, and [`BlockDevice`], the seam
-//! between frontends, boxes and volumes. Nothing here does I/O, knows a key,
+//! segments, checksums, a little-endian codec, how an error is told, and
+//! [`BlockDevice`], the seam between frontends, boxes and volumes. Nothing here does I/O, knows a key,
 //! reads a clock or asks for randomness.
 
 pub mod checksum;
 pub mod codec;
 pub mod device;
+pub mod error;
 pub mod geometry;
 pub mod ids;
 
@@ -15,5 +16,6 @@ pub use device::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, ExtentKind, IoError,
     Outcome, Started, Token, ZeroMode,
 };
+pub use error::with_causes;
 pub use geometry::{BlockIndex, BlockSize, CopysetId, Location, SegmentId, Sequence, Slot};
 pub use ids::{ClusterId, Lineage, SnapshotId, UnitId, VolumeId};

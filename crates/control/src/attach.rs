@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use base::{BlockDevice, IoError, VolumeId};
+use base::{BlockDevice, IoError, VolumeId, with_causes};
 use frontend::nbd::{Export, ExportGone, ExportOptions, ExportThread, SpawnError};
 use tokio::task::JoinSet;
 use volume::catalog::{CatalogError, Lease};
@@ -29,7 +29,7 @@ use world::{Clock, Wake};
 
 use crate::control::{Control, Inner, blocking, lock};
 use crate::database::{Access, DatabaseError, VolumeRow};
-use crate::error::{ControlError, with_causes};
+use crate::error::ControlError;
 use crate::leases::OlderDatabase;
 
 /// A close that has got nowhere for so long, because no unit takes what it

@@ -111,18 +111,3 @@ impl From<DatabaseError> for ControlError {
         }
     }
 }
-
-/// What an error says, and what its causes say that it does not, in one line.
-#[must_use]
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
-}

@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use base::VolumeId;
+use base::{VolumeId, with_causes};
 use tokio::time::{Interval, MissedTickBehavior};
 use volume::catalog::{PendingFree, VersionKey};
 use volume::clean::retention::{VersionInfo, expired};
@@ -20,7 +20,7 @@ use world::Millis;
 
 use crate::control::{Control, blocking, lock};
 use crate::database::{FREES_AT_ONCE, VersionRow, VolumeRow};
-use crate::error::{ControlError, with_causes};
+use crate::error::ControlError;
 
 /// How often units and volumes are looked at.
 const TICK: Duration = Duration::from_secs(1);

@@ -27,7 +27,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::{Lineage, VolumeId};
+use base::{Lineage, VolumeId, with_causes};
 use tokio::sync::mpsc;
 use unit::FolderUnit;
 use volume::catalog::{CatalogError, Lease};
@@ -37,7 +37,6 @@ use world::{OpenMode, World};
 use crate::attach::AttachError;
 use crate::control::{Control, Inner, lock};
 use crate::database::DatabaseError;
-use crate::error::with_causes;
 use crate::units::{LOOK_AGAIN, Mounted, folder_of};
 use crate::watch::ANSWER_WITHIN;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use base::UnitId;
+use base::{UnitId, with_causes};
 use tokio::task::JoinHandle;
 use unit::{FolderUnit, TrackedUnit, Unit, UnitError, UnitStat, UnitState};
 use volume::catalog::Copyset;
@@ -16,7 +16,7 @@ use volume::scatter::copysets::{self, SCATTER_WIDTH};
 
 use crate::control::{Control, Inner, blocking, lock};
 use crate::database::{DatabaseError, UnitRow};
-use crate::error::{ControlError, with_causes};
+use crate::error::ControlError;
 use crate::leases;
 use crate::parse;
 use crate::watch::WatchedUnit;

@@ -41,7 +41,7 @@ impl Failure {
 
     /// What an error says, and what its causes say that it does not.
     pub fn of(error: &dyn Error) -> Self {
-        Self::new(control::error::with_causes(error))
+        Self::new(base::with_causes(error))
     }
 }
 

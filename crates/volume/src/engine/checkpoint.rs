@@ -11,12 +11,12 @@
 
 use std::sync::Arc;
 
-use base::IoError;
+use base::{IoError, with_causes};
 
 use super::event::Event;
 use super::fetch::StoredPages;
 use super::pages::place_pages;
-use super::volume::{Env, Volume, with_cause};
+use super::volume::{Env, Volume};
 use crate::map::{Entry, FetchPages, Overlay, Page, PageSink, Position, Root, merge};
 use crate::scatter::{Dealer, PlaceError, ReadError, give_up};
 use crate::seal::SequenceExhausted;
@@ -143,10 +143,10 @@ impl Volume {
                 self.destage.commit_wanted = true;
             }
             Err(CheckpointError::Place(error)) if error.is_fenced() => {
-                self.stop(IoError::Stopped(with_cause(&error)));
+                self.stop(IoError::Stopped(with_causes(&error)));
             }
             Err(error) => {
-                tracing::warn!(volume = %self.env.volume, error = with_cause(&error), "a checkpoint failed; the tail stays");
+                tracing::warn!(volume = %self.env.volume, error = with_causes(&error), "a checkpoint failed; the tail stays");
                 self.checkpoint.failed = true;
             }
         }

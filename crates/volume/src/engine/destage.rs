@@ -18,13 +18,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::IoError;
+use base::{IoError, with_causes};
 use world::File;
 
 use super::event::Event;
 use super::layers::Cut;
 use super::pages::place_pages;
-use super::volume::{Env, Volume, with_cause};
+use super::volume::{Env, Volume};
 use crate::catalog::{CatalogError, StoredVersion, VersionCommit, VersionKey};
 use crate::journal::Placed;
 use crate::map::{Entry, Overlay, Root};
@@ -121,7 +121,7 @@ impl Volume {
     /// Closes `active` into a cut.
     pub(super) fn cut(&mut self, pins: Vec<base::SnapshotId>) {
         if let Err(error) = self.journal.commit() {
-            self.stop(IoError::Stopped(with_cause(&error)));
+            self.stop(IoError::Stopped(with_causes(&error)));
             return;
         }
         let cut = Cut {
@@ -229,10 +229,10 @@ impl Volume {
                 self.allow_checkpoint();
             }
             Err(error) if error.is_fenced() => {
-                self.stop(IoError::Stopped(with_cause(&error)));
+                self.stop(IoError::Stopped(with_causes(&error)));
             }
             Err(error) => {
-                tracing::warn!(volume = %self.env.volume, error = with_cause(&error), "a destage failed and will be tried again");
+                tracing::warn!(volume = %self.env.volume, error = with_causes(&error), "a destage failed and will be tried again");
                 if end.placement.is_none() {
                     self.checkpoint.not_adopted();
                 }
@@ -399,7 +399,7 @@ impl DestageError {
     fn to_io_error(&self) -> IoError {
         use crate::scatter::DealError;
         use unit::UnitError;
-        let text = with_cause(self);
+        let text = with_causes(self);
         match self {
             Self::Place(PlaceError::Units(UnitError::Full { .. })) => IoError::NoSpace(text),
             Self::Sequence(_) => IoError::Stopped(text),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use base::Sequence;
+use base::{Sequence, with_causes};
 use world::{Wake, World};
 
 use super::checkpoint::CheckpointState;
@@ -15,7 +15,7 @@ use super::fetch::Fetcher;
 use super::flush::FlushState;
 use super::layers::Layers;
 use super::read::Scratch;
-use super::volume::{Counters, Env, Volume, with_cause};
+use super::volume::{Counters, Env, Volume};
 use crate::catalog::{Catalog, CatalogError, Lease, Leftovers, StoredVersion};
 use crate::clean;
 use crate::journal::{Journal, JournalError, Replayed, replay};
@@ -236,11 +236,11 @@ impl Volume {
         let env = Arc::clone(&self.env);
         let reporter = self.fetcher.reporter.clone();
         self.env.world.pool.run(Box::new(move || {
-            let swept = clean::sweep(&env.store, &leftovers).map_err(|error| with_cause(&error));
+            let swept = clean::sweep(&env.store, &leftovers).map_err(|error| with_causes(&error));
             let result = swept.and_then(|()| {
                 env.catalog
                     .swept(env.volume, env.epoch)
-                    .map_err(|error| with_cause(&error))
+                    .map_err(|error| with_causes(&error))
             });
             reporter.report(Event::Swept(result));
         }));

@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use base::{BlockSize, Completion, Durability, IoError, Outcome, Sequence, SnapshotId, Token};
-use base::{Extent, VolumeId};
+use base::{Extent, VolumeId, with_causes};
 use world::World;
 
 use super::checkpoint::CheckpointState;
@@ -311,7 +311,7 @@ impl Volume {
             return;
         }
         if let Err(error) = self.journal.commit() {
-            self.stop(IoError::Stopped(with_cause(&error)));
+            self.stop(IoError::Stopped(with_causes(&error)));
             return;
         }
         self.start_sync();
@@ -381,16 +381,4 @@ impl Content {
             Self::Zeroes(length) => *length,
         }
     }
-}
-
-/// An error with what caused it, for people.
-pub fn with_cause(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

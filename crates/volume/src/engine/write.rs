@@ -1,10 +1,10 @@
 //! Admitting writes: sealing them into the journal.
 
-use base::{BlockIndex, Durability, IoError, Sequence, Started, Token};
+use base::{BlockIndex, Durability, IoError, Sequence, Started, Token, with_causes};
 
 use super::fetch::Fetched;
 use super::layers::Source;
-use super::volume::{Change, Content, Volume, Waiting, with_cause};
+use super::volume::{Change, Content, Volume, Waiting};
 use crate::journal::JournalError;
 
 /// A change as a request brings it.
@@ -224,7 +224,7 @@ impl Volume {
     }
 
     fn journal_failed(&mut self, error: &JournalError) -> IoError {
-        let error = IoError::Stopped(with_cause(error));
+        let error = IoError::Stopped(with_causes(error));
         self.stop(error.clone());
         error
     }
