@@ -1,11 +1,12 @@
 //! The ring file and its writer.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
 use base::checksum::crc32c;
 use base::codec::{Reader, Writer};
-use base::{BlockIndex, BlockSize, Sequence, VolumeId};
+use base::{BlockIndex, BlockSize, Sequence, VolumeId, with_causes};
 use unit::Tag;
 use world::{File, OpenMode, World};
 
@@ -31,6 +32,20 @@ pub enum JournalError {
         /// What the operating system said.
         #[source]
         source: std::io::Error,
+    },
+    /// It could not be made, and what was made of it could not be removed.
+    #[error(
+        "{}; its draft {draft} cannot be removed: {removing}",
+        with_causes(error)
+    )]
+    DraftLeft {
+        /// Why it could not be made.
+        #[source]
+        error: Box<JournalError>,
+        /// The file that is left; the next attempt removes it.
+        draft: String,
+        /// Why it could not be removed.
+        removing: std::io::Error,
     },
     /// A record that was durable is not there any more, or not whole, though
     /// later ones are.
@@ -102,7 +117,8 @@ impl Journal {
     /// log begins at `position`.
     ///
     /// # Errors
-    /// [`JournalError::Io`], also if there is no room for the ring.
+    /// [`JournalError::Io`], also if there is no room for the ring; nothing is
+    /// left of the journal then, or the error is [`JournalError::DraftLeft`].
     pub fn create(
         world: &World,
         path: &Path,
@@ -126,25 +142,34 @@ impl Journal {
         let draft = path.with_extension("new");
         match world.disk.remove(&draft) {
             Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(failed("replace a draft of")(error)),
         }
         let file = world
             .disk
             .open(&draft, OpenMode::CreateNew)
             .map_err(failed("create"))?;
-        if let Err(source) = file.allocate(PAGE + ring_bytes) {
+        let fill = || {
+            file.allocate(PAGE + ring_bytes)
+                .map_err(failed("reserve room for"))?;
+            file.write_at(&encode_page(id, volume, ring_bytes), 0)
+                .map_err(failed("write"))?;
+            file.sync_data().map_err(failed("sync"))?;
+            world.disk.rename(&draft, path).map_err(failed("name"))
+        };
+        if let Err(error) = fill() {
             // What it took of a full disk is given back.
-            world
-                .disk
-                .remove(&draft)
-                .map_err(failed("remove a draft of"))?;
-            return Err(failed("reserve room for")(source));
+            return Err(match world.disk.remove(&draft) {
+                Ok(()) => error,
+                // A rename that failed may have been carried out.
+                Err(removing) if removing.kind() == ErrorKind::NotFound => error,
+                Err(removing) => JournalError::DraftLeft {
+                    error: Box::new(error),
+                    draft: draft.display().to_string(),
+                    removing,
+                },
+            });
         }
-        file.write_at(&encode_page(id, volume, ring_bytes), 0)
-            .map_err(failed("write"))?;
-        file.sync_data().map_err(failed("sync"))?;
-        world.disk.rename(&draft, path).map_err(failed("name"))?;
         if let Some(folder) = path.parent() {
             world
                 .disk
@@ -170,7 +195,7 @@ impl Journal {
         let name = path.display().to_string();
         let file = match world.disk.open(path, OpenMode::Write) {
             Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(source) => {
                 return Err(JournalError::Io {
                     doing: "open",

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use base::{BlockIndex, BlockSize, Lineage, Sequence, VolumeId};
-use world::World;
-use world::simulated::Simulation;
+use base::{BlockIndex, BlockSize, Lineage, Sequence, VolumeId, with_causes};
+use world::simulated::{Fault, Simulation};
+use world::{Disk, World};
 
 use super::{HEADER_BYTES, Journal, JournalError, Placed, Replayed, replay};
 use crate::catalog::LineageKey;
@@ -142,4 +142,29 @@ fn a_record_that_was_durable_and_has_rotted_is_an_error_and_a_torn_tail_is_none(
     assert_eq!(replayed(&world, 0).expect("a torn tail"), [1, 2]);
     flip(second_end + 100);
     assert_eq!(replayed(&world, 0).expect("a torn tail"), [1, 2]);
+}
+
+#[test]
+fn a_journal_that_finds_no_room_says_so_first_also_if_its_draft_stays() {
+    let simulation = Simulation::new(3);
+    let (world, disk) = (simulation.world(), &simulation.disk);
+    let folder = Path::new("/host");
+    disk.create_directory(folder).expect("made");
+    disk.set_capacity(folder, RING_BYTES);
+    let make = || {
+        let path = folder.join("journal");
+        let made = Journal::create(&world, &path, VOLUME, BlockSize::DEFAULT, RING_BYTES, 0);
+        let error = made.map(|_| ()).expect_err("no room for its first page");
+        let left = disk.list(folder).expect("listed").len();
+        (with_causes(&error), left)
+    };
+    let full = "cannot reserve room for the journal /host/journal: \
+                No space left on device (os error 28)";
+    assert_eq!(make(), (full.to_owned(), 0));
+    disk.inject(folder, Fault::Unremovable);
+    let stays = "; its draft /host/journal.new cannot be removed: \
+                 Operation not permitted (os error 1)";
+    assert_eq!(make(), (format!("{full}{stays}"), 1));
+    disk.heal(folder);
+    assert_eq!(make(), (full.to_owned(), 0), "the draft was replaced");
 }

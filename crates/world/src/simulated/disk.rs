@@ -379,12 +379,17 @@ impl Disk for SimulatedDisk {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.act(from, Verb::TakeAway, |state| {
             state.faults.check(to, Verb::TakeAway, false)?;
+            state.faults.check_removal(from)?;
             state.tree.rename(from, to)
         })
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.act(path, Verb::TakeAway, |state| state.tree.remove_file(path))
+        self.act(path, Verb::TakeAway, |state| {
+            state.tree.find_file(path)?;
+            state.faults.check_removal(path)?;
+            state.tree.remove_file(path)
+        })
     }
 
     fn sync_directory(&self, folder: &Path) -> io::Result<()> {

@@ -31,6 +31,9 @@ pub enum Fault {
     Full,
     /// What changes anything fails with EROFS.
     ReadOnly,
+    /// No name that is there can be removed or changed: EPERM, as in a folder
+    /// that may only grow (`chattr +a`).
+    Unremovable,
     /// Nothing is there: the folder was moved away, or its file system is not
     /// mounted. Paths are not found, and open files answer ESTALE.
     Missing,
@@ -61,6 +64,17 @@ impl Faults {
 
     pub(super) fn take_waited(&mut self) -> Duration {
         std::mem::take(&mut self.waited)
+    }
+
+    /// What stops the name `path`, which is there, from going.
+    pub(super) fn check_removal(&self, path: &Path) -> io::Result<()> {
+        let stays = |(prefix, fault): &(PathBuf, Fault)| {
+            *fault == Fault::Unremovable && path.starts_with(prefix)
+        };
+        if self.list.iter().any(stays) {
+            return Err(errno(libc::EPERM));
+        }
+        Ok(())
     }
 
     /// What stops `verb` at `path`; `is_open` if it is done to an open file.
