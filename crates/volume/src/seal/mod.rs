@@ -169,8 +169,7 @@ impl Sealer {
         hasher.update(&self.associated(address));
         hasher.update(&sequence.bits().to_le_bytes());
         hasher.update(piece);
-        // The all-zero tag marks a freed slot.
-        hasher.digest128().max(1).to_le_bytes()
+        hasher.digest128().to_le_bytes()
     }
 }
 
