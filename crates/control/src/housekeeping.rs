@@ -19,7 +19,7 @@ use volume::clean::{self, Cleaner, Removal};
 use world::Millis;
 
 use crate::control::{Control, blocking, lock};
-use crate::database::{FREES_AT_ONCE, VersionRow, VolumeRow};
+use crate::database::{VersionRow, VolumeRow};
 use crate::error::ControlError;
 
 /// How often units and volumes are looked at.
@@ -52,6 +52,9 @@ struct Seen {
     /// Volumes whose stop was noted.
     stopped: HashSet<VolumeId>,
 }
+
+/// How many frees are fetched at a time: some MiB of plans.
+const FREES_AT_ONCE: u32 = 16;
 
 /// When to try again what fails: each time after twice as long.
 #[derive(Debug, Default, PartialEq, Eq)]

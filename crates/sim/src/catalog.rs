@@ -128,8 +128,13 @@ impl Catalog for WatchedCatalog {
         self.call(|memory| memory.remove_version(key, neighbours, not_before, plan))
     }
 
-    fn due_frees(&self, now: Millis) -> Result<Vec<PendingFree>, CatalogError> {
-        self.call(|memory| memory.due_frees(now))
+    fn due_frees(
+        &self,
+        now: Millis,
+        after: i64,
+        count_max: u32,
+    ) -> Result<Vec<PendingFree>, CatalogError> {
+        self.call(|memory| memory.due_frees(now, after, count_max))
     }
 
     fn freed(&self, id: i64) -> Result<(), CatalogError> {

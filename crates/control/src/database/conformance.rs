@@ -6,7 +6,8 @@
 
 use base::{CopysetId, Lineage, SegmentId, SnapshotId, VolumeId};
 use volume::catalog::{
-    Catalog, CatalogError, Lease, OpenSegment, StoredVersion, VersionCommit, VersionKey,
+    Catalog, CatalogError, Lease, OpenSegment, PendingFree, StoredVersion, VersionCommit,
+    VersionKey,
 };
 use volume::seal::LeaseSalt;
 use world::Millis;
@@ -381,7 +382,12 @@ fn a_needed_version_stays(fixture: &dyn Fixture) {
     catalog
         .remove_version(third.version.key, &around, Millis(0), b"x")
         .expect("goes");
-    assert_eq!(catalog.due_frees(Millis(0)).expect("answers").len(), 1);
+    assert_eq!(all_due(catalog, 0).len(), 1);
+}
+
+fn all_due(catalog: &dyn Catalog, now: i64) -> Vec<PendingFree> {
+    let due = catalog.due_frees(Millis(now), 0, u32::MAX);
+    due.expect("answers")
 }
 
 fn a_stale_removal_is_refused(fixture: &dyn Fixture) {
@@ -398,11 +404,7 @@ fn a_stale_removal_is_refused(fixture: &dyn Fixture) {
     );
     let gone = catalog.remove_version(keys[1], &second, Millis(0), b"y");
     assert!(is_refused(gone.clone()) || is_not_found(gone), "it is gone");
-    assert_eq!(
-        catalog.due_frees(Millis(0)).expect("answers").len(),
-        1,
-        "nothing was noted"
-    );
+    assert_eq!(all_due(catalog, 0).len(), 1, "nothing was noted");
     let anew = catalog.neighbours(keys[2]).expect("there");
     catalog
         .remove_version(keys[2], &anew, Millis(0), b"y")
@@ -420,7 +422,7 @@ fn a_free_is_due_once(fixture: &dyn Fixture) {
             .expect("not needed");
     }
     let plans = |now| -> Vec<Vec<u8>> {
-        let due = catalog.due_frees(Millis(now)).expect("answers");
+        let due = all_due(catalog, now);
         let mut plans: Vec<_> = due.into_iter().map(|free| free.plan).collect();
         plans.sort_unstable();
         plans
@@ -428,7 +430,15 @@ fn a_free_is_due_once(fixture: &dyn Fixture) {
     assert_eq!(plans(9), Vec::<Vec<u8>>::new());
     assert_eq!(plans(10), [b"two"]);
     assert_eq!(plans(20), [b"one", b"two"]);
-    let due = catalog.due_frees(Millis(10)).expect("answers");
+    let both = all_due(catalog, 20);
+    let some = |after, count_max| {
+        let due = catalog.due_frees(Millis(20), after, count_max);
+        due.expect("answers")
+    };
+    assert_eq!(some(0, 1), both[..1], "in order, no more than asked for");
+    assert_eq!(some(both[0].id, 9), both[1..], "behind one");
+    assert_eq!(some(both[1].id, 9), [], "behind all");
+    let due = all_due(catalog, 10);
     catalog.freed(due[0].id).expect("forgets");
     catalog
         .freed(due[0].id)

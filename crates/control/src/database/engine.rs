@@ -13,9 +13,6 @@ use world::Millis;
 
 use super::{Database, DatabaseError};
 
-/// How many frees are fetched at a time: some MiB of plans.
-pub const FREES_AT_ONCE: u32 = 16;
-
 /// Lets threads outside the runtime call the database.
 ///
 /// Its methods wait; calling one from a task of the runtime would stop that
@@ -87,8 +84,13 @@ impl Catalog for EngineCatalog {
         )
     }
 
-    fn due_frees(&self, now: Millis) -> Result<Vec<PendingFree>, CatalogError> {
-        self.wait(self.database.due_frees(now, 0, FREES_AT_ONCE))
+    fn due_frees(
+        &self,
+        now: Millis,
+        after: i64,
+        count_max: u32,
+    ) -> Result<Vec<PendingFree>, CatalogError> {
+        self.wait(self.database.due_frees(now, after, count_max))
     }
 
     fn freed(&self, id: i64) -> Result<(), CatalogError> {

@@ -26,7 +26,7 @@ mod units;
 mod versions;
 mod volumes;
 
-pub use engine::{EngineCatalog, FREES_AT_ONCE};
+pub use engine::EngineCatalog;
 pub use error::DatabaseError;
 pub use rows::{Access, Seal, SnapshotRow, SnapshotState, VolumeRow};
 pub use units::{ClusterRow, KeySource, UnitRow};

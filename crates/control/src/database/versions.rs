@@ -337,12 +337,8 @@ impl Database {
         Ok(change.commit().await?)
     }
 
-    /// The first `count_max` frees that are due and whose ids are above
-    /// `after`, by id.
-    ///
-    /// # Errors
-    /// [`DatabaseError`].
-    pub async fn due_frees(
+    /// See [`volume::catalog::Catalog::due_frees`].
+    pub(crate) async fn due_frees(
         &self,
         now: Millis,
         after: i64,

@@ -447,8 +447,8 @@ fn a_long_plan_is_kept_in_parts_and_fetched_some_at_a_time() {
         .remove_version(key, &around, Millis(5), &plan.encode())
         .expect("not needed");
     let due = |now, after, count_max| {
-        let due = sqlite.database.due_frees(Millis(now), after, count_max);
-        sqlite.runtime.block_on(due).expect("answers")
+        let due = sqlite.catalog.due_frees(Millis(now), after, count_max);
+        due.expect("answers")
     };
     assert_eq!(due(4, 0, 9), []);
     let first = due(5, 0, 2);

@@ -327,7 +327,8 @@ impl Run {
 
     /// No kept version names what waits to be freed.
     pub(super) fn check_plans(&mut self, removed: VersionKey) -> Check {
-        let plans = self.machine.catalog.memory.due_frees(Millis(i64::MAX));
+        let memory = &self.machine.catalog.memory;
+        let plans = memory.due_frees(Millis(i64::MAX), 0, u32::MAX);
         let mut freed = BTreeSet::new();
         for free in plans.map_err(|error| error.to_string())? {
             let plan = FreePlan::decode(&free.plan).map_err(|error| error.to_string())?;
@@ -359,7 +360,7 @@ impl Run {
 
     pub(super) fn carry_out_due(&mut self, now: Millis) -> Check {
         let cleaner = self.machine.cleaner();
-        let due = match self.machine.catalog.due_frees(now) {
+        let due = match self.machine.catalog.due_frees(now, 0, u32::MAX) {
             Ok(due) => due,
             Err(_) if self.may_fail() => return Ok(()),
             Err(error) => return Err(error.to_string()),

@@ -142,7 +142,8 @@ impl Bench {
     pub fn remove(&self, key: VersionKey) -> volume::clean::Removal {
         let cleaner = self.machine.cleaner();
         let removal = cleaner.remove_version(key, Millis(0)).expect("removed");
-        for due in self.machine.catalog.due_frees(Millis(1)).expect("listed") {
+        let due = self.machine.catalog.due_frees(Millis(1), 0, u32::MAX);
+        for due in due.expect("listed") {
             cleaner.carry_out(&due).expect("freed");
         }
         removal

@@ -5,7 +5,7 @@
 //! with synchronous commits would be.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
+use std::ops::{Bound, Range};
 use std::sync::{Mutex, PoisonError};
 
 use base::{BlockSize, Lineage, SnapshotId, VolumeId};
@@ -372,12 +372,19 @@ impl Catalog for MemoryCatalog {
         Ok(())
     }
 
-    fn due_frees(&self, now: Millis) -> Result<Vec<PendingFree>, CatalogError> {
+    fn due_frees(
+        &self,
+        now: Millis,
+        after: i64,
+        count_max: u32,
+    ) -> Result<Vec<PendingFree>, CatalogError> {
         let state = self.lock();
         Ok(state
             .frees
-            .values()
+            .range((Bound::Excluded(after), Bound::Unbounded))
+            .map(|(_, free)| free)
             .filter(|free| free.not_before <= now)
+            .take(count_max as usize)
             .cloned()
             .collect())
     }

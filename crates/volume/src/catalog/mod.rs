@@ -270,12 +270,18 @@ pub trait Catalog: Send + Sync {
         plan: &[u8],
     ) -> Result<(), CatalogError>;
 
-    /// Frees that are due: all of them, or the first ones, if they would not
-    /// fit in memory together. The others come when those are forgotten.
+    /// The first `count_max` frees that are due and whose ids are above
+    /// `after` (0: from the first one), by id. All of them together may not
+    /// fit in memory.
     ///
     /// # Errors
     /// [`CatalogError`].
-    fn due_frees(&self, now: Millis) -> Result<Vec<PendingFree>, CatalogError>;
+    fn due_frees(
+        &self,
+        now: Millis,
+        after: i64,
+        count_max: u32,
+    ) -> Result<Vec<PendingFree>, CatalogError>;
 
     /// Forgets a free that has been carried out.
     ///
