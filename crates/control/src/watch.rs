@@ -12,8 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use base::{SegmentId, Slot};
-use unit::{SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
+use unit::{Unit, UnitError, UnitStat, pass_on};
 use world::Clock;
 
 use crate::control::lock;
@@ -118,9 +117,10 @@ impl WatchedUnit {
         overdue && !self.silent.swap(true, Ordering::Relaxed)
     }
 
-    fn answering(&self) -> Result<&dyn Unit, UnitError> {
+    /// Passes a call on, unless it would not come back.
+    fn ask<T>(&self, call: impl FnOnce(&dyn Unit) -> Result<T, UnitError>) -> Result<T, UnitError> {
         if !self.is_silent() {
-            return Ok(&*self.unit);
+            return call(&*self.unit);
         }
         let seconds = lock(&self.state).asked.map_or(0, |asked| {
             self.clock.monotonic().saturating_sub(asked).as_secs()
@@ -133,73 +133,8 @@ impl WatchedUnit {
 }
 
 impl Unit for WatchedUnit {
-    fn url(&self) -> &str {
-        self.unit.url()
-    }
-
-    fn can_append(&self) -> bool {
-        self.unit.can_append()
-    }
-
-    fn put(
-        &self,
-        segment: SegmentId,
-        slot_bytes: u32,
-        first: Slot,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
-        self.answering()?
-            .put(segment, slot_bytes, first, tags, data)
-    }
-
-    fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
-        self.answering()?.sync(segments)
-    }
-
-    fn read(
-        &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<(), UnitError> {
-        self.answering()?.read(run, slot_bytes, tags, data)
-    }
-
-    fn read_now(
-        &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<bool, UnitError> {
-        self.answering()?.read_now(run, slot_bytes, tags, data)
-    }
-
-    fn free(&self, segment: SegmentId, slots: &[Slot], closed: bool) -> Result<(), UnitError> {
-        self.answering()?.free(segment, slots, closed)
-    }
-
-    fn delete(&self, segment: SegmentId) -> Result<(), UnitError> {
-        self.answering()?.delete(segment)
-    }
-
-    fn settle(&self) -> Result<bool, UnitError> {
-        self.answering()?.settle()
-    }
-
-    fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
-        self.answering()?.list()
-    }
-
-    fn stat_segment(&self, segment: SegmentId) -> Result<SegmentStat, UnitError> {
-        self.answering()?.stat_segment(segment)
-    }
-
-    fn scrub(&self, segment: SegmentId) -> Result<Vec<Slot>, UnitError> {
-        self.answering()?.scrub(segment)
-    }
+    pass_on!(.unit: url can_append);
+    pass_on!(ask(): put sync read read_now free delete settle list stat_segment scrub);
 
     /// Asked by looks only, which may be stuck.
     fn stat(&self) -> Result<UnitStat, UnitError> {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use base::{SegmentId, Slot};
 use world::simulated::SimulatedRandom;
 
-use crate::{SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
+use crate::{SlotRun, Tag, Unit, UnitError, pass_on};
 
 /// How often what goes wrong: one in so many calls, never if zero.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -153,6 +153,14 @@ impl FaultyUnit {
         change(&*self.unit)
     }
 
+    fn release<T>(
+        &self,
+        release: impl FnOnce(&dyn Unit) -> Result<T, UnitError>,
+    ) -> Result<T, UnitError> {
+        let faults = self.begin()?;
+        self.change(faults.release_errors_one_in, release)
+    }
+
     fn remember(&self, slot_bytes: u32, tags: &[Tag], data: &[u8]) {
         let mut state = self.state();
         if state.faults.misdirected_one_in == 0 {
@@ -192,13 +200,9 @@ impl FaultyUnit {
 }
 
 impl Unit for FaultyUnit {
-    fn url(&self) -> &str {
-        self.unit.url()
-    }
-
-    fn can_append(&self) -> bool {
-        self.unit.can_append()
-    }
+    pass_on!(.unit: url can_append);
+    pass_on!(release(): free delete settle);
+    pass_on!(look(): list stat_segment stat scrub probe);
 
     fn put(
         &self,
@@ -263,43 +267,6 @@ impl Unit for FaultyUnit {
             self.spoil(faults, slot_bytes, tags, data);
         }
         Ok(is_read)
-    }
-
-    fn free(&self, segment: SegmentId, slots: &[Slot], closed: bool) -> Result<(), UnitError> {
-        let faults = self.begin()?;
-        self.change(faults.release_errors_one_in, |unit| {
-            unit.free(segment, slots, closed)
-        })
-    }
-
-    fn delete(&self, segment: SegmentId) -> Result<(), UnitError> {
-        let faults = self.begin()?;
-        self.change(faults.release_errors_one_in, |unit| unit.delete(segment))
-    }
-
-    fn settle(&self) -> Result<bool, UnitError> {
-        let faults = self.begin()?;
-        self.change(faults.release_errors_one_in, |unit| unit.settle())
-    }
-
-    fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
-        self.look(|unit| unit.list())
-    }
-
-    fn stat_segment(&self, segment: SegmentId) -> Result<SegmentStat, UnitError> {
-        self.look(|unit| unit.stat_segment(segment))
-    }
-
-    fn stat(&self) -> Result<UnitStat, UnitError> {
-        self.look(|unit| unit.stat())
-    }
-
-    fn scrub(&self, segment: SegmentId) -> Result<Vec<Slot>, UnitError> {
-        self.look(|unit| unit.scrub(segment))
-    }
-
-    fn probe(&self) -> Result<(), UnitError> {
-        self.look(|unit| unit.probe())
     }
 }
 

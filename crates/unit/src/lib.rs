@@ -9,6 +9,7 @@
 //! * [`TrackedUnit`]: a unit that knows how it is doing, for writers to pass it
 //!   over and for status to show.
 //! * [`FaultyUnit`]: a unit with faults, for tests.
+//! * [`pass_on!`]: how such units, with another one within, are written.
 //! * [`conformance`]: what every unit must do.
 //!
 //! A segment's life on a unit, in numbered verbs:
@@ -27,6 +28,7 @@ mod error;
 mod faulty;
 pub mod folder;
 mod health;
+mod pass_on;
 mod unit;
 
 pub use error::UnitError;

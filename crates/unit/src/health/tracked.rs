@@ -6,11 +6,10 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{SegmentId, Slot};
 use world::Clock;
 
 use super::{Health, HealthReport, Moment, UnitState, Verb};
-use crate::{SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
+use crate::{Unit, UnitError, pass_on};
 
 /// A unit that keeps track of its health by what comes of each call.
 ///
@@ -68,7 +67,17 @@ impl TrackedUnit {
         self.state() != UnitState::Healthy && self.health().is_probe_due(moment(&*self.clock))
     }
 
-    fn record<T>(&self, verb: Verb, result: Result<T, UnitError>) -> Result<T, UnitError> {
+    fn ask<T>(&self, call: impl FnOnce(&dyn Unit) -> Result<T, UnitError>) -> Result<T, UnitError> {
+        call(&*self.unit)
+    }
+
+    /// Passes a call on, and notes what comes of it.
+    fn record<T>(
+        &self,
+        verb: Verb,
+        call: impl FnOnce(&dyn Unit) -> Result<T, UnitError>,
+    ) -> Result<T, UnitError> {
+        let result = call(&*self.unit);
         let is_news = result.is_err()
             || self.has_read_failures.load(Ordering::Relaxed) != 0
             || (verb != Verb::Read && self.state() != UnitState::Healthy);
@@ -93,82 +102,11 @@ fn moment(clock: &dyn Clock) -> Moment {
 }
 
 impl Unit for TrackedUnit {
-    fn url(&self) -> &str {
-        self.unit.url()
-    }
-
-    fn can_append(&self) -> bool {
-        self.unit.can_append()
-    }
-
-    fn put(
-        &self,
-        segment: SegmentId,
-        slot_bytes: u32,
-        first: Slot,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
-        let result = self.unit.put(segment, slot_bytes, first, tags, data);
-        self.record(Verb::Write, result)
-    }
-
-    fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
-        self.record(Verb::Write, self.unit.sync(segments))
-    }
-
-    fn read(
-        &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<(), UnitError> {
-        let result = self.unit.read(run, slot_bytes, tags, data);
-        self.record(Verb::Read, result)
-    }
-
-    fn read_now(
-        &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<bool, UnitError> {
-        // What is in memory says nothing about the unit.
-        self.unit.read_now(run, slot_bytes, tags, data)
-    }
-
-    fn free(&self, segment: SegmentId, slots: &[Slot], closed: bool) -> Result<(), UnitError> {
-        let result = self.unit.free(segment, slots, closed);
-        self.record(Verb::Release, result)
-    }
-
-    fn delete(&self, segment: SegmentId) -> Result<(), UnitError> {
-        self.record(Verb::Release, self.unit.delete(segment))
-    }
-
-    fn settle(&self) -> Result<bool, UnitError> {
-        self.record(Verb::Release, self.unit.settle())
-    }
-
-    fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
-        self.record(Verb::Read, self.unit.list())
-    }
-
-    fn stat_segment(&self, segment: SegmentId) -> Result<SegmentStat, UnitError> {
-        self.record(Verb::Read, self.unit.stat_segment(segment))
-    }
-
-    fn stat(&self) -> Result<UnitStat, UnitError> {
-        self.record(Verb::Read, self.unit.stat())
-    }
-
-    fn scrub(&self, segment: SegmentId) -> Result<Vec<Slot>, UnitError> {
-        self.record(Verb::Read, self.unit.scrub(segment))
-    }
-
-    fn probe(&self) -> Result<(), UnitError> {
-        self.record(Verb::Probe, self.unit.probe())
-    }
+    pass_on!(.unit: url can_append);
+    pass_on!(record(Verb::Write): put sync);
+    pass_on!(record(Verb::Read): read list stat_segment stat scrub);
+    pass_on!(record(Verb::Release): free delete settle);
+    pass_on!(record(Verb::Probe): probe);
+    // What is in memory says nothing about the unit.
+    pass_on!(ask(): read_now);
 }
