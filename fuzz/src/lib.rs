@@ -8,13 +8,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::checksum::crc32c;
-use base::{BlockIndex, BlockSize, ClusterId, Lineage, Location, SegmentId, Sequence, VolumeId};
+use base::{BlockIndex, BlockSize, ClusterId, Location, SegmentId, Sequence, VolumeId};
 use unit::folder::format;
-use volume::catalog::{LineageKey, VersionKey};
+use volume::catalog::VersionKey;
 use volume::clean::FreePlan;
+use volume::fixture::keyring;
 use volume::journal::{self, Journal, JournalError, Replayed};
 use volume::map::{Entry, Overlay, PAGE_BYTES, PAGE_ENTRIES, Page, Root};
-use volume::seal::{Address, DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
+use volume::seal::Address;
 use volume::version::{Record, decode_tail_page, encode_tail};
 use world::World;
 use world::simulated::{SimulatedClock, SimulatedDisk, SimulatedPool, SimulatedRandom};
@@ -179,7 +180,7 @@ pub fn journal_replay(data: &[u8]) {
     let Some((&count, changes)) = data.split_first() else {
         return;
     };
-    let (world, keyring) = (world(), keyring());
+    let (world, keyring) = (world(), keyring(1));
     let (path, volume) = (Path::new("/journal"), VolumeId::from_random(5));
     let block_size = BlockSize::DEFAULT;
     let mut journal = Journal::create(&world, path, volume, block_size, 256 << 10, 0)
@@ -266,7 +267,7 @@ fn map_page_seeds() -> Vec<Vec<u8>> {
 
 /// A version record: as it comes, and as what is under a seal that holds.
 pub fn version_record(data: &[u8]) {
-    let keyring = keyring();
+    let keyring = keyring(1);
     let key = VersionKey {
         volume: VolumeId::from_random(5),
         number: 3,
@@ -297,7 +298,7 @@ fn version_record_seeds() -> Vec<Vec<u8>> {
         root: Root::new(vec![None, Some(entry(8))]),
         tail: vec![entry(9), entry(10)],
     };
-    let keyring = keyring();
+    let keyring = keyring(1);
     let sequence = Sequence::new(1, 100).expect("small");
     let sealed = record.seal(keyring.own(), sequence);
     let tag = sealed[8..24].try_into().expect("16 bytes");
@@ -443,21 +444,4 @@ fn world() -> World {
         random: Arc::new(SimulatedRandom::new(1)),
         pool: Arc::new(pool),
     }
-}
-
-fn keyring() -> Keyring {
-    let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
-    let lineage = Lineage::from_random(1);
-    let wrapped = wrapping.wrap(
-        lineage,
-        &DataKey::from_bytes([2; 32]),
-        &SimulatedRandom::new(2),
-    );
-    let key = LineageKey {
-        lineage,
-        epoch_first: 1,
-        wrapped: Some(wrapped),
-        salts: vec![(1, LeaseSalt([7; 16]))],
-    };
-    Keyring::unwrap(&[key], &wrapping).expect("it was just wrapped")
 }

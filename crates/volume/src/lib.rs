@@ -21,6 +21,8 @@
 pub mod catalog;
 pub mod clean;
 pub mod engine;
+#[doc(hidden)]
+pub mod fixture;
 pub mod journal;
 pub mod map;
 pub mod scatter;

@@ -8,7 +8,7 @@ use frontend::nbd::{ExportTable, ExportThread, ListenOptions, SpawnError};
 use world::Endpoint;
 
 use crate::client::*;
-use crate::support::{Fixture, MIB, eventually};
+use crate::support::{Fixture, MIB, eventually, holding};
 
 #[test]
 fn several_exports_are_served_at_once_and_keep_their_bytes_apart() {
@@ -317,12 +317,7 @@ fn a_request_that_fails_says_why_and_the_connection_goes_on() {
 #[test]
 fn a_stopping_export_finishes_and_flushes_what_it_has() {
     let fixture = Fixture::new();
-    let manners = Manners {
-        pending_one_in: 1,
-        holds_answers: true,
-        ..Manners::default()
-    };
-    let export = fixture.export_with(fixture.options("disk"), MIB, manners);
+    let export = fixture.export_with(fixture.options("disk"), MIB, holding());
     let mut client = fixture.client("disk");
     let written = client.start(WRITE, 0, 0, 512, &[5; 512]);
     eventually("the write is in the device", || {
@@ -355,14 +350,9 @@ fn a_stopping_export_finishes_and_flushes_what_it_has() {
 #[test]
 fn requests_to_a_stopping_export_are_refused() {
     let fixture = Fixture::new();
-    let manners = Manners {
-        pending_one_in: 1,
-        holds_answers: true,
-        ..Manners::default()
-    };
     let mut options = fixture.options("disk");
     options.stop_timeout = std::time::Duration::from_millis(300);
-    let export = fixture.export_with(options, MIB, manners);
+    let export = fixture.export_with(options, MIB, holding());
     let mut client = fixture.client("disk");
     client.start(WRITE, 0, 0, 512, &[5; 512]);
     eventually("the write is in the device", || {

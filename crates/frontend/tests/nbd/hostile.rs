@@ -8,7 +8,7 @@ use frontend::memory::Manners;
 use frontend::nbd::ExportThread;
 
 use crate::client::*;
-use crate::support::{Fixture, MIB, eventually, small_limits};
+use crate::support::{Fixture, MIB, eventually, holding, small_limits};
 
 /// Another client is served as if nothing had happened.
 fn others_go_on(fixture: &Fixture) {
@@ -177,12 +177,7 @@ fn more_requests_than_allowed_wait_and_are_answered() {
     let fixture = Fixture::new();
     let mut options = fixture.options("disk");
     options.limits = small_limits();
-    let manners = Manners {
-        pending_one_in: 1,
-        holds_answers: true,
-        ..Manners::default()
-    };
-    let export = fixture.export_with(options, MIB, manners);
+    let export = fixture.export_with(options, MIB, holding());
     let mut client = fixture.client("disk");
     for _ in 0..100 {
         client.start(READ, 0, 0, 512, &[]);
@@ -203,12 +198,7 @@ fn more_requests_than_allowed_wait_and_are_answered() {
 #[test]
 fn what_a_dead_connection_asked_for_hurts_nobody() {
     let fixture = Fixture::new();
-    let manners = Manners {
-        pending_one_in: 1,
-        holds_answers: true,
-        ..Manners::default()
-    };
-    let export = fixture.export_with(fixture.options("disk"), MIB, manners);
+    let export = fixture.export_with(fixture.options("disk"), MIB, holding());
     let unanswered = |export: &ExportThread<_>| {
         export.call(|device: &mut frontend::memory::MemoryDevice| device.unanswered())
     };

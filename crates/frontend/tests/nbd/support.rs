@@ -93,6 +93,15 @@ impl Fixture {
     }
 }
 
+/// How a device behaves that takes every request and holds back the answers.
+pub fn holding() -> Manners {
+    Manners {
+        pending_one_in: 1,
+        holds_answers: true,
+        ..Manners::default()
+    }
+}
+
 pub fn small_limits() -> Limits {
     Limits {
         requests_max: 16,

@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use base::{BlockIndex, BlockSize, Lineage, Sequence, VolumeId};
-use volume::catalog::LineageKey;
+use base::{BlockIndex, BlockSize, Sequence, VolumeId};
+use volume::fixture::keyring;
 use volume::journal::{Journal, Replayed, replay};
-use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
+use volume::seal::Keyring;
 use world::simulated::{SimulatedRandom, Simulation};
 
 const PATH: &str = "/journal";
@@ -17,23 +17,6 @@ type Write = (Sequence, u64, u64);
 
 fn volume() -> VolumeId {
     VolumeId::from_random(1)
-}
-
-fn keyring() -> Keyring {
-    let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
-    let lineage = Lineage::from_random(1);
-    let wrapped = wrapping.wrap(
-        lineage,
-        &DataKey::from_bytes([2; 32]),
-        &SimulatedRandom::new(1),
-    );
-    let key = LineageKey {
-        lineage,
-        epoch_first: 1,
-        wrapped: Some(wrapped),
-        salts: (1..20).map(|epoch| (epoch, LeaseSalt([7; 16]))).collect(),
-    };
-    Keyring::unwrap(&[key], &wrapping).expect("it opens")
 }
 
 fn replayed(journal: &mut Journal, keyring: &Keyring, after: Sequence) -> Vec<Write> {
@@ -113,7 +96,7 @@ impl Log {
 
 #[test]
 fn recovery_finds_a_prefix_with_everything_that_was_synced() {
-    let keyring = keyring();
+    let keyring = keyring(19);
     for seed in 0..150 {
         let random = SimulatedRandom::new(seed);
         let mut simulation = Simulation::new(seed);
@@ -172,7 +155,7 @@ fn recovery_finds_a_prefix_with_everything_that_was_synced() {
 
 #[test]
 fn whichever_byte_turns_over_recovery_finds_a_prefix_or_refuses() {
-    let keyring = keyring();
+    let keyring = keyring(19);
     let simulation = Simulation::new(1);
     let world = simulation.world();
     let path = Path::new(PATH);
@@ -230,7 +213,7 @@ fn whichever_byte_turns_over_recovery_finds_a_prefix_or_refuses() {
 /// that was lost, and whose loss had been seen, was back.
 #[test]
 fn two_torn_headers_do_not_make_a_whole_one() {
-    let keyring = keyring();
+    let keyring = keyring(19);
     let path = Path::new(PATH);
     let size = BlockSize::DEFAULT;
     for seed in 0..4000 {

@@ -144,31 +144,10 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
-    use base::{Lineage, Location};
+    use base::Location;
 
     use super::*;
-    use crate::catalog::LineageKey;
-    use crate::seal::{DataKey, KeyEncryptionKey, LeaseSalt};
-
-    struct Zero;
-    impl world::Random for Zero {
-        fn fill(&self, bytes: &mut [u8]) {
-            bytes.fill(0);
-        }
-    }
-
-    fn keyring() -> Keyring {
-        let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
-        let lineage = Lineage::from_random(1);
-        let wrapped = wrapping.wrap(lineage, &DataKey::from_bytes([2; 32]), &Zero);
-        let key = LineageKey {
-            lineage,
-            epoch_first: 1,
-            wrapped: Some(wrapped),
-            salts: vec![(1, LeaseSalt([0; 16]))],
-        };
-        Keyring::unwrap(&[key], &wrapping).expect("it opens")
-    }
+    use crate::fixture::keyring;
 
     #[test]
     fn a_record_is_read_back_and_every_flipped_byte_is_found() {
@@ -187,7 +166,7 @@ mod tests {
             root: Root::new(vec![None, Some(entry(8))]),
             tail: vec![entry(9), entry(10)],
         };
-        let keyring = keyring();
+        let keyring = keyring(1);
         let mut sealed = record.seal(keyring.own(), Sequence::new(1, 100).expect("small"));
         assert_eq!(
             Record::open(record.key, &sealed, &keyring),

@@ -1,0 +1,28 @@
+//! What tests, the simulator and fuzzers seal with.
+
+use base::Lineage;
+use world::simulated::SimulatedRandom;
+
+use crate::catalog::LineageKey;
+use crate::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
+
+/// The keyring of a sealed lineage that has had `leases` leases, at least one:
+/// epochs 1 to `leases`. The same every time.
+///
+/// # Panics
+/// If there was no lease.
+#[must_use]
+pub fn keyring(leases: u32) -> Keyring {
+    let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
+    let lineage = Lineage::from_random(1);
+    let data_key = DataKey::from_bytes([2; 32]);
+    let key = LineageKey {
+        lineage,
+        epoch_first: 1,
+        wrapped: Some(wrapping.wrap(lineage, &data_key, &SimulatedRandom::new(1))),
+        salts: (1..=leases)
+            .map(|epoch| (epoch, LeaseSalt([7; 16])))
+            .collect(),
+    };
+    Keyring::unwrap(&[key], &wrapping).expect("it was just wrapped, and leased")
+}
