@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::checksum::crc32c;
-use base::{BlockIndex, BlockSize, ClusterId, Location, SegmentId, Sequence, VolumeId};
+use base::{BlockIndex, BlockSize, ClusterId, Location, SegmentId, Sequence, UnitId, VolumeId};
 use unit::folder::format;
 use volume::catalog::VersionKey;
 use volume::clean::FreePlan;
@@ -17,12 +17,13 @@ use volume::journal::{self, Journal, JournalError, Replayed};
 use volume::map::{Entry, Overlay, PAGE_BYTES, PAGE_ENTRIES, Page, Root};
 use volume::seal::Address;
 use volume::version::{Record, decode_tail_page, encode_tail};
-use world::World;
 use world::simulated::{SimulatedClock, SimulatedDisk, SimulatedPool, SimulatedRandom};
+use world::{OpenMode, World};
 
 pub use frontend::nbd::fuzz::fuzz_handshake as nbd_handshake;
 pub use frontend::nbd::fuzz::fuzz_option as nbd_option;
 pub use frontend::nbd::fuzz::fuzz_transmission as nbd_transmission;
+pub use unit::folder::fuzz::fuzz_marker as unit_marker;
 
 /// A target and what to start from.
 pub struct Target {
@@ -40,6 +41,16 @@ pub const TARGETS: &[Target] = &[
         name: "segment",
         run: segment,
         seeds: segment_seeds,
+    },
+    Target {
+        name: "unit_marker",
+        run: unit_marker,
+        seeds: unit_marker_seeds,
+    },
+    Target {
+        name: "journal_page",
+        run: journal_page,
+        seeds: journal_page_seeds,
     },
     Target {
         name: "journal_record",
@@ -116,6 +127,85 @@ fn segment_seeds() -> Vec<Vec<u8>> {
             bytes.resize(4096, 0);
             // A table of 20 entries in whatever states these bytes say.
             bytes.extend((0..20 * 24).map(|byte| byte as u8));
+            bytes
+        })
+        .into()
+}
+
+fn unit_marker_seeds() -> Vec<Vec<u8>> {
+    let cluster = ClusterId::from_random(1);
+    let unit = UnitId::from_random(2);
+    [
+        format!("# A unit.\nformat = 1\ncluster = \"{cluster}\"\nunit = \"{unit}\"\n"),
+        format!("format = 0\nunit = '{unit}'\ncluster = '{cluster}'\n[more]\nfields = [1]"),
+        "format = 2\nclan = 1\n".to_owned(),
+    ]
+    .map(String::into_bytes)
+    .into()
+}
+
+/// Where a journal's first page has its volume and its CRC-32C; see
+/// docs/format.md.
+const PAGE_VOLUME: std::ops::Range<usize> = 24..40;
+const PAGE_CRC: std::ops::Range<usize> = 48..52;
+
+/// The beginning of a journal's file. What is no journal of the volume is left
+/// as it is.
+pub fn journal_page(data: &[u8]) {
+    let check = |bytes: &[u8]| {
+        let world = world();
+        let path = Path::new("/journal");
+        let written = world.disk.open(path, OpenMode::CreateNew);
+        let file = written.expect("a disk without faults");
+        file.write_at(bytes, 0).expect("a disk without faults");
+        file.set_length(bytes.len().max(256 << 10) as u64)
+            .expect("a disk without faults");
+        let volume = VolumeId::from_random(5);
+        match Journal::open(&world, path, volume, BlockSize::DEFAULT, 0) {
+            Ok(opened) => {
+                let mut journal = opened.expect("there is a file");
+                let file_bytes = journal.file().length().expect("a disk without faults");
+                assert!(journal.ring_bytes() + 4096 <= file_bytes);
+                assert!(journal.ring_bytes().is_multiple_of(4096));
+                let replayed = journal::replay(&mut journal, &keyring(1), Sequence::ZERO, |_| {});
+                assert!(matches!(
+                    replayed,
+                    Ok(_) | Err(JournalError::Damaged { .. })
+                ));
+            }
+            Err(error) => {
+                assert!(matches!(error, JournalError::Foreign { .. }), "{error}");
+                let mut after = vec![0; bytes.len()];
+                file.read_at(&mut after, 0).expect("a disk without faults");
+                assert_eq!(after, bytes);
+            }
+        }
+    };
+    check(data);
+    let mut mended = data.to_vec();
+    if mended.len() >= PAGE_CRC.end {
+        mended[PAGE_VOLUME].copy_from_slice(&5_u128.to_le_bytes());
+        let crc = crc32c(&mended[..PAGE_CRC.start]);
+        mended[PAGE_CRC].copy_from_slice(&crc.to_le_bytes());
+        check(&mended);
+    }
+}
+
+fn journal_page_seeds() -> Vec<Vec<u8>> {
+    [4096, 64 << 10, 252 << 10]
+        .map(|ring_bytes| {
+            let (world, path) = (world(), Path::new("/journal"));
+            let volume = VolumeId::from_random(5);
+            let mut journal =
+                Journal::create(&world, path, volume, BlockSize::DEFAULT, ring_bytes, 0)
+                    .expect("a disk without faults");
+            if journal.has_room(1) {
+                let _ = journal.append_zero(BlockIndex(1), 3, Sequence::new(1, 1).expect("small"));
+                journal.commit().expect("a disk without faults");
+            }
+            let mut bytes = vec![0; 8192];
+            let file = journal.file();
+            file.read_at(&mut bytes, 0).expect("a disk without faults");
             bytes
         })
         .into()

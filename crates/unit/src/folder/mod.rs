@@ -36,6 +36,7 @@ mod account;
 mod cache;
 mod files;
 pub mod format;
+pub mod fuzz;
 mod marker;
 mod place;
 mod release;
