@@ -128,6 +128,7 @@ impl Closer {
                 return Err(AttachError::Stalled(why));
             }
             let timer = volume.next_timer().unwrap_or(CLOSE_STALL_MAX);
+            #[expect(clippy::disallowed_methods, reason = "a job that ends wakes it before")]
             thread::park_timeout(timer.min(CLOSE_STALL_MAX));
         }
     }

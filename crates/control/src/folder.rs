@@ -10,13 +10,14 @@
 //!   D/nbd.sock         NBD
 //! ```
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use base::VolumeId;
 use world::World;
+
+use crate::host;
 
 /// A locked D. The lock ends with the process, however that ends.
 #[derive(Debug)]
@@ -56,17 +57,10 @@ impl Folder {
         };
         make_private(world, path).map_err(failed(path))?;
         // Sockets and units are named by absolute paths, whatever the current
-        // folder of a later client is. `world` has neither links nor locks, so
-        // these two ask the operating system.
-        let path = path.canonicalize().map_err(failed(path))?;
+        // folder of a later client is.
+        let path = host::resolve(path).map_err(failed(path))?;
         let lock_path = path.join("lock");
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(&lock_path)
-            .map_err(failed(&lock_path))?;
+        let lock = host::open_private(&lock_path).map_err(failed(&lock_path))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(FolderError::Locked { path }),
@@ -141,9 +135,7 @@ pub(crate) fn parent_of(path: &Path) -> &Path {
 
 /// Makes a folder and its missing parents, durably.
 fn make_private(world: &World, path: &Path) -> io::Result<()> {
-    // Past `world`, which can only list: the folders above D need not be
-    // readable.
-    if path.is_dir() {
+    if host::is_folder(path) {
         return Ok(());
     }
     let parent = parent_of(path);

@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base::{VolumeId, with_causes};
-use tokio::time::{Interval, MissedTickBehavior};
 use volume::catalog::{PendingFree, VersionKey};
 use volume::clean::retention::{VersionInfo, expired};
 use volume::clean::{self, Cleaner, Removal};
@@ -21,6 +20,7 @@ use world::Millis;
 use crate::control::{Control, blocking, lock};
 use crate::database::{VersionRow, VolumeRow};
 use crate::error::ControlError;
+use crate::host;
 
 /// How often units and volumes are looked at.
 const TICK: Duration = Duration::from_secs(1);
@@ -77,14 +77,6 @@ impl Retry {
     }
 }
 
-/// Ticks of the runtime's timer: `world` has clocks to read, and no tasks to
-/// wake.
-fn ticks() -> Interval {
-    let mut ticks = tokio::time::interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
-}
-
 fn note(noted: &Mutex<Option<String>>, pass: Result<(), ControlError>) {
     let problem = pass.err().map(|error| error.to_string());
     let mut noted = lock(noted);
@@ -106,7 +98,7 @@ impl Control {
     }
 
     async fn keep_watch(&self, busy: &Mutex<HashSet<VolumeId>>) {
-        let mut ticks = ticks();
+        let mut ticks = host::ticks(TICK);
         let mut seen = Seen::default();
         for turn in 0_u64.. {
             ticks.tick().await;
@@ -118,7 +110,7 @@ impl Control {
     }
 
     async fn keep_removing(&self, busy: &Mutex<HashSet<VolumeId>>) {
-        let mut ticks = ticks();
+        let mut ticks = host::ticks(TICK);
         let (mut turn, mut due) = (0, 0);
         loop {
             tokio::select! {
@@ -140,7 +132,7 @@ impl Control {
     }
 
     async fn keep_freeing(&self) {
-        let mut ticks = ticks();
+        let mut ticks = host::ticks(TICK);
         let mut retry = Retry::default();
         loop {
             ticks.tick().await;

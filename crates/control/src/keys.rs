@@ -6,7 +6,6 @@
 
 use std::fmt::Write as _;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use argon2::{Algorithm, Argon2, Params, Version};
@@ -17,6 +16,7 @@ use zeroize::Zeroizing;
 
 use crate::database::KeySource;
 use crate::folder::parent_of;
+use crate::host;
 
 /// Argon2id with 64 MiB and three passes: RFC 9106's second choice, for
 /// machines that have other things to do.
@@ -262,12 +262,7 @@ fn read_private(world: &World, path: &Path) -> Result<Zeroizing<String>, KeyInpu
         path: path.to_owned(),
         source,
     };
-    // Permissions are no business of `world`'s.
-    let mode = std::fs::metadata(path)
-        .map_err(unreadable)?
-        .permissions()
-        .mode()
-        & 0o777;
+    let mode = host::mode(path).map_err(unreadable)?;
     if mode & 0o077 != 0 {
         return Err(KeyInputError::Open {
             path: path.to_owned(),

@@ -37,6 +37,7 @@ use world::{OpenMode, World};
 use crate::attach::AttachError;
 use crate::control::{Control, Inner, lock};
 use crate::database::DatabaseError;
+use crate::host;
 use crate::units::{LOOK_AGAIN, Mounted, folder_of};
 use crate::watch::ANSWER_WITHIN;
 
@@ -209,7 +210,7 @@ impl Control {
         let enough = clock.monotonic() + ANSWER_WITHIN;
         let mut told = false;
         let mut failure = "no unit answers".to_owned();
-        let mut tick = tokio::time::interval(LOOK_AGAIN);
+        let mut tick = host::ticks(LOOK_AGAIN);
         loop {
             tokio::select! {
                 answer = answers.recv() => match answer {

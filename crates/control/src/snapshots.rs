@@ -7,6 +7,7 @@ use base::SnapshotId;
 use crate::control::Control;
 use crate::database::{SnapshotRow, SnapshotState};
 use crate::error::ControlError;
+use crate::host;
 use crate::parse;
 
 impl Control {
@@ -89,9 +90,9 @@ impl Control {
                 }
             }
         };
-        match tokio::time::timeout(wait, settled).await {
-            Ok(snapshot) => snapshot,
-            Err(_) => self.snapshot(name).await,
+        match host::within(wait, settled).await {
+            Some(snapshot) => snapshot,
+            None => self.snapshot(name).await,
         }
     }
 

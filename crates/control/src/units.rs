@@ -3,7 +3,6 @@
 //! Nobody waits long for a unit to answer: what is shown then is what it said
 //! last.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,6 +16,7 @@ use volume::scatter::copysets::{self, SCATTER_WIDTH};
 use crate::control::{Control, Inner, blocking, lock};
 use crate::database::{DatabaseError, UnitRow};
 use crate::error::ControlError;
+use crate::host;
 use crate::leases;
 use crate::parse;
 use crate::watch::WatchedUnit;
@@ -334,8 +334,7 @@ impl Control {
             };
             let stat = mounted.unit.stat().ok();
             let folder = folder_of(&mounted.url);
-            // `world` has no notion of devices.
-            let device = std::fs::metadata(folder).ok().map(|folder| folder.dev());
+            let device = host::device(folder).ok();
             // One that was away may have been elsewhere meanwhile.
             let is_news = before != UnitState::Healthy || is_first(&mounted);
             if stat.is_some() && is_news {
@@ -361,7 +360,7 @@ async fn wait_for(looks: Vec<JoinHandle<()>>, is_enough: impl Fn() -> bool) {
         }
     };
     tokio::pin!(answers);
-    let mut tick = tokio::time::interval(LOOK_AGAIN);
+    let mut tick = host::ticks(LOOK_AGAIN);
     loop {
         tokio::select! {
             () = &mut answers => return,
@@ -386,15 +385,14 @@ fn read_leases(inner: &Inner, mounted: &Mounted) {
     }
 }
 
-/// The path of a folder that exists, absolute and without links. These are
-/// questions about names, which `world` leaves to the operating system.
+/// The path of a folder that exists, absolute and without links.
 fn existing_folder(folder: &Path) -> Result<PathBuf, ControlError> {
-    let folder = folder.canonicalize().map_err(|error| {
+    let folder = host::resolve(folder).map_err(|error| {
         let shown = folder.display();
         let reason = format!("{shown}: {error}; make the folder, or mount it, first");
         ControlError::invalid("url", reason)
     })?;
-    if !folder.is_dir() {
+    if !host::is_folder(&folder) {
         let reason = format!("{} is not a folder", folder.display());
         return Err(ControlError::invalid("url", reason));
     }

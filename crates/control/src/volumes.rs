@@ -12,6 +12,7 @@ use world::Millis;
 use crate::control::{Control, blocking, lock};
 use crate::database::{Access, DatabaseError, NewVolume, Seal, SnapshotRow, VersionRow, VolumeRow};
 use crate::error::ControlError;
+use crate::host;
 use crate::parse;
 
 /// A volume to be made, as it was asked for.
@@ -389,7 +390,7 @@ impl Control {
                 }
             }
         };
-        tokio::time::timeout(wait, gone).await.unwrap_or(Ok(()))
+        host::within(wait, gone).await.unwrap_or(Ok(()))
     }
 
     /// What to give to clients of the volume `name`: on this host, and over

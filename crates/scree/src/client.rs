@@ -118,6 +118,7 @@ impl Client {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from(body)))
             .map_err(|error| broken(&error))?;
+        #[expect(clippy::disallowed_methods, reason = "hyper wants tokio's sockets")]
         let stream = UnixStream::connect(api_socket(&self.folder))
             .await
             .map_err(|source| ClientError::Unreachable {

@@ -12,11 +12,12 @@
 //! goes on.
 
 use std::io::{self, IsTerminal as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use control::folder::api_socket;
+use control::host;
 use control::keys::{KeyInput, Passphrase};
 use control::{Control, Settings, api};
 use frontend::nbd::ServerTls;
@@ -158,7 +159,7 @@ fn tls(world: &World, arguments: &UpArguments) -> Result<Option<ServerTls>, Fail
 /// Refuses a key that others than its owner can read. That there is none, its
 /// reader will say.
 fn check_private(key: &Path) -> Result<(), Failure> {
-    match std::fs::metadata(key).map(|metadata| metadata.permissions().mode() & 0o777) {
+    match host::mode(key) {
         Ok(mode) if mode & 0o077 != 0 => {
             let (path, word) = (key.display(), shell_word(key));
             Err(Failure::new(format!(
@@ -183,7 +184,7 @@ fn check_folder(folder: &Path) -> Result<(), Failure> {
             socket = socket.display()
         )));
     }
-    let entries = match std::fs::read_dir(folder) {
+    let names = match host::names(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
             return Err(Failure::new(format!(
                 "{path} is not a folder; give a folder that is empty or new, or one that was \
@@ -191,11 +192,10 @@ fn check_folder(folder: &Path) -> Result<(), Failure> {
             )));
         }
         Err(_) => return Ok(()),
-        Ok(entries) => entries,
+        Ok(names) => names,
     };
     let mut other = None;
-    for entry in entries {
-        let name = entry?.file_name();
+    for name in names {
         if name == "scree.db" {
             return Ok(());
         }
@@ -217,7 +217,7 @@ fn whole_path(folder: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(folder)?;
     let mut missing = Vec::new();
     for there in absolute.ancestors() {
-        match there.canonicalize() {
+        match host::resolve(there) {
             Ok(path) => {
                 return Ok(missing
                     .iter()
@@ -237,6 +237,7 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
     // Taken, so that it does nothing.
     let _hangup = signal(SignalKind::hangup())?;
 
+    let clock = Arc::clone(&world.clock);
     let control = Control::start(world, settings)
         .await
         .map_err(|error| Failure::of(&error))?;
@@ -264,17 +265,17 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
     tell_init("STOPPING=1");
     let _ = stop.send(());
     let end = async {
-        let _ = tokio::time::timeout(GOODBYE, &mut api).await;
+        let _ = host::within(GOODBYE, &mut api).await;
         control.shut_down().await
     };
-    let first = tokio::time::Instant::now();
+    let first = clock.monotonic();
     let insisted = async {
         loop {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            if first.elapsed() >= REPEATS {
+            if clock.monotonic() - first >= REPEATS {
                 break;
             }
         }
@@ -329,6 +330,7 @@ fn tell_init(state: &str) {
         Some(hidden) => SocketAddr::from_abstract_name(hidden),
         None => SocketAddr::from_pathname(&name),
     };
+    #[expect(clippy::disallowed_methods, reason = "one word to one socket")]
     let told = address
         .and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
     if let Err(error) = told {

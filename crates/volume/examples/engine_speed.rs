@@ -6,6 +6,8 @@
 //! frontend at queue depth 32 would, and prints wall and CPU time for each
 //! operation.
 
+#![expect(clippy::disallowed_methods, reason = "this program measures")]
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -115,7 +117,6 @@ fn cpu() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-#[expect(clippy::disallowed_methods, reason = "this program measures")]
 fn measure(name: &str, operations: u64, bytes: u64, work: impl FnOnce()) {
     let (start, cpu_start) = (Instant::now(), cpu());
     work();

@@ -22,6 +22,7 @@ mod net;
 mod parallel;
 mod pool;
 mod random;
+#[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
 pub mod real;
 pub mod simulated;
 mod wake;

@@ -1,7 +1,5 @@
 //! Opening the database file, and bringing its schema up to date.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,6 +10,7 @@ use sqlx::sqlite::{
 use tokio::sync::watch;
 
 use super::{Database, DatabaseError};
+use crate::host;
 
 static MIGRATOR: Migrator = sqlx::migrate!();
 
@@ -26,15 +25,8 @@ impl Database {
     /// [`DatabaseError::Newer`], [`DatabaseError::Damaged`], or what SQLite
     /// says.
     pub async fn open(path: &Path) -> Result<Self, DatabaseError> {
-        // For its owner only; SQLite gives its other files the same mode. It
-        // opens the database by itself, past `world`, and so does this.
-        OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(sqlx::Error::Io)?;
+        // For its owner only; SQLite gives its other files the same mode.
+        host::open_private(path).map_err(sqlx::Error::Io)?;
         let options = SqliteConnectOptions::new()
             .filename(path)
             .journal_mode(SqliteJournalMode::Wal)

@@ -1,6 +1,11 @@
 //! What is claimed of a whole `Control`, with a disk that hangs, units that
 //! are lost and databases that are put back.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "these tests are users of a real machine"
+)]
+
 mod rig;
 
 use std::fs;

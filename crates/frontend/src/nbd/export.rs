@@ -326,6 +326,10 @@ impl<D: BlockDevice + 'static> ExportThread<D> {
         let worker = Worker::new(bell.clone(), received, options.clone());
         let worker = worker.map_err(SpawnError::Thread)?;
         let wake = bell.wake();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "it lasts as long as the export: no job for a pool"
+        )]
         let thread = thread::Builder::new()
             .name(format!("nbd-{}", options.name))
             .spawn(move || {

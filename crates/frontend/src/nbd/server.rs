@@ -131,6 +131,10 @@ impl Server {
             deadlines: VecDeque::new(),
             accept_again: None,
         };
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "it lasts as long as the server: no job for a pool"
+        )]
         let thread = thread::Builder::new()
             .name("nbd-accept".into())
             .spawn(|| acceptor.run())?;

@@ -1,6 +1,11 @@
 //! The binary as its users have it: the command line against a real
 //! `scree up`, with QEMU's own client on the other side of the socket.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "these tests are users of a real machine"
+)]
+
 mod bad_input;
 mod crash;
 mod host;

@@ -1,0 +1,86 @@
+//! What is asked of the machine past `world`, which has no verb for it: paths
+//! without links, modes and devices, files that a lock or SQLite is to have,
+//! and waiting in a task. `control` and `scree` never run in a simulator.
+//!
+//! Must not know: which files, and what is waited for.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "this is the seam for what a simulator is never asked"
+)]
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::{Interval, MissedTickBehavior};
+
+/// Opens a file that only its owner may read, and makes it if there is none.
+///
+/// # Errors
+/// As the operating system says; so for the others below.
+pub fn open_private(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(path)
+}
+
+/// The path of what exists, absolute and without links.
+///
+/// # Errors
+/// As the operating system says.
+pub fn resolve(path: &Path) -> io::Result<PathBuf> {
+    path.canonicalize()
+}
+
+/// Whether there is a folder, or a link to one. It need not be readable.
+#[must_use]
+pub fn is_folder(path: &Path) -> bool {
+    path.is_dir()
+}
+
+/// The names in a folder, also those that are no text.
+///
+/// # Errors
+/// As the operating system says.
+pub fn names(folder: &Path) -> io::Result<Vec<OsString>> {
+    std::fs::read_dir(folder)?
+        .map(|entry| Ok(entry?.file_name()))
+        .collect()
+}
+
+/// Who may do what with a file: the nine bits of `chmod`.
+///
+/// # Errors
+/// As the operating system says.
+pub fn mode(path: &Path) -> io::Result<u32> {
+    Ok(std::fs::metadata(path)?.permissions().mode() & 0o777)
+}
+
+/// Which file system a folder lies on.
+///
+/// # Errors
+/// As the operating system says.
+pub fn device(folder: &Path) -> io::Result<u64> {
+    Ok(std::fs::metadata(folder)?.dev())
+}
+
+/// Ticks at once, and then every `period`, later if a tick was late.
+#[must_use]
+pub fn ticks(period: Duration) -> Interval {
+    let mut ticks = tokio::time::interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// What comes of `what`, if it comes within `wait`.
+pub async fn within<T>(wait: Duration, what: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(wait, what).await.ok()
+}
