@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base::{UnitId, with_causes};
 use tokio::task::JoinHandle;
-use unit::{FolderUnit, TrackedUnit, Unit, UnitError, UnitStat, UnitState};
+use unit::{FolderUnit, TrackedUnit, Traffic, Unit, UnitError, UnitStat, UnitState};
 use volume::catalog::Copyset;
 use volume::scatter::copysets::{self, SCATTER_WIDTH};
 
@@ -69,6 +69,8 @@ pub struct UnitView {
     pub state: UnitState,
     /// What it holds, if that can be asked.
     pub stat: Option<UnitStat>,
+    /// What went through it since it was mounted.
+    pub traffic: Traffic,
     /// What is wrong, if it is not healthy.
     pub reason: Option<String>,
 }
@@ -452,6 +454,7 @@ fn view(mounted: &Mounted) -> UnitView {
         url: mounted.url.clone(),
         state: report.state,
         stat,
+        traffic: mounted.unit.traffic(),
         reason,
     }
 }

@@ -34,5 +34,5 @@ mod unit;
 pub use error::UnitError;
 pub use faulty::{FaultyUnit, InjectedFaults};
 pub use folder::FolderUnit;
-pub use health::{Health, HealthReport, Moment, TrackedUnit, UnitState, Verb};
+pub use health::{Health, HealthReport, Moment, TrackedUnit, Traffic, UnitState, Verb};
 pub use unit::{SegmentStat, SlotRun, Tag, Unit, UnitStat};

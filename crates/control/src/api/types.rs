@@ -171,6 +171,11 @@ pub struct Unit {
     pub bytes: Option<u64>,
     /// Free room in bytes, where that is known.
     pub free_bytes: Option<u64>,
+    /// How many bytes of blocks were read from it since `scree up` began, its
+    /// part of the page cache included.
+    pub read_bytes: u64,
+    /// How many bytes of blocks were written to it since then.
+    pub written_bytes: u64,
     /// What was found, if it is not healthy.
     pub reason: Option<String>,
 }

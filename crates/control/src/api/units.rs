@@ -50,6 +50,8 @@ fn shown(unit: UnitView) -> Unit {
         segments: unit.stat.map(|stat| stat.segments),
         bytes: unit.stat.map(|stat| stat.bytes),
         free_bytes: unit.stat.and_then(|stat| stat.free_bytes),
+        read_bytes: unit.traffic.read_bytes,
+        written_bytes: unit.traffic.written_bytes,
         reason: unit.reason,
     }
 }

@@ -221,7 +221,14 @@ impl Host {
             let mut list = self.json(&list);
             for item in list.as_array_mut().into_iter().flatten() {
                 // Destages go on meanwhile.
-                for field in ["segments", "bytes", "free_bytes"] {
+                let moving = [
+                    "segments",
+                    "bytes",
+                    "free_bytes",
+                    "read_bytes",
+                    "written_bytes",
+                ];
+                for field in moving {
                     item.as_object_mut().expect("an object").remove(field);
                 }
             }

@@ -104,6 +104,12 @@ fn going_back_to_a_time_takes_the_newest_version_not_younger() {
     host.json(&["volume", "create", "disk", "--size", "8M"]);
     host.qemu_io("disk", &["write -P 1 0 4k", "flush"]);
     host.json(&["snapshot", "create", "disk", "--wait"]);
+    let units = host.json(&["unit", "list"]);
+    let written = units.as_array().into_iter().flatten().map(|unit| {
+        let written = unit["written_bytes"].as_u64();
+        written.expect("a number")
+    });
+    assert!(written.sum::<u64>() >= 2 * 4096, "two copies: {units}");
     host.qemu_io("disk", &["write -P 2 0 4k", "flush"]);
     host.json(&["volume", "unexport", "disk"]);
     let versions = host.json(&["volume", "versions", "disk"]);

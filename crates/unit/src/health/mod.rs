@@ -30,7 +30,7 @@ mod tracked;
 #[cfg(test)]
 mod tests;
 
-pub use tracked::TrackedUnit;
+pub use tracked::{TrackedUnit, Traffic};
 
 use std::sync::Arc;
 use std::time::Duration;

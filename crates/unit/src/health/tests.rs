@@ -179,3 +179,23 @@ fn a_read_that_succeeds_ends_a_series_of_failures() {
     }
     assert!(unit.can_write());
 }
+
+#[test]
+fn what_goes_through_a_unit_is_counted_and_what_fails_is_not() {
+    let simulation = Simulation::new(1);
+    let unit = tracked(&simulation);
+    assert_eq!(unit.traffic(), Traffic::default());
+    let slot_bytes = u64::from(SLOT_BYTES);
+    put(&unit, segment(1), SLOT_BYTES, 0, 5).expect("put");
+    read(&unit, segment(1), SLOT_BYTES, 1, 3).expect("read");
+    let traffic = unit.traffic();
+    assert_eq!(traffic.written_bytes, 5 * slot_bytes);
+    // It is read in both ways, of which one need not answer.
+    let ways = traffic.read_bytes / (3 * slot_bytes);
+    assert_eq!(traffic.read_bytes, ways * 3 * slot_bytes);
+    assert!((1..=2).contains(&ways), "{traffic:?}");
+    simulation.disk.inject(Path::new("/unit"), Fault::Missing);
+    assert!(put(&unit, segment(1), SLOT_BYTES, 5, 1).is_err());
+    assert!(read(&unit, segment(1), SLOT_BYTES, 1, 3).is_err());
+    assert_eq!(unit.traffic(), traffic);
+}

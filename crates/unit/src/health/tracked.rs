@@ -1,20 +1,31 @@
-//! A unit that tells its health what comes of each call.
+//! A unit that tells its health what comes of each call, and counts what goes
+//! in and out.
 //!
 //! Must not know what kind of unit it tracks, nor decide anything: that is
 //! [`Health`]'s.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use base::{SegmentId, Slot};
 use world::Clock;
 
 use super::{Health, HealthReport, Moment, UnitState, Verb};
-use crate::{Unit, UnitError, pass_on};
+use crate::{SlotRun, Tag, Unit, UnitError, pass_on};
+
+/// What went through a unit since it was mounted: slots' content, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Read, from the unit or from what the host has of it in memory.
+    pub read_bytes: u64,
+    /// Put.
+    pub written_bytes: u64,
+}
 
 /// A unit that keeps track of its health by what comes of each call.
 ///
-/// Cost: one atomic load for a call that succeeds on a healthy unit; a short
-/// mutex for every other.
+/// Cost: one atomic load for a call that succeeds on a healthy unit, and one
+/// atomic addition if it moves content; a short mutex for every other.
 pub struct TrackedUnit {
     unit: Arc<dyn Unit>,
     clock: Arc<dyn Clock>,
@@ -23,6 +34,8 @@ pub struct TrackedUnit {
     state: AtomicU8,
     /// Whether reads have failed since the last that succeeded.
     has_read_failures: AtomicU8,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
 }
 
 impl TrackedUnit {
@@ -36,6 +49,8 @@ impl TrackedUnit {
             health: Mutex::new(Health::new(now)),
             state: AtomicU8::new(UnitState::Healthy as u8),
             has_read_failures: AtomicU8::new(0),
+            read_bytes: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
         }
     }
 
@@ -61,14 +76,19 @@ impl TrackedUnit {
         self.health().report()
     }
 
+    /// What went through it.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        Traffic {
+            read_bytes: self.read_bytes.load(Ordering::Relaxed),
+            written_bytes: self.written_bytes.load(Ordering::Relaxed),
+        }
+    }
+
     /// Whether it is time for a [`Unit::probe`], which may wait.
     #[must_use]
     pub fn is_probe_due(&self) -> bool {
         self.state() != UnitState::Healthy && self.health().is_probe_due(moment(&*self.clock))
-    }
-
-    fn ask<T>(&self, call: impl FnOnce(&dyn Unit) -> Result<T, UnitError>) -> Result<T, UnitError> {
-        call(&*self.unit)
     }
 
     /// Passes a call on, and notes what comes of it.
@@ -94,6 +114,10 @@ impl TrackedUnit {
     }
 }
 
+fn count(counter: &AtomicU64, moved: &[u8]) {
+    counter.fetch_add(moved.len() as u64, Ordering::Relaxed);
+}
+
 fn moment(clock: &dyn Clock) -> Moment {
     Moment {
         monotonic: clock.monotonic(),
@@ -103,10 +127,50 @@ fn moment(clock: &dyn Clock) -> Moment {
 
 impl Unit for TrackedUnit {
     pass_on!(.unit: url can_append);
-    pass_on!(record(Verb::Write): put sync);
-    pass_on!(record(Verb::Read): read list stat_segment stat scrub);
+    pass_on!(record(Verb::Write): sync);
+    pass_on!(record(Verb::Read): list stat_segment stat scrub);
     pass_on!(record(Verb::Release): free delete settle);
     pass_on!(record(Verb::Probe): probe);
-    // What is in memory says nothing about the unit.
-    pass_on!(ask(): read_now);
+
+    fn put(
+        &self,
+        segment: SegmentId,
+        slot_bytes: u32,
+        first: Slot,
+        tags: &[Tag],
+        data: &[u8],
+    ) -> Result<(), UnitError> {
+        self.record(Verb::Write, |unit| {
+            unit.put(segment, slot_bytes, first, tags, data)
+        })?;
+        count(&self.written_bytes, data);
+        Ok(())
+    }
+
+    fn read(
+        &self,
+        run: SlotRun,
+        slot_bytes: u32,
+        tags: &mut [Tag],
+        data: &mut [u8],
+    ) -> Result<(), UnitError> {
+        self.record(Verb::Read, |unit| unit.read(run, slot_bytes, tags, data))?;
+        count(&self.read_bytes, data);
+        Ok(())
+    }
+
+    fn read_now(
+        &self,
+        run: SlotRun,
+        slot_bytes: u32,
+        tags: &mut [Tag],
+        data: &mut [u8],
+    ) -> Result<bool, UnitError> {
+        // What is in memory says nothing about the unit's health.
+        let is_read = self.unit.read_now(run, slot_bytes, tags, data)?;
+        if is_read {
+            count(&self.read_bytes, data);
+        }
+        Ok(is_read)
+    }
 }
