@@ -154,6 +154,18 @@ pub struct Capabilities {
     pub can_multi_conn: bool,
 }
 
+impl Capabilities {
+    /// A device that can be written and lacks nothing.
+    pub const ALL: Self = Self {
+        read_only: false,
+        can_flush: true,
+        can_trim: true,
+        can_write_zeroes: true,
+        can_extents: true,
+        can_multi_conn: true,
+    };
+}
+
 /// A disk, as seen by the one thread that owns it. See the module's head for
 /// the order of calls.
 pub trait BlockDevice {

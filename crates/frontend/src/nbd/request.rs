@@ -341,14 +341,7 @@ mod tests {
 
     const RULES: Rules = Rules {
         size_bytes: 1 << 20,
-        capabilities: Capabilities {
-            read_only: false,
-            can_flush: true,
-            can_trim: true,
-            can_write_zeroes: true,
-            can_extents: true,
-            can_multi_conn: true,
-        },
+        capabilities: Capabilities::ALL,
         read_only: false,
         structured: true,
         allocation: true,

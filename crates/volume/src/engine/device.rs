@@ -19,14 +19,7 @@ impl BlockDevice for Volume {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            read_only: false,
-            can_flush: true,
-            can_trim: true,
-            can_write_zeroes: true,
-            can_extents: true,
-            can_multi_conn: true,
-        }
+        Capabilities::ALL
     }
 
     fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
