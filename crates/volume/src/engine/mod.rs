@@ -3,7 +3,7 @@
 //! One thread owns a [`Volume`]: it takes a request, a finished job or a
 //! timer, applies it, and never waits. What waits (syncs, reads that miss,
 //! destages, checkpoints) runs as jobs on the world's pool and comes back as
-//! [`event::Event`]s through a channel.
+//! `event::Event`s through a channel.
 //!
 //! A block's newest state is found in the first of these layers that has it:
 //!
