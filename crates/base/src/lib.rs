@@ -16,4 +16,4 @@ pub use device::{
     Outcome, Started, Token, ZeroMode,
 };
 pub use geometry::{BlockIndex, BlockSize, CopysetId, Location, SegmentId, Sequence, Slot};
-pub use ids::{ClusterId, Lineage, SnapshotId, UnitId, VolumeId};
+pub use ids::{ClusterId, DatabaseId, Lineage, ParseIdError, SnapshotId, UnitId, VolumeId};

@@ -12,6 +12,7 @@
 //! everything), which a `kill -9` may leave out at the price of a replay.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,6 +34,7 @@ use crate::database::{ClusterRow, Database, DatabaseError, EngineCatalog};
 use crate::error::ControlError;
 use crate::folder::{Folder, FolderError};
 use crate::keys::{self, KeyInput, KeyInputError};
+use crate::ownership::{self, Claim};
 use crate::serving::{Serving, ServingError};
 use crate::units::{Mounted, UnitsError};
 
@@ -73,6 +75,27 @@ pub enum StartError {
     /// The units cannot be used.
     #[error(transparent)]
     Units(#[from] UnitsError),
+    /// D is a copy, or was moved.
+    #[error(
+        "{folder} is a copy of {was}, or was moved from there; two copies that are served destroy \
+         each other's data on the units. Serve the original; or, if that is gone for good, start \
+         this one once with `scree up --restored-database`",
+        folder = folder.display()
+    )]
+    Copied {
+        /// D.
+        folder: PathBuf,
+        /// Where the database was served before.
+        was: String,
+    },
+    /// D cannot be told from its copies.
+    #[error("cannot look when {folder} was made: {source}", folder = folder.display())]
+    Place {
+        /// D.
+        folder: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
     /// NBD cannot be served.
     #[error(transparent)]
     Serving(#[from] ServingError),
@@ -89,6 +112,8 @@ pub(crate) struct Inner {
     pub folder: Folder,
     pub database: Database,
     pub cluster: ClusterId,
+    /// As whom the units are used.
+    pub claim: Claim,
     pub catalog: Arc<dyn Catalog>,
     pub store: Arc<Store>,
     pub key: Arc<KeyEncryptionKey>,
@@ -139,6 +164,8 @@ impl Control {
             .key
             .unwrap_or_else(|| KeyInput::File(folder.key_file()));
         let (cluster, key) = cluster_of(&world, &database, &input).await?;
+        let restored = settings.restored_database;
+        let claim = ownership::claim(&world, &database, folder.path(), restored).await?;
         let catalog: Arc<dyn Catalog> =
             Arc::new(EngineCatalog::new(database.clone(), Handle::current()));
         let store = Store::new(Arc::clone(&world.pool));
@@ -154,6 +181,7 @@ impl Control {
                 folder,
                 database,
                 cluster: cluster.id,
+                claim,
                 catalog,
                 store,
                 key: Arc::new(key),
@@ -171,9 +199,7 @@ impl Control {
             }),
         };
         control.mount_units(settings.units).await?;
-        control
-            .check_database_age(settings.restored_database)
-            .await?;
+        control.check_database_age(restored).await?;
         let lost = control.inner.database.fail_lost_snapshots().await?;
         if lost > 0 {
             tracing::warn!(lost, "pending snapshots were lost with the last process");

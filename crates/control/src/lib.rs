@@ -4,8 +4,8 @@
 //! * [`control`]: one `scree up`: it owns D and all that is open in it
 //! * [`volumes`], [`snapshots`], [`units`], [`attach`]: what owners ask of it
 //! * [`housekeeping`]: what goes on by itself
-//! * `watch`, `leases`: units that do not answer, and databases that are older
-//!   than the data
+//! * `watch`, `leases`, `ownership`: units that do not answer, databases that
+//!   are older than the data, and folders that are copies
 //! * [`serving`]: the NBD server
 //! * [`keys`], [`folder`], [`parse`]: what operators hand in, checked once
 //! * [`api`]: HTTP over all of that, thin
@@ -23,6 +23,7 @@ pub mod folder;
 pub mod housekeeping;
 pub mod keys;
 pub mod leases;
+mod ownership;
 pub mod parse;
 pub mod report;
 pub mod serving;

@@ -18,6 +18,7 @@ use crate::control::{Control, Inner, blocking, lock};
 use crate::database::{DatabaseError, UnitRow};
 use crate::error::{ControlError, with_causes};
 use crate::leases;
+use crate::ownership::spell;
 use crate::parse;
 use crate::watch::WatchedUnit;
 
@@ -50,6 +51,9 @@ pub enum UnitsError {
     /// A unit of a new D could not be made.
     #[error("cannot make a unit")]
     Make(#[from] UnitError),
+    /// Another copy of the database uses them.
+    #[error("no unit can be used: {0}")]
+    Held(String),
     /// The database failed.
     #[error(transparent)]
     Database(#[from] DatabaseError),
@@ -96,7 +100,18 @@ impl Control {
         *lock(&self.inner.units) = mounted;
         self.publish_units().await?;
         self.wait_for_units().await;
-        Ok(())
+        self.refuse_if_held()
+    }
+
+    /// Without any unit to use, because another copy of the database does, a
+    /// start could do nothing, and is most likely a mistake.
+    fn refuse_if_held(&self) -> Result<(), UnitsError> {
+        let units = lock(&self.inner.units);
+        let is_missing = |mounted: &Mounted| mounted.unit.state() == UnitState::Missing;
+        match units.iter().find_map(held_by) {
+            Some(error) if units.iter().all(is_missing) => Err(UnitsError::Held(spell(&error))),
+            _ => Ok(()),
+        }
     }
 
     /// Looks at all units, and waits until they have answered or are taken for
@@ -132,7 +147,7 @@ impl Control {
 
     fn mount(&self, row: UnitRow) -> Mounted {
         let world = &self.inner.world;
-        let unit = FolderUnit::open(world, folder_of(&row.url), self.inner.cluster, row.id);
+        let unit = open_unit(&self.inner, folder_of(&row.url), row.id);
         let watched = Arc::new(WatchedUnit::new(Arc::new(unit), Arc::clone(&world.clock)));
         let unit = TrackedUnit::new(Arc::clone(&watched) as _, Arc::clone(&world.clock));
         Mounted {
@@ -345,7 +360,7 @@ impl Control {
             let after = mounted.unit.state();
             if before != after {
                 let (before, after) = (before.name(), after.name());
-                let reason = error.map(|error| with_causes(&error));
+                let reason = error.map(|error| spell(&error));
                 tracing::warn!(unit = mounted.url, before, after, reason, "unit changed");
             }
         }))
@@ -405,6 +420,20 @@ fn default_replicas(units: usize) -> u8 {
     if units >= 2 { 2 } else { 1 }
 }
 
+/// That another copy of the database uses it, if so.
+fn held_by(mounted: &Mounted) -> Option<Arc<UnitError>> {
+    let report = mounted.unit.report();
+    let (_, error) = report.last_error?;
+    let is_held = matches!(*error, UnitError::Held { .. });
+    (is_held && report.state == UnitState::Missing).then_some(error)
+}
+
+fn open_unit(inner: &Inner, folder: &Path, id: UnitId) -> FolderUnit {
+    let claim = &inner.claim;
+    FolderUnit::open(&inner.world, folder, inner.cluster, id)
+        .with_owner(claim.owner.clone(), claim.takes_over)
+}
+
 /// Makes an empty folder a unit; a unit of this cluster is taken as it is.
 fn make_unit(inner: &Inner, folder: &Path) -> Result<UnitRow, UnitError> {
     let world = &inner.world;
@@ -413,7 +442,7 @@ fn make_unit(inner: &Inner, folder: &Path) -> Result<UnitRow, UnitError> {
         // Anything else that is there makes `create` say what it is.
         _ => UnitId::from_random(world.random.u128()),
     };
-    let unit = FolderUnit::create(world, folder, inner.cluster, id)?;
+    let unit = open_unit(inner, folder, id).made()?;
     Ok(UnitRow {
         id,
         url: unit.url().to_owned(),
@@ -438,7 +467,7 @@ fn with_hint(error: &UnitError) -> String {
         UnitError::Foreign { .. } => {
             format!("{error}; use an empty folder (a unit of another cluster is never taken over)")
         }
-        other => with_causes(other),
+        other => spell(other),
     }
 }
 
@@ -447,7 +476,7 @@ fn view(mounted: &Mounted) -> UnitView {
     let report = mounted.unit.report();
     let reason = match report.state {
         UnitState::Healthy => None,
-        _ => report.last_error.map(|(_, error)| with_causes(&*error)),
+        _ => report.last_error.map(|(_, error)| spell(&error)),
     };
     UnitView {
         id: mounted.id,

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use base::{SegmentId, Slot};
 
+use crate::folder::Owner;
+
 /// Why a unit could not do what it was asked.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum UnitError {
@@ -37,6 +39,15 @@ pub enum UnitError {
         found: String,
         /// Whose it should be.
         expected: String,
+    },
+    /// The copy of the database that says what lies on the unit is another
+    /// one; changing it would destroy what that one needs.
+    #[error("unit {url} is used by the Scree at {holder}")]
+    Held {
+        /// The unit's URL.
+        url: String,
+        /// Who has it.
+        holder: Box<Owner>,
     },
     /// It was written by a newer Scree; this one must not touch it.
     #[error("unit {url} has format {found}; this program knows formats up to {known}")]

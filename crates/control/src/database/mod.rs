@@ -20,6 +20,7 @@ mod engine;
 mod error;
 mod leases;
 mod open;
+mod owner;
 mod rows;
 mod snapshots;
 mod units;
@@ -28,6 +29,7 @@ mod volumes;
 
 pub use engine::{EngineCatalog, FREES_AT_ONCE};
 pub use error::DatabaseError;
+pub use owner::{OwnerRow, PlaceRow};
 pub use rows::{Access, Seal, SnapshotRow, SnapshotState, VolumeRow};
 pub use units::{ClusterRow, KeySource, UnitRow};
 pub use versions::VersionRow;

@@ -17,6 +17,7 @@
 //!
 //! * Whoever keeps the folder may put anything into it: no link in it is
 //!   followed, no name leads out of it, and only regular files are opened.
+//! * A folder whose marker names another owner's database is not changed.
 //! * A folder without this unit's marker is never written to, nor taken for an
 //!   empty unit. `segments/` is made with the unit and never again, so that an
 //!   unmounted mount point has no place to write to.
@@ -37,6 +38,7 @@ mod cache;
 mod files;
 pub mod format;
 mod marker;
+mod owner;
 mod place;
 mod release;
 mod scrub;
@@ -48,10 +50,12 @@ mod unsynced;
 mod write;
 
 pub use marker::Marker;
+pub use owner::Owner;
 
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use base::{ClusterId, SegmentId, Slot, UnitId};
@@ -103,9 +107,16 @@ impl FolderUnit {
         cluster: ClusterId,
         unit: UnitId,
     ) -> Result<Self, UnitError> {
-        let created = Self::open(world, path, cluster, unit);
-        created.place.create()?;
-        Ok(created)
+        Self::open(world, path, cluster, unit).made()
+    }
+
+    /// Makes the folder of a unit that was opened, as [`FolderUnit::create`].
+    ///
+    /// # Errors
+    /// As [`FolderUnit::create`]; [`UnitError::Held`] if it has another owner.
+    pub fn made(self) -> Result<Self, UnitError> {
+        self.place.create()?;
+        Ok(self)
     }
 
     /// The unit at `path`, which should be unit `unit` of `cluster`. Looks at
@@ -125,7 +136,12 @@ impl FolderUnit {
                 outside: Arc::new(disk),
                 path: path.to_owned(),
                 url: place::url_of(path),
-                marker: Marker { cluster, unit },
+                marker: Marker {
+                    cluster,
+                    unit,
+                    owner: None,
+                },
+                takes_over: AtomicBool::new(false),
             },
             clock: Arc::clone(&world.clock),
             segment_data_bytes: SEGMENT_DATA_BYTES,
@@ -145,6 +161,16 @@ impl FolderUnit {
     /// be read by this program.
     pub fn identify(world: &World, path: &Path) -> Result<Marker, UnitError> {
         place::identify(&*world.disk.within(path), &place::url_of(path))
+    }
+
+    /// Changes the unit as `owner` only. It is claimed when it is made or
+    /// probed, and not used by anybody else from then on; with `takes_over`,
+    /// the first time whoever has it.
+    #[must_use]
+    pub fn with_owner(mut self, owner: Owner, takes_over: bool) -> Self {
+        self.place.marker.owner = Some(owner);
+        self.place.takes_over = AtomicBool::new(takes_over);
+        self
     }
 
     /// Gives new segments room for `bytes` of data instead of
@@ -412,8 +438,12 @@ impl Unit for FolderUnit {
 
     fn probe(&self) -> Result<(), UnitError> {
         let probed = self.place.probe(self.segment_data_bytes);
-        if let Err(UnitError::Missing { .. } | UnitError::Away { .. } | UnitError::Foreign { .. }) =
-            probed
+        if let Err(
+            UnitError::Missing { .. }
+            | UnitError::Away { .. }
+            | UnitError::Foreign { .. }
+            | UnitError::Held { .. },
+        ) = probed
         {
             // What comes back may be another folder.
             self.account.forget();

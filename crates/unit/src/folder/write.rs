@@ -15,6 +15,9 @@ use super::table::write_entries;
 use super::{FolderUnit, is_not_found, lock, marker, misplaced};
 use crate::{Tag, Unit, UnitError};
 
+/// The marker's name while it is written.
+const DRAFT: &str = "scree-unit.toml.draft";
+
 /// What a probe consists of.
 const PROBE_BYTE: u8 = 0x5a;
 
@@ -276,15 +279,14 @@ impl Place {
     /// 2. look that nothing else is in it
     /// 3. make `segments/`, and sync its name
     /// 4. write the marker under another name, sync it, rename it, sync that
+    ///
+    /// A folder that is that unit already is claimed.
     pub(super) fn create(&self) -> Result<(), UnitError> {
-        /// The marker's name while it is written.
-        const DRAFT: &str = "scree-unit.toml.draft";
-
         let failed = |error| self.meaning("make the unit", error);
         self.outside.create_directory(&self.path).map_err(failed)?;
         match identify(&*self.disk, &self.url) {
             Ok(_) => {
-                self.verify()?;
+                self.claim()?;
                 return self.sync_unit().map_err(failed);
             }
             Err(UnitError::Missing { .. }) => {}
@@ -302,18 +304,25 @@ impl Place {
         let create = || {
             self.disk.create_directory(&self.segments())?;
             self.disk.sync_directory(Path::new(""))?;
-            let draft = Path::new(DRAFT);
-            match self.disk.remove(draft) {
-                Err(error) if !is_not_found(&error) => return Err(error),
-                _ => {}
-            }
-            let file = self.disk.open(draft, OpenMode::CreateNew)?;
-            file.write_at(self.marker.encode().as_bytes(), 0)?;
-            file.sync_data()?;
-            self.disk.rename(draft, Path::new(marker::NAME))?;
+            self.write_marker()?;
             self.sync_unit()
         };
         create().map_err(failed)
+    }
+
+    /// Writes the marker, or writes it anew: at every moment there is the old
+    /// one or the new one. Durable on return, but for the unit's own name.
+    pub(super) fn write_marker(&self) -> io::Result<()> {
+        let draft = Path::new(DRAFT);
+        match self.disk.remove(draft) {
+            Err(error) if !is_not_found(&error) => return Err(error),
+            _ => {}
+        }
+        let file = self.disk.open(draft, OpenMode::CreateNew)?;
+        file.write_at(self.marker.encode().as_bytes(), 0)?;
+        file.sync_data()?;
+        self.disk.rename(draft, Path::new(marker::NAME))?;
+        self.disk.sync_directory(Path::new(""))
     }
 
     /// Makes the names of the marker and of the unit itself durable.
@@ -354,7 +363,7 @@ impl Place {
     /// more segment of `segment_data_bytes`.
     pub(super) fn probe(&self, segment_data_bytes: u64) -> Result<(), UnitError> {
         let failed = |error| self.meaning("write a probe", error);
-        self.verify()?;
+        self.claim()?;
         for entry in self.disk.list(&self.segments()).map_err(failed)? {
             if let Some(number) = folder_called(&entry.name)
                 && !entry.is_directory
