@@ -159,11 +159,12 @@ impl Control {
     /// [`StartError`].
     pub async fn start(world: World, settings: Settings) -> Result<Self, StartError> {
         let folder = Folder::lock(&world, &settings.folder)?;
+        folder.check_database(&world)?;
         let database = Database::open(&folder.database()).await?;
         let input = settings
             .key
             .unwrap_or_else(|| KeyInput::File(folder.key_file()));
-        let (cluster, key) = cluster_of(&world, &database, &input).await?;
+        let (cluster, key) = cluster_of(&world, &folder, &database, &input).await?;
         let restored = settings.restored_database;
         let claim = ownership::claim(&world, &database, folder.path(), restored).await?;
         let catalog: Arc<dyn Catalog> =
@@ -292,6 +293,7 @@ impl Control {
 /// The cluster of `database`, founded if it is new, and its key.
 async fn cluster_of(
     world: &World,
+    folder: &Folder,
     database: &Database,
     input: &KeyInput,
 ) -> Result<(ClusterRow, KeyEncryptionKey), StartError> {
@@ -299,6 +301,9 @@ async fn cluster_of(
         let key = keys::open(world, input, &cluster.key_source, &cluster.key_verifier)?;
         return Ok((cluster, key));
     }
+    folder.check_new(world)?;
+    // The key is made after the database: see `Folder::check_database`.
+    folder.sync(world)?;
     let (key, key_source, key_verifier) = keys::found(world, input)?;
     let cluster = ClusterRow {
         id: ClusterId::from_random(world.random.u128()),

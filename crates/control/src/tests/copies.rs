@@ -37,7 +37,7 @@ fn copied(rig: &Rig) -> (PathBuf, Settings) {
     (folder, settings)
 }
 
-async fn refused(rig: &Rig, settings: Settings) -> StartError {
+pub async fn refused(rig: &Rig, settings: Settings) -> StartError {
     match rig.try_start(settings).await {
         Ok(_) => panic!("it starts"),
         Err(error) => error,

@@ -2,6 +2,7 @@
 //! are lost and databases that are put back.
 
 mod copies;
+mod lost;
 mod rig;
 
 use std::fs;
