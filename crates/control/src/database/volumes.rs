@@ -78,8 +78,9 @@ impl Database {
         .await?;
         sqlx::query(
             "INSERT INTO volumes (id, name, size_bytes, block_bytes, seal, replicas, lineage, \
-             epoch, number_last, head_volume, head_number, origin, created_ms) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+             epoch, number_last, head_volume, head_number, origin, created_ms, origin_volume, \
+             origin_number) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $10, $11)",
         )
         .bind(new.id.to_string())
         .bind(&new.name)
