@@ -1,6 +1,7 @@
 //! What is claimed of a whole `Control`, with a disk that hangs, units that
 //! are lost and databases that are put back.
 
+mod altered;
 mod copies;
 mod lost;
 mod rig;
