@@ -30,6 +30,7 @@ pub mod serving;
 pub mod snapshots;
 #[cfg(test)]
 mod tests;
+mod thin;
 pub mod units;
 pub mod volumes;
 mod watch;

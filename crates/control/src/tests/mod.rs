@@ -5,6 +5,7 @@ mod altered;
 mod copies;
 mod lost;
 mod rig;
+mod thin;
 
 use std::fs;
 use std::path::Path;

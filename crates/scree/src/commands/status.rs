@@ -31,6 +31,12 @@ fn show(status: &Status) -> String {
     row("on units", bytes(status.bytes));
     row("in journals", bytes(status.journal_used_bytes));
     row("pending frees", status.pending_frees.to_string());
+    if status.thin_blocks > 0 {
+        row(
+            "with few copies",
+            format!("up to {} blocks", status.thin_blocks),
+        );
+    }
     let mut text = table.to_string();
     for problem in &status.problems {
         text += &format!("! {problem}\n");
