@@ -36,6 +36,13 @@ use crate::leases::OlderDatabase;
 /// has, is given up: the journal keeps it.
 const CLOSE_STALL_MAX: Duration = Duration::from_secs(15);
 
+/// One that has committed nothing for so long is given up, too, though nothing
+/// has failed: a unit holds a call for ever, or is too slow to wait for.
+const CLOSE_SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// How often a close looks at the clock where nothing else happens.
+const CLOSE_TICK: Duration = Duration::from_millis(200);
+
 /// A volume that is attached here, and served.
 pub struct Attached {
     pub(crate) access: Access,
@@ -102,7 +109,7 @@ impl Closer {
         })
     }
 
-    /// Step 6. Waits for the destage.
+    /// Step 6. Waits for the destage, as long as it gets on.
     fn close(&self, mut volume: Volume, clock: &dyn Clock) -> Result<(), AttachError> {
         // From here on no job's end is missed: those before are polled below.
         self.0.get_or_init(thread::current);
@@ -122,13 +129,17 @@ impl Closer {
             if status.journal_used_bytes < left_bytes {
                 left_bytes = status.journal_used_bytes;
                 moved = now;
-            } else if let Some(why) = status.destage_error
-                && now.saturating_sub(moved) > CLOSE_STALL_MAX
-            {
-                return Err(AttachError::Stalled(why));
             }
-            let timer = volume.next_timer().unwrap_or(CLOSE_STALL_MAX);
-            thread::park_timeout(timer.min(CLOSE_STALL_MAX));
+            let waited = now.saturating_sub(moved);
+            match status.destage_error {
+                Some(why) if waited > CLOSE_STALL_MAX => return Err(AttachError::Stalled(why)),
+                _ if waited > CLOSE_SILENCE_MAX => {
+                    return Err(AttachError::Silent(CLOSE_SILENCE_MAX.as_secs()));
+                }
+                _ => {}
+            }
+            let timer = volume.next_timer().unwrap_or(CLOSE_TICK);
+            thread::park_timeout(timer.min(CLOSE_TICK));
         }
     }
 }
@@ -167,6 +178,11 @@ pub enum AttachError {
     /// No unit takes what it has.
     #[error("it cannot destage: {0}")]
     Stalled(String),
+    /// A unit keeps what it was asked to itself.
+    #[error(
+        "nothing was destaged for {0} s and nothing failed: a unit does not answer, or very slowly"
+    )]
+    Silent(u64),
     /// Its thread ended.
     #[error(transparent)]
     Gone(#[from] ExportGone),

@@ -101,6 +101,10 @@ pub enum StartError {
     Serving(#[from] ServingError),
 }
 
+/// A shutdown takes no longer: the 30 s in which an export may finish what
+/// clients have asked for, the 60 s in which a destage must get on, and some.
+pub const SHUT_DOWN_WITHIN: Duration = Duration::from_secs(100);
+
 /// See the module's head. Cheap to clone.
 #[derive(Clone)]
 pub struct Control {
@@ -211,8 +215,27 @@ impl Control {
 
     /// Closes every attached volume: all that was written is in versions on
     /// the units then. They are served again on the next start. Returns how
-    /// many could not be closed; their journals have what is missing.
+    /// many could not be closed; their journals have what is missing. Ends
+    /// within [`SHUT_DOWN_WITHIN`], whatever units do.
     pub async fn shut_down(&self) -> usize {
+        let mut closing = self.close_all();
+        let mut unclean = closing.len();
+        let closed = async {
+            while let Some(closed) = closing.join_next().await {
+                unclean -= usize::from(matches!(closed, Ok(Ok(()))));
+            }
+        };
+        if tokio::time::timeout(SHUT_DOWN_WITHIN, closed)
+            .await
+            .is_err()
+        {
+            tracing::error!(seconds = SHUT_DOWN_WITHIN.as_secs(), "volumes do not close");
+        }
+        self.inner.database.close().await;
+        unclean
+    }
+
+    fn close_all(&self) -> JoinSet<Result<(), ControlError>> {
         let attached: Vec<VolumeId> = lock(&self.inner.attached).keys().copied().collect();
         let mut closing = JoinSet::new();
         for volume in attached {
@@ -225,14 +248,7 @@ impl Control {
                     .inspect_err(|error| tracing::error!(%volume, %error))
             });
         }
-        let unclean = closing
-            .join_all()
-            .await
-            .iter()
-            .filter(|closed| closed.is_err())
-            .count();
-        self.inner.database.close().await;
-        unclean
+        closing
     }
 
     /// Runs an operation to its end, whether or not the caller waits for it: a

@@ -284,6 +284,8 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
         () = insisted => return Err(Failure::new("ended at once by a second signal")),
     };
     if unclean > 0 {
+        // Not even closing a file on a unit that hangs would come to an end.
+        std::mem::forget(control);
         return Err(Failure::new(format!(
             "{unclean} volumes could not be destaged; their journals have what is missing, and \
              the next start goes on with them"

@@ -3,6 +3,7 @@
 
 mod altered;
 mod copies;
+mod hangs;
 mod lost;
 mod rig;
 mod thin;
