@@ -7,7 +7,8 @@
 //! * `watch`, `leases`, `ownership`: units that do not answer, databases that
 //!   are older than the data, and folders that are copies
 //! * [`serving`]: the NBD server
-//! * [`keys`], [`folder`], [`parse`]: what operators hand in, checked once
+//! * [`keys`], [`folder`], [`parse`]: what operators hand in, checked once;
+//!   [`spell`]: what they are told
 //! * [`api`]: HTTP over all of that, thin
 //!
 //! It must not know: the terminal, how blocks are scattered, what an NBD
@@ -28,6 +29,7 @@ pub mod parse;
 pub mod report;
 pub mod serving;
 pub mod snapshots;
+pub mod spell;
 #[cfg(test)]
 mod tests;
 mod thin;

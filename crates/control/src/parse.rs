@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use base::{BlockSize, SnapshotId, VolumeId};
 
 use crate::error::ControlError;
+use crate::spell::exact_bytes;
 
 /// The largest volume, 64 TiB: what a map of three levels addresses with room
 /// to spare, and more than any file system a guest will put on it.
@@ -78,16 +79,19 @@ pub fn bytes(field: &'static str, text: &str) -> Result<u64, ControlError> {
 /// [`ControlError::Invalid`].
 pub fn volume_size(size_bytes: u64, block_size: BlockSize) -> Result<u64, ControlError> {
     let block_bytes = block_size.bytes() as u64;
-    let reason = if size_bytes == 0 {
-        format!("a volume of 0 bytes holds nothing; give at least one block ({block_bytes} bytes)")
-    } else if size_bytes > VOLUME_BYTES_MAX {
-        format!("{size_bytes} bytes are more than a volume can have (at most 64T)")
+    let size = exact_bytes(size_bytes);
+    let reason = if size_bytes > VOLUME_BYTES_MAX {
+        format!("{size} is more than a volume can have (at most 64T)")
+    } else if size_bytes < block_bytes {
+        let block = exact_bytes(block_bytes);
+        format!("{size} is less than one block; give at least {block}")
     } else if !size_bytes.is_multiple_of(block_bytes) {
         let below = size_bytes - size_bytes % block_bytes;
         format!(
-            "{size_bytes} bytes are not a multiple of the block size ({block_bytes}); the next \
-             sizes that are: {below} and {}",
-            below + block_bytes
+            "{size} is not a multiple of the block size ({}); the next sizes that are: {} and {}",
+            exact_bytes(block_bytes),
+            exact_bytes(below),
+            exact_bytes(below + block_bytes)
         )
     } else {
         return Ok(size_bytes);
@@ -101,7 +105,8 @@ pub fn volume_size(size_bytes: u64, block_size: BlockSize) -> Result<u64, Contro
 /// [`ControlError::Invalid`].
 pub fn block_size(bytes: u64) -> Result<BlockSize, ControlError> {
     BlockSize::new(bytes).ok_or_else(|| {
-        let reason = format!("a block size of {bytes} bytes; use 4K, 8K, 16K, 32K or 64K");
+        let given = exact_bytes(bytes);
+        let reason = format!("a block size of {given}; use 4K, 8K, 16K, 32K or 64K");
         ControlError::invalid("block_size", reason)
     })
 }
@@ -234,6 +239,29 @@ mod tests {
         for bad in [0, 1, 4096, 8193, VOLUME_BYTES_MAX + 8192, u64::MAX] {
             assert!(volume_size(bad, block).is_err(), "{bad}");
         }
+    }
+
+    /// Of one byte it was said that the next sizes are 0 and 4096, and 0 was
+    /// refused.
+    #[test]
+    fn the_sizes_that_are_advised_are_sizes() {
+        let said = |bytes| {
+            let block = BlockSize::new(8192).expect("a power of two");
+            let refused = volume_size(bytes, block).expect_err("no size");
+            refused.to_string()
+        };
+        assert_eq!(said(0), "0 bytes is less than one block; give at least 8K");
+        assert_eq!(said(1), "1 byte is less than one block; give at least 8K");
+        assert_eq!(
+            said((1 << 30) + 4096),
+            "1048580K is not a multiple of the block size (8K); the next sizes that are: 1G and \
+             1048584K"
+        );
+        assert!(
+            said(65 << 40).starts_with("65T is more"),
+            "{}",
+            said(65 << 40)
+        );
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::control::{Control, blocking, lock};
 use crate::database::{Access, DatabaseError, NewVolume, Seal, SnapshotRow, VersionRow, VolumeRow};
 use crate::error::ControlError;
 use crate::parse;
+use crate::spell::{about_bytes, exact_bytes};
 
 /// A volume to be made, as it was asked for.
 #[derive(Debug, Clone, Default)]
@@ -128,10 +129,10 @@ impl Control {
         let needed = size_bytes.saturating_mul(u64::from(replicas));
         let free = self.free_bytes().filter(|free| *free < needed)?;
         Some(format!(
-            "full, it would take {} GiB ({replicas} copies), and the units have {} GiB free; add \
-             units before that",
-            needed >> 30,
-            free >> 30
+            "full, it would take {} ({replicas} copies), and the units have {} free; add units \
+             before that",
+            about_bytes(needed),
+            about_bytes(free)
         ))
     }
 
@@ -188,9 +189,10 @@ impl Control {
         parse::volume_size(size_bytes, row.block_size)?;
         if size_bytes <= row.size_bytes {
             let reason = format!(
-                "volume {:?} has {} bytes; the new size must be larger (a volume is never shrunk: \
-                 make a smaller one and copy)",
-                row.name, row.size_bytes
+                "volume {:?} has {}; the new size must be larger (a volume is never shrunk: make a \
+                 smaller one and copy)",
+                row.name,
+                exact_bytes(row.size_bytes)
             );
             return Err(ControlError::invalid("size", reason));
         }
@@ -445,9 +447,8 @@ fn shape_of(
     let name = &origin.name;
     if asked.is_some_and(|asked| asked != origin.block_size) {
         let reason = format!(
-            "snapshot {name:?} has blocks of {} bytes, and so have its clones; leave the block \
-             size out",
-            origin.block_size.bytes()
+            "snapshot {name:?} has blocks of {}, and so have its clones; leave the block size out",
+            exact_bytes(origin.block_size.bytes() as u64)
         );
         return Err(ControlError::invalid("block_size", reason));
     }
@@ -462,8 +463,8 @@ fn shape_of(
     let size = parse::volume_size(size, origin.block_size)?;
     if size < origin.size_bytes {
         let reason = format!(
-            "snapshot {name:?} has {} bytes; a clone can be larger, not smaller",
-            origin.size_bytes
+            "snapshot {name:?} has {}; a clone can be larger, not smaller",
+            exact_bytes(origin.size_bytes)
         );
         return Err(ControlError::invalid("size", reason));
     }

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use control::folder::api_socket;
 use control::keys::{KeyInput, Passphrase};
+use control::spell::exact_bytes;
 use control::{Control, Settings, api};
 use frontend::nbd::ServerTls;
 use tokio::signal::unix::{SignalKind, signal};
@@ -99,15 +100,16 @@ pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
 fn settings(world: &World, folder: &Path, arguments: UpArguments) -> Result<Settings, Failure> {
     if arguments.journal_size < JOURNAL_BYTES_MIN {
         return Err(Failure::new(format!(
-            "--journal-size {} is too small; give at least 8M",
-            arguments.journal_size
+            "--journal-size {} is too small; give at least {}",
+            exact_bytes(arguments.journal_size),
+            exact_bytes(JOURNAL_BYTES_MIN)
         )));
     }
     if arguments.journal_size > JOURNAL_BYTES_MAX {
         return Err(Failure::new(format!(
-            "--journal-size {} is too large; give at most {}G",
-            arguments.journal_size,
-            JOURNAL_BYTES_MAX >> 30
+            "--journal-size {} is too large; give at most {}",
+            exact_bytes(arguments.journal_size),
+            exact_bytes(JOURNAL_BYTES_MAX)
         )));
     }
     let key = match (&arguments.key_file, &arguments.passphrase_file) {

@@ -8,6 +8,7 @@ use world::Millis;
 
 use super::rows::{self, Access, Seal, SnapshotState, VolumeRow};
 use super::{Database, DatabaseError};
+use crate::spell::exact_bytes;
 
 /// A volume to be made. Its names, sizes and key have been checked or made by
 /// the caller.
@@ -206,7 +207,8 @@ impl Database {
         if changed.rows_affected() == 1 {
             return Ok(());
         }
-        let reason = format!("{volume} is gone, or not smaller than {size_bytes} bytes");
+        let size = exact_bytes(size_bytes);
+        let reason = format!("{volume} is gone, or not smaller than {size}");
         Err(DatabaseError::Refused { reason })
     }
 

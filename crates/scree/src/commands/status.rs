@@ -1,9 +1,10 @@
 //! `scree status`.
 
 use control::api::types::Status;
+use control::spell::about_bytes as bytes;
 
 use super::{Failure, Session};
-use crate::output::{Table, bytes, print};
+use crate::output::{Table, print};
 
 impl Session {
     pub(super) async fn status(&self) -> Result<(), Failure> {
