@@ -80,13 +80,14 @@ pub enum StartError {
         "{folder} is a copy of {was}, or was moved from there; two copies that are served destroy \
          each other's data on the units. Serve the original; or, if that is gone for good, start \
          this one once with `scree up --restored-database`",
-        folder = folder.display()
+        folder = folder.display(),
+        was = was.display()
     )]
     Copied {
         /// D.
         folder: PathBuf,
         /// Where the database was served before.
-        was: String,
+        was: PathBuf,
     },
     /// D cannot be told from its copies.
     #[error("cannot look when {folder} was made: {source}", folder = folder.display())]

@@ -39,7 +39,7 @@ use crate::control::{Control, Inner, lock};
 use crate::database::DatabaseError;
 use crate::error::with_causes;
 use crate::ownership;
-use crate::units::{LOOK_AGAIN, Mounted, folder_of};
+use crate::units::{LOOK_AGAIN, Mounted};
 use crate::watch::ANSWER_WITHIN;
 
 const NAME: &str = "leases";
@@ -145,7 +145,7 @@ fn tell(inner: &Inner, mounted: &Mounted, count: u64) -> Result<(), String> {
     if *told >= count {
         return Ok(());
     }
-    let folder = folder_of(&mounted.url);
+    let folder = &mounted.folder;
     // A folder without the unit's mark is never written to.
     match FolderUnit::identify(&inner.world, folder) {
         Ok(marker) if marker.cluster != inner.cluster || marker.unit != mounted.id => {

@@ -19,13 +19,12 @@ use std::time::SystemTime;
 
 use base::DatabaseId;
 use unit::UnitError;
-use unit::folder::Owner;
+use unit::folder::{Owner, url};
 use world::World;
 
 use crate::control::StartError;
 use crate::database::{Database, OwnerRow, PlaceRow};
 use crate::error::with_causes;
-use crate::parse::percent_encode;
 
 /// Who this is, for the units.
 #[derive(Debug, Clone)]
@@ -43,7 +42,7 @@ pub(crate) fn place_of(folder: &Path) -> io::Result<PlaceRow> {
         Err(error) => return Err(error),
     };
     Ok(PlaceRow {
-        folder: percent_encode(folder),
+        folder: url::encode(folder),
         born_ns: born.and_then(|since| i64::try_from(since.as_nanos()).ok()),
     })
 }
@@ -83,7 +82,7 @@ pub(crate) async fn claim(
             if !is_same && !is_restored {
                 return Err(StartError::Copied {
                     folder: folder.to_owned(),
-                    was: known.place.folder.clone(),
+                    was: url::decode(&known.place.folder).unwrap_or_default(),
                 });
             }
             OwnerRow {

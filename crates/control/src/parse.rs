@@ -1,8 +1,10 @@
 //! What people write, parsed once: names, sizes, the URLs of units.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use base::{BlockSize, SnapshotId, VolumeId};
+use unit::folder::url;
+pub use unit::folder::url::encode as percent_encode;
 
 use crate::error::ControlError;
 use crate::spell::exact_bytes;
@@ -118,11 +120,11 @@ pub fn block_size(bytes: u64) -> Result<BlockSize, ControlError> {
 pub fn unit_folder(text: &str) -> Result<PathBuf, ControlError> {
     let invalid = |reason: String| ControlError::invalid("url", reason);
     let path = match text.split_once("://") {
-        Some(("file", path)) => PathBuf::from(percent_decode(path).ok_or_else(|| {
+        Some(("file", path)) => url::decode(path).ok_or_else(|| {
             invalid(format!(
                 "{text:?} is not a URL: a % is not followed by two hex digits"
             ))
-        })?),
+        })?,
         Some((scheme, _)) => {
             return Err(invalid(format!(
                 "{scheme}:// units are not known; give a folder as file:///path"
@@ -137,42 +139,6 @@ pub fn unit_folder(text: &str) -> Result<PathBuf, ControlError> {
     }
     // Two spellings of one folder should not look like two units.
     Ok(path.components().collect())
-}
-
-fn percent_decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let digit = |byte: Option<u8>| (byte? as char).to_digit(16);
-            bytes.push((digit(rest.next())? * 16 + digit(rest.next())?) as u8);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    String::from_utf8(bytes).ok()
-}
-
-/// The bytes that stand for themselves in a URI's path or query here: RFC
-/// 3986's unreserved ones and the slash.
-fn is_plain(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'/')
-}
-
-/// A path as it is written in a URI.
-#[must_use]
-pub fn percent_encode(path: &Path) -> String {
-    use std::fmt::Write as _;
-    use std::os::unix::ffi::OsStrExt as _;
-    let mut text = String::new();
-    for &byte in path.as_os_str().as_bytes() {
-        if is_plain(byte) {
-            text.push(byte as char);
-        } else {
-            let _ = write!(text, "%{byte:02X}");
-        }
-    }
-    text
 }
 
 #[cfg(test)]
@@ -275,13 +241,5 @@ mod tests {
         for bad in ["srv/u1", "file://srv", "s3://bucket", "", "file:///a%2"] {
             assert_eq!(folder(bad), None, "{bad}");
         }
-    }
-
-    #[test]
-    fn what_is_encoded_decodes() {
-        let path = Path::new("/srv/a b/%41?x=ü");
-        let text = percent_encode(path);
-        assert!(text.bytes().all(|byte| is_plain(byte) || byte == b'%'));
-        assert_eq!(percent_decode(&text).as_deref(), path.to_str());
     }
 }

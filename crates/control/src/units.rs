@@ -36,6 +36,8 @@ const SHOW_WITHIN: Duration = Duration::from_millis(500);
 pub(crate) struct Mounted {
     pub id: UnitId,
     pub url: String,
+    /// The folder that this is.
+    pub folder: PathBuf,
     /// As the engine has it.
     pub unit: Arc<TrackedUnit>,
     /// What is beneath that.
@@ -75,12 +77,6 @@ pub struct UnitView {
     pub stat: Option<UnitStat>,
     /// What is wrong, if it is not healthy.
     pub reason: Option<String>,
-}
-
-/// The folder that a unit's own URL names. Unlike URLs that people write, it
-/// holds the path as it is.
-pub(crate) fn folder_of(url: &str) -> &Path {
-    Path::new(url.strip_prefix("file://").unwrap_or(url))
 }
 
 impl Control {
@@ -147,12 +143,13 @@ impl Control {
 
     fn mount(&self, row: UnitRow) -> Mounted {
         let world = &self.inner.world;
-        let unit = open_unit(&self.inner, folder_of(&row.url), row.id);
+        let unit = open_unit(&self.inner, &row.folder, row.id);
         let watched = Arc::new(WatchedUnit::new(Arc::new(unit), Arc::clone(&world.clock)));
         let unit = TrackedUnit::new(Arc::clone(&watched) as _, Arc::clone(&world.clock));
         Mounted {
             id: row.id,
             url: row.url,
+            folder: row.folder,
             unit: Arc::new(unit),
             watched,
             told: Arc::default(),
@@ -348,9 +345,10 @@ impl Control {
                 false => None,
             };
             let stat = mounted.unit.stat().ok();
-            let folder = folder_of(&mounted.url);
             // `world` has no notion of devices.
-            let device = std::fs::metadata(folder).ok().map(|folder| folder.dev());
+            let device = std::fs::metadata(&mounted.folder)
+                .ok()
+                .map(|folder| folder.dev());
             // One that was away may have been elsewhere meanwhile.
             let is_news = before != UnitState::Healthy || is_first(&mounted);
             if stat.is_some() && is_news {
@@ -393,7 +391,7 @@ fn is_first(mounted: &Mounted) -> bool {
 /// Asks a unit that is there, or back, of how many leases it knows.
 fn read_leases(inner: &Inner, mounted: &Mounted) {
     let _alone = lock(&mounted.told);
-    match leases::read(&inner.world, &inner.key, folder_of(&mounted.url)) {
+    match leases::read(&inner.world, &inner.key, &mounted.folder) {
         Ok(leases) => mounted.watched.knows_leases(leases),
         Err(error) => {
             tracing::warn!(unit = mounted.url, %error, "its count of leases cannot be read");
@@ -446,6 +444,7 @@ fn make_unit(inner: &Inner, folder: &Path) -> Result<UnitRow, UnitError> {
     Ok(UnitRow {
         id,
         url: unit.url().to_owned(),
+        folder: folder.to_owned(),
     })
 }
 
@@ -456,7 +455,7 @@ fn nested<'a>(folder: &Path, known: &'a [UnitRow]) -> Option<&'a str> {
         .find(|unit| {
             // Without links when it was added; to ask again could take for
             // ever.
-            let other = folder_of(&unit.url);
+            let other = &unit.folder;
             folder.starts_with(other) || other.starts_with(folder)
         })
         .map(|unit| unit.url.as_str())

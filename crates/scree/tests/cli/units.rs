@@ -59,10 +59,10 @@ fn a_unit_is_added_and_used() {
         host.json(&["volume", "create", "one", "--size", "8M"])["replicas"],
         json!(1)
     );
-    let folder = host.path().join("more units");
+    let folder = host.path().join("100%41 more units");
     fs::create_dir(&folder).expect("made");
-    let url = format!("file://{}/more%20units", host.path().display());
-    host.json(&["unit", "add", &url]);
+    let url = format!("file://{}/100%2541%20more%20units", host.path().display());
+    assert_eq!(host.json(&["unit", "add", &url])["url"], json!(url));
     assert_eq!(
         host.json(&["volume", "create", "two", "--size", "8M"])["replicas"],
         json!(2)

@@ -47,6 +47,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod unsynced;
+pub mod url;
 mod write;
 
 pub use marker::Marker;
@@ -135,7 +136,7 @@ impl FolderUnit {
                 disk: disk.within(path),
                 outside: Arc::new(disk),
                 path: path.to_owned(),
-                url: place::url_of(path),
+                url: url::url_of(path),
                 marker: Marker {
                     cluster,
                     unit,
@@ -160,7 +161,7 @@ impl FolderUnit {
     /// [`UnitError::Missing`] if it is none, [`UnitError::Newer`] if it cannot
     /// be read by this program.
     pub fn identify(world: &World, path: &Path) -> Result<Marker, UnitError> {
-        place::identify(&*world.disk.within(path), &place::url_of(path))
+        place::identify(&*world.disk.within(path), &url::url_of(path))
     }
 
     /// Changes the unit as `owner` only. It is claimed when it is made or

@@ -77,11 +77,6 @@ pub(super) struct Place {
     pub(super) takes_over: AtomicBool,
 }
 
-/// The URL of a folder.
-pub(super) fn url_of(path: &Path) -> String {
-    format!("file://{}", path.display())
-}
-
 /// Reads the marker in the folder at `url`, which `disk` is within.
 pub(super) fn identify(disk: &dyn Disk, url: &str) -> Result<Marker, UnitError> {
     let url = url.to_owned();
