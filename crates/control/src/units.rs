@@ -344,7 +344,10 @@ impl Control {
                 true => mounted.unit.probe().err(),
                 false => None,
             };
-            let stat = mounted.unit.stat().ok();
+            let (stat, error) = match mounted.unit.stat() {
+                Ok(stat) => (Some(stat), error),
+                Err(why) => (None, error.or(Some(why))),
+            };
             // `world` has no notion of devices.
             let device = std::fs::metadata(&mounted.folder)
                 .ok()

@@ -135,6 +135,24 @@ async fn a_unit_that_hangs_holds_up_neither_a_running_scree_nor_a_start() {
     end(control).await;
 }
 
+/// "Cannot read its marker" was all that was said of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unit_that_fails_is_shown_with_the_cause() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    let path = rig.unit(1);
+    fs::rename(&path, rig.folder.path().join("away")).expect("renamed");
+    std::os::unix::fs::symlink(&path, &path).expect("a link to itself");
+    finish(control.probe_units(true)).await;
+    let shown = &control.units_as_known()[0];
+    assert_eq!(shown.state, UnitState::Failing);
+    let reason = shown.reason.as_deref().expect("a reason");
+    assert!(reason.contains("Too many levels"), "{reason}");
+    let problems = control.report().await.expect("answers").problems;
+    assert!(problems[0].contains("Too many levels"), "{problems:?}");
+    end(control).await;
+}
+
 /// The operator put back yesterday's database, as the handbook said, and the
 /// next lease used epochs and segment numbers for the second time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
