@@ -166,6 +166,12 @@ pub enum AttachError {
          scree.db from a backup"
     )]
     ForeignKey,
+    /// It was written by a program that knew no keys of leases.
+    #[error(
+        "it was written by an earlier Scree, before each lease had a key of its own, and cannot be \
+         read by this one; read it with that one, and copy it into a new volume"
+    )]
+    BeforeLeaseKeys,
     /// The engine could not open it.
     #[error("{}", with_causes(.0))]
     Open(#[from] OpenError),
@@ -190,6 +196,9 @@ pub enum AttachError {
 
 /// Step 3. Waits.
 fn open(inner: &Inner, lease: Lease, wake: Wake) -> Result<Volume, AttachError> {
+    if !is_head_keyed(&lease) {
+        return Err(AttachError::BeforeLeaseKeys);
+    }
     let keyring = Arc::new(Keyring::unwrap(&lease.keys, &inner.key)?);
     Ok(Volume::open(OpenParams {
         world: inner.world.clone(),
@@ -201,6 +210,15 @@ fn open(inner: &Inner, lease: Lease, wake: Wake) -> Result<Volume, AttachError> 
         keyring,
         config: inner.volume_config,
     })?)
+}
+
+/// Whether the lease that wrote the volume's head has left its salt.
+fn is_head_keyed(lease: &Lease) -> bool {
+    let Some(head) = &lease.head else { return true };
+    let mut keys = lease.keys.iter();
+    let has_salt = |(epoch, _): &(u32, _)| *epoch == head.epoch;
+    keys.find(|key| key.lineage == head.lineage)
+        .is_none_or(|key| key.salts.iter().any(has_salt))
 }
 
 impl Control {
@@ -270,7 +288,7 @@ impl Control {
         }
         let name = &row.name;
         let hint = match error {
-            AttachError::Older(_) => {
+            AttachError::Older(_) | AttachError::BeforeLeaseKeys => {
                 return ControlError::conflict(format!("volume {name:?} cannot be opened: {why}"));
             }
             AttachError::Open(OpenError::Journal(_)) => {

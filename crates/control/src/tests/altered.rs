@@ -7,6 +7,25 @@ use super::rig::{Rig, small};
 use crate::database::Access;
 use crate::error::ControlError;
 
+/// It said that the keys do not open, or that it was never attached.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_from_before_leases_had_keys_says_so() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    control.create_volume(small("disk")).await.expect("made");
+    super::thin::write(&control, 0).await;
+    let path = control.folder().database();
+    let pool = SqlitePool::connect(path.to_str().expect("UTF-8")).await;
+    let pool = pool.expect("opens");
+    let forgotten = sqlx::query("DELETE FROM lease_salts").execute(&pool).await;
+    forgotten.expect("as it was before they were kept");
+    let why = control.export_volume("disk", Access::ReadWrite).await;
+    let why = why.expect_err("no key").to_string();
+    assert!(why.contains("written by an earlier Scree"), "{why}");
+    pool.close().await;
+    end(control).await;
+}
+
 /// The size went into the engine as it was: nonsense, or the end of the process
 /// at the first assertion that did not hold.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,7 +11,7 @@ use super::{end, finish};
 use crate::Control;
 use crate::database::Access;
 
-async fn write(control: &Control, block: u64) {
+pub async fn write(control: &Control, block: u64) {
     let exported = control.export_volume("disk", Access::ReadWrite).await;
     let id = exported.expect("served").row.id;
     let attached = control.attached(id).expect("attached");
