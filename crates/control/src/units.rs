@@ -232,7 +232,7 @@ impl Control {
                 )));
             }
             let row = make_unit(&inner, &folder)
-                .map_err(|error| ControlError::conflict(with_hint(&error)))?;
+                .map_err(|error| ControlError::conflict(spell(&error)))?;
             if let Some(twin) = known.iter().find(|unit| unit.id == row.id) {
                 return Err(ControlError::conflict(format!(
                     "{} is a copy of unit {} at {}, or was moved from there; a unit cannot be \
@@ -462,15 +462,6 @@ fn nested<'a>(folder: &Path, known: &'a [UnitRow]) -> Option<&'a str> {
             folder.starts_with(other) || other.starts_with(folder)
         })
         .map(|unit| unit.url.as_str())
-}
-
-fn with_hint(error: &UnitError) -> String {
-    match error {
-        UnitError::Foreign { .. } => {
-            format!("{error}; use an empty folder (a unit of another cluster is never taken over)")
-        }
-        other => spell(other),
-    }
 }
 
 fn view(mounted: &Mounted) -> UnitView {

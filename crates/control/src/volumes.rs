@@ -270,7 +270,6 @@ impl Control {
         line: &[VersionRow],
         to: RestoreTo,
     ) -> Result<VersionKey, ControlError> {
-        let hint = "`scree volume versions NAME` shows those that are kept";
         let found = match to {
             RestoreTo::Version(number) => line.iter().find(|version| version.key.number == number),
             RestoreTo::Time(time) => {
@@ -282,6 +281,7 @@ impl Control {
             }
         };
         let name = &row.name;
+        let hint = format!("`scree volume versions {name}` shows those that are kept");
         found
             .map(|version| version.key)
             .ok_or_else(|| ControlError::NotFound {
@@ -294,7 +294,7 @@ impl Control {
                     ),
                     (RestoreTo::Time(_), None) => format!("any version of {name:?}"),
                 },
-                hint,
+                hint: hint.into(),
             })
     }
 

@@ -30,15 +30,13 @@ pub enum UnitError {
         #[source]
         source: Arc<io::Error>,
     },
-    /// The unit belongs to somebody else; using it would mix two clusters.
-    #[error("{url} belongs to {found}, not to {expected}")]
+    /// The folder is somebody else's; using it would mix two clusters.
+    #[error("{url} is not to be used: {reason}")]
     Foreign {
         /// The unit's URL.
         url: String,
         /// Whose it is.
-        found: String,
-        /// Whose it should be.
-        expected: String,
+        reason: String,
     },
     /// The copy of the database that says what lies on the unit is another
     /// one; changing it would destroy what that one needs.

@@ -252,21 +252,25 @@ impl Place {
     }
 
     fn check_unit(&self, found: &Marker) -> Result<(), UnitError> {
-        let (found, expected) = if found.cluster != self.marker.cluster {
-            (found.cluster.to_string(), self.marker.cluster.to_string())
-        } else if found.unit != self.marker.unit {
-            (
-                format!("the place of {}", found.unit),
-                format!("that of {}", self.marker.unit),
+        let own = &self.marker;
+        let reason = if found.cluster != own.cluster {
+            format!(
+                "it is a unit of {}, and this is {}; a unit of another cluster is never taken over",
+                found.cluster, own.cluster
             )
+        } else if found.unit != own.unit {
+            format!("it is {}, and should be {}", found.unit, own.unit)
         } else {
             return Ok(());
         };
-        Err(UnitError::Foreign {
+        Err(self.foreign(reason))
+    }
+
+    pub(super) fn foreign(&self, reason: String) -> UnitError {
+        UnitError::Foreign {
             url: self.url.clone(),
-            found,
-            expected,
-        })
+            reason,
+        }
     }
 }
 
