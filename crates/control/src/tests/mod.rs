@@ -5,7 +5,7 @@ mod altered;
 mod copies;
 mod hangs;
 mod lost;
-mod rig;
+pub mod rig;
 mod thin;
 
 use std::fs;
@@ -64,7 +64,7 @@ fn wal_is_empty(database: &Path) -> bool {
 }
 
 /// Shuts down, and waits until the last that looks at a unit has let go of D.
-async fn end(control: Control) {
+pub async fn end(control: Control) {
     assert_eq!(control.shut_down().await, 0);
     while Arc::strong_count(&control.inner) > 1 {
         tokio::task::yield_now().await;
