@@ -81,6 +81,11 @@ id!(
     ClusterId, "cluster-", 32, "a cluster id (`cluster-` and 32 hex digits)"
 );
 id!(
+    /// One copy of a database, of which each knows no other:
+    /// `database-` and 32 hex digits.
+    DatabaseId, "database-", 32, "a database id (`database-` and 32 hex digits)"
+);
+id!(
     /// Who wrote a block: part of the associated data of its seal, so that a
     /// block of one volume never opens as a block of another.
     Lineage, "lineage-", 32, "a lineage (`lineage-` and 32 hex digits)"

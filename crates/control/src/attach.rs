@@ -36,6 +36,13 @@ use crate::leases::OlderDatabase;
 /// has, is given up: the journal keeps it.
 const CLOSE_STALL_MAX: Duration = Duration::from_secs(15);
 
+/// One that has committed nothing for so long is given up, too, though nothing
+/// has failed: a unit holds a call for ever, or is too slow to wait for.
+const CLOSE_SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// How often a close looks at the clock where nothing else happens.
+const CLOSE_TICK: Duration = Duration::from_millis(200);
+
 /// A volume that is attached here, and served.
 pub struct Attached {
     pub(crate) access: Access,
@@ -102,7 +109,7 @@ impl Closer {
         })
     }
 
-    /// Step 6. Waits for the destage.
+    /// Step 6. Waits for the destage, as long as it gets on.
     fn close(&self, mut volume: Volume, clock: &dyn Clock) -> Result<(), AttachError> {
         // From here on no job's end is missed: those before are polled below.
         self.0.get_or_init(thread::current);
@@ -122,14 +129,18 @@ impl Closer {
             if status.journal_used_bytes < left_bytes {
                 left_bytes = status.journal_used_bytes;
                 moved = now;
-            } else if let Some(why) = status.destage_error
-                && now.saturating_sub(moved) > CLOSE_STALL_MAX
-            {
-                return Err(AttachError::Stalled(why));
             }
-            let timer = volume.next_timer().unwrap_or(CLOSE_STALL_MAX);
+            let waited = now.saturating_sub(moved);
+            match status.destage_error {
+                Some(why) if waited > CLOSE_STALL_MAX => return Err(AttachError::Stalled(why)),
+                _ if waited > CLOSE_SILENCE_MAX => {
+                    return Err(AttachError::Silent(CLOSE_SILENCE_MAX.as_secs()));
+                }
+                _ => {}
+            }
+            let timer = volume.next_timer().unwrap_or(CLOSE_TICK);
             #[expect(clippy::disallowed_methods, reason = "a job that ends wakes it before")]
-            thread::park_timeout(timer.min(CLOSE_STALL_MAX));
+            thread::park_timeout(timer.min(CLOSE_TICK));
         }
     }
 }
@@ -156,6 +167,12 @@ pub enum AttachError {
          scree.db from a backup"
     )]
     ForeignKey,
+    /// It was written by a program that knew no keys of leases.
+    #[error(
+        "it was written by an earlier Scree, before each lease had a key of its own, and cannot be \
+         read by this one; read it with that one, and copy it into a new volume"
+    )]
+    BeforeLeaseKeys,
     /// The engine could not open it.
     #[error("{}", with_causes(.0))]
     Open(#[from] OpenError),
@@ -168,6 +185,11 @@ pub enum AttachError {
     /// No unit takes what it has.
     #[error("it cannot destage: {0}")]
     Stalled(String),
+    /// A unit keeps what it was asked to itself.
+    #[error(
+        "nothing was destaged for {0} s and nothing failed: a unit does not answer, or very slowly"
+    )]
+    Silent(u64),
     /// Its thread ended.
     #[error(transparent)]
     Gone(#[from] ExportGone),
@@ -175,6 +197,9 @@ pub enum AttachError {
 
 /// Step 3. Waits.
 fn open(inner: &Inner, lease: Lease, wake: Wake) -> Result<Volume, AttachError> {
+    if !is_head_keyed(&lease) {
+        return Err(AttachError::BeforeLeaseKeys);
+    }
     let keyring = Arc::new(Keyring::unwrap(&lease.keys, &inner.key)?);
     Ok(Volume::open(OpenParams {
         world: inner.world.clone(),
@@ -186,6 +211,15 @@ fn open(inner: &Inner, lease: Lease, wake: Wake) -> Result<Volume, AttachError> 
         keyring,
         config: inner.volume_config,
     })?)
+}
+
+/// Whether the lease that wrote the volume's head has left its salt.
+fn is_head_keyed(lease: &Lease) -> bool {
+    let Some(head) = &lease.head else { return true };
+    let mut keys = lease.keys.iter();
+    let has_salt = |(epoch, _): &(u32, _)| *epoch == head.epoch;
+    keys.find(|key| key.lineage == head.lineage)
+        .is_none_or(|key| key.salts.iter().any(has_salt))
 }
 
 impl Control {
@@ -255,7 +289,7 @@ impl Control {
         }
         let name = &row.name;
         let hint = match error {
-            AttachError::Older(_) => {
+            AttachError::Older(_) | AttachError::BeforeLeaseKeys => {
                 return ControlError::conflict(format!("volume {name:?} cannot be opened: {why}"));
             }
             AttachError::Open(OpenError::Journal(_)) => {

@@ -12,6 +12,7 @@
 //! everything), which a `kill -9` may leave out at the price of a replay.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +33,9 @@ use crate::attach::Attached;
 use crate::database::{ClusterRow, Database, DatabaseError, EngineCatalog};
 use crate::error::ControlError;
 use crate::folder::{Folder, FolderError};
+use crate::host;
 use crate::keys::{self, KeyInput, KeyInputError};
+use crate::ownership::{self, Claim};
 use crate::serving::{Serving, ServingError};
 use crate::units::{Mounted, UnitsError};
 
@@ -73,10 +76,36 @@ pub enum StartError {
     /// The units cannot be used.
     #[error(transparent)]
     Units(#[from] UnitsError),
+    /// D is a copy.
+    #[error(
+        "{folder} is a copy of {was}; two copies that are served destroy \
+         each other's data on the units. Serve the original; or, if that is gone for good, start \
+         this one once with `scree up --restored-database`",
+        folder = folder.display(),
+        was = was.display()
+    )]
+    Copied {
+        /// D.
+        folder: PathBuf,
+        /// Where the database was served before.
+        was: PathBuf,
+    },
+    /// D cannot be told from its copies.
+    #[error("cannot look when {folder} was made: {source}", folder = folder.display())]
+    Place {
+        /// D.
+        folder: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
     /// NBD cannot be served.
     #[error(transparent)]
     Serving(#[from] ServingError),
 }
+
+/// A shutdown takes no longer: the 30 s in which an export may finish what
+/// clients have asked for, the 60 s in which a destage must get on, and some.
+pub const SHUT_DOWN_WITHIN: Duration = Duration::from_secs(100);
 
 /// See the module's head. Cheap to clone.
 #[derive(Clone)]
@@ -89,6 +118,8 @@ pub(crate) struct Inner {
     pub folder: Folder,
     pub database: Database,
     pub cluster: ClusterId,
+    /// As whom the units are used.
+    pub claim: Claim,
     pub catalog: Arc<dyn Catalog>,
     pub store: Arc<Store>,
     pub key: Arc<KeyEncryptionKey>,
@@ -134,11 +165,14 @@ impl Control {
     /// [`StartError`].
     pub async fn start(world: World, settings: Settings) -> Result<Self, StartError> {
         let folder = Folder::lock(&world, &settings.folder)?;
+        folder.check_database(&world)?;
         let database = Database::open(&folder.database()).await?;
         let input = settings
             .key
             .unwrap_or_else(|| KeyInput::File(folder.key_file()));
-        let (cluster, key) = cluster_of(&world, &database, &input).await?;
+        let (cluster, key) = cluster_of(&world, &folder, &database, &input).await?;
+        let restored = settings.restored_database;
+        let claim = ownership::claim(&world, &database, folder.path(), restored).await?;
         let catalog: Arc<dyn Catalog> =
             Arc::new(EngineCatalog::new(database.clone(), Handle::current()));
         let store = Store::new(Arc::clone(&world.pool));
@@ -154,6 +188,7 @@ impl Control {
                 folder,
                 database,
                 cluster: cluster.id,
+                claim,
                 catalog,
                 store,
                 key: Arc::new(key),
@@ -171,9 +206,7 @@ impl Control {
             }),
         };
         control.mount_units(settings.units).await?;
-        control
-            .check_database_age(settings.restored_database)
-            .await?;
+        control.check_database_age(restored).await?;
         let lost = control.inner.database.fail_lost_snapshots().await?;
         if lost > 0 {
             tracing::warn!(lost, "pending snapshots were lost with the last process");
@@ -184,8 +217,24 @@ impl Control {
 
     /// Closes every attached volume: all that was written is in versions on
     /// the units then. They are served again on the next start. Returns how
-    /// many could not be closed; their journals have what is missing.
+    /// many could not be closed; their journals have what is missing. Ends
+    /// within [`SHUT_DOWN_WITHIN`], whatever units do.
     pub async fn shut_down(&self) -> usize {
+        let mut closing = self.close_all();
+        let mut unclean = closing.len();
+        let closed = async {
+            while let Some(closed) = closing.join_next().await {
+                unclean -= usize::from(matches!(closed, Ok(Ok(()))));
+            }
+        };
+        if host::within(SHUT_DOWN_WITHIN, closed).await.is_none() {
+            tracing::error!(seconds = SHUT_DOWN_WITHIN.as_secs(), "volumes do not close");
+        }
+        self.inner.database.close().await;
+        unclean
+    }
+
+    fn close_all(&self) -> JoinSet<Result<(), ControlError>> {
         let attached: Vec<VolumeId> = lock(&self.inner.attached).keys().copied().collect();
         let mut closing = JoinSet::new();
         for volume in attached {
@@ -198,14 +247,7 @@ impl Control {
                     .inspect_err(|error| tracing::error!(%volume, %error))
             });
         }
-        let unclean = closing
-            .join_all()
-            .await
-            .iter()
-            .filter(|closed| closed.is_err())
-            .count();
-        self.inner.database.close().await;
-        unclean
+        closing
     }
 
     /// Runs an operation to its end, whether or not the caller waits for it: a
@@ -266,6 +308,7 @@ impl Control {
 /// The cluster of `database`, founded if it is new, and its key.
 async fn cluster_of(
     world: &World,
+    folder: &Folder,
     database: &Database,
     input: &KeyInput,
 ) -> Result<(ClusterRow, KeyEncryptionKey), StartError> {
@@ -273,6 +316,9 @@ async fn cluster_of(
         let key = keys::open(world, input, &cluster.key_source, &cluster.key_verifier)?;
         return Ok((cluster, key));
     }
+    folder.check_new(world)?;
+    // The key is made after the database: see `Folder::check_database`.
+    folder.sync(world)?;
     let (key, key_source, key_verifier) = keys::found(world, input)?;
     let cluster = ClusterRow {
         id: ClusterId::from_random(world.random.u128()),

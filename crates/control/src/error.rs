@@ -1,6 +1,8 @@
 //! What [`Control`](crate::Control) may answer instead, with a stable code for programs and a
 //! sentence that says what to do for people.
 
+use std::borrow::Cow;
+
 use crate::database::DatabaseError;
 
 /// Why a request was not carried out, or not to its end. A refusal
@@ -24,7 +26,7 @@ pub enum ControlError {
         /// What was asked for.
         what: String,
         /// Where to look.
-        hint: &'static str,
+        hint: Cow<'static, str>,
     },
     /// The name belongs to something else.
     #[error("{what} exists already; choose another name, or delete that one first")]
@@ -91,11 +93,14 @@ impl From<DatabaseError> for ControlError {
                 } else if what.starts_with("snapshot") {
                     "`scree snapshot list` shows those there are"
                 } else if what.starts_with("version") {
-                    "`scree volume versions NAME` shows those that are kept"
+                    "`scree volume versions` and the volume's name show those that are kept"
                 } else {
                     "`scree status` shows what there is"
                 };
-                Self::NotFound { what, hint }
+                Self::NotFound {
+                    what,
+                    hint: hint.into(),
+                }
             }
             DatabaseError::Taken { what } => Self::Exists { what },
             DatabaseError::Refused { reason } => Self::Conflict { reason },

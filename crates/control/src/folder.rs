@@ -15,7 +15,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use base::VolumeId;
-use world::World;
+use unit::FolderUnit;
+use world::{OpenMode, World};
 
 use crate::host;
 
@@ -34,6 +35,19 @@ pub enum FolderError {
     Locked {
         /// D.
         path: PathBuf,
+    },
+    /// It was served before, and its database is gone.
+    #[error(
+        "{path} has no database, but {trace}: it was served before, and a new database could read \
+         none of it; put scree.db back from a backup, or give another folder for a new start",
+        path = path.display(),
+        trace = trace.display()
+    )]
+    DatabaseLost {
+        /// D.
+        path: PathBuf,
+        /// What only a database that was in use leaves.
+        trace: PathBuf,
     },
     /// It cannot be made or entered.
     #[error("cannot use the folder {path}: {source}", path = path.display())]
@@ -70,8 +84,21 @@ impl Folder {
             let part = path.join(part);
             world.disk.create_directory(&part).map_err(failed(&part))?;
         }
-        world.disk.sync_directory(&path).map_err(failed(&path))?;
-        Ok(Self { path, _lock: lock })
+        let folder = Self { path, _lock: lock };
+        folder.sync(world)?;
+        Ok(folder)
+    }
+
+    /// Makes the names in D durable.
+    ///
+    /// # Errors
+    /// [`FolderError::Io`].
+    pub fn sync(&self, world: &World) -> Result<(), FolderError> {
+        let failed = |source| FolderError::Io {
+            path: self.path.clone(),
+            source,
+        };
+        world.disk.sync_directory(&self.path).map_err(failed)
     }
 
     /// D itself, absolute.
@@ -90,6 +117,59 @@ impl Folder {
     #[must_use]
     pub fn key_file(&self) -> PathBuf {
         self.path.join("keys").join("master.key")
+    }
+
+    /// Refuses a D whose database is not there, or empty, though it once was.
+    /// Looks at nothing in the database, and changes nothing.
+    ///
+    /// # Errors
+    /// [`FolderError::DatabaseLost`].
+    pub fn check_database(&self, world: &World) -> Result<(), FolderError> {
+        let path = self.database();
+        let length = match world.disk.open(&path, OpenMode::Read) {
+            Ok(file) => file.length(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(error),
+        };
+        if length.map_err(|source| FolderError::Io { path, source })? > 0 {
+            return Ok(());
+        }
+        // A first start makes the key when the database is durably there.
+        let key = self.key_file();
+        match world.disk.open(&key, OpenMode::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.check_new(world),
+            _ => Err(self.lost(key)),
+        }
+    }
+
+    /// Refuses a D that holds what a database that was in use has left, and
+    /// whose database knows of nothing.
+    ///
+    /// # Errors
+    /// [`FolderError::DatabaseLost`].
+    pub fn check_new(&self, world: &World) -> Result<(), FolderError> {
+        let entries = |part: &str| {
+            let path = self.path.join(part);
+            let list = world.disk.list(&path);
+            let list = list.map_err(|source| FolderError::Io {
+                path: path.clone(),
+                source,
+            })?;
+            Ok(list.into_iter().map(move |entry| path.join(entry.name)))
+        };
+        let is_unit = |path: &PathBuf| FolderUnit::identify(world, path).is_ok();
+        let trace = match entries("journal")?.next() {
+            Some(journal) => Some(journal),
+            None => entries("units")?.find(is_unit),
+        };
+        trace.map_or(Ok(()), |trace| Err(self.lost(trace)))
+    }
+
+    fn lost(&self, trace: PathBuf) -> FolderError {
+        FolderError::DatabaseLost {
+            path: self.path.clone(),
+            trace,
+        }
     }
 
     /// Unit folder `number`, from 1.

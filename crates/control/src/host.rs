@@ -15,7 +15,7 @@ use std::future::Future;
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::{Interval, MissedTickBehavior};
 
@@ -70,6 +70,18 @@ pub fn mode(path: &Path) -> io::Result<u32> {
 /// As the operating system says.
 pub fn device(folder: &Path) -> io::Result<u64> {
     Ok(std::fs::metadata(folder)?.dev())
+}
+
+/// When a folder was made; `None` where the file system does not know.
+///
+/// # Errors
+/// As the operating system says.
+pub fn born(folder: &Path) -> io::Result<Option<SystemTime>> {
+    match std::fs::metadata(folder)?.created() {
+        Ok(born) => Ok(Some(born)),
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Ticks at once, and then every `period`, later if a tick was late.

@@ -112,6 +112,7 @@ impl Control {
     async fn keep_removing(&self, busy: &Mutex<HashSet<VolumeId>>) {
         let mut ticks = host::ticks(TICK);
         let (mut turn, mut due) = (0, 0);
+        let mut thin = 0;
         loop {
             tokio::select! {
                 _ = ticks.tick() => turn += 1,
@@ -121,7 +122,10 @@ impl Control {
                 continue;
             }
             let busy = lock(busy).clone();
-            let pass = self.remove_what_nothing_needs(&busy).await;
+            let removed = self.remove_what_nothing_needs(&busy).await;
+            let forgotten = self.forget_thin(thin).await;
+            thin = *forgotten.as_ref().unwrap_or(&thin);
+            let pass = removed.and(forgotten.map(|_| ()));
             due = turn
                 + match pass {
                     Ok(()) => REMOVE_TICKS,
@@ -179,7 +183,7 @@ impl Control {
         seen.blocks_written = written;
     }
 
-    async fn remove_what_nothing_needs(
+    pub(crate) async fn remove_what_nothing_needs(
         &self,
         busy: &HashSet<VolumeId>,
     ) -> Result<(), ControlError> {

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use base::{Lineage, VolumeId, with_causes};
 use tokio::sync::mpsc;
-use unit::FolderUnit;
+use unit::{FolderUnit, UnitError};
 use volume::catalog::{CatalogError, Lease};
 use volume::seal::{DataKey, KeyEncryptionKey, LeaseSalt, WrappedKey};
 use world::{OpenMode, World};
@@ -38,7 +38,8 @@ use crate::attach::AttachError;
 use crate::control::{Control, Inner, lock};
 use crate::database::DatabaseError;
 use crate::host;
-use crate::units::{LOOK_AGAIN, Mounted, folder_of};
+use crate::ownership;
+use crate::units::{LOOK_AGAIN, Mounted};
 use crate::watch::ANSWER_WITHIN;
 
 const NAME: &str = "leases";
@@ -144,11 +145,22 @@ fn tell(inner: &Inner, mounted: &Mounted, count: u64) -> Result<(), String> {
     if *told >= count {
         return Ok(());
     }
-    let folder = folder_of(&mounted.url);
+    let folder = &mounted.folder;
     // A folder without the unit's mark is never written to.
     match FolderUnit::identify(&inner.world, folder) {
-        Ok(marker) if marker.cluster == inner.cluster && marker.unit == mounted.id => {}
-        Ok(_) => return Err(format!("{} is another unit's place", mounted.url)),
+        Ok(marker) if marker.cluster != inner.cluster || marker.unit != mounted.id => {
+            return Err(format!("{} is another unit's place", mounted.url));
+        }
+        Ok(marker) => match marker.owner {
+            Some(holder) if holder.is(&inner.claim.owner) => {}
+            Some(holder) => {
+                return Err(ownership::spell(&UnitError::Held {
+                    url: mounted.url.clone(),
+                    holder: Box::new(holder),
+                }));
+            }
+            None => return Err(format!("{} was not claimed yet", mounted.url)),
+        },
         Err(error) => return Err(with_causes(&error)),
     }
     write(&inner.world, &inner.key, folder, count)

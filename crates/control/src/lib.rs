@@ -4,10 +4,11 @@
 //! * [`control`]: one `scree up`: it owns D and all that is open in it
 //! * [`volumes`], [`snapshots`], [`units`], [`attach`]: what owners ask of it
 //! * [`housekeeping`]: what goes on by itself
-//! * `watch`, `leases`: units that do not answer, and databases that are older
-//!   than the data
+//! * `watch`, `leases`, `ownership`: units that do not answer, databases that
+//!   are older than the data, and folders that are copies
 //! * [`serving`]: the NBD server
-//! * [`keys`], [`folder`], [`parse`]: what operators hand in, checked once
+//! * [`keys`], [`folder`], [`parse`]: what operators hand in, checked once;
+//!   [`spell`]: what they are told
 //! * [`host`]: what is asked of the machine past `world`
 //! * [`api`]: HTTP over all of that, thin
 //!
@@ -25,12 +26,15 @@ pub mod host;
 pub mod housekeeping;
 pub mod keys;
 pub mod leases;
+mod ownership;
 pub mod parse;
 pub mod report;
 pub mod serving;
 pub mod snapshots;
+pub mod spell;
 #[cfg(test)]
 mod tests;
+mod thin;
 pub mod units;
 pub mod volumes;
 mod watch;

@@ -1,10 +1,13 @@
 //! What people write, parsed once: names, sizes, the URLs of units.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use base::{BlockSize, SnapshotId, VolumeId};
+use unit::folder::url;
+pub use unit::folder::url::encode as percent_encode;
 
 use crate::error::ControlError;
+use crate::spell::exact_bytes;
 
 /// The largest volume, 64 TiB: what a map of three levels addresses with room
 /// to spare, and more than any file system a guest will put on it.
@@ -78,16 +81,19 @@ pub fn bytes(field: &'static str, text: &str) -> Result<u64, ControlError> {
 /// [`ControlError::Invalid`].
 pub fn volume_size(size_bytes: u64, block_size: BlockSize) -> Result<u64, ControlError> {
     let block_bytes = block_size.bytes() as u64;
-    let reason = if size_bytes == 0 {
-        format!("a volume of 0 bytes holds nothing; give at least one block ({block_bytes} bytes)")
-    } else if size_bytes > VOLUME_BYTES_MAX {
-        format!("{size_bytes} bytes are more than a volume can have (at most 64T)")
+    let size = exact_bytes(size_bytes);
+    let reason = if size_bytes > VOLUME_BYTES_MAX {
+        format!("{size} is more than a volume can have (at most 64T)")
+    } else if size_bytes < block_bytes {
+        let block = exact_bytes(block_bytes);
+        format!("{size} is less than one block; give at least {block}")
     } else if !size_bytes.is_multiple_of(block_bytes) {
         let below = size_bytes - size_bytes % block_bytes;
         format!(
-            "{size_bytes} bytes are not a multiple of the block size ({block_bytes}); the next \
-             sizes that are: {below} and {}",
-            below + block_bytes
+            "{size} is not a multiple of the block size ({}); the next sizes that are: {} and {}",
+            exact_bytes(block_bytes),
+            exact_bytes(below),
+            exact_bytes(below + block_bytes)
         )
     } else {
         return Ok(size_bytes);
@@ -101,7 +107,8 @@ pub fn volume_size(size_bytes: u64, block_size: BlockSize) -> Result<u64, Contro
 /// [`ControlError::Invalid`].
 pub fn block_size(bytes: u64) -> Result<BlockSize, ControlError> {
     BlockSize::new(bytes).ok_or_else(|| {
-        let reason = format!("a block size of {bytes} bytes; use 4K, 8K, 16K, 32K or 64K");
+        let given = exact_bytes(bytes);
+        let reason = format!("a block size of {given}; use 4K, 8K, 16K, 32K or 64K");
         ControlError::invalid("block_size", reason)
     })
 }
@@ -113,11 +120,11 @@ pub fn block_size(bytes: u64) -> Result<BlockSize, ControlError> {
 pub fn unit_folder(text: &str) -> Result<PathBuf, ControlError> {
     let invalid = |reason: String| ControlError::invalid("url", reason);
     let path = match text.split_once("://") {
-        Some(("file", path)) => PathBuf::from(percent_decode(path).ok_or_else(|| {
+        Some(("file", path)) => url::decode(path).ok_or_else(|| {
             invalid(format!(
                 "{text:?} is not a URL: a % is not followed by two hex digits"
             ))
-        })?),
+        })?,
         Some((scheme, _)) => {
             return Err(invalid(format!(
                 "{scheme}:// units are not known; give a folder as file:///path"
@@ -132,42 +139,6 @@ pub fn unit_folder(text: &str) -> Result<PathBuf, ControlError> {
     }
     // Two spellings of one folder should not look like two units.
     Ok(path.components().collect())
-}
-
-fn percent_decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let digit = |byte: Option<u8>| (byte? as char).to_digit(16);
-            bytes.push((digit(rest.next())? * 16 + digit(rest.next())?) as u8);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    String::from_utf8(bytes).ok()
-}
-
-/// The bytes that stand for themselves in a URI's path or query here: RFC
-/// 3986's unreserved ones and the slash.
-fn is_plain(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'/')
-}
-
-/// A path as it is written in a URI.
-#[must_use]
-pub fn percent_encode(path: &Path) -> String {
-    use std::fmt::Write as _;
-    use std::os::unix::ffi::OsStrExt as _;
-    let mut text = String::new();
-    for &byte in path.as_os_str().as_bytes() {
-        if is_plain(byte) {
-            text.push(byte as char);
-        } else {
-            let _ = write!(text, "%{byte:02X}");
-        }
-    }
-    text
 }
 
 #[cfg(test)]
@@ -236,6 +207,29 @@ mod tests {
         }
     }
 
+    /// Of one byte it was said that the next sizes are 0 and 4096, and 0 was
+    /// refused.
+    #[test]
+    fn the_sizes_that_are_advised_are_sizes() {
+        let said = |bytes| {
+            let block = BlockSize::new(8192).expect("a power of two");
+            let refused = volume_size(bytes, block).expect_err("no size");
+            refused.to_string()
+        };
+        assert_eq!(said(0), "0 bytes is less than one block; give at least 8K");
+        assert_eq!(said(1), "1 byte is less than one block; give at least 8K");
+        assert_eq!(
+            said((1 << 30) + 4096),
+            "1048580K is not a multiple of the block size (8K); the next sizes that are: 1G and \
+             1048584K"
+        );
+        assert!(
+            said(65 << 40).starts_with("65T is more"),
+            "{}",
+            said(65 << 40)
+        );
+    }
+
     #[test]
     fn a_unit_is_a_folder_by_path_or_url() {
         let folder = |text| unit_folder(text).ok();
@@ -247,13 +241,5 @@ mod tests {
         for bad in ["srv/u1", "file://srv", "s3://bucket", "", "file:///a%2"] {
             assert_eq!(folder(bad), None, "{bad}");
         }
-    }
-
-    #[test]
-    fn what_is_encoded_decodes() {
-        let path = Path::new("/srv/a b/%41?x=ü");
-        let text = percent_encode(path);
-        assert!(text.bytes().all(|byte| is_plain(byte) || byte == b'%'));
-        assert_eq!(percent_decode(&text).as_deref(), path.to_str());
     }
 }

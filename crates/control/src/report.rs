@@ -6,6 +6,7 @@ use base::ClusterId;
 use unit::UnitState;
 
 use crate::control::{Control, lock};
+use crate::database::{ThinVolume, VolumeRow};
 use crate::error::ControlError;
 
 /// A look at everything.
@@ -29,6 +30,10 @@ pub struct Report {
     pub journal_used_bytes: u64,
     /// Removed versions whose slots wait to be freed.
     pub pending_frees: u64,
+    /// Segments with slots that have fewer copies than they should.
+    pub thin_segments: u64,
+    /// How many such slots there are at most: some may have been freed since.
+    pub thin_blocks: u64,
     /// What is wrong, one sentence each.
     pub problems: Vec<String>,
 }
@@ -66,6 +71,8 @@ impl Control {
                 problems.push(format!("volume {:?} cannot destage: {why}", attached.name));
             }
         }
+        let thin = self.inner.database.thin_volumes().await?;
+        problems.extend(thin.iter().map(|thin| thin_problem(thin, &volumes)));
         if let Some(older) = self.older_database().await? {
             problems.push(older.to_string());
         }
@@ -91,7 +98,21 @@ impl Control {
             bytes,
             journal_used_bytes,
             pending_frees: self.inner.database.pending_free_count().await?,
+            thin_segments: thin.iter().map(|thin| thin.segments).sum(),
+            thin_blocks: thin.iter().map(|thin| thin.slots).sum(),
             problems,
         })
     }
+}
+
+fn thin_problem(thin: &ThinVolume, volumes: &[VolumeRow]) -> String {
+    let of = match volumes.iter().find(|row| row.id == thin.volume) {
+        Some(row) => format!("volume {:?}", row.name),
+        None => format!("the deleted volume {}", thin.volume),
+    };
+    format!(
+        "up to {} blocks of {of} have fewer copies than they should, in {} segments: units were \
+         away when they were written; make them whole by copying the volume into a new one",
+        thin.slots, thin.segments
+    )
 }

@@ -9,9 +9,8 @@ use std::sync::Arc;
 use frontend::nbd::{
     Export, ExportTable, ListenOptions, Server, ServerOptions, ServerTls, TlsPolicy,
 };
+use unit::folder::url;
 use world::{Endpoint, World};
-
-use crate::parse::percent_encode;
 
 /// The NBD server and what it serves.
 pub struct Serving {
@@ -110,7 +109,7 @@ impl Serving {
     /// What to give to a client on this host.
     #[must_use]
     pub fn uri(&self, name: &str) -> String {
-        format!("nbd+unix:///{name}?socket={}", percent_encode(&self.socket))
+        format!("nbd+unix:///{name}?socket={}", url::encode(&self.socket))
     }
 
     /// What to give to a client elsewhere, if there can be one.

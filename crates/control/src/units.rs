@@ -18,6 +18,7 @@ use crate::database::{DatabaseError, UnitRow};
 use crate::error::ControlError;
 use crate::host;
 use crate::leases;
+use crate::ownership::spell;
 use crate::parse;
 use crate::watch::WatchedUnit;
 
@@ -35,6 +36,8 @@ const SHOW_WITHIN: Duration = Duration::from_millis(500);
 pub(crate) struct Mounted {
     pub id: UnitId,
     pub url: String,
+    /// The folder that this is.
+    pub folder: PathBuf,
     /// As the engine has it.
     pub unit: Arc<TrackedUnit>,
     /// What is beneath that.
@@ -50,6 +53,9 @@ pub enum UnitsError {
     /// A unit of a new D could not be made.
     #[error("cannot make a unit")]
     Make(#[from] UnitError),
+    /// Another copy of the database uses them.
+    #[error("no unit can be used: {0}")]
+    Held(String),
     /// The database failed.
     #[error(transparent)]
     Database(#[from] DatabaseError),
@@ -75,12 +81,6 @@ pub struct UnitView {
     pub reason: Option<String>,
 }
 
-/// The folder that a unit's own URL names. Unlike URLs that people write, it
-/// holds the path as it is.
-pub(crate) fn folder_of(url: &str) -> &Path {
-    Path::new(url.strip_prefix("file://").unwrap_or(url))
-}
-
 impl Control {
     /// Mounts the units of D; makes `count` of them if it is new.
     pub(crate) async fn mount_units(&self, count: Option<usize>) -> Result<(), UnitsError> {
@@ -98,7 +98,18 @@ impl Control {
         *lock(&self.inner.units) = mounted;
         self.publish_units().await?;
         self.wait_for_units().await;
-        Ok(())
+        self.refuse_if_held()
+    }
+
+    /// Without any unit to use, because another copy of the database does, a
+    /// start could do nothing, and is most likely a mistake.
+    fn refuse_if_held(&self) -> Result<(), UnitsError> {
+        let units = lock(&self.inner.units);
+        let is_missing = |mounted: &Mounted| mounted.unit.state() == UnitState::Missing;
+        match units.iter().find_map(held_by) {
+            Some(error) if units.iter().all(is_missing) => Err(UnitsError::Held(spell(&error))),
+            _ => Ok(()),
+        }
     }
 
     /// Looks at all units, and waits until they have answered or are taken for
@@ -134,12 +145,13 @@ impl Control {
 
     fn mount(&self, row: UnitRow) -> Mounted {
         let world = &self.inner.world;
-        let unit = FolderUnit::open(world, folder_of(&row.url), self.inner.cluster, row.id);
+        let unit = open_unit(&self.inner, &row.folder, row.id);
         let watched = Arc::new(WatchedUnit::new(Arc::new(unit), Arc::clone(&world.clock)));
         let unit = TrackedUnit::new(Arc::clone(&watched) as _, Arc::clone(&world.clock));
         Mounted {
             id: row.id,
             url: row.url,
+            folder: row.folder,
             unit: Arc::new(unit),
             watched,
             told: Arc::default(),
@@ -222,7 +234,7 @@ impl Control {
                 )));
             }
             let row = make_unit(&inner, &folder)
-                .map_err(|error| ControlError::conflict(with_hint(&error)))?;
+                .map_err(|error| ControlError::conflict(spell(&error)))?;
             if let Some(twin) = known.iter().find(|unit| unit.id == row.id) {
                 return Err(ControlError::conflict(format!(
                     "{} is a copy of unit {} at {}, or was moved from there; a unit cannot be \
@@ -334,9 +346,11 @@ impl Control {
                 true => mounted.unit.probe().err(),
                 false => None,
             };
-            let stat = mounted.unit.stat().ok();
-            let folder = folder_of(&mounted.url);
-            let device = host::device(folder).ok();
+            let (stat, error) = match mounted.unit.stat() {
+                Ok(stat) => (Some(stat), error),
+                Err(why) => (None, error.or(Some(why))),
+            };
+            let device = host::device(&mounted.folder).ok();
             // One that was away may have been elsewhere meanwhile.
             let is_news = before != UnitState::Healthy || is_first(&mounted);
             if stat.is_some() && is_news {
@@ -346,7 +360,7 @@ impl Control {
             let after = mounted.unit.state();
             if before != after {
                 let (before, after) = (before.name(), after.name());
-                let reason = error.map(|error| with_causes(&error));
+                let reason = error.map(|error| spell(&error));
                 tracing::warn!(unit = mounted.url, before, after, reason, "unit changed");
             }
         }))
@@ -379,7 +393,7 @@ fn is_first(mounted: &Mounted) -> bool {
 /// Asks a unit that is there, or back, of how many leases it knows.
 fn read_leases(inner: &Inner, mounted: &Mounted) {
     let _alone = lock(&mounted.told);
-    match leases::read(&inner.world, &inner.key, folder_of(&mounted.url)) {
+    match leases::read(&inner.world, &inner.key, &mounted.folder) {
         Ok(leases) => mounted.watched.knows_leases(leases),
         Err(error) => {
             tracing::warn!(unit = mounted.url, %error, "its count of leases cannot be read");
@@ -405,6 +419,20 @@ fn default_replicas(units: usize) -> u8 {
     if units >= 2 { 2 } else { 1 }
 }
 
+/// That another copy of the database uses it, if so.
+fn held_by(mounted: &Mounted) -> Option<Arc<UnitError>> {
+    let report = mounted.unit.report();
+    let (_, error) = report.last_error?;
+    let is_held = matches!(*error, UnitError::Held { .. });
+    (is_held && report.state == UnitState::Missing).then_some(error)
+}
+
+fn open_unit(inner: &Inner, folder: &Path, id: UnitId) -> FolderUnit {
+    let claim = &inner.claim;
+    FolderUnit::open(&inner.world, folder, inner.cluster, id)
+        .with_owner(claim.owner.clone(), claim.takes_over)
+}
+
 /// Makes an empty folder a unit; a unit of this cluster is taken as it is.
 fn make_unit(inner: &Inner, folder: &Path) -> Result<UnitRow, UnitError> {
     let world = &inner.world;
@@ -413,10 +441,11 @@ fn make_unit(inner: &Inner, folder: &Path) -> Result<UnitRow, UnitError> {
         // Anything else that is there makes `create` say what it is.
         _ => UnitId::from_random(world.random.u128()),
     };
-    let unit = FolderUnit::create(world, folder, inner.cluster, id)?;
+    let unit = open_unit(inner, folder, id).made()?;
     Ok(UnitRow {
         id,
         url: unit.url().to_owned(),
+        folder: folder.to_owned(),
     })
 }
 
@@ -427,19 +456,10 @@ fn nested<'a>(folder: &Path, known: &'a [UnitRow]) -> Option<&'a str> {
         .find(|unit| {
             // Without links when it was added; to ask again could take for
             // ever.
-            let other = folder_of(&unit.url);
+            let other = &unit.folder;
             folder.starts_with(other) || other.starts_with(folder)
         })
         .map(|unit| unit.url.as_str())
-}
-
-fn with_hint(error: &UnitError) -> String {
-    match error {
-        UnitError::Foreign { .. } => {
-            format!("{error}; use an empty folder (a unit of another cluster is never taken over)")
-        }
-        other => with_causes(other),
-    }
 }
 
 fn view(mounted: &Mounted) -> UnitView {
@@ -447,7 +467,7 @@ fn view(mounted: &Mounted) -> UnitView {
     let report = mounted.unit.report();
     let reason = match report.state {
         UnitState::Healthy => None,
-        _ => report.last_error.map(|(_, error)| with_causes(&*error)),
+        _ => report.last_error.map(|(_, error)| spell(&error)),
     };
     UnitView {
         id: mounted.id,

@@ -14,6 +14,7 @@ use crate::database::{Access, DatabaseError, NewVolume, Seal, SnapshotRow, Versi
 use crate::error::ControlError;
 use crate::host;
 use crate::parse;
+use crate::spell::{about_bytes, exact_bytes};
 
 /// A volume to be made, as it was asked for.
 #[derive(Debug, Clone, Default)]
@@ -129,10 +130,10 @@ impl Control {
         let needed = size_bytes.saturating_mul(u64::from(replicas));
         let free = self.free_bytes().filter(|free| *free < needed)?;
         Some(format!(
-            "full, it would take {} GiB ({replicas} copies), and the units have {} GiB free; add \
-             units before that",
-            needed >> 30,
-            free >> 30
+            "full, it would take {} ({replicas} copies), and the units have {} free; add units \
+             before that",
+            about_bytes(needed),
+            about_bytes(free)
         ))
     }
 
@@ -189,9 +190,10 @@ impl Control {
         parse::volume_size(size_bytes, row.block_size)?;
         if size_bytes <= row.size_bytes {
             let reason = format!(
-                "volume {:?} has {} bytes; the new size must be larger (a volume is never shrunk: \
-                 make a smaller one and copy)",
-                row.name, row.size_bytes
+                "volume {:?} has {}; the new size must be larger (a volume is never shrunk: make a \
+                 smaller one and copy)",
+                row.name,
+                exact_bytes(row.size_bytes)
             );
             return Err(ControlError::invalid("size", reason));
         }
@@ -269,7 +271,6 @@ impl Control {
         line: &[VersionRow],
         to: RestoreTo,
     ) -> Result<VersionKey, ControlError> {
-        let hint = "`scree volume versions NAME` shows those that are kept";
         let found = match to {
             RestoreTo::Version(number) => line.iter().find(|version| version.key.number == number),
             RestoreTo::Time(time) => {
@@ -281,6 +282,7 @@ impl Control {
             }
         };
         let name = &row.name;
+        let hint = format!("`scree volume versions {name}` shows those that are kept");
         found
             .map(|version| version.key)
             .ok_or_else(|| ControlError::NotFound {
@@ -293,7 +295,7 @@ impl Control {
                     ),
                     (RestoreTo::Time(_), None) => format!("any version of {name:?}"),
                 },
-                hint,
+                hint: hint.into(),
             })
     }
 
@@ -446,9 +448,8 @@ fn shape_of(
     let name = &origin.name;
     if asked.is_some_and(|asked| asked != origin.block_size) {
         let reason = format!(
-            "snapshot {name:?} has blocks of {} bytes, and so have its clones; leave the block \
-             size out",
-            origin.block_size.bytes()
+            "snapshot {name:?} has blocks of {}, and so have its clones; leave the block size out",
+            exact_bytes(origin.block_size.bytes() as u64)
         );
         return Err(ControlError::invalid("block_size", reason));
     }
@@ -463,8 +464,8 @@ fn shape_of(
     let size = parse::volume_size(size, origin.block_size)?;
     if size < origin.size_bytes {
         let reason = format!(
-            "snapshot {name:?} has {} bytes; a clone can be larger, not smaller",
-            origin.size_bytes
+            "snapshot {name:?} has {}; a clone can be larger, not smaller",
+            exact_bytes(origin.size_bytes)
         );
         return Err(ControlError::invalid("size", reason));
     }

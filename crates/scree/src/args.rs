@@ -131,8 +131,9 @@ pub struct UpArguments {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = moment::duration)]
     pub grace: Duration,
 
-    /// Go on with a database that was put back from a backup. What was
-    /// committed after that is given up. Give it once.
+    /// Go on with a database that was put back from a backup, or in a folder
+    /// that was copied or moved. What was committed elsewhere after that is
+    /// given up, and the units are taken over. Give it once.
     #[arg(long)]
     pub restored_database: bool,
 }

@@ -116,22 +116,6 @@ pub fn shell_word(path: &Path) -> String {
     }
 }
 
-/// A size as people read it: exact where it can be.
-pub fn bytes(count: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "K", "M", "G", "T"];
-    let mut unit = 0;
-    let mut scaled = count as f64;
-    while scaled >= 1024.0 && unit + 1 < UNITS.len() {
-        scaled /= 1024.0;
-        unit += 1;
-    }
-    if scaled.fract() == 0.0 {
-        format!("{scaled}{}", UNITS[unit])
-    } else {
-        format!("{scaled:.1}{}", UNITS[unit])
-    }
-}
-
 /// A time without its fraction of a second.
 pub fn time(text: &str) -> String {
     match text.split_once('.') {
@@ -158,11 +142,5 @@ mod tests {
         assert_eq!(word("/srv/my disks"), "'/srv/my disks'");
         assert_eq!(word("/srv/it's $HOME"), r"'/srv/it'\''s $HOME'");
         assert_eq!(word("~"), "'~'");
-    }
-
-    #[test]
-    fn sizes_are_short() {
-        let shown = [0, 512, 4096, 10 << 30, (1 << 30) + (1 << 29), 5000].map(bytes);
-        assert_eq!(shown, ["0B", "512B", "4K", "10G", "1.5G", "4.9K"]);
     }
 }

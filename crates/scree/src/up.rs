@@ -19,6 +19,7 @@ use std::time::Duration;
 use control::folder::api_socket;
 use control::host;
 use control::keys::{KeyInput, Passphrase};
+use control::spell::exact_bytes;
 use control::{Control, Settings, api};
 use frontend::nbd::ServerTls;
 use tokio::signal::unix::{SignalKind, signal};
@@ -100,15 +101,16 @@ pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
 fn settings(world: &World, folder: &Path, arguments: UpArguments) -> Result<Settings, Failure> {
     if arguments.journal_size < JOURNAL_BYTES_MIN {
         return Err(Failure::new(format!(
-            "--journal-size {} is too small; give at least 8M",
-            arguments.journal_size
+            "--journal-size {} is too small; give at least {}",
+            exact_bytes(arguments.journal_size),
+            exact_bytes(JOURNAL_BYTES_MIN)
         )));
     }
     if arguments.journal_size > JOURNAL_BYTES_MAX {
         return Err(Failure::new(format!(
-            "--journal-size {} is too large; give at most {}G",
-            arguments.journal_size,
-            JOURNAL_BYTES_MAX >> 30
+            "--journal-size {} is too large; give at most {}",
+            exact_bytes(arguments.journal_size),
+            exact_bytes(JOURNAL_BYTES_MAX)
         )));
     }
     let key = match (&arguments.key_file, &arguments.passphrase_file) {
@@ -285,6 +287,8 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
         () = insisted => return Err(Failure::new("ended at once by a second signal")),
     };
     if unclean > 0 {
+        // Not even closing a file on a unit that hangs would come to an end.
+        std::mem::forget(control);
         return Err(Failure::new(format!(
             "{unclean} volumes could not be destaged; their journals have what is missing, and \
              the next start goes on with them"

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use base::{SegmentId, Slot};
 
+use crate::folder::Owner;
+
 /// Why a unit could not do what it was asked.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum UnitError {
@@ -28,15 +30,22 @@ pub enum UnitError {
         #[source]
         source: Arc<io::Error>,
     },
-    /// The unit belongs to somebody else; using it would mix two clusters.
-    #[error("{url} belongs to {found}, not to {expected}")]
+    /// The folder is somebody else's; using it would mix two clusters.
+    #[error("{url} is not to be used: {reason}")]
     Foreign {
         /// The unit's URL.
         url: String,
         /// Whose it is.
-        found: String,
-        /// Whose it should be.
-        expected: String,
+        reason: String,
+    },
+    /// The copy of the database that says what lies on the unit is another
+    /// one; changing it would destroy what that one needs.
+    #[error("unit {url} is used by the Scree at {holder}")]
+    Held {
+        /// The unit's URL.
+        url: String,
+        /// Who has it.
+        holder: Box<Owner>,
     },
     /// It was written by a newer Scree; this one must not touch it.
     #[error("unit {url} has format {found}; this program knows formats up to {known}")]

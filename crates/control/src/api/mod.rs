@@ -2,7 +2,8 @@
 //!
 //! A handler turns a request into one call of [`Control`] and its answer into
 //! JSON; it decides nothing. Failures are problem documents (RFC 9457) with a
-//! stable `code`.
+//! stable `code`. (What is not HTTP, and a request line of more than 64 KiB,
+//! never gets here: hyper answers with a status and no body.)
 //!
 //! ```text
 //! GET    /v1/status
@@ -21,8 +22,11 @@
 //! once with a state (`pending`, `deleting`), and `wait` says how long to hold
 //! the answer back until that state has ended.
 
+mod extract;
 mod problem;
 mod snapshots;
+#[cfg(test)]
+mod tests;
 pub mod types;
 mod units;
 mod volumes;
@@ -32,8 +36,8 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
 
-use axum::Router;
 use axum::routing::{get, post, put};
+use axum::{Router, middleware};
 use serde::Deserialize;
 use tokio::net::UnixListener;
 use world::Endpoint;
@@ -41,7 +45,8 @@ use world::real::Listener;
 
 use crate::control::Control;
 
-pub use problem::{ApiError, Body, Query};
+pub use extract::{Body, Name, Query};
+pub use problem::ApiError;
 
 /// Nobody is kept waiting for longer.
 const WAIT_MAX: Duration = Duration::from_secs(300);
@@ -86,6 +91,7 @@ pub fn router(control: Control) -> Router {
         .route("/v1/units", get(units::list).post(units::add))
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::no_such_method)
+        .layer(middleware::from_fn(problem::refuse_long_urls))
         .with_state(control)
 }
 

@@ -1,13 +1,15 @@
 //! Failures, as RFC 9457 writes them.
 
-use axum::extract::{FromRequest, FromRequestParts, Request};
-use axum::http::request::Parts;
+use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use serde::de::DeserializeOwned;
 
 use super::types::Problem;
 use crate::error::ControlError;
+
+/// Names have 63 letters, and moments some 30.
+const URL_BYTES_MAX: usize = 8192;
 
 /// A failure on its way out.
 #[derive(Debug)]
@@ -62,42 +64,28 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// A JSON body whose mistakes come back as problems too.
-pub struct Body<T>(pub T);
-
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        match axum::Json::<T>::from_request(request, state).await {
-            Ok(axum::Json(body)) => Ok(Self(body)),
-            Err(rejection) => Err(ApiError {
-                status: rejection.status(),
-                code: "invalid-argument",
-                detail: rejection.body_text(),
-                field: None,
-            }),
+impl ApiError {
+    /// A request that makes no sense to the server.
+    pub(super) fn mistake(status: StatusCode, detail: String) -> Self {
+        Self {
+            status,
+            code: "invalid-argument",
+            detail,
+            field: None,
         }
     }
 }
 
-/// What follows the `?`; its mistakes come back as problems too.
-pub struct Query<T>(pub T);
-
-impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        match axum::extract::Query::<T>::from_request_parts(parts, state).await {
-            Ok(axum::extract::Query(query)) => Ok(Self(query)),
-            Err(rejection) => Err(ApiError {
-                status: rejection.status(),
-                code: "invalid-argument",
-                detail: rejection.body_text(),
-                field: None,
-            }),
-        }
+/// Refuses a URL that is longer than any that makes sense, before anything
+/// looks at it.
+pub(super) async fn refuse_long_urls(request: Request, next: Next) -> Result<Response, ApiError> {
+    let uri = request.uri();
+    let bytes = uri.path_and_query().map_or(0, |text| text.as_str().len());
+    if bytes > URL_BYTES_MAX {
+        let detail = format!("the URL has {bytes} bytes, and may have {URL_BYTES_MAX}");
+        return Err(ApiError::mistake(StatusCode::URI_TOO_LONG, detail));
     }
+    Ok(next.run(request).await)
 }
 
 pub(super) async fn no_such_route() -> ApiError {
@@ -115,24 +103,5 @@ pub(super) async fn no_such_method() -> ApiError {
         code: "invalid-argument",
         detail: "this path does not have that method".to_owned(),
         field: None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api::Wait;
-
-    #[tokio::test]
-    async fn a_mistake_after_the_question_mark_is_a_problem_document() {
-        let request = axum::http::Request::builder().uri("/v1/snapshots?wait=abc");
-        let (mut parts, ()) = request.body(()).expect("a request").into_parts();
-        let mistake = match Query::<Wait>::from_request_parts(&mut parts, &()).await {
-            Ok(_) => panic!("abc is no number"),
-            Err(mistake) => mistake.into_response(),
-        };
-        assert_eq!(mistake.status(), StatusCode::BAD_REQUEST);
-        let kind = &mistake.headers()[header::CONTENT_TYPE];
-        assert_eq!(kind, "application/problem+json");
     }
 }

@@ -1,11 +1,11 @@
 //! `/v1/snapshots`.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 
 use super::types::{CreateSnapshot, Snapshot};
-use super::{ApiError, Body, Query, Wait};
+use super::{ApiError, Body, Name, Query, Wait};
 use crate::control::Control;
 use crate::database::{SnapshotRow, SnapshotState};
 use crate::volumes::spell_time;
@@ -17,7 +17,7 @@ pub(super) async fn list(State(control): State<Control>) -> Result<Json<Vec<Snap
 
 pub(super) async fn show(
     State(control): State<Control>,
-    Path(snapshot): Path<String>,
+    Name(snapshot): Name,
     Query(wait): Query<Wait>,
 ) -> Result<Json<Snapshot>, ApiError> {
     Ok(Json(shown(
@@ -43,7 +43,7 @@ pub(super) async fn create(
 
 pub(super) async fn delete(
     State(control): State<Control>,
-    Path(snapshot): Path<String>,
+    Name(snapshot): Name,
 ) -> Result<Json<Snapshot>, ApiError> {
     Ok(Json(shown(control.delete_snapshot(&snapshot).await?)))
 }

@@ -217,6 +217,13 @@ pub struct Status {
     pub journal_used_bytes: u64,
     /// Removed versions whose slots wait to be freed.
     pub pending_frees: u64,
+    /// Segments with blocks that have fewer copies than they should: units
+    /// were away when those were written.
+    #[serde(default)]
+    pub thin_segments: u64,
+    /// How many such blocks there are at most: some may have been freed since.
+    #[serde(default)]
+    pub thin_blocks: u64,
     /// What needs somebody's attention, one sentence each.
     pub problems: Vec<String>,
 }

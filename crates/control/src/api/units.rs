@@ -38,6 +38,8 @@ pub(super) async fn status(State(control): State<Control>) -> Result<Json<Status
         bytes: report.bytes,
         journal_used_bytes: report.journal_used_bytes,
         pending_frees: report.pending_frees,
+        thin_segments: report.thin_segments,
+        thin_blocks: report.thin_blocks,
         problems: report.problems,
     }))
 }

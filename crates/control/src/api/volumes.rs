@@ -1,13 +1,13 @@
 //! `/v1/volumes`.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 
 use super::types::{
     CreateVolume, Engine, Export, ExportVolume, GrowVolume, RestoreVolume, Version, Volume,
 };
-use super::{ApiError, Body, Query, Wait};
+use super::{ApiError, Body, Name, Query, Wait};
 use crate::control::Control;
 use crate::database::Access;
 use crate::error::ControlError;
@@ -25,10 +25,7 @@ pub(super) async fn list(State(control): State<Control>) -> Answer<Vec<Volume>> 
     ))
 }
 
-pub(super) async fn show(
-    State(control): State<Control>,
-    Path(volume): Path<String>,
-) -> Answer<Volume> {
+pub(super) async fn show(State(control): State<Control>, Name(volume): Name) -> Answer<Volume> {
     let view = control.volume(&volume).await?;
     Ok(Json(shown(&control, view)))
 }
@@ -61,7 +58,7 @@ pub(super) async fn create(
 
 pub(super) async fn delete(
     State(control): State<Control>,
-    Path(volume): Path<String>,
+    Name(volume): Name,
     Query(wait): Query<Wait>,
 ) -> Result<(StatusCode, Json<Volume>), ApiError> {
     let view = control.delete_volume(&volume).await?;
@@ -73,7 +70,7 @@ pub(super) async fn delete(
 
 pub(super) async fn grow(
     State(control): State<Control>,
-    Path(volume): Path<String>,
+    Name(volume): Name,
     Body(grow): Body<GrowVolume>,
 ) -> Answer<Volume> {
     let view = control.grow_volume(&volume, grow.size).await?;
@@ -82,7 +79,7 @@ pub(super) async fn grow(
 
 pub(super) async fn restore(
     State(control): State<Control>,
-    Path(volume): Path<String>,
+    Name(volume): Name,
     Body(restore): Body<RestoreVolume>,
 ) -> Answer<Volume> {
     let invalid = |reason: String| ControlError::Invalid {
@@ -105,7 +102,7 @@ pub(super) async fn restore(
 
 pub(super) async fn versions(
     State(control): State<Control>,
-    Path(volume): Path<String>,
+    Name(volume): Name,
 ) -> Answer<Vec<Version>> {
     let (row, versions) = control.versions(&volume).await?;
     let shown = versions.into_iter().map(|version| Version {
@@ -119,7 +116,7 @@ pub(super) async fn versions(
 
 pub(super) async fn export(
     State(control): State<Control>,
-    Path(volume): Path<String>,
+    Name(volume): Name,
     Body(how): Body<ExportVolume>,
 ) -> Answer<Export> {
     let access = if how.read_only {
@@ -131,10 +128,7 @@ pub(super) async fn export(
     Ok(Json(export_of(&control, &view.row.name, access)))
 }
 
-pub(super) async fn unexport(
-    State(control): State<Control>,
-    Path(volume): Path<String>,
-) -> Answer<Volume> {
+pub(super) async fn unexport(State(control): State<Control>, Name(volume): Name) -> Answer<Volume> {
     let view = control.unexport_volume(&volume).await?;
     Ok(Json(shown(&control, view)))
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use base::{Lineage, VolumeId};
 use tokio::runtime::Handle;
 use volume::catalog::{
-    Catalog, CatalogError, Lease, LineageKey, Neighbours, PendingFree, StoredVersion,
+    Catalog, CatalogError, Lease, LineageKey, Neighbours, PendingFree, StoredVersion, ThinShare,
     VersionCommit, VersionKey,
 };
 use volume::seal::LeaseSalt;
@@ -53,6 +53,10 @@ impl Catalog for EngineCatalog {
         count: u32,
     ) -> Result<Range<u64>, CatalogError> {
         self.wait(self.database.reserve_serials(volume, epoch, count))
+    }
+
+    fn note_thin(&self, volume: VolumeId, thin: &[ThinShare]) -> Result<(), CatalogError> {
+        self.wait(self.database.note_thin(volume, thin))
     }
 
     fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {

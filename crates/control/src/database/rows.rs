@@ -188,6 +188,26 @@ pub(super) fn block_size(row: &SqliteRow) -> Result<BlockSize, DatabaseError> {
     })
 }
 
+/// Reads the size of a volume of such blocks: what is computed with it later
+/// counts on what is checked when one is made.
+fn size_bytes(row: &SqliteRow, block_size: BlockSize) -> Result<u64, DatabaseError> {
+    let bytes = number(row, "size_bytes")?;
+    crate::parse::volume_size(bytes, block_size).map_err(|error| DatabaseError::Damaged {
+        what: format!("a size that no volume has: {error}"),
+    })
+}
+
+/// Reads the number of copies.
+fn replicas(row: &SqliteRow) -> Result<u8, DatabaseError> {
+    let replicas = small(row, "replicas")?;
+    if (1..=4).contains(&replicas) {
+        return Ok(replicas);
+    }
+    Err(DatabaseError::Damaged {
+        what: format!("{replicas} replicas"),
+    })
+}
+
 /// Reads `{prefix}_volume` and `{prefix}_number`.
 pub(super) fn version_key(
     row: &SqliteRow,
@@ -220,13 +240,14 @@ pub(super) fn stored_version(row: &SqliteRow) -> Result<StoredVersion, DatabaseE
 }
 
 pub(super) fn volume_row(row: &SqliteRow) -> Result<VolumeRow, DatabaseError> {
+    let block_size = block_size(row)?;
     Ok(VolumeRow {
         id: spelt(row, "id")?,
         name: row.try_get("name")?,
-        size_bytes: number(row, "size_bytes")?,
-        block_size: block_size(row)?,
+        size_bytes: size_bytes(row, block_size)?,
+        block_size,
         seal: spelt(row, "seal")?,
-        replicas: small(row, "replicas")?,
+        replicas: replicas(row)?,
         lineage: spelt(row, "lineage")?,
         epoch: small(row, "epoch")?,
         head: version_key(row, "head_volume", "head_number")?,
@@ -257,13 +278,14 @@ pub(super) fn snapshot_row(row: &SqliteRow) -> Result<SnapshotRow, DatabaseError
             });
         }
     };
+    let block_size = block_size(row)?;
     Ok(SnapshotRow {
         id: spelt(row, "id")?,
         name: row.try_get("name")?,
         volume: spelt(row, "volume")?,
         volume_name: row.try_get("volume_name")?,
-        size_bytes: number(row, "size_bytes")?,
-        block_size: block_size(row)?,
+        size_bytes: size_bytes(row, block_size)?,
+        block_size,
         seal: spelt(row, "seal")?,
         state,
         created: Millis(row.try_get("created_ms")?),

@@ -1,7 +1,10 @@
 //! The cluster, its units, and its table of copysets.
 
+use std::path::PathBuf;
+
 use base::{ClusterId, CopysetId, UnitId};
 use sqlx::Row;
+use unit::folder::url;
 use volume::catalog::Copyset;
 use volume::seal::WrappedKey;
 use world::Millis;
@@ -47,6 +50,8 @@ pub struct UnitRow {
     pub id: UnitId,
     /// Where it is.
     pub url: String,
+    /// The folder that this is.
+    pub folder: PathBuf,
 }
 
 impl Database {
@@ -123,9 +128,14 @@ impl Database {
             .await?
             .iter()
             .map(|row| {
+                let url: String = row.try_get("url")?;
+                let folder = url::path_of(&url).ok_or_else(|| DatabaseError::Damaged {
+                    what: format!("{url:?} is no unit's URL"),
+                })?;
                 Ok(UnitRow {
                     id: rows::spelt(row, "id")?,
-                    url: row.try_get("url")?,
+                    url,
+                    folder,
                 })
             })
             .collect()

@@ -401,19 +401,17 @@ impl Database {
     }
 
     /// The kept versions that were ever a volume's state, oldest first: those
-    /// it committed, and those it descends from. Their numbers differ.
+    /// it committed, the one it was cloned as, and its head. Their numbers
+    /// differ.
     ///
     /// # Errors
     /// [`DatabaseError`].
     pub async fn line_of(&self, volume: VolumeId) -> Result<Vec<VersionRow>, DatabaseError> {
         let mut moment = self.reader.begin().await?;
         let line = "(volume, number) IN (\
-             WITH RECURSIVE line (volume, number) AS (\
-                 SELECT volume, number FROM versions WHERE volume = $1 \
-                 UNION SELECT head_volume, head_number FROM volumes WHERE id = $1 \
-                 UNION SELECT v.parent_volume, v.parent_number FROM versions v \
-                     JOIN line l ON v.volume = l.volume AND v.number = l.number \
-             ) SELECT volume, number FROM line WHERE volume IS NOT NULL)";
+             SELECT volume, number FROM versions WHERE volume = $1 \
+             UNION SELECT head_volume, head_number FROM volumes WHERE id = $1 \
+             UNION SELECT origin_volume, origin_number FROM volumes WHERE id = $1)";
         version_rows(&mut moment, line, volume).await
     }
 

@@ -8,6 +8,7 @@ use world::Millis;
 
 use super::rows::{self, Access, Seal, SnapshotState, VolumeRow};
 use super::{Database, DatabaseError};
+use crate::spell::exact_bytes;
 
 /// A volume to be made. Its names, sizes and key have been checked or made by
 /// the caller.
@@ -78,8 +79,9 @@ impl Database {
         .await?;
         sqlx::query(
             "INSERT INTO volumes (id, name, size_bytes, block_bytes, seal, replicas, lineage, \
-             epoch, number_last, head_volume, head_number, origin, created_ms) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+             epoch, number_last, head_volume, head_number, origin, created_ms, origin_volume, \
+             origin_number) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $10, $11)",
         )
         .bind(new.id.to_string())
         .bind(&new.name)
@@ -205,7 +207,8 @@ impl Database {
         if changed.rows_affected() == 1 {
             return Ok(());
         }
-        let reason = format!("{volume} is gone, or not smaller than {size_bytes} bytes");
+        let size = exact_bytes(size_bytes);
+        let reason = format!("{volume} is gone, or not smaller than {size}");
         Err(DatabaseError::Refused { reason })
     }
 

@@ -6,7 +6,12 @@
     reason = "these tests are users of a real machine"
 )]
 
-mod rig;
+mod altered;
+mod copies;
+mod hangs;
+mod lost;
+pub mod rig;
+mod thin;
 
 use std::fs;
 use std::path::Path;
@@ -64,7 +69,7 @@ fn wal_is_empty(database: &Path) -> bool {
 }
 
 /// Shuts down, and waits until the last that looks at a unit has let go of D.
-async fn end(control: Control) {
+pub async fn end(control: Control) {
     assert_eq!(control.shut_down().await, 0);
     while Arc::strong_count(&control.inner) > 1 {
         tokio::task::yield_now().await;
@@ -132,6 +137,24 @@ async fn a_unit_that_hangs_holds_up_neither_a_running_scree_nor_a_start() {
     let served = control.export_volume("disk", Access::ReadWrite).await;
     served.expect("the other unit does");
     rig.disk.let_go();
+    end(control).await;
+}
+
+/// "Cannot read its marker" was all that was said of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unit_that_fails_is_shown_with_the_cause() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    let path = rig.unit(1);
+    fs::rename(&path, rig.folder.path().join("away")).expect("renamed");
+    std::os::unix::fs::symlink(&path, &path).expect("a link to itself");
+    finish(control.probe_units(true)).await;
+    let shown = &control.units_as_known()[0];
+    assert_eq!(shown.state, UnitState::Failing);
+    let reason = shown.reason.as_deref().expect("a reason");
+    assert!(reason.contains("Too many levels"), "{reason}");
+    let problems = control.report().await.expect("answers").problems;
+    assert!(problems[0].contains("Too many levels"), "{problems:?}");
     end(control).await;
 }
 

@@ -231,8 +231,10 @@ fn the_simulators_catalog_keeps_the_same_promises() {
     }
 }
 
+/// A clone could be taken back to versions from before it was made, and then
+/// not to what it had been: its line was that of what it had gone back to.
 #[test]
-fn a_clones_versions_are_numbered_on_from_its_parents() {
+fn a_clone_goes_back_to_its_origin_and_no_further() {
     let sqlite = Sqlite::new();
     let volume = sqlite.create();
     sqlite.write(volume);
@@ -242,13 +244,28 @@ fn a_clones_versions_are_numbered_on_from_its_parents() {
     let clone = sqlite.clone_of(snapshot);
     let own = sqlite.write(clone);
     assert_eq!((held.number, own.number), (2, 3));
-    let line = sqlite
-        .runtime
-        .block_on(sqlite.database.line_of(clone))
-        .expect("a line");
-    let keys: Vec<VersionKey> = line.iter().map(|version| version.key).collect();
-    assert_eq!(keys, [VersionKey { volume, number: 1 }, held, own]);
-    assert_eq!(line[1].snapshots, ["held"]);
+    let line = || {
+        let line = sqlite.runtime.block_on(sqlite.database.line_of(clone));
+        line.expect("a line")
+    };
+    let keys = || -> Vec<VersionKey> { line().iter().map(|version| version.key).collect() };
+    assert_eq!(keys(), [held, own]);
+    assert_eq!(line()[0].snapshots, ["held"]);
+    let go_back = |to| {
+        let gone = sqlite.runtime.block_on(sqlite.database.set_head(clone, to));
+        gone.expect("detached");
+    };
+    go_back(held);
+    assert_eq!(keys(), [held, own], "and forth");
+    go_back(own);
+    // Whatever becomes of the snapshot and of the versions around it.
+    let forgotten = sqlite.database.delete_snapshot(snapshot);
+    sqlite.runtime.block_on(forgotten).expect("there");
+    assert_eq!(keys(), [held, own]);
+    let around = sqlite.catalog.neighbours(held).expect("kept");
+    let removed = sqlite.catalog.remove_version(held, &around, Millis(0), &[]);
+    removed.expect("nothing needs it");
+    assert_eq!(keys(), [own], "not version 1 in its place");
 }
 
 #[test]

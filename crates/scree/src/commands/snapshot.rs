@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use control::api::types::{CreateSnapshot, Snapshot, Volume};
+use control::spell::about_bytes as bytes;
 use serde::Serialize;
 
 use super::{Failure, Session, segment};
 use crate::args::SnapshotCommand;
-use crate::output::{Table, bytes, print, time};
+use crate::output::{Table, print, time};
 use crate::progress::Progress;
 
 /// How long `--wait` waits, in seconds.

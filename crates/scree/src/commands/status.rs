@@ -1,9 +1,10 @@
 //! `scree status`.
 
 use control::api::types::Status;
+use control::spell::about_bytes as bytes;
 
 use super::{Failure, Session};
-use crate::output::{Table, bytes, print};
+use crate::output::{Table, print};
 
 impl Session {
     pub(super) async fn status(&self) -> Result<(), Failure> {
@@ -31,6 +32,12 @@ fn show(status: &Status) -> String {
     row("on units", bytes(status.bytes));
     row("in journals", bytes(status.journal_used_bytes));
     row("pending frees", status.pending_frees.to_string());
+    if status.thin_blocks > 0 {
+        row(
+            "with few copies",
+            format!("up to {} blocks", status.thin_blocks),
+        );
+    }
     let mut text = table.to_string();
     for problem in &status.problems {
         text += &format!("! {problem}\n");

@@ -1,10 +1,11 @@
 //! `scree unit`.
 
 use control::api::types::{AddUnit, Unit};
+use control::spell::about_bytes as bytes;
 
 use super::{Failure, Session, or_dash};
 use crate::args::UnitCommand;
-use crate::output::{Table, bytes, print};
+use crate::output::{Table, print};
 
 impl Session {
     pub(super) async fn unit(&self, command: UnitCommand) -> Result<(), Failure> {

@@ -3,12 +3,13 @@
 use control::api::types::{
     CreateVolume, Export, ExportVolume, GrowVolume, RestoreVolume, Snapshot, Version, Volume,
 };
+use control::spell::about_bytes as bytes;
 
 use super::{Failure, Session, or_dash, segment};
 use crate::args::VolumeCommand;
 use crate::client::ClientError;
 use crate::moment::Moment;
-use crate::output::{Table, bytes, print, time};
+use crate::output::{Table, print, time};
 use crate::progress::Progress;
 
 /// How long a clone waits for its snapshot, and a delete for its end, in

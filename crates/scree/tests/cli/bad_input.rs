@@ -69,10 +69,10 @@ fn volumes_that_make_no_sense_are_refused() {
     };
     let refuses = |arguments: Vec<&str>, words: &[&str]| host.refuses(1, &arguments, words);
     refuses(create("disk", &["--size", "1G"]), &["exists already"]);
-    refuses(create("a", &["--size", "0"]), &["at least one block"]);
+    refuses(create("a", &["--size", "0"]), &["less than one block"]);
     refuses(
         create("a", &["--size", "4097"]),
-        &["multiple of the block size", "8192"],
+        &["multiple of the block size", "8K"],
     );
     refuses(
         create("a", &["--size", "12K", "--block-size", "8K"]),
@@ -122,7 +122,7 @@ fn unknown_names_and_wrong_states_are_refused() {
     }
     host.refuses(1, &["volume", "grow", "nothing", "2G"], &["does not exist"]);
     host.refuses(1, &["volume", "grow", "disk", "1G"], &["larger"]);
-    host.refuses(1, &["volume", "grow", "disk", "1025"], &["multiple"]);
+    host.refuses(1, &["volume", "grow", "disk", "1025"], &["at least 4K"]);
     host.refuses(1, &["volume", "grow", "disk", "65T"], &["64T"]);
     host.refuses(1, &["volume", "unexport", "disk"], &["not exported"]);
     host.refuses(1, &["snapshot", "create", "nothing"], &["does not exist"]);

@@ -127,7 +127,7 @@ fn going_back_to_a_time_takes_the_newest_version_not_younger() {
     host.refuses(
         1,
         &["volume", "restore", "disk", "--at", "99"],
-        &["versions"],
+        &["`scree volume versions disk`"],
     );
     host.json(&["volume", "restore", "disk", "--at", &first]);
     host.qemu_io("disk", &["read -P 1 0 4k"]);

@@ -59,10 +59,10 @@ fn a_unit_is_added_and_used() {
         host.json(&["volume", "create", "one", "--size", "8M"])["replicas"],
         json!(1)
     );
-    let folder = host.path().join("more units");
+    let folder = host.path().join("100%41 more units");
     fs::create_dir(&folder).expect("made");
-    let url = format!("file://{}/more%20units", host.path().display());
-    host.json(&["unit", "add", &url]);
+    let url = format!("file://{}/100%2541%20more%20units", host.path().display());
+    assert_eq!(host.json(&["unit", "add", &url])["url"], json!(url));
     assert_eq!(
         host.json(&["volume", "create", "two", "--size", "8M"])["replicas"],
         json!(2)
@@ -83,7 +83,11 @@ fn folders_that_cannot_be_units_are_refused() {
     let full = host.path().join("full");
     fs::create_dir(&full).expect("made");
     fs::create_dir(full.join("something")).expect("made");
-    host.refuses(1, &["unit", "add", &text(&full)], &[]);
+    host.refuses(
+        1,
+        &["unit", "add", &text(&full)],
+        &["it holds \"something\"", "an empty folder"],
+    );
     host.refuses(
         1,
         &["unit", "add", &text(&host.path().join("nothing"))],
@@ -105,8 +109,17 @@ fn folders_that_cannot_be_units_are_refused() {
     host.refuses(
         1,
         &["unit", "add", &text(&other.unit(1))],
-        &["another cluster"],
+        &["is a unit of cluster-", "another cluster is never"],
     );
+    // Within one: what is made there would be taken for its own.
+    let within = other.unit(1).join("segments").join("000");
+    fs::create_dir_all(&within).expect("made");
+    host.refuses(
+        1,
+        &["unit", "add", &text(&within)],
+        &["lies in", "units/u1", "folder of its own"],
+    );
+    assert_eq!(fs::read_dir(&within).expect("there").count(), 0);
     // A copy of a unit.
     let copy = host.path().join("copy");
     fs::create_dir(&copy).expect("made");

@@ -6,6 +6,8 @@
 use base::{ClusterId, UnitId};
 use serde::{Deserialize, Serialize};
 
+use super::owner::{self, Owner};
+
 /// The marker's name in the unit's folder.
 pub(super) const NAME: &str = "scree-unit.toml";
 
@@ -13,12 +15,14 @@ pub(super) const NAME: &str = "scree-unit.toml";
 const FORMAT: u32 = 1;
 
 /// Whose unit a folder is, and which.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marker {
     /// The cluster it belongs to.
     pub cluster: ClusterId,
     /// The unit.
     pub unit: UnitId,
+    /// Who may change it, once somebody does.
+    pub owner: Option<Owner>,
 }
 
 /// Why a marker cannot be used.
@@ -41,6 +45,8 @@ struct Text {
     format: u32,
     cluster: String,
     unit: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<owner::Text>,
 }
 
 impl Marker {
@@ -60,33 +66,52 @@ impl Marker {
         Ok(Self {
             cluster: text.cluster.parse().map_err(|error| unreadable(&error))?,
             unit: text.unit.parse().map_err(|error| unreadable(&error))?,
+            owner: text
+                .owner
+                .map(Owner::try_from)
+                .transpose()
+                .map_err(|error| unreadable(&error))?,
         })
     }
 
     pub(super) fn encode(&self) -> String {
+        let text = Text {
+            format: FORMAT,
+            cluster: self.cluster.to_string(),
+            unit: self.unit.to_string(),
+            owner: self.owner.as_ref().map(owner::Text::from),
+        };
+        let text = toml::to_string(&text).expect("strings and numbers can be written as TOML");
         format!(
             "# This folder is a storage unit of Scree. What lies in it is of use to\n\
              # the cluster named here only. Do not copy it: two folders with one\n\
              # unit id are refused.\n\
-             format = {FORMAT}\n\
-             cluster = \"{}\"\n\
-             unit = \"{}\"\n",
-            self.cluster, self.unit
+             {text}"
         )
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use base::DatabaseId;
+
     use super::*;
 
     #[test]
     fn a_marker_round_trips() {
-        let marker = Marker {
-            cluster: ClusterId::from_random(1),
-            unit: UnitId::from_random(2),
+        let owner = Owner {
+            database: DatabaseId::from_random(3),
+            generation: u32::MAX,
+            place: "/srv/\"a\\ b\"\n on vm1".to_owned(),
         };
-        assert_eq!(Marker::parse(marker.encode().as_bytes()), Ok(marker));
+        for owner in [None, Some(owner)] {
+            let marker = Marker {
+                cluster: ClusterId::from_random(1),
+                unit: UnitId::from_random(2),
+                owner,
+            };
+            assert_eq!(Marker::parse(marker.encode().as_bytes()), Ok(marker));
+        }
     }
 
     #[test]

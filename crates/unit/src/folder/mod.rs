@@ -17,6 +17,7 @@
 //!
 //! * Whoever keeps the folder may put anything into it: no link in it is
 //!   followed, no name leads out of it, and only regular files are opened.
+//! * A folder whose marker names another owner's database is not changed.
 //! * A folder without this unit's marker is never written to, nor taken for an
 //!   empty unit. `segments/` is made with the unit and never again, so that an
 //!   unmounted mount point has no place to write to.
@@ -38,6 +39,7 @@ mod files;
 pub mod format;
 pub mod fuzz;
 mod marker;
+mod owner;
 mod place;
 mod release;
 mod scrub;
@@ -46,13 +48,16 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod unsynced;
+pub mod url;
 mod write;
 
 pub use marker::Marker;
+pub use owner::Owner;
 
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use base::{ClusterId, SegmentId, Slot, UnitId};
@@ -104,9 +109,16 @@ impl FolderUnit {
         cluster: ClusterId,
         unit: UnitId,
     ) -> Result<Self, UnitError> {
-        let created = Self::open(world, path, cluster, unit);
-        created.place.create()?;
-        Ok(created)
+        Self::open(world, path, cluster, unit).made()
+    }
+
+    /// Makes the folder of a unit that was opened, as [`FolderUnit::create`].
+    ///
+    /// # Errors
+    /// As [`FolderUnit::create`]; [`UnitError::Held`] if it has another owner.
+    pub fn made(self) -> Result<Self, UnitError> {
+        self.place.create()?;
+        Ok(self)
     }
 
     /// The unit at `path`, which should be unit `unit` of `cluster`. Looks at
@@ -125,8 +137,13 @@ impl FolderUnit {
                 disk: disk.within(path),
                 outside: Arc::new(disk),
                 path: path.to_owned(),
-                url: place::url_of(path),
-                marker: Marker { cluster, unit },
+                url: url::url_of(path),
+                marker: Marker {
+                    cluster,
+                    unit,
+                    owner: None,
+                },
+                takes_over: AtomicBool::new(false),
             },
             clock: Arc::clone(&world.clock),
             segment_data_bytes: SEGMENT_DATA_BYTES,
@@ -145,7 +162,17 @@ impl FolderUnit {
     /// [`UnitError::Missing`] if it is none, [`UnitError::Newer`] if it cannot
     /// be read by this program.
     pub fn identify(world: &World, path: &Path) -> Result<Marker, UnitError> {
-        place::identify(&*world.disk.within(path), &place::url_of(path))
+        place::identify(&*world.disk.within(path), &url::url_of(path))
+    }
+
+    /// Changes the unit as `owner` only. It is claimed when it is made or
+    /// probed, and not used by anybody else from then on; with `takes_over`,
+    /// the first time whoever has it.
+    #[must_use]
+    pub fn with_owner(mut self, owner: Owner, takes_over: bool) -> Self {
+        self.place.marker.owner = Some(owner);
+        self.place.takes_over = AtomicBool::new(takes_over);
+        self
     }
 
     /// Gives new segments room for `bytes` of data instead of
@@ -413,8 +440,12 @@ impl Unit for FolderUnit {
 
     fn probe(&self) -> Result<(), UnitError> {
         let probed = self.place.probe(self.segment_data_bytes);
-        if let Err(UnitError::Missing { .. } | UnitError::Away { .. } | UnitError::Foreign { .. }) =
-            probed
+        if let Err(
+            UnitError::Missing { .. }
+            | UnitError::Away { .. }
+            | UnitError::Foreign { .. }
+            | UnitError::Held { .. },
+        ) = probed
         {
             // What comes back may be another folder.
             self.account.forget();

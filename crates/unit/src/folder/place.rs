@@ -16,11 +16,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::{CopysetId, SegmentId};
 use world::{Disk, OpenMode, WrongKind};
 
 use super::marker::{self, Marker, MarkerError};
+use super::owner::Owner;
 use crate::UnitError;
 
 /// How many sub-folders segments are spread over.
@@ -69,13 +71,10 @@ pub(super) struct Place {
     /// The folder, on `outside`.
     pub(super) path: PathBuf,
     pub(super) url: String,
-    /// Whose the folder should be.
+    /// Whose the folder should be. Without an owner, it may have any.
     pub(super) marker: Marker,
-}
-
-/// The URL of a folder.
-pub(super) fn url_of(path: &Path) -> String {
-    format!("file://{}", path.display())
+    /// Whether to claim it, once, whoever has it.
+    pub(super) takes_over: AtomicBool,
 }
 
 /// Reads the marker in the folder at `url`, which `disk` is within.
@@ -203,26 +202,75 @@ impl Place {
         }
     }
 
-    /// Looks whether the folder is the unit it should be.
+    /// Looks whether the folder is the unit it should be, and may be changed.
     ///
     /// Cost: opening and reading a small file.
     pub(super) fn verify(&self) -> Result<(), UnitError> {
         let found = identify(&*self.disk, &self.url)?;
-        let (found, expected) = if found.cluster != self.marker.cluster {
-            (found.cluster.to_string(), self.marker.cluster.to_string())
-        } else if found.unit != self.marker.unit {
-            (
-                format!("the place of {}", found.unit),
-                format!("that of {}", self.marker.unit),
+        self.check_unit(&found)?;
+        match (&self.marker.owner, found.owner) {
+            (None, _) => Ok(()),
+            (Some(own), Some(holder)) if holder.is(own) => Ok(()),
+            (Some(_), Some(holder)) => Err(self.held(holder)),
+            (Some(_), None) => Err(UnitError::Missing {
+                url: self.url.clone(),
+                reason: "it was not claimed yet".to_owned(),
+            }),
+        }
+    }
+
+    /// As [`Place::verify`]; a folder that is the unit and may be claimed is.
+    pub(super) fn claim(&self) -> Result<(), UnitError> {
+        let found = identify(&*self.disk, &self.url)?;
+        self.check_unit(&found)?;
+        let Some(own) = &self.marker.owner else {
+            return Ok(());
+        };
+        if let Some(holder) = found.owner {
+            if holder.is(own) {
+                self.takes_over.store(false, Ordering::Relaxed);
+                return Ok(());
+            }
+            let is_replaced = holder.generation < own.generation;
+            if !is_replaced && !self.takes_over.load(Ordering::Relaxed) {
+                return Err(self.held(holder));
+            }
+        }
+        self.write_marker()
+            .map_err(|error| self.meaning("claim the unit", error))?;
+        // Of two that claim it at once, the first one finds out here or later.
+        self.verify()?;
+        self.takes_over.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn held(&self, holder: Owner) -> UnitError {
+        UnitError::Held {
+            url: self.url.clone(),
+            holder: Box::new(holder),
+        }
+    }
+
+    fn check_unit(&self, found: &Marker) -> Result<(), UnitError> {
+        let own = &self.marker;
+        let reason = if found.cluster != own.cluster {
+            format!(
+                "it is a unit of {}, and this is {}; a unit of another cluster is never taken over",
+                found.cluster, own.cluster
             )
+        } else if found.unit != own.unit {
+            format!("it is {}, and should be {}", found.unit, own.unit)
         } else {
             return Ok(());
         };
-        Err(UnitError::Foreign {
+        Err(self.foreign(reason))
+    }
+
+    pub(super) fn foreign(&self, reason: String) -> UnitError {
+        UnitError::Foreign {
             url: self.url.clone(),
-            found,
-            expected,
-        })
+            reason,
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 mod crash;
 mod damage;
 mod faults;
+mod owner;
 mod planted;
 mod sharing;
 

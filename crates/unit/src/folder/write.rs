@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard};
 
 use base::{SegmentId, Slot};
@@ -12,8 +12,11 @@ use super::format::{Entry, Header, TABLE_OFFSET};
 use super::place::{Place, SEGMENTS, folder_called, folder_of, identify, segment_of};
 use super::segment::Segment;
 use super::table::write_entries;
-use super::{FolderUnit, is_not_found, lock, marker, misplaced};
+use super::{FolderUnit, Marker, is_not_found, lock, marker, misplaced};
 use crate::{Tag, Unit, UnitError};
+
+/// The marker's name while it is written.
+const DRAFT: &str = "scree-unit.toml.draft";
 
 /// What a probe consists of.
 const PROBE_BYTE: u8 = 0x5a;
@@ -272,19 +275,26 @@ fn write_new(segment: &Segment, entries: &[Entry], data: &[u8]) -> io::Result<()
 impl Place {
     /// Makes the folder into the unit it should be.
     ///
-    /// 1. make the folder, if it is missing
+    /// 1. look that it does not lie in another unit, and make it, if it is missing
     /// 2. look that nothing else is in it
     /// 3. make `segments/`, and sync its name
     /// 4. write the marker under another name, sync it, rename it, sync that
+    ///
+    /// A folder that is that unit already is claimed.
     pub(super) fn create(&self) -> Result<(), UnitError> {
-        /// The marker's name while it is written.
-        const DRAFT: &str = "scree-unit.toml.draft";
-
         let failed = |error| self.meaning("make the unit", error);
+        if let Some((folder, marker)) = self.unit_above() {
+            return Err(self.foreign(format!(
+                "it lies in {}, which is {} of {}; a unit needs a folder of its own",
+                folder.display(),
+                marker.unit,
+                marker.cluster
+            )));
+        }
         self.outside.create_directory(&self.path).map_err(failed)?;
         match identify(&*self.disk, &self.url) {
             Ok(_) => {
-                self.verify()?;
+                self.claim()?;
                 return self.sync_unit().map_err(failed);
             }
             Err(UnitError::Missing { .. }) => {}
@@ -293,27 +303,42 @@ impl Place {
         let entries = self.disk.list(Path::new("")).map_err(failed)?;
         let is_ours = |name: &str| [SEGMENTS, DRAFT, "lost+found"].contains(&name);
         if let Some(other) = entries.iter().find(|entry| !is_ours(&entry.name)) {
-            return Err(UnitError::Foreign {
-                url: self.url.clone(),
-                found: format!("somebody who keeps {:?} there", other.name),
-                expected: "nobody; a new unit needs an empty folder".to_owned(),
-            });
+            let name = &other.name;
+            return Err(self.foreign(format!(
+                "it holds {name:?}, and a new unit needs an empty folder"
+            )));
         }
         let create = || {
             self.disk.create_directory(&self.segments())?;
             self.disk.sync_directory(Path::new(""))?;
-            let draft = Path::new(DRAFT);
-            match self.disk.remove(draft) {
-                Err(error) if !is_not_found(&error) => return Err(error),
-                _ => {}
-            }
-            let file = self.disk.open(draft, OpenMode::CreateNew)?;
-            file.write_at(self.marker.encode().as_bytes(), 0)?;
-            file.sync_data()?;
-            self.disk.rename(draft, Path::new(marker::NAME))?;
+            self.write_marker()?;
             self.sync_unit()
         };
         create().map_err(failed)
+    }
+
+    /// The unit that the folder lies in, if it does. What cannot be looked at
+    /// is taken for no unit: folders above may be nobody's business.
+    fn unit_above(&self) -> Option<(PathBuf, Marker)> {
+        self.path.ancestors().skip(1).find_map(|folder| {
+            let marker = identify(&*self.outside.within(folder), "").ok()?;
+            Some((folder.to_owned(), marker))
+        })
+    }
+
+    /// Writes the marker, or writes it anew: at every moment there is the old
+    /// one or the new one. Durable on return, but for the unit's own name.
+    pub(super) fn write_marker(&self) -> io::Result<()> {
+        let draft = Path::new(DRAFT);
+        match self.disk.remove(draft) {
+            Err(error) if !is_not_found(&error) => return Err(error),
+            _ => {}
+        }
+        let file = self.disk.open(draft, OpenMode::CreateNew)?;
+        file.write_at(self.marker.encode().as_bytes(), 0)?;
+        file.sync_data()?;
+        self.disk.rename(draft, Path::new(marker::NAME))?;
+        self.disk.sync_directory(Path::new(""))
     }
 
     /// Makes the names of the marker and of the unit itself durable.
@@ -354,7 +379,7 @@ impl Place {
     /// more segment of `segment_data_bytes`.
     pub(super) fn probe(&self, segment_data_bytes: u64) -> Result<(), UnitError> {
         let failed = |error| self.meaning("write a probe", error);
-        self.verify()?;
+        self.claim()?;
         for entry in self.disk.list(&self.segments()).map_err(failed)? {
             if let Some(number) = folder_called(&entry.name)
                 && !entry.is_directory

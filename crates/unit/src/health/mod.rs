@@ -12,7 +12,7 @@
 //!      │ Io, writing ────► Failing   ──────┤  read, after others
 //!      │ Io, reading 3 × ► Failing   ──────┤
 //!      └ Missing, Foreign,                 │
-//!        Away, Newer ────► Missing   ──────┘  neither
+//!        Held, Away, Newer ► Missing   ──────┘  neither
 //! ```
 //!
 //! In every state but `Healthy` a probe is due after a quarter of a second,
@@ -202,6 +202,7 @@ impl Health {
             UnitError::Missing { .. }
             | UnitError::Away { .. }
             | UnitError::Foreign { .. }
+            | UnitError::Held { .. }
             | UnitError::Newer { .. } => Some(UnitState::Missing),
             UnitError::Full { .. } => Some(UnitState::Full),
             UnitError::ReadOnly { .. } => Some(UnitState::ReadOnly),

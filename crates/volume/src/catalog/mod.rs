@@ -138,6 +138,15 @@ pub struct Leftovers {
     pub serials: Vec<Range<u64>>,
 }
 
+/// Slots that were put together on fewer units than they should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThinShare {
+    /// Their segment.
+    pub segment: base::SegmentId,
+    /// How many.
+    pub slots: u32,
+}
+
 /// A set of units that holds segments together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copyset {
@@ -229,6 +238,16 @@ pub trait Catalog: Send + Sync {
         epoch: u32,
         count: u32,
     ) -> Result<Range<u64>, CatalogError>;
+
+    /// Notes slots with fewer copies than the volume should have, for people
+    /// to know; durable on return. Some may never be committed.
+    ///
+    /// # Errors
+    /// [`CatalogError::Unavailable`].
+    fn note_thin(&self, volume: VolumeId, thin: &[ThinShare]) -> Result<(), CatalogError> {
+        let _ = (volume, thin);
+        Ok(())
+    }
 
     /// Forgets the leftovers of earlier leases, after they have been swept.
     ///

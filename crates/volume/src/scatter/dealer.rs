@@ -14,7 +14,7 @@ use world::Random;
 use super::copysets::shuffle;
 use super::ledger::Ledger;
 use super::store::Table;
-use crate::catalog::{Catalog, CatalogError};
+use crate::catalog::{Catalog, CatalogError, ThinShare};
 
 /// How many segment serials are asked for at once: a destage uses some ten.
 const SERIALS_AT_ONCE: u32 = 64;
@@ -49,6 +49,10 @@ impl Serials {
         reserved.next().ok_or_else(|| CatalogError::Refused {
             reason: "the catalog handed out no segment serials".to_owned(),
         })
+    }
+
+    fn note_thin(&self, thin: &[ThinShare]) -> Result<(), CatalogError> {
+        self.catalog.note_thin(self.volume, thin)
     }
 
     /// Serials from here on have not been used by this lease.
@@ -227,6 +231,15 @@ impl Dealer {
         })?;
         self.open.push(Growing { segment, next: 0 });
         Ok(())
+    }
+
+    /// Has it noted that these were put on fewer units than was asked for. May
+    /// wait for the catalog.
+    ///
+    /// # Errors
+    /// [`DealError::Catalog`].
+    pub fn note_thin(&self, thin: &[ThinShare]) -> Result<(), DealError> {
+        Ok(self.serials.note_thin(thin)?)
     }
 
     /// Nothing more is dealt to the segment of `share`, for its put failed.

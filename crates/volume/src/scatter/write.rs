@@ -8,6 +8,8 @@ use base::{Location, SegmentId, Slot};
 use unit::{Tag, Unit, UnitError};
 use world::{PageBuffer, Random, parallel};
 
+use crate::catalog::ThinShare;
+
 use super::dealer::{DealError, Dealer, Share};
 use super::store::{Member, Store};
 
@@ -68,6 +70,7 @@ pub fn place(
     let mut placed: Vec<Option<Location>> = vec![None; count];
     let mut remaining: Vec<usize> = (0..count).collect();
     let mut last_failure = None;
+    let mut thin = Vec::new();
     for _ in 0..ROUNDS_MAX {
         if remaining.is_empty() {
             break;
@@ -83,13 +86,19 @@ pub fn place(
         let tasks = shares.iter().cloned().map(|share| {
             let (store, source) = (Arc::clone(store), Arc::clone(source));
             let task = move || write_share(&store, &share, slot_bytes, &source);
-            Box::new(task) as Box<dyn FnOnce() -> Result<(), ShareError> + Send>
+            Box::new(task) as Box<dyn FnOnce() -> Result<usize, ShareError> + Send>
         });
         let results = parallel(&*store.pool, PARALLEL, tasks.collect());
         remaining.clear();
         for (share, result) in shares.into_iter().zip(results) {
             match result {
-                Ok(()) => {
+                Ok(copies) => {
+                    if copies < usize::from(dealer.config().replicas) {
+                        thin.push(ThinShare {
+                            segment: share.segment,
+                            slots: u32::try_from(share.items.len()).expect("few"),
+                        });
+                    }
                     for (slot, item) in (share.first..).zip(&share.items) {
                         let slot = Slot(u16::try_from(slot).expect("at most 2048 slots"));
                         placed[*item] = Some(Location::new(share.segment, slot));
@@ -107,6 +116,9 @@ pub fn place(
             }
         }
         remaining.sort_unstable();
+    }
+    if !thin.is_empty() {
+        dealer.note_thin(&thin)?;
     }
     match last_failure {
         Some(error) if !remaining.is_empty() => Err(PlaceError::Units(error)),
@@ -131,12 +143,13 @@ pub fn give_up(store: &Store, dealer: &mut Dealer) {
 }
 
 /// Puts one share on every member that takes writes, and syncs it there.
+/// Returns how many those are.
 fn write_share(
     store: &Store,
     share: &Share,
     slot_bytes: u32,
     source: &Source,
-) -> Result<(), ShareError> {
+) -> Result<usize, ShareError> {
     let table = store.table();
     let writers: Vec<Member> = table
         .members(share.segment.copyset())
@@ -177,7 +190,7 @@ fn write_share(
             .sync(&[share.segment])
             .map_err(ShareError::Unit)?;
     }
-    Ok(())
+    Ok(writers.len())
 }
 
 fn nobody(segment: SegmentId) -> UnitError {

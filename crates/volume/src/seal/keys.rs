@@ -24,8 +24,12 @@ pub enum KeyError {
     /// A volume without any key.
     #[error("the volume has no key")]
     Missing,
-    /// A sealed volume that was never attached: nothing was ever sealed.
-    #[error("the volume was never attached")]
+    /// A sealed volume without any lease: nothing was ever sealed with keys
+    /// that are known here.
+    #[error(
+        "the volume was never attached, or last by a Scree from before each lease had a key of \
+         its own, which this one cannot read"
+    )]
     NeverLeased,
 }
 

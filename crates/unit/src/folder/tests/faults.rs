@@ -20,7 +20,7 @@ fn path() -> &'static Path {
 }
 
 /// Everything that changes the unit, and what comes of it.
-fn change_everything(unit: &FolderUnit) -> Vec<Result<(), UnitError>> {
+pub(super) fn change_everything(unit: &FolderUnit) -> Vec<Result<(), UnitError>> {
     vec![
         put(unit, segment(900), SLOT_BYTES, 0, 1),
         unit.free(segment(1), &[Slot(0)], false),
@@ -45,7 +45,7 @@ fn is_away(error: &UnitError) -> bool {
     matches!(error, UnitError::Missing { .. } | UnitError::Away { .. })
 }
 
-fn assert_all(results: Vec<Result<(), UnitError>>, is_meant: fn(&UnitError) -> bool) {
+pub(super) fn assert_all(results: Vec<Result<(), UnitError>>, is_meant: fn(&UnitError) -> bool) {
     for (number, result) in results.into_iter().enumerate() {
         match result {
             Err(error) if is_meant(&error) => {}

@@ -1,0 +1,64 @@
+//! What handlers take out of a request; its mistakes come back as problems.
+
+use axum::body::{Body as RawBody, Bytes};
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
+
+use super::ApiError;
+
+/// A body that is one JSON object.
+pub struct Body<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        let whole = Request::from_parts(parts.clone(), body);
+        let bytes = Bytes::from_request(whole, state)
+            .await
+            .map_err(|error| ApiError::mistake(error.status(), error.body_text()))?;
+        // A struct is read from an array as well, its fields in order.
+        let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
+        let is_array = first == Some(&b'[');
+        let again = Request::from_parts(parts, RawBody::from(bytes));
+        match axum::Json::<T>::from_request(again, state).await {
+            Ok(_) if is_array => Err(ApiError::mistake(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "the body is an array; write it as an object, with its fields' names".to_owned(),
+            )),
+            Ok(axum::Json(body)) => Ok(Self(body)),
+            Err(error) => Err(ApiError::mistake(error.status(), error.body_text())),
+        }
+    }
+}
+
+/// What follows the `?`.
+pub struct Query<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        match axum::extract::Query::<T>::from_request_parts(parts, state).await {
+            Ok(axum::extract::Query(query)) => Ok(Self(query)),
+            Err(error) => Err(ApiError::mistake(error.status(), error.body_text())),
+        }
+    }
+}
+
+/// The name or id in the path.
+pub struct Name(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Name {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        match axum::extract::Path::<String>::from_request_parts(parts, state).await {
+            Ok(axum::extract::Path(name)) => Ok(Self(name)),
+            Err(error) => Err(ApiError::mistake(error.status(), error.body_text())),
+        }
+    }
+}

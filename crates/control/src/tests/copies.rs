@@ -1,0 +1,131 @@
+//! A folder is copied, and both copies are served.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use base::DatabaseId;
+use unit::UnitState;
+
+use super::rig::{Rig, small};
+use super::{end, finish};
+use crate::database::{Access, Database, OwnerRow};
+use crate::ownership::place_of;
+use crate::{Control, Settings, StartError};
+
+/// As `cp -a`, but for sockets and units: those that count are the original's.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).expect("made");
+    for part in ["", "keys", "journal"] {
+        fs::create_dir_all(to.join(part)).expect("made");
+        for entry in fs::read_dir(from.join(part)).expect("there") {
+            let entry = entry.expect("read");
+            if entry.file_type().expect("known").is_file() {
+                let copy = to.join(part).join(entry.file_name());
+                fs::copy(entry.path(), copy).expect("copied");
+            }
+        }
+    }
+}
+
+fn copied(rig: &Rig) -> (PathBuf, Settings) {
+    let folder = rig.folder.path().join("d2");
+    copy(&rig.path(), &folder);
+    let settings = Settings {
+        folder: folder.clone(),
+        ..rig.settings()
+    };
+    (folder, settings)
+}
+
+pub async fn refused(rig: &Rig, settings: Settings) -> StartError {
+    match rig.try_start(settings).await {
+        Ok(_) => panic!("it starts"),
+        Err(error) => error,
+    }
+}
+
+async fn export(control: &Control) {
+    let exported = control.export_volume("disk", Access::ReadWrite).await;
+    exported.expect("served");
+}
+
+/// Both used the same units, and each destroyed what the other had there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_of_a_served_folder_is_refused() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    control.create_volume(small("disk")).await.expect("made");
+    let (folder, settings) = copied(&rig);
+    let why = refused(&rig, settings).await.to_string();
+    let original = rig.path().display().to_string();
+    for word in ["is a copy", &original, "--restored-database"] {
+        assert!(why.contains(word), "{why}");
+    }
+
+    // A copy that passes for another folder of its own is known by the units.
+    let database = Database::open(&folder.join("scree.db"))
+        .await
+        .expect("a copy");
+    let other = OwnerRow {
+        id: DatabaseId::from_random(2),
+        generation: 1,
+        place: place_of(&folder).expect("there"),
+    };
+    database.set_owner(&other).await.expect("noted");
+    database.close().await;
+    let settings = Settings {
+        folder,
+        ..rig.settings()
+    };
+    let why = refused(&rig, settings).await.to_string();
+    for word in ["no unit can be used", &original, "--restored-database"] {
+        assert!(why.contains(word), "{why}");
+    }
+
+    export(&control).await;
+    end(control).await;
+    end(rig.start().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_restored_elsewhere_goes_on_when_the_operator_says_so_and_the_other_does_not() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    control.create_volume(small("disk")).await.expect("made");
+    let away = rig.folder.path().join("away");
+    fs::rename(rig.unit(2), &away).expect("renamed");
+    let (folder, mut settings) = copied(&rig);
+    settings.restored_database = true;
+    let second = rig.try_start(settings).await.expect("starts");
+    export(&second).await;
+
+    // The first one still runs, for all that the operator said.
+    finish(control.probe_units(true)).await;
+    let shown = &control.units_as_known()[0];
+    assert_eq!(shown.state, UnitState::Missing);
+    let reason = shown.reason.as_deref().expect("a reason");
+    let there = folder.display().to_string();
+    assert!(reason.contains(&there), "{reason}");
+    let leased = control.export_volume("disk", Access::ReadWrite).await;
+    leased.expect_err("no unit is its own");
+    end(control).await;
+    let why = refused(&rig, rig.settings()).await.to_string();
+    assert!(why.contains(&there), "{why}");
+
+    // What comes back belongs to who replaced its owner, also after a restart.
+    end(second).await;
+    let settings = Settings {
+        folder,
+        ..rig.settings()
+    };
+    let second = rig.try_start(settings).await.expect("starts");
+    fs::rename(&away, rig.unit(2)).expect("renamed");
+    finish(second.probe_units(true)).await;
+    let states: Vec<_> = second
+        .units_as_known()
+        .iter()
+        .map(|unit| unit.state)
+        .collect();
+    assert_eq!(states, [UnitState::Healthy; 2]);
+    end(second).await;
+}

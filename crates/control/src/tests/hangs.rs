@@ -1,0 +1,79 @@
+//! Units that answer until something has been written, and then no more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{BlockDevice as _, Durability};
+
+use super::rig::{Rig, aside, small};
+use super::{end, finish};
+use crate::Control;
+use crate::database::Access;
+
+async fn served(control: &Control) {
+    let exported = control.export_volume("disk", Access::ReadWrite).await;
+    exported.expect("served");
+}
+
+/// One block that lies in the journal only, and units that take nothing.
+async fn written_and_held(rig: &Rig, control: &Control) {
+    served(control).await;
+    let id = control.volume("disk").await.expect("there").row.id;
+    let attached = control.attached(id).expect("attached");
+    let started = control.on_volume(attached, |volume| {
+        volume.write(1, 0, &[7; 4096], Durability::Volatile)
+    });
+    started.await.expect("answers");
+    rig.disk.hold(&rig.path().join("units"));
+}
+
+/// A destage that a unit never answered was waited for until the process was
+/// killed: by a detach, and by the end of `scree up`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unit_that_hangs_holds_up_neither_a_detach_nor_an_end() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    control.create_volume(small("disk")).await.expect("made");
+
+    written_and_held(&rig, &control).await;
+    let ending = tokio::spawn({
+        let control = control.clone();
+        async move { control.unexport_volume("disk").await }
+    });
+    let held = Arc::clone(&rig.disk);
+    aside(move || held.wait_for_one()).await;
+    rig.clock.advance(Duration::from_secs(61));
+    let why = ending
+        .await
+        .expect("no panic")
+        .expect_err("nothing destaged");
+    let why = why.to_string();
+    for word in ["nothing was destaged for 60 s", "in its journal"] {
+        assert!(why.contains(word), "{why}");
+    }
+    let shown = control.volume("disk").await.expect("there");
+    assert_eq!((shown.state(), shown.row.attached), ("error", true));
+    rig.disk.let_go();
+    finish(control.probe_units(true)).await;
+    served(&control).await;
+    control.unexport_volume("disk").await.expect("it answers");
+
+    written_and_held(&rig, &control).await;
+    let ending = tokio::spawn({
+        let control = control.clone();
+        async move { control.shut_down().await }
+    });
+    let held = Arc::clone(&rig.disk);
+    aside(move || held.wait_for_one()).await;
+    rig.clock.advance(Duration::from_secs(61));
+    assert_eq!(ending.await.expect("no panic"), 1, "it says so");
+    rig.disk.let_go();
+    while Arc::strong_count(&control.inner) > 1 {
+        tokio::task::yield_now().await;
+    }
+    drop(control);
+    let control = rig.start().await;
+    let shown = control.volume("disk").await.expect("there");
+    assert!(shown.served.is_some() && shown.row.failure.is_none());
+    end(control).await;
+}

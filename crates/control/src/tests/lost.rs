@@ -1,0 +1,74 @@
+//! A database that is gone, in a folder that was served before.
+
+use std::fs;
+
+use super::rig::{Rig, small};
+use super::{copies::refused, end};
+use crate::database::{Access, Database};
+
+/// It was taken for a new folder: a new database with a new key check was made
+/// in place of the one that had been lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_without_its_database_is_not_a_new_one() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    control.create_volume(small("disk")).await.expect("made");
+    let exported = control.export_volume("disk", Access::ReadWrite).await;
+    exported.expect("served");
+    let path = control.folder().database();
+    end(control).await;
+    let kept = rig.folder.path().join("kept.db");
+    fs::rename(&path, &kept).expect("renamed");
+
+    let key = rig.path().join("keys/master.key");
+    let away = rig.folder.path().join("away.key");
+    for has_key in [true, false] {
+        if !has_key {
+            fs::rename(&key, &away).expect("renamed");
+        }
+        for is_there in [false, true] {
+            if is_there {
+                fs::File::create(&path).expect("empty");
+            }
+            let why = refused(&rig, rig.settings()).await.to_string();
+            for word in ["has no database", "backup"] {
+                assert!(why.contains(word), "{why}");
+            }
+            assert_eq!(path.exists(), is_there, "nothing is made");
+            assert_eq!(fs::metadata(&path).map_or(0, |file| file.len()), 0);
+        }
+        fs::remove_file(&path).expect("removed");
+    }
+    // A database that knows of nothing.
+    let empty = Database::open(&path).await.expect("made");
+    empty.close().await;
+    let why = refused(&rig, rig.settings()).await.to_string();
+    assert!(why.contains("has no database") && !key.exists(), "{why}");
+
+    fs::rename(&away, &key).expect("renamed");
+    fs::rename(&kept, &path).expect("renamed");
+    let control = rig.start().await;
+    assert!(control.volume("disk").await.is_ok());
+    end(control).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_start_that_ended_early_goes_on() {
+    let rig = Rig::new();
+    for part in ["keys", "units", "journal"] {
+        fs::create_dir_all(rig.path().join(part)).expect("made");
+    }
+    fs::create_dir(rig.unit(1)).expect("not yet a unit");
+    let path = rig.path().join("scree.db");
+    fs::File::create(&path).expect("empty");
+    end(rig.start().await).await;
+
+    // With its key, and no cluster in the database yet.
+    let other = Rig::new();
+    fs::create_dir_all(other.path().join("keys")).expect("made");
+    let empty = Database::open(&other.path().join("scree.db")).await;
+    empty.expect("made").close().await;
+    let key = "keys/master.key";
+    fs::copy(rig.path().join(key), other.path().join(key)).expect("copied");
+    end(other.start().await).await;
+}

@@ -1,0 +1,76 @@
+//! Whose database says what lies on a unit.
+//!
+//! A database that is copied, and both copies served, would hand out the same
+//! segments and free what the other needs. So a unit's marker names the one
+//! copy that may change it, and every change that looks at the marker looks at
+//! that too. All hosts that work with one database have one owner: this keeps
+//! databases apart, not processes.
+//!
+//! ```text
+//!  no owner yet            ─► claimed
+//!  an earlier generation   ─► claimed: whoever it was has been replaced
+//!  this owner              ─► used
+//!  anybody else            ─► held: not touched, unless the operator has said
+//!                             that the other is gone
+//! ```
+
+use std::fmt;
+
+use base::DatabaseId;
+use serde::{Deserialize, Serialize};
+
+/// See the module's head.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// Which copy of the database.
+    pub database: DatabaseId,
+    /// How often the operator has said, to this copy and those it was made
+    /// from, that the others are gone.
+    pub generation: u32,
+    /// Where it is served, for people.
+    pub place: String,
+}
+
+impl Owner {
+    /// Whether both are the same: what their place is called does not matter.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        self.database == other.database && self.generation == other.generation
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:?} ({})", self.place, self.database)
+    }
+}
+
+/// An owner in the marker.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Text {
+    database: String,
+    generation: u32,
+    place: String,
+}
+
+impl From<&Owner> for Text {
+    fn from(owner: &Owner) -> Self {
+        Self {
+            database: owner.database.to_string(),
+            generation: owner.generation,
+            place: owner.place.clone(),
+        }
+    }
+}
+
+impl TryFrom<Text> for Owner {
+    type Error = base::ParseIdError;
+
+    fn try_from(text: Text) -> Result<Self, Self::Error> {
+        Ok(Self {
+            database: text.database.parse()?,
+            generation: text.generation,
+            place: text.place,
+        })
+    }
+}
