@@ -36,8 +36,8 @@ use crate::leases::OlderDatabase;
 /// has, is given up: the journal keeps it.
 const CLOSE_STALL_MAX: Duration = Duration::from_secs(15);
 
-/// One that has committed nothing for so long is given up, too, though nothing
-/// has failed: a unit holds a call for ever, or is too slow to wait for.
+/// One that has put nothing anywhere for so long is given up, too, though
+/// nothing has failed: a unit keeps a call for ever.
 const CLOSE_SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// How often a close looks at the clock where nothing else happens.
@@ -114,8 +114,8 @@ impl Closer {
         // From here on no job's end is missed: those before are polled below.
         self.0.get_or_init(thread::current);
         let mut completions = Vec::new();
-        let mut left_bytes = u64::MAX;
-        let mut moved = clock.monotonic();
+        let mut committed = Lately::new(clock.monotonic());
+        let mut placed = Lately::new(clock.monotonic());
         volume.begin_close();
         loop {
             volume.poll(&mut completions);
@@ -126,14 +126,14 @@ impl Closer {
             }
             let status = volume.status();
             let now = clock.monotonic();
-            if status.journal_used_bytes < left_bytes {
-                left_bytes = status.journal_used_bytes;
-                moved = now;
-            }
-            let waited = now.saturating_sub(moved);
+            let since_commit = committed.since(status.journal_used_bytes, now);
+            let since_put = placed.since(status.pieces_placed, now);
             match status.destage_error {
-                Some(why) if waited > CLOSE_STALL_MAX => return Err(AttachError::Stalled(why)),
-                _ if waited > CLOSE_SILENCE_MAX => {
+                // Each attempt may put something before it fails.
+                Some(why) if since_commit > CLOSE_STALL_MAX => {
+                    return Err(AttachError::Stalled(why));
+                }
+                _ if since_put.min(since_commit) > CLOSE_SILENCE_MAX => {
                     return Err(AttachError::Silent(CLOSE_SILENCE_MAX.as_secs()));
                 }
                 _ => {}
@@ -142,6 +142,30 @@ impl Closer {
             #[expect(clippy::disallowed_methods, reason = "a job that ends wakes it before")]
             thread::park_timeout(timer.min(CLOSE_TICK));
         }
+    }
+}
+
+/// A number, and since when it is what it is.
+struct Lately {
+    number: Option<u64>,
+    since: Duration,
+}
+
+impl Lately {
+    fn new(now: Duration) -> Self {
+        Self {
+            number: None,
+            since: now,
+        }
+    }
+
+    /// For how long it has been `number`.
+    fn since(&mut self, number: u64, now: Duration) -> Duration {
+        if self.number != Some(number) {
+            self.number = Some(number);
+            self.since = now;
+        }
+        now.saturating_sub(self.since)
     }
 }
 
@@ -186,9 +210,7 @@ pub enum AttachError {
     #[error("it cannot destage: {0}")]
     Stalled(String),
     /// A unit keeps what it was asked to itself.
-    #[error(
-        "nothing was destaged for {0} s and nothing failed: a unit does not answer, or very slowly"
-    )]
+    #[error("nothing was put on any unit for {0} s and nothing failed: a unit does not answer")]
     Silent(u64),
     /// Its thread ended.
     #[error(transparent)]

@@ -106,13 +106,19 @@ impl Control {
 }
 
 fn thin_problem(thin: &ThinVolume, volumes: &[VolumeRow]) -> String {
-    let of = match volumes.iter().find(|row| row.id == thin.volume) {
-        Some(row) => format!("volume {:?}", row.name),
-        None => format!("the deleted volume {}", thin.volume),
+    let (of, remedy) = match volumes.iter().find(|row| row.id == thin.volume) {
+        Some(row) => (
+            format!("volume {:?}", row.name),
+            "make them whole by copying the volume into a new one",
+        ),
+        None => (
+            format!("the deleted volume {}", thin.volume),
+            "its snapshots or clones hold them; copy those into new volumes",
+        ),
     };
     format!(
         "up to {} blocks of {of} have fewer copies than they should, in {} segments: units were \
-         away when they were written; make them whole by copying the volume into a new one",
+         away when they were written; {remedy}",
         thin.slots, thin.segments
     )
 }

@@ -5,8 +5,9 @@
 //! they are shown until they are gone: no copy is made later.
 
 use base::SegmentId;
-use unit::{Unit as _, UnitError};
+use unit::{Unit as _, UnitError, UnitState};
 use volume::Store;
+use volume::scatter::Member;
 
 use crate::control::{Control, blocking};
 use crate::error::ControlError;
@@ -38,11 +39,21 @@ impl Control {
     }
 }
 
-/// Whether no unit has anything of a segment, and each has said so.
+/// Whether no unit has anything of a segment, and each has said so. Nothing is
+/// asked of units that are not well: they may not answer.
 fn is_gone(store: &Store, segment: SegmentId) -> bool {
+    if store.open_segments().contains(segment) {
+        return false;
+    }
     let table = store.table();
     let members = table.members(segment.copyset());
-    let is_without = |member: &volume::scatter::Member| match member.unit.stat_segment(segment) {
+    if members
+        .iter()
+        .any(|member| member.unit.state() != UnitState::Healthy)
+    {
+        return false;
+    }
+    let is_without = |member: &Member| match member.unit.stat_segment(segment) {
         Err(UnitError::NoSegment { .. }) => true,
         Ok(stat) => stat.freed == stat.slots,
         Err(_) => false,

@@ -134,7 +134,7 @@ impl WatchedUnit {
 
 impl Unit for WatchedUnit {
     pass_on!(.unit: url can_append);
-    pass_on!(ask(): put sync read read_now free delete settle list stat_segment scrub);
+    pass_on!(ask(): put sync read read_now free delete settle list list_serials stat_segment scrub);
 
     /// Asked by looks only, which may be stuck.
     fn stat(&self) -> Result<UnitStat, UnitError> {

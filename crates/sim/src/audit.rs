@@ -1,7 +1,7 @@
 //! Looking at what lies on units and in journals, past the engine: what each
 //! version names, what units keep, which nonces were used for what.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -252,7 +252,8 @@ impl Nonces {
 /// Compares what units keep with what `versions` name.
 ///
 /// `is_exact`: every copy of every slot must be there. Otherwise one copy is
-/// enough, as it is when a unit was away while the slot was put.
+/// enough, as it is when a unit was away while the slot was put; but then the
+/// catalog must have been told that the segment is thin.
 ///
 /// # Errors
 /// What is kept and not named, or named and not kept.
@@ -273,7 +274,8 @@ pub fn compare(
             }
         }
     }
-    let mut missing: BTreeSet<Location> = named.keys().copied().collect();
+    let mut copies: BTreeMap<Location, usize> =
+        named.keys().map(|location| (*location, 0)).collect();
     for (number, (unit, _)) in machine.units.iter().enumerate() {
         let kept = kept_slots(machine, number)?;
         for (location, tag) in &kept {
@@ -283,7 +285,7 @@ pub fn compare(
                 ));
             };
             nonces.note(*lineage, *sequence, *tag)?;
-            missing.remove(location);
+            *copies.entry(*location).or_default() += 1;
         }
         for location in named.keys() {
             let is_member = machine.members(location.segment().copyset()).contains(unit);
@@ -292,8 +294,17 @@ pub fn compare(
             }
         }
     }
-    match missing.first() {
-        Some(location) => Err(format!("no unit keeps {location:?}, which a version names")),
-        None => Ok(()),
+    let thin = machine.catalog.memory.thin();
+    for (location, copies) in copies {
+        let segment = location.segment();
+        if copies == 0 {
+            return Err(format!("no unit keeps {location:?}, which a version names"));
+        }
+        if copies < machine.members(segment.copyset()).len() && !thin.contains_key(&segment) {
+            return Err(format!(
+                "{location:?} has {copies} copies, and nobody was told"
+            ));
+        }
     }
+    Ok(())
 }

@@ -314,6 +314,19 @@ fn segments_are_listed_in_order(unit: &dyn Unit) {
     }
     ids.sort_unstable();
     assert_eq!(unit.list().expect("listed"), ids);
+    for range in [0..1, 1..8, 7..8, 8..16, 300..301, 0..1 << 36] {
+        let expected: Vec<SegmentId> = ids
+            .iter()
+            .copied()
+            .filter(|id| range.contains(&id.serial()))
+            .collect();
+        assert_eq!(
+            unit.list_serials(range.clone()).expect("listed"),
+            expected,
+            "{range:?}"
+        );
+    }
+    assert_eq!(unit.list_serials(5..5).expect("listed"), []);
 }
 
 fn room_is_taken_and_given_back(unit: &dyn Unit) {

@@ -202,7 +202,7 @@ impl FaultyUnit {
 impl Unit for FaultyUnit {
     pass_on!(.unit: url can_append);
     pass_on!(release(): free delete settle);
-    pass_on!(look(): list stat_segment stat scrub probe);
+    pass_on!(look(): list list_serials stat_segment stat scrub probe);
 
     fn put(
         &self,

@@ -68,6 +68,11 @@ macro_rules! pass_on {
     (@ list $($around:tt)*) => {
         $crate::pass_on!(@method list() -> Vec<::base::SegmentId>; $($around)*);
     };
+    (@ list_serials $($around:tt)*) => {
+        $crate::pass_on!(@method list_serials(
+            serials: ::std::ops::Range<u64>,
+        ) -> Vec<::base::SegmentId>; $($around)*);
+    };
     (@ stat_segment $($around:tt)*) => {
         $crate::pass_on!(@method stat_segment(
             segment: ::base::SegmentId,

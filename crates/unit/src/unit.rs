@@ -1,5 +1,7 @@
 //! The trait [`Unit`].
 
+use std::ops::Range;
+
 use base::{SegmentId, Slot};
 
 use crate::UnitError;
@@ -133,12 +135,19 @@ pub trait Unit: Send + Sync {
         Ok(false)
     }
 
-    /// All segments, sorted by number. A segment that is not among them does
-    /// not come back after a crash either, also if its delete failed half way.
+    /// All segments, sorted by number.
     ///
     /// # Errors
     /// [`UnitError`].
     fn list(&self) -> Result<Vec<SegmentId>, UnitError>;
+
+    /// Those whose serials are in `serials`, sorted by number. A segment that
+    /// is not among them does not come back after a crash either, also if its
+    /// delete failed half way.
+    ///
+    /// # Errors
+    /// [`UnitError`].
+    fn list_serials(&self, serials: Range<u64>) -> Result<Vec<SegmentId>, UnitError>;
 
     /// One segment's slots.
     ///

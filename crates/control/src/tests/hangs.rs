@@ -48,7 +48,7 @@ async fn a_unit_that_hangs_holds_up_neither_a_detach_nor_an_end() {
         .expect("no panic")
         .expect_err("nothing destaged");
     let why = why.to_string();
-    for word in ["nothing was destaged for 60 s", "in its journal"] {
+    for word in ["nothing was put on any unit for 60 s", "in its journal"] {
         assert!(why.contains(word), "{why}");
     }
     let shown = control.volume("disk").await.expect("there");

@@ -159,6 +159,32 @@ fn an_owner_that_was_fenced_stops_and_changes_nothing() {
     bench.audit();
 }
 
+/// A volume was closed although a unit kept a call to itself. The next lease
+/// swept; then the unit answered after all, and the job went on putting what
+/// nobody would ever name or free.
+#[test]
+fn a_job_that_nobody_waits_for_leaves_nothing_behind() {
+    let mut bench = Bench::new(2, 2);
+    for _ in 0..20 {
+        let id = bench.create(None);
+        let mut old = bench.attach(id);
+        bench.write(&mut old, 0..4, 1);
+        bench.turn(&mut old, 40);
+        assert!(old.status().head.is_some(), "its segments are open");
+        bench.write(&mut old, 0..4, 2);
+        old.begin_close();
+        drop(old);
+        let mut new = bench.attach(id);
+        // The old job and the new sweep, in whichever order.
+        bench.turn(&mut new, 40);
+        for block in 0..4 {
+            assert_eq!(bench.read(&mut new, block), Ok(2));
+        }
+        bench.close(new);
+        bench.audit();
+    }
+}
+
 /// After a sync that failed, Linux takes the pages for clean. A volume that
 /// was opened again found its records in the page cache, and its next flush
 /// returned at once from a sync that had nothing to write. The power failed,

@@ -56,6 +56,7 @@ pub use owner::Owner;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -407,6 +408,10 @@ impl Unit for FolderUnit {
     fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
         self.place.verify()?;
         self.place.list()
+    }
+
+    fn list_serials(&self, serials: Range<u64>) -> Result<Vec<SegmentId>, UnitError> {
+        self.place.list_serials(&serials)
     }
 
     fn stat_segment(&self, segment: SegmentId) -> Result<SegmentStat, UnitError> {

@@ -13,7 +13,9 @@
 //! Sixteen serials in a row share one, so that the segments of a destage,
 //! which are numbered in a row, need few folders synced.
 
+use std::collections::BTreeSet;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +36,18 @@ const MARKER_BYTES_MAX: u64 = 64 << 10;
 /// Number of the sub-folder that holds a segment.
 pub(super) fn folder_of(segment: SegmentId) -> usize {
     (segment.serial() >> 4) as usize % FOLDERS
+}
+
+/// The numbers of the sub-folders that hold segments with these serials.
+pub(super) fn folders_of(serials: &Range<u64>) -> BTreeSet<usize> {
+    if serials.is_empty() {
+        return BTreeSet::new();
+    }
+    let rows = serials.start >> 4..=(serials.end - 1) >> 4;
+    // After so many they come again.
+    rows.take(FOLDERS)
+        .map(|row| row as usize % FOLDERS)
+        .collect()
 }
 
 /// The number of the sub-folder that is called `name`, if it is one's name.

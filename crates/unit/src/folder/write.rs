@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard};
 
@@ -9,7 +10,7 @@ use base::{SegmentId, Slot};
 use world::{File, OpenMode, WrongKind};
 
 use super::format::{Entry, Header, TABLE_OFFSET};
-use super::place::{Place, SEGMENTS, folder_called, folder_of, identify, segment_of};
+use super::place::{Place, SEGMENTS, folder_called, folder_of, folders_of, identify, segment_of};
 use super::segment::Segment;
 use super::table::write_entries;
 use super::{FolderUnit, Marker, is_not_found, lock, marker, misplaced};
@@ -398,20 +399,43 @@ impl Place {
         }
     }
 
-    /// All segments, sorted. The absence of the others is durable: a process
-    /// before this one may have removed a name and not lived to sync that.
+    /// All segments, sorted.
     pub(super) fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
+        self.list_folders(|_| true, |_| Ok(()))
+    }
+
+    /// Those with these serials, sorted. The absence of the others is durable:
+    /// a process before this one may have removed a name and not lived to sync
+    /// that.
+    pub(super) fn list_serials(&self, serials: &Range<u64>) -> Result<Vec<SegmentId>, UnitError> {
+        let wanted = folders_of(serials);
+        let mut found = self.list_folders(
+            |folder| wanted.contains(&folder),
+            |folder| self.disk.sync_directory(folder),
+        )?;
+        found.retain(|segment| serials.contains(&segment.serial()));
+        Ok(found)
+    }
+
+    /// The segments in the sub-folders that are wanted, each of which is
+    /// looked at first and then shown to `after`.
+    fn list_folders(
+        &self,
+        is_wanted: impl Fn(usize) -> bool,
+        after: impl Fn(&Path) -> io::Result<()>,
+    ) -> Result<Vec<SegmentId>, UnitError> {
         let failed = |error| self.meaning("list its segments", error);
         let mut segments = Vec::new();
         for entry in self.disk.list(&self.segments()).map_err(failed)? {
             // Of any other name nothing is expected. One of these that is no
             // folder must not pass for one without segments.
-            let Some(number) = folder_called(&entry.name) else {
+            let Some(number) = folder_called(&entry.name).filter(|number| is_wanted(*number))
+            else {
                 continue;
             };
             let folder = self.folder(number);
             let names = self.disk.list(&folder).map_err(failed)?;
-            self.disk.sync_directory(&folder).map_err(failed)?;
+            after(&folder).map_err(failed)?;
             let ids = names.iter().filter_map(|entry| segment_of(&entry.name));
             segments.extend(ids.filter(|id| folder_of(*id) == number));
         }

@@ -128,7 +128,7 @@ fn moment(clock: &dyn Clock) -> Moment {
 impl Unit for TrackedUnit {
     pass_on!(.unit: url can_append);
     pass_on!(record(Verb::Write): sync);
-    pass_on!(record(Verb::Read): list stat_segment stat scrub);
+    pass_on!(record(Verb::Read): list list_serials stat_segment stat scrub);
     pass_on!(record(Verb::Release): free delete settle);
     pass_on!(record(Verb::Probe): probe);
 

@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::{Bound, Range};
 use std::sync::{Mutex, PoisonError};
 
-use base::{BlockSize, Lineage, SnapshotId, VolumeId};
+use base::{BlockSize, Lineage, SegmentId, SnapshotId, VolumeId};
 use world::Millis;
 
 use crate::seal::LeaseSalt;
 
 use super::{
     Catalog, CatalogError, Lease, Leftovers, LineageKey, Neighbours, PendingFree,
-    RESTORE_SKIPS_BYTES, StoredVersion, VersionCommit, VersionKey,
+    RESTORE_SKIPS_BYTES, StoredVersion, ThinShare, VersionCommit, VersionKey,
 };
 
 /// What a volume is made with.
@@ -66,6 +66,7 @@ struct State {
     frees: BTreeMap<i64, PendingFree>,
     free_next: i64,
     serial_next: u64,
+    thin: BTreeMap<SegmentId, u32>,
 }
 
 /// See the module's head.
@@ -178,6 +179,12 @@ impl MemoryCatalog {
     #[must_use]
     pub fn head(&self, volume: VolumeId) -> Option<VersionKey> {
         self.lock().volumes.get(&volume)?.head
+    }
+
+    /// Slots that were noted as thin, by segment.
+    #[must_use]
+    pub fn thin(&self) -> BTreeMap<SegmentId, u32> {
+        self.lock().thin.clone()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -321,6 +328,14 @@ impl Catalog for MemoryCatalog {
             .serials
             .push(range.clone());
         Ok(range)
+    }
+
+    fn note_thin(&self, _volume: VolumeId, thin: &[ThinShare]) -> Result<(), CatalogError> {
+        let mut state = self.lock();
+        for share in thin {
+            *state.thin.entry(share.segment).or_default() += share.slots;
+        }
+        Ok(())
     }
 
     fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {

@@ -244,10 +244,7 @@ pub trait Catalog: Send + Sync {
     ///
     /// # Errors
     /// [`CatalogError::Unavailable`].
-    fn note_thin(&self, volume: VolumeId, thin: &[ThinShare]) -> Result<(), CatalogError> {
-        let _ = (volume, thin);
-        Ok(())
-    }
+    fn note_thin(&self, volume: VolumeId, thin: &[ThinShare]) -> Result<(), CatalogError>;
 
     /// Forgets the leftovers of earlier leases, after they have been swept.
     ///

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use base::{SegmentId, Slot};
+use base::Slot;
 use unit::{Unit, UnitError};
 
 use crate::catalog::{Leftovers, OpenSegment};
@@ -50,14 +50,12 @@ fn sweep_segment(unit: &dyn Unit, open: OpenSegment) -> Result<(), UnitError> {
 }
 
 fn sweep_serials(unit: &dyn Unit, serials: &[Range<u64>]) -> Result<(), UnitError> {
-    let is_orphan = |segment: &SegmentId| {
-        let serial = segment.serial();
-        serials.iter().any(|range| range.contains(&serial))
-    };
     let mut swept = Ok(());
-    for segment in unit.list()?.into_iter().filter(is_orphan) {
-        let result = unit.delete(segment);
-        swept = swept.and(result);
+    for range in serials {
+        for orphan in unit.list_serials(range.clone())? {
+            let result = unit.delete(orphan);
+            swept = swept.and(result);
+        }
     }
     swept
 }

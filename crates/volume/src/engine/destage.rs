@@ -300,6 +300,11 @@ impl Job {
             tail,
         };
         let sealed = record.seal(env.keyring.own(), env.sequences.take()?);
+        // What is settled below is the next lease's to sweep, if there is one:
+        // none can have been taken yet.
+        if env.progress.is_given_up() {
+            return Err(PlaceError::GivenUp.into());
+        }
         self.dealer.settle();
         let (open_segments, serial_next) = env.ledger.for_commit(&env.serials);
         let commit = VersionCommit {

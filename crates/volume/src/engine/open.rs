@@ -20,7 +20,9 @@ use crate::catalog::{Catalog, CatalogError, Lease, Leftovers, StoredVersion};
 use crate::clean;
 use crate::journal::{Journal, JournalError, Replayed, replay};
 use crate::map::{Entry, Overlay, PAGE_BYTES, PageCache, Root};
-use crate::scatter::{Dealer, DealerConfig, Ledger, Piece, ReadError, Serials, Store, read_pieces};
+use crate::scatter::{
+    Dealer, DealerConfig, Ledger, Piece, Progress, ReadError, Serials, Store, read_pieces,
+};
 use crate::seal::{Address, Keyring, SequenceSource};
 use crate::version::{BadRecord, BadTail, Record, decode_tail_page};
 
@@ -143,6 +145,7 @@ impl Volume {
 
         let serials = Arc::new(Serials::new(Arc::clone(&catalog), volume, epoch));
         let ledger = Arc::new(Ledger::new(Arc::clone(store.open_segments())));
+        let progress = Arc::new(Progress::default());
         let dealer = |slot_bytes: u32, width| {
             let config = DealerConfig {
                 slot_bytes,
@@ -151,7 +154,8 @@ impl Volume {
                 replicas,
                 shuffle: keyring.own().is_plaintext(),
             };
-            Dealer::new(config, Arc::clone(&serials), Arc::clone(&ledger))
+            let (serials, ledger) = (Arc::clone(&serials), Arc::clone(&ledger));
+            Dealer::new(config, serials, ledger, Arc::clone(&progress))
         };
         let slot_bytes = u32::try_from(block_size.bytes()).expect("at most 64 KiB");
         let data_dealer = dealer(slot_bytes, config.scatter_width);
@@ -182,6 +186,7 @@ impl Volume {
             sequences: SequenceSource::new(epoch),
             serials,
             ledger,
+            progress,
         });
         // What was replayed may be in the page cache only.
         let synced = journal.head() - journal.used_bytes();

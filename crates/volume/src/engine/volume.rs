@@ -21,7 +21,7 @@ use super::read::Scratch;
 use crate::catalog::{Catalog, VersionKey};
 use crate::journal::Journal;
 use crate::map::Entry;
-use crate::scatter::{Ledger, Serials, Store, Table};
+use crate::scatter::{Ledger, Progress, Serials, Store, Table};
 use crate::seal::{Keyring, SequenceSource};
 
 /// What does not change while a volume is attached; shared with its jobs.
@@ -37,6 +37,7 @@ pub struct Env {
     pub sequences: SequenceSource,
     pub serials: Arc<Serials>,
     pub ledger: Arc<Ledger>,
+    pub progress: Arc<Progress>,
 }
 
 impl Env {
@@ -141,6 +142,9 @@ pub struct VolumeStatus {
     pub journal_bytes: u64,
     /// How much of it waits to be destaged, in bytes.
     pub journal_used_bytes: u64,
+    /// How many blocks and pages its jobs have put on units so far: a job that
+    /// gets on moves it, long before a version does.
+    pub pieces_placed: u64,
     /// Entries and pages of the tail.
     pub tail_entries: usize,
     /// Pages of the tail.
@@ -204,6 +208,7 @@ impl Volume {
             size_bytes: self.size_bytes,
             journal_bytes: self.journal.ring_bytes(),
             journal_used_bytes: self.journal.used_bytes(),
+            pieces_placed: self.env.progress.placed(),
             tail_entries: self.layers.young.len()
                 + self.layers.old.as_ref().map_or(0, |old| old.len()),
             tail_pages: self.tail_young.len() + self.tail_old.len(),
@@ -359,6 +364,13 @@ impl Volume {
                 length,
             });
         }
+    }
+}
+
+impl Drop for Volume {
+    /// Jobs that are under way have nobody to tell of their end.
+    fn drop(&mut self) {
+        self.env.progress.give_up();
     }
 }
 

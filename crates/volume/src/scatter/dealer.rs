@@ -13,6 +13,7 @@ use world::Random;
 
 use super::copysets::shuffle;
 use super::ledger::Ledger;
+use super::progress::Progress;
 use super::store::Table;
 use crate::catalog::{Catalog, CatalogError, ThinShare};
 
@@ -104,6 +105,7 @@ pub struct Dealer {
     config: DealerConfig,
     serials: Arc<Serials>,
     ledger: Arc<Ledger>,
+    progress: Arc<Progress>,
     open: Vec<Growing>,
     /// Segments dealt to since the last settlement, and up to which slot.
     touched: BTreeMap<SegmentId, u32>,
@@ -133,11 +135,17 @@ pub enum DealError {
 
 impl Dealer {
     /// A dealer with no segment open.
-    pub fn new(config: DealerConfig, serials: Arc<Serials>, ledger: Arc<Ledger>) -> Self {
+    pub fn new(
+        config: DealerConfig,
+        serials: Arc<Serials>,
+        ledger: Arc<Ledger>,
+        progress: Arc<Progress>,
+    ) -> Self {
         Self {
             config,
             serials,
             ledger,
+            progress,
             open: Vec::new(),
             touched: BTreeMap::new(),
             abandoned: BTreeMap::new(),
@@ -148,6 +156,12 @@ impl Dealer {
     #[must_use]
     pub fn config(&self) -> &DealerConfig {
         &self.config
+    }
+
+    /// How far the lease's placements have come.
+    #[must_use]
+    pub fn progress(&self) -> &Arc<Progress> {
+        &self.progress
     }
 
     /// Deals `count` items. Each lands on a random open segment; segments that
@@ -383,7 +397,7 @@ mod tests {
         };
         let ledger = Arc::new(Ledger::new(Arc::clone(store.open_segments())));
         for (is_freed, end) in [(false, 7), (true, 4)] {
-            let mut dealer = Dealer::new(config, serials(), Arc::clone(&ledger));
+            let mut dealer = Dealer::new(config, serials(), Arc::clone(&ledger), Arc::default());
             let deal = |dealer: &mut Dealer, count| {
                 let shares = dealer.deal(count, &store.table(), &*world.random);
                 shares.expect("a unit takes writes").remove(0)

@@ -11,12 +11,14 @@
 pub mod copysets;
 mod dealer;
 mod ledger;
+mod progress;
 mod read;
 mod store;
 mod write;
 
 pub use dealer::{DealError, Dealer, DealerConfig, Serials};
 pub use ledger::{Ledger, OpenSegments};
+pub use progress::Progress;
 pub use read::{Piece, ReadError, read_pieces};
 pub use store::{Member, Store, Table};
 pub use write::{PlaceError, Placement, Source, give_up, place};

@@ -11,6 +11,7 @@ use world::{PageBuffer, Random, parallel};
 use crate::catalog::ThinShare;
 
 use super::dealer::{DealError, Dealer, Share};
+use super::progress::Progress;
 use super::store::{Member, Store};
 
 /// Bytes put at once. Bounds the memory of a placement: this, for each segment
@@ -37,6 +38,9 @@ pub enum PlaceError {
     /// The pieces could not be read where they are.
     #[error("cannot read back what is to be destaged")]
     Source(#[source] std::io::Error),
+    /// Nobody waits for it any more.
+    #[error("the volume was closed without it")]
+    GivenUp,
     /// Units kept failing.
     #[error("no set of storage units took the segments")]
     Units(#[source] UnitError),
@@ -72,6 +76,9 @@ pub fn place(
     let mut last_failure = None;
     let mut thin = Vec::new();
     for _ in 0..ROUNDS_MAX {
+        if dealer.progress().is_given_up() {
+            return Err(PlaceError::GivenUp);
+        }
         if remaining.is_empty() {
             break;
         }
@@ -85,7 +92,8 @@ pub fn place(
         let slot_bytes = dealer.config().slot_bytes;
         let tasks = shares.iter().cloned().map(|share| {
             let (store, source) = (Arc::clone(store), Arc::clone(source));
-            let task = move || write_share(&store, &share, slot_bytes, &source);
+            let progress = Arc::clone(dealer.progress());
+            let task = move || write_share(&store, &share, slot_bytes, &source, &progress);
             Box::new(task) as Box<dyn FnOnce() -> Result<usize, ShareError> + Send>
         });
         let results = parallel(&*store.pool, PARALLEL, tasks.collect());
@@ -149,6 +157,7 @@ fn write_share(
     share: &Share,
     slot_bytes: u32,
     source: &Source,
+    progress: &Progress,
 ) -> Result<usize, ShareError> {
     let table = store.table();
     let writers: Vec<Member> = table
@@ -181,6 +190,7 @@ fn write_share(
                 .put(share.segment, slot_bytes, slot, &tags, &data)
                 .map_err(ShareError::Unit)?;
         }
+        progress.add(items.len());
         first += u32::try_from(items.len()).expect("at most 2048 slots");
     }
     BUFFER.set(data);
