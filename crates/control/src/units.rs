@@ -104,6 +104,10 @@ impl Control {
     /// Without any unit to use, because another copy of the database does, a
     /// start could do nothing, and is most likely a mistake.
     fn refuse_if_held(&self) -> Result<(), UnitsError> {
+        if self.inner.claim.takes_over {
+            // It is none: the operator has said so.
+            return Ok(());
+        }
         let units = lock(&self.inner.units);
         let is_missing = |mounted: &Mounted| mounted.unit.state() == UnitState::Missing;
         match units.iter().find_map(held_by) {

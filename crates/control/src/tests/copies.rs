@@ -129,3 +129,29 @@ async fn a_folder_restored_elsewhere_goes_on_when_the_operator_says_so_and_the_o
     assert_eq!(states, [UnitState::Healthy; 2]);
     end(second).await;
 }
+
+/// The units could not be claimed, which was taken for another's claim: the
+/// start that the message asked for was refused with the same message.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn units_that_take_no_writes_do_not_keep_a_restored_folder_from_starting() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    control.create_volume(small("disk")).await.expect("made");
+    export(&control).await;
+    end(control).await;
+    let (_, mut settings) = copied(&rig);
+    settings.restored_database = true;
+    rig.disk.make_read_only(&rig.path().join("units"));
+    let second = rig.try_start(settings).await.expect("starts");
+    for unit in second.units_as_known() {
+        assert_eq!(unit.state, UnitState::ReadOnly, "{:?}", unit.reason);
+        assert!(unit.stat.is_some(), "it can be read");
+    }
+    rig.disk.make_writable();
+    finish(second.probe_units(true)).await;
+    for unit in second.units_as_known() {
+        assert_eq!(unit.state, UnitState::Healthy, "{:?}", unit.reason);
+    }
+    export(&second).await;
+    end(second).await;
+}

@@ -34,6 +34,7 @@ struct Hold {
 #[derive(Default)]
 struct State {
     held: Option<PathBuf>,
+    read_only: Option<PathBuf>,
     waiting: usize,
     synced: Vec<PathBuf>,
 }
@@ -60,6 +61,16 @@ impl HeldDisk {
         self.hold.changed.notify_all();
     }
 
+    /// Nothing below `path` can be changed from now on.
+    pub fn make_read_only(&self, path: &Path) {
+        lock(&self.hold.state).read_only = Some(path.to_owned());
+    }
+
+    /// All can be changed again.
+    pub fn make_writable(&self) {
+        lock(&self.hold.state).read_only = None;
+    }
+
     /// Waits until one of them waits.
     pub fn wait_for_one(&self) {
         let state = lock(&self.hold.state);
@@ -84,11 +95,24 @@ impl HeldDisk {
             state.waiting -= 1;
         }
     }
+
+    fn change(&self, path: &Path) -> io::Result<()> {
+        self.pass(path);
+        let path = self.folder.join(path);
+        let read_only = lock(&self.hold.state).read_only.clone();
+        if read_only.is_some_and(|at| path.starts_with(at)) {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        }
+        Ok(())
+    }
 }
 
 impl Disk for HeldDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        self.pass(path);
+        match mode {
+            OpenMode::Read => self.pass(path),
+            OpenMode::Write | OpenMode::CreateNew => self.change(path)?,
+        }
         self.disk.open(path, mode)
     }
 
@@ -98,17 +122,17 @@ impl Disk for HeldDisk {
     }
 
     fn create_directory(&self, folder: &Path) -> io::Result<()> {
-        self.pass(folder);
+        self.change(folder)?;
         self.disk.create_directory(folder)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.pass(from);
+        self.change(from)?;
         self.disk.rename(from, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.pass(path);
+        self.change(path)?;
         self.disk.remove(path)
     }
 

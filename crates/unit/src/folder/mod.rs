@@ -17,7 +17,8 @@
 //!
 //! * Whoever keeps the folder may put anything into it: no link in it is
 //!   followed, no name leads out of it, and only regular files are opened.
-//! * A folder whose marker names another owner's database is not changed.
+//! * A folder whose marker names another owner's database is not changed. It
+//!   may be read.
 //! * A folder without this unit's marker is never written to, nor taken for an
 //!   empty unit. `segments/` is made with the unit and never again, so that an
 //!   unmounted mount point has no place to write to.
@@ -145,6 +146,7 @@ impl FolderUnit {
                     owner: None,
                 },
                 takes_over: AtomicBool::new(false),
+                unclaimed: Mutex::default(),
             },
             clock: Arc::clone(&world.clock),
             segment_data_bytes: SEGMENT_DATA_BYTES,
@@ -406,7 +408,7 @@ impl Unit for FolderUnit {
     }
 
     fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
-        self.place.verify()?;
+        self.place.look()?;
         self.place.list()
     }
 
@@ -425,7 +427,7 @@ impl Unit for FolderUnit {
     }
 
     fn stat(&self) -> Result<UnitStat, UnitError> {
-        self.place.verify()?;
+        self.place.look()?;
         let failed = |error| self.place.meaning("count its segments", error);
         let (segments, bytes) = self
             .account
@@ -452,8 +454,11 @@ impl Unit for FolderUnit {
             | UnitError::Held { .. },
         ) = probed
         {
-            // What comes back may be another folder.
-            self.account.forget();
+            // What comes back may be another folder. One that somebody else
+            // has is counted on: the account finds out what that one changes.
+            if !matches!(probed, Err(UnitError::Held { .. })) {
+                self.account.forget();
+            }
             let mut durable = lock(&self.durable_folders);
             durable.known.clear();
             durable.forgotten += 1;

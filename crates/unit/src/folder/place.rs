@@ -17,12 +17,13 @@ use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use base::{CopysetId, SegmentId};
 use world::{Disk, OpenMode, WrongKind};
 
+use super::lock;
 use super::marker::{self, Marker, MarkerError};
 use super::owner::Owner;
 use crate::UnitError;
@@ -89,6 +90,8 @@ pub(super) struct Place {
     pub(super) marker: Marker,
     /// Whether to claim it, once, whoever has it.
     pub(super) takes_over: AtomicBool,
+    /// Why it could not be claimed when that was last tried.
+    pub(super) unclaimed: Mutex<Option<UnitError>>,
 }
 
 /// Reads the marker in the folder at `url`, which `disk` is within.
@@ -144,7 +147,7 @@ pub(super) fn meaning(url: &str, doing: &str, error: io::Error) -> UnitError {
         };
     }
     match error.kind() {
-        Kind::StorageFull | Kind::QuotaExceeded => UnitError::Full { url },
+        _ if is_full(&error) => UnitError::Full { url },
         Kind::ReadOnlyFilesystem => UnitError::ReadOnly { url },
         Kind::NotFound
         | Kind::NotADirectory
@@ -162,6 +165,12 @@ pub(super) fn meaning(url: &str, doing: &str, error: io::Error) -> UnitError {
             source: Arc::new(error),
         },
     }
+}
+
+/// Whether an error says that there is no room.
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(error.kind(), Kind::StorageFull | Kind::QuotaExceeded)
 }
 
 impl Place {
@@ -190,8 +199,8 @@ impl Place {
         error: io::Error,
     ) -> UnitError {
         match error.kind() {
-            io::ErrorKind::NotFound => match self.verify() {
-                Ok(()) => UnitError::NoSegment {
+            io::ErrorKind::NotFound => match self.look() {
+                Ok(_) => UnitError::NoSegment {
                     url: self.url.clone(),
                     segment,
                 },
@@ -216,27 +225,44 @@ impl Place {
         }
     }
 
-    /// Looks whether the folder is the unit it should be, and may be changed.
+    /// Looks whether the folder is the unit it should be, whoever may change
+    /// it.
     ///
     /// Cost: opening and reading a small file.
-    pub(super) fn verify(&self) -> Result<(), UnitError> {
+    pub(super) fn look(&self) -> Result<Marker, UnitError> {
         let found = identify(&*self.disk, &self.url)?;
         self.check_unit(&found)?;
-        match (&self.marker.owner, found.owner) {
-            (None, _) => Ok(()),
-            (Some(own), Some(holder)) if holder.is(own) => Ok(()),
-            (Some(_), Some(holder)) => Err(self.held(holder)),
-            (Some(_), None) => Err(UnitError::Missing {
-                url: self.url.clone(),
-                reason: "it was not claimed yet".to_owned(),
-            }),
+        Ok(found)
+    }
+
+    /// As [`Place::look`], and whether it may be changed.
+    pub(super) fn verify(&self) -> Result<(), UnitError> {
+        let found = self.look()?;
+        let Some(own) = &self.marker.owner else {
+            return Ok(());
+        };
+        match found.owner {
+            Some(holder) if holder.is(own) => Ok(()),
+            Some(holder) if !self.may_claim(own, &holder) => Err(self.held(holder)),
+            // What keeps it from being claimed is what is wrong with it.
+            _ => Err(lock(&self.unclaimed)
+                .clone()
+                .unwrap_or_else(|| UnitError::Missing {
+                    url: self.url.clone(),
+                    reason: "it was not claimed yet".to_owned(),
+                })),
         }
     }
 
     /// As [`Place::verify`]; a folder that is the unit and may be claimed is.
     pub(super) fn claim(&self) -> Result<(), UnitError> {
-        let found = identify(&*self.disk, &self.url)?;
-        self.check_unit(&found)?;
+        let claimed = self.try_claim();
+        *lock(&self.unclaimed) = claimed.as_ref().err().cloned();
+        claimed
+    }
+
+    fn try_claim(&self) -> Result<(), UnitError> {
+        let found = self.look()?;
         let Some(own) = &self.marker.owner else {
             return Ok(());
         };
@@ -245,17 +271,32 @@ impl Place {
                 self.takes_over.store(false, Ordering::Relaxed);
                 return Ok(());
             }
-            let is_replaced = holder.generation < own.generation;
-            if !is_replaced && !self.takes_over.load(Ordering::Relaxed) {
+            if !self.may_claim(own, &holder) {
                 return Err(self.held(holder));
             }
         }
-        self.write_marker()
+        self.write_marker_even_if_full()
             .map_err(|error| self.meaning("claim the unit", error))?;
         // Of two that claim it at once, the first one finds out here or later.
         self.verify()?;
         self.takes_over.store(false, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn may_claim(&self, own: &Owner, holder: &Owner) -> bool {
+        holder.generation < own.generation || self.takes_over.load(Ordering::Relaxed)
+    }
+
+    /// Writes the marker anew, also where there is no room: the probe has as
+    /// much as that needs, and freeing, which makes more, needs the claim.
+    fn write_marker_even_if_full(&self) -> io::Result<()> {
+        match self.write_marker() {
+            Err(error) if is_full(&error) => {
+                self.give_up_probe()?;
+                self.write_marker()
+            }
+            other => other,
+        }
     }
 
     fn held(&self, holder: Owner) -> UnitError {

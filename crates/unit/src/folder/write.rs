@@ -19,6 +19,9 @@ use crate::{Tag, Unit, UnitError};
 /// The marker's name while it is written.
 const DRAFT: &str = "scree-unit.toml.draft";
 
+/// The probe's name.
+const PROBE: &str = "probe";
+
 /// What a probe consists of.
 const PROBE_BYTE: u8 = 0x5a;
 
@@ -336,8 +339,14 @@ impl Place {
             _ => {}
         }
         let file = self.disk.open(draft, OpenMode::CreateNew)?;
-        file.write_at(self.marker.encode().as_bytes(), 0)?;
-        file.sync_data()?;
+        let written = file
+            .write_at(self.marker.encode().as_bytes(), 0)
+            .and_then(|()| file.sync_data());
+        if let Err(error) = written {
+            // Else it stays until the next one.
+            let _ = self.disk.remove(draft);
+            return Err(error);
+        }
         self.disk.rename(draft, Path::new(marker::NAME))?;
         self.disk.sync_directory(Path::new(""))
     }
@@ -351,14 +360,11 @@ impl Place {
         }
     }
 
-    /// Writes the probe anew, durably but for its name. What bears its name
-    /// and is none is left as it is: it may be some other file's second name.
-    fn write_probe(&self) -> io::Result<()> {
-        let path = Path::new("probe");
-        let file = match self.disk.open(path, OpenMode::Write) {
-            Err(error) if is_not_found(&error) => self.disk.open(path, OpenMode::CreateNew)?,
-            other => other?,
-        };
+    /// Opens the probe that is there. What bears its name and is none is left
+    /// as it is: it may be some other file's second name.
+    fn open_probe(&self, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let path = Path::new(PROBE);
+        let file = self.disk.open(path, mode)?;
         let length = file.length()?;
         let mut found = vec![0; length.min(PROBE_BYTES + 1) as usize];
         file.read_at(&mut found, 0)?;
@@ -371,9 +377,31 @@ impl Place {
             }
             .into());
         }
+        Ok(file)
+    }
+
+    /// Writes the probe anew, durably but for its name.
+    fn write_probe(&self) -> io::Result<()> {
+        let file = match self.open_probe(OpenMode::Write) {
+            Err(error) if is_not_found(&error) => {
+                self.disk.open(Path::new(PROBE), OpenMode::CreateNew)?
+            }
+            other => other?,
+        };
         file.set_length(0)?;
         file.write_at(&[PROBE_BYTE; PROBE_BYTES as usize], 0)?;
         file.sync_data()
+    }
+
+    /// Gives back the probe's room, until it is next written.
+    pub(super) fn give_up_probe(&self) -> io::Result<()> {
+        match self.open_probe(OpenMode::Read) {
+            Err(error) if is_not_found(&error) => return Ok(()),
+            other => drop(other?),
+        }
+        self.disk.remove(Path::new(PROBE))?;
+        // Some file systems give room back no sooner.
+        self.disk.sync_directory(Path::new(""))
     }
 
     /// Looks whether the unit is there, takes writes, and has room for one

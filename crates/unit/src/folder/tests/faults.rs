@@ -31,7 +31,7 @@ pub(super) fn change_everything(unit: &FolderUnit) -> Vec<Result<(), UnitError>>
     ]
 }
 
-fn look_at_everything(unit: &FolderUnit) -> Vec<Result<(), UnitError>> {
+pub(super) fn look_at_everything(unit: &FolderUnit) -> Vec<Result<(), UnitError>> {
     vec![
         read(unit, segment(1), SLOT_BYTES, 0, 1),
         unit.list().map(|_| ()),

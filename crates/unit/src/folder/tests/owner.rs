@@ -1,16 +1,17 @@
 //! Two copies of one database never change a unit both.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use base::DatabaseId;
-use world::World;
-use world::simulated::Simulation;
+use base::{DatabaseId, Slot};
+use world::simulated::{Fault, Simulation};
+use world::{OpenMode, World};
 
-use super::faults::{assert_all, change_everything};
+use super::faults::{assert_all, change_everything, look_at_everything};
 use super::{PATH, cluster, unit_id};
 use crate::conformance::{SLOT_BYTES, put, segment};
 use crate::folder::Owner;
-use crate::{FolderUnit, Unit as _, UnitError};
+use crate::{FolderUnit, TrackedUnit, Unit as _, UnitError, UnitState};
 
 fn owner(database: u128, generation: u32) -> Owner {
     Owner {
@@ -42,6 +43,9 @@ fn a_unit_that_another_copy_uses_is_not_changed() {
     let held = copy.probe().expect_err("held").to_string();
     assert!(held.contains("/srv/1 on vm1"), "{held}");
     assert_eq!(simulation.disk.operations(), operations);
+    for result in look_at_everything(&copy) {
+        result.expect("it can be read");
+    }
     assert!(copy.made().is_err_and(|error| is_held(&error)));
     // Other processes that work with the same database are no others.
     let same = owned(&world, owner(1, 1), false);
@@ -71,6 +75,90 @@ fn a_unit_is_claimed_from_nobody_from_the_replaced_and_by_order() {
     fourth.probe().expect("and again");
     let again = third.probe();
     assert!(again.is_err_and(|error| is_held(&error)), "once is once");
+}
+
+fn tracked(world: &World, owner: Owner, takes_over: bool) -> (Arc<FolderUnit>, TrackedUnit) {
+    let unit = Arc::new(owned(world, owner, takes_over));
+    let tracked = TrackedUnit::new(Arc::clone(&unit) as _, Arc::clone(&world.clock));
+    (unit, tracked)
+}
+
+/// It was shown as missing, held or not claimed, whatever the true reason, and
+/// not even asked what it holds.
+#[test]
+fn a_unit_that_cannot_be_claimed_says_why_and_can_be_read() {
+    let is_full: fn(&UnitError) -> bool = |error| matches!(error, UnitError::Full { .. });
+    let is_read_only: fn(&UnitError) -> bool = |error| matches!(error, UnitError::ReadOnly { .. });
+    for (fault, state, is_meant) in [
+        (Fault::Full, UnitState::Full, is_full),
+        (Fault::ReadOnly, UnitState::ReadOnly, is_read_only),
+    ] {
+        for (holder, takes_over) in [
+            (None, false),
+            (Some(owner(1, 1)), false),
+            (Some(owner(1, 2)), true),
+        ] {
+            let simulation = Simulation::new(1);
+            let world = simulation.world();
+            let first = match holder {
+                None => FolderUnit::create(&world, Path::new(PATH), cluster(), unit_id()),
+                Some(holder) => owned(&world, holder, false).made(),
+            };
+            let first = first.expect("made");
+            first.probe().expect("well");
+            put(&first, segment(1), SLOT_BYTES, 0, 4).expect("put");
+            first.sync(&[segment(1)]).expect("synced");
+            simulation.disk.inject(Path::new(PATH), fault);
+
+            let (second, tracked) = tracked(&world, owner(2, 2), takes_over);
+            assert!(tracked.probe().is_err_and(|error| is_meant(&error)));
+            for result in look_at_everything(&second) {
+                result.expect("it can be read");
+            }
+            tracked.stat().expect("asked");
+            assert!(tracked.free(segment(1), &[Slot(0)], false).is_err());
+            assert_eq!(tracked.state(), state);
+            assert_all(change_everything(&second), is_meant);
+            let found = FolderUnit::identify(&world, Path::new(PATH)).expect("a marker");
+            assert_ne!(
+                found.owner.map(|owner| owner.database),
+                Some(owner(2, 2).database)
+            );
+
+            simulation.disk.heal(Path::new(PATH));
+            tracked.probe().expect("claimed");
+            assert_eq!(tracked.state(), UnitState::Healthy);
+            put(&*second, segment(2), SLOT_BYTES, 0, 4).expect("put");
+        }
+    }
+}
+
+/// What makes room was refused for want of the claim, and the claim for want
+/// of room.
+#[test]
+fn a_full_unit_is_claimed_with_the_room_of_its_probe() {
+    let simulation = Simulation::new(1);
+    let world = simulation.world();
+    let first = owned(&world, owner(1, 1), false).made().expect("made");
+    first.probe().expect("well");
+    put(&first, segment(1), SLOT_BYTES, 0, 64).expect("put");
+    first.sync(&[segment(1)]).expect("synced");
+    drop(first);
+    let room = |(path, _): (PathBuf, u64)| {
+        let file = world.disk.open(&path, OpenMode::Read).expect("there");
+        file.allocated().expect("known")
+    };
+    let files = simulation.disk.files_under(Path::new(PATH));
+    let taken = files.into_iter().map(room).sum();
+    simulation.disk.set_capacity(Path::new(PATH), taken);
+    let second = owned(&world, owner(2, 2), false);
+    let full = second.probe().expect_err("no room at all");
+    assert!(matches!(full, UnitError::Full { .. }), "{full}");
+    second
+        .free(segment(1), &[Slot(0)], false)
+        .expect("freeing needs no room");
+    simulation.disk.set_capacity(Path::new(PATH), 64 << 20);
+    second.probe().expect("room again");
 }
 
 #[test]
