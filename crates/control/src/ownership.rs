@@ -8,7 +8,9 @@
 //!   Served from another place, it is a copy, and Scree does not start;
 //! * each unit's marker names the *owner*: a database that is served with the
 //!   word of the operator that the others are gone (`--restored-database`)
-//!   counts one generation more, and the units are its own from then on.
+//!   enters a later generation, and the units are its own from then on. A
+//!   generation is a moment, so that the last of several such words counts,
+//!   whichever copies it was said to.
 //!
 //! A copy of a whole file system, block by block, has the same place as its
 //! original; nothing here can tell them apart.
@@ -20,7 +22,7 @@ use std::time::UNIX_EPOCH;
 use base::{DatabaseId, with_causes};
 use unit::UnitError;
 use unit::folder::{Owner, url};
-use world::World;
+use world::{Millis, World};
 
 use crate::control::StartError;
 use crate::database::{Database, OwnerRow, PlaceRow};
@@ -50,6 +52,13 @@ fn may_be(one: &PlaceRow, other: &PlaceRow) -> bool {
         (Some(one), Some(other)) => one == other,
         _ => one.folder == other.folder,
     }
+}
+
+/// The generation after `known`: the second that it is, unless the clock is
+/// behind. Enough for 32 bits until 2106.
+fn generation_after(known: u32, now: Millis) -> u32 {
+    let seconds = u32::try_from(now.0 / 1000).unwrap_or(0);
+    known.saturating_add(1).max(seconds)
 }
 
 /// Who the database in `folder` is. `is_restored`: the operator has said that
@@ -82,7 +91,10 @@ pub(crate) async fn claim(
             }
             OwnerRow {
                 id: if is_same { known.id } else { new_id() },
-                generation: known.generation.saturating_add(is_restored.into()),
+                generation: match is_restored {
+                    true => generation_after(known.generation, world.clock.wall()),
+                    false => known.generation,
+                },
                 place,
             }
         }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use base::DatabaseId;
 use unit::UnitState;
@@ -153,5 +154,34 @@ async fn units_that_take_no_writes_do_not_keep_a_restored_folder_from_starting()
         assert_eq!(unit.state, UnitState::Healthy, "{:?}", unit.reason);
     }
     export(&second).await;
+    end(second).await;
+}
+
+/// Each start with `--restored-database` counted one more, so an original that
+/// had been started so twice took the units back from a copy of its backup that
+/// had been started so once, later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_folder_that_the_operator_gave_the_units_to_keeps_them() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    control.create_volume(small("disk")).await.expect("made");
+    end(control).await;
+    let (folder, mut restored) = copied(&rig);
+    for _ in 0..2 {
+        let mut settings = rig.settings();
+        settings.restored_database = true;
+        end(rig.try_start(settings).await.expect("starts")).await;
+    }
+    rig.clock.advance(Duration::from_secs(60));
+    restored.restored_database = true;
+    let second = rig.try_start(restored).await.expect("starts");
+    export(&second).await;
+
+    let why = refused(&rig, rig.settings()).await.to_string();
+    assert!(why.contains(&folder.display().to_string()), "{why}");
+    finish(second.probe_units(true)).await;
+    for unit in second.units_as_known() {
+        assert_eq!(unit.state, UnitState::Healthy, "{:?}", unit.reason);
+    }
     end(second).await;
 }

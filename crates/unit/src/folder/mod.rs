@@ -170,7 +170,7 @@ impl FolderUnit {
 
     /// Changes the unit as `owner` only. It is claimed when it is made or
     /// probed, and not used by anybody else from then on; with `takes_over`,
-    /// the first time whoever has it.
+    /// the first time also from an owner of the same generation.
     #[must_use]
     pub fn with_owner(mut self, owner: Owner, takes_over: bool) -> Self {
         self.place.marker.owner = Some(owner);

@@ -10,8 +10,9 @@
 //!  no owner yet            ─► claimed
 //!  an earlier generation   ─► claimed: whoever it was has been replaced
 //!  this owner              ─► used
-//!  anybody else            ─► held: not touched, unless the operator has said
-//!                             that the other is gone
+//!  the same generation     ─► held: only read, unless the operator has just
+//!                             said that the other is gone
+//!  a later generation      ─► held: this is the one that has been replaced
 //! ```
 
 use std::fmt;
@@ -24,8 +25,10 @@ use serde::{Deserialize, Serialize};
 pub struct Owner {
     /// Which copy of the database.
     pub database: DatabaseId,
-    /// How often the operator has said, to this copy and those it was made
-    /// from, that the others are gone.
+    /// Grows each time the operator says, to this copy or one that it was made
+    /// from, that the others are gone: to the second since 1970 in which that
+    /// is said, or by one if it is that far already. So of two copies that
+    /// were told so, the one that was told last has the later one.
     pub generation: u32,
     /// Where it is served, for people.
     pub place: String,

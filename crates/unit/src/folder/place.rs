@@ -88,7 +88,7 @@ pub(super) struct Place {
     pub(super) url: String,
     /// Whose the folder should be. Without an owner, it may have any.
     pub(super) marker: Marker,
-    /// Whether to claim it, once, whoever has it.
+    /// Whether to claim it, once, from an owner of the same generation too.
     pub(super) takes_over: AtomicBool,
     /// Why it could not be claimed when that was last tried.
     pub(super) unclaimed: Mutex<Option<UnitError>>,
@@ -283,8 +283,11 @@ impl Place {
         Ok(())
     }
 
+    /// Never from a later generation: of that one the operator said later
+    /// that the others are gone, however late the unit is seen.
     fn may_claim(&self, own: &Owner, holder: &Owner) -> bool {
-        holder.generation < own.generation || self.takes_over.load(Ordering::Relaxed)
+        let takes_over = self.takes_over.load(Ordering::Relaxed);
+        holder.generation < own.generation || (holder.generation == own.generation && takes_over)
     }
 
     /// Writes the marker anew, also where there is no room: the probe has as

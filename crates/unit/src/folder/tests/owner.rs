@@ -77,6 +77,25 @@ fn a_unit_is_claimed_from_nobody_from_the_replaced_and_by_order() {
     assert!(again.is_err_and(|error| is_held(&error)), "once is once");
 }
 
+/// A unit that an owner with the operator's word had not seen at its start was
+/// taken when it came, from whoever had been given that word since.
+#[test]
+fn a_unit_that_is_seen_late_is_not_taken_from_a_newer_owner() {
+    let world = Simulation::new(1).world();
+    let first = owned(&world, owner(1, 1), false).made().expect("made");
+    first.probe().expect("its own");
+    let (old, new) = (
+        owned(&world, owner(2, 20), true),
+        owned(&world, owner(3, 30), true),
+    );
+    new.probe().expect("the operator has said so");
+    for _ in 0..2 {
+        assert!(old.probe().is_err_and(|error| is_held(&error)));
+        assert_all(change_everything(&old), is_held);
+    }
+    new.probe().expect("still its own");
+}
+
 fn tracked(world: &World, owner: Owner, takes_over: bool) -> (Arc<FolderUnit>, TrackedUnit) {
     let unit = Arc::new(owned(world, owner, takes_over));
     let tracked = TrackedUnit::new(Arc::clone(&unit) as _, Arc::clone(&world.clock));
