@@ -146,6 +146,7 @@ impl FolderUnit {
                     owner: None,
                 },
                 takes_over: AtomicBool::new(false),
+                is_claim_durable: AtomicBool::new(false),
                 unclaimed: Mutex::default(),
             },
             clock: Arc::clone(&world.clock),

@@ -90,6 +90,9 @@ pub(super) struct Place {
     pub(super) marker: Marker,
     /// Whether to claim it, once, from an owner of the same generation too.
     pub(super) takes_over: AtomicBool,
+    /// The marker with this owner is known to be durable: a process before
+    /// this one may have been killed between renaming it and syncing that.
+    pub(super) is_claim_durable: AtomicBool,
     /// Why it could not be claimed when that was last tried.
     pub(super) unclaimed: Mutex<Option<UnitError>>,
 }
@@ -262,24 +265,29 @@ impl Place {
     }
 
     fn try_claim(&self) -> Result<(), UnitError> {
+        // Until it is claimed anew: what comes back may be another folder.
+        let was_durable = self.is_claim_durable.swap(false, Ordering::Relaxed);
         let found = self.look()?;
         let Some(own) = &self.marker.owner else {
             return Ok(());
         };
-        if let Some(holder) = found.owner {
-            if holder.is(own) {
-                self.takes_over.store(false, Ordering::Relaxed);
-                return Ok(());
+        let failed = |error| self.meaning("claim the unit", error);
+        match found.owner {
+            Some(holder) if holder.is(own) => {
+                if !was_durable {
+                    self.disk.sync_directory(Path::new("")).map_err(failed)?;
+                }
             }
-            if !self.may_claim(own, &holder) {
-                return Err(self.held(holder));
+            Some(holder) if !self.may_claim(own, &holder) => return Err(self.held(holder)),
+            _ => {
+                self.write_marker_even_if_full().map_err(failed)?;
+                // Of two that claim it at once, the first one finds out here
+                // or later.
+                self.verify()?;
             }
         }
-        self.write_marker_even_if_full()
-            .map_err(|error| self.meaning("claim the unit", error))?;
-        // Of two that claim it at once, the first one finds out here or later.
-        self.verify()?;
         self.takes_over.store(false, Ordering::Relaxed);
+        self.is_claim_durable.store(true, Ordering::Relaxed);
         Ok(())
     }
 

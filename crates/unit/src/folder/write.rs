@@ -330,9 +330,16 @@ impl Place {
         })
     }
 
-    /// Writes the marker, or writes it anew: at every moment there is the old
-    /// one or the new one. Durable on return, but for the unit's own name.
+    /// Writes the marker, or writes it anew. Durable on return, but for the
+    /// unit's own name.
     pub(super) fn write_marker(&self) -> io::Result<()> {
+        self.replace_marker()?;
+        self.disk.sync_directory(Path::new(""))
+    }
+
+    /// As [`Place::write_marker`], and after a crash it may be the old one: at
+    /// every moment there is one of both.
+    pub(super) fn replace_marker(&self) -> io::Result<()> {
         let draft = Path::new(DRAFT);
         match self.disk.remove(draft) {
             Err(error) if !is_not_found(&error) => return Err(error),
@@ -347,8 +354,7 @@ impl Place {
             let _ = self.disk.remove(draft);
             return Err(error);
         }
-        self.disk.rename(draft, Path::new(marker::NAME))?;
-        self.disk.sync_directory(Path::new(""))
+        self.disk.rename(draft, Path::new(marker::NAME))
     }
 
     /// Makes the names of the marker and of the unit itself durable.

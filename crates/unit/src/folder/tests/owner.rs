@@ -205,3 +205,27 @@ fn a_crash_while_a_unit_is_claimed_leaves_a_whole_marker() {
         "{claims}: some came to their end"
     );
 }
+
+/// The next process found its own name in the marker and asked no more: after
+/// a power failure the unit belonged to the one that had been replaced.
+#[test]
+fn a_claim_that_was_cut_short_is_durable_once_it_is_found() {
+    for seed in 0..50 {
+        let mut simulation = Simulation::new(seed);
+        let first = owned(&simulation.world(), owner(1, 1), false).made();
+        first.expect("made").probe().expect("its own");
+        let second = owned(&simulation.world(), owner(2, 2), true);
+        second
+            .place
+            .replace_marker()
+            .expect("renamed, and not synced");
+        drop(second);
+        simulation.kill();
+        let second = owned(&simulation.world(), owner(2, 2), false);
+        second.probe().expect("its own");
+        simulation.crash();
+        let found = FolderUnit::identify(&simulation.world(), Path::new(PATH)).expect("whole");
+        let found = found.owner.expect("claimed").database;
+        assert_eq!(found, owner(2, 2).database, "seed {seed}");
+    }
+}
