@@ -252,6 +252,7 @@ impl Control {
         row: &VolumeRow,
         access: Access,
     ) -> Result<Arc<Attached>, ControlError> {
+        self.refuse_if_ending()?;
         let (volume, name) = (row.id, row.name.clone());
         self.inner.database.set_attached(volume).await?;
         match self.open_and_serve(volume, name, access).await? {
@@ -362,6 +363,7 @@ impl Control {
         if !row.attached {
             return Ok(());
         }
+        self.refuse_if_ending()?;
         let inner = Arc::clone(&self.inner);
         let settled = match self.acquire(row.id).await {
             Ok(lease) => {

@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -107,6 +108,9 @@ pub enum StartError {
 /// clients have asked for, the 60 s in which a destage must get on, and some.
 pub const SHUT_DOWN_WITHIN: Duration = Duration::from_secs(100);
 
+/// How much of that the database has, when the volumes are closed.
+const DATABASE_WITHIN: Duration = Duration::from_secs(5);
+
 /// See the module's head. Cheap to clone.
 #[derive(Clone)]
 pub struct Control {
@@ -138,6 +142,8 @@ pub(crate) struct Inner {
     /// Why freeing does not get on, if it does not.
     pub freeing_problem: Mutex<Option<String>>,
     doors: Mutex<HashMap<VolumeId, Arc<tokio::sync::Mutex<()>>>>,
+    /// No more volumes are opened.
+    pub is_ending: AtomicBool,
 }
 
 /// Locks a mutex whose content stays sound if a thread panics in between.
@@ -203,6 +209,7 @@ impl Control {
                 removal_problem: Mutex::default(),
                 freeing_problem: Mutex::default(),
                 doors: Mutex::default(),
+                is_ending: AtomicBool::new(false),
             }),
         };
         control.mount_units(settings.units).await?;
@@ -215,11 +222,13 @@ impl Control {
         Ok(control)
     }
 
-    /// Closes every attached volume: all that was written is in versions on
-    /// the units then. They are served again on the next start. Returns how
-    /// many could not be closed; their journals have what is missing. Ends
-    /// within [`SHUT_DOWN_WITHIN`], whatever units do.
+    /// Closes every attached volume, also one that is just being opened: all
+    /// that was written is in versions on the units then. They are served
+    /// again on the next start. Returns how many could not be closed; their
+    /// journals have what is missing. Ends within [`SHUT_DOWN_WITHIN`],
+    /// whatever units do.
     pub async fn shut_down(&self) -> usize {
+        self.inner.is_ending.store(true, Ordering::Relaxed);
         let mut closing = self.close_all();
         let mut unclean = closing.len();
         let closed = async {
@@ -227,17 +236,35 @@ impl Control {
                 unclean -= usize::from(matches!(closed, Ok(Ok(()))));
             }
         };
-        if host::within(SHUT_DOWN_WITHIN, closed).await.is_none() {
-            tracing::error!(seconds = SHUT_DOWN_WITHIN.as_secs(), "volumes do not close");
+        let wait = SHUT_DOWN_WITHIN - DATABASE_WITHIN;
+        if host::within(wait, closed).await.is_none() {
+            tracing::error!(seconds = wait.as_secs(), "volumes do not close");
         }
-        self.inner.database.close().await;
+        let closed = self.inner.database.close();
+        if host::within(DATABASE_WITHIN, closed).await.is_none() {
+            tracing::error!("the database does not close; the next start mends it");
+        }
         unclean
     }
 
+    /// Refuses to open a volume that would not be closed. Asked behind the
+    /// volume's door.
+    pub(crate) fn refuse_if_ending(&self) -> Result<(), ControlError> {
+        // After the door, whose lock orders the two: either it is seen here,
+        // or `close_all` waits for whoever is behind the door.
+        if !self.inner.is_ending.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        Err(ControlError::Unavailable {
+            reason: "`scree up` is ending; ask again when it is started again".to_owned(),
+        })
+    }
+
+    /// Goes through every door: a volume is attached behind its own only.
     fn close_all(&self) -> JoinSet<Result<(), ControlError>> {
-        let attached: Vec<VolumeId> = lock(&self.inner.attached).keys().copied().collect();
+        let doors: Vec<VolumeId> = lock(&self.inner.doors).keys().copied().collect();
         let mut closing = JoinSet::new();
-        for volume in attached {
+        for volume in doors {
             let control = self.clone();
             closing.spawn(async move {
                 let _door = control.door(volume).await;

@@ -16,6 +16,7 @@ mod thin;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base::{BlockDevice as _, CopysetId, Location, SegmentId, Slot, Started};
@@ -27,6 +28,7 @@ use crate::Control;
 use crate::control::lock;
 use crate::database::{Access, Database};
 use crate::error::ControlError;
+use crate::host;
 use crate::keys::{self, KeyInput};
 use rig::{Rig, aside, small};
 
@@ -58,6 +60,53 @@ async fn an_operation_goes_on_to_its_end_without_its_client() {
     let view = control.volume("disk").await.expect("there");
     assert_eq!(view.row.exported, Some(Access::ReadWrite));
     assert!(view.served.is_some() && view.row.failure.is_none());
+    end(control).await;
+}
+
+/// A volume that was just being opened was neither closed nor counted: its
+/// process ended with a lease and a journal in use.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_being_opened_at_the_end_is_closed() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    let disk = control.create_volume(small("disk")).await.expect("made");
+    rig.disk.hold(&control.folder().journal(disk.row.id));
+    let opening = tokio::spawn({
+        let control = control.clone();
+        async move { control.export_volume("disk", Access::ReadWrite).await }
+    });
+    let held = Arc::clone(&rig.disk);
+    aside(move || held.wait_for_one()).await;
+    let mut ending = tokio::spawn({
+        let control = control.clone();
+        async move { control.shut_down().await }
+    });
+    let ended = host::within(Duration::from_millis(200), &mut ending).await;
+    assert!(ended.is_none(), "it waits for what is behind a door");
+    rig.disk.let_go();
+    assert_eq!(ending.await.expect("no panic"), 0);
+    assert!(lock(&control.inner.attached).is_empty());
+    drop(opening.await.expect("no panic"));
+    while Arc::strong_count(&control.inner) > 1 {
+        tokio::task::yield_now().await;
+    }
+    drop(control);
+    let control = rig.start().await;
+    let view = control.volume("disk").await.expect("there");
+    assert!(view.served.is_some() && view.row.failure.is_none());
+    end(control).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_opened_once_it_ends() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    control.create_volume(small("disk")).await.expect("made");
+    control.inner.is_ending.store(true, Ordering::Relaxed);
+    let refused = control.export_volume("disk", Access::ReadWrite).await;
+    let refused = refused.expect_err("it ends").to_string();
+    assert!(refused.contains("is ending"), "{refused}");
+    assert!(!control.volume("disk").await.expect("there").row.attached);
     end(control).await;
 }
 
