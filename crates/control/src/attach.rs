@@ -407,7 +407,12 @@ impl Control {
     /// as soon as its journal is replayed.
     pub(crate) async fn serve_again(&self) -> Result<(), DatabaseError> {
         let mut opening = JoinSet::new();
-        for row in self.inner.database.volumes().await? {
+        let volumes = self.inner.database.volumes().await?;
+        for volume in &volumes.damaged {
+            let (id, name, why) = (&volume.id, &volume.name, &volume.reason);
+            tracing::error!(volume = id, name, why, "cannot be served");
+        }
+        for row in volumes.rows {
             let Some(access) = row.exported.filter(|_| !row.deleting) else {
                 continue;
             };

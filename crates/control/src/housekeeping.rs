@@ -195,11 +195,15 @@ impl Control {
         let mut first_failure = Ok(());
         for owner in self.inner.database.version_owners().await? {
             let versions = self.inner.database.versions_of(owner).await?;
-            let row = volumes.iter().find(|row| row.id == owner);
+            let row = volumes.rows.iter().find(|row| row.id == owner);
+            if row.is_none() && !volumes.damaged.is_empty() {
+                // Perhaps not deleted: its row cannot be read.
+                continue;
+            }
             let goes = self.expired_of(row, &versions, busy.contains(&owner));
             first_failure = first_failure.and(self.remove(goes).await);
         }
-        for row in volumes.iter().filter(|row| row.deleting) {
+        for row in volumes.rows.iter().filter(|row| row.deleting) {
             first_failure = first_failure.and(self.finish_delete(row).await);
         }
         first_failure

@@ -6,7 +6,7 @@ use base::ClusterId;
 use unit::UnitState;
 
 use crate::control::{Control, lock};
-use crate::database::{ThinVolume, VolumeRow};
+use crate::database::{ThinVolume, Volumes};
 use crate::error::ControlError;
 
 /// A look at everything.
@@ -55,7 +55,11 @@ impl Control {
                 unit.state.name()
             ));
         }
-        for row in volumes.iter().filter(|row| !row.deleting) {
+        for volume in &volumes.damaged {
+            let (name, why) = (&volume.name, &volume.reason);
+            problems.push(format!("volume {name:?} is in error: {why}"));
+        }
+        for row in volumes.rows.iter().filter(|row| !row.deleting) {
             if let Some(why) = &row.failure {
                 problems.push(format!("volume {:?} is in error: {why}", row.name));
             }
@@ -87,12 +91,13 @@ impl Control {
             .filter_map(|unit| unit.stat)
             .map(|stat| stat.bytes)
             .sum();
+        let there = volumes.rows.iter().filter(|row| !row.deleting).count();
         let healthy = units.iter().filter(|unit| unit.state == UnitState::Healthy);
         Ok(Report {
             cluster: self.inner.cluster,
-            volumes: volumes.iter().filter(|row| !row.deleting).count() as u64,
+            volumes: (there + volumes.damaged.len()) as u64,
             exported: attached.len() as u64,
-            snapshots: self.inner.database.snapshots().await?.len() as u64,
+            snapshots: self.inner.database.snapshot_count().await?,
             units: units.len() as u64,
             units_healthy: healthy.count() as u64,
             bytes,
@@ -105,10 +110,10 @@ impl Control {
     }
 }
 
-fn thin_problem(thin: &ThinVolume, volumes: &[VolumeRow]) -> String {
-    let (of, remedy) = match volumes.iter().find(|row| row.id == thin.volume) {
-        Some(row) => (
-            format!("volume {:?}", row.name),
+fn thin_problem(thin: &ThinVolume, volumes: &Volumes) -> String {
+    let (of, remedy) = match volumes.name_of(thin.volume) {
+        Some(name) => (
+            format!("volume {name:?}"),
             "make them whole by copying the volume into a new one",
         ),
         None => (

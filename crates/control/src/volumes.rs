@@ -10,7 +10,9 @@ use volume::seal::DataKey;
 use world::Millis;
 
 use crate::control::{Control, blocking, lock};
-use crate::database::{Access, DatabaseError, NewVolume, Seal, SnapshotRow, VersionRow, VolumeRow};
+use crate::database::{
+    Access, DamagedVolume, DatabaseError, NewVolume, Seal, SnapshotRow, VersionRow, VolumeRow,
+};
 use crate::error::ControlError;
 use crate::host;
 use crate::parse;
@@ -53,6 +55,15 @@ pub struct VolumeView {
     pub engine: Option<VolumeStatus>,
     /// What its owner should know, just after it was made or grown.
     pub notice: Option<String>,
+}
+
+/// All volumes as they are shown.
+#[derive(Debug, Clone)]
+pub struct VolumeList {
+    /// Those of which everything is known.
+    pub volumes: Vec<VolumeView>,
+    /// Those whose rows in the database are damaged.
+    pub damaged: Vec<DamagedVolume>,
 }
 
 impl VolumeView {
@@ -154,9 +165,12 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn volumes(&self) -> Result<Vec<VolumeView>, ControlError> {
-        let rows = self.inner.database.volumes().await?;
-        Ok(rows.into_iter().map(|row| self.view(row)).collect())
+    pub async fn volumes(&self) -> Result<VolumeList, ControlError> {
+        let volumes = self.inner.database.volumes().await?;
+        Ok(VolumeList {
+            volumes: volumes.rows.into_iter().map(|row| self.view(row)).collect(),
+            damaged: volumes.damaged,
+        })
     }
 
     fn view(&self, row: VolumeRow) -> VolumeView {

@@ -4,7 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A volume.
+/// A volume. Of one whose entry in the database is damaged, a list has id, name
+/// and reason; its state is `error`, its numbers are 0, its texts are empty.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Volume {
     /// `vol-…`.

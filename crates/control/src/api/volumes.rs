@@ -9,20 +9,20 @@ use super::types::{
 };
 use super::{ApiError, Body, Name, Query, Wait};
 use crate::control::Control;
-use crate::database::Access;
+use crate::database::{Access, DamagedVolume};
 use crate::error::ControlError;
 use crate::volumes::{RestoreTo, VolumeRequest, VolumeView, spell_time};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
 pub(super) async fn list(State(control): State<Control>) -> Answer<Vec<Volume>> {
-    let volumes = control.volumes().await?;
-    Ok(Json(
-        volumes
-            .into_iter()
-            .map(|view| shown(&control, view))
-            .collect(),
-    ))
+    let list = control.volumes().await?;
+    let known = list.volumes.into_iter().map(|view| shown(&control, view));
+    let mut volumes: Vec<Volume> = known
+        .chain(list.damaged.into_iter().map(shown_damaged))
+        .collect();
+    volumes.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
+    Ok(Json(volumes))
 }
 
 pub(super) async fn show(State(control): State<Control>, Name(volume): Name) -> Answer<Volume> {
@@ -131,6 +131,25 @@ pub(super) async fn export(
 pub(super) async fn unexport(State(control): State<Control>, Name(volume): Name) -> Answer<Volume> {
     let view = control.unexport_volume(&volume).await?;
     Ok(Json(shown(&control, view)))
+}
+
+/// As far as it is known.
+fn shown_damaged(volume: DamagedVolume) -> Volume {
+    Volume {
+        id: volume.id,
+        name: volume.name,
+        size: 0,
+        state: "error".to_owned(),
+        block_size: 0,
+        seal: String::new(),
+        replicas: 0,
+        created: String::new(),
+        from: None,
+        export: None,
+        reason: Some(volume.reason),
+        notice: None,
+        engine: None,
+    }
 }
 
 fn export_of(control: &Control, name: &str, access: Access) -> Export {

@@ -35,7 +35,7 @@ pub use rows::{Access, Seal, SnapshotRow, SnapshotState, VolumeRow};
 pub use thin::ThinVolume;
 pub use units::{ClusterRow, KeySource, UnitRow};
 pub use versions::VersionRow;
-pub use volumes::NewVolume;
+pub use volumes::{DamagedVolume, NewVolume, Volumes};
 
 use sqlx::{Sqlite, SqlitePool, Transaction};
 use tokio::sync::watch;

@@ -97,6 +97,17 @@ impl Database {
             .collect()
     }
 
+    /// How many snapshots there are.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn snapshot_count(&self) -> Result<u64, DatabaseError> {
+        let count: i64 = sqlx::query_scalar("SELECT count(*) FROM snapshots")
+            .fetch_one(&self.reader)
+            .await?;
+        Ok(count.cast_unsigned())
+    }
+
     /// Notes that a pending snapshot will not complete.
     ///
     /// # Errors

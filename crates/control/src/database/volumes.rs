@@ -1,7 +1,7 @@
 //! Volumes, as their owners see them.
 
 use base::{BlockSize, Lineage, SnapshotId, VolumeId};
-use sqlx::SqliteConnection;
+use sqlx::{Row as _, SqliteConnection};
 use volume::catalog::{RESTORE_SKIPS_BYTES, VersionKey};
 use volume::seal::WrappedKey;
 use world::Millis;
@@ -34,6 +34,39 @@ pub struct NewVolume {
     pub origin: Option<SnapshotId>,
     /// When.
     pub created: Millis,
+}
+
+/// All volumes, as far as they can be read.
+#[derive(Debug, Clone, Default)]
+pub struct Volumes {
+    /// By name, those on their way out included.
+    pub rows: Vec<VolumeRow>,
+    /// Those whose rows say what no volume is like: somebody altered them.
+    pub damaged: Vec<DamagedVolume>,
+}
+
+/// A volume whose row cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DamagedVolume {
+    /// Its id, as the row has it.
+    pub id: String,
+    /// Its name, as the row has it.
+    pub name: String,
+    /// What is wrong with the row.
+    pub reason: String,
+}
+
+impl Volumes {
+    /// The name of the volume `id`, if it is known.
+    #[must_use]
+    pub fn name_of(&self, id: VolumeId) -> Option<&str> {
+        let row = self.rows.iter().find(|row| row.id == id);
+        row.map(|row| row.name.as_str()).or_else(|| {
+            let id = id.to_string();
+            let damaged = self.damaged.iter().find(|volume| volume.id == id);
+            damaged.map(|volume| volume.name.as_str())
+        })
+    }
 }
 
 /// Where a clone begins.
@@ -119,17 +152,26 @@ impl Database {
         rows::volume_row(&row)
     }
 
-    /// All volumes by name, those on their way out included.
+    /// All volumes. One that is damaged keeps no other from being used.
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn volumes(&self) -> Result<Vec<VolumeRow>, DatabaseError> {
-        sqlx::query("SELECT * FROM volumes ORDER BY name, id")
+    pub async fn volumes(&self) -> Result<Volumes, DatabaseError> {
+        let found = sqlx::query("SELECT * FROM volumes ORDER BY name, id")
             .fetch_all(&self.reader)
-            .await?
-            .iter()
-            .map(rows::volume_row)
-            .collect()
+            .await?;
+        let mut volumes = Volumes::default();
+        for row in &found {
+            match rows::volume_row(row) {
+                Ok(row) => volumes.rows.push(row),
+                Err(error) => volumes.damaged.push(DamagedVolume {
+                    id: row.try_get("id").unwrap_or_default(),
+                    name: row.try_get("name").unwrap_or_default(),
+                    reason: error.to_string(),
+                }),
+            }
+        }
+        Ok(volumes)
     }
 
     /// Notes that the volume is about to be opened: from now on its journal

@@ -1,11 +1,40 @@
 //! A database that somebody has altered.
 
+use std::collections::HashSet;
+use std::path::Path;
+
 use sqlx::SqlitePool;
 
 use super::end;
 use super::rig::{Rig, small};
+use crate::Control;
 use crate::database::Access;
 use crate::error::ControlError;
+
+async fn open(database: &Path) -> SqlitePool {
+    let pool = SqlitePool::connect(database.to_str().expect("UTF-8")).await;
+    pool.expect("opens")
+}
+
+/// Writes to the database what it does not take.
+async fn alter(pool: &SqlitePool, statement: &str) {
+    let mut one = pool.acquire().await.expect("a connection");
+    for statement in ["PRAGMA ignore_check_constraints = 1", statement] {
+        let altered = sqlx::query(statement).execute(&mut *one).await;
+        altered.expect("altered");
+    }
+}
+
+/// What the list says of "disk", which is damaged.
+async fn shown_reason(control: &Control) -> String {
+    let list = control.volumes().await.expect("listed");
+    assert!(list.volumes.iter().all(|view| view.row.name != "disk"));
+    let [disk] = &list.damaged[..] else {
+        panic!("{list:?}");
+    };
+    assert_eq!(disk.name, "disk");
+    disk.reason.clone()
+}
 
 /// It said that the keys do not open, or that it was never attached.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -14,9 +43,7 @@ async fn a_volume_from_before_leases_had_keys_says_so() {
     let control = rig.start().await;
     control.create_volume(small("disk")).await.expect("made");
     super::thin::write(&control, 0).await;
-    let path = control.folder().database();
-    let pool = SqlitePool::connect(path.to_str().expect("UTF-8")).await;
-    let pool = pool.expect("opens");
+    let pool = open(&control.folder().database()).await;
     let forgotten = sqlx::query("DELETE FROM lease_salts").execute(&pool).await;
     forgotten.expect("as it was before they were kept");
     let why = control.export_volume("disk", Access::ReadWrite).await;
@@ -35,16 +62,7 @@ async fn sizes_and_copies_that_no_volume_has_are_an_error() {
     control.create_volume(small("disk")).await.expect("made");
     let taken = control.create_snapshot("disk", Some("held")).await;
     taken.expect("taken");
-    let path = control.folder().database();
-    let pool = SqlitePool::connect(path.to_str().expect("UTF-8")).await;
-    let pool = pool.expect("opens");
-    let alter = async |statement: String| {
-        let mut one = pool.acquire().await.expect("a connection");
-        for statement in ["PRAGMA ignore_check_constraints = 1", &statement] {
-            let altered = sqlx::query(statement).execute(&mut *one).await;
-            altered.expect("altered");
-        }
-    };
+    let pool = open(&control.folder().database()).await;
     let is_damaged = |error: &ControlError| {
         let said = error.to_string();
         matches!(error, ControlError::Internal { .. }) && said.contains("the database is damaged")
@@ -55,21 +73,87 @@ async fn sizes_and_copies_that_no_volume_has_are_an_error() {
         .into_iter()
         .chain([("replicas", 0, 2), ("replicas", 5, 2)])
     {
-        alter(format!("UPDATE volumes SET {column} = {altered}")).await;
-        let shown = control.volume("disk").await.map(|_| ());
-        let listed = control.volumes().await.map(|_| ());
+        alter(&pool, &format!("UPDATE volumes SET {column} = {altered}")).await;
+        let shown = control.volume("disk").await;
         let served = control.export_volume("disk", Access::ReadWrite).await;
-        for result in [shown, listed, served.map(|_| ())] {
+        for result in [shown, served] {
             let error = result.expect_err("damaged");
             assert!(is_damaged(&error), "{column} {altered}: {error}");
         }
-        alter(format!("UPDATE volumes SET {column} = {was}")).await;
+        let reason = shown_reason(&control).await;
+        assert!(reason.contains("the database is damaged"), "{reason}");
+        alter(&pool, &format!("UPDATE volumes SET {column} = {was}")).await;
     }
-    alter("UPDATE snapshots SET size_bytes = 1".to_owned()).await;
+    alter(&pool, "UPDATE snapshots SET size_bytes = 1").await;
+    control.report().await.expect("all the same");
     let error = control.snapshots().await.expect_err("damaged");
     assert!(is_damaged(&error), "{error}");
     let served = control.export_volume("disk", Access::ReadWrite).await;
     served.expect("as it was");
     pool.close().await;
+    end(control).await;
+}
+
+/// One size was altered, and `scree up` did not start.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_that_was_altered_keeps_no_other_from_being_served() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    let disk = control.create_volume(small("disk")).await.expect("made");
+    control.create_volume(small("other")).await.expect("made");
+    for block in 0..3 {
+        super::thin::write(&control, block).await;
+    }
+    for name in ["disk", "other"] {
+        let served = control.export_volume(name, Access::ReadWrite).await;
+        served.expect("served");
+    }
+    let database = control.folder().database();
+    end(control).await;
+    for size in [1, 0] {
+        let pool = open(&database).await;
+        alter(
+            &pool,
+            &format!("UPDATE volumes SET size_bytes = {size} WHERE name = 'disk'"),
+        )
+        .await;
+        pool.close().await;
+
+        let control = rig.start().await;
+        let other = control.volume("other").await.expect("there");
+        assert!(other.served.is_some());
+        let reason = shown_reason(&control).await;
+        assert!(reason.contains("the database is damaged"), "{reason}");
+        let report = control.report().await.expect("answers");
+        assert_eq!((report.volumes, report.exported), (2, 1));
+        let problem = report
+            .problems
+            .iter()
+            .find(|why| why.contains("\"disk\" is in error"));
+        assert!(
+            problem.is_some_and(|why| why.contains(&reason)),
+            "{report:?}"
+        );
+
+        // Its versions wait for the row to be put right.
+        let kept = control.database().versions_of(disk.row.id).await;
+        let kept = kept.expect("read").len();
+        assert!(kept > 1, "{kept}");
+        let removed = control.remove_what_nothing_needs(&HashSet::new()).await;
+        removed.expect("those of others");
+        let left = control.database().versions_of(disk.row.id).await;
+        assert_eq!(left.expect("read").len(), kept);
+        end(control).await;
+    }
+    let pool = open(&database).await;
+    alter(
+        &pool,
+        "UPDATE volumes SET size_bytes = 8 << 20 WHERE name = 'disk'",
+    )
+    .await;
+    pool.close().await;
+    let control = rig.start().await;
+    let disk = control.volume("disk").await.expect("there");
+    assert!(disk.served.is_some());
     end(control).await;
 }

@@ -150,14 +150,17 @@ impl Session {
 fn list(volumes: &[Volume]) -> String {
     let mut table = Table::new(&["NAME", "ID", "SIZE", "STATE", "REPLICAS", "SEAL", "CREATED"]);
     for volume in volumes {
+        // No volume has no blocks: its entry in the database is damaged.
+        let is_known = volume.block_size > 0;
+        let known = |cell: String| or_dash(is_known.then_some(cell));
         table.row(vec![
             volume.name.clone(),
             volume.id.clone(),
-            bytes(volume.size),
+            known(bytes(volume.size)),
             volume.state.clone(),
-            volume.replicas.to_string(),
-            volume.seal.clone(),
-            time(&volume.created),
+            known(volume.replicas.to_string()),
+            known(volume.seal.clone()),
+            known(time(&volume.created)),
         ]);
     }
     table.to_string()
