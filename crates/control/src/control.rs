@@ -91,6 +91,18 @@ pub enum StartError {
         /// Where the database was served before.
         was: PathBuf,
     },
+    /// D is another folder than before, at the same path.
+    #[error(
+        "{folder} was made anew since its database was last served, so it may be a copy; two \
+         copies that are served destroy each other's data on the units. Serve the other one, \
+         if there is one; or, if that is gone for good, start this one once with \
+         `scree up --restored-database`",
+        folder = folder.display()
+    )]
+    Renewed {
+        /// D.
+        folder: PathBuf,
+    },
     /// D cannot be told from its copies.
     #[error("cannot look when {folder} was made: {source}", folder = folder.display())]
     Place {

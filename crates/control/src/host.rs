@@ -72,6 +72,14 @@ pub fn device(folder: &Path) -> io::Result<u64> {
     Ok(std::fs::metadata(folder)?.dev())
 }
 
+/// Which inode of its file system a folder is.
+///
+/// # Errors
+/// As the operating system says.
+pub fn inode(folder: &Path) -> io::Result<u64> {
+    Ok(std::fs::metadata(folder)?.ino())
+}
+
 /// When a folder was made; `None` where the file system does not know.
 ///
 /// # Errors

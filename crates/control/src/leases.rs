@@ -38,7 +38,6 @@ use crate::attach::AttachError;
 use crate::control::{Control, Inner, lock};
 use crate::database::DatabaseError;
 use crate::host;
-use crate::ownership;
 use crate::units::{LOOK_AGAIN, Mounted};
 use crate::watch::ANSWER_WITHIN;
 
@@ -154,7 +153,7 @@ fn tell(inner: &Inner, mounted: &Mounted, count: u64) -> Result<(), String> {
         Ok(marker) => match marker.owner {
             Some(holder) if holder.is(&inner.claim.owner) => {}
             Some(holder) => {
-                return Err(ownership::spell(&UnitError::Held {
+                return Err(inner.claim.spell(&UnitError::Held {
                     url: mounted.url.clone(),
                     holder: Box::new(holder),
                 }));

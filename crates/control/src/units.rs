@@ -18,7 +18,7 @@ use crate::database::{DatabaseError, UnitRow};
 use crate::error::ControlError;
 use crate::host;
 use crate::leases;
-use crate::ownership::spell;
+use crate::ownership::Claim;
 use crate::parse;
 use crate::watch::WatchedUnit;
 
@@ -104,14 +104,17 @@ impl Control {
     /// Without any unit to use, because another copy of the database does, a
     /// start could do nothing, and is most likely a mistake.
     fn refuse_if_held(&self) -> Result<(), UnitsError> {
-        if self.inner.claim.takes_over {
+        let claim = &self.inner.claim;
+        if claim.takes_over {
             // It is none: the operator has said so.
             return Ok(());
         }
         let units = lock(&self.inner.units);
         let is_missing = |mounted: &Mounted| mounted.unit.state() == UnitState::Missing;
         match units.iter().find_map(held_by) {
-            Some(error) if units.iter().all(is_missing) => Err(UnitsError::Held(spell(&error))),
+            Some(error) if units.iter().all(is_missing) => {
+                Err(UnitsError::Held(claim.spell(&error)))
+            }
             _ => Ok(()),
         }
     }
@@ -238,7 +241,7 @@ impl Control {
                 )));
             }
             let row = make_unit(&inner, &folder)
-                .map_err(|error| ControlError::conflict(spell(&error)))?;
+                .map_err(|error| ControlError::conflict(inner.claim.spell(&error)))?;
             if let Some(twin) = known.iter().find(|unit| unit.id == row.id) {
                 return Err(ControlError::conflict(format!(
                     "{} is a copy of unit {} at {}, or was moved from there; a unit cannot be \
@@ -279,7 +282,7 @@ impl Control {
             // A look that panicked has said so.
             let _ = look.await;
         }
-        Ok(view(&mounted))
+        Ok(view(&self.inner.claim, &mounted))
     }
 
     /// Free room on the units' file systems, in bytes, as far as they have
@@ -313,7 +316,9 @@ impl Control {
 
     /// As [`Control::units`], without asking them.
     pub(crate) fn units_as_known(&self) -> Vec<UnitView> {
-        lock(&self.inner.units).iter().map(view).collect()
+        let units = lock(&self.inner.units);
+        let views = units.iter().map(|mounted| view(&self.inner.claim, mounted));
+        views.collect()
     }
 
     /// Begins to look at the units whose health is in doubt, or at all, and
@@ -364,7 +369,7 @@ impl Control {
             let after = mounted.unit.state();
             if before != after {
                 let (before, after) = (before.name(), after.name());
-                let reason = error.map(|error| spell(&error));
+                let reason = error.map(|error| inner.claim.spell(&error));
                 tracing::warn!(unit = mounted.url, before, after, reason, "unit changed");
             }
         }))
@@ -466,12 +471,12 @@ fn nested<'a>(folder: &Path, known: &'a [UnitRow]) -> Option<&'a str> {
         .map(|unit| unit.url.as_str())
 }
 
-fn view(mounted: &Mounted) -> UnitView {
+fn view(claim: &Claim, mounted: &Mounted) -> UnitView {
     let stat = mounted.watched.last_found().stat;
     let report = mounted.unit.report();
     let reason = match report.state {
         UnitState::Healthy => None,
-        _ => report.last_error.map(|(_, error)| spell(&error)),
+        _ => report.last_error.map(|(_, error)| claim.spell(&error)),
     };
     UnitView {
         id: mounted.id,

@@ -21,6 +21,8 @@ pub struct OwnerRow {
 pub struct PlaceRow {
     /// Its path, absolute and without links, as a URI spells it.
     pub folder: String,
+    /// Its inode; unknown if it was noted by a program that did not ask.
+    pub inode: Option<i64>,
     /// When it was made, in nanoseconds since 1970, where that is known.
     pub born_ns: Option<i64>,
 }
@@ -31,10 +33,11 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn owner(&self) -> Result<Option<OwnerRow>, DatabaseError> {
-        let row =
-            sqlx::query("SELECT owner, owner_generation, owner_folder, owner_born_ns FROM cluster")
-                .fetch_one(&self.reader)
-                .await?;
+        let row = sqlx::query(
+            "SELECT owner, owner_generation, owner_folder, owner_inode, owner_born_ns FROM cluster",
+        )
+        .fetch_one(&self.reader)
+        .await?;
         let id = rows::spelt_if_any(&row, "owner")?;
         let folder: Option<String> = row.try_get("owner_folder")?;
         let (Some(id), Some(folder)) = (id, folder) else {
@@ -45,6 +48,7 @@ impl Database {
             generation: rows::small(&row, "owner_generation")?,
             place: PlaceRow {
                 folder,
+                inode: row.try_get("owner_inode")?,
                 born_ns: row.try_get("owner_born_ns")?,
             },
         }))
@@ -57,11 +61,12 @@ impl Database {
     pub async fn set_owner(&self, owner: &OwnerRow) -> Result<(), DatabaseError> {
         sqlx::query(
             "UPDATE cluster SET owner = $1, owner_generation = $2, owner_folder = $3, \
-             owner_born_ns = $4",
+             owner_inode = $4, owner_born_ns = $5",
         )
         .bind(owner.id.to_string())
         .bind(owner.generation)
         .bind(&owner.place.folder)
+        .bind(owner.place.inode)
         .bind(owner.place.born_ns)
         .execute(&self.writer)
         .await?;

@@ -185,3 +185,36 @@ async fn the_last_folder_that_the_operator_gave_the_units_to_keeps_them() {
     }
     end(second).await;
 }
+
+/// A backup from before a start with `--restored-database` was told to stop the
+/// Scree that it was itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_from_before_the_operators_word_is_called_older() {
+    let rig = Rig::new();
+    end(rig.start().await).await;
+    let database = rig.path().join("scree.db");
+    let kept = rig.folder.path().join("yesterday.db");
+    fs::copy(&database, &kept).expect("copied");
+    let mut settings = rig.settings();
+    settings.restored_database = true;
+    end(rig.try_start(settings).await.expect("starts")).await;
+    fs::copy(&kept, &database).expect("copied");
+    let why = refused(&rig, rig.settings()).await.to_string();
+    for word in ["this database is older", "--restored-database"] {
+        assert!(why.contains(word), "{why}");
+    }
+}
+
+/// It was called a copy of itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_that_was_replaced_by_its_copy_was_made_anew() {
+    let rig = Rig::new();
+    end(rig.start().await).await;
+    let (folder, _) = copied(&rig);
+    fs::rename(rig.path(), rig.folder.path().join("away")).expect("renamed");
+    fs::rename(&folder, rig.path()).expect("renamed");
+    let why = refused(&rig, rig.settings()).await.to_string();
+    for word in ["was made anew", "--restored-database"] {
+        assert!(why.contains(word), "{why}");
+    }
+}
