@@ -284,6 +284,7 @@ impl Place {
                 // Of two that claim it at once, the first one finds out here
                 // or later.
                 self.verify()?;
+                self.remove_drafts();
             }
         }
         self.takes_over.store(false, Ordering::Relaxed);

@@ -16,7 +16,7 @@ use super::table::write_entries;
 use super::{FolderUnit, Marker, is_not_found, lock, marker, misplaced};
 use crate::{Tag, Unit, UnitError};
 
-/// The marker's name while it is written.
+/// What the marker's name begins with while it is written.
 const DRAFT: &str = "scree-unit.toml.draft";
 
 /// The probe's name.
@@ -305,7 +305,8 @@ impl Place {
             Err(why) => return Err(why),
         }
         let entries = self.disk.list(Path::new("")).map_err(failed)?;
-        let is_ours = |name: &str| [SEGMENTS, DRAFT, "lost+found"].contains(&name);
+        let is_ours =
+            |name: &str| [SEGMENTS, "lost+found"].contains(&name) || name.starts_with(DRAFT);
         if let Some(other) = entries.iter().find(|entry| !is_ours(&entry.name)) {
             let name = &other.name;
             return Err(self.foreign(format!(
@@ -316,6 +317,7 @@ impl Place {
             self.disk.create_directory(&self.segments())?;
             self.disk.sync_directory(Path::new(""))?;
             self.write_marker()?;
+            self.remove_drafts();
             self.sync_unit()
         };
         create().map_err(failed)
@@ -340,21 +342,54 @@ impl Place {
     /// As [`Place::write_marker`], and after a crash it may be the old one: at
     /// every moment there is one of both.
     pub(super) fn replace_marker(&self) -> io::Result<()> {
-        let draft = Path::new(DRAFT);
-        match self.disk.remove(draft) {
-            Err(error) if !is_not_found(&error) => return Err(error),
-            _ => {}
+        self.write_draft()?;
+        self.rename_draft()
+    }
+
+    pub(super) fn rename_draft(&self) -> io::Result<()> {
+        self.disk.rename(&self.draft(), Path::new(marker::NAME))
+    }
+
+    /// The marker's name while this owner writes it. Of several that claim the
+    /// unit at once, none renames what another one has not written to its end.
+    fn draft(&self) -> PathBuf {
+        match &self.marker.owner {
+            None => PathBuf::from(DRAFT),
+            Some(owner) => PathBuf::from(format!("{DRAFT}-{}", owner.database)),
         }
-        let file = self.disk.open(draft, OpenMode::CreateNew)?;
+    }
+
+    /// An empty draft of this owner's.
+    pub(super) fn begin_draft(&self) -> io::Result<Arc<dyn File>> {
+        let draft = self.draft();
+        match self.disk.remove(&draft) {
+            Err(error) if !is_not_found(&error) => Err(error),
+            _ => self.disk.open(&draft, OpenMode::CreateNew),
+        }
+    }
+
+    pub(super) fn write_draft(&self) -> io::Result<()> {
+        let file = self.begin_draft()?;
         let written = file
             .write_at(self.marker.encode().as_bytes(), 0)
             .and_then(|()| file.sync_data());
         if let Err(error) = written {
             // Else it stays until the next one.
-            let _ = self.disk.remove(draft);
+            let _ = self.disk.remove(&self.draft());
             return Err(error);
         }
-        self.disk.rename(draft, Path::new(marker::NAME))
+        Ok(())
+    }
+
+    /// Removes the drafts that claims which were cut short have left. One that
+    /// is just being written fails by that, and finds out that it is too late.
+    pub(super) fn remove_drafts(&self) {
+        let entries = self.disk.list(Path::new("")).unwrap_or_default();
+        let drafts = entries.iter().filter(|entry| entry.name.starts_with(DRAFT));
+        for draft in drafts {
+            // It takes some room, and does no other harm.
+            let _ = self.disk.remove(Path::new(&draft.name));
+        }
     }
 
     /// Makes the names of the marker and of the unit itself durable.

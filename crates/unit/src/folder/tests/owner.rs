@@ -229,3 +229,48 @@ fn a_claim_that_was_cut_short_is_durable_once_it_is_found() {
         assert_eq!(found, owner(2, 2).database, "seed {seed}");
     }
 }
+
+/// All wrote under one name: whoever was first renamed the empty file of the
+/// next one, and the folder was no unit any more.
+#[test]
+fn of_two_that_claim_a_unit_at_once_neither_takes_the_others_draft() {
+    let world = Simulation::new(1).world();
+    FolderUnit::create(&world, Path::new(PATH), cluster(), unit_id()).expect("made by nobody");
+    let (one, other) = (
+        owned(&world, owner(1, 1), false),
+        owned(&world, owner(2, 1), false),
+    );
+    one.place.write_draft().expect("written");
+    drop(other.place.begin_draft().expect("begun"));
+    one.place.rename_draft().expect("renamed");
+    let found = FolderUnit::identify(&world, Path::new(PATH)).expect("whole");
+    let found = found.owner.expect("claimed").database;
+    assert_eq!(found, owner(1, 1).database);
+
+    // What the other one has left goes with the next claim.
+    let drafts = || {
+        let names = world.disk.list(Path::new(PATH)).expect("listed");
+        names
+            .iter()
+            .filter(|entry| entry.name.contains("draft"))
+            .count()
+    };
+    assert_eq!(drafts(), 1);
+    owned(&world, owner(3, 3), false).probe().expect("claimed");
+    assert_eq!(drafts(), 0);
+}
+
+#[test]
+fn a_unit_that_was_half_made_by_another_is_made() {
+    let world = Simulation::new(1).world();
+    world.disk.create_directory(Path::new(PATH)).expect("made");
+    let one = owned(&world, owner(1, 1), false);
+    one.place.write_draft().expect("and no further");
+    let other = owned(&world, owner(2, 1), false).made().expect("made");
+    other.probe().expect("its own");
+    let names = world.disk.list(Path::new(PATH)).expect("listed");
+    assert!(
+        names.iter().all(|entry| !entry.name.contains("draft")),
+        "{names:?}"
+    );
+}
