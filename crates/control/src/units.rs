@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use base::{UnitId, with_causes};
 use tokio::task::JoinHandle;
+use unit::folder::url;
 use unit::{FolderUnit, TrackedUnit, Traffic, Unit, UnitError, UnitStat, UnitState};
 use volume::catalog::Copyset;
 use volume::scatter::copysets::{self, SCATTER_WIDTH};
@@ -240,16 +241,18 @@ impl Control {
                     "{reason}, which is a unit already; use a folder of its own"
                 )));
             }
-            let row = make_unit(&inner, &folder)
-                .map_err(|error| ControlError::conflict(inner.claim.spell(&error)))?;
-            if let Some(twin) = known.iter().find(|unit| unit.id == row.id) {
+            // Before anything is written there.
+            if let Some(twin) = twin(&inner, &folder, &known) {
                 return Err(ControlError::conflict(format!(
                     "{} is a copy of unit {} at {}, or was moved from there; a unit cannot be \
                      used twice",
-                    row.url, twin.id, twin.url
+                    url::url_of(&folder),
+                    twin.id,
+                    twin.url
                 )));
             }
-            Ok(row)
+            make_unit(&inner, &folder)
+                .map_err(|error| ControlError::conflict(inner.claim.spell(&error)))
         })
         .await??;
 
@@ -456,6 +459,14 @@ fn make_unit(inner: &Inner, folder: &Path) -> Result<UnitRow, UnitError> {
         url: unit.url().to_owned(),
         folder: folder.to_owned(),
     })
+}
+
+/// The unit whose mark `folder` has.
+fn twin<'a>(inner: &Inner, folder: &Path, known: &'a [UnitRow]) -> Option<&'a UnitRow> {
+    // What cannot be read is left to `make_unit`.
+    let marker = FolderUnit::identify(&inner.world, folder).ok()?;
+    let is_it = |unit: &&UnitRow| marker.cluster == inner.cluster && marker.unit == unit.id;
+    known.iter().find(is_it)
 }
 
 /// The unit that `folder` is, holds, or lies in.

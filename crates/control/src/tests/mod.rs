@@ -110,6 +110,25 @@ async fn nothing_is_opened_once_it_ends() {
     end(control).await;
 }
 
+/// The copy of a unit was claimed, and only then refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_of_a_unit_is_refused_as_it_is() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    let copy = rig.folder.path().join("copy");
+    fs::create_dir_all(copy.join("segments")).expect("made");
+    let name = "scree-unit.toml";
+    let marker = fs::read_to_string(rig.unit(1).join(name)).expect("text");
+    let (unowned, _) = marker.split_once("[owner]").expect("it has one");
+    fs::write(copy.join(name), unowned).expect("written");
+    let refused = control.add_unit(copy.to_str().expect("UTF-8")).await;
+    let refused = refused.expect_err("a copy").to_string();
+    assert!(refused.contains("is a copy of unit"), "{refused}");
+    let left = fs::read_to_string(copy.join(name)).expect("there");
+    assert_eq!(left, unowned);
+    end(control).await;
+}
+
 fn wal_is_empty(database: &Path) -> bool {
     match fs::metadata(database.with_extension("db-wal")) {
         Ok(wal) => wal.len() == 0,
