@@ -134,12 +134,14 @@ impl Folder {
         if length.map_err(|source| FolderError::Io { path, source })? > 0 {
             return Ok(());
         }
-        // A first start makes the key when the database is durably there.
-        let key = self.key_file();
-        match world.disk.open(&key, OpenMode::Read) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => self.check_new(world),
-            _ => Err(self.lost(key)),
+        let key = world.disk.open(&self.key_file(), OpenMode::Read);
+        if key.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            return self.check_new(world);
         }
+        // A first start makes the key when the database is durably there. So
+        // the operator has put it here, and nothing else, or the database is
+        // lost, and even a bare folder may be where a unit is not mounted.
+        self.check_unused(world, |_| true)
     }
 
     /// Refuses a D that holds what a database that was in use has left, and
@@ -148,6 +150,15 @@ impl Folder {
     /// # Errors
     /// [`FolderError::DatabaseLost`].
     pub fn check_new(&self, world: &World) -> Result<(), FolderError> {
+        self.check_unused(world, |path| FolderUnit::identify(world, path).is_ok())
+    }
+
+    /// Refuses a D with journals, or units, or what `is_unit` takes for one.
+    fn check_unused(
+        &self,
+        world: &World,
+        is_unit: impl Fn(&Path) -> bool,
+    ) -> Result<(), FolderError> {
         let entries = |part: &str| {
             let path = self.path.join(part);
             let list = world.disk.list(&path);
@@ -157,10 +168,9 @@ impl Folder {
             })?;
             Ok(list.into_iter().map(move |entry| path.join(entry.name)))
         };
-        let is_unit = |path: &PathBuf| FolderUnit::identify(world, path).is_ok();
         let trace = match entries("journal")?.next() {
             Some(journal) => Some(journal),
-            None => entries("units")?.find(is_unit),
+            None => entries("units")?.find(|path| is_unit(path)),
         };
         trace.map_or(Ok(()), |trace| Err(self.lost(trace)))
     }

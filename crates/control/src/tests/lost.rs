@@ -72,3 +72,26 @@ async fn a_first_start_that_ended_early_goes_on() {
     fs::copy(rig.path().join(key), other.path().join(key)).expect("copied");
     end(other.start().await).await;
 }
+
+/// It was taken for what a lost database had left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_was_there_before_the_first_start_is_used() {
+    let other = Rig::new();
+    end(other.start().await).await;
+    let key = "keys/master.key";
+    let rig = Rig::new();
+    fs::create_dir_all(rig.path().join("keys")).expect("made");
+    fs::copy(other.path().join(key), rig.path().join(key)).expect("copied");
+    for trace in ["journal/vol-1", "units/u1"] {
+        let trace = rig.path().join(trace);
+        fs::create_dir_all(&trace).expect("made");
+        let why = refused(&rig, rig.settings()).await.to_string();
+        assert!(why.contains("has no database"), "{why}");
+        fs::remove_dir(&trace).expect("removed");
+    }
+    let control = rig.start().await;
+    let read = |rig: &Rig| fs::read(rig.path().join(key)).expect("there");
+    assert_eq!(read(&rig), read(&other));
+    end(control).await;
+    end(rig.start().await).await;
+}
