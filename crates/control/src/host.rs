@@ -1,6 +1,6 @@
 //! What is asked of the machine past `world`, which has no verb for it: paths
-//! without links, modes and devices, files that a lock or SQLite is to have,
-//! and waiting in a task. `control` and `scree` never run in a simulator.
+//! without links, modes and devices, the machine's name, files that a lock or
+//! SQLite is to have, and waiting in a task. `control` and `scree` never run in a simulator.
 //!
 //! Must not know: which files, and what is waited for.
 
@@ -90,6 +90,13 @@ pub fn born(folder: &Path) -> io::Result<Option<SystemTime>> {
         Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The machine's name, for people.
+#[must_use]
+pub fn name() -> String {
+    let names = rustix::system::uname();
+    names.nodename().to_string_lossy().into_owned()
 }
 
 /// Ticks at once, and then every `period`, later if a tick was late.

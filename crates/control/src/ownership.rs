@@ -108,7 +108,7 @@ pub(crate) async fn claim(
     if known.as_ref() != Some(&now) {
         database.set_owner(&now).await?;
     }
-    let host = world::real::host_name();
+    let host = host::name();
     Ok(Claim {
         owner: Owner {
             database: now.id,
@@ -132,19 +132,25 @@ impl Claim {
     /// What a unit's error says, with its causes and what there is to do.
     pub fn spell(&self, error: &UnitError) -> String {
         let text = with_causes(error);
+        match self.hint(error) {
+            Some(hint) => format!("{text}; {hint}"),
+            None => text,
+        }
+    }
+
+    /// What there is to do about a unit's error, if that is more than it says.
+    pub fn hint(&self, error: &UnitError) -> Option<&'static str> {
         match error {
             // This database, but from a time before it entered a generation.
-            UnitError::Held { url, holder } if holder.database == self.owner.database => format!(
-                "this database is older than the one with which unit {url} was last used, at \
-                 {place:?}; put that one back, or, if it is lost, start once with `scree up \
+            UnitError::Held { holder, .. } if holder.database == self.owner.database => Some(
+                "this database is older than that one's: put the newer scree.db back, or, if it is \
+                 lost, start this one once with `scree up --restored-database`",
+            ),
+            UnitError::Held { .. } => Some(
+                "stop that one, or, if it is gone for good, start this one once with `scree up \
                  --restored-database`",
-                place = holder.place
             ),
-            UnitError::Held { .. } => format!(
-                "{text}; stop that one, or, if it is gone for good, start this one once with \
-                 `scree up --restored-database`"
-            ),
-            _ => text,
+            _ => None,
         }
     }
 }

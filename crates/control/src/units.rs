@@ -55,8 +55,13 @@ pub enum UnitsError {
     #[error("cannot make a unit")]
     Make(#[from] UnitError),
     /// Another copy of the database uses them.
-    #[error("no unit can be used: {0}")]
-    Held(String),
+    #[error("no unit can be used: {}; {hint}", with_causes(source))]
+    Held {
+        /// What one of them says.
+        source: Arc<UnitError>,
+        /// What to do.
+        hint: &'static str,
+    },
     /// The database failed.
     #[error(transparent)]
     Database(#[from] DatabaseError),
@@ -112,9 +117,11 @@ impl Control {
         }
         let units = lock(&self.inner.units);
         let is_missing = |mounted: &Mounted| mounted.unit.state() == UnitState::Missing;
-        match units.iter().find_map(held_by) {
-            Some(error) if units.iter().all(is_missing) => {
-                Err(UnitsError::Held(claim.spell(&error)))
+        let held = units.iter().find_map(held_by);
+        let held = held.and_then(|error| claim.hint(&error).map(|hint| (error, hint)));
+        match held {
+            Some((source, hint)) if units.iter().all(is_missing) => {
+                Err(UnitsError::Held { source, hint })
             }
             _ => Ok(()),
         }

@@ -1,4 +1,4 @@
-//! What this process may use of its machine, and what that is called.
+//! What this process may use of its machine.
 
 use std::io;
 
@@ -20,13 +20,6 @@ pub fn raise_open_files() -> io::Result<Option<u64>> {
         },
     )?;
     Ok(maximum)
-}
-
-/// The machine's name, for people.
-#[must_use]
-pub fn host_name() -> String {
-    let names = rustix::system::uname();
-    names.nodename().to_string_lossy().into_owned()
 }
 
 /// How many files this process may have open; `None` if nothing bounds it.

@@ -7,7 +7,7 @@ mod net;
 mod pool;
 
 pub use disk::RealDisk;
-pub use limits::{host_name, raise_open_files};
+pub use limits::raise_open_files;
 pub use net::{Bell, Listener, Poller, Stream};
 pub use pool::ThreadPool;
 
