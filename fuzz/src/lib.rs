@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::checksum::crc32c;
-use base::{BlockIndex, BlockSize, ClusterId, Location, SegmentId, Sequence, UnitId, VolumeId};
+use base::{
+    BlockIndex, BlockSize, ClusterId, DatabaseId, Location, SegmentId, Sequence, UnitId, VolumeId,
+};
 use unit::folder::format;
 use volume::catalog::VersionKey;
 use volume::clean::FreePlan;
@@ -135,7 +137,12 @@ fn segment_seeds() -> Vec<Vec<u8>> {
 fn unit_marker_seeds() -> Vec<Vec<u8>> {
     let cluster = ClusterId::from_random(1);
     let unit = UnitId::from_random(2);
+    let database = DatabaseId::from_random(3);
+    let owner = format!("[owner]\ndatabase = \"{database}\"\ngeneration = 4294967295\n");
     [
+        format!(
+            "format = 1\ncluster = \"{cluster}\"\nunit = \"{unit}\"\n\n{owner}place = \"/srv/\\\"a b\\\" on vm1\"\n"
+        ),
         format!("# A unit.\nformat = 1\ncluster = \"{cluster}\"\nunit = \"{unit}\"\n"),
         format!("format = 0\nunit = '{unit}'\ncluster = '{cluster}'\n[more]\nfields = [1]"),
         "format = 2\nclan = 1\n".to_owned(),

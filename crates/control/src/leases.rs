@@ -151,7 +151,7 @@ fn tell(inner: &Inner, mounted: &Mounted, count: u64) -> Result<(), String> {
             return Err(format!("{} is another unit's place", mounted.url));
         }
         Ok(marker) => match marker.owner {
-            Some(holder) if holder.is(&inner.claim.owner) => {}
+            Some(holder) if holder == inner.claim.owner => {}
             Some(holder) => {
                 return Err(inner.claim.spell(&UnitError::Held {
                     url: mounted.url.clone(),

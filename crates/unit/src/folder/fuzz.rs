@@ -6,7 +6,9 @@ use super::marker::Marker;
 /// Reads `data` as a unit's marker file.
 pub fn fuzz_marker(data: &[u8]) {
     if let Ok(marker) = Marker::parse(data) {
-        let again = marker.encode();
-        assert_eq!(Marker::parse(again.as_bytes()), Ok(marker));
+        let text = marker.encode();
+        let again = Marker::parse(text.as_bytes());
+        assert_eq!(again.as_ref().map(Marker::encode), Ok(text));
+        assert_eq!(again, Ok(marker));
     }
 }

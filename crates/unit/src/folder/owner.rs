@@ -21,7 +21,7 @@ use base::DatabaseId;
 use serde::{Deserialize, Serialize};
 
 /// See the module's head.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Owner {
     /// Which copy of the database.
     pub database: DatabaseId,
@@ -34,13 +34,14 @@ pub struct Owner {
     pub place: String,
 }
 
-impl Owner {
-    /// Whether both are the same: what their place is called does not matter.
-    #[must_use]
-    pub fn is(&self, other: &Self) -> bool {
-        self.database == other.database && self.generation == other.generation
+/// What their place is called does not matter.
+impl PartialEq for Owner {
+    fn eq(&self, other: &Self) -> bool {
+        (self.database, self.generation) == (other.database, other.generation)
     }
 }
+
+impl Eq for Owner {}
 
 impl fmt::Display for Owner {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

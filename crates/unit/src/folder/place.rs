@@ -245,7 +245,7 @@ impl Place {
             return Ok(());
         };
         match found.owner {
-            Some(holder) if holder.is(own) => Ok(()),
+            Some(holder) if holder == *own => Ok(()),
             Some(holder) if !self.may_claim(own, &holder) => Err(self.held(holder)),
             // What keeps it from being claimed is what is wrong with it.
             _ => Err(lock(&self.unclaimed)
@@ -273,7 +273,7 @@ impl Place {
         };
         let failed = |error| self.meaning("claim the unit", error);
         match found.owner {
-            Some(holder) if holder.is(own) => {
+            Some(holder) if holder == *own => {
                 if !was_durable {
                     self.disk.sync_directory(Path::new("")).map_err(failed)?;
                 }
