@@ -13,6 +13,10 @@ use crate::spell::exact_bytes;
 /// to spare, and more than any file system a guest will put on it.
 pub const VOLUME_BYTES_MAX: u64 = 64 << 40;
 
+/// The most copies that a segment has. The database's table of volumes says so
+/// too.
+pub const REPLICAS_MAX: u8 = 4;
+
 /// Names are 1 to 63 letters long, as host names are.
 const NAME_LENGTH_MAX: usize = 63;
 

@@ -15,7 +15,7 @@ use crate::database::{
 };
 use crate::error::ControlError;
 use crate::host;
-use crate::parse;
+use crate::parse::{self, REPLICAS_MAX};
 use crate::spell::{about_bytes, exact_bytes};
 
 /// A volume to be made, as it was asked for.
@@ -100,8 +100,8 @@ impl Control {
         };
         let (size_bytes, block_size, seal) = shape_of(&request, origin.as_ref())?;
         let replicas = request.replicas.unwrap_or_else(|| self.default_replicas());
-        if !(1..=4).contains(&replicas) {
-            let reason = format!("{replicas} replicas; a volume has 1 to 4");
+        if !(1..=REPLICAS_MAX).contains(&replicas) {
+            let reason = format!("{replicas} replicas; a volume has 1 to {REPLICAS_MAX}");
             return Err(ControlError::invalid("replicas", reason));
         }
         self.ensure_copysets(replicas).await?;

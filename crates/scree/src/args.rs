@@ -2,6 +2,7 @@
 //! they do.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,6 +13,8 @@ use control::parse;
 
 use crate::moment::{self, Moment};
 use crate::output::Format;
+
+const REPLICAS: RangeInclusive<i64> = 1..=parse::REPLICAS_MAX as i64;
 
 /// Virtual disks for virtual machines, sealed and scattered over storage that
 /// nobody has to trust.
@@ -160,7 +163,7 @@ pub enum VolumeCommand {
         seal: Option<String>,
         /// Copies of each segment, on as many units. [default: 2 if there are
         /// two units]
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(REPLICAS))]
         replicas: Option<u8>,
     },
     /// List all volumes.

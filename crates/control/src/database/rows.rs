@@ -10,6 +10,7 @@ use volume::catalog::{StoredVersion, VersionKey};
 use world::Millis;
 
 use super::DatabaseError;
+use crate::parse::REPLICAS_MAX;
 
 /// How a volume's blocks are sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -200,7 +201,7 @@ fn size_bytes(row: &SqliteRow, block_size: BlockSize) -> Result<u64, DatabaseErr
 /// Reads the number of copies.
 fn replicas(row: &SqliteRow) -> Result<u8, DatabaseError> {
     let replicas = small(row, "replicas")?;
-    if (1..=4).contains(&replicas) {
+    if (1..=REPLICAS_MAX).contains(&replicas) {
         return Ok(replicas);
     }
     Err(DatabaseError::Damaged {
