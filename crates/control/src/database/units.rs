@@ -134,7 +134,9 @@ impl Database {
                 })?;
                 Ok(UnitRow {
                     id: rows::spelt(row, "id")?,
-                    url,
+                    // One from before they were percent-encoded has spaces
+                    // and the like as they are.
+                    url: url::url_of(&folder),
                     folder,
                 })
             })

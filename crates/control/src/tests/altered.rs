@@ -11,13 +11,13 @@ use crate::Control;
 use crate::database::Access;
 use crate::error::ControlError;
 
-async fn open(database: &Path) -> SqlitePool {
+pub async fn open(database: &Path) -> SqlitePool {
     let pool = SqlitePool::connect(database.to_str().expect("UTF-8")).await;
     pool.expect("opens")
 }
 
 /// Writes to the database what it does not take.
-async fn alter(pool: &SqlitePool, statement: &str) {
+pub async fn alter(pool: &SqlitePool, statement: &str) {
     let mut one = pool.acquire().await.expect("a connection");
     for statement in ["PRAGMA ignore_check_constraints = 1", statement] {
         let altered = sqlx::query(statement).execute(&mut *one).await;

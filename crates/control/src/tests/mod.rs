@@ -129,6 +129,31 @@ async fn a_copy_of_a_unit_is_refused_as_it_is() {
     end(control).await;
 }
 
+/// What was migrated had the path's spaces raw, and the unit itself did not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unit_has_one_url_however_old_its_row_is() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    let folder = rig.folder.path().join("my units");
+    fs::create_dir(&folder).expect("made");
+    let added = control.add_unit(folder.to_str().expect("UTF-8")).await;
+    let url = added.expect("added").url;
+    assert!(url.ends_with("/my%20units"), "{url}");
+    let pool = altered::open(&control.folder().database()).await;
+    altered::alter(&pool, "UPDATE units SET url = replace(url, '%20', ' ')").await;
+    pool.close().await;
+    end(control).await;
+    let control = rig.start().await;
+    let urls: Vec<String> = control
+        .units_as_known()
+        .into_iter()
+        .map(|unit| unit.url)
+        .collect();
+    assert_eq!(urls.len(), 3);
+    assert!(urls.contains(&url), "{urls:?}");
+    end(control).await;
+}
+
 fn wal_is_empty(database: &Path) -> bool {
     match fs::metadata(database.with_extension("db-wal")) {
         Ok(wal) => wal.len() == 0,
