@@ -11,8 +11,9 @@
 //!      │ ReadOnly ───────► ReadOnly  ──────┤  read; writes pass it over
 //!      │ Io, writing ────► Failing   ──────┤  read, after others
 //!      │ Io, reading 3 × ► Failing   ──────┤
-//!      └ Missing, Foreign,                 │
-//!        Held, Away, Newer ► Missing   ──────┘  neither
+//!      │ Missing, Away,                    │
+//!      │ Foreign, Held,                    │
+//!      └ Newer ──────────► Missing   ──────┘  neither
 //! ```
 //!
 //! In every state but `Healthy` a probe is due after a quarter of a second,
