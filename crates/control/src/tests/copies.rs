@@ -1,8 +1,8 @@
 //! A folder is copied, and both copies are served.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use base::DatabaseId;
 use unit::UnitState;
@@ -22,7 +22,11 @@ fn copy(from: &Path, to: &Path) {
             let entry = entry.expect("read");
             if entry.file_type().expect("known").is_file() {
                 let copy = to.join(part).join(entry.file_name());
-                fs::copy(entry.path(), copy).expect("copied");
+                match fs::copy(entry.path(), copy) {
+                    // SQLite removes its log when it has closed, a moment late.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    other => drop(other.expect("copied")),
+                }
             }
         }
     }
