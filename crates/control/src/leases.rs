@@ -27,9 +27,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::{Lineage, VolumeId, with_causes};
+use base::{Lineage, VolumeId};
 use tokio::sync::mpsc;
-use unit::{FolderUnit, UnitError};
 use volume::catalog::{CatalogError, Lease};
 use volume::seal::{DataKey, KeyEncryptionKey, LeaseSalt, WrappedKey};
 use world::{OpenMode, World};
@@ -144,25 +143,10 @@ fn tell(inner: &Inner, mounted: &Mounted, count: u64) -> Result<(), String> {
     if *told >= count {
         return Ok(());
     }
-    let folder = &mounted.folder;
     // A folder without the unit's mark is never written to.
-    match FolderUnit::identify(&inner.world, folder) {
-        Ok(marker) if marker.cluster != inner.cluster || marker.unit != mounted.id => {
-            return Err(format!("{} is another unit's place", mounted.url));
-        }
-        Ok(marker) => match marker.owner {
-            Some(holder) if holder == inner.claim.owner => {}
-            Some(holder) => {
-                return Err(inner.claim.spell(&UnitError::Held {
-                    url: mounted.url.clone(),
-                    holder: Box::new(holder),
-                }));
-            }
-            None => return Err(format!("{} was not claimed yet", mounted.url)),
-        },
-        Err(error) => return Err(with_causes(&error)),
-    }
-    write(&inner.world, &inner.key, folder, count)
+    let verified = mounted.place.verify();
+    verified.map_err(|error| inner.claim.spell(&error))?;
+    write(&inner.world, &inner.key, &mounted.folder, count)
         .map_err(|error| format!("{}: {error}", mounted.url))?;
     *told = count;
     mounted.watched.knows_leases(count);

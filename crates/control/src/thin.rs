@@ -4,6 +4,8 @@
 //! copies it can. The engine notes the segments before it commits them, and
 //! they are shown until they are gone: no copy is made later.
 
+use std::sync::Arc;
+
 use base::SegmentId;
 use unit::{Unit as _, UnitError, UnitState};
 use volume::Store;
@@ -24,7 +26,7 @@ impl Control {
         let Some(last) = segments.last().copied() else {
             return Ok(0);
         };
-        let store = std::sync::Arc::clone(&self.inner.store);
+        let store = Arc::clone(&self.inner.store);
         let gone: Vec<SegmentId> = blocking(move || {
             let segments = segments.into_iter();
             segments

@@ -43,6 +43,8 @@ pub(crate) struct Mounted {
     pub unit: Arc<TrackedUnit>,
     /// What is beneath that.
     pub watched: Arc<WatchedUnit>,
+    /// And beneath that.
+    pub place: Arc<FolderUnit>,
     /// Of how many leases this process has told it. Held while its file is
     /// read or written.
     pub told: Arc<Mutex<u64>>,
@@ -160,8 +162,9 @@ impl Control {
 
     fn mount(&self, row: UnitRow) -> Mounted {
         let world = &self.inner.world;
-        let unit = open_unit(&self.inner, &row.folder, row.id);
-        let watched = Arc::new(WatchedUnit::new(Arc::new(unit), Arc::clone(&world.clock)));
+        let place = Arc::new(open_unit(&self.inner, &row.folder, row.id));
+        let watched = WatchedUnit::new(Arc::clone(&place) as _, Arc::clone(&world.clock));
+        let watched = Arc::new(watched);
         let unit = TrackedUnit::new(Arc::clone(&watched) as _, Arc::clone(&world.clock));
         Mounted {
             id: row.id,
@@ -169,6 +172,7 @@ impl Control {
             folder: row.folder,
             unit: Arc::new(unit),
             watched,
+            place,
             told: Arc::default(),
         }
     }

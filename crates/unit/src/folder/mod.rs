@@ -169,6 +169,15 @@ impl FolderUnit {
         place::identify(&*world.disk.within(path), &url::url_of(path))
     }
 
+    /// Whether the folder is this unit, and may be changed by its owner here:
+    /// for whoever keeps something of its own beside the segments.
+    ///
+    /// # Errors
+    /// Whose it is instead, or why it could not be claimed.
+    pub fn verify(&self) -> Result<(), UnitError> {
+        self.place.verify()
+    }
+
     /// Changes the unit as `owner` only. It is claimed when it is made or
     /// probed, and not used by anybody else from then on; with `takes_over`,
     /// the first time also from an owner of the same generation.
