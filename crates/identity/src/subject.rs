@@ -1,0 +1,158 @@
+//! Whom a certificate is for.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The longest name, in bytes.
+const NAME_BYTES_MAX: usize = 63;
+
+/// What kind of party somebody is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// A person, or a program that acts for one.
+    User,
+    /// An agent.
+    Host,
+    /// An instance of the controller.
+    Controller,
+}
+
+impl Kind {
+    /// Its spelling.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Host => "host",
+            Self::Controller => "controller",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+/// A kind and a name: `scree://user/alice`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Subject {
+    kind: Kind,
+    name: String,
+}
+
+/// Why something is no subject.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadSubject {
+    /// The name has characters that names have not, or is too long.
+    #[error(
+        "{name:?} is not a name: 1 to 63 small letters, digits, dots, underscores and hyphens, \
+         a letter or digit first"
+    )]
+    Name {
+        /// What was given.
+        name: String,
+    },
+    /// The text is no URI of a subject.
+    #[error("{text:?} is not scree://user/NAME, scree://host/NAME or scree://controller/NAME")]
+    Uri {
+        /// What was given.
+        text: String,
+    },
+}
+
+impl Subject {
+    /// The party of this kind with this name.
+    ///
+    /// # Errors
+    /// [`BadSubject::Name`].
+    pub fn new(kind: Kind, name: &str) -> Result<Self, BadSubject> {
+        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let is_allowed = |byte| is_plain(byte) || matches!(byte, b'.' | b'_' | b'-');
+        let is_name = name.len() <= NAME_BYTES_MAX
+            && name.bytes().next().is_some_and(is_plain)
+            && name.bytes().all(is_allowed);
+        if !is_name {
+            let name = name.to_owned();
+            return Err(BadSubject::Name { name });
+        }
+        let name = name.to_owned();
+        Ok(Self { kind, name })
+    }
+
+    /// A user, a host, or a controller.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Its name, unique within its kind.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "scree://{}/{}", self.kind, self.name)
+    }
+}
+
+impl FromStr for Subject {
+    type Err = BadSubject;
+
+    fn from_str(text: &str) -> Result<Self, BadSubject> {
+        let parts = text
+            .strip_prefix("scree://")
+            .and_then(|rest| rest.split_once('/'));
+        let (kind, name) = match parts {
+            Some(("user", name)) => (Kind::User, name),
+            Some(("host", name)) => (Kind::Host, name),
+            Some(("controller", name)) => (Kind::Controller, name),
+            _ => {
+                let text = text.to_owned();
+                return Err(BadSubject::Uri { text });
+            }
+        };
+        Self::new(kind, name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subject_is_spelt_and_read_back() {
+        for text in [
+            "scree://user/alice",
+            "scree://host/h1.example",
+            "scree://controller/0_a-b",
+        ] {
+            let subject: Subject = text.parse().expect("a subject");
+            assert_eq!(subject.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused() {
+        let long = "a".repeat(64);
+        for name in [
+            "", ".a", "-a", "A", "a b", "a/b", "a%2f", "ä", "a\0", "a\n", &long,
+        ] {
+            assert!(Subject::new(Kind::User, name).is_err(), "{name:?}");
+        }
+        for text in [
+            "scree://user",
+            "scree://admin/a",
+            "https://user/a",
+            "scree://user/a/b",
+            "SCREE://user/a",
+            "",
+        ] {
+            assert!(text.parse::<Subject>().is_err(), "{text:?}");
+        }
+    }
+}

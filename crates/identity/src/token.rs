@@ -1,0 +1,117 @@
+//! One-time enrolment tokens: whoever shows one is signed a certificate.
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::str::FromStr;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use world::Random;
+use zeroize::Zeroizing;
+
+/// What a token begins with, so that people and scanners know one.
+const PREFIX: &str = "scree-enrol-";
+
+/// 256 random bits, worth one certificate. Wiped from memory when dropped,
+/// printed only by [`EnrolmentToken::reveal`].
+pub struct EnrolmentToken(Zeroizing<[u8; 32]>);
+
+/// What is kept of a token: nothing that could be shown in its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenHash(pub [u8; 32]);
+
+/// A text that is no token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("this is not an enrolment token: scree-enrol- and 64 hex digits")]
+pub struct BadToken;
+
+impl EnrolmentToken {
+    /// A new token.
+    #[must_use]
+    pub fn generate(random: &dyn Random) -> Self {
+        let mut bytes = Zeroizing::new([0; 32]);
+        random.fill(&mut *bytes);
+        Self(bytes)
+    }
+
+    /// What to keep of it.
+    #[must_use]
+    pub fn hash(&self) -> TokenHash {
+        let hash = digest(&SHA256, &*self.0);
+        TokenHash(hash.as_ref().try_into().expect("SHA-256 has 32 bytes"))
+    }
+
+    /// Its text, for the one it is meant for.
+    #[must_use]
+    pub fn reveal(&self) -> Zeroizing<String> {
+        let mut text = Zeroizing::new(String::with_capacity(PREFIX.len() + 64));
+        text.push_str(PREFIX);
+        for byte in *self.0 {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text
+    }
+}
+
+impl fmt::Debug for EnrolmentToken {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("EnrolmentToken(..)")
+    }
+}
+
+impl FromStr for EnrolmentToken {
+    type Err = BadToken;
+
+    fn from_str(text: &str) -> Result<Self, BadToken> {
+        let digits = text.trim().strip_prefix(PREFIX).ok_or(BadToken)?;
+        if digits.len() != 64 {
+            return Err(BadToken);
+        }
+        let mut bytes = Zeroizing::new([0; 32]);
+        for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
+            let digit = |digit: u8| match digit {
+                b'0'..=b'9' => Ok(digit - b'0'),
+                b'a'..=b'f' => Ok(digit - b'a' + 10),
+                _ => Err(BadToken),
+            };
+            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use world::simulated::SimulatedRandom;
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_read_back_and_only_its_own_hash_matches() {
+        let random = SimulatedRandom::new(1);
+        let (one, other) = (
+            EnrolmentToken::generate(&random),
+            EnrolmentToken::generate(&random),
+        );
+        let text = one.reveal();
+        let read: EnrolmentToken = text.parse().expect("a token");
+        assert_eq!(read.hash(), one.hash());
+        assert_ne!(read.hash(), other.hash());
+        assert!(!format!("{one:?}").contains(&text[PREFIX.len()..]));
+    }
+
+    #[test]
+    fn what_is_no_token_is_refused() {
+        let token = EnrolmentToken::generate(&SimulatedRandom::new(1)).reveal();
+        let texts = [
+            "",
+            "scree-enrol-",
+            &token[1..],
+            &token[..token.len() - 1],
+            &token.to_uppercase(),
+            &token.replace("scree-enrol-", "scree-enrol-0"),
+        ];
+        for text in texts {
+            assert!(text.parse::<EnrolmentToken>().is_err(), "{text:?}");
+        }
+    }
+}
