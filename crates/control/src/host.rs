@@ -111,3 +111,8 @@ pub fn ticks(period: Duration) -> Interval {
 pub async fn within<T>(wait: Duration, what: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(wait, what).await.ok()
 }
+
+/// Lets this task rest.
+pub async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
+}

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use base::{SegmentId, Sequence, VolumeId};
-use sqlx::sqlite::SqliteRow;
-use sqlx::{Row, SqliteConnection};
+use sqlx::AnyConnection;
+use sqlx::any::AnyRow;
 use volume::catalog::{Lease, Leftovers, OpenSegment, VersionCommit, VersionKey};
 use volume::seal::LeaseSalt;
 
@@ -27,10 +27,7 @@ struct Holder {
     deleting: bool,
 }
 
-async fn holder(
-    connection: &mut SqliteConnection,
-    volume: VolumeId,
-) -> Result<Holder, DatabaseError> {
+async fn holder(connection: &mut AnyConnection, volume: VolumeId) -> Result<Holder, DatabaseError> {
     let row = sqlx::query(
         "SELECT epoch, head_volume, head_number, number_last, deleting FROM volumes WHERE id = $1",
     )
@@ -46,7 +43,7 @@ async fn holder(
         epoch: rows::small(&row, "epoch")?,
         head: rows::version_key(&row, "head_volume", "head_number")?,
         number_last: rows::number(&row, "number_last")?,
-        deleting: row.try_get("deleting")?,
+        deleting: rows::flag(&row, "deleting")?,
     })
 }
 
@@ -61,17 +58,6 @@ impl Holder {
 }
 
 impl Database {
-    /// How many leases were ever given, to whatever volume.
-    ///
-    /// # Errors
-    /// [`DatabaseError`].
-    pub async fn leases(&self) -> Result<u64, DatabaseError> {
-        let row = sqlx::query("SELECT leases FROM cluster")
-            .fetch_one(&self.reader)
-            .await?;
-        rows::number(&row, "leases")
-    }
-
     /// Moves every volume's epoch, the next segment serial and the count of
     /// leases beyond whatever a younger copy of this database, now lost, may
     /// have handed out; `leases` is the largest count that any unit knows.
@@ -82,21 +68,15 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn move_ahead(&self, leases: u64) -> Result<(), DatabaseError> {
-        let mut change = self.begin().await?;
-        sqlx::query("UPDATE volumes SET epoch = epoch + $1, attached = 1 WHERE deleting = 0")
-            .bind(EPOCHS_AHEAD)
-            .execute(&mut *change)
-            .await?;
-        // A unit that is away now may know of some more.
-        sqlx::query(
-            "UPDATE cluster SET serial_next = serial_next + $1, leases = MAX(leases, $2) + $3",
-        )
-        .bind(SERIALS_AHEAD)
-        .bind(leases.cast_signed())
-        .bind(EPOCHS_AHEAD)
-        .execute(&mut *change)
-        .await?;
-        self.commit_and_tell(change).await
+        change_and_tell!(self, change, {
+            sqlx::query("UPDATE volumes SET epoch = epoch + $1, attached = 1 WHERE deleting = 0")
+                .bind(i64::from(EPOCHS_AHEAD))
+                .execute(&mut *change)
+                .await?;
+            // A unit that is away now may know of some more.
+            self.skip(&mut *change, SERIALS_AHEAD, leases, EPOCHS_AHEAD)
+                .await
+        })
     }
 
     /// What the last leases of a volume that is on its way out left unfinished.
@@ -104,7 +84,7 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn leftovers(&self, volume: VolumeId) -> Result<Leftovers, DatabaseError> {
-        let mut moment = self.reader.begin().await?;
+        let mut moment = self.moment().await?;
         leftovers_of(&mut moment, volume, u32::MAX).await
     }
 
@@ -114,63 +94,61 @@ impl Database {
         volume: VolumeId,
         salt: LeaseSalt,
     ) -> Result<Lease, DatabaseError> {
-        let mut change = self.begin().await?;
-        let row = sqlx::query("SELECT * FROM volumes WHERE id = $1")
-            .bind(volume.to_string())
-            .fetch_optional(&mut *change)
-            .await?
-            .ok_or_else(|| DatabaseError::NotFound {
-                what: format!("volume {volume}"),
-            })?;
-        let number_last = rows::number(&row, "number_last")?;
-        let journal_next = rows::number(&row, "journal_next")?;
-        let VolumeRow {
-            epoch,
-            head,
-            size_bytes,
-            block_size,
-            replicas,
-            lineage,
-            ..
-        } = rows::volume_row(&row)?;
-        let epoch = epoch + 1;
-        if epoch >= Sequence::EPOCH_MAX {
-            return Err(DatabaseError::Refused {
-                reason: format!(
-                    "{volume} has been opened {} times, and its key cannot be used for more; \
+        change!(self, change, {
+            let row = sqlx::query("SELECT * FROM volumes WHERE id = $1")
+                .bind(volume.to_string())
+                .fetch_optional(&mut *change)
+                .await?
+                .ok_or_else(|| DatabaseError::NotFound {
+                    what: format!("volume {volume}"),
+                })?;
+            let number_last = rows::number(&row, "number_last")?;
+            let journal_next = rows::number(&row, "journal_next")?;
+            let VolumeRow {
+                epoch,
+                head,
+                size_bytes,
+                block_size,
+                replicas,
+                lineage,
+                ..
+            } = rows::volume_row(&row)?;
+            let epoch = epoch + 1;
+            if epoch >= Sequence::EPOCH_MAX {
+                return Err(DatabaseError::Refused {
+                    reason: format!(
+                        "{volume} has been opened {} times, and its key cannot be used for more; \
                      clone a snapshot from before it was opened last, and copy that clone into \
                      a new volume",
-                    epoch - 1
-                ),
-            });
-        }
-        sqlx::query("UPDATE volumes SET epoch = $1 WHERE id = $2")
-            .bind(epoch)
-            .bind(volume.to_string())
-            .execute(&mut *change)
-            .await?;
-        sqlx::query("UPDATE cluster SET leases = leases + 1")
-            .execute(&mut *change)
-            .await?;
-        super::versions::note_salt(&mut change, lineage, epoch, salt).await?;
-        let keys = super::versions::keys_of(&mut change, lineage).await?;
-        let head = match head {
-            Some(key) => Some(super::versions::version_of(&mut change, key).await?),
-            None => None,
-        };
-        let leftovers = leftovers_of(&mut change, volume, epoch).await?;
-        change.commit().await?;
-        Ok(Lease {
-            volume,
-            epoch,
-            size_bytes,
-            block_size,
-            replicas,
-            keys,
-            head,
-            journal_next,
-            number_last,
-            leftovers,
+                        epoch - 1
+                    ),
+                });
+            }
+            sqlx::query("UPDATE volumes SET epoch = $1 WHERE id = $2")
+                .bind(i64::from(epoch))
+                .bind(volume.to_string())
+                .execute(&mut *change)
+                .await?;
+            self.count_lease(&mut *change).await?;
+            super::versions::note_salt(&mut *change, lineage, epoch, salt).await?;
+            let keys = super::versions::keys_of(&mut *change, lineage).await?;
+            let head = match head {
+                Some(key) => Some(super::versions::version_of(&mut *change, key).await?),
+                None => None,
+            };
+            let leftovers = leftovers_of(&mut *change, volume, epoch).await?;
+            Ok(Lease {
+                volume,
+                epoch,
+                size_bytes,
+                block_size,
+                replicas,
+                keys,
+                head,
+                journal_next,
+                number_last,
+                leftovers,
+            })
         })
     }
 
@@ -178,49 +156,50 @@ impl Database {
     pub(super) async fn commit_version(&self, commit: &VersionCommit) -> Result<(), DatabaseError> {
         let version = &commit.version;
         let volume = version.key.volume;
-        let mut change = self.begin().await?;
-        let holder = holder(&mut change, volume).await?;
-        holder.check_epoch(volume, version.epoch)?;
-        if holder.head != version.parent || holder.deleting {
-            let reason = match holder.head {
-                Some(head) => format!("its head is now {} of {}", head.number, head.volume),
-                None => "it has no head now".to_owned(),
-            };
-            return Err(DatabaseError::Fenced { volume, reason });
-        }
-        if version.key.number <= holder.number_last {
-            let reason = format!(
-                "version {} of {volume} cannot follow version {}",
-                version.key.number, holder.number_last
-            );
-            return Err(DatabaseError::Refused { reason });
-        }
-        super::versions::insert(&mut change, version).await?;
-        let number = version.key.number.cast_signed();
-        sqlx::query(
-            "UPDATE volumes SET head_volume = $1, head_number = $2, number_last = $2, \
-             journal_next = $3 WHERE id = $1",
-        )
-        .bind(volume.to_string())
-        .bind(number)
-        .bind(version.journal_next.cast_signed())
-        .execute(&mut *change)
-        .await?;
-        for pin in &commit.pins {
-            // A snapshot that was deleted in the meantime pins nothing.
+        change_and_tell!(self, change, {
+            let holder = holder(&mut *change, volume).await?;
+            holder.check_epoch(volume, version.epoch)?;
+            if holder.head != version.parent || holder.deleting {
+                let reason = match holder.head {
+                    Some(head) => format!("its head is now {} of {}", head.number, head.volume),
+                    None => "it has no head now".to_owned(),
+                };
+                return Err(DatabaseError::Fenced { volume, reason });
+            }
+            if version.key.number <= holder.number_last {
+                let reason = format!(
+                    "version {} of {volume} cannot follow version {}",
+                    version.key.number, holder.number_last
+                );
+                return Err(DatabaseError::Refused { reason });
+            }
+            super::versions::insert(&mut *change, version).await?;
+            let number = version.key.number.cast_signed();
             sqlx::query(
-                "UPDATE snapshots SET state = 'completed', version_volume = $1, \
-                 version_number = $2 WHERE id = $3 AND volume = $1 AND state = 'pending'",
+                "UPDATE volumes SET head_volume = $1, head_number = $2, number_last = $2, \
+             journal_next = $3 WHERE id = $1",
             )
             .bind(volume.to_string())
             .bind(number)
-            .bind(pin.to_string())
+            .bind(version.journal_next.cast_signed())
             .execute(&mut *change)
             .await?;
-        }
-        note_open_segments(&mut change, volume, version.epoch, &commit.open_segments).await?;
-        note_serials_used(&mut change, volume, version.epoch, commit.serial_next).await?;
-        self.commit_and_tell(change).await
+            for pin in &commit.pins {
+                // A snapshot that was deleted in the meantime pins nothing.
+                sqlx::query(
+                    "UPDATE snapshots SET state = 'completed', version_volume = $1, \
+                 version_number = $2 WHERE id = $3 AND volume = $1 AND state = 'pending'",
+                )
+                .bind(volume.to_string())
+                .bind(number)
+                .bind(pin.to_string())
+                .execute(&mut *change)
+                .await?;
+            }
+            note_open_segments(&mut *change, volume, version.epoch, &commit.open_segments).await?;
+            note_serials_used(&mut *change, volume, version.epoch, commit.serial_next).await?;
+            Ok(())
+        })
     }
 
     /// See [`volume::catalog::Catalog::reserve_serials`].
@@ -230,61 +209,51 @@ impl Database {
         epoch: u32,
         count: u32,
     ) -> Result<Range<u64>, DatabaseError> {
-        let mut change = self.begin().await?;
-        holder(&mut change, volume)
-            .await?
-            .check_epoch(volume, epoch)?;
-        let end: i64 = sqlx::query_scalar(
-            "UPDATE cluster SET serial_next = serial_next + $1 RETURNING serial_next",
-        )
-        .bind(i64::from(count))
-        .fetch_one(&mut *change)
-        .await?;
-        let end = end.cast_unsigned();
-        if end > SegmentId::SERIAL_MAX {
-            let reason = "the cluster has used up its segment serials".to_owned();
-            return Err(DatabaseError::Refused { reason });
-        }
-        let range = end - u64::from(count)..end;
-        if !range.is_empty() {
-            sqlx::query(
-                "INSERT INTO serial_ranges (first, end_before, volume, epoch) \
+        change!(self, change, {
+            holder(&mut *change, volume)
+                .await?
+                .check_epoch(volume, epoch)?;
+            let range = self.take_serials(&mut *change, count).await?;
+            if !range.is_empty() {
+                sqlx::query(
+                    "INSERT INTO serial_ranges (first, end_before, volume, epoch) \
                  VALUES ($1, $2, $3, $4)",
-            )
-            .bind(range.start.cast_signed())
-            .bind(range.end.cast_signed())
-            .bind(volume.to_string())
-            .bind(epoch)
-            .execute(&mut *change)
-            .await?;
-        }
-        change.commit().await?;
-        Ok(range)
+                )
+                .bind(range.start.cast_signed())
+                .bind(range.end.cast_signed())
+                .bind(volume.to_string())
+                .bind(i64::from(epoch))
+                .execute(&mut *change)
+                .await?;
+            }
+            Ok(range)
+        })
     }
 
     /// See [`volume::catalog::Catalog::swept`].
     pub(super) async fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), DatabaseError> {
-        let mut change = self.begin().await?;
-        holder(&mut change, volume)
-            .await?
-            .check_epoch(volume, epoch)?;
-        for statement in [
-            "DELETE FROM open_segments WHERE volume = $1 AND epoch < $2",
-            "DELETE FROM serial_ranges WHERE volume = $1 AND epoch < $2",
-        ] {
-            sqlx::query(statement)
-                .bind(volume.to_string())
-                .bind(epoch)
-                .execute(&mut *change)
-                .await?;
-        }
-        Ok(change.commit().await?)
+        change!(self, change, {
+            holder(&mut *change, volume)
+                .await?
+                .check_epoch(volume, epoch)?;
+            for statement in [
+                "DELETE FROM open_segments WHERE volume = $1 AND epoch < $2",
+                "DELETE FROM serial_ranges WHERE volume = $1 AND epoch < $2",
+            ] {
+                sqlx::query(statement)
+                    .bind(volume.to_string())
+                    .bind(i64::from(epoch))
+                    .execute(&mut *change)
+                    .await?;
+            }
+            Ok(())
+        })
     }
 }
 
 /// What the leases before `epoch` left unfinished.
 async fn leftovers_of(
-    connection: &mut SqliteConnection,
+    connection: &mut AnyConnection,
     volume: VolumeId,
     epoch: u32,
 ) -> Result<Leftovers, DatabaseError> {
@@ -293,7 +262,7 @@ async fn leftovers_of(
          ORDER BY segment",
     )
     .bind(volume.to_string())
-    .bind(epoch)
+    .bind(i64::from(epoch))
     .fetch_all(&mut *connection)
     .await?;
     let serials = sqlx::query(
@@ -301,7 +270,7 @@ async fn leftovers_of(
          ORDER BY first",
     )
     .bind(volume.to_string())
-    .bind(epoch)
+    .bind(i64::from(epoch))
     .fetch_all(&mut *connection)
     .await?;
     Ok(Leftovers {
@@ -316,7 +285,7 @@ async fn leftovers_of(
     })
 }
 
-fn open_segment(row: &SqliteRow) -> Result<OpenSegment, DatabaseError> {
+fn open_segment(row: &AnyRow) -> Result<OpenSegment, DatabaseError> {
     let bits = rows::number(row, "segment")?;
     let segment = SegmentId::from_bits(bits).ok_or_else(|| DatabaseError::Damaged {
         what: format!("segment number {bits}"),
@@ -328,14 +297,14 @@ fn open_segment(row: &SqliteRow) -> Result<OpenSegment, DatabaseError> {
 }
 
 async fn note_open_segments(
-    connection: &mut SqliteConnection,
+    connection: &mut AnyConnection,
     volume: VolumeId,
     epoch: u32,
     segments: &[OpenSegment],
 ) -> Result<(), DatabaseError> {
     sqlx::query("DELETE FROM open_segments WHERE volume = $1 AND epoch = $2")
         .bind(volume.to_string())
-        .bind(epoch)
+        .bind(i64::from(epoch))
         .execute(&mut *connection)
         .await?;
     for open in segments {
@@ -343,9 +312,9 @@ async fn note_open_segments(
             "INSERT INTO open_segments (volume, epoch, segment, slots) VALUES ($1, $2, $3, $4)",
         )
         .bind(volume.to_string())
-        .bind(epoch)
+        .bind(i64::from(epoch))
         .bind(open.segment.bits().cast_signed())
-        .bind(open.slots)
+        .bind(i64::from(open.slots))
         .execute(&mut *connection)
         .await?;
     }
@@ -354,7 +323,7 @@ async fn note_open_segments(
 
 /// Serials below `next` are in committed versions, or in open segments.
 async fn note_serials_used(
-    connection: &mut SqliteConnection,
+    connection: &mut AnyConnection,
     volume: VolumeId,
     epoch: u32,
     next: u64,
@@ -365,7 +334,7 @@ async fn note_serials_used(
     ] {
         sqlx::query(statement)
             .bind(volume.to_string())
-            .bind(epoch)
+            .bind(i64::from(epoch))
             .bind(next.cast_signed())
             .execute(&mut *connection)
             .await?;

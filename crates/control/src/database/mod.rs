@@ -1,21 +1,26 @@
-//! The database: names, order, leases and wrapped keys, in SQLite.
+//! The database: names, order, leases and wrapped keys, in SQLite or
+//! PostgreSQL, with one text of SQL for both.
 //!
-//! Every promise here is one transaction. Writers go through one connection,
-//! so they are in order; readers see the last committed state and never wait
-//! for a writer (WAL). A transaction that returned `Ok` is on stable storage
-//! (`synchronous = FULL`).
+//! Every promise here is one transaction, and transactions are as if they came
+//! one after another: SQLite has one writer, PostgreSQL is told so
+//! (`SERIALIZABLE`), and a change that came in between is made again. Readers
+//! see the last committed state and wait for nobody. A transaction that
+//! returned `Ok` is on stable storage.
 //!
 //! It must not know: keys in the clear, content, the HTTP edge.
 //!
 //! Invariants:
 //! * `volumes.epoch` only grows, and a version is committed only under it
 //!   (invariant 5);
-//! * `cluster.serial_next` only grows: no segment serial is handed out twice;
+//! * the next segment serial only grows: none is handed out twice;
 //! * a version is removed only while no head and no snapshot names it
 //!   (invariant 6);
 //! * a lineage's row outlives everything that was sealed under it.
 
+#[macro_use]
+mod change;
 pub mod conformance;
+mod counters;
 mod engine;
 mod error;
 mod leases;
@@ -37,42 +42,87 @@ pub use units::{ClusterRow, KeySource, UnitRow};
 pub use versions::VersionRow;
 pub use volumes::{DamagedVolume, NewVolume, Volumes};
 
-use sqlx::{Sqlite, SqlitePool, Transaction};
+use std::sync::Arc;
+
+use sqlx::AnyPool;
 use tokio::sync::watch;
+
+/// Which kind of database it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Backend {
+    Sqlite,
+    Postgres,
+}
 
 /// An open database. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Database {
-    /// One connection: every change.
-    writer: SqlitePool,
-    /// Read-only connections.
-    reader: SqlitePool,
+    backend: Backend,
+    /// Every change. For SQLite, one connection.
+    writer: AnyPool,
+    /// For SQLite, read-only connections.
+    reader: AnyPool,
     /// Rings when a snapshot or a volume changed its state.
     changes: watch::Sender<u64>,
+    _listener: Option<Arc<open::Listening>>,
 }
 
+/// A transaction.
+type Transaction = sqlx::Transaction<'static, sqlx::Any>;
+
 impl Database {
-    /// Begins a change; nothing else can change until it ends.
-    async fn begin(&self) -> Result<Transaction<'static, Sqlite>, DatabaseError> {
-        match self.writer.begin_with("BEGIN IMMEDIATE").await {
+    /// Ends a change as its work has ended.
+    async fn end<T>(
+        &self,
+        change: Transaction,
+        done: Result<T, DatabaseError>,
+    ) -> Result<T, DatabaseError> {
+        // If not, it is rolled back as it is dropped.
+        let done = done?;
+        change.commit().await?;
+        Ok(done)
+    }
+
+    /// As [`Database::end`], when people may be waiting for it.
+    async fn end_and_tell<T>(
+        &self,
+        mut change: Transaction,
+        done: Result<T, DatabaseError>,
+    ) -> Result<T, DatabaseError> {
+        if self.backend == Backend::Postgres && done.is_ok() {
+            // Heard when, and only if, the change is committed.
+            sqlx::query(open::NOTIFY).execute(&mut *change).await?;
+        }
+        let done = self.end(change, done).await?;
+        self.changes.send_modify(|count| *count += 1);
+        Ok(done)
+    }
+
+    /// Begins a change.
+    async fn begin(&self) -> Result<Transaction, DatabaseError> {
+        let begin = match self.backend {
+            // Nothing else can change until it ends.
+            Backend::Sqlite => "BEGIN IMMEDIATE",
+            Backend::Postgres => "BEGIN ISOLATION LEVEL SERIALIZABLE",
+        };
+        match self.writer.begin_with(begin).await {
             // After some errors, a full disk among them, SQLite has rolled back
             // by itself: then sqlx counts a transaction that will never end.
             Err(sqlx::Error::InvalidSavePointStatement) => {
                 self.writer.acquire().await?.close().await?;
-                Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
+                Ok(self.writer.begin_with(begin).await?)
             }
             begun => Ok(begun?),
         }
     }
 
-    /// Ends a change that people may be waiting for.
-    async fn commit_and_tell(
-        &self,
-        change: Transaction<'static, Sqlite>,
-    ) -> Result<(), DatabaseError> {
-        change.commit().await?;
-        self.changes.send_modify(|count| *count += 1);
-        Ok(())
+    /// Several reads of one and the same state.
+    async fn moment(&self) -> Result<Transaction, DatabaseError> {
+        let begin = match self.backend {
+            Backend::Sqlite => "BEGIN",
+            Backend::Postgres => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+        };
+        Ok(self.reader.begin_with(begin).await?)
     }
 
     /// Rings whenever a snapshot or a volume has changed its state.
@@ -81,16 +131,18 @@ impl Database {
         self.changes.subscribe()
     }
 
-    /// Writes the log back into the database file and closes it.
+    /// Closes it; SQLite's log is written back into its file.
     pub async fn close(&self) {
-        self.reader.close().await;
-        // SQLite does so by itself as the last connection goes, unless that is
-        // a reader whose thread ended late.
-        let written = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
-            .execute(&self.writer)
-            .await;
-        if let Err(error) = written {
-            tracing::warn!(%error, "scree.db-wal still holds a part of the database");
+        if self.backend == Backend::Sqlite {
+            self.reader.close().await;
+            // SQLite does so by itself as the last connection goes, unless that
+            // is a reader whose thread ended late.
+            let written = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
+                .execute(&self.writer)
+                .await;
+            if let Err(error) = written {
+                tracing::warn!(%error, "scree.db-wal still holds a part of the database");
+            }
         }
         self.writer.close().await;
     }

@@ -59,17 +59,19 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn set_owner(&self, owner: &OwnerRow) -> Result<(), DatabaseError> {
-        sqlx::query(
-            "UPDATE cluster SET owner = $1, owner_generation = $2, owner_folder = $3, \
-             owner_inode = $4, owner_born_ns = $5",
-        )
-        .bind(owner.id.to_string())
-        .bind(owner.generation)
-        .bind(&owner.place.folder)
-        .bind(owner.place.inode)
-        .bind(owner.place.born_ns)
-        .execute(&self.writer)
-        .await?;
-        Ok(())
+        change!(self, change, {
+            sqlx::query(
+                "UPDATE cluster SET owner = $1, owner_generation = $2, owner_folder = $3, \
+                 owner_inode = $4, owner_born_ns = $5",
+            )
+            .bind(owner.id.to_string())
+            .bind(i64::from(owner.generation))
+            .bind(&owner.place.folder)
+            .bind(owner.place.inode)
+            .bind(owner.place.born_ns)
+            .execute(change)
+            .await?;
+            Ok(())
+        })
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use base::{BlockSize, Lineage, SnapshotId, VolumeId};
 use sqlx::Row;
-use sqlx::sqlite::SqliteRow;
+use sqlx::any::AnyRow;
 use volume::catalog::{StoredVersion, VersionKey};
 use world::Millis;
 
@@ -144,21 +144,26 @@ pub struct SnapshotRow {
 }
 
 /// Reads one column.
-pub(super) fn number(row: &SqliteRow, column: &str) -> Result<u64, DatabaseError> {
+pub(super) fn number(row: &AnyRow, column: &str) -> Result<u64, DatabaseError> {
     Ok(row.try_get::<i64, _>(column)?.cast_unsigned())
 }
 
 /// Reads a number that is smaller than 64 bits.
-pub(super) fn small<T: TryFrom<i64>>(row: &SqliteRow, column: &str) -> Result<T, DatabaseError> {
+pub(super) fn small<T: TryFrom<i64>>(row: &AnyRow, column: &str) -> Result<T, DatabaseError> {
     let value: i64 = row.try_get(column)?;
     T::try_from(value).map_err(|_| DatabaseError::Damaged {
         what: format!("{column} is {value}"),
     })
 }
 
+/// Reads a number that says yes or no.
+pub(super) fn flag(row: &AnyRow, column: &str) -> Result<bool, DatabaseError> {
+    Ok(small::<u8>(row, column)? != 0)
+}
+
 /// Reads a column that is spelt.
 pub(super) fn spelt<T: FromStr<Err: fmt::Display>>(
-    row: &SqliteRow,
+    row: &AnyRow,
     column: &str,
 ) -> Result<T, DatabaseError> {
     parse(row.try_get(column)?)
@@ -166,7 +171,7 @@ pub(super) fn spelt<T: FromStr<Err: fmt::Display>>(
 
 /// As [`spelt`], where there may be nothing.
 pub(super) fn spelt_if_any<T: FromStr<Err: fmt::Display>>(
-    row: &SqliteRow,
+    row: &AnyRow,
     column: &str,
 ) -> Result<Option<T>, DatabaseError> {
     row.try_get::<Option<String>, _>(column)?
@@ -182,7 +187,7 @@ fn parse<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<T, DatabaseError> 
         })
 }
 
-pub(super) fn block_size(row: &SqliteRow) -> Result<BlockSize, DatabaseError> {
+pub(super) fn block_size(row: &AnyRow) -> Result<BlockSize, DatabaseError> {
     let bytes = number(row, "block_bytes")?;
     BlockSize::new(bytes).ok_or_else(|| DatabaseError::Damaged {
         what: format!("a block size of {bytes}"),
@@ -191,7 +196,7 @@ pub(super) fn block_size(row: &SqliteRow) -> Result<BlockSize, DatabaseError> {
 
 /// Reads the size of a volume of such blocks: what is computed with it later
 /// counts on what is checked when one is made.
-fn size_bytes(row: &SqliteRow, block_size: BlockSize) -> Result<u64, DatabaseError> {
+fn size_bytes(row: &AnyRow, block_size: BlockSize) -> Result<u64, DatabaseError> {
     let bytes = number(row, "size_bytes")?;
     crate::parse::volume_size(bytes, block_size).map_err(|error| DatabaseError::Damaged {
         what: format!("a size that no volume has: {error}"),
@@ -199,7 +204,7 @@ fn size_bytes(row: &SqliteRow, block_size: BlockSize) -> Result<u64, DatabaseErr
 }
 
 /// Reads the number of copies.
-fn replicas(row: &SqliteRow) -> Result<u8, DatabaseError> {
+fn replicas(row: &AnyRow) -> Result<u8, DatabaseError> {
     let replicas = small(row, "replicas")?;
     if (1..=REPLICAS_MAX).contains(&replicas) {
         return Ok(replicas);
@@ -211,7 +216,7 @@ fn replicas(row: &SqliteRow) -> Result<u8, DatabaseError> {
 
 /// Reads `{prefix}_volume` and `{prefix}_number`.
 pub(super) fn version_key(
-    row: &SqliteRow,
+    row: &AnyRow,
     volume: &str,
     number: &str,
 ) -> Result<Option<VersionKey>, DatabaseError> {
@@ -225,7 +230,7 @@ pub(super) fn version_key(
 }
 
 /// The columns of a version.
-pub(super) fn stored_version(row: &SqliteRow) -> Result<StoredVersion, DatabaseError> {
+pub(super) fn stored_version(row: &AnyRow) -> Result<StoredVersion, DatabaseError> {
     Ok(StoredVersion {
         key: VersionKey {
             volume: spelt(row, "volume")?,
@@ -240,7 +245,7 @@ pub(super) fn stored_version(row: &SqliteRow) -> Result<StoredVersion, DatabaseE
     })
 }
 
-pub(super) fn volume_row(row: &SqliteRow) -> Result<VolumeRow, DatabaseError> {
+pub(super) fn volume_row(row: &AnyRow) -> Result<VolumeRow, DatabaseError> {
     let block_size = block_size(row)?;
     Ok(VolumeRow {
         id: spelt(row, "id")?,
@@ -254,14 +259,14 @@ pub(super) fn volume_row(row: &SqliteRow) -> Result<VolumeRow, DatabaseError> {
         head: version_key(row, "head_volume", "head_number")?,
         origin: spelt_if_any(row, "origin")?,
         exported: spelt_if_any(row, "exported")?,
-        attached: row.try_get("attached")?,
-        deleting: row.try_get("deleting")?,
+        attached: flag(row, "attached")?,
+        deleting: flag(row, "deleting")?,
         failure: row.try_get("failure")?,
         created: Millis(row.try_get("created_ms")?),
     })
 }
 
-pub(super) fn snapshot_row(row: &SqliteRow) -> Result<SnapshotRow, DatabaseError> {
+pub(super) fn snapshot_row(row: &AnyRow) -> Result<SnapshotRow, DatabaseError> {
     let state: &str = row.try_get("state")?;
     let state = match state {
         "pending" => SnapshotState::Pending,

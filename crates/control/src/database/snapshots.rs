@@ -1,7 +1,7 @@
 //! Snapshots: names that hold versions.
 
 use base::{SnapshotId, VolumeId};
-use sqlx::{Row, SqliteConnection};
+use sqlx::{AnyConnection, Row};
 use world::Millis;
 
 use super::rows::{self, SnapshotRow};
@@ -9,7 +9,7 @@ use super::{Database, DatabaseError};
 
 /// Snapshots of `volume` that wait for a cut which will not come.
 pub(super) async fn give_up(
-    connection: &mut SqliteConnection,
+    connection: &mut AnyConnection,
     volume: VolumeId,
     reason: &str,
 ) -> Result<(), DatabaseError> {
@@ -36,17 +36,18 @@ impl Database {
         volume: VolumeId,
         created: Millis,
     ) -> Result<SnapshotRow, DatabaseError> {
-        let mut change = self.begin().await?;
-        let taken: Option<String> = sqlx::query_scalar("SELECT id FROM snapshots WHERE name = $1")
-            .bind(name)
-            .fetch_optional(&mut *change)
-            .await?;
-        if taken.is_some() {
-            return Err(DatabaseError::Taken {
-                what: format!("a snapshot named {name:?}"),
-            });
-        }
-        let row = sqlx::query(
+        change_and_tell!(self, change, {
+            let taken: Option<String> =
+                sqlx::query_scalar("SELECT id FROM snapshots WHERE name = $1")
+                    .bind(name)
+                    .fetch_optional(&mut *change)
+                    .await?;
+            if taken.is_some() {
+                return Err(DatabaseError::Taken {
+                    what: format!("a snapshot named {name:?}"),
+                });
+            }
+            let row = sqlx::query(
             "INSERT INTO snapshots (id, name, volume, volume_name, size_bytes, block_bytes, seal, \
              version_volume, version_number, state, created_ms) \
              SELECT $1, $2, id, name, size_bytes, block_bytes, seal, \
@@ -63,9 +64,9 @@ impl Database {
         .ok_or_else(|| DatabaseError::NotFound {
             what: format!("volume {volume}"),
         })?;
-        let snapshot = rows::snapshot_row(&row)?;
-        self.commit_and_tell(change).await?;
-        Ok(snapshot)
+            let snapshot = rows::snapshot_row(&row)?;
+            Ok(snapshot)
+        })
     }
 
     /// The snapshot with this id, or else this name.
@@ -113,16 +114,17 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn fail_snapshot(&self, id: SnapshotId, reason: &str) -> Result<(), DatabaseError> {
-        let mut change = self.begin().await?;
-        sqlx::query(
-            "UPDATE snapshots SET state = 'error', reason = $1 \
+        change_and_tell!(self, change, {
+            sqlx::query(
+                "UPDATE snapshots SET state = 'error', reason = $1 \
              WHERE id = $2 AND state = 'pending'",
-        )
-        .bind(reason)
-        .bind(id.to_string())
-        .execute(&mut *change)
-        .await?;
-        self.commit_and_tell(change).await
+            )
+            .bind(reason)
+            .bind(id.to_string())
+            .execute(&mut *change)
+            .await?;
+            Ok(())
+        })
     }
 
     /// After a start: the cuts that pending snapshots wait for went with the
@@ -131,17 +133,17 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn fail_lost_snapshots(&self) -> Result<u64, DatabaseError> {
-        let mut change = self.begin().await?;
-        let lost = sqlx::query(
-            "UPDATE snapshots SET state = 'error', reason = \
+        change_and_tell!(self, change, {
+            let lost = sqlx::query(
+                "UPDATE snapshots SET state = 'error', reason = \
              'Scree ended before the snapshot was completed; take it again' \
              WHERE state = 'pending'",
-        )
-        .execute(&mut *change)
-        .await?
-        .rows_affected();
-        self.commit_and_tell(change).await?;
-        Ok(lost)
+            )
+            .execute(&mut *change)
+            .await?
+            .rows_affected();
+            Ok(lost)
+        })
     }
 
     /// Forgets a snapshot. The version it held may go now.
@@ -149,18 +151,19 @@ impl Database {
     /// # Errors
     /// [`DatabaseError::NotFound`].
     pub async fn delete_snapshot(&self, id: SnapshotId) -> Result<(), DatabaseError> {
-        let mut change = self.begin().await?;
-        let gone = sqlx::query("DELETE FROM snapshots WHERE id = $1 RETURNING name")
-            .bind(id.to_string())
-            .fetch_optional(&mut *change)
-            .await?;
-        if let Some(gone) = gone {
-            let name: String = gone.try_get("name")?;
-            tracing::info!(snapshot = %id, name, "snapshot deleted");
-            return self.commit_and_tell(change).await;
-        }
-        Err(DatabaseError::NotFound {
-            what: format!("snapshot {id}"),
+        change_and_tell!(self, change, {
+            let gone = sqlx::query("DELETE FROM snapshots WHERE id = $1 RETURNING name")
+                .bind(id.to_string())
+                .fetch_optional(&mut *change)
+                .await?;
+            if let Some(gone) = gone {
+                let name: String = gone.try_get("name")?;
+                tracing::info!(snapshot = %id, name, "snapshot deleted");
+                return Ok(());
+            }
+            Err(DatabaseError::NotFound {
+                what: format!("snapshot {id}"),
+            })
         })
     }
 }

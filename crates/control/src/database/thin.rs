@@ -23,19 +23,21 @@ impl Database {
         volume: VolumeId,
         thin: &[ThinShare],
     ) -> Result<(), DatabaseError> {
-        let mut change = self.begin().await?;
-        for share in thin {
-            sqlx::query(
-                "INSERT INTO thin_segments (segment, volume, slots) VALUES ($1, $2, $3) \
-                 ON CONFLICT (segment) DO UPDATE SET slots = slots + excluded.slots",
-            )
-            .bind(share.segment.bits().cast_signed())
-            .bind(volume.to_string())
-            .bind(share.slots)
-            .execute(&mut *change)
-            .await?;
-        }
-        Ok(change.commit().await?)
+        change!(self, change, {
+            for share in thin {
+                sqlx::query(
+                    "INSERT INTO thin_segments (segment, volume, slots) VALUES ($1, $2, $3) \
+                     ON CONFLICT (segment) \
+                     DO UPDATE SET slots = thin_segments.slots + excluded.slots",
+                )
+                .bind(share.segment.bits().cast_signed())
+                .bind(volume.to_string())
+                .bind(i64::from(share.slots))
+                .execute(&mut *change)
+                .await?;
+            }
+            Ok(())
+        })
     }
 
     /// What has too few copies, by volume.
@@ -44,7 +46,7 @@ impl Database {
     /// [`DatabaseError`].
     pub async fn thin_volumes(&self) -> Result<Vec<ThinVolume>, DatabaseError> {
         sqlx::query(
-            "SELECT volume, COUNT(*) AS segments, SUM(slots) AS slots FROM thin_segments \
+            "SELECT volume, COUNT(*) AS segments, CAST(SUM(slots) AS BIGINT) AS slots FROM thin_segments \
              GROUP BY volume ORDER BY volume",
         )
         .fetch_all(&self.reader)
@@ -73,7 +75,7 @@ impl Database {
             "SELECT segment FROM thin_segments WHERE segment > $1 ORDER BY segment LIMIT $2",
         )
         .bind(after.cast_signed())
-        .bind(count_max)
+        .bind(i64::from(count_max))
         .fetch_all(&self.reader)
         .await?
         .iter()
@@ -91,13 +93,14 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn forget_thin(&self, segments: &[SegmentId]) -> Result<(), DatabaseError> {
-        let mut change = self.begin().await?;
-        for segment in segments {
-            sqlx::query("DELETE FROM thin_segments WHERE segment = $1")
-                .bind(segment.bits().cast_signed())
-                .execute(&mut *change)
-                .await?;
-        }
-        Ok(change.commit().await?)
+        change!(self, change, {
+            for segment in segments {
+                sqlx::query("DELETE FROM thin_segments WHERE segment = $1")
+                    .bind(segment.bits().cast_signed())
+                    .execute(&mut *change)
+                    .await?;
+            }
+            Ok(())
+        })
     }
 }

@@ -95,27 +95,29 @@ impl Database {
                 lanes,
             } => (
                 "passphrase",
-                Some(salt),
-                Some(*memory_kib),
-                Some(*passes),
-                Some(*lanes),
+                Some(salt.clone()),
+                Some(i64::from(*memory_kib)),
+                Some(i64::from(*passes)),
+                Some(i64::from(*lanes)),
             ),
         };
-        sqlx::query(
-            "INSERT INTO cluster (one, id, created_ms, key_source, key_salt, key_memory_kib, \
+        change!(self, change, {
+            sqlx::query(
+                "INSERT INTO cluster (one, id, created_ms, key_source, key_salt, key_memory_kib, \
              key_passes, key_lanes, key_verifier) VALUES (1, $1, $2, $3, $4, $5, $6, $7, $8)",
-        )
-        .bind(cluster.id.to_string())
-        .bind(cluster.created.0)
-        .bind(source)
-        .bind(salt)
-        .bind(memory_kib)
-        .bind(passes)
-        .bind(lanes)
-        .bind(&cluster.key_verifier.0)
-        .execute(&self.writer)
-        .await?;
-        Ok(())
+            )
+            .bind(cluster.id.to_string())
+            .bind(cluster.created.0)
+            .bind(source)
+            .bind(salt.clone())
+            .bind(memory_kib)
+            .bind(passes)
+            .bind(lanes)
+            .bind(cluster.key_verifier.0.clone())
+            .execute(change)
+            .await?;
+            Ok(())
+        })
     }
 
     /// All units, in the order in which they were added.
@@ -179,42 +181,43 @@ impl Database {
         copysets: &[Copyset],
         added: Millis,
     ) -> Result<(), DatabaseError> {
-        let mut change = self.begin().await?;
-        for unit in units {
-            let taken: Option<String> =
-                sqlx::query_scalar("SELECT url FROM units WHERE id = $1 OR url = $2")
+        change!(self, change, {
+            for unit in units {
+                let taken: Option<String> =
+                    sqlx::query_scalar("SELECT url FROM units WHERE id = $1 OR url = $2")
+                        .bind(unit.id.to_string())
+                        .bind(&unit.url)
+                        .fetch_optional(&mut *change)
+                        .await?;
+                if let Some(url) = taken {
+                    return Err(DatabaseError::Taken {
+                        what: format!("unit {} ({url})", unit.id),
+                    });
+                }
+                sqlx::query("INSERT INTO units (id, url, added_ms) VALUES ($1, $2, $3)")
                     .bind(unit.id.to_string())
                     .bind(&unit.url)
-                    .fetch_optional(&mut *change)
+                    .bind(added.0)
+                    .execute(&mut *change)
                     .await?;
-            if let Some(url) = taken {
-                return Err(DatabaseError::Taken {
-                    what: format!("unit {} ({url})", unit.id),
-                });
             }
-            sqlx::query("INSERT INTO units (id, url, added_ms) VALUES ($1, $2, $3)")
-                .bind(unit.id.to_string())
-                .bind(&unit.url)
-                .bind(added.0)
-                .execute(&mut *change)
-                .await?;
-        }
-        for copyset in copysets {
-            sqlx::query("INSERT INTO copysets (number) VALUES ($1)")
-                .bind(copyset.id.number())
-                .execute(&mut *change)
-                .await?;
-            for (place, member) in copyset.members.iter().enumerate() {
-                sqlx::query(
-                    "INSERT INTO copyset_members (copyset, place, unit) VALUES ($1, $2, $3)",
-                )
-                .bind(copyset.id.number())
-                .bind(place as i64)
-                .bind(member.to_string())
-                .execute(&mut *change)
-                .await?;
+            for copyset in copysets {
+                sqlx::query("INSERT INTO copysets (number) VALUES ($1)")
+                    .bind(i64::from(copyset.id.number()))
+                    .execute(&mut *change)
+                    .await?;
+                for (place, member) in copyset.members.iter().enumerate() {
+                    sqlx::query(
+                        "INSERT INTO copyset_members (copyset, place, unit) VALUES ($1, $2, $3)",
+                    )
+                    .bind(i64::from(copyset.id.number()))
+                    .bind(place as i64)
+                    .bind(member.to_string())
+                    .execute(&mut *change)
+                    .await?;
+                }
             }
-        }
-        Ok(change.commit().await?)
+            Ok(())
+        })
     }
 }

@@ -1,7 +1,7 @@
 //! Versions, the keys that open them, and what is to be freed when one goes.
 
 use base::{Lineage, VolumeId};
-use sqlx::{Row, SqliteConnection};
+use sqlx::{AnyConnection, Row};
 use volume::catalog::{LineageKey, Neighbours, PendingFree, StoredVersion, VersionKey};
 use volume::clean::{FreePlan, PLAN_BYTES_MAX};
 use volume::seal::{LeaseSalt, WrappedKey};
@@ -12,8 +12,8 @@ use super::{Database, DatabaseError};
 
 /// Whether a head or a snapshot names version ($1, $2).
 const NEEDED: &str = "SELECT \
-     EXISTS (SELECT 1 FROM volumes WHERE head_volume = $1 AND head_number = $2) \
-     OR EXISTS (SELECT 1 FROM snapshots WHERE version_volume = $1 AND version_number = $2)";
+     (SELECT COUNT(*) FROM volumes WHERE head_volume = $1 AND head_number = $2) \
+     + (SELECT COUNT(*) FROM snapshots WHERE version_volume = $1 AND version_number = $2)";
 
 /// A version in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct VersionRow {
 }
 
 pub(super) async fn version_of(
-    connection: &mut SqliteConnection,
+    connection: &mut AnyConnection,
     key: VersionKey,
 ) -> Result<StoredVersion, DatabaseError> {
     let row = sqlx::query("SELECT * FROM versions WHERE volume = $1 AND number = $2")
@@ -48,7 +48,7 @@ fn not_found(key: VersionKey) -> DatabaseError {
 }
 
 pub(super) async fn insert(
-    connection: &mut SqliteConnection,
+    connection: &mut AnyConnection,
     version: &StoredVersion,
 ) -> Result<(), DatabaseError> {
     sqlx::query(
@@ -60,7 +60,7 @@ pub(super) async fn insert(
     .bind(version.parent.map(|parent| parent.volume.to_string()))
     .bind(version.parent.map(|parent| parent.number.cast_signed()))
     .bind(version.lineage.to_string())
-    .bind(version.epoch)
+    .bind(i64::from(version.epoch))
     .bind(version.journal_next.cast_signed())
     .bind(version.created.0)
     .bind(&version.record)
@@ -72,7 +72,7 @@ pub(super) async fn insert(
 /// Notes slots to be freed after `not_before`; none if the plan is empty. A
 /// long plan is noted in parts.
 async fn note_free(
-    connection: &mut SqliteConnection,
+    connection: &mut AnyConnection,
     not_before: Millis,
     plan: &[u8],
 ) -> Result<(), DatabaseError> {
@@ -89,7 +89,7 @@ async fn note_free(
 }
 
 async fn note_part(
-    connection: &mut SqliteConnection,
+    connection: &mut AnyConnection,
     not_before: Millis,
     plan: &[u8],
 ) -> Result<(), DatabaseError> {
@@ -105,14 +105,14 @@ async fn note_part(
 
 /// Notes the salt of a new lease.
 pub(super) async fn note_salt(
-    connection: &mut SqliteConnection,
+    connection: &mut AnyConnection,
     lineage: Lineage,
     epoch: u32,
     salt: LeaseSalt,
 ) -> Result<(), DatabaseError> {
     sqlx::query("INSERT INTO lease_salts (lineage, epoch, salt) VALUES ($1, $2, $3)")
         .bind(lineage.to_string())
-        .bind(epoch)
+        .bind(i64::from(epoch))
         .bind(&salt.0[..])
         .execute(connection)
         .await?;
@@ -120,14 +120,14 @@ pub(super) async fn note_salt(
 }
 
 async fn salts_of(
-    connection: &mut SqliteConnection,
+    connection: &mut AnyConnection,
     lineage: Lineage,
 ) -> Result<Vec<(u32, LeaseSalt)>, DatabaseError> {
     let rows = sqlx::query("SELECT epoch, salt FROM lease_salts WHERE lineage = $1 ORDER BY epoch")
         .bind(lineage.to_string())
         .fetch_all(connection)
         .await?;
-    let salt = |row: &sqlx::sqlite::SqliteRow| {
+    let salt = |row: &sqlx::any::AnyRow| {
         let bytes: Vec<u8> = row.try_get("salt")?;
         let salt = bytes.try_into().map_err(|_| DatabaseError::Damaged {
             what: format!("a salt of {lineage} is not 16 bytes long"),
@@ -139,7 +139,7 @@ async fn salts_of(
 
 /// The keys of `lineage` and of those it descends from, its own first.
 pub(super) async fn keys_of(
-    connection: &mut SqliteConnection,
+    connection: &mut AnyConnection,
     lineage: Lineage,
 ) -> Result<Vec<LineageKey>, DatabaseError> {
     let mut keys = Vec::new();
@@ -166,7 +166,7 @@ pub(super) async fn keys_of(
 }
 
 async fn children_of(
-    connection: &mut SqliteConnection,
+    connection: &mut AnyConnection,
     key: VersionKey,
 ) -> Result<Vec<StoredVersion>, DatabaseError> {
     sqlx::query(
@@ -183,7 +183,7 @@ async fn children_of(
 }
 
 async fn neighbours_of(
-    connection: &mut SqliteConnection,
+    connection: &mut AnyConnection,
     key: VersionKey,
 ) -> Result<Neighbours, DatabaseError> {
     let version = version_of(connection, key).await?;
@@ -192,7 +192,7 @@ async fn neighbours_of(
         None => None,
     };
     let children = children_of(connection, key).await?;
-    let needed = sqlx::query_scalar(NEEDED)
+    let needed: i64 = sqlx::query_scalar(NEEDED)
         .bind(key.volume.to_string())
         .bind(key.number.cast_signed())
         .fetch_one(connection)
@@ -200,14 +200,12 @@ async fn neighbours_of(
     Ok(Neighbours {
         parent,
         children,
-        needed,
+        needed: needed > 0,
     })
 }
 
 /// Erases the keys that nothing can need any more.
-pub(super) async fn forget_lineages(
-    connection: &mut SqliteConnection,
-) -> Result<(), DatabaseError> {
+pub(super) async fn forget_lineages(connection: &mut AnyConnection) -> Result<(), DatabaseError> {
     // Each round frees the parents of the rows it took away.
     loop {
         let gone = sqlx::query(
@@ -227,15 +225,15 @@ pub(super) async fn forget_lineages(
 
 /// The versions for which `condition` holds, whose $1 is `volume`.
 async fn version_rows(
-    connection: &mut SqliteConnection,
+    connection: &mut AnyConnection,
     condition: &str,
     volume: VolumeId,
 ) -> Result<Vec<VersionRow>, DatabaseError> {
     let statement = format!(
         "SELECT volume, number, created_ms, \
-         EXISTS (SELECT 1 FROM volumes h WHERE h.head_volume = versions.volume \
-                 AND h.head_number = versions.number) AS is_head, \
-         (SELECT GROUP_CONCAT(s.name) FROM snapshots s WHERE s.version_volume = versions.volume \
+         (SELECT COUNT(*) FROM volumes h WHERE h.head_volume = versions.volume \
+             AND h.head_number = versions.number) AS heads, \
+         (SELECT STRING_AGG(s.name, ',') FROM snapshots s WHERE s.version_volume = versions.volume \
              AND s.version_number = versions.number) AS snapshots \
          FROM versions WHERE {condition} ORDER BY number, volume"
     );
@@ -254,7 +252,7 @@ async fn version_rows(
             Ok(VersionRow {
                 key,
                 created: Millis(row.try_get("created_ms")?),
-                is_head: row.try_get("is_head")?,
+                is_head: rows::number(row, "heads")? > 0,
                 snapshots: snapshots
                     .map(|names| names.split(',').map(str::to_owned).collect())
                     .unwrap_or_default(),
@@ -276,7 +274,7 @@ impl Database {
 
     /// See [`volume::catalog::Catalog::neighbours`].
     pub(super) async fn neighbours(&self, key: VersionKey) -> Result<Neighbours, DatabaseError> {
-        let mut moment = self.reader.begin().await?;
+        let mut moment = self.moment().await?;
         neighbours_of(&mut moment, key).await
     }
 
@@ -288,53 +286,55 @@ impl Database {
         not_before: Millis,
         plan: &[u8],
     ) -> Result<(), DatabaseError> {
-        let mut change = self.begin().await?;
-        let found = neighbours_of(&mut change, key)
-            .await
-            .map_err(|error| match error {
-                DatabaseError::NotFound { what } => DatabaseError::Refused {
-                    reason: format!("{what} is gone already"),
-                },
-                other => other,
-            })?;
-        let names = |neighbours: &Neighbours| {
-            let mut children: Vec<_> = neighbours.children.iter().map(|child| child.key).collect();
-            children.sort_unstable();
-            (
-                neighbours.parent.as_ref().map(|parent| parent.key),
-                children,
-            )
-        };
-        let refusal = if found.needed {
-            Some("a volume or a snapshot needs it")
-        } else if names(&found) != names(expected) {
-            Some("the versions around it have changed")
-        } else {
-            None
-        };
-        if let Some(why) = refusal {
-            let reason = format!("version {} of {} stays: {why}", key.number, key.volume);
-            return Err(DatabaseError::Refused { reason });
-        }
-        let parent = found.parent.map(|parent| parent.key);
-        sqlx::query(
-            "UPDATE versions SET parent_volume = $1, parent_number = $2 \
+        change!(self, change, {
+            let found = neighbours_of(&mut *change, key)
+                .await
+                .map_err(|error| match error {
+                    DatabaseError::NotFound { what } => DatabaseError::Refused {
+                        reason: format!("{what} is gone already"),
+                    },
+                    other => other,
+                })?;
+            let names = |neighbours: &Neighbours| {
+                let mut children: Vec<_> =
+                    neighbours.children.iter().map(|child| child.key).collect();
+                children.sort_unstable();
+                (
+                    neighbours.parent.as_ref().map(|parent| parent.key),
+                    children,
+                )
+            };
+            let refusal = if found.needed {
+                Some("a volume or a snapshot needs it")
+            } else if names(&found) != names(expected) {
+                Some("the versions around it have changed")
+            } else {
+                None
+            };
+            if let Some(why) = refusal {
+                let reason = format!("version {} of {} stays: {why}", key.number, key.volume);
+                return Err(DatabaseError::Refused { reason });
+            }
+            let parent = found.parent.map(|parent| parent.key);
+            sqlx::query(
+                "UPDATE versions SET parent_volume = $1, parent_number = $2 \
              WHERE parent_volume = $3 AND parent_number = $4",
-        )
-        .bind(parent.map(|parent| parent.volume.to_string()))
-        .bind(parent.map(|parent| parent.number.cast_signed()))
-        .bind(key.volume.to_string())
-        .bind(key.number.cast_signed())
-        .execute(&mut *change)
-        .await?;
-        sqlx::query("DELETE FROM versions WHERE volume = $1 AND number = $2")
+            )
+            .bind(parent.map(|parent| parent.volume.to_string()))
+            .bind(parent.map(|parent| parent.number.cast_signed()))
             .bind(key.volume.to_string())
             .bind(key.number.cast_signed())
             .execute(&mut *change)
             .await?;
-        note_free(&mut change, not_before, plan).await?;
-        forget_lineages(&mut change).await?;
-        Ok(change.commit().await?)
+            sqlx::query("DELETE FROM versions WHERE volume = $1 AND number = $2")
+                .bind(key.volume.to_string())
+                .bind(key.number.cast_signed())
+                .execute(&mut *change)
+                .await?;
+            note_free(&mut *change, not_before, plan).await?;
+            forget_lineages(&mut *change).await?;
+            Ok(())
+        })
     }
 
     /// See [`volume::catalog::Catalog::due_frees`].
@@ -349,7 +349,7 @@ impl Database {
         )
         .bind(now.0)
         .bind(after)
-        .bind(count_max)
+        .bind(i64::from(count_max))
         .fetch_all(&self.reader)
         .await?
         .iter()
@@ -366,18 +366,21 @@ impl Database {
     /// Notes a free that is due at once.
     #[cfg(test)]
     pub(crate) async fn note_free_now(&self, plan: &[u8]) -> Result<(), DatabaseError> {
-        let mut change = self.begin().await?;
-        note_free(&mut change, Millis(0), plan).await?;
-        Ok(change.commit().await?)
+        change!(self, change, {
+            note_free(&mut *change, Millis(0), plan).await?;
+            Ok(())
+        })
     }
 
     /// See [`volume::catalog::Catalog::freed`].
     pub(super) async fn freed(&self, id: i64) -> Result<(), DatabaseError> {
-        sqlx::query("DELETE FROM pending_frees WHERE id = $1")
-            .bind(id)
-            .execute(&self.writer)
-            .await?;
-        Ok(())
+        change!(self, change, {
+            sqlx::query("DELETE FROM pending_frees WHERE id = $1")
+                .bind(id)
+                .execute(change)
+                .await?;
+            Ok(())
+        })
     }
 
     /// How many frees wait.
@@ -396,7 +399,7 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn versions_of(&self, volume: VolumeId) -> Result<Vec<VersionRow>, DatabaseError> {
-        let mut moment = self.reader.begin().await?;
+        let mut moment = self.moment().await?;
         version_rows(&mut moment, "volume = $1", volume).await
     }
 
@@ -407,7 +410,7 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn line_of(&self, volume: VolumeId) -> Result<Vec<VersionRow>, DatabaseError> {
-        let mut moment = self.reader.begin().await?;
+        let mut moment = self.moment().await?;
         let line = "(volume, number) IN (\
              SELECT volume, number FROM versions WHERE volume = $1 \
              UNION SELECT head_volume, head_number FROM volumes WHERE id = $1 \

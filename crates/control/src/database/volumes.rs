@@ -1,7 +1,7 @@
 //! Volumes, as their owners see them.
 
 use base::{BlockSize, Lineage, SnapshotId, VolumeId};
-use sqlx::{Row as _, SqliteConnection};
+use sqlx::{AnyConnection, Row as _};
 use volume::catalog::{RESTORE_SKIPS_BYTES, VersionKey};
 use volume::seal::WrappedKey;
 use world::Millis;
@@ -86,52 +86,53 @@ impl Database {
     /// [`DatabaseError::Taken`], [`DatabaseError::NotFound`] (the snapshot),
     /// [`DatabaseError::Refused`] if the snapshot is not completed.
     pub async fn insert_volume(&self, new: &NewVolume) -> Result<(), DatabaseError> {
-        let mut change = self.begin().await?;
-        let taken: Option<String> =
-            sqlx::query_scalar("SELECT id FROM volumes WHERE name = $1 AND deleting = 0")
-                .bind(&new.name)
-                .fetch_optional(&mut *change)
-                .await?;
-        if taken.is_some() {
-            return Err(DatabaseError::Taken {
-                what: format!("a volume named {:?}", new.name),
-            });
-        }
-        let start = match new.origin {
-            Some(origin) => start_of(&mut change, origin).await?,
-            None => Start::default(),
-        };
-        sqlx::query(
+        change_and_tell!(self, change, {
+            let taken: Option<String> =
+                sqlx::query_scalar("SELECT id FROM volumes WHERE name = $1 AND deleting = 0")
+                    .bind(&new.name)
+                    .fetch_optional(&mut *change)
+                    .await?;
+            if taken.is_some() {
+                return Err(DatabaseError::Taken {
+                    what: format!("a volume named {:?}", new.name),
+                });
+            }
+            let start = match new.origin {
+                Some(origin) => start_of(&mut *change, origin).await?,
+                None => Start::default(),
+            };
+            sqlx::query(
             "INSERT INTO lineages (lineage, parent, epoch_first, wrapped) VALUES ($1, $2, $3, $4)",
         )
         .bind(new.lineage.to_string())
         .bind(start.parent.map(|parent| parent.to_string()))
-        .bind(start.epoch + 1)
+        .bind(i64::from(start.epoch + 1))
         .bind(&new.wrapped.0)
         .execute(&mut *change)
         .await?;
-        sqlx::query(
-            "INSERT INTO volumes (id, name, size_bytes, block_bytes, seal, replicas, lineage, \
+            sqlx::query(
+                "INSERT INTO volumes (id, name, size_bytes, block_bytes, seal, replicas, lineage, \
              epoch, number_last, head_volume, head_number, origin, created_ms, origin_volume, \
              origin_number) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $10, $11)",
-        )
-        .bind(new.id.to_string())
-        .bind(&new.name)
-        .bind(new.size_bytes.cast_signed())
-        .bind(new.block_size.bytes() as i64)
-        .bind(new.seal.as_str())
-        .bind(new.replicas)
-        .bind(new.lineage.to_string())
-        .bind(start.epoch)
-        .bind(start.head.map_or(0, |head| head.number).cast_signed())
-        .bind(start.head.map(|head| head.volume.to_string()))
-        .bind(start.head.map(|head| head.number.cast_signed()))
-        .bind(new.origin.map(|origin| origin.to_string()))
-        .bind(new.created.0)
-        .execute(&mut *change)
-        .await?;
-        self.commit_and_tell(change).await
+            )
+            .bind(new.id.to_string())
+            .bind(&new.name)
+            .bind(new.size_bytes.cast_signed())
+            .bind(new.block_size.bytes() as i64)
+            .bind(new.seal.as_str())
+            .bind(i64::from(new.replicas))
+            .bind(new.lineage.to_string())
+            .bind(i64::from(start.epoch))
+            .bind(start.head.map_or(0, |head| head.number).cast_signed())
+            .bind(start.head.map(|head| head.volume.to_string()))
+            .bind(start.head.map(|head| head.number.cast_signed()))
+            .bind(new.origin.map(|origin| origin.to_string()))
+            .bind(new.created.0)
+            .execute(&mut *change)
+            .await?;
+            Ok(())
+        })
     }
 
     /// The volume with this id, or else this name.
@@ -193,14 +194,15 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn set_detached(&self, volume: VolumeId) -> Result<(), DatabaseError> {
-        let mut change = self.begin().await?;
-        sqlx::query("UPDATE volumes SET attached = 0 WHERE id = $1")
-            .bind(volume.to_string())
-            .execute(&mut *change)
-            .await?;
-        super::snapshots::give_up(&mut change, volume, "the volume was closed before its cut")
-            .await?;
-        self.commit_and_tell(change).await
+        change_and_tell!(self, change, {
+            sqlx::query("UPDATE volumes SET attached = 0 WHERE id = $1")
+                .bind(volume.to_string())
+                .execute(&mut *change)
+                .await?;
+            super::snapshots::give_up(&mut *change, volume, "the volume was closed before its cut")
+                .await?;
+            Ok(())
+        })
     }
 
     /// Notes how the volume is to be served, or that it is not.
@@ -212,13 +214,14 @@ impl Database {
         volume: VolumeId,
         access: Option<Access>,
     ) -> Result<(), DatabaseError> {
-        let mut change = self.begin().await?;
-        sqlx::query("UPDATE volumes SET exported = $1, failure = NULL WHERE id = $2")
-            .bind(access.map(Access::as_str))
-            .bind(volume.to_string())
-            .execute(&mut *change)
-            .await?;
-        self.commit_and_tell(change).await
+        change_and_tell!(self, change, {
+            sqlx::query("UPDATE volumes SET exported = $1, failure = NULL WHERE id = $2")
+                .bind(access.map(Access::as_str))
+                .bind(volume.to_string())
+                .execute(&mut *change)
+                .await?;
+            Ok(())
+        })
     }
 
     /// Notes why the volume could not be opened, or stopped.
@@ -226,13 +229,14 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn set_failure(&self, volume: VolumeId, why: &str) -> Result<(), DatabaseError> {
-        let mut change = self.begin().await?;
-        sqlx::query("UPDATE volumes SET failure = $1 WHERE id = $2")
-            .bind(why)
-            .bind(volume.to_string())
-            .execute(&mut *change)
-            .await?;
-        self.commit_and_tell(change).await
+        change_and_tell!(self, change, {
+            sqlx::query("UPDATE volumes SET failure = $1 WHERE id = $2")
+                .bind(why)
+                .bind(volume.to_string())
+                .execute(&mut *change)
+                .await?;
+            Ok(())
+        })
     }
 
     /// Makes the volume larger.
@@ -240,18 +244,20 @@ impl Database {
     /// # Errors
     /// [`DatabaseError::Refused`] if it is that large already.
     pub async fn set_size(&self, volume: VolumeId, size_bytes: u64) -> Result<(), DatabaseError> {
-        let changed =
-            sqlx::query("UPDATE volumes SET size_bytes = $1 WHERE id = $2 AND size_bytes < $1")
-                .bind(size_bytes.cast_signed())
-                .bind(volume.to_string())
-                .execute(&self.writer)
-                .await?;
-        if changed.rows_affected() == 1 {
-            return Ok(());
-        }
-        let size = exact_bytes(size_bytes);
-        let reason = format!("{volume} is gone, or not smaller than {size}");
-        Err(DatabaseError::Refused { reason })
+        change!(self, change, {
+            let changed =
+                sqlx::query("UPDATE volumes SET size_bytes = $1 WHERE id = $2 AND size_bytes < $1")
+                    .bind(size_bytes.cast_signed())
+                    .bind(volume.to_string())
+                    .execute(change)
+                    .await?;
+            if changed.rows_affected() == 1 {
+                return Ok(());
+            }
+            let size = exact_bytes(size_bytes);
+            let reason = format!("{volume} is gone, or not smaller than {size}");
+            Err(DatabaseError::Refused { reason })
+        })
     }
 
     /// Makes a kept version the state of a detached volume. Whoever still
@@ -261,24 +267,25 @@ impl Database {
     /// [`DatabaseError::Refused`] if the volume is attached;
     /// [`DatabaseError::NotFound`] if the version has gone.
     pub async fn set_head(&self, volume: VolumeId, head: VersionKey) -> Result<(), DatabaseError> {
-        let mut change = self.begin().await?;
-        super::versions::version_of(&mut change, head).await?;
-        let changed = sqlx::query(
-            "UPDATE volumes SET head_volume = $1, head_number = $2, epoch = epoch + 1, \
+        change_and_tell!(self, change, {
+            super::versions::version_of(&mut *change, head).await?;
+            let changed = sqlx::query(
+                "UPDATE volumes SET head_volume = $1, head_number = $2, epoch = epoch + 1, \
              journal_next = journal_next + $4 \
              WHERE id = $3 AND attached = 0 AND deleting = 0",
-        )
-        .bind(head.volume.to_string())
-        .bind(head.number.cast_signed())
-        .bind(volume.to_string())
-        .bind(RESTORE_SKIPS_BYTES.cast_signed())
-        .execute(&mut *change)
-        .await?;
-        if changed.rows_affected() == 0 {
-            let reason = format!("{volume} is open, or being deleted");
-            return Err(DatabaseError::Refused { reason });
-        }
-        self.commit_and_tell(change).await
+            )
+            .bind(head.volume.to_string())
+            .bind(head.number.cast_signed())
+            .bind(volume.to_string())
+            .bind(RESTORE_SKIPS_BYTES.cast_signed())
+            .execute(&mut *change)
+            .await?;
+            if changed.rows_affected() == 0 {
+                let reason = format!("{volume} is open, or being deleted");
+                return Err(DatabaseError::Refused { reason });
+            }
+            Ok(())
+        })
     }
 
     /// Puts a volume on its way out: its name is free, its head is let go, its
@@ -288,21 +295,22 @@ impl Database {
     /// # Errors
     /// [`DatabaseError::Refused`] if it is exported, or gone.
     pub async fn begin_delete(&self, volume: VolumeId) -> Result<(), DatabaseError> {
-        let mut change = self.begin().await?;
-        let changed = sqlx::query(
-            "UPDATE volumes SET deleting = 1, head_volume = NULL, head_number = NULL, \
+        change_and_tell!(self, change, {
+            let changed = sqlx::query(
+                "UPDATE volumes SET deleting = 1, head_volume = NULL, head_number = NULL, \
              attached = 0, failure = NULL, epoch = epoch + 1 \
              WHERE id = $1 AND exported IS NULL",
-        )
-        .bind(volume.to_string())
-        .execute(&mut *change)
-        .await?;
-        if changed.rows_affected() == 0 {
-            let reason = format!("{volume} is exported, or gone");
-            return Err(DatabaseError::Refused { reason });
-        }
-        super::snapshots::give_up(&mut change, volume, "its volume was deleted").await?;
-        self.commit_and_tell(change).await
+            )
+            .bind(volume.to_string())
+            .execute(&mut *change)
+            .await?;
+            if changed.rows_affected() == 0 {
+                let reason = format!("{volume} is exported, or gone");
+                return Err(DatabaseError::Refused { reason });
+            }
+            super::snapshots::give_up(&mut *change, volume, "its volume was deleted").await?;
+            Ok(())
+        })
     }
 
     /// Removes a volume that is on its way out, and its key if no version
@@ -311,34 +319,36 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn finish_delete(&self, volume: VolumeId) -> Result<(), DatabaseError> {
-        let mut change = self.begin().await?;
-        for statement in [
-            "DELETE FROM open_segments WHERE volume = $1",
-            "DELETE FROM serial_ranges WHERE volume = $1",
-            "DELETE FROM volumes WHERE id = $1 AND deleting = 1",
-        ] {
+        change_and_tell!(self, change, {
+            for statement in [
+                "DELETE FROM open_segments WHERE volume = $1",
+                "DELETE FROM serial_ranges WHERE volume = $1",
+                "DELETE FROM volumes WHERE id = $1 AND deleting = 1",
+            ] {
+                sqlx::query(statement)
+                    .bind(volume.to_string())
+                    .execute(&mut *change)
+                    .await?;
+            }
+            super::versions::forget_lineages(&mut *change).await?;
+            Ok(())
+        })
+    }
+
+    async fn update(&self, volume: VolumeId, statement: &str) -> Result<(), DatabaseError> {
+        change_and_tell!(self, change, {
             sqlx::query(statement)
                 .bind(volume.to_string())
                 .execute(&mut *change)
                 .await?;
-        }
-        super::versions::forget_lineages(&mut change).await?;
-        self.commit_and_tell(change).await
-    }
-
-    async fn update(&self, volume: VolumeId, statement: &str) -> Result<(), DatabaseError> {
-        let mut change = self.begin().await?;
-        sqlx::query(statement)
-            .bind(volume.to_string())
-            .execute(&mut *change)
-            .await?;
-        self.commit_and_tell(change).await
+            Ok(())
+        })
     }
 }
 
 /// Where a clone of `snapshot` begins.
 async fn start_of(
-    connection: &mut SqliteConnection,
+    connection: &mut AnyConnection,
     snapshot: SnapshotId,
 ) -> Result<Start, DatabaseError> {
     let row = sqlx::query("SELECT * FROM snapshots WHERE id = $1")

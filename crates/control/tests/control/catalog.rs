@@ -19,6 +19,8 @@ use volume::seal::LeaseSalt;
 use volume::seal::WrappedKey;
 use world::Millis;
 
+use crate::postgres::Postgres;
+
 const SALT: LeaseSalt = LeaseSalt([3; 16]);
 
 struct Sqlite {
@@ -29,17 +31,34 @@ struct Sqlite {
     _folder: tempfile::TempDir,
 }
 
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
 impl Sqlite {
     fn new() -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .expect("a runtime");
+        let runtime = runtime();
         let folder = tempfile::tempdir().expect("a folder");
         let database = runtime
             .block_on(Database::open(&folder.path().join("scree.db")))
             .expect("a new database");
+        Self::on(runtime, database, folder)
+    }
+
+    fn postgres(server: &Postgres) -> Self {
+        let runtime = runtime();
+        let url = server.database(&runtime);
+        let database = runtime
+            .block_on(Database::connect(&url))
+            .expect("a new database");
+        Self::on(runtime, database, tempfile::tempdir().expect("a folder"))
+    }
+
+    fn on(runtime: Runtime, database: Database, folder: tempfile::TempDir) -> Self {
         let cluster = ClusterRow {
             id: ClusterId::from_random(1),
             created: Millis(0),
@@ -169,6 +188,82 @@ fn the_database_is_a_catalog() {
         println!("{name}");
         claim(&Sqlite::new());
     }
+}
+
+#[test]
+fn the_database_is_a_catalog_on_postgresql_too() {
+    let server = Postgres::start();
+    for (name, claim) in CLAIMS {
+        println!("{name}");
+        claim(&Sqlite::postgres(&server));
+    }
+}
+
+/// Two instances of the controller, and many threads in each, on the same rows.
+#[test]
+fn instances_on_one_database_never_give_the_same_twice() {
+    const THREADS: usize = 4;
+    const TURNS: usize = 15;
+    let server = Postgres::start();
+    let runtime = runtime();
+    let url = server.database(&runtime);
+    let open = || runtime.block_on(Database::connect(&url)).expect("open");
+    let first = Sqlite::on(
+        self::runtime(),
+        open(),
+        tempfile::tempdir().expect("a folder"),
+    );
+    let second = open();
+    let volume = first.create();
+    let snapshots = AtomicU64::new(0);
+    let (mut epochs, mut serials, mut made) = (Vec::new(), Vec::new(), 0);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..2 * THREADS)
+            .map(|worker| {
+                let database = [&first.database, &second][worker % 2];
+                let catalog = EngineCatalog::new(database.clone(), runtime.handle().clone());
+                let (runtime, snapshots) = (&runtime, &snapshots);
+                scope.spawn(move || {
+                    let (mut epochs, mut serials, mut made) = (Vec::new(), Vec::new(), 0);
+                    for turn in 0..TURNS {
+                        let lease = catalog.acquire(volume, SALT).expect("a lease");
+                        epochs.push(lease.epoch);
+                        match catalog.reserve_serials(volume, lease.epoch, 3) {
+                            Ok(range) => serials.extend(range),
+                            // Another one has taken the lease since.
+                            Err(error) => assert!(error.is_fenced(), "{error}"),
+                        }
+                        let id = SnapshotId::from_random(
+                            snapshots.fetch_add(1, Ordering::Relaxed).into(),
+                        );
+                        let name = format!("of-turn-{turn}");
+                        let taken = database.insert_snapshot(id, &name, volume, Millis(0));
+                        match runtime.block_on(taken) {
+                            Ok(_) => made += 1,
+                            Err(DatabaseError::Taken { .. }) => {}
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                    (epochs, serials, made)
+                })
+            })
+            .collect();
+        for worker in workers {
+            let (some_epochs, some_serials, some_made) = worker.join().expect("no panic");
+            epochs.extend(some_epochs);
+            serials.extend(some_serials);
+            made += some_made;
+        }
+    });
+    epochs.sort_unstable();
+    let leases = (2 * THREADS * TURNS) as u32;
+    assert_eq!(epochs, (1..=leases).collect::<Vec<_>>());
+    let handed_out = serials.len();
+    assert!(handed_out > 0);
+    serials.sort_unstable();
+    serials.dedup();
+    assert_eq!(serials.len(), handed_out);
+    assert_eq!(made, TURNS, "each name once");
 }
 
 /// The simulator's catalog.

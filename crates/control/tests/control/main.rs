@@ -1,3 +1,4 @@
 //! What the database, the manager and the API promise.
 
 mod catalog;
+mod postgres;

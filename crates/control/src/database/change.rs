@@ -1,0 +1,87 @@
+//! Making a change again when another one came in between.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::DatabaseError;
+use crate::host;
+
+/// Makes a change: all of it or nothing, as if nothing else went on. The work
+/// sees its transaction under the name given; on PostgreSQL it may be done
+/// several times, and must leave nothing behind but rows.
+///
+/// A macro, since a closure that lends its argument to a future cannot be
+/// sent to another thread yet.
+macro_rules! change {
+    ($database:expr, $change:ident, $work:block) => {
+        change!(@ end, $database, $change, $work)
+    };
+    (@ $end:ident, $database:expr, $change:ident, $work:block) => {{
+        let mut attempts = $crate::database::change::Attempts::default();
+        loop {
+            let mut change = $database.begin().await?;
+            let $change: &mut sqlx::AnyConnection = &mut change;
+            let done = $crate::database::change::typed(async { $work }).await;
+            let done = $database.$end(change, done).await;
+            if attempts.is_over(&done) {
+                break done;
+            }
+            attempts.pause().await;
+        }
+    }};
+}
+
+/// As [`change!`], and wakes those who may be waiting for it.
+macro_rules! change_and_tell {
+    ($database:expr, $change:ident, $work:block) => {
+        change!(@ end_and_tell, $database, $change, $work)
+    };
+}
+
+/// A change is made so often at most. Each time it was not alone, another one
+/// got through.
+const ATTEMPTS_MAX: u32 = 20;
+
+/// The longest pause between two attempts, in milliseconds.
+const PAUSE_MS_MAX: u64 = 64;
+
+#[derive(Default)]
+pub(super) struct Attempts(u32);
+
+impl Attempts {
+    /// Whether that was the last attempt.
+    pub(super) fn is_over<T>(&mut self, done: &Result<T, DatabaseError>) -> bool {
+        self.0 += 1;
+        match done {
+            Err(DatabaseError::Sql(error)) => self.0 >= ATTEMPTS_MAX || !came_in_between(error),
+            _ => true,
+        }
+    }
+}
+
+impl Attempts {
+    /// Lets the others through: for some time, longer each time, and not the
+    /// same for any two.
+    pub(super) async fn pause(&self) {
+        static TURNS: AtomicU64 = AtomicU64::new(0);
+        let turn = TURNS.fetch_add(1, Ordering::Relaxed) ^ u64::from(std::process::id()) << 32;
+        let longest = (1 << self.0.min(16)).min(PAUSE_MS_MAX) * 1000;
+        let spread = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        host::pause(Duration::from_micros(spread * longest >> 32)).await;
+    }
+}
+
+/// Whether PostgreSQL could not make the change as if it were alone.
+fn came_in_between(error: &sqlx::Error) -> bool {
+    /// `serialization_failure` and `deadlock_detected`.
+    const CODES: [&str; 2] = ["40001", "40P01"];
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| CODES.contains(&&*code))
+}
+
+/// Says what kind of error a block has.
+pub(super) async fn typed<T>(
+    work: impl Future<Output = Result<T, DatabaseError>>,
+) -> Result<T, DatabaseError> {
+    work.await
+}
