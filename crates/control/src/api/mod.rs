@@ -23,6 +23,7 @@
 //! the answer back until that state has ended.
 
 mod extract;
+pub mod https;
 mod problem;
 mod snapshots;
 #[cfg(test)]
