@@ -77,6 +77,10 @@ id!(
     UnitId, "unit-", 17, "a unit id (`unit-` and 17 hex digits)"
 );
 id!(
+    /// A user or a host: `party-` and 17 hex digits.
+    PartyId, "party-", 17, "a party id (`party-` and 17 hex digits)"
+);
+id!(
     /// All that shares one database: `cluster-` and 32 hex digits.
     ClusterId, "cluster-", 32, "a cluster id (`cluster-` and 32 hex digits)"
 );

@@ -18,4 +18,6 @@ pub use device::{
 };
 pub use error::with_causes;
 pub use geometry::{BlockIndex, BlockSize, CopysetId, Location, SegmentId, Sequence, Slot};
-pub use ids::{ClusterId, DatabaseId, Lineage, ParseIdError, SnapshotId, UnitId, VolumeId};
+pub use ids::{
+    ClusterId, DatabaseId, Lineage, ParseIdError, PartyId, SnapshotId, UnitId, VolumeId,
+};

@@ -40,6 +40,18 @@ pub enum ControlError {
         /// Why, and what to do first.
         reason: String,
     },
+    /// Nobody knows who is asking.
+    #[error("{reason}")]
+    Unauthenticated {
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// Who is asking may not.
+    #[error("{reason}")]
+    Forbidden {
+        /// Who may.
+        reason: String,
+    },
     /// Something it depends on does not answer; trying again may help.
     #[error("{reason}")]
     Unavailable {
@@ -63,6 +75,8 @@ impl ControlError {
             Self::NotFound { .. } => "not-found",
             Self::Exists { .. } => "already-exists",
             Self::Conflict { .. } => "conflict",
+            Self::Unauthenticated { .. } => "unauthenticated",
+            Self::Forbidden { .. } => "forbidden",
             Self::Unavailable { .. } => "unavailable",
             Self::Internal { .. } => "internal",
         }
@@ -94,6 +108,10 @@ impl From<DatabaseError> for ControlError {
                     "`scree snapshot list` shows those there are"
                 } else if what.starts_with("version") {
                     "`scree volume versions` and the volume's name show those that are kept"
+                } else if what.starts_with("user") {
+                    "`scree user list` shows those there are"
+                } else if what.starts_with("host") {
+                    "`scree host list` shows those there are"
                 } else {
                     "`scree status` shows what there is"
                 };

@@ -3,6 +3,7 @@
 //! * [`database`]: names, order, leases and wrapped keys, in SQLite
 //! * [`control`]: one `scree up`: it owns D and all that is open in it
 //! * [`volumes`], [`snapshots`], [`units`], [`attach`]: what owners ask of it
+//! * [`parties`]: users and hosts, and how they come to be known
 //! * [`housekeeping`]: what goes on by itself
 //! * `watch`, `leases`, `ownership`: units that do not answer, databases that
 //!   are older than the data, and folders that are copies
@@ -28,6 +29,7 @@ pub mod keys;
 pub mod leases;
 mod ownership;
 pub mod parse;
+pub mod parties;
 pub mod report;
 pub mod serving;
 pub mod snapshots;
@@ -41,3 +43,4 @@ mod watch;
 
 pub use control::{Control, Settings, StartError};
 pub use error::ControlError;
+pub use parties::Parties;

@@ -8,12 +8,14 @@ use rcgen::{
     DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     PKCS_ECDSA_P256_SHA256, SanType, SerialNumber,
 };
-use rustls_pki_types::CertificateDer;
+use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer};
 use rustls_pki_types::pem::PemObject as _;
 use world::{Millis, Random};
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::prelude::FromDer as _;
 use zeroize::Zeroizing;
 
-use crate::{Kind, Peer, PeerError, Subject};
+use crate::{KeyFingerprint, Kind, Peer, PeerError, Subject};
 
 /// Clocks differ: a certificate holds from this long before it was signed, in
 /// milliseconds.
@@ -41,7 +43,9 @@ impl Lifetime {
         }
     }
 
-    fn ends(self) -> Millis {
+    /// When it ends.
+    #[must_use]
+    pub fn ends(self) -> Millis {
         let term = i64::try_from(self.term.as_millis()).unwrap_or(i64::MAX);
         Millis(self.now.0.saturating_add(term))
     }
@@ -195,6 +199,23 @@ impl Authority {
         }
         Ok(params)
     }
+}
+
+/// The key that a signing request asks to have signed.
+///
+/// # Errors
+/// [`AuthorityError::Request`].
+pub fn requested_key(request_pem: &str) -> Result<KeyFingerprint, AuthorityError> {
+    // Checks that whoever asks has the key.
+    CertificateSigningRequestParams::from_pem(request_pem).map_err(AuthorityError::Request)?;
+    let unreadable = || AuthorityError::Request(rcgen::Error::CouldNotParseCertificationRequest);
+    let der = CertificateSigningRequestDer::from_pem_slice(request_pem.as_bytes())
+        .map_err(|_| unreadable())?;
+    let (_, request) =
+        X509CertificationRequest::from_der(&der).map_err(|_| unreadable())?;
+    Ok(KeyFingerprint::of(
+        request.certification_request_info.subject_pki.raw,
+    ))
 }
 
 /// The kind of a key is told by how the request was signed, which need not be

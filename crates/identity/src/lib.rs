@@ -22,7 +22,7 @@ mod subject;
 mod tls;
 mod token;
 
-pub use authority::{Authority, AuthorityError, Lifetime};
+pub use authority::{Authority, AuthorityError, Lifetime, requested_key};
 pub use peer::{KeyFingerprint, Peer, PeerError};
 pub use request::KeyRequest;
 pub use subject::{BadSubject, Kind, Subject};

@@ -17,6 +17,15 @@ use crate::Subject;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyFingerprint(pub [u8; 32]);
 
+impl KeyFingerprint {
+    /// That of a SubjectPublicKeyInfo, as DER.
+    #[must_use]
+    pub fn of(public_key: &[u8]) -> Self {
+        let hash = digest(&SHA256, public_key);
+        Self(hash.as_ref().try_into().expect("SHA-256 has 32 bytes"))
+    }
+}
+
 impl fmt::Display for KeyFingerprint {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("sha256:")?;
@@ -95,7 +104,6 @@ impl Peer {
     /// [`PeerError`].
     pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, PeerError> {
         let parsed = parse(certificate)?;
-        let key = digest(&SHA256, parsed.tbs_certificate.subject_pki.raw);
         let names = parsed
             .subject_alternative_name()
             .map_err(|_| PeerError::Certificate)?;
@@ -104,7 +112,7 @@ impl Peer {
             _ => None,
         };
         Ok(Self {
-            key: KeyFingerprint(key.as_ref().try_into().expect("SHA-256 has 32 bytes")),
+            key: KeyFingerprint::of(parsed.tbs_certificate.subject_pki.raw),
             subjects: names
                 .iter()
                 .flat_map(|names| &names.value.general_names)

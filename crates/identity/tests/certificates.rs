@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use identity::{
     Authority, AuthorityError, Credentials, KeyRequest, Kind, Lifetime, Peer, Subject,
-    client_config, server_config,
+    client_config, requested_key, server_config,
 };
 use rustls::{ClientConnection, ServerConnection};
 use rustls_pki_types::pem::PemObject as _;
@@ -138,6 +138,8 @@ fn a_renewed_certificate_has_the_same_key_and_a_new_pair_another() {
         Peer::of(&der).expect("readable").key
     };
     assert_eq!(sign(&request), sign(&request));
+    let requested = requested_key(&request.request_pem).expect("a request");
+    assert_eq!(requested, sign(&request), "what is asked for is what is signed");
     assert_ne!(
         sign(&request),
         sign(&KeyRequest::generate().expect("a key"))

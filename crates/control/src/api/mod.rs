@@ -24,6 +24,7 @@
 
 mod extract;
 pub mod https;
+pub mod parties;
 mod problem;
 mod snapshots;
 #[cfg(test)]

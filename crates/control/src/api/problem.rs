@@ -26,6 +26,8 @@ impl From<ControlError> for ApiError {
             ControlError::Invalid { .. } => StatusCode::BAD_REQUEST,
             ControlError::NotFound { .. } => StatusCode::NOT_FOUND,
             ControlError::Exists { .. } | ControlError::Conflict { .. } => StatusCode::CONFLICT,
+            ControlError::Unauthenticated { .. } => StatusCode::UNAUTHORIZED,
+            ControlError::Forbidden { .. } => StatusCode::FORBIDDEN,
             ControlError::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
             ControlError::Internal { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         };

@@ -229,6 +229,100 @@ pub struct Status {
     pub problems: Vec<String>,
 }
 
+/// A user or a host.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Party {
+    /// `party-…`.
+    pub id: String,
+    /// `user` or `host`.
+    pub kind: String,
+    /// Its name, unique within its kind.
+    pub name: String,
+    /// It may everything but read volumes.
+    pub administrator: bool,
+    /// Its requests are refused.
+    pub disabled: bool,
+    /// When it was made.
+    pub created: String,
+}
+
+/// A user or host to be made.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddParty {
+    /// Its name: 1 to 63 small letters, digits, dots, underscores and hyphens.
+    pub name: String,
+    /// It may everything but read volumes. Users only.
+    #[serde(default)]
+    pub administrator: bool,
+}
+
+/// What somebody enrols with. It is shown once.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Token {
+    /// Good for one certificate.
+    pub token: String,
+    /// Until then.
+    pub expires: String,
+}
+
+/// To become somebody.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Enrol {
+    /// The token that an administrator handed out.
+    pub token: String,
+    /// A signing request (PKCS #10 in PEM) for one's own key.
+    pub request: String,
+}
+
+/// To stay somebody.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Renew {
+    /// A signing request (PKCS #10 in PEM), for the same key or a new one.
+    pub request: String,
+}
+
+/// A certificate.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Certificate {
+    /// Whose: `scree://user/…` or `scree://host/…`.
+    pub subject: String,
+    /// In PEM.
+    pub certificate: String,
+    /// That of the authority that signed it, in PEM.
+    pub authority: String,
+    /// When it ends.
+    pub expires: String,
+}
+
+/// The authority that signs users, hosts and controllers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AuthorityView {
+    /// Its certificate, in PEM.
+    pub certificate: String,
+}
+
+/// A line of the log of who changed what.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AuditEntry {
+    /// Its number; they grow.
+    pub id: i64,
+    /// When.
+    pub time: String,
+    /// Who: `scree://user/…`, or where somebody without a name came from.
+    pub who: String,
+    /// The fingerprint of the key that was shown.
+    pub key: Option<String>,
+    /// Where the request came from.
+    pub address: Option<String>,
+    /// What was done.
+    pub action: String,
+    /// To what.
+    pub target: String,
+}
+
 /// Why a request failed (RFC 9457).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Problem {

@@ -17,6 +17,7 @@
 //!   (invariant 6);
 //! * a lineage's row outlives everything that was sealed under it.
 
+mod audit;
 #[macro_use]
 mod change;
 pub mod conformance;
@@ -26,6 +27,7 @@ mod error;
 mod leases;
 mod open;
 mod owner;
+mod parties;
 mod rows;
 mod snapshots;
 mod thin;
@@ -33,9 +35,11 @@ mod units;
 mod versions;
 mod volumes;
 
+pub use audit::{AuditRow, By};
 pub use engine::EngineCatalog;
 pub use error::DatabaseError;
 pub use owner::{OwnerRow, PlaceRow};
+pub use parties::PartyRow;
 pub use rows::{Access, Seal, SnapshotRow, SnapshotState, VolumeRow};
 pub use thin::ThinVolume;
 pub use units::{ClusterRow, KeySource, UnitRow};

@@ -1,5 +1,12 @@
 //! What the database, the manager and the API promise.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "these tests are foreign clients on a real machine"
+)]
+
 mod catalog;
 mod https;
+mod parties;
 mod postgres;
+mod tls;

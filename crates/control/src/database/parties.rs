@@ -1,0 +1,295 @@
+//! Users and hosts, the keys by which they are known, and the tokens with
+//! which they enrol.
+
+use base::PartyId;
+use identity::{KeyFingerprint, Kind, Subject, TokenHash};
+use sqlx::AnyConnection;
+use sqlx::any::AnyRow;
+use world::Millis;
+
+use super::{By, Database, DatabaseError, rows};
+
+/// A user or a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartyRow {
+    /// Its id.
+    pub id: PartyId,
+    /// Its kind and name.
+    pub subject: Subject,
+    /// It may everything but read volumes.
+    pub is_administrator: bool,
+    /// Its requests are refused.
+    pub is_disabled: bool,
+    /// When it was made.
+    pub created: Millis,
+}
+
+fn party_row(row: &AnyRow) -> Result<PartyRow, DatabaseError> {
+    use sqlx::Row as _;
+    let kind = match row.try_get("kind")? {
+        "user" => Kind::User,
+        "host" => Kind::Host,
+        other => {
+            return Err(DatabaseError::Damaged {
+                what: format!("a party of kind {other:?}"),
+            });
+        }
+    };
+    let subject = Subject::new(kind, row.try_get("name")?);
+    Ok(PartyRow {
+        id: rows::spelt(row, "id")?,
+        subject: subject.map_err(|error| DatabaseError::Damaged {
+            what: error.to_string(),
+        })?,
+        is_administrator: rows::flag(row, "administrator")?,
+        is_disabled: rows::flag(row, "disabled")?,
+        created: Millis(row.try_get("created_ms")?),
+    })
+}
+
+fn not_found(subject: &Subject) -> DatabaseError {
+    DatabaseError::NotFound {
+        what: format!("{} {:?}", subject.kind(), subject.name()),
+    }
+}
+
+impl Database {
+    /// Makes a user or a host.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Taken`].
+    pub async fn insert_party(&self, new: &PartyRow, by: &By) -> Result<(), DatabaseError> {
+        change!(self, change, {
+            let taken = sqlx::query("SELECT id FROM parties WHERE kind = $1 AND name = $2")
+                .bind(new.subject.kind().as_str())
+                .bind(new.subject.name())
+                .fetch_optional(&mut *change)
+                .await?;
+            if taken.is_some() {
+                return Err(DatabaseError::Taken {
+                    what: format!("a {} named {:?}", new.subject.kind(), new.subject.name()),
+                });
+            }
+            sqlx::query(
+                "INSERT INTO parties (id, kind, name, administrator, disabled, created_ms) \
+                 VALUES ($1, $2, $3, $4, $5, $6)",
+            )
+            .bind(new.id.to_string())
+            .bind(new.subject.kind().as_str())
+            .bind(new.subject.name())
+            .bind(i64::from(new.is_administrator))
+            .bind(i64::from(new.is_disabled))
+            .bind(new.created.0)
+            .execute(&mut *change)
+            .await?;
+            by.note(change, "add", &new.subject.to_string()).await
+        })
+    }
+
+    /// The user or host of this name.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn party(&self, subject: &Subject) -> Result<PartyRow, DatabaseError> {
+        party_of(&mut *self.reader.acquire().await?, subject).await
+    }
+
+    /// Who has this key.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn party_of_key(
+        &self,
+        key: KeyFingerprint,
+    ) -> Result<Option<PartyRow>, DatabaseError> {
+        sqlx::query(
+            "SELECT p.* FROM parties p JOIN party_keys k ON k.party = p.id \
+             WHERE k.fingerprint = $1",
+        )
+        .bind(key.to_string())
+        .fetch_optional(&self.reader)
+        .await?
+        .as_ref()
+        .map(party_row)
+        .transpose()
+    }
+
+    /// All users, or all hosts, by name.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn parties(&self, kind: Kind) -> Result<Vec<PartyRow>, DatabaseError> {
+        sqlx::query("SELECT * FROM parties WHERE kind = $1 ORDER BY name")
+            .bind(kind.as_str())
+            .fetch_all(&self.reader)
+            .await?
+            .iter()
+            .map(party_row)
+            .collect()
+    }
+
+    /// Refuses its requests from now on, or no longer.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn set_disabled(
+        &self,
+        subject: &Subject,
+        is_disabled: bool,
+        by: &By,
+    ) -> Result<(), DatabaseError> {
+        change!(self, change, {
+            let changed =
+                sqlx::query("UPDATE parties SET disabled = $1 WHERE kind = $2 AND name = $3")
+                    .bind(i64::from(is_disabled))
+                    .bind(subject.kind().as_str())
+                    .bind(subject.name())
+                    .execute(&mut *change)
+                    .await?;
+            if changed.rows_affected() == 0 {
+                return Err(not_found(subject));
+            }
+            let action = if is_disabled { "disable" } else { "enable" };
+            by.note(change, action, &subject.to_string()).await
+        })
+    }
+
+    /// Notes a token with which this party may enrol, once, until `expires`.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn insert_enrolment(
+        &self,
+        subject: &Subject,
+        token: TokenHash,
+        expires: Millis,
+        by: &By,
+    ) -> Result<(), DatabaseError> {
+        change!(self, change, {
+            let party = party_of(&mut *change, subject).await?;
+            sqlx::query("INSERT INTO enrolments (hash, party, expires_ms) VALUES ($1, $2, $3)")
+                .bind(&token.0[..])
+                .bind(party.id.to_string())
+                .bind(expires.0)
+                .execute(&mut *change)
+                .await?;
+            by.note(change, "invite", &subject.to_string()).await
+        })
+    }
+
+    /// Uses a token up: its holder's key is `key` from now on. Returns who that
+    /// is; `None` if there is no such token, or it has ended, or been used, or
+    /// its party is disabled.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Taken`] if somebody else has that key.
+    pub async fn enrol(
+        &self,
+        token: TokenHash,
+        key: KeyFingerprint,
+        by: &By,
+    ) -> Result<Option<PartyRow>, DatabaseError> {
+        change!(self, change, {
+            // What has ended goes, too.
+            sqlx::query("DELETE FROM enrolments WHERE expires_ms <= $1")
+                .bind(by.at.0)
+                .execute(&mut *change)
+                .await?;
+            let row = sqlx::query(
+                "SELECT p.* FROM parties p JOIN enrolments e ON e.party = p.id \
+                 WHERE e.hash = $1 AND p.disabled = 0",
+            )
+            .bind(&token.0[..])
+            .fetch_optional(&mut *change)
+            .await?;
+            let Some(row) = row else { return Ok(None) };
+            let party = party_row(&row)?;
+            sqlx::query("DELETE FROM enrolments WHERE hash = $1")
+                .bind(&token.0[..])
+                .execute(&mut *change)
+                .await?;
+            add_key(&mut *change, party.id, key, by.at).await?;
+            by.note(change, "enrol", &party.subject.to_string()).await?;
+            Ok(Some(party))
+        })
+    }
+
+    /// `party` is known by this key, too.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Taken`] if somebody else has that key.
+    pub async fn insert_key(
+        &self,
+        party: &PartyRow,
+        key: KeyFingerprint,
+        by: &By,
+    ) -> Result<(), DatabaseError> {
+        change!(self, change, {
+            add_key(&mut *change, party.id, key, by.at).await?;
+            by.note(change, "renew", &party.subject.to_string()).await
+        })
+    }
+
+    /// This party is known by no key any more, and by no token.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn forget_keys(&self, subject: &Subject, by: &By) -> Result<(), DatabaseError> {
+        change!(self, change, {
+            let party = party_of(&mut *change, subject).await?;
+            for statement in [
+                "DELETE FROM party_keys WHERE party = $1",
+                "DELETE FROM enrolments WHERE party = $1",
+            ] {
+                sqlx::query(statement)
+                    .bind(party.id.to_string())
+                    .execute(&mut *change)
+                    .await?;
+            }
+            by.note(change, "forget-keys", &subject.to_string()).await
+        })
+    }
+}
+
+async fn party_of(
+    connection: &mut AnyConnection,
+    subject: &Subject,
+) -> Result<PartyRow, DatabaseError> {
+    let row = sqlx::query("SELECT * FROM parties WHERE kind = $1 AND name = $2")
+        .bind(subject.kind().as_str())
+        .bind(subject.name())
+        .fetch_optional(connection)
+        .await?;
+    party_row(&row.ok_or_else(|| not_found(subject))?)
+}
+
+async fn add_key(
+    change: &mut AnyConnection,
+    party: PartyId,
+    key: KeyFingerprint,
+    now: Millis,
+) -> Result<(), DatabaseError> {
+    let holder: Option<String> =
+        sqlx::query_scalar("SELECT party FROM party_keys WHERE fingerprint = $1")
+            .bind(key.to_string())
+            .fetch_optional(&mut *change)
+            .await?;
+    match holder {
+        Some(holder) if holder == party.to_string() => Ok(()),
+        // Whose it is is nobody else's business.
+        Some(_) => Err(DatabaseError::Taken {
+            what: format!("a party with the key {key}"),
+        }),
+        None => {
+            sqlx::query(
+                "INSERT INTO party_keys (fingerprint, party, added_ms) VALUES ($1, $2, $3)",
+            )
+            .bind(key.to_string())
+            .bind(party.to_string())
+            .bind(now.0)
+            .execute(change)
+            .await?;
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Users and hosts: who they are, how they come to be known, and who may do
+//! that (docs/service.md, "Identity").
+//!
+//! Every request is judged anew, by the database as it is then: a party that
+//! was disabled a moment ago is nobody.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::PartyId;
+use identity::{Authority, EnrolmentToken, KeyFingerprint, Kind, Lifetime, Subject, requested_key};
+use world::{Millis, World};
+
+use crate::api::https::Caller;
+use crate::database::{AuditRow, By, Database, PartyRow};
+use crate::error::ControlError;
+
+/// How long a token may be used.
+pub const TOKEN_TERM: Duration = Duration::from_secs(60 * 60);
+
+/// Identity, for everything that asks.
+#[derive(Clone)]
+pub struct Parties {
+    world: World,
+    database: Database,
+    authority: Arc<Authority>,
+}
+
+/// Somebody who was recognised, for one request.
+#[derive(Debug, Clone)]
+pub struct Asker {
+    /// Who.
+    pub party: PartyRow,
+    /// How, for the log.
+    pub by: By,
+}
+
+/// A certificate, fresh from the authority.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Issued {
+    /// Whose.
+    pub subject: Subject,
+    /// In PEM.
+    pub certificate_pem: String,
+    /// When it ends.
+    pub ends: Millis,
+}
+
+impl Asker {
+    /// Refuses whoever is no administrator.
+    ///
+    /// # Errors
+    /// [`ControlError::Forbidden`].
+    pub fn must_administer(&self) -> Result<(), ControlError> {
+        if self.party.is_administrator {
+            return Ok(());
+        }
+        Err(ControlError::Forbidden {
+            reason: format!(
+                "{} is no administrator; ask one to do this",
+                self.party.subject.name()
+            ),
+        })
+    }
+}
+
+impl Parties {
+    /// The parties in `database`, certified by `authority`.
+    #[must_use]
+    pub fn new(world: World, database: Database, authority: Arc<Authority>) -> Self {
+        Self {
+            world,
+            database,
+            authority,
+        }
+    }
+
+    /// The authority's certificate.
+    #[must_use]
+    pub fn authority_pem(&self) -> &str {
+        self.authority.certificate_pem()
+    }
+
+    /// Who is asking.
+    ///
+    /// # Errors
+    /// [`ControlError::Unauthenticated`].
+    pub async fn asker(&self, caller: &Caller) -> Result<Asker, ControlError> {
+        let Some(peer) = &caller.peer else {
+            return Err(unauthenticated(
+                "no certificate was shown; enrol with `scree login` and a token",
+            ));
+        };
+        let found = self.database.party_of_key(peer.key).await?;
+        match found {
+            Some(party) if party.is_disabled => Err(unauthenticated(
+                "this user or host is disabled; an administrator can enable it",
+            )),
+            Some(party) => {
+                let by = self.by(caller, party.subject.to_string());
+                Ok(Asker { party, by })
+            }
+            None => Err(unauthenticated(
+                "nobody is known by this certificate's key; enrol with a new token",
+            )),
+        }
+    }
+
+    fn by(&self, caller: &Caller, who: String) -> By {
+        By {
+            at: self.world.clock.wall(),
+            who,
+            key: caller.peer.as_ref().map(|peer| peer.key),
+            address: Some(caller.address),
+        }
+    }
+
+    /// The log, newest first: at most `count_max` lines older than `before`.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn audit(&self, before: i64, count_max: u32) -> Result<Vec<AuditRow>, ControlError> {
+        Ok(self.database.audit(before, count_max).await?)
+    }
+
+    /// Makes a user or host that is known by no key yet.
+    ///
+    /// # Errors
+    /// [`ControlError::Exists`].
+    pub async fn add(
+        &self,
+        subject: Subject,
+        is_administrator: bool,
+        by: &By,
+    ) -> Result<PartyRow, ControlError> {
+        if is_administrator && subject.kind() != Kind::User {
+            return Err(ControlError::invalid(
+                "administrator",
+                "only a user can be an administrator",
+            ));
+        }
+        let new = PartyRow {
+            id: PartyId::from_random(self.world.random.u128()),
+            subject,
+            is_administrator,
+            is_disabled: false,
+            created: self.world.clock.wall(),
+        };
+        self.database.insert_party(&new, by).await?;
+        Ok(new)
+    }
+
+    /// The users, or the hosts, by name.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn all(&self, kind: Kind) -> Result<Vec<PartyRow>, ControlError> {
+        Ok(self.database.parties(kind).await?)
+    }
+
+    /// The user or host of this name.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`].
+    pub async fn one(&self, subject: &Subject) -> Result<PartyRow, ControlError> {
+        Ok(self.database.party(subject).await?)
+    }
+
+    /// Hands out a token with which a party can enrol, and when it ends.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`].
+    pub async fn invite(
+        &self,
+        subject: &Subject,
+        by: &By,
+    ) -> Result<(EnrolmentToken, Millis), ControlError> {
+        let token = EnrolmentToken::generate(&*self.world.random);
+        let term_ms = i64::try_from(TOKEN_TERM.as_millis()).expect("an hour");
+        let expires = Millis(self.world.clock.wall().0.saturating_add(term_ms));
+        self.database
+            .insert_enrolment(subject, token.hash(), expires, by)
+            .await?;
+        Ok((token, expires))
+    }
+
+    /// Signs the key of whoever shows a token: it is that party's from now on.
+    ///
+    /// # Errors
+    /// [`ControlError::Unauthenticated`] for a token that is none, or is over;
+    /// [`ControlError::Invalid`] for a request that cannot be signed.
+    pub async fn enrol(
+        &self,
+        caller: &Caller,
+        token: &str,
+        request_pem: &str,
+    ) -> Result<Issued, ControlError> {
+        let refused = || {
+            unauthenticated(
+                "the token is not good (any more): each is good for one use within an hour; ask \
+                 an administrator for another",
+            )
+        };
+        let token: EnrolmentToken = token.parse().map_err(|_| refused())?;
+        let key = key_of(request_pem)?;
+        let by = By {
+            key: Some(key),
+            ..self.by(caller, "a token".to_owned())
+        };
+        let party = self.database.enrol(token.hash(), key, &by).await?;
+        self.sign(&party.ok_or_else(refused)?.subject, request_pem)
+    }
+
+    /// Signs a new certificate for whoever has one: for the same key, or for
+    /// another that replaces none.
+    ///
+    /// # Errors
+    /// As [`Parties::enrol`].
+    pub async fn renew(&self, asker: &Asker, request_pem: &str) -> Result<Issued, ControlError> {
+        let key = key_of(request_pem)?;
+        self.database
+            .insert_key(&asker.party, key, &asker.by)
+            .await?;
+        self.sign(&asker.party.subject, request_pem)
+    }
+
+    /// Refuses a party's requests from now on, or no longer.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`].
+    pub async fn set_disabled(
+        &self,
+        subject: &Subject,
+        is_disabled: bool,
+        by: &By,
+    ) -> Result<PartyRow, ControlError> {
+        self.database.set_disabled(subject, is_disabled, by).await?;
+        self.one(subject).await
+    }
+
+    /// Makes a party known by nothing: its keys may be in other hands.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`].
+    pub async fn forget_keys(
+        &self,
+        subject: &Subject,
+        by: &By,
+    ) -> Result<PartyRow, ControlError> {
+        self.database.forget_keys(subject, by).await?;
+        self.one(subject).await
+    }
+
+    fn sign(&self, subject: &Subject, request_pem: &str) -> Result<Issued, ControlError> {
+        let lifetime = Lifetime::day(self.world.clock.wall());
+        let random = &*self.world.random;
+        let signed = self
+            .authority
+            .sign(request_pem, subject, &[], lifetime, random);
+        Ok(Issued {
+            subject: subject.clone(),
+            certificate_pem: signed.map_err(not_signed)?,
+            ends: lifetime.ends(),
+        })
+    }
+}
+
+fn unauthenticated(reason: &str) -> ControlError {
+    ControlError::Unauthenticated {
+        reason: reason.to_owned(),
+    }
+}
+
+fn not_signed(error: identity::AuthorityError) -> ControlError {
+    let reason = base::with_causes(&error);
+    match error {
+        identity::AuthorityError::Request(_) => ControlError::invalid("request", reason),
+        _ => ControlError::Internal { reason },
+    }
+}
+
+fn key_of(request_pem: &str) -> Result<KeyFingerprint, ControlError> {
+    requested_key(request_pem).map_err(not_signed)
+}
+
+impl From<identity::BadSubject> for ControlError {
+    fn from(error: identity::BadSubject) -> Self {
+        Self::invalid("name", error.to_string())
+    }
+}

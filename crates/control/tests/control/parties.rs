@@ -1,0 +1,263 @@
+//! Users and hosts: what each of them gets, over real connections.
+
+use std::sync::Arc;
+
+use control::Parties;
+use control::api;
+use control::database::{By, Database};
+use identity::KeyRequest;
+use serde_json::{Value, json};
+use world::{Millis, World};
+
+use crate::tls::{Party, Server, authority};
+
+/// A server with one administrator, `root`.
+struct Scene {
+    server: Server,
+    root: Party,
+    database: Database,
+    _folder: tempfile::TempDir,
+}
+
+/// The operator, at the machine itself.
+fn by() -> By {
+    By {
+        at: Millis(0),
+        who: "the operator".to_owned(),
+        key: None,
+        address: None,
+    }
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = Database::open(&folder.path().join("scree.db"))
+            .await
+            .expect("a new database");
+        let authority = Arc::new(authority());
+        let parties = Parties::new(World::real(1), database.clone(), Arc::clone(&authority));
+        let subject = "scree://user/root".parse().expect("a subject");
+        parties.add(subject, true, &by()).await.expect("made");
+        let subject = "scree://user/root".parse().expect("a subject");
+        let (token, _) = parties.invite(&subject, &by()).await.expect("invited");
+        let server = Server::start(authority, api::parties::router(parties)).await;
+        let root = enrolled(&server, &token.reveal()).await;
+        Self {
+            server,
+            root,
+            database,
+            _folder: folder,
+        }
+    }
+
+    /// Asks, and expects this status.
+    async fn ask(&self, party: Option<&Party>, request: &str, body: Value, status: u16) -> Value {
+        let (method, path) = request.split_once(' ').expect("a method and a path");
+        let text = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        let answer = self
+            .server
+            .send(party, method, path, &text)
+            .await
+            .expect("answered");
+        assert_eq!(answer.status, status, "{request}: {}", answer.body);
+        serde_json::from_str(&answer.body).expect("JSON")
+    }
+
+    /// A new user or host with a certificate. `path`: `users` or `hosts`.
+    async fn member(&self, path: &str, name: &str) -> Party {
+        let new = json!({ "name": name });
+        self.ask(Some(&self.root), &format!("POST /v1/{path}"), new, 201)
+            .await;
+        let token = self.token(path, name).await;
+        enrolled(&self.server, &token).await
+    }
+
+    async fn token(&self, path: &str, name: &str) -> String {
+        let request = format!("POST /v1/{path}/{name}/token");
+        let token = self.ask(Some(&self.root), &request, Value::Null, 201).await;
+        token["token"].as_str().expect("a token").to_owned()
+    }
+}
+
+async fn try_enrol(server: &Server, token: &str, key: &KeyRequest) -> (u16, Value) {
+    let body = json!({ "token": token, "request": key.request_pem }).to_string();
+    let answer = server.send(None, "POST", "/v1/enrol", &body).await;
+    let answer = answer.expect("answered");
+    (
+        answer.status,
+        serde_json::from_str(&answer.body).expect("JSON"),
+    )
+}
+
+async fn enrolled(server: &Server, token: &str) -> Party {
+    let key = KeyRequest::generate().expect("a key");
+    let (status, issued) = try_enrol(server, token, &key).await;
+    assert_eq!(status, 201, "{issued}");
+    Party {
+        chain_pem: issued["certificate"].as_str().expect("PEM").to_owned(),
+        key_pem: key.key_pem.to_string(),
+    }
+}
+
+#[tokio::test]
+async fn whoever_has_a_token_becomes_that_party_once() {
+    let scene = Scene::new().await;
+    let alice = scene.member("users", "alice").await;
+    let me = scene.ask(Some(&alice), "GET /v1/me", Value::Null, 200).await;
+    assert_eq!((&me["kind"], &me["name"]), (&json!("user"), &json!("alice")));
+    assert_eq!(me["administrator"], json!(false));
+    let host = scene.member("hosts", "alice").await;
+    let me = scene.ask(Some(&host), "GET /v1/me", Value::Null, 200).await;
+    assert_eq!(me["kind"], json!("host"), "a name of its own");
+
+    let token = scene.token("users", "alice").await;
+    enrolled(&scene.server, &token).await;
+    let key = KeyRequest::generate().expect("a key");
+    for bad in [token.as_str(), "", "scree-enrol-", "x"] {
+        let (status, problem) = try_enrol(&scene.server, bad, &key).await;
+        assert_eq!((status, &problem["code"]), (401, &json!("unauthenticated")));
+    }
+    let bad = KeyRequest {
+        key_pem: key.key_pem.clone(),
+        request_pem: "x".to_owned(),
+    };
+    let token = scene.token("users", "alice").await;
+    let (status, problem) = try_enrol(&scene.server, &token, &bad).await;
+    assert_eq!((status, &problem["field"]), (400, &json!("request")));
+    enrolled(&scene.server, &token).await;
+}
+
+#[tokio::test]
+async fn a_disabled_party_is_nobody_from_the_next_request_on() {
+    let scene = Scene::new().await;
+    let alice = scene.member("users", "alice").await;
+    let ask = async |status| scene.ask(Some(&alice), "GET /v1/me", Value::Null, status).await;
+    ask(200).await;
+    let root = Some(&scene.root);
+    let token = scene.token("users", "alice").await;
+    scene
+        .ask(root, "POST /v1/users/alice/disable", Value::Null, 200)
+        .await;
+    assert_eq!(ask(401).await["code"], json!("unauthenticated"));
+    let key = KeyRequest::generate().expect("a key");
+    assert_eq!(try_enrol(&scene.server, &token, &key).await.0, 401);
+    scene
+        .ask(root, "POST /v1/users/alice/enable", Value::Null, 200)
+        .await;
+    ask(200).await;
+    scene
+        .ask(root, "DELETE /v1/users/alice/keys", Value::Null, 200)
+        .await;
+    ask(401).await;
+    assert_eq!(try_enrol(&scene.server, &token, &key).await.0, 401);
+    scene
+        .ask(root, "POST /v1/users/root/disable", Value::Null, 409)
+        .await;
+}
+
+#[tokio::test]
+async fn a_certificate_is_renewed_for_the_same_key_and_for_another() {
+    let scene = Scene::new().await;
+    let alice = scene.member("users", "alice").await;
+    let bob = scene.member("users", "bob").await;
+    let key = KeyRequest::generate().expect("a key");
+    let body = json!({ "request": key.request_pem });
+    for _ in 0..2 {
+        let issued = scene
+            .ask(Some(&alice), "POST /v1/me/certificate", body.clone(), 201)
+            .await;
+        assert_eq!(issued["subject"], json!("scree://user/alice"));
+        let renewed = Party {
+            chain_pem: issued["certificate"].as_str().expect("PEM").to_owned(),
+            key_pem: key.key_pem.to_string(),
+        };
+        let me = scene
+            .ask(Some(&renewed), "GET /v1/me", Value::Null, 200)
+            .await;
+        assert_eq!(me["name"], json!("alice"));
+    }
+    scene
+        .ask(Some(&bob), "POST /v1/me/certificate", body, 409)
+        .await;
+}
+
+/// Each call, and what nobody, a host, a user and an administrator get.
+#[tokio::test]
+async fn only_administrators_see_and_change_others() {
+    let scene = Scene::new().await;
+    let alice = scene.member("users", "alice").await;
+    let host = scene.member("hosts", "h1").await;
+    let named = json!({ "name": "new" });
+    let table = [
+        ("GET /v1/me", Value::Null, [401, 200, 200, 200]),
+        ("GET /v1/authority", Value::Null, [200, 200, 200, 200]),
+        ("GET /v1/users", Value::Null, [401, 403, 403, 200]),
+        ("GET /v1/users/alice", Value::Null, [401, 403, 403, 200]),
+        ("GET /v1/users/none", Value::Null, [401, 403, 403, 404]),
+        ("GET /v1/users/A%20b", Value::Null, [401, 403, 403, 400]),
+        ("POST /v1/users", named.clone(), [401, 403, 403, 201]),
+        ("POST /v1/users", named.clone(), [401, 403, 403, 409]),
+        ("POST /v1/users", json!({}), [401, 403, 403, 422]),
+        ("POST /v1/users", json!({"name": ""}), [401, 403, 403, 400]),
+        ("POST /v1/users/alice/token", Value::Null, [401, 403, 403, 201]),
+        ("POST /v1/users/none/token", Value::Null, [401, 403, 403, 404]),
+        ("POST /v1/users/new/disable", Value::Null, [401, 403, 403, 200]),
+        ("POST /v1/users/new/enable", Value::Null, [401, 403, 403, 200]),
+        ("DELETE /v1/users/new/keys", Value::Null, [401, 403, 403, 200]),
+        ("GET /v1/hosts", Value::Null, [401, 403, 403, 200]),
+        ("POST /v1/hosts", json!({"name": "h2", "administrator": true}), [401, 403, 403, 400]),
+        ("POST /v1/hosts", json!({"name": "h2"}), [401, 403, 403, 201]),
+        ("GET /v1/audit", Value::Null, [401, 403, 403, 200]),
+        ("GET /v1/audit?limit=x", Value::Null, [401, 403, 403, 400]),
+        ("GET /v1/nowhere", Value::Null, [404, 404, 404, 404]),
+        ("PUT /v1/users", Value::Null, [405, 405, 405, 405]),
+    ];
+    let askers = [None, Some(&host), Some(&alice), Some(&scene.root)];
+    for (request, body, statuses) in table {
+        for (asker, status) in askers.into_iter().zip(statuses) {
+            scene.ask(asker, request, body.clone(), status).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_changed_is_in_the_log_and_what_was_refused_is_not() {
+    let scene = Scene::new().await;
+    let alice = scene.member("users", "alice").await;
+    let new = json!({ "name": "mallory" });
+    scene.ask(Some(&alice), "POST /v1/users", new, 403).await;
+    let log = scene
+        .ask(Some(&scene.root), "GET /v1/audit", Value::Null, 200)
+        .await;
+    let told: Vec<_> = log
+        .as_array()
+        .expect("lines")
+        .iter()
+        .map(|line| {
+            let word = |key: &str| line[key].as_str().expect("text").to_owned();
+            (word("who"), word("action"), word("target"))
+        })
+        .collect();
+    let line = |who: &str, action: &str, target: &str| {
+        (who.to_owned(), action.to_owned(), format!("scree://user/{target}"))
+    };
+    let expected = [
+        line("a token", "enrol", "alice"),
+        line("scree://user/root", "invite", "alice"),
+        line("scree://user/root", "add", "alice"),
+        line("a token", "enrol", "root"),
+        line("the operator", "invite", "root"),
+        line("the operator", "add", "root"),
+    ];
+    assert_eq!(told, expected);
+    assert!(log[0]["key"].as_str().expect("a key").starts_with("sha256:"));
+    assert!(log[0]["address"].as_str().expect("text").starts_with("127.0.0.1:"));
+    let page = scene.database.audit(4, 2).await.expect("a page");
+    let ids: Vec<i64> = page.iter().map(|row| row.id).collect();
+    assert_eq!(ids, [3, 2]);
+}
