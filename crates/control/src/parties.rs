@@ -242,11 +242,7 @@ impl Parties {
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
-    pub async fn forget_keys(
-        &self,
-        subject: &Subject,
-        by: &By,
-    ) -> Result<PartyRow, ControlError> {
+    pub async fn forget_keys(&self, subject: &Subject, by: &By) -> Result<PartyRow, ControlError> {
         self.database.forget_keys(subject, by).await?;
         self.one(subject).await
     }

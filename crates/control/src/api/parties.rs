@@ -100,9 +100,7 @@ async fn enrol(
     Extension(caller): Extension<Caller>,
     Body(enrol): Body<Enrol>,
 ) -> Result<(StatusCode, Json<Certificate>), ApiError> {
-    let issued = parties
-        .enrol(&caller, &enrol.token, &enrol.request)
-        .await?;
+    let issued = parties.enrol(&caller, &enrol.token, &enrol.request).await?;
     Ok((StatusCode::CREATED, Json(certificate(&parties, issued))))
 }
 
@@ -144,9 +142,7 @@ async fn add(
     Body(new): Body<AddParty>,
 ) -> Result<(StatusCode, Json<Party>), ApiError> {
     let subject = of.subject(&new.name)?;
-    let added = parties
-        .add(subject, new.administrator, &asker.by)
-        .await?;
+    let added = parties.add(subject, new.administrator, &asker.by).await?;
     Ok((StatusCode::CREATED, Json(shown(added))))
 }
 

@@ -72,11 +72,7 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn audit(
-        &self,
-        before: i64,
-        count_max: u32,
-    ) -> Result<Vec<AuditRow>, DatabaseError> {
+    pub async fn audit(&self, before: i64, count_max: u32) -> Result<Vec<AuditRow>, DatabaseError> {
         sqlx::query("SELECT * FROM audit WHERE id < $1 ORDER BY id DESC LIMIT $2")
             .bind(before)
             .bind(i64::from(count_max))

@@ -108,8 +108,13 @@ async fn enrolled(server: &Server, token: &str) -> Party {
 async fn whoever_has_a_token_becomes_that_party_once() {
     let scene = Scene::new().await;
     let alice = scene.member("users", "alice").await;
-    let me = scene.ask(Some(&alice), "GET /v1/me", Value::Null, 200).await;
-    assert_eq!((&me["kind"], &me["name"]), (&json!("user"), &json!("alice")));
+    let me = scene
+        .ask(Some(&alice), "GET /v1/me", Value::Null, 200)
+        .await;
+    assert_eq!(
+        (&me["kind"], &me["name"]),
+        (&json!("user"), &json!("alice"))
+    );
     assert_eq!(me["administrator"], json!(false));
     let host = scene.member("hosts", "alice").await;
     let me = scene.ask(Some(&host), "GET /v1/me", Value::Null, 200).await;
@@ -136,7 +141,11 @@ async fn whoever_has_a_token_becomes_that_party_once() {
 async fn a_disabled_party_is_nobody_from_the_next_request_on() {
     let scene = Scene::new().await;
     let alice = scene.member("users", "alice").await;
-    let ask = async |status| scene.ask(Some(&alice), "GET /v1/me", Value::Null, status).await;
+    let ask = async |status| {
+        scene
+            .ask(Some(&alice), "GET /v1/me", Value::Null, status)
+            .await
+    };
     ask(200).await;
     let root = Some(&scene.root);
     let token = scene.token("users", "alice").await;
@@ -204,14 +213,42 @@ async fn only_administrators_see_and_change_others() {
         ("POST /v1/users", named.clone(), [401, 403, 403, 409]),
         ("POST /v1/users", json!({}), [401, 403, 403, 422]),
         ("POST /v1/users", json!({"name": ""}), [401, 403, 403, 400]),
-        ("POST /v1/users/alice/token", Value::Null, [401, 403, 403, 201]),
-        ("POST /v1/users/none/token", Value::Null, [401, 403, 403, 404]),
-        ("POST /v1/users/new/disable", Value::Null, [401, 403, 403, 200]),
-        ("POST /v1/users/new/enable", Value::Null, [401, 403, 403, 200]),
-        ("DELETE /v1/users/new/keys", Value::Null, [401, 403, 403, 200]),
+        (
+            "POST /v1/users/alice/token",
+            Value::Null,
+            [401, 403, 403, 201],
+        ),
+        (
+            "POST /v1/users/none/token",
+            Value::Null,
+            [401, 403, 403, 404],
+        ),
+        (
+            "POST /v1/users/new/disable",
+            Value::Null,
+            [401, 403, 403, 200],
+        ),
+        (
+            "POST /v1/users/new/enable",
+            Value::Null,
+            [401, 403, 403, 200],
+        ),
+        (
+            "DELETE /v1/users/new/keys",
+            Value::Null,
+            [401, 403, 403, 200],
+        ),
         ("GET /v1/hosts", Value::Null, [401, 403, 403, 200]),
-        ("POST /v1/hosts", json!({"name": "h2", "administrator": true}), [401, 403, 403, 400]),
-        ("POST /v1/hosts", json!({"name": "h2"}), [401, 403, 403, 201]),
+        (
+            "POST /v1/hosts",
+            json!({"name": "h2", "administrator": true}),
+            [401, 403, 403, 400],
+        ),
+        (
+            "POST /v1/hosts",
+            json!({"name": "h2"}),
+            [401, 403, 403, 201],
+        ),
         ("GET /v1/audit", Value::Null, [401, 403, 403, 200]),
         ("GET /v1/audit?limit=x", Value::Null, [401, 403, 403, 400]),
         ("GET /v1/nowhere", Value::Null, [404, 404, 404, 404]),
@@ -244,7 +281,11 @@ async fn what_was_changed_is_in_the_log_and_what_was_refused_is_not() {
         })
         .collect();
     let line = |who: &str, action: &str, target: &str| {
-        (who.to_owned(), action.to_owned(), format!("scree://user/{target}"))
+        (
+            who.to_owned(),
+            action.to_owned(),
+            format!("scree://user/{target}"),
+        )
     };
     let expected = [
         line("a token", "enrol", "alice"),
@@ -255,8 +296,18 @@ async fn what_was_changed_is_in_the_log_and_what_was_refused_is_not() {
         line("the operator", "add", "root"),
     ];
     assert_eq!(told, expected);
-    assert!(log[0]["key"].as_str().expect("a key").starts_with("sha256:"));
-    assert!(log[0]["address"].as_str().expect("text").starts_with("127.0.0.1:"));
+    assert!(
+        log[0]["key"]
+            .as_str()
+            .expect("a key")
+            .starts_with("sha256:")
+    );
+    assert!(
+        log[0]["address"]
+            .as_str()
+            .expect("text")
+            .starts_with("127.0.0.1:")
+    );
     let page = scene.database.audit(4, 2).await.expect("a page");
     let ids: Vec<i64> = page.iter().map(|row| row.id).collect();
     assert_eq!(ids, [3, 2]);
