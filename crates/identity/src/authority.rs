@@ -8,8 +8,8 @@ use rcgen::{
     DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     PKCS_ECDSA_P256_SHA256, SanType, SerialNumber,
 };
-use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer};
 use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer};
 use world::{Millis, Random};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer as _;
@@ -211,8 +211,7 @@ pub fn requested_key(request_pem: &str) -> Result<KeyFingerprint, AuthorityError
     let unreadable = || AuthorityError::Request(rcgen::Error::CouldNotParseCertificationRequest);
     let der = CertificateSigningRequestDer::from_pem_slice(request_pem.as_bytes())
         .map_err(|_| unreadable())?;
-    let (_, request) =
-        X509CertificationRequest::from_der(&der).map_err(|_| unreadable())?;
+    let (_, request) = X509CertificationRequest::from_der(&der).map_err(|_| unreadable())?;
     Ok(KeyFingerprint::of(
         request.certification_request_info.subject_pki.raw,
     ))

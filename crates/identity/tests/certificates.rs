@@ -139,7 +139,11 @@ fn a_renewed_certificate_has_the_same_key_and_a_new_pair_another() {
     };
     assert_eq!(sign(&request), sign(&request));
     let requested = requested_key(&request.request_pem).expect("a request");
-    assert_eq!(requested, sign(&request), "what is asked for is what is signed");
+    assert_eq!(
+        requested,
+        sign(&request),
+        "what is asked for is what is signed"
+    );
     assert_ne!(
         sign(&request),
         sign(&KeyRequest::generate().expect("a key"))
