@@ -12,8 +12,8 @@ use base::{
     BlockIndex, BlockSize, ClusterId, DatabaseId, Location, SegmentId, Sequence, UnitId, VolumeId,
 };
 use unit::folder::format;
+use volume::catalog::FreePlan;
 use volume::catalog::VersionKey;
-use volume::clean::FreePlan;
 use volume::fixture::keyring;
 use volume::journal::{self, Journal, JournalError, Replayed};
 use volume::map::{Entry, Overlay, PAGE_BYTES, PAGE_ENTRIES, Page, Root};

@@ -4,6 +4,8 @@
 use std::fmt;
 use std::ops::{Add, AddAssign};
 
+use serde::{Deserialize, Serialize};
+
 /// A place in a volume, in blocks from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct BlockIndex(pub u64);
@@ -22,7 +24,8 @@ impl AddAssign<u64> for BlockIndex {
 }
 
 /// A volume's block size: a power of two from 4 KiB to 64 KiB.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct BlockSize {
     shift: u8,
 }
@@ -75,8 +78,23 @@ impl BlockSize {
     }
 }
 
+impl From<BlockSize> for u64 {
+    fn from(size: BlockSize) -> Self {
+        size.bytes() as u64
+    }
+}
+
+impl TryFrom<u64> for BlockSize {
+    type Error = &'static str;
+
+    fn try_from(number: u64) -> Result<Self, Self::Error> {
+        Self::new(number).ok_or("a block has 4, 8, 16, 32 or 64 KiB")
+    }
+}
+
 /// The small set of units that holds one segment: a number of 12 bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u16", into = "u16")]
 pub struct CopysetId(u16);
 
 impl CopysetId {
@@ -100,9 +118,24 @@ impl CopysetId {
     }
 }
 
+impl From<CopysetId> for u16 {
+    fn from(copyset: CopysetId) -> Self {
+        copyset.number()
+    }
+}
+
+impl TryFrom<u16> for CopysetId {
+    type Error = &'static str;
+
+    fn try_from(number: u16) -> Result<Self, Self::Error> {
+        Self::new(number).ok_or("copysets have numbers up to 4095")
+    }
+}
+
 /// A write-once bundle of sealed blocks, named by its copyset and a serial
 /// number of 36 bits that is unique in the cluster and never used again.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct SegmentId(u64);
 
 impl SegmentId {
@@ -145,6 +178,20 @@ impl SegmentId {
     #[must_use]
     pub const fn serial(self) -> u64 {
         self.0 & (Self::SERIAL_MAX - 1)
+    }
+}
+
+impl From<SegmentId> for u64 {
+    fn from(segment: SegmentId) -> Self {
+        segment.bits()
+    }
+}
+
+impl TryFrom<u64> for SegmentId {
+    type Error = &'static str;
+
+    fn try_from(number: u64) -> Result<Self, Self::Error> {
+        Self::from_bits(number).ok_or("segments have numbers of 48 bits")
     }
 }
 

@@ -1,7 +1,11 @@
 //! Identifiers, as people and files spell them.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Text that is not an identifier of the kind that was expected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -59,6 +63,19 @@ macro_rules! id {
                     .and_then(|digits| u128::from_str_radix(digits, 16).ok())
                     .map(Self)
                     .ok_or_else(|| ParseIdError { text: text.to_owned(), expected: $expected })
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let text = Cow::<str>::deserialize(from)?;
+                text.parse().map_err(D::Error::custom)
             }
         }
     };

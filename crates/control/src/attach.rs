@@ -20,9 +20,9 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use base::{BlockDevice, IoError, VolumeId, with_causes};
+use catalog::{CatalogError, Lease};
 use frontend::nbd::{Export, ExportGone, ExportOptions, ExportThread, SpawnError};
 use tokio::task::JoinSet;
-use volume::catalog::{CatalogError, Lease};
 use volume::seal::{KeyError, Keyring};
 use volume::{OpenError, OpenParams, Volume, VolumeStatus};
 use world::{Clock, Wake};

@@ -20,12 +20,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::{ClusterId, VolumeId};
+use catalog::Catalog;
+use catalog::retention::Retention;
 use frontend::nbd::ServerTls;
 use tokio::runtime::Handle;
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::{JoinError, JoinSet};
-use volume::catalog::Catalog;
-use volume::clean::{Cleaner, retention::Retention};
+use volume::clean::Cleaner;
 use volume::seal::{KeyEncryptionKey, Keyring};
 use volume::{Store, VolumeConfig};
 use world::World;
@@ -34,11 +35,11 @@ use crate::attach::Attached;
 use crate::database::{ClusterRow, Database, DatabaseError, EngineCatalog};
 use crate::error::ControlError;
 use crate::folder::{Folder, FolderError};
-use crate::host;
 use crate::keys::{self, KeyInput, KeyInputError};
 use crate::ownership::{self, Claim};
 use crate::serving::{Serving, ServingError};
 use crate::units::{Mounted, UnitsError};
+use world::host;
 
 /// How `scree up` was asked to run.
 pub struct Settings {

@@ -18,7 +18,7 @@ use base::VolumeId;
 use unit::FolderUnit;
 use world::{OpenMode, World};
 
-use crate::host;
+use world::host;
 
 /// A locked D. The lock ends with the process, however that ends.
 #[derive(Debug)]

@@ -12,15 +12,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base::{VolumeId, with_causes};
-use volume::catalog::{PendingFree, VersionKey};
-use volume::clean::retention::{VersionInfo, expired};
+use catalog::retention::{VersionInfo, expired};
+use catalog::{PendingFree, VersionKey};
 use volume::clean::{self, Cleaner, Removal};
 use world::Millis;
 
 use crate::control::{Control, blocking, lock};
 use crate::database::{VersionRow, VolumeRow};
 use crate::error::ControlError;
-use crate::host;
+use world::host;
 
 /// How often units and volumes are looked at.
 const TICK: Duration = Duration::from_secs(1);

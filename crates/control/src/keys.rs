@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 
 use argon2::{Algorithm, Argon2, Params, Version};
 use base::Lineage;
-use volume::seal::{DataKey, KeyEncryptionKey, WrappedKey};
+use catalog::WrappedKey;
+use volume::seal::{DataKey, KeyEncryptionKey};
 use world::{OpenMode, World};
 use zeroize::Zeroizing;
 
 use crate::database::KeySource;
 use crate::folder::parent_of;
-use crate::host;
+use world::host;
 
 /// Argon2id with 64 MiB and three passes: RFC 9106's second choice, for
 /// machines that have other things to do.

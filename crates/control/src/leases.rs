@@ -28,17 +28,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::{Lineage, VolumeId};
+use catalog::{CatalogError, Lease};
+use catalog::{LeaseSalt, WrappedKey};
 use tokio::sync::mpsc;
-use volume::catalog::{CatalogError, Lease};
-use volume::seal::{DataKey, KeyEncryptionKey, LeaseSalt, WrappedKey};
+use volume::seal::{DataKey, KeyEncryptionKey};
 use world::{OpenMode, World};
 
 use crate::attach::AttachError;
 use crate::control::{Control, Inner, lock};
 use crate::database::DatabaseError;
-use crate::host;
 use crate::units::{LOOK_AGAIN, Mounted};
 use crate::watch::ANSWER_WITHIN;
+use world::host;
 
 const NAME: &str = "leases";
 

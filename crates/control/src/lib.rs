@@ -10,7 +10,6 @@
 //! * [`serving`]: the NBD server
 //! * [`keys`], [`folder`], [`parse`]: what operators hand in, checked once;
 //!   [`spell`]: what they are told
-//! * [`host`]: what is asked of the machine past `world`
 //! * [`api`]: HTTP over all of that, thin
 //!
 //! It must not know: the terminal, how blocks are scattered, what an NBD
@@ -23,7 +22,6 @@ pub mod control;
 pub mod database;
 pub mod error;
 pub mod folder;
-pub mod host;
 pub mod housekeeping;
 pub mod keys;
 pub mod leases;

@@ -27,7 +27,7 @@ use world::{Millis, World};
 
 use crate::control::StartError;
 use crate::database::{Database, OwnerRow, PlaceRow};
-use crate::host;
+use world::host;
 
 /// Who this is, for the units.
 #[derive(Debug, Clone)]

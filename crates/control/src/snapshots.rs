@@ -7,8 +7,8 @@ use base::SnapshotId;
 use crate::control::Control;
 use crate::database::{SnapshotRow, SnapshotState};
 use crate::error::ControlError;
-use crate::host;
 use crate::parse;
+use world::host;
 
 impl Control {
     /// Takes a snapshot. Of a volume that is served it is pending at first.

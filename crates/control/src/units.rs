@@ -8,20 +8,20 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base::{UnitId, with_causes};
+use catalog::Copyset;
+use catalog::copysets::{self, SCATTER_WIDTH};
 use tokio::task::JoinHandle;
 use unit::folder::url;
 use unit::{FolderUnit, TrackedUnit, Traffic, Unit, UnitError, UnitStat, UnitState};
-use volume::catalog::Copyset;
-use volume::scatter::copysets::{self, SCATTER_WIDTH};
 
 use crate::control::{Control, Inner, blocking, lock};
 use crate::database::{DatabaseError, UnitRow};
 use crate::error::ControlError;
-use crate::host;
 use crate::leases;
 use crate::ownership::Claim;
 use crate::parse;
 use crate::watch::WatchedUnit;
+use world::host;
 
 /// Folder units of a new D, if nothing is said.
 const UNITS_DEFAULT: usize = 8;

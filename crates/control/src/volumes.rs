@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use base::{Lineage, VolumeId};
+use catalog::VersionKey;
 use volume::VolumeStatus;
-use volume::catalog::VersionKey;
 use volume::seal::DataKey;
 use world::Millis;
 
@@ -14,9 +14,9 @@ use crate::database::{
     Access, DamagedVolume, DatabaseError, NewVolume, Seal, SnapshotRow, VersionRow, VolumeRow,
 };
 use crate::error::ControlError;
-use crate::host;
 use crate::parse::{self, REPLICAS_MAX};
 use crate::spell::{about_bytes, exact_bytes};
+use world::host;
 
 /// A volume to be made, as it was asked for.
 #[derive(Debug, Clone, Default)]

@@ -16,8 +16,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use catalog::RESTORE_SKIPS_BYTES;
+use catalog::retention::Retention;
 use control::folder::api_socket;
-use control::host;
 use control::keys::{KeyInput, Passphrase};
 use control::spell::exact_bytes;
 use control::{Control, Settings, api};
@@ -26,9 +27,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing_subscriber::EnvFilter;
 use volume::VolumeConfig;
-use volume::catalog::RESTORE_SKIPS_BYTES;
-use volume::clean::retention::Retention;
 use world::World;
+use world::host;
 
 use crate::args::UpArguments;
 use crate::commands::Failure;

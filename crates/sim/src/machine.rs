@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use base::{ClusterId, Lineage, UnitId, VolumeId};
 use unit::{FaultyUnit, FolderUnit, InjectedFaults, TrackedUnit, Unit};
+use volume::catalog::copysets;
 use volume::catalog::{Catalog, Copyset, Lease, LineageKey};
 use volume::clean::Cleaner;
-use volume::scatter::copysets;
 use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 use volume::{OpenError, OpenParams, Store, Volume, VolumeConfig};
 use world::simulated::{SimulatedRandom, Simulation};

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use base::{BlockDevice, BlockSize, ClusterId, Durability, Lineage, Started, UnitId, VolumeId};
 use unit::{FolderUnit, TrackedUnit};
+use volume::catalog::copysets;
 use volume::catalog::{Catalog, Copyset, LineageKey, MemoryCatalog, NewVolume};
-use volume::scatter::copysets;
 use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 use volume::{OpenParams, Store, Volume, VolumeConfig};
 use world::{Wake, World};

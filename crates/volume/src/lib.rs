@@ -18,7 +18,6 @@
 //!
 //! It knows no network protocol, no user and no volume's name.
 
-pub mod catalog;
 pub mod clean;
 pub mod engine;
 #[doc(hidden)]
@@ -29,5 +28,6 @@ pub mod scatter;
 pub mod seal;
 pub mod version;
 
+pub use ::catalog;
 pub use engine::{OpenError, OpenParams, Volume, VolumeConfig, VolumeStatus};
 pub use scatter::Store;

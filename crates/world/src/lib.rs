@@ -11,6 +11,7 @@
 //! * [`Clock`], [`Random`]: what time it is, and bytes nobody can guess.
 //! * [`Pool`]: threads for work that waits. [`Wake`] tells an owner's loop
 //!   that such work has ended.
+//! * [`host`]: what no simulator is ever asked.
 //!
 //! The only crate with `unsafe` code.
 
@@ -18,6 +19,7 @@ mod below;
 mod buffer;
 mod clock;
 mod disk;
+pub mod host;
 mod net;
 mod parallel;
 mod pool;

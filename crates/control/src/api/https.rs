@@ -32,7 +32,7 @@ use tower_service::Service as _;
 use world::Endpoint;
 use world::real::Listener;
 
-use crate::host;
+use world::host;
 
 /// Connections at a time; further ones wait in the system's queue.
 const CONNECTIONS_MAX: usize = 4096;

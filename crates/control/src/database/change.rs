@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::DatabaseError;
-use crate::host;
+use world::host;
 
 /// Makes a change: all of it or nothing, as if nothing else went on. The work
 /// sees its transaction under the name given; on PostgreSQL it may be done

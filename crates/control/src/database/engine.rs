@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use base::{Lineage, VolumeId};
-use tokio::runtime::Handle;
-use volume::catalog::{
+use catalog::LeaseSalt;
+use catalog::{
     Catalog, CatalogError, Lease, LineageKey, Neighbours, PendingFree, StoredVersion, ThinShare,
     VersionCommit, VersionKey,
 };
-use volume::seal::LeaseSalt;
+use tokio::runtime::Handle;
 use world::Millis;
 
 use super::{Database, DatabaseError};

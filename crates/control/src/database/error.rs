@@ -1,7 +1,7 @@
 //! What the database may answer instead.
 
 use base::VolumeId;
-use volume::catalog::CatalogError;
+use catalog::CatalogError;
 
 /// Why a database call failed.
 #[derive(Debug, thiserror::Error)]

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use base::{SegmentId, Sequence, VolumeId};
+use catalog::LeaseSalt;
+use catalog::{Lease, Leftovers, OpenSegment, VersionCommit, VersionKey};
 use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
-use volume::catalog::{Lease, Leftovers, OpenSegment, VersionCommit, VersionKey};
-use volume::seal::LeaseSalt;
 
 use super::rows::{self, VolumeRow};
 use super::{Database, DatabaseError};
@@ -88,7 +88,7 @@ impl Database {
         leftovers_of(&mut moment, volume, u32::MAX).await
     }
 
-    /// See [`volume::catalog::Catalog::acquire`].
+    /// See [`catalog::Catalog::acquire`].
     pub(crate) async fn acquire(
         &self,
         volume: VolumeId,
@@ -152,7 +152,7 @@ impl Database {
         })
     }
 
-    /// See [`volume::catalog::Catalog::commit`].
+    /// See [`catalog::Catalog::commit`].
     pub(super) async fn commit_version(&self, commit: &VersionCommit) -> Result<(), DatabaseError> {
         let version = &commit.version;
         let volume = version.key.volume;
@@ -202,7 +202,7 @@ impl Database {
         })
     }
 
-    /// See [`volume::catalog::Catalog::reserve_serials`].
+    /// See [`catalog::Catalog::reserve_serials`].
     pub(super) async fn reserve_serials(
         &self,
         volume: VolumeId,
@@ -230,7 +230,7 @@ impl Database {
         })
     }
 
-    /// See [`volume::catalog::Catalog::swept`].
+    /// See [`catalog::Catalog::swept`].
     pub(super) async fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), DatabaseError> {
         change!(self, change, {
             holder(&mut *change, volume)

@@ -20,7 +20,6 @@
 mod audit;
 #[macro_use]
 mod change;
-pub mod conformance;
 mod counters;
 mod engine;
 mod error;

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::{Backend, Database, DatabaseError};
-use crate::host;
+use world::host;
 
 static SQLITE_STEPS: Migrator = sqlx::migrate!("migrations/sqlite");
 static POSTGRES_STEPS: Migrator = sqlx::migrate!("migrations/postgres");

@@ -4,9 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use base::{BlockSize, Lineage, SnapshotId, VolumeId};
+use catalog::{StoredVersion, VersionKey};
 use sqlx::Row;
 use sqlx::any::AnyRow;
-use volume::catalog::{StoredVersion, VersionKey};
 use world::Millis;
 
 use super::DatabaseError;

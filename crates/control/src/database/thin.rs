@@ -1,7 +1,7 @@
 //! Segments of which some unit has no copy.
 
 use base::{SegmentId, VolumeId};
-use volume::catalog::ThinShare;
+use catalog::ThinShare;
 
 use super::{Database, DatabaseError, rows};
 
@@ -17,7 +17,7 @@ pub struct ThinVolume {
 }
 
 impl Database {
-    /// See [`volume::catalog::Catalog::note_thin`].
+    /// See [`catalog::Catalog::note_thin`].
     pub(super) async fn note_thin(
         &self,
         volume: VolumeId,

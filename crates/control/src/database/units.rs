@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use base::{ClusterId, CopysetId, UnitId};
+use catalog::Copyset;
+use catalog::WrappedKey;
 use sqlx::Row;
 use unit::folder::url;
-use volume::catalog::Copyset;
-use volume::seal::WrappedKey;
 use world::Millis;
 
 use super::rows;

@@ -1,10 +1,10 @@
 //! Versions, the keys that open them, and what is to be freed when one goes.
 
 use base::{Lineage, VolumeId};
+use catalog::{FreePlan, PLAN_BYTES_MAX};
+use catalog::{LeaseSalt, WrappedKey};
+use catalog::{LineageKey, Neighbours, PendingFree, StoredVersion, VersionKey};
 use sqlx::{AnyConnection, Row};
-use volume::catalog::{LineageKey, Neighbours, PendingFree, StoredVersion, VersionKey};
-use volume::clean::{FreePlan, PLAN_BYTES_MAX};
-use volume::seal::{LeaseSalt, WrappedKey};
 use world::Millis;
 
 use super::rows;
@@ -262,23 +262,23 @@ async fn version_rows(
 }
 
 impl Database {
-    /// See [`volume::catalog::Catalog::version`].
+    /// See [`catalog::Catalog::version`].
     pub(super) async fn version(&self, key: VersionKey) -> Result<StoredVersion, DatabaseError> {
         version_of(&mut *self.reader.acquire().await?, key).await
     }
 
-    /// See [`volume::catalog::Catalog::keys`].
+    /// See [`catalog::Catalog::keys`].
     pub(super) async fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, DatabaseError> {
         keys_of(&mut *self.reader.acquire().await?, lineage).await
     }
 
-    /// See [`volume::catalog::Catalog::neighbours`].
+    /// See [`catalog::Catalog::neighbours`].
     pub(super) async fn neighbours(&self, key: VersionKey) -> Result<Neighbours, DatabaseError> {
         let mut moment = self.moment().await?;
         neighbours_of(&mut moment, key).await
     }
 
-    /// See [`volume::catalog::Catalog::remove_version`].
+    /// See [`catalog::Catalog::remove_version`].
     pub(super) async fn remove_version(
         &self,
         key: VersionKey,
@@ -337,7 +337,7 @@ impl Database {
         })
     }
 
-    /// See [`volume::catalog::Catalog::due_frees`].
+    /// See [`catalog::Catalog::due_frees`].
     pub(crate) async fn due_frees(
         &self,
         now: Millis,
@@ -372,7 +372,7 @@ impl Database {
         })
     }
 
-    /// See [`volume::catalog::Catalog::freed`].
+    /// See [`catalog::Catalog::freed`].
     pub(super) async fn freed(&self, id: i64) -> Result<(), DatabaseError> {
         change!(self, change, {
             sqlx::query("DELETE FROM pending_frees WHERE id = $1")

@@ -1,9 +1,9 @@
 //! Volumes, as their owners see them.
 
 use base::{BlockSize, Lineage, SnapshotId, VolumeId};
+use catalog::WrappedKey;
+use catalog::{RESTORE_SKIPS_BYTES, VersionKey};
 use sqlx::{AnyConnection, Row as _};
-use volume::catalog::{RESTORE_SKIPS_BYTES, VersionKey};
-use volume::seal::WrappedKey;
 use world::Millis;
 
 use super::rows::{self, Access, Seal, SnapshotState, VolumeRow};

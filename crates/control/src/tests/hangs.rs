@@ -9,7 +9,7 @@ use super::rig::{Rig, aside, small};
 use super::{end, finish};
 use crate::Control;
 use crate::database::Access;
-use crate::host;
+use world::host;
 
 async fn served(control: &Control) {
     let exported = control.export_volume("disk", Access::ReadWrite).await;

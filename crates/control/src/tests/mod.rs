@@ -20,17 +20,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base::{BlockDevice as _, CopysetId, Location, SegmentId, Slot, Started};
+use catalog::FreePlan;
 use tokio::task::JoinHandle;
 use unit::UnitState;
-use volume::clean::FreePlan;
 
 use crate::Control;
 use crate::control::lock;
 use crate::database::{Access, Database};
 use crate::error::ControlError;
-use crate::host;
 use crate::keys::{self, KeyInput};
 use rig::{Rig, aside, small};
+use world::host;
 
 /// A client that hung up cancelled what it had asked for half way: the door
 /// stood open while the journal was still being replayed, and the volume could
@@ -343,7 +343,7 @@ async fn plans_that_fail_do_not_hold_up_those_behind_them() {
     let copysets = database.copysets().await.expect("read");
     let units = control.units_as_known();
     let on = |unit: usize| {
-        let is_it = |set: &&volume::catalog::Copyset| set.members == [units[unit].id];
+        let is_it = |set: &&catalog::Copyset| set.members == [units[unit].id];
         copysets.iter().find(is_it).expect("planned").id
     };
     let (lost, well): (CopysetId, CopysetId) = (on(0), on(1));

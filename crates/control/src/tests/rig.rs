@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use catalog::retention::Retention;
 use tempfile::TempDir;
 use volume::VolumeConfig;
-use volume::clean::retention::Retention;
 use world::real::{RealDisk, RealRandom, ThreadPool};
 use world::simulated::SimulatedClock;
 use world::{DirectoryEntry, Disk, File, OpenMode, Space, World};

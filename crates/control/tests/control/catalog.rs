@@ -1,22 +1,22 @@
-//! The database keeps the promises of `volume::catalog::Catalog`, and those
+//! The database keeps the promises of `catalog::Catalog`, and those
 //! that only the owners of volumes see.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{BlockSize, ClusterId, Lineage, Location, SnapshotId, VolumeId};
-use control::database::conformance::{CLAIMS, Fixture};
+use catalog::LeaseSalt;
+use catalog::WrappedKey;
+use catalog::conformance::{CLAIMS, Fixture};
+use catalog::{
+    Catalog, CatalogError, LineageKey, MemoryCatalog, RESTORE_SKIPS_BYTES, StoredVersion,
+    VersionCommit, VersionKey,
+};
+use catalog::{FreePlan, PLAN_BYTES_MAX};
 use control::database::{
     Access, ClusterRow, Database, DatabaseError, EngineCatalog, KeySource, NewVolume, Seal,
     SnapshotState,
 };
 use tokio::runtime::Runtime;
-use volume::catalog::{
-    Catalog, CatalogError, LineageKey, MemoryCatalog, RESTORE_SKIPS_BYTES, StoredVersion,
-    VersionCommit, VersionKey,
-};
-use volume::clean::{FreePlan, PLAN_BYTES_MAX};
-use volume::seal::LeaseSalt;
-use volume::seal::WrappedKey;
 use world::Millis;
 
 use crate::postgres::Postgres;
@@ -283,7 +283,7 @@ impl Memory {
             wrapped: None,
             salts: Vec::new(),
         };
-        let new = volume::catalog::NewVolume {
+        let new = catalog::NewVolume {
             volume,
             size_bytes: 1 << 30,
             block_size: BlockSize::DEFAULT,

@@ -5,8 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Durability, Lineage, Location, SnapshotId, VolumeId};
+use volume::catalog::FreePlan;
 use volume::catalog::{Catalog, NewVolume, VersionKey};
-use volume::clean::{FreePlan, Removal};
+use volume::clean::Removal;
 use world::simulated::SimulatedRandom;
 use world::{Clock, Millis};
 

@@ -6,8 +6,9 @@ use unit::UnitError;
 use world::Millis;
 
 use super::dead::{Side, View, dead};
-use super::plan::{BadPlan, FreePlan};
-use crate::catalog::{Catalog, CatalogError, LineageKey, PendingFree, StoredVersion, VersionKey};
+use crate::catalog::{
+    BadPlan, Catalog, CatalogError, FreePlan, LineageKey, PendingFree, StoredVersion, VersionKey,
+};
 use crate::engine::{OpenError, StoredPages, open_version};
 use crate::scatter::{ReadError, Store};
 use crate::seal::{KeyError, Keyring};

@@ -16,7 +16,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::plan::FreePlan;
+use crate::catalog::FreePlan;
 use crate::map::{Entry, FetchPages, Level, Overlay, PAGE_ENTRIES, Page, Position, Root};
 
 /// A version as the walk sees it: tree, tail pages, and the tail as sorted

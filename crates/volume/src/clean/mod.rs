@@ -1,6 +1,6 @@
 //! Giving room back: what no kept version needs any more.
 //!
-//! 1. *expire*: retention names automatic versions to drop ([`retention`]);
+//! 1. *expire*: retention names automatic versions to drop ([`catalog::retention`]);
 //! 2. *plan*: [`dead`] compares the version with its neighbours in the version
 //!    tree and names exactly the slots that only it holds; 3. *remove*: one
 //!    transaction drops the version and notes the plan; 4. *wait* out the grace
@@ -15,11 +15,8 @@
 
 mod cleaner;
 mod dead;
-mod plan;
-pub mod retention;
 mod sweep;
 
 pub use cleaner::{CleanError, Cleaner, OpenKeys, Removal};
 pub use dead::{DeadError, Side, View, dead};
-pub use plan::{BadPlan, FreePlan, PLAN_BYTES_MAX};
 pub use sweep::sweep;

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use base::{CopysetId, SegmentId, VolumeId};
 use world::Random;
 
-use super::copysets::shuffle;
 use super::ledger::Ledger;
 use super::progress::Progress;
 use super::store::Table;
+use crate::catalog::copysets::shuffle;
 use crate::catalog::{Catalog, CatalogError, ThinShare};
 
 /// How many segment serials are asked for at once: a destage uses some ten.

@@ -8,7 +8,6 @@
 //! This module moves ciphertext. It opens a block only to know whether the
 //! copy it read is good.
 
-pub mod copysets;
 mod dealer;
 mod ledger;
 mod progress;

@@ -9,7 +9,7 @@ use world::Random;
 use zeroize::Zeroizing;
 
 use super::Sealer;
-use crate::catalog::LineageKey;
+use crate::catalog::{LeaseSalt, LineageKey, WrappedKey};
 
 /// Why a key could not be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,20 +31,6 @@ pub enum KeyError {
          its own, which this one cannot read"
     )]
     NeverLeased,
-}
-
-/// Random bytes that make the key of one lease out of a lineage's data key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LeaseSalt(pub [u8; 16]);
-
-impl LeaseSalt {
-    /// A new salt.
-    #[must_use]
-    pub fn generate(random: &dyn Random) -> Self {
-        let mut bytes = [0; 16];
-        random.fill(&mut bytes);
-        Self(bytes)
-    }
 }
 
 /// 256 bits that the keys of one lineage are made of. Wiped from memory when dropped, never
@@ -90,14 +76,11 @@ impl fmt::Debug for DataKey {
     }
 }
 
-/// A data key sealed under a [`KeyEncryptionKey`]: 12 bytes of nonce, 32 of
-/// ciphertext, 16 of tag; or, without the 32, the word that there is none. Fit
-/// to be stored anywhere.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WrappedKey(pub Vec<u8>);
-
 /// The key that wraps data keys: from a key file, or derived from a
 /// passphrase. It never leaves the host.
+///
+/// A wrapped key is 12 bytes of nonce, 32 of ciphertext, 16 of tag; or, without
+/// the 32, the word that there is none.
 pub struct KeyEncryptionKey(LessSafeKey);
 
 impl KeyEncryptionKey {

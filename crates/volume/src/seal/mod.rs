@@ -20,7 +20,8 @@
 mod keys;
 mod sequence;
 
-pub use keys::{DataKey, KeyEncryptionKey, KeyError, Keyring, LeaseSalt, WrappedKey};
+pub use catalog::{LeaseSalt, WrappedKey};
+pub use keys::{DataKey, KeyEncryptionKey, KeyError, Keyring};
 pub use sequence::{SequenceExhausted, SequenceSource};
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};

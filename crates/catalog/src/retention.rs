@@ -2,7 +2,7 @@
 
 use world::Millis;
 
-use crate::catalog::VersionKey;
+use crate::VersionKey;
 
 /// How many automatic versions are kept, and how long. A version goes as soon
 /// as either says so.

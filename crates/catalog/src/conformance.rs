@@ -4,12 +4,12 @@
 //! Each claim is given a new, empty catalog behind a [`Fixture`]; it panics
 //! where the catalog breaks its word.
 
-use base::{CopysetId, Lineage, SegmentId, SnapshotId, VolumeId};
-use volume::catalog::{
+use crate::LeaseSalt;
+use crate::{
     Catalog, CatalogError, Lease, OpenSegment, PendingFree, StoredVersion, VersionCommit,
     VersionKey,
 };
-use volume::seal::LeaseSalt;
+use base::{CopysetId, Lineage, SegmentId, SnapshotId, VolumeId};
 use world::Millis;
 
 /// A catalog, and what its owner's side can do to it.

@@ -1,4 +1,8 @@
-//! What the engine asks of the database.
+//! Floor 2: what the engine asks of a database, and the words in which both
+//! speak of leases, versions and what is to be freed.
+//!
+//! It stands between `volume`, which has keys, and `control`, which must not
+//! be able to name one: keys are here only as wrapped bytes.
 //!
 //! The catalog keeps names and order, never content: which version is a
 //! volume's head, who may write next, which segment serials were handed out,
@@ -15,19 +19,26 @@
 //!                └──── w1 ── w2             head of vol-b, a clone of v3
 //! ```
 
+pub mod conformance;
+pub mod copysets;
 mod memory;
+mod plan;
+pub mod retention;
+mod salt;
+mod wire;
 
 pub use memory::{MemoryCatalog, NewVolume};
+pub use plan::{BadPlan, FreePlan, PLAN_BYTES_MAX};
+pub use salt::{LeaseSalt, WrappedKey};
 
 use std::ops::Range;
 
 use base::{BlockSize, CopysetId, Lineage, SnapshotId, UnitId, VolumeId};
+use serde::{Deserialize, Serialize};
 use world::Millis;
 
-use crate::seal::{LeaseSalt, WrappedKey};
-
 /// Names a version: the volume that committed it, and a number that grows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct VersionKey {
     /// Who committed it.
     pub volume: VolumeId,
@@ -36,7 +47,7 @@ pub struct VersionKey {
 }
 
 /// A version as the catalog keeps it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredVersion {
     /// Its name.
     pub key: VersionKey,
@@ -51,11 +62,12 @@ pub struct StoredVersion {
     /// When it was committed.
     pub created: Millis,
     /// The sealed record (docs/format.md, "Version record").
+    #[serde(with = "wire::bytes")]
     pub record: Vec<u8>,
 }
 
 /// A version to be committed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VersionCommit {
     /// The new version. Its parent is the head that must still be in place.
     pub version: StoredVersion,
@@ -69,7 +81,7 @@ pub struct VersionCommit {
 }
 
 /// A segment that is still being filled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenSegment {
     /// The segment.
     pub segment: base::SegmentId,
@@ -78,7 +90,7 @@ pub struct OpenSegment {
 }
 
 /// A key and from which epoch on it seals.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LineageKey {
     /// Who writes with it.
     pub lineage: Lineage,
@@ -101,7 +113,7 @@ pub struct LineageKey {
 pub const RESTORE_SKIPS_BYTES: u64 = 1 << 40;
 
 /// The right to write a volume, and all that is needed to open it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     /// The volume.
     pub volume: VolumeId,
@@ -130,7 +142,7 @@ pub struct Lease {
 }
 
 /// What a crash may have left on units: see `clean::sweep`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Leftovers {
     /// Segments that were open at the last commit.
     pub open_segments: Vec<OpenSegment>,
@@ -139,7 +151,7 @@ pub struct Leftovers {
 }
 
 /// Slots that were put together on fewer units than they should be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThinShare {
     /// Their segment.
     pub segment: base::SegmentId,
@@ -148,7 +160,7 @@ pub struct ThinShare {
 }
 
 /// A set of units that holds segments together.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copyset {
     /// Its number.
     pub id: CopysetId,
@@ -157,18 +169,19 @@ pub struct Copyset {
 }
 
 /// Slots that wait to be freed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingFree {
     /// Names it in the catalog.
     pub id: i64,
     /// Not to be carried out earlier than this: the grace period.
     pub not_before: Millis,
     /// The slots (`clean::FreePlan`, encoded).
+    #[serde(with = "wire::bytes")]
     pub plan: Vec<u8>,
 }
 
 /// Why the catalog refused.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum CatalogError {
     /// Another host holds the volume now, or its head has moved: this owner
     /// must stop (invariant 5).
@@ -307,7 +320,7 @@ pub trait Catalog: Send + Sync {
 }
 
 /// The versions around one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neighbours {
     /// The nearest kept version below.
     pub parent: Option<StoredVersion>,

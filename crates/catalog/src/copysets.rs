@@ -9,7 +9,7 @@
 use base::{CopysetId, UnitId};
 use world::Random;
 
-use crate::catalog::Copyset;
+use crate::Copyset;
 
 /// With how many others a unit shares segments, unless there are fewer: at 8
 /// units every pair is used, as HVSTO's independent placement would.
@@ -102,7 +102,8 @@ fn partners(unit: UnitId, sets: &[Vec<UnitId>], among: &[UnitId]) -> usize {
 }
 
 /// Fisher and Yates.
-pub(super) fn shuffle<T>(items: &mut [T], random: &dyn Random) {
+/// Puts `items` into a random order.
+pub fn shuffle<T>(items: &mut [T], random: &dyn Random) {
     let mut bytes = vec![0; items.len() * 8];
     random.fill(&mut bytes);
     for (last, word) in (1..items.len()).rev().zip(bytes.chunks_exact(8)) {

@@ -1,6 +1,6 @@
-//! What is asked of the machine past `world`, which has no verb for it: paths
-//! without links, modes and devices, the machine's name, files that a lock or
-//! SQLite is to have, and waiting in a task. `control` and `scree` never run in a simulator.
+//! What is asked of a real machine only, by those who never run in a simulator
+//! (`control`, `agent`, `scree`): paths without links, modes and devices, the
+//! machine's name, files that a lock or SQLite is to have, and waiting in a task.
 //!
 //! Must not know: which files, and what is waited for.
 

@@ -11,10 +11,8 @@ use std::sync::{Mutex, PoisonError};
 use base::{BlockSize, Lineage, SegmentId, SnapshotId, VolumeId};
 use world::Millis;
 
-use crate::seal::LeaseSalt;
-
-use super::{
-    Catalog, CatalogError, Lease, Leftovers, LineageKey, Neighbours, PendingFree,
+use crate::{
+    Catalog, CatalogError, Lease, LeaseSalt, Leftovers, LineageKey, Neighbours, PendingFree,
     RESTORE_SKIPS_BYTES, StoredVersion, ThinShare, VersionCommit, VersionKey,
 };
 

@@ -1,0 +1,21 @@
+//! How bytes are written in JSON: base64.
+
+/// For `#[serde(with = …)]`.
+pub(crate) mod bytes {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(bytes: &impl AsRef<[u8]>, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>, T: TryFrom<Vec<u8>>>(
+        from: D,
+    ) -> Result<T, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(from)?;
+        let bytes = STANDARD.decode(&*text).map_err(D::Error::custom)?;
+        T::try_from(bytes).map_err(|_| D::Error::custom("it has not the length it should have"))
+    }
+}
