@@ -1,4 +1,31 @@
 //! Floor 5: what runs on each host. It holds keys, journals and open volumes,
-//! serves them to virtual machines, and does what the controllers want of it.
+//! serves them, and does what the controllers want of it.
+//!
+//! * [`agent`]: the process; what is wanted of it, followed
+//! * [`attached`]: an open volume, served; `worker`: from a wish to that, and
+//!   back
+//! * [`controller`]: asking the controllers; the engine's catalog by that
+//! * [`units`], `watch`, `leases`, `claim`: storage units, those that do not
+//!   answer, databases that are older than the data, and whose a unit is
+//! * `cleaning`, `thin`: what goes on by itself
+//! * [`serving`]: the NBD server
+//! * [`keys`], [`folder`]: what operators hand in, checked once
 //!
 //! It must not know: SQL, who owns what, the terminal.
+
+pub mod agent;
+pub mod attached;
+mod claim;
+mod cleaning;
+pub mod controller;
+pub mod folder;
+pub mod keys;
+mod leases;
+mod report;
+pub mod serving;
+mod thin;
+pub mod units;
+mod watch;
+mod worker;
+
+pub use agent::{Agent, Settings, StartError};

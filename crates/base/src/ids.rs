@@ -98,6 +98,10 @@ id!(
     PartyId, "party-", 17, "a party id (`party-` and 17 hex digits)"
 );
 id!(
+    /// A volume on a host: `att-` and 17 hex digits.
+    AttachmentId, "att-", 17, "an attachment id (`att-` and 17 hex digits)"
+);
+id!(
     /// All that shares one database: `cluster-` and 32 hex digits.
     ClusterId, "cluster-", 32, "a cluster id (`cluster-` and 32 hex digits)"
 );

@@ -11,6 +11,7 @@ pub mod device;
 pub mod error;
 pub mod geometry;
 pub mod ids;
+pub mod url;
 
 pub use device::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, ExtentKind, IoError,
@@ -19,5 +20,6 @@ pub use device::{
 pub use error::with_causes;
 pub use geometry::{BlockIndex, BlockSize, CopysetId, Location, SegmentId, Sequence, Slot};
 pub use ids::{
-    ClusterId, DatabaseId, Lineage, ParseIdError, PartyId, SnapshotId, UnitId, VolumeId,
+    AttachmentId, ClusterId, DatabaseId, Lineage, ParseIdError, PartyId, SnapshotId, UnitId,
+    VolumeId,
 };

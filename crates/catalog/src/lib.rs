@@ -27,6 +27,8 @@ pub mod retention;
 mod salt;
 mod wire;
 
+pub use wire::bytes;
+
 pub use memory::{MemoryCatalog, NewVolume};
 pub use plan::{BadPlan, FreePlan, PLAN_BYTES_MAX};
 pub use salt::{LeaseSalt, WrappedKey};

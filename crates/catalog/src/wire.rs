@@ -1,16 +1,24 @@
-//! How bytes are written in JSON: base64.
+//! How bytes are written in JSON.
 
-/// For `#[serde(with = …)]`.
-pub(crate) mod bytes {
+/// As base64, for `#[serde(with = …)]`.
+pub mod bytes {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serializer};
 
+    /// Writes them.
+    ///
+    /// # Errors
+    /// Those of `to`.
     pub fn serialize<S: Serializer>(bytes: &impl AsRef<[u8]>, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&STANDARD.encode(bytes))
     }
 
+    /// Reads them.
+    ///
+    /// # Errors
+    /// Those of `from`, and of what is no base64 or too long.
     pub fn deserialize<'de, D: Deserializer<'de>, T: TryFrom<Vec<u8>>>(
         from: D,
     ) -> Result<T, D::Error> {

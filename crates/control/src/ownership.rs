@@ -20,9 +20,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use base::{DatabaseId, with_causes};
-use unit::UnitError;
-use unit::folder::{Owner, url};
+use base::{DatabaseId, url};
 use world::{Millis, World};
 
 use crate::control::StartError;
@@ -32,7 +30,12 @@ use world::host;
 /// Who this is, for the units.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
-    pub owner: Owner,
+    /// Which copy of the database.
+    pub database: DatabaseId,
+    /// The second of the operator's last word.
+    pub generation: u32,
+    /// Where, for people.
+    pub place: String,
     /// The operator says that whoever has the units is gone.
     pub takes_over: bool,
 }
@@ -110,11 +113,9 @@ pub(crate) async fn claim(
     }
     let host = host::name();
     Ok(Claim {
-        owner: Owner {
-            database: now.id,
-            generation: now.generation,
-            place: format!("{} on {host}", folder.display()),
-        },
+        database: now.id,
+        generation: now.generation,
+        place: format!("{} on {host}", folder.display()),
         takes_over: is_restored,
     })
 }
@@ -126,33 +127,6 @@ fn other_place(folder: &Path, was: &PlaceRow, is: &PlaceRow) -> StartError {
     }
     let was = url::decode(&was.folder).unwrap_or_else(|| PathBuf::from(&was.folder));
     StartError::Copied { folder, was }
-}
-
-impl Claim {
-    /// What a unit's error says, with its causes and what there is to do.
-    pub fn spell(&self, error: &UnitError) -> String {
-        let text = with_causes(error);
-        match self.hint(error) {
-            Some(hint) => format!("{text}; {hint}"),
-            None => text,
-        }
-    }
-
-    /// What there is to do about a unit's error, if that is more than it says.
-    pub fn hint(&self, error: &UnitError) -> Option<&'static str> {
-        match error {
-            // This database, but from a time before it entered a generation.
-            UnitError::Held { holder, .. } if holder.database == self.owner.database => Some(
-                "this database is older than that one's: put the newer scree.db back, or, if it is \
-                 lost, start this one once with `scree up --restored-database`",
-            ),
-            UnitError::Held { .. } => Some(
-                "stop that one, or, if it is gone for good, start this one once with `scree up \
-                 --restored-database`",
-            ),
-            _ => None,
-        }
-    }
 }
 
 #[cfg(test)]

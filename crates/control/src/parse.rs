@@ -1,13 +1,9 @@
-//! What people write, parsed once: names, sizes, the URLs of units.
-
-use std::path::PathBuf;
+//! What people write, parsed once: names and sizes.
 
 use base::{BlockSize, SnapshotId, VolumeId};
-use unit::folder::url;
-pub use unit::folder::url::encode as percent_encode;
 
 use crate::error::ControlError;
-use crate::spell::exact_bytes;
+use api::size::exact_bytes;
 
 /// The largest volume, 64 TiB: what a map of three levels addresses with room
 /// to spare, and more than any file system a guest will put on it.
@@ -44,39 +40,6 @@ pub fn name(text: &str) -> Result<&str, ControlError> {
         return Err(ControlError::invalid("name", reason));
     }
     Ok(text)
-}
-
-/// Reads a number of bytes: `4096`, `64K`, `512M`, `10G`, `1T`, also as
-/// `10GiB` or `10GB`; always powers of 1024.
-///
-/// # Errors
-/// [`ControlError::Invalid`].
-pub fn bytes(field: &'static str, text: &str) -> Result<u64, ControlError> {
-    let invalid = || {
-        let reason = format!("{text:?} is not a size: write it as 512M, 10G or 1T, or in bytes");
-        ControlError::invalid(field, reason)
-    };
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, suffix) = text.split_at(digits);
-    let number: u64 = number.parse().map_err(|_| invalid())?;
-    let suffix = suffix.trim_start().to_ascii_lowercase();
-    let suffix = suffix
-        .strip_suffix("ib")
-        .or(suffix.strip_suffix('b'))
-        .unwrap_or(&suffix);
-    let shift = match suffix {
-        "" => 0,
-        "k" => 10,
-        "m" => 20,
-        "g" => 30,
-        "t" => 40,
-        "p" => 50,
-        _ => return Err(invalid()),
-    };
-    number.checked_mul(1 << shift).ok_or_else(|| {
-        let reason = format!("{text} is more than any volume can have (at most 64T)");
-        ControlError::invalid(field, reason)
-    })
 }
 
 /// Checks the size of a volume.
@@ -117,34 +80,6 @@ pub fn block_size(bytes: u64) -> Result<BlockSize, ControlError> {
     })
 }
 
-/// Reads where a folder unit is: `file:///path`, or a plain absolute path.
-///
-/// # Errors
-/// [`ControlError::Invalid`].
-pub fn unit_folder(text: &str) -> Result<PathBuf, ControlError> {
-    let invalid = |reason: String| ControlError::invalid("url", reason);
-    let path = match text.split_once("://") {
-        Some(("file", path)) => url::decode(path).ok_or_else(|| {
-            invalid(format!(
-                "{text:?} is not a URL: a % is not followed by two hex digits"
-            ))
-        })?,
-        Some((scheme, _)) => {
-            return Err(invalid(format!(
-                "{scheme}:// units are not known; give a folder as file:///path"
-            )));
-        }
-        None => PathBuf::from(text),
-    };
-    if !path.is_absolute() {
-        return Err(invalid(format!(
-            "{text:?} is not an absolute path; write file:///path/to/folder"
-        )));
-    }
-    // Two spellings of one folder should not look like two units.
-    Ok(path.components().collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,34 +105,6 @@ mod tests {
             "vol-00000000000000001",
         ] {
             assert!(name(bad).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn sizes_are_powers_of_1024() {
-        for (text, expected) in [
-            ("4096", 4096),
-            ("64K", 65536),
-            ("512M", 512 << 20),
-            ("10G", 10 << 30),
-            ("10g", 10 << 30),
-            ("10GiB", 10 << 30),
-            ("1 TB", 1 << 40),
-        ] {
-            assert_eq!(bytes("size", text).expect("a size"), expected, "{text}");
-        }
-        for bad in [
-            "",
-            "G",
-            "-1",
-            "1.5G",
-            "10X",
-            "10GG",
-            "0x10",
-            "99999999999999999999",
-            "99999P",
-        ] {
-            assert!(bytes("size", bad).is_err(), "{bad}");
         }
     }
 
@@ -232,18 +139,5 @@ mod tests {
             "{}",
             said(65 << 40)
         );
-    }
-
-    #[test]
-    fn a_unit_is_a_folder_by_path_or_url() {
-        let folder = |text| unit_folder(text).ok();
-        assert_eq!(folder("/srv/u1/"), Some(PathBuf::from("/srv/u1")));
-        assert_eq!(
-            folder("file:///srv/./u%201"),
-            Some(PathBuf::from("/srv/u 1"))
-        );
-        for bad in ["srv/u1", "file://srv", "s3://bucket", "", "file:///a%2"] {
-            assert_eq!(folder(bad), None, "{bad}");
-        }
     }
 }

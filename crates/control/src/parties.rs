@@ -11,9 +11,9 @@ use base::PartyId;
 use identity::{Authority, EnrolmentToken, KeyFingerprint, Kind, Lifetime, Subject, requested_key};
 use world::{Millis, World};
 
-use crate::api::https::Caller;
 use crate::database::{AuditRow, By, Database, PartyRow};
 use crate::error::ControlError;
+use crate::http::https::Caller;
 
 /// How long a token may be used.
 pub const TOKEN_TERM: Duration = Duration::from_secs(60 * 60);

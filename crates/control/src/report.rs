@@ -1,11 +1,9 @@
 //! How the whole is doing, and what needs somebody's attention.
 
-use std::sync::Arc;
-
+use api::host::AttachmentState;
 use base::ClusterId;
-use unit::UnitState;
 
-use crate::control::{Control, lock};
+use crate::control::Control;
 use crate::database::{ThinVolume, Volumes};
 use crate::error::ControlError;
 
@@ -45,58 +43,55 @@ impl Control {
     /// [`ControlError`].
     pub async fn report(&self) -> Result<Report, ControlError> {
         let volumes = self.inner.database.volumes().await?;
-        let units = self.units().await;
+        let hosts = self.ask_hosts().await?;
+        let units = self.units_of(&hosts).await?;
         let mut problems = Vec::new();
-        for unit in units.iter().filter(|unit| unit.state != UnitState::Healthy) {
-            let reason = unit.reason.as_deref().unwrap_or("no reason is known");
+        for unit in units.iter().filter(|unit| !unit.is_healthy()) {
+            let reason = unit
+                .report
+                .as_ref()
+                .and_then(|found| found.reason.as_deref());
+            let reason = reason.unwrap_or("no reason is known");
             problems.push(format!(
                 "unit {} is {}: {reason}",
-                unit.url,
-                unit.state.name()
+                unit.row.url,
+                unit.state()
             ));
         }
         for volume in &volumes.damaged {
             let (name, why) = (&volume.name, &volume.reason);
             problems.push(format!("volume {name:?} is in error: {why}"));
         }
-        for row in volumes.rows.iter().filter(|row| !row.deleting) {
-            if let Some(why) = &row.failure {
-                problems.push(format!("volume {:?} is in error: {why}", row.name));
+        let attachments = self.inner.database.attachments().await?;
+        for attachment in &attachments {
+            let name = volumes.name_of(attachment.volume).unwrap_or_default();
+            if let Some(why) = &attachment.reason {
+                problems.push(format!("volume {name:?} is in error: {why}"));
             }
         }
-        let attached: Vec<_> = lock(&self.inner.attached).values().cloned().collect();
         let mut journal_used_bytes = 0;
-        for attached in &attached {
-            let Ok(status) = self.engine_status(Arc::clone(attached)).await else {
-                continue;
-            };
-            journal_used_bytes += status.journal_used_bytes;
-            if let Some(why) = status.destage_error {
-                problems.push(format!("volume {:?} cannot destage: {why}", attached.name));
+        for volume in hosts.iter().flat_map(|host| &host.report.volumes) {
+            journal_used_bytes += volume.engine.journal_used_bytes;
+            if let Some(why) = &volume.engine.destage_error {
+                let name = volumes.name_of(volume.volume).unwrap_or_default();
+                problems.push(format!("volume {name:?} cannot destage: {why}"));
             }
         }
         let thin = self.inner.database.thin_volumes().await?;
         problems.extend(thin.iter().map(|thin| thin_problem(thin, &volumes)));
-        if let Some(older) = self.older_database().await? {
-            problems.push(older.to_string());
+        for host in hosts {
+            problems.extend(host.report.problems);
         }
-        if let Some(why) = lock(&self.inner.removal_problem).as_ref() {
-            problems.push(format!("old versions are not all removed: {why}"));
-        }
-        if let Some(why) = lock(&self.inner.freeing_problem).as_ref() {
-            problems.push(format!("room is not all given back: {why}"));
-        }
-        let bytes = units
-            .iter()
-            .filter_map(|unit| unit.stat)
-            .map(|stat| stat.bytes)
-            .sum();
+        let reports = units.iter().filter_map(|unit| unit.report.as_ref());
+        let bytes = reports.filter_map(|report| report.bytes).sum();
         let there = volumes.rows.iter().filter(|row| !row.deleting).count();
-        let healthy = units.iter().filter(|unit| unit.state == UnitState::Healthy);
+        let healthy = units.iter().filter(|unit| unit.is_healthy());
+        let is_served = |state| state == AttachmentState::Attached;
+        let served = attachments.iter().filter(|one| is_served(one.state));
         Ok(Report {
             cluster: self.inner.cluster,
             volumes: (there + volumes.damaged.len()) as u64,
-            exported: attached.len() as u64,
+            exported: served.count() as u64,
             snapshots: self.inner.database.snapshot_count().await?,
             units: units.len() as u64,
             units_healthy: healthy.count() as u64,

@@ -8,10 +8,14 @@ use crate::control::Control;
 use crate::database::{SnapshotRow, SnapshotState};
 use crate::error::ControlError;
 use crate::parse;
-use world::host;
+
+/// A host that is well takes a snapshot's moment in less.
+const CUT_WITHIN: Duration = Duration::from_secs(10);
 
 impl Control {
-    /// Takes a snapshot. Of a volume that is served it is pending at first.
+    /// Takes a snapshot. Of a volume that is served it is pending at first; its
+    /// moment lies between the call and its return, unless its host does not
+    /// answer in time: then it comes later.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -31,33 +35,20 @@ impl Control {
             Some(name) => parse::name(name)?.to_owned(),
             None => id.to_string(),
         };
-        let (row, _door) = self.enter(volume).await?;
-        let attached = self.attached(row.id);
-        if attached.is_none() {
-            self.settle(&row).await?;
-        }
+        let row = self.living(volume).await?;
         let now = self.inner.world.clock.wall();
-        let snapshot = self
-            .inner
-            .database
-            .insert_snapshot(id, &name, row.id, now)
-            .await?;
-        if let Some(attached) = attached {
-            let cut = self.on_volume(attached, move |volume| {
-                volume.snapshot(id);
-                volume.status().stopped
-            });
-            let stopped = match cut.await {
-                Ok(stopped) => stopped,
-                Err(error) => Some(error.to_string()),
-            };
-            if let Some(why) = stopped {
-                self.inner.database.fail_snapshot(id, &why).await?;
-                return Err(ControlError::Unavailable {
-                    reason: format!("volume {:?} has stopped: {why}", row.name),
-                });
-            }
+        let database = &self.inner.database;
+        let snapshot = database.insert_snapshot(id, &name, row.id, now).await?;
+        if snapshot.state != SnapshotState::Pending {
+            return Ok(snapshot);
         }
+        // What is written after the answer is not in it.
+        let taken = self.until(CUT_WITHIN, || async {
+            let snapshot = database.snapshot(&id.to_string()).await?;
+            let is_taken = snapshot.is_cut || snapshot.state != SnapshotState::Pending;
+            Ok(is_taken.then_some(snapshot))
+        });
+        let snapshot = taken.await?.unwrap_or(snapshot);
         tracing::info!(snapshot = %id, name, volume = %row.id, "snapshot taken");
         Ok(snapshot)
     }
@@ -80,18 +71,12 @@ impl Control {
         name: &str,
         wait: Duration,
     ) -> Result<SnapshotRow, ControlError> {
-        let mut changes = self.inner.database.changes();
-        let settled = async {
-            loop {
-                changes.mark_unchanged();
-                let snapshot = self.snapshot(name).await?;
-                if snapshot.state != SnapshotState::Pending || changes.changed().await.is_err() {
-                    return Ok(snapshot);
-                }
-            }
-        };
-        match host::within(wait, settled).await {
-            Some(snapshot) => snapshot,
+        let settled = self.until(wait, || async {
+            let snapshot = self.snapshot(name).await?;
+            Ok((snapshot.state != SnapshotState::Pending).then_some(snapshot))
+        });
+        match settled.await? {
+            Some(snapshot) => Ok(snapshot),
             None => self.snapshot(name).await,
         }
     }
@@ -114,7 +99,6 @@ impl Control {
         self.to_its_end(|control| async move {
             let snapshot = control.inner.database.snapshot(&name).await?;
             control.inner.database.delete_snapshot(snapshot.id).await?;
-            control.inner.cleaning_wanted.notify_one();
             Ok(snapshot)
         })
         .await

@@ -1,22 +1,30 @@
 //! What owners do with volumes.
+//!
+//! Each change is one transaction. Where a host has to do its part (open,
+//! close, grow), that is written down with it, and its word is waited for.
 
-use std::path::Path;
 use std::time::Duration;
 
-use base::{Lineage, VolumeId};
+use api::host::{Access, AttachmentState, Seal};
+use api::size::{about_bytes, exact_bytes};
+use api::types::{Engine, REPLICAS_MAX};
+use base::{AttachmentId, Lineage, PartyId, VolumeId};
 use catalog::VersionKey;
-use volume::VolumeStatus;
-use volume::seal::DataKey;
 use world::Millis;
 
-use crate::control::{Control, blocking, lock};
+use crate::control::Control;
 use crate::database::{
-    Access, DamagedVolume, DatabaseError, NewVolume, Seal, SnapshotRow, VersionRow, VolumeRow,
+    AttachmentRow, DamagedVolume, DatabaseError, NewAttachment, NewVolume, SnapshotRow, VersionRow,
+    VolumeRow,
 };
 use crate::error::ControlError;
-use crate::parse::{self, REPLICAS_MAX};
-use crate::spell::{about_bytes, exact_bytes};
-use world::host;
+use crate::parse;
+
+/// A host that is well opens or closes a volume in less.
+const HOST_WITHIN: Duration = Duration::from_secs(100);
+
+/// So long it is waited for that a volume's size is seen by its clients.
+const GROWN_WITHIN: Duration = Duration::from_secs(5);
 
 /// A volume to be made, as it was asked for.
 #[derive(Debug, Clone, Default)]
@@ -49,10 +57,10 @@ pub enum RestoreTo {
 pub struct VolumeView {
     /// Its row.
     pub row: VolumeRow,
-    /// It is served: how, and to how many connections.
-    pub served: Option<(Access, u64)>,
-    /// How its engine is doing.
-    pub engine: Option<VolumeStatus>,
+    /// Where it is attached, or not yet detached.
+    pub attachments: Vec<AttachmentRow>,
+    /// How its engine is doing, as its host said last.
+    pub engine: Option<Engine>,
     /// What its owner should know, just after it was made or grown.
     pub notice: Option<String>,
 }
@@ -72,13 +80,27 @@ impl VolumeView {
     pub fn state(&self) -> &'static str {
         if self.row.deleting {
             "deleting"
-        } else if self.row.failure.is_some() {
+        } else if self.reason().is_some() {
             "error"
-        } else if self.served.is_some() || self.row.exported.is_some() {
-            "in-use"
-        } else {
+        } else if self.attachments.is_empty() {
             "available"
+        } else {
+            "in-use"
         }
+    }
+
+    /// What is wrong with it.
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        let mut attachments = self.attachments.iter();
+        attachments.find_map(|attachment| attachment.reason.as_deref())
+    }
+
+    /// How it is served, if it is.
+    #[must_use]
+    pub fn served(&self) -> Option<&AttachmentRow> {
+        let mut attachments = self.attachments.iter();
+        attachments.find(|attachment| attachment.state == AttachmentState::Attached)
     }
 }
 
@@ -99,7 +121,10 @@ impl Control {
             None => None,
         };
         let (size_bytes, block_size, seal) = shape_of(&request, origin.as_ref())?;
-        let replicas = request.replicas.unwrap_or_else(|| self.default_replicas());
+        let replicas = match request.replicas {
+            Some(replicas) => replicas,
+            None => self.default_replicas().await?,
+        };
         if !(1..=REPLICAS_MAX).contains(&replicas) {
             let reason = format!("{replicas} replicas; a volume has 1 to {REPLICAS_MAX}");
             return Err(ControlError::invalid("replicas", reason));
@@ -107,15 +132,6 @@ impl Control {
         self.ensure_copysets(replicas).await?;
         let world = &self.inner.world;
         let id = VolumeId::from_random(world.random.u128());
-        // By its name the wrapped key is bound to the volume: see `attach`.
-        let lineage = Lineage::from_random(id.as_u128());
-        let wrapped = match seal {
-            Seal::Aes256Gcm => {
-                let key = DataKey::generate(&*world.random);
-                self.inner.key.wrap(lineage, &key, &*world.random)
-            }
-            Seal::None => self.inner.key.wrap_none(lineage, &*world.random),
-        };
         let new = NewVolume {
             id,
             name,
@@ -123,42 +139,63 @@ impl Control {
             block_size,
             seal,
             replicas,
-            lineage,
-            wrapped,
+            // By its name the wrapped key is bound to the volume.
+            lineage: Lineage::from_random(id.as_u128()),
             origin: origin.map(|snapshot| snapshot.id),
             created: world.clock.wall(),
         };
         self.inner.database.insert_volume(&new).await?;
         tracing::info!(volume = %new.id, name = new.name, size_bytes, "volume created");
-        let mut view = self.volume(&new.id.to_string()).await?;
-        view.notice = self.overcommitted(size_bytes, replicas);
+        let mut view = self.seen(new.id).await?;
+        view.notice = self.overcommitted(size_bytes, replicas).await?;
         Ok(view)
     }
 
     /// Volumes take room only as they are written, so a large one is no
     /// mistake; but one that can never be filled is worth a word.
-    fn overcommitted(&self, size_bytes: u64, replicas: u8) -> Option<String> {
+    async fn overcommitted(
+        &self,
+        size_bytes: u64,
+        replicas: u8,
+    ) -> Result<Option<String>, ControlError> {
         let needed = size_bytes.saturating_mul(u64::from(replicas));
-        let free = self.free_bytes().filter(|free| *free < needed)?;
-        Some(format!(
-            "full, it would take {} ({replicas} copies), and the units have {} free; add units \
-             before that",
-            about_bytes(needed),
-            about_bytes(free)
-        ))
+        let free = self.free_bytes().await?.filter(|free| *free < needed);
+        Ok(free.map(|free| {
+            format!(
+                "full, it would take {} ({replicas} copies), and the units have {} free; add \
+                 units before that",
+                about_bytes(needed),
+                about_bytes(free)
+            )
+        }))
     }
 
-    /// A volume by name or id.
+    /// A volume by name or id, its host asked how it is.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
     pub async fn volume(&self, name: &str) -> Result<VolumeView, ControlError> {
         let row = self.inner.database.volume(name).await?;
-        let mut view = self.view(row);
-        if let Some(attached) = self.attached(view.row.id) {
-            view.engine = self.engine_status(attached).await.ok();
+        let mut view = self.seen(row.id).await?;
+        if view.served().is_some() {
+            let hosts = self.ask_hosts().await?;
+            view.engine = hosts
+                .iter()
+                .flat_map(|host| &host.report.volumes)
+                .find(|volume| volume.volume == row.id)
+                .map(|volume| volume.engine.clone());
         }
         Ok(view)
+    }
+
+    /// As [`Control::volume`], but nobody is asked.
+    async fn seen(&self, id: VolumeId) -> Result<VolumeView, ControlError> {
+        Ok(VolumeView {
+            row: self.inner.database.volume(&id.to_string()).await?,
+            attachments: self.inner.database.attachments_of(id).await?,
+            engine: None,
+            notice: None,
+        })
     }
 
     /// All volumes, without their engines' states.
@@ -167,22 +204,19 @@ impl Control {
     /// [`ControlError`].
     pub async fn volumes(&self) -> Result<VolumeList, ControlError> {
         let volumes = self.inner.database.volumes().await?;
-        Ok(VolumeList {
-            volumes: volumes.rows.into_iter().map(|row| self.view(row)).collect(),
-            damaged: volumes.damaged,
-        })
-    }
-
-    fn view(&self, row: VolumeRow) -> VolumeView {
-        let served = self
-            .attached(row.id)
-            .map(|attached| (attached.access, attached.export.connections() as u64));
-        VolumeView {
+        let mut attachments = self.inner.database.attachments().await?;
+        let mut view = |row: VolumeRow| VolumeView {
+            attachments: attachments
+                .extract_if(.., |attachment| attachment.volume == row.id)
+                .collect(),
             row,
-            served,
             engine: None,
             notice: None,
-        }
+        };
+        Ok(VolumeList {
+            volumes: volumes.rows.into_iter().map(&mut view).collect(),
+            damaged: volumes.damaged,
+        })
     }
 
     /// Makes a volume larger. Connections that exist see it when they ask.
@@ -200,7 +234,7 @@ impl Control {
     }
 
     async fn grow(&self, name: &str, size_bytes: u64) -> Result<VolumeView, ControlError> {
-        let (row, _door) = self.enter(name).await?;
+        let row = self.living(name).await?;
         parse::volume_size(size_bytes, row.block_size)?;
         if size_bytes <= row.size_bytes {
             let reason = format!(
@@ -212,12 +246,22 @@ impl Control {
             return Err(ControlError::invalid("size", reason));
         }
         self.inner.database.set_size(row.id, size_bytes).await?;
-        if let Some(attached) = self.attached(row.id) {
-            self.on_volume(attached, move |volume| volume.grow(size_bytes))
-                .await?;
-        }
-        let mut view = self.volume(&row.id.to_string()).await?;
-        view.notice = self.overcommitted(size_bytes, row.replicas);
+        let seen = self.until(GROWN_WITHIN, || async {
+            let view = self.seen(row.id).await?;
+            let is_smaller = |one: &AttachmentRow| {
+                one.access == Access::ReadWrite && one.size_bytes.unwrap_or(0) < size_bytes
+            };
+            let waits = view.served().is_some_and(is_smaller);
+            Ok((!waits).then_some(view))
+        });
+        let (mut view, notice) = match seen.await? {
+            Some(view) => (view, self.overcommitted(size_bytes, row.replicas).await?),
+            None => (
+                self.seen(row.id).await?,
+                Some("its host has not said yet that clients see the new size".to_owned()),
+            ),
+        };
+        view.notice = notice;
         Ok(view)
     }
 
@@ -233,22 +277,23 @@ impl Control {
     }
 
     async fn delete(&self, name: &str) -> Result<VolumeView, ControlError> {
-        let (row, _door) = self.enter(name).await?;
-        self.refuse_if_served(&row)?;
-        self.inner.database.begin_delete(row.id).await?;
-        let journal = self.inner.folder.journal(row.id);
-        let world = self.inner.world.clone();
-        // Its content is ciphertext whose key goes with the volume.
-        blocking(move || remove_if_there(&world, &journal)).await?;
-        self.inner.cleaning_wanted.notify_one();
+        let row = self.living(name).await?;
+        self.refuse_if_wanted(&row).await?;
+        let now = self.inner.world.clock.wall();
+        self.inner.database.begin_delete(row.id, now).await?;
         tracing::info!(volume = %row.id, name = row.name, "volume is being deleted");
-        match self.inner.database.volume(&row.id.to_string()).await {
-            Ok(row) => Ok(self.view(row)),
+        match self.seen(row.id).await {
+            Ok(view) => Ok(view),
             // The cleaner was faster.
-            Err(_) => Ok(self.view(VolumeRow {
-                deleting: true,
-                ..row
-            })),
+            Err(_) => Ok(VolumeView {
+                row: VolumeRow {
+                    deleting: true,
+                    ..row
+                },
+                attachments: Vec::new(),
+                engine: None,
+                notice: None,
+            }),
         }
     }
 
@@ -267,16 +312,16 @@ impl Control {
     }
 
     async fn restore(&self, name: &str, to: RestoreTo) -> Result<VolumeView, ControlError> {
-        let (row, _door) = self.enter(name).await?;
-        self.refuse_if_served(&row)?;
-        // What a crash left in the journal becomes a version first, so that
-        // going back can itself be undone.
-        self.settle(&row).await?;
+        let row = self.living(name).await?;
+        self.refuse_if_wanted(&row).await?;
+        // What a journal still has becomes a version first, so that going back
+        // can itself be undone.
+        self.refuse_if_attached(&row).await?;
         let line = self.inner.database.line_of(row.id).await?;
         let version = self.choose(&row, &line, to)?;
         self.inner.database.set_head(row.id, version).await?;
         tracing::info!(volume = %row.id, name = row.name, version = version.number, "restored");
-        self.volume(&row.id.to_string()).await
+        self.seen(row.id).await
     }
 
     fn choose(
@@ -324,68 +369,82 @@ impl Control {
         Ok((row, line))
     }
 
-    /// Serves a volume, until it is asked not to; also after a restart.
+    /// Serves a volume on `host`, until it is asked not to; also after a
+    /// restart. Returns when it can be used.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError`]. If it cannot be opened now, its host goes on trying.
     pub async fn export_volume(
         &self,
         name: &str,
+        host: PartyId,
         access: Access,
-    ) -> Result<VolumeView, ControlError> {
-        let name = name.to_owned();
-        self.to_its_end(|control| async move { control.export(&name, access).await })
-            .await
-    }
-
-    async fn export(&self, name: &str, access: Access) -> Result<VolumeView, ControlError> {
-        let (row, _door) = self.enter(name).await?;
-        if let Some(attached) = self.attached(row.id) {
-            if attached.access == access {
-                return self.volume(&row.id.to_string()).await;
-            }
-            return Err(ControlError::conflict(format!(
-                "volume {:?} is exported {}; run `scree volume unexport {}` first",
-                row.name, attached.access, row.name
-            )));
+    ) -> Result<AttachmentRow, ControlError> {
+        let row = self.living(name).await?;
+        let id = AttachmentId::from_random(self.inner.world.random.u128());
+        let new = NewAttachment {
+            id,
+            volume: row.id,
+            host,
+            access,
+            created: self.inner.world.clock.wall(),
+        };
+        let asked = self.inner.database.attach(&new).await?;
+        let now = self.settled(&asked).await?;
+        match now.state {
+            AttachmentState::Attached => Ok(now),
+            state => Err(ControlError::Unavailable {
+                reason: now
+                    .reason
+                    .unwrap_or_else(|| format!("volume {:?} is {state}", row.name)),
+            }),
         }
-        self.attach(&row, access).await?;
-        self.inner
-            .database
-            .set_exported(row.id, Some(access))
-            .await?;
-        self.volume(&row.id.to_string()).await
     }
 
-    /// Stops serving a volume: everything that was written is in a version
-    /// afterwards.
+    /// Stops serving a volume wherever it is: everything that was written is
+    /// in a version afterwards.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError`]. If it cannot be closed now, its host goes on trying.
     pub async fn unexport_volume(&self, name: &str) -> Result<VolumeView, ControlError> {
-        let name = name.to_owned();
-        self.to_its_end(|control| async move { control.unexport(&name).await })
-            .await
-    }
-
-    async fn unexport(&self, name: &str) -> Result<VolumeView, ControlError> {
-        let (row, _door) = self.enter(name).await?;
-        if row.exported.is_none() && self.attached(row.id).is_none() {
+        let row = self.living(name).await?;
+        let attachments = self.inner.database.attachments_of(row.id).await?;
+        if attachments.is_empty() {
             return Err(ControlError::conflict(format!(
                 "volume {:?} is not exported",
                 row.name
             )));
         }
-        let detached = self.detach(row.id).await;
-        // Also if it did not close cleanly: its owner wants it served no more.
-        let row_now = self.inner.database.volume(&row.id.to_string()).await?;
-        self.inner.database.set_exported(row.id, None).await?;
-        if let (Err(_), Some(why)) = (&detached, &row_now.failure) {
-            self.inner.database.set_failure(row.id, why).await?;
+        for attachment in attachments {
+            let asked = self.inner.database.detach(attachment.id).await?;
+            let now = self.settled(&asked).await?;
+            if now.state != AttachmentState::Detached {
+                return Err(ControlError::Unavailable {
+                    reason: now.reason.unwrap_or_else(|| {
+                        format!("the host of volume {:?} does not answer", row.name)
+                    }),
+                });
+            }
         }
-        detached?;
-        self.inner.cleaning_wanted.notify_one();
-        self.volume(&row.id.to_string()).await
+        self.seen(row.id).await
+    }
+
+    /// The attachment, once its host has said what came of `asked`.
+    async fn settled(&self, asked: &AttachmentRow) -> Result<AttachmentRow, ControlError> {
+        let database = &self.inner.database;
+        let said = self.until(HOST_WITHIN, || async {
+            let now = database.attachment(asked.id).await?;
+            let is_said = now.generation != asked.generation || now.reported == now.generation;
+            let is_over = !matches!(
+                now.state,
+                AttachmentState::Attaching | AttachmentState::Detaching
+            );
+            Ok((is_said && is_over).then_some(now))
+        });
+        match said.await? {
+            Some(now) => Ok(now),
+            None => Ok(database.attachment(asked.id).await?),
+        }
     }
 
     /// Waits until a volume that is being deleted has gone, or `wait` has
@@ -394,54 +453,47 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn volume_gone(&self, id: VolumeId, wait: Duration) -> Result<(), ControlError> {
-        let mut changes = self.inner.database.changes();
-        let gone = async {
-            loop {
-                changes.mark_unchanged();
-                match self.inner.database.volume(&id.to_string()).await {
-                    Err(DatabaseError::NotFound { .. }) => return Ok(()),
-                    Err(error) => return Err(error.into()),
-                    Ok(_) if changes.changed().await.is_err() => return Ok(()),
-                    Ok(_) => {}
-                }
+        let gone = self.until(wait, || async {
+            match self.inner.database.volume(&id.to_string()).await {
+                Err(DatabaseError::NotFound { .. }) => Ok(Some(())),
+                Err(error) => Err(error.into()),
+                Ok(_) => Ok(None),
             }
-        };
-        host::within(wait, gone).await.unwrap_or(Ok(()))
+        });
+        gone.await.map(|_| ())
     }
 
-    /// What to give to clients of the volume `name`: on this host, and over
-    /// TCP if that is served.
-    #[must_use]
-    pub fn uris(&self, name: &str) -> (String, Option<String>) {
-        (
-            self.inner.serving.uri(name),
-            self.inner.serving.tcp_uri(name),
-        )
-    }
-
-    /// Goes through the door of a volume; returns what it is like inside.
-    pub(crate) async fn enter(
-        &self,
-        name: &str,
-    ) -> Result<(VolumeRow, tokio::sync::OwnedMutexGuard<()>), ControlError> {
-        let id = self.inner.database.volume(name).await?.id;
-        let door = self.door(id).await;
-        let row = self.inner.database.volume(&id.to_string()).await?;
+    /// A volume that is not being deleted.
+    pub(crate) async fn living(&self, name: &str) -> Result<VolumeRow, ControlError> {
+        let row = self.inner.database.volume(name).await?;
         if row.deleting {
             let reason = format!("volume {:?} is being deleted", row.name);
             return Err(ControlError::conflict(reason));
         }
-        Ok((row, door))
+        Ok(row)
     }
 
-    fn refuse_if_served(&self, row: &VolumeRow) -> Result<(), ControlError> {
-        if row.exported.is_none() && !lock(&self.inner.attached).contains_key(&row.id) {
+    async fn refuse_if_wanted(&self, row: &VolumeRow) -> Result<(), ControlError> {
+        let attachments = self.inner.database.attachments_of(row.id).await?;
+        if attachments.iter().all(|attachment| !attachment.is_wanted) {
             return Ok(());
         }
         Err(ControlError::conflict(format!(
             "volume {:?} is in use; run `scree volume unexport {}` first",
             row.name, row.name
         )))
+    }
+
+    async fn refuse_if_attached(&self, row: &VolumeRow) -> Result<(), ControlError> {
+        let attachments = self.inner.database.attachments_of(row.id).await?;
+        let name = &row.name;
+        match attachments.first() {
+            None => Ok(()),
+            Some(attachment) => Err(ControlError::conflict(match &attachment.reason {
+                Some(why) => format!("volume {name:?} is still being closed: {why}"),
+                None => format!("volume {name:?} is still being closed; ask again soon"),
+            })),
+        }
     }
 }
 
@@ -484,14 +536,6 @@ fn shape_of(
         return Err(ControlError::invalid("size", reason));
     }
     Ok((size, origin.block_size, origin.seal))
-}
-
-fn remove_if_there(world: &world::World, path: &Path) {
-    if let Err(error) = world.disk.remove(path)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        tracing::warn!(path = %path.display(), %error, "not removed");
-    }
 }
 
 /// A moment as RFC 3339 writes it.

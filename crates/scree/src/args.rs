@@ -6,15 +6,15 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use api::{size as sizes, types};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use control::parse;
 
 use crate::moment::{self, Moment};
 use crate::output::Format;
 
-const REPLICAS: RangeInclusive<i64> = 1..=parse::REPLICAS_MAX as i64;
+const REPLICAS: RangeInclusive<i64> = 1..=types::REPLICAS_MAX as i64;
 
 /// Virtual disks for virtual machines, sealed and scattered over storage that
 /// nobody has to trust.
@@ -262,7 +262,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    parse::bytes("size", text).map_err(|error| error.to_string())
+    sizes::parse(text)
 }
 
 /// D, or the end: without it nothing can be done.

@@ -1,22 +1,14 @@
-//! A client of the HTTP API, over D's socket.
+//! Asking the `scree up` of a folder.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use control::api::types::Problem;
+use api::types::Problem;
 use control::folder::api_socket;
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::Bytes;
-use hyper::{Method, Request, header};
-use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::net::UnixStream;
 
 use crate::output::shell_word;
-
-/// Answers are lists of volumes and the like: longer ones are a mistake.
-const ANSWER_BYTES_MAX: usize = 256 << 20;
 
 /// Why there is no answer, or a bad one.
 #[derive(Debug)]
@@ -66,6 +58,7 @@ impl std::fmt::Display for ClientError {
 /// Talks to the `scree up` of one folder.
 pub struct Client {
     folder: PathBuf,
+    client: api::Client,
 }
 
 impl Client {
@@ -73,81 +66,43 @@ impl Client {
     pub fn new(folder: &Path) -> Self {
         Self {
             folder: folder.to_owned(),
+            client: api::Client::unix(&api_socket(folder)),
         }
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.send(Method::GET, path, None::<&()>).await
+        self.told(self.client.get(path).await)
     }
 
     pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.send(Method::DELETE, path, None::<&()>).await
+        self.told(self.client.delete(path).await)
     }
 
     pub async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
-        body: &impl Serialize,
+        body: &(impl Serialize + Sync),
     ) -> Result<T, ClientError> {
-        self.send(Method::POST, path, Some(body)).await
+        self.told(self.client.post(path, body).await)
     }
 
     pub async fn put<T: DeserializeOwned>(
         &self,
         path: &str,
-        body: &impl Serialize,
+        body: &(impl Serialize + Sync),
     ) -> Result<T, ClientError> {
-        self.send(Method::PUT, path, Some(body)).await
+        self.told(self.client.put(path, body).await)
     }
 
-    async fn send<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&impl Serialize>,
-    ) -> Result<T, ClientError> {
-        let broken = |error: &dyn std::fmt::Display| ClientError::Broken(error.to_string());
-        let body = match body {
-            Some(body) => serde_json::to_vec(body).map_err(|error| broken(&error))?,
-            None => Vec::new(),
-        };
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::HOST, "scree")
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(body)))
-            .map_err(|error| broken(&error))?;
-        #[expect(clippy::disallowed_methods, reason = "hyper wants tokio's sockets")]
-        let stream = UnixStream::connect(api_socket(&self.folder))
-            .await
-            .map_err(|source| ClientError::Unreachable {
+    fn told<T>(&self, answer: Result<T, api::ClientError>) -> Result<T, ClientError> {
+        answer.map_err(|error| match error {
+            api::ClientError::Unreachable(source) => ClientError::Unreachable {
                 folder: self.folder.clone(),
                 source,
-            })?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| broken(&error))?;
-        let pump = tokio::spawn(connection);
-        let response = sender
-            .send_request(request)
-            .await
-            .map_err(|error| broken(&error))?;
-        let status = response.status();
-        let answer = http_body_util::Limited::new(response.into_body(), ANSWER_BYTES_MAX)
-            .collect()
-            .await
-            .map_err(|error| broken(&error))?
-            .to_bytes();
-        pump.abort();
-        if status.is_success() {
-            serde_json::from_slice(&answer).map_err(|error| broken(&error))
-        } else {
-            match serde_json::from_slice(&answer) {
-                Ok(problem) => Err(ClientError::Refused(problem)),
-                Err(_) => Err(ClientError::Broken(format!("HTTP status {status}"))),
-            }
-        }
+            },
+            api::ClientError::Broken(why) => ClientError::Broken(why),
+            api::ClientError::Refused(problem) => ClientError::Refused(problem),
+        })
     }
 }
 

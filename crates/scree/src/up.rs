@@ -16,19 +16,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent::keys::{KeyInput, Passphrase};
+use agent::{Agent, folder};
+use api::Client;
+use api::size::exact_bytes;
 use catalog::RESTORE_SKIPS_BYTES;
 use catalog::retention::Retention;
-use control::folder::api_socket;
-use control::keys::{KeyInput, Passphrase};
-use control::spell::exact_bytes;
-use control::{Control, Settings, api};
+use control::folder::{Remains, api_socket};
+use control::{Control, http};
 use frontend::nbd::ServerTls;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tracing_subscriber::EnvFilter;
 use volume::VolumeConfig;
-use world::World;
-use world::host;
+use world::{World, host};
 
 use crate::args::UpArguments;
 use crate::commands::Failure;
@@ -55,8 +57,9 @@ const REPEATS: Duration = Duration::from_secs(1);
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// What a folder that a start made, and did not get through with, may hold.
-const OURS: [&str; 9] = [
+const OURS: [&str; 10] = [
     "lock",
+    "agent.lock",
     "keys",
     "units",
     "journal",
@@ -87,7 +90,7 @@ pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
         tracing::warn!(%error, "the limit of open files could not be raised");
     }
     let world = World::real(POOL_THREADS_MAX);
-    let settings = settings(&world, folder, arguments)?;
+    let settings = settings(&world, folder, &arguments)?;
     check_folder(folder)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -98,7 +101,13 @@ pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
     ended
 }
 
-fn settings(world: &World, folder: &Path, arguments: UpArguments) -> Result<Settings, Failure> {
+/// How both parts are to run.
+struct Settings {
+    control: control::Settings,
+    agent: agent::Settings,
+}
+
+fn settings(world: &World, folder: &Path, arguments: &UpArguments) -> Result<Settings, Failure> {
     if arguments.journal_size < JOURNAL_BYTES_MIN {
         return Err(Failure::new(format!(
             "--journal-size {} is too small; give at least {}",
@@ -125,22 +134,31 @@ fn settings(world: &World, folder: &Path, arguments: UpArguments) -> Result<Sett
             .map(|passphrase| KeyInput::Passphrase(Passphrase::new(passphrase))),
     };
     Ok(Settings {
-        folder: folder.to_owned(),
-        units: arguments.units.map(usize::from),
-        key,
-        listen_nbd: arguments.listen_nbd,
-        nbd_tls: tls(world, &arguments)?,
-        volume: VolumeConfig {
-            journal_bytes: arguments.journal_size,
-            destage_after: arguments.destage_after,
-            ..VolumeConfig::default()
+        control: control::Settings {
+            folder: folder.to_owned(),
+            remains: Remains::default(),
+            retention: Retention {
+                count_max: arguments.retain_count,
+                age_max_ms: i64::try_from(arguments.retain_age.as_millis()).unwrap_or(i64::MAX),
+            },
+            grace: arguments.grace,
+            restored_database: arguments.restored_database,
         },
-        retention: Retention {
-            count_max: arguments.retain_count,
-            age_max_ms: i64::try_from(arguments.retain_age.as_millis()).unwrap_or(i64::MAX),
+        agent: agent::Settings {
+            folder: folder.to_owned(),
+            client: Client::unix(&api_socket(folder)),
+            units: arguments.units.map(usize::from),
+            key,
+            // Whoever asks for a volume here has the key.
+            allows_unsealed: true,
+            listen_nbd: arguments.listen_nbd,
+            nbd_tls: tls(world, arguments)?,
+            volume: VolumeConfig {
+                journal_bytes: arguments.journal_size,
+                destage_after: arguments.destage_after,
+                ..VolumeConfig::default()
+            },
         },
-        grace: arguments.grace,
-        restored_database: arguments.restored_database,
     })
 }
 
@@ -240,18 +258,10 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
     let _hangup = signal(SignalKind::hangup())?;
 
     let clock = Arc::clone(&world.clock);
-    let control = Control::start(world, settings)
-        .await
-        .map_err(|error| Failure::of(&error))?;
-    let socket = control.folder().api_socket();
-    let listener = api::listen(&socket)
-        .map_err(|error| Failure::new(format!("cannot listen at {}: {error}", socket.display())))?;
-    let mut house = tokio::spawn(control.clone().keep_house());
-    let (stop, stopped) = oneshot::channel::<()>();
-    let mut api = tokio::spawn(api::serve(control.clone(), listener, async {
-        let _ = stopped.await;
-    }));
-    say_ready(&control).await?;
+    let up = Up::start(world, settings).await?;
+    let mut agent = tokio::spawn(up.agent.clone().run());
+    let mut api = up.api;
+    say_ready(&up.control).await?;
 
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM"),
@@ -259,16 +269,19 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
         ended = &mut api => {
             tracing::error!(?ended, "the API ended by itself");
         }
-        ended = &mut house => {
-            tracing::error!(?ended, "housekeeping ended by itself");
+        ended = &mut agent => {
+            tracing::error!(?ended, "the agent ended by itself");
         }
     }
-    house.abort();
+    agent.abort();
     tell_init("STOPPING=1");
-    let _ = stop.send(());
     let end = async {
+        up.control.begin_end();
+        let unclean = up.agent.shut_down().await;
+        let _ = up.stop.send(());
         let _ = host::within(GOODBYE, &mut api).await;
-        control.shut_down().await
+        up.control.shut_down().await;
+        unclean
     };
     let first = clock.monotonic();
     let insisted = async {
@@ -288,7 +301,7 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
     };
     if unclean > 0 {
         // Not even closing a file on a unit that hangs would come to an end.
-        std::mem::forget(control);
+        std::mem::forget(up.agent);
         return Err(Failure::new(format!(
             "{unclean} volumes could not be destaged; their journals have what is missing, and \
              the next start goes on with them"
@@ -296,6 +309,44 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
     }
     tracing::info!("everything is on the units; goodbye");
     Ok(())
+}
+
+/// A controller and an agent, on one folder.
+struct Up {
+    control: Control,
+    agent: Agent,
+    /// Serves the API until it is told to stop.
+    api: JoinHandle<io::Result<()>>,
+    stop: oneshot::Sender<()>,
+}
+
+impl Up {
+    async fn start(world: World, mut settings: Settings) -> Result<Self, Failure> {
+        let path = settings.control.folder.clone();
+        let (certain, likely) =
+            folder::traces(&world, &path).map_err(|error| Failure::of(&error))?;
+        settings.control.remains = Remains { certain, likely };
+        let control = Control::start(world.clone(), settings.control)
+            .await
+            .map_err(|error| Failure::of(&error))?;
+        let socket = control.folder().api_socket();
+        let listener = http::listen(&socket).map_err(|error| {
+            Failure::new(format!("cannot listen at {}: {error}", socket.display()))
+        })?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let api = tokio::spawn(http::serve(control.clone(), listener, async {
+            let _ = stopped.await;
+        }));
+        let agent = Agent::start(world, settings.agent)
+            .await
+            .map_err(|error| Failure::of(&error))?;
+        Ok(Self {
+            control,
+            agent,
+            api,
+            stop,
+        })
+    }
 }
 
 /// One line on standard output, for people and for scripts that wait for it.

@@ -17,6 +17,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use crate::Disk;
 use tokio::time::{Interval, MissedTickBehavior};
 
 /// Opens a file that only its owner may read, and makes it if there is none.
@@ -30,6 +31,31 @@ pub fn open_private(path: &Path) -> io::Result<File> {
         .write(true)
         .mode(0o600)
         .open(path)
+}
+
+/// Makes a folder and its missing parents, durably.
+///
+/// # Errors
+/// As the operating system says.
+pub fn make_folders(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    if is_folder(path) {
+        return Ok(());
+    }
+    let parent = parent_of(path);
+    make_folders(disk, parent)?;
+    disk.create_directory(path)?;
+    disk.sync_directory(parent)
+}
+
+/// The folder that `path` lies in.
+#[must_use]
+pub fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        // A name alone lies in the current folder.
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => Path::new("/"),
+    }
 }
 
 /// The path of what exists, absolute and without links.

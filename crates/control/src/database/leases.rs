@@ -2,13 +2,15 @@
 
 use std::ops::Range;
 
-use base::{SegmentId, Sequence, VolumeId};
+use base::{PartyId, SegmentId, Sequence, VolumeId};
 use catalog::LeaseSalt;
 use catalog::{Lease, Leftovers, OpenSegment, VersionCommit, VersionKey};
 use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
 
 use super::rows::{self, VolumeRow};
+use world::Millis;
+
 use super::{Database, DatabaseError};
 
 /// By how much [`Database::move_ahead`] moves every epoch: far more leases
@@ -62,17 +64,23 @@ impl Database {
     /// leases beyond whatever a younger copy of this database, now lost, may
     /// have handed out; `leases` is the largest count that any unit knows.
     ///
-    /// Each volume then counts as attached: its journal may be younger than
-    /// this database.
+    /// Each volume then has to be opened once more where it was open last: its
+    /// journal may be younger than this database.
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn move_ahead(&self, leases: u64) -> Result<(), DatabaseError> {
+    pub async fn move_ahead(
+        &self,
+        leases: u64,
+        host: PartyId,
+        now: Millis,
+    ) -> Result<(), DatabaseError> {
         change_and_tell!(self, change, {
-            sqlx::query("UPDATE volumes SET epoch = epoch + $1, attached = 1 WHERE deleting = 0")
+            sqlx::query("UPDATE volumes SET epoch = epoch + $1 WHERE deleting = 0")
                 .bind(i64::from(EPOCHS_AHEAD))
                 .execute(&mut *change)
                 .await?;
+            super::attachments::reopen_all(&mut *change, host, now).await?;
             // A unit that is away now may know of some more.
             self.skip(&mut *change, SERIALS_AHEAD, leases, EPOCHS_AHEAD)
                 .await
@@ -93,6 +101,7 @@ impl Database {
         &self,
         volume: VolumeId,
         salt: LeaseSalt,
+        host: PartyId,
     ) -> Result<Lease, DatabaseError> {
         change!(self, change, {
             let row = sqlx::query("SELECT * FROM volumes WHERE id = $1")
@@ -129,6 +138,8 @@ impl Database {
                 .bind(volume.to_string())
                 .execute(&mut *change)
                 .await?;
+            super::attachments::note_lease(&mut *change, volume, host, epoch).await?;
+            super::snapshots::lose_cuts(&mut *change, volume).await?;
             self.count_lease(&mut *change).await?;
             super::versions::note_salt(&mut *change, lineage, epoch, salt).await?;
             let keys = super::versions::keys_of(&mut *change, lineage).await?;
@@ -153,12 +164,19 @@ impl Database {
     }
 
     /// See [`catalog::Catalog::commit`].
-    pub(super) async fn commit_version(&self, commit: &VersionCommit) -> Result<(), DatabaseError> {
+    pub(crate) async fn commit_version(&self, commit: &VersionCommit) -> Result<(), DatabaseError> {
         let version = &commit.version;
         let volume = version.key.volume;
         change_and_tell!(self, change, {
             let holder = holder(&mut *change, volume).await?;
             holder.check_epoch(volume, version.epoch)?;
+            if holder.head == Some(version.key) {
+                // Its answer was lost on the way.
+                let there = super::versions::version_of(&mut *change, version.key).await?;
+                if there == *version {
+                    return Ok(());
+                }
+            }
             if holder.head != version.parent || holder.deleting {
                 let reason = match holder.head {
                     Some(head) => format!("its head is now {} of {}", head.number, head.volume),
@@ -203,7 +221,7 @@ impl Database {
     }
 
     /// See [`catalog::Catalog::reserve_serials`].
-    pub(super) async fn reserve_serials(
+    pub(crate) async fn reserve_serials(
         &self,
         volume: VolumeId,
         epoch: u32,
@@ -231,7 +249,7 @@ impl Database {
     }
 
     /// See [`catalog::Catalog::swept`].
-    pub(super) async fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), DatabaseError> {
+    pub(crate) async fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), DatabaseError> {
         change!(self, change, {
             holder(&mut *change, volume)
                 .await?

@@ -17,12 +17,13 @@
 //!   (invariant 6);
 //! * a lineage's row outlives everything that was sealed under it.
 
-mod audit;
 #[macro_use]
 mod change;
+mod attachments;
+mod audit;
 mod counters;
-mod engine;
 mod error;
+mod hosts;
 mod leases;
 mod open;
 mod owner;
@@ -34,14 +35,15 @@ mod units;
 mod versions;
 mod volumes;
 
+pub use attachments::{AttachmentRow, NewAttachment};
 pub use audit::{AuditRow, By};
-pub use engine::EngineCatalog;
 pub use error::DatabaseError;
+pub use hosts::HeardRow;
 pub use owner::{OwnerRow, PlaceRow};
 pub use parties::PartyRow;
-pub use rows::{Access, Seal, SnapshotRow, SnapshotState, VolumeRow};
+pub use rows::{SnapshotRow, SnapshotState, VolumeRow};
 pub use thin::ThinVolume;
-pub use units::{ClusterRow, KeySource, UnitRow};
+pub use units::{ClusterRow, UnitRow};
 pub use versions::VersionRow;
 pub use volumes::{DamagedVolume, NewVolume, Volumes};
 

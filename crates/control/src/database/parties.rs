@@ -47,6 +47,9 @@ fn party_row(row: &AnyRow) -> Result<PartyRow, DatabaseError> {
     })
 }
 
+/// The name of the controller's own machine.
+const LOCAL_HOST: &str = "local";
+
 fn not_found(subject: &Subject) -> DatabaseError {
     DatabaseError::NotFound {
         what: format!("{} {:?}", subject.kind(), subject.name()),
@@ -82,7 +85,43 @@ impl Database {
             .bind(new.created.0)
             .execute(&mut *change)
             .await?;
+            if new.subject.kind() == Kind::Host {
+                sqlx::query("INSERT INTO hosts (party) VALUES ($1)")
+                    .bind(new.id.to_string())
+                    .execute(&mut *change)
+                    .await?;
+            }
             by.note(change, "add", &new.subject.to_string()).await
+        })
+    }
+
+    /// The host that is the controller's own machine, for those who run
+    /// everything in one process; made as `id` if there is none.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn local_host(&self, id: PartyId, now: Millis) -> Result<PartyId, DatabaseError> {
+        change!(self, change, {
+            let known = sqlx::query("SELECT id FROM parties WHERE kind = 'host' AND name = $1")
+                .bind(LOCAL_HOST)
+                .fetch_optional(&mut *change)
+                .await?;
+            if let Some(known) = known {
+                return rows::spelt(&known, "id");
+            }
+            for statement in [
+                "INSERT INTO parties (id, kind, name, created_ms) VALUES ($1, 'host', $2, $3)",
+                "INSERT INTO hosts (party) SELECT id FROM parties WHERE id = $1 AND name = $2 \
+                 AND created_ms = $3",
+            ] {
+                sqlx::query(statement)
+                    .bind(id.to_string())
+                    .bind(LOCAL_HOST)
+                    .bind(now.0)
+                    .execute(&mut *change)
+                    .await?;
+            }
+            Ok(id)
         })
     }
 

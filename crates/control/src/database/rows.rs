@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use api::host::Seal;
 use base::{BlockSize, Lineage, SnapshotId, VolumeId};
 use catalog::{StoredVersion, VersionKey};
 use sqlx::Row;
@@ -10,25 +11,7 @@ use sqlx::any::AnyRow;
 use world::Millis;
 
 use super::DatabaseError;
-use crate::parse::REPLICAS_MAX;
-
-/// How a volume's blocks are sealed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seal {
-    /// AES-256-GCM under a key of the volume.
-    Aes256Gcm,
-    /// Not at all: a checksum only.
-    None,
-}
-
-/// How a volume is served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// Reads and writes.
-    ReadWrite,
-    /// Reads only.
-    ReadOnly,
-}
+use api::types::REPLICAS_MAX;
 
 /// How far a snapshot has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,47 +26,6 @@ pub enum SnapshotState {
         reason: String,
     },
 }
-
-macro_rules! spelt {
-    ($type:ident, $what:literal, $($variant:ident = $text:literal),+) => {
-        impl $type {
-            /// Its spelling.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $text),+ }
-            }
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str(self.as_str())
-            }
-        }
-
-        impl FromStr for $type {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Self, String> {
-                match text {
-                    $($text => Ok(Self::$variant),)+
-                    _ => Err(format!("{text:?} is not {}", $what)),
-                }
-            }
-        }
-    };
-}
-spelt!(
-    Seal,
-    "`aes-256-gcm` or `none`",
-    Aes256Gcm = "aes-256-gcm",
-    None = "none"
-);
-spelt!(
-    Access,
-    "`read-write` or `read-only`",
-    ReadWrite = "read-write",
-    ReadOnly = "read-only"
-);
 
 /// A volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,14 +50,8 @@ pub struct VolumeRow {
     pub head: Option<VersionKey>,
     /// The snapshot it was cloned from, which may be gone.
     pub origin: Option<SnapshotId>,
-    /// How its owner wants it served.
-    pub exported: Option<Access>,
-    /// Its journal may be newer than its head.
-    pub attached: bool,
     /// On its way out.
     pub deleting: bool,
-    /// Why it could not be opened last time.
-    pub failure: Option<String>,
     /// When it was made.
     pub created: Millis,
 }
@@ -139,6 +75,8 @@ pub struct SnapshotRow {
     pub seal: Seal,
     /// How far it has come, and what it holds.
     pub state: SnapshotState,
+    /// While it is pending: its moment was taken, and waits for a version.
+    pub is_cut: bool,
     /// When it was taken.
     pub created: Millis,
 }
@@ -258,10 +196,7 @@ pub(super) fn volume_row(row: &AnyRow) -> Result<VolumeRow, DatabaseError> {
         epoch: small(row, "epoch")?,
         head: version_key(row, "head_volume", "head_number")?,
         origin: spelt_if_any(row, "origin")?,
-        exported: spelt_if_any(row, "exported")?,
-        attached: flag(row, "attached")?,
         deleting: flag(row, "deleting")?,
-        failure: row.try_get("failure")?,
         created: Millis(row.try_get("created_ms")?),
     })
 }
@@ -294,6 +229,7 @@ pub(super) fn snapshot_row(row: &AnyRow) -> Result<SnapshotRow, DatabaseError> {
         block_size,
         seal: spelt(row, "seal")?,
         state,
+        is_cut: flag(row, "cut")?,
         created: Millis(row.try_get("created_ms")?),
     })
 }

@@ -1,6 +1,6 @@
 //! Snapshots: names that hold versions.
 
-use base::{SnapshotId, VolumeId};
+use base::{PartyId, SnapshotId, VolumeId};
 use sqlx::{AnyConnection, Row};
 use world::Millis;
 
@@ -21,6 +21,41 @@ pub(super) async fn give_up(
     .execute(connection)
     .await?;
     Ok(())
+}
+
+/// The moments that were taken of `volume` went with the process that took
+/// them.
+pub(super) async fn lose_cuts(
+    connection: &mut AnyConnection,
+    volume: VolumeId,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "UPDATE snapshots SET state = 'error', reason = \
+         'Scree ended before the snapshot was completed; take it again' \
+         WHERE volume = $1 AND state = 'pending' AND cut = 1",
+    )
+    .bind(volume.to_string())
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// `volume` was closed: its head is its state, and that of all snapshots whose
+/// moment was still to be taken.
+pub(super) async fn settle(
+    connection: &mut AnyConnection,
+    volume: VolumeId,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "UPDATE snapshots SET state = 'completed', \
+         version_volume = (SELECT head_volume FROM volumes WHERE id = $1), \
+         version_number = (SELECT head_number FROM volumes WHERE id = $1) \
+         WHERE volume = $1 AND state = 'pending' AND cut = 0",
+    )
+    .bind(volume.to_string())
+    .execute(&mut *connection)
+    .await?;
+    give_up(connection, volume, "the volume was closed before its cut").await
 }
 
 impl Database {
@@ -47,23 +82,28 @@ impl Database {
                     what: format!("a snapshot named {name:?}"),
                 });
             }
+            let writer = super::attachments::writer_of(&mut *change, volume).await?;
             let row = sqlx::query(
             "INSERT INTO snapshots (id, name, volume, volume_name, size_bytes, block_bytes, seal, \
              version_volume, version_number, state, created_ms) \
              SELECT $1, $2, id, name, size_bytes, block_bytes, seal, \
-             CASE attached WHEN 0 THEN head_volume END, CASE attached WHEN 0 THEN head_number END, \
-             CASE attached WHEN 0 THEN 'completed' ELSE 'pending' END, $3 \
+             CASE $5 WHEN 0 THEN head_volume END, CASE $5 WHEN 0 THEN head_number END, \
+             CASE $5 WHEN 0 THEN 'completed' ELSE 'pending' END, $3 \
              FROM volumes WHERE id = $4 AND deleting = 0 RETURNING *",
         )
         .bind(id.to_string())
         .bind(name)
         .bind(created.0)
         .bind(volume.to_string())
+        .bind(i64::from(writer.is_some()))
         .fetch_optional(&mut *change)
         .await?
         .ok_or_else(|| DatabaseError::NotFound {
             what: format!("volume {volume}"),
         })?;
+            if let Some(writer) = writer {
+                super::hosts::assign(&mut *change, writer).await?;
+            }
             let snapshot = rows::snapshot_row(&row)?;
             Ok(snapshot)
         })
@@ -98,6 +138,19 @@ impl Database {
             .collect()
     }
 
+    /// The snapshots whose moment is still to be taken, and of what.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn pending_cuts(&self) -> Result<Vec<(SnapshotId, VolumeId)>, DatabaseError> {
+        sqlx::query("SELECT id, volume FROM snapshots WHERE state = 'pending' AND cut = 0")
+            .fetch_all(&self.reader)
+            .await?
+            .iter()
+            .map(|row| Ok((rows::spelt(row, "id")?, rows::spelt(row, "volume")?)))
+            .collect()
+    }
+
     /// How many snapshots there are.
     ///
     /// # Errors
@@ -109,40 +162,22 @@ impl Database {
         Ok(count.cast_unsigned())
     }
 
-    /// Notes that a pending snapshot will not complete.
+    /// Notes that the moment of a pending snapshot was taken.
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn fail_snapshot(&self, id: SnapshotId, reason: &str) -> Result<(), DatabaseError> {
+    pub async fn note_cut(&self, id: SnapshotId, host: PartyId) -> Result<(), DatabaseError> {
         change_and_tell!(self, change, {
             sqlx::query(
-                "UPDATE snapshots SET state = 'error', reason = $1 \
-             WHERE id = $2 AND state = 'pending'",
+                "UPDATE snapshots SET cut = 1 WHERE id = $1 AND volume IN (SELECT volume \
+                 FROM attachments WHERE host = $2 AND access = 'read-write' \
+                 AND state <> 'detached')",
             )
-            .bind(reason)
             .bind(id.to_string())
-            .execute(&mut *change)
+            .bind(host.to_string())
+            .execute(change)
             .await?;
             Ok(())
-        })
-    }
-
-    /// After a start: the cuts that pending snapshots wait for went with the
-    /// process that took them. Returns how many there were.
-    ///
-    /// # Errors
-    /// [`DatabaseError`].
-    pub async fn fail_lost_snapshots(&self) -> Result<u64, DatabaseError> {
-        change_and_tell!(self, change, {
-            let lost = sqlx::query(
-                "UPDATE snapshots SET state = 'error', reason = \
-             'Scree ended before the snapshot was completed; take it again' \
-             WHERE state = 'pending'",
-            )
-            .execute(&mut *change)
-            .await?
-            .rows_affected();
-            Ok(lost)
         })
     }
 
@@ -157,6 +192,7 @@ impl Database {
                 .fetch_optional(&mut *change)
                 .await?;
             if let Some(gone) = gone {
+                super::hosts::clean(&mut *change).await?;
                 let name: String = gone.try_get("name")?;
                 tracing::info!(snapshot = %id, name, "snapshot deleted");
                 return Ok(());

@@ -1,34 +1,14 @@
 //! The cluster, its units, and its table of copysets.
 
-use std::path::PathBuf;
-
-use base::{ClusterId, CopysetId, UnitId};
+use api::host::{KeySource, WrappingKey};
+use base::{ClusterId, CopysetId, UnitId, url};
 use catalog::Copyset;
 use catalog::WrappedKey;
 use sqlx::Row;
-use unit::folder::url;
 use world::Millis;
 
 use super::rows;
 use super::{Database, DatabaseError};
-
-/// Where the key-encryption key comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeySource {
-    /// 32 random bytes in a file.
-    File,
-    /// Argon2id of a passphrase.
-    Passphrase {
-        /// Salt.
-        salt: Vec<u8>,
-        /// Memory, in KiB.
-        memory_kib: u32,
-        /// Passes over it.
-        passes: u32,
-        /// Lanes.
-        lanes: u32,
-    },
-}
 
 /// What is true of the whole cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,10 +17,10 @@ pub struct ClusterRow {
     pub id: ClusterId,
     /// When it was made.
     pub created: Millis,
-    /// Where its key-encryption key comes from.
-    pub key_source: KeySource,
-    /// A random key wrapped with that key, to know it again.
-    pub key_verifier: WrappedKey,
+    /// With this, hosts vouch for what they leave on units.
+    pub vouch: WrappedKey,
+    /// The key that wraps all others, once a host has brought one.
+    pub key: Option<WrappingKey>,
 }
 
 /// A unit.
@@ -50,8 +30,6 @@ pub struct UnitRow {
     pub id: UnitId,
     /// Where it is.
     pub url: String,
-    /// The folder that this is.
-    pub folder: PathBuf,
 }
 
 impl Database {
@@ -64,29 +42,58 @@ impl Database {
             .fetch_optional(&self.reader)
             .await?;
         let Some(row) = row else { return Ok(None) };
-        let key_source = match row.try_get("key_source")? {
-            "file" => KeySource::File,
-            _ => KeySource::Passphrase {
+        let source = match row.try_get::<Option<&str>, _>("key_source")? {
+            None => None,
+            Some("file") => Some(KeySource::File),
+            Some(_) => Some(KeySource::Passphrase {
                 salt: row.try_get("key_salt")?,
                 memory_kib: rows::small(&row, "key_memory_kib")?,
                 passes: rows::small(&row, "key_passes")?,
                 lanes: rows::small(&row, "key_lanes")?,
-            },
+            }),
+        };
+        let key = match source {
+            None => None,
+            Some(source) => Some(WrappingKey {
+                source,
+                verifier: WrappedKey(row.try_get("key_verifier")?),
+            }),
         };
         Ok(Some(ClusterRow {
             id: rows::spelt(&row, "id")?,
             created: Millis(row.try_get("created_ms")?),
-            key_source,
-            key_verifier: WrappedKey(row.try_get("key_verifier")?),
+            vouch: WrappedKey(row.try_get("vouch")?),
+            key,
         }))
     }
 
-    /// Founds the cluster, once.
+    /// Founds the cluster, once. It has no key yet.
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn found(&self, cluster: &ClusterRow) -> Result<(), DatabaseError> {
-        let (source, salt, memory_kib, passes, lanes) = match &cluster.key_source {
+    pub async fn found(
+        &self,
+        id: ClusterId,
+        vouch: &[u8],
+        created: Millis,
+    ) -> Result<(), DatabaseError> {
+        change!(self, change, {
+            sqlx::query("INSERT INTO cluster (one, id, created_ms, vouch) VALUES (1, $1, $2, $3)")
+                .bind(id.to_string())
+                .bind(created.0)
+                .bind(vouch)
+                .execute(change)
+                .await?;
+            Ok(())
+        })
+    }
+
+    /// Keeps how the cluster's first wrapping key is had.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Refused`] if there is another one already.
+    pub async fn set_key(&self, key: &WrappingKey) -> Result<(), DatabaseError> {
+        let (source, salt, memory_kib, passes, lanes) = match &key.source {
             KeySource::File => ("file", None, None, None, None),
             KeySource::Passphrase {
                 salt,
@@ -102,21 +109,25 @@ impl Database {
             ),
         };
         change!(self, change, {
-            sqlx::query(
-                "INSERT INTO cluster (one, id, created_ms, key_source, key_salt, key_memory_kib, \
-             key_passes, key_lanes, key_verifier) VALUES (1, $1, $2, $3, $4, $5, $6, $7, $8)",
+            let set = sqlx::query(
+                "UPDATE cluster SET key_source = $1, key_salt = $2, key_memory_kib = $3, \
+                 key_passes = $4, key_lanes = $5, key_verifier = $6 \
+                 WHERE key_source IS NULL OR key_verifier = $6",
             )
-            .bind(cluster.id.to_string())
-            .bind(cluster.created.0)
             .bind(source)
             .bind(salt.clone())
             .bind(memory_kib)
             .bind(passes)
             .bind(lanes)
-            .bind(cluster.key_verifier.0.clone())
+            .bind(key.verifier.0.clone())
             .execute(change)
             .await?;
-            Ok(())
+            match set.rows_affected() {
+                1 => Ok(()),
+                _ => Err(DatabaseError::Refused {
+                    reason: "the cluster has a wrapping key already".to_owned(),
+                }),
+            }
         })
     }
 
@@ -131,15 +142,11 @@ impl Database {
             .iter()
             .map(|row| {
                 let url: String = row.try_get("url")?;
-                let folder = url::path_of(&url).ok_or_else(|| DatabaseError::Damaged {
-                    what: format!("{url:?} is no unit's URL"),
-                })?;
                 Ok(UnitRow {
                     id: rows::spelt(row, "id")?,
                     // One from before they were percent-encoded has spaces
                     // and the like as they are.
-                    url: url::url_of(&folder),
-                    folder,
+                    url: url::path_of(&url).map_or(url, |folder| url::url_of(&folder)),
                 })
             })
             .collect()
@@ -181,7 +188,7 @@ impl Database {
         copysets: &[Copyset],
         added: Millis,
     ) -> Result<(), DatabaseError> {
-        change!(self, change, {
+        change_and_tell!(self, change, {
             for unit in units {
                 let taken: Option<String> =
                     sqlx::query_scalar("SELECT url FROM units WHERE id = $1 OR url = $2")
@@ -217,7 +224,7 @@ impl Database {
                     .await?;
                 }
             }
-            Ok(())
+            super::hosts::assign_all(&mut *change).await
         })
     }
 }

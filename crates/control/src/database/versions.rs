@@ -1,6 +1,6 @@
 //! Versions, the keys that open them, and what is to be freed when one goes.
 
-use base::{Lineage, VolumeId};
+use base::{Lineage, PartyId, VolumeId};
 use catalog::{FreePlan, PLAN_BYTES_MAX};
 use catalog::{LeaseSalt, WrappedKey};
 use catalog::{LineageKey, Neighbours, PendingFree, StoredVersion, VersionKey};
@@ -10,10 +10,12 @@ use world::Millis;
 use super::rows;
 use super::{Database, DatabaseError};
 
-/// Whether a head or a snapshot names version ($1, $2).
+/// How many heads, snapshots and readers name version ($1, $2).
 const NEEDED: &str = "SELECT \
      (SELECT COUNT(*) FROM volumes WHERE head_volume = $1 AND head_number = $2) \
-     + (SELECT COUNT(*) FROM snapshots WHERE version_volume = $1 AND version_number = $2)";
+     + (SELECT COUNT(*) FROM snapshots WHERE version_volume = $1 AND version_number = $2) \
+     + (SELECT COUNT(*) FROM attachments WHERE version_volume = $1 AND version_number = $2 \
+        AND state <> 'detached')";
 
 /// A version in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub struct VersionRow {
     pub created: Millis,
     /// It is the head of some volume.
     pub is_head: bool,
+    /// Some host shows it read-only.
+    pub is_read: bool,
     /// The names of the snapshots that hold it.
     pub snapshots: Vec<String>,
 }
@@ -233,6 +237,8 @@ async fn version_rows(
         "SELECT volume, number, created_ms, \
          (SELECT COUNT(*) FROM volumes h WHERE h.head_volume = versions.volume \
              AND h.head_number = versions.number) AS heads, \
+         (SELECT COUNT(*) FROM attachments a WHERE a.version_volume = versions.volume \
+             AND a.version_number = versions.number AND a.state <> 'detached') AS readers, \
          (SELECT STRING_AGG(s.name, ',') FROM snapshots s WHERE s.version_volume = versions.volume \
              AND s.version_number = versions.number) AS snapshots \
          FROM versions WHERE {condition} ORDER BY number, volume"
@@ -253,6 +259,7 @@ async fn version_rows(
                 key,
                 created: Millis(row.try_get("created_ms")?),
                 is_head: rows::number(row, "heads")? > 0,
+                is_read: rows::number(row, "readers")? > 0,
                 snapshots: snapshots
                     .map(|names| names.split(',').map(str::to_owned).collect())
                     .unwrap_or_default(),
@@ -263,23 +270,59 @@ async fn version_rows(
 
 impl Database {
     /// See [`catalog::Catalog::version`].
-    pub(super) async fn version(&self, key: VersionKey) -> Result<StoredVersion, DatabaseError> {
+    pub(crate) async fn version(&self, key: VersionKey) -> Result<StoredVersion, DatabaseError> {
         version_of(&mut *self.reader.acquire().await?, key).await
     }
 
     /// See [`catalog::Catalog::keys`].
-    pub(super) async fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, DatabaseError> {
+    pub(crate) async fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, DatabaseError> {
         keys_of(&mut *self.reader.acquire().await?, lineage).await
     }
 
+    /// Keeps the first key of a lineage, brought by the host that is the first
+    /// to open its volume.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Refused`] if it has another one, or is not that host's
+    /// to open.
+    pub(crate) async fn set_lineage_key(
+        &self,
+        host: PartyId,
+        volume: VolumeId,
+        lineage: Lineage,
+        wrapped: &WrappedKey,
+    ) -> Result<(), DatabaseError> {
+        change!(self, change, {
+            let set = sqlx::query(
+                "UPDATE lineages SET wrapped = $1 WHERE lineage = $2 \
+                 AND (wrapped IS NULL OR wrapped = $1) \
+                 AND EXISTS (SELECT 1 FROM volumes v JOIN attachments a ON a.volume = v.id \
+                     WHERE v.id = $3 AND v.lineage = $2 AND a.host = $4 \
+                     AND a.state <> 'detached')",
+            )
+            .bind(wrapped.0.clone())
+            .bind(lineage.to_string())
+            .bind(volume.to_string())
+            .bind(host.to_string())
+            .execute(change)
+            .await?;
+            match set.rows_affected() {
+                1 => Ok(()),
+                _ => Err(DatabaseError::Refused {
+                    reason: format!("{lineage} has a key already, or is not this host's"),
+                }),
+            }
+        })
+    }
+
     /// See [`catalog::Catalog::neighbours`].
-    pub(super) async fn neighbours(&self, key: VersionKey) -> Result<Neighbours, DatabaseError> {
+    pub(crate) async fn neighbours(&self, key: VersionKey) -> Result<Neighbours, DatabaseError> {
         let mut moment = self.moment().await?;
         neighbours_of(&mut moment, key).await
     }
 
     /// See [`catalog::Catalog::remove_version`].
-    pub(super) async fn remove_version(
+    pub(crate) async fn remove_version(
         &self,
         key: VersionKey,
         expected: &Neighbours,
@@ -363,9 +406,12 @@ impl Database {
         .collect()
     }
 
-    /// Notes a free that is due at once.
-    #[cfg(test)]
-    pub(crate) async fn note_free_now(&self, plan: &[u8]) -> Result<(), DatabaseError> {
+    /// Notes a free that is due at once, for tests.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    #[doc(hidden)]
+    pub async fn note_free_now(&self, plan: &[u8]) -> Result<(), DatabaseError> {
         change!(self, change, {
             note_free(&mut *change, Millis(0), plan).await?;
             Ok(())
@@ -373,7 +419,7 @@ impl Database {
     }
 
     /// See [`catalog::Catalog::freed`].
-    pub(super) async fn freed(&self, id: i64) -> Result<(), DatabaseError> {
+    pub(crate) async fn freed(&self, id: i64) -> Result<(), DatabaseError> {
         change!(self, change, {
             sqlx::query("DELETE FROM pending_frees WHERE id = $1")
                 .bind(id)

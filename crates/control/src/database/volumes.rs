@@ -1,14 +1,14 @@
 //! Volumes, as their owners see them.
 
+use api::host::Seal;
+use api::size::exact_bytes;
 use base::{BlockSize, Lineage, SnapshotId, VolumeId};
-use catalog::WrappedKey;
 use catalog::{RESTORE_SKIPS_BYTES, VersionKey};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::rows::{self, Access, Seal, SnapshotState, VolumeRow};
+use super::rows::{self, SnapshotState, VolumeRow};
 use super::{Database, DatabaseError};
-use crate::spell::exact_bytes;
 
 /// A volume to be made. Its names, sizes and key have been checked or made by
 /// the caller.
@@ -26,10 +26,9 @@ pub struct NewVolume {
     pub seal: Seal,
     /// Copies of each segment.
     pub replicas: u8,
-    /// Under which lineage it will write.
+    /// Under which lineage it will write. Its key is brought by the first host
+    /// that opens it.
     pub lineage: Lineage,
-    /// That lineage's key, or the word that it is not sealed.
-    pub wrapped: WrappedKey,
     /// The snapshot it starts from.
     pub origin: Option<SnapshotId>,
     /// When.
@@ -101,15 +100,12 @@ impl Database {
                 Some(origin) => start_of(&mut *change, origin).await?,
                 None => Start::default(),
             };
-            sqlx::query(
-            "INSERT INTO lineages (lineage, parent, epoch_first, wrapped) VALUES ($1, $2, $3, $4)",
-        )
-        .bind(new.lineage.to_string())
-        .bind(start.parent.map(|parent| parent.to_string()))
-        .bind(i64::from(start.epoch + 1))
-        .bind(&new.wrapped.0)
-        .execute(&mut *change)
-        .await?;
+            sqlx::query("INSERT INTO lineages (lineage, parent, epoch_first) VALUES ($1, $2, $3)")
+                .bind(new.lineage.to_string())
+                .bind(start.parent.map(|parent| parent.to_string()))
+                .bind(i64::from(start.epoch + 1))
+                .execute(&mut *change)
+                .await?;
             sqlx::query(
                 "INSERT INTO volumes (id, name, size_bytes, block_bytes, seal, replicas, lineage, \
              epoch, number_last, head_volume, head_number, origin, created_ms, origin_volume, \
@@ -175,83 +171,22 @@ impl Database {
         Ok(volumes)
     }
 
-    /// Notes that the volume is about to be opened: from now on its journal
-    /// may be newer than its head.
-    ///
-    /// # Errors
-    /// [`DatabaseError`].
-    pub async fn set_attached(&self, volume: VolumeId) -> Result<(), DatabaseError> {
-        self.update(
-            volume,
-            "UPDATE volumes SET attached = 1, failure = NULL WHERE id = $1",
-        )
-        .await
-    }
-
-    /// Notes that the volume was closed and its head is its state. Snapshots
-    /// that are still pending can no longer complete.
-    ///
-    /// # Errors
-    /// [`DatabaseError`].
-    pub async fn set_detached(&self, volume: VolumeId) -> Result<(), DatabaseError> {
-        change_and_tell!(self, change, {
-            sqlx::query("UPDATE volumes SET attached = 0 WHERE id = $1")
-                .bind(volume.to_string())
-                .execute(&mut *change)
-                .await?;
-            super::snapshots::give_up(&mut *change, volume, "the volume was closed before its cut")
-                .await?;
-            Ok(())
-        })
-    }
-
-    /// Notes how the volume is to be served, or that it is not.
-    ///
-    /// # Errors
-    /// [`DatabaseError`].
-    pub async fn set_exported(
-        &self,
-        volume: VolumeId,
-        access: Option<Access>,
-    ) -> Result<(), DatabaseError> {
-        change_and_tell!(self, change, {
-            sqlx::query("UPDATE volumes SET exported = $1, failure = NULL WHERE id = $2")
-                .bind(access.map(Access::as_str))
-                .bind(volume.to_string())
-                .execute(&mut *change)
-                .await?;
-            Ok(())
-        })
-    }
-
-    /// Notes why the volume could not be opened, or stopped.
-    ///
-    /// # Errors
-    /// [`DatabaseError`].
-    pub async fn set_failure(&self, volume: VolumeId, why: &str) -> Result<(), DatabaseError> {
-        change_and_tell!(self, change, {
-            sqlx::query("UPDATE volumes SET failure = $1 WHERE id = $2")
-                .bind(why)
-                .bind(volume.to_string())
-                .execute(&mut *change)
-                .await?;
-            Ok(())
-        })
-    }
-
     /// Makes the volume larger.
     ///
     /// # Errors
     /// [`DatabaseError::Refused`] if it is that large already.
     pub async fn set_size(&self, volume: VolumeId, size_bytes: u64) -> Result<(), DatabaseError> {
-        change!(self, change, {
+        change_and_tell!(self, change, {
             let changed =
                 sqlx::query("UPDATE volumes SET size_bytes = $1 WHERE id = $2 AND size_bytes < $1")
                     .bind(size_bytes.cast_signed())
                     .bind(volume.to_string())
-                    .execute(change)
+                    .execute(&mut *change)
                     .await?;
             if changed.rows_affected() == 1 {
+                if let Some(writer) = super::attachments::writer_of(&mut *change, volume).await? {
+                    super::hosts::assign(change, writer).await?;
+                }
                 return Ok(());
             }
             let size = exact_bytes(size_bytes);
@@ -272,7 +207,8 @@ impl Database {
             let changed = sqlx::query(
                 "UPDATE volumes SET head_volume = $1, head_number = $2, epoch = epoch + 1, \
              journal_next = journal_next + $4 \
-             WHERE id = $3 AND attached = 0 AND deleting = 0",
+             WHERE id = $3 AND deleting = 0 AND NOT EXISTS (SELECT 1 FROM attachments \
+                 WHERE volume = $3 AND access = 'read-write' AND state <> 'detached')",
             )
             .bind(head.volume.to_string())
             .bind(head.number.cast_signed())
@@ -293,21 +229,23 @@ impl Database {
     /// snapshots stay.
     ///
     /// # Errors
-    /// [`DatabaseError::Refused`] if it is exported, or gone.
-    pub async fn begin_delete(&self, volume: VolumeId) -> Result<(), DatabaseError> {
+    /// [`DatabaseError::Refused`] if it is in use, or gone.
+    pub async fn begin_delete(&self, volume: VolumeId, now: Millis) -> Result<(), DatabaseError> {
         change_and_tell!(self, change, {
             let changed = sqlx::query(
                 "UPDATE volumes SET deleting = 1, head_volume = NULL, head_number = NULL, \
-             attached = 0, failure = NULL, epoch = epoch + 1 \
-             WHERE id = $1 AND exported IS NULL",
+             epoch = epoch + 1 WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM attachments \
+                 WHERE volume = $1 AND wanted = 1 AND state <> 'detached')",
             )
             .bind(volume.to_string())
             .execute(&mut *change)
             .await?;
             if changed.rows_affected() == 0 {
-                let reason = format!("{volume} is exported, or gone");
+                let reason = format!("{volume} is in use, or gone");
                 return Err(DatabaseError::Refused { reason });
             }
+            super::attachments::fence(&mut *change, volume, now, "its volume was deleted").await?;
+            super::hosts::clean(&mut *change).await?;
             super::snapshots::give_up(&mut *change, volume, "its volume was deleted").await?;
             Ok(())
         })
@@ -331,16 +269,6 @@ impl Database {
                     .await?;
             }
             super::versions::forget_lineages(&mut *change).await?;
-            Ok(())
-        })
-    }
-
-    async fn update(&self, volume: VolumeId, statement: &str) -> Result<(), DatabaseError> {
-        change_and_tell!(self, change, {
-            sqlx::query(statement)
-                .bind(volume.to_string())
-                .execute(&mut *change)
-                .await?;
             Ok(())
         })
     }

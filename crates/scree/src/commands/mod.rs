@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use control::parse::percent_encode;
+use base::url::encode as percent_encode;
 use serde::Serialize;
 
 use crate::args::ApiCommand;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use control::api::types::{CreateSnapshot, Snapshot, Volume};
-use control::spell::about_bytes as bytes;
+use api::size::about_bytes as bytes;
+use api::types::{CreateSnapshot, Snapshot, Volume};
 use serde::Serialize;
 
 use super::{Failure, Session, segment};

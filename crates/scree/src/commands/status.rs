@@ -1,7 +1,7 @@
 //! `scree status`.
 
-use control::api::types::Status;
-use control::spell::about_bytes as bytes;
+use api::size::about_bytes as bytes;
+use api::types::Status;
 
 use super::{Failure, Session};
 use crate::output::{Table, print};

@@ -1,7 +1,7 @@
 //! `scree unit`.
 
-use control::api::types::{AddUnit, Unit};
-use control::spell::about_bytes as bytes;
+use api::size::about_bytes as bytes;
+use api::types::{AddUnit, Unit};
 
 use super::{Failure, Session, or_dash};
 use crate::args::UnitCommand;

@@ -1,9 +1,9 @@
 //! `scree volume`.
 
-use control::api::types::{
+use api::size::about_bytes as bytes;
+use api::types::{
     CreateVolume, Export, ExportVolume, GrowVolume, RestoreVolume, Snapshot, Version, Volume,
 };
-use control::spell::about_bytes as bytes;
 
 use super::{Failure, Session, or_dash, segment};
 use crate::args::VolumeCommand;

@@ -49,7 +49,6 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod unsynced;
-pub mod url;
 mod write;
 
 pub use marker::Marker;
@@ -62,7 +61,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use base::{ClusterId, SegmentId, Slot, UnitId};
+use base::{ClusterId, SegmentId, Slot, UnitId, url};
 use world::{Clock, Disk as _, OpenMode, World};
 
 use crate::{SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};

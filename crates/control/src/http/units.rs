@@ -4,20 +4,21 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 
-use super::types::{AddUnit, Status, Unit};
 use super::{ApiError, Body};
 use crate::control::Control;
 use crate::units::UnitView;
+use api::types::{AddUnit, Status, Unit};
 
-pub(super) async fn list(State(control): State<Control>) -> Json<Vec<Unit>> {
-    Json(control.units().await.into_iter().map(shown).collect())
+pub(super) async fn list(State(control): State<Control>) -> Result<Json<Vec<Unit>>, ApiError> {
+    let units = control.units().await?;
+    Ok(Json(units.into_iter().map(shown).collect()))
 }
 
 pub(super) async fn add(
     State(control): State<Control>,
     Body(new): Body<AddUnit>,
 ) -> Result<(StatusCode, Json<Unit>), ApiError> {
-    let unit = control.add_unit(&new.url).await?;
+    let unit = control.add_unit(control.local_host(), &new.url).await?;
     Ok((StatusCode::CREATED, Json(shown(unit))))
 }
 
@@ -45,15 +46,17 @@ pub(super) async fn status(State(control): State<Control>) -> Result<Json<Status
 }
 
 fn shown(unit: UnitView) -> Unit {
+    let state = unit.state().to_owned();
+    let report = unit.report.as_ref();
     Unit {
-        id: unit.id.to_string(),
-        url: unit.url,
-        state: unit.state.name().to_owned(),
-        segments: unit.stat.map(|stat| stat.segments),
-        bytes: unit.stat.map(|stat| stat.bytes),
-        free_bytes: unit.stat.and_then(|stat| stat.free_bytes),
-        read_bytes: unit.traffic.read_bytes,
-        written_bytes: unit.traffic.written_bytes,
-        reason: unit.reason,
+        id: unit.row.id.to_string(),
+        state,
+        segments: report.and_then(|report| report.segments),
+        bytes: report.and_then(|report| report.bytes),
+        free_bytes: report.and_then(|report| report.free_bytes),
+        read_bytes: unit.read_bytes,
+        written_bytes: unit.written_bytes,
+        reason: unit.report.and_then(|report| report.reason),
+        url: unit.row.url,
     }
 }

@@ -1,23 +1,22 @@
 //! `/v1/volumes`.
 
+use api::host::Access;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 
-use super::types::{
-    CreateVolume, Engine, Export, ExportVolume, GrowVolume, RestoreVolume, Version, Volume,
-};
 use super::{ApiError, Body, Name, Query, Wait};
 use crate::control::Control;
-use crate::database::{Access, DamagedVolume};
+use crate::database::{AttachmentRow, DamagedVolume};
 use crate::error::ControlError;
 use crate::volumes::{RestoreTo, VolumeRequest, VolumeView, spell_time};
+use api::types::{CreateVolume, Export, ExportVolume, GrowVolume, RestoreVolume, Version, Volume};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
 pub(super) async fn list(State(control): State<Control>) -> Answer<Vec<Volume>> {
     let list = control.volumes().await?;
-    let known = list.volumes.into_iter().map(|view| shown(&control, view));
+    let known = list.volumes.into_iter().map(shown);
     let mut volumes: Vec<Volume> = known
         .chain(list.damaged.into_iter().map(shown_damaged))
         .collect();
@@ -27,7 +26,7 @@ pub(super) async fn list(State(control): State<Control>) -> Answer<Vec<Volume>> 
 
 pub(super) async fn show(State(control): State<Control>, Name(volume): Name) -> Answer<Volume> {
     let view = control.volume(&volume).await?;
-    Ok(Json(shown(&control, view)))
+    Ok(Json(shown(view)))
 }
 
 pub(super) async fn create(
@@ -53,7 +52,7 @@ pub(super) async fn create(
             replicas: new.replicas,
         })
         .await?;
-    Ok((StatusCode::CREATED, Json(shown(&control, view))))
+    Ok((StatusCode::CREATED, Json(shown(view))))
 }
 
 pub(super) async fn delete(
@@ -65,7 +64,7 @@ pub(super) async fn delete(
     if !wait.duration().is_zero() {
         control.volume_gone(view.row.id, wait.duration()).await?;
     }
-    Ok((StatusCode::ACCEPTED, Json(shown(&control, view))))
+    Ok((StatusCode::ACCEPTED, Json(shown(view))))
 }
 
 pub(super) async fn grow(
@@ -74,7 +73,7 @@ pub(super) async fn grow(
     Body(grow): Body<GrowVolume>,
 ) -> Answer<Volume> {
     let view = control.grow_volume(&volume, grow.size).await?;
-    Ok(Json(shown(&control, view)))
+    Ok(Json(shown(view)))
 }
 
 pub(super) async fn restore(
@@ -97,7 +96,7 @@ pub(super) async fn restore(
         _ => return Err(invalid("say either `time` or `version`".to_owned()).into()),
     };
     let view = control.restore_volume(&volume, to).await?;
-    Ok(Json(shown(&control, view)))
+    Ok(Json(shown(view)))
 }
 
 pub(super) async fn versions(
@@ -124,13 +123,14 @@ pub(super) async fn export(
     } else {
         Access::ReadWrite
     };
-    let view = control.export_volume(&volume, access).await?;
-    Ok(Json(export_of(&control, &view.row.name, access)))
+    let host = control.local_host();
+    let attachment = control.export_volume(&volume, host, access).await?;
+    Ok(Json(export_of(&attachment)))
 }
 
 pub(super) async fn unexport(State(control): State<Control>, Name(volume): Name) -> Answer<Volume> {
     let view = control.unexport_volume(&volume).await?;
-    Ok(Json(shown(&control, view)))
+    Ok(Json(shown(view)))
 }
 
 /// As far as it is known.
@@ -152,24 +152,19 @@ fn shown_damaged(volume: DamagedVolume) -> Volume {
     }
 }
 
-fn export_of(control: &Control, name: &str, access: Access) -> Export {
-    let (uri, tcp_uri) = control.uris(name);
+fn export_of(attachment: &AttachmentRow) -> Export {
     Export {
-        uri,
-        tcp_uri,
-        read_only: access == Access::ReadOnly,
+        uri: attachment.uri.clone().unwrap_or_default(),
+        tcp_uri: attachment.tcp_uri.clone(),
+        read_only: attachment.access == Access::ReadOnly,
     }
 }
 
-fn shown(control: &Control, view: VolumeView) -> Volume {
+fn shown(view: VolumeView) -> Volume {
     let state = view.state();
-    let VolumeView {
-        row,
-        served,
-        engine,
-        notice,
-    } = view;
-    let connections = served.map_or(0, |(_, connections)| connections);
+    let export = view.served().map(export_of);
+    let reason = view.reason().map(str::to_owned);
+    let row = view.row;
     Volume {
         state: state.to_owned(),
         id: row.id.to_string(),
@@ -179,18 +174,10 @@ fn shown(control: &Control, view: VolumeView) -> Volume {
         replicas: row.replicas,
         created: spell_time(row.created),
         from: row.origin.map(|origin| origin.to_string()),
-        export: served.map(|(access, _)| export_of(control, &row.name, access)),
-        reason: row.failure,
-        notice,
-        engine: engine.map(|engine| Engine {
-            version: engine.head.map(|head| head.number),
-            journal_bytes: engine.journal_bytes,
-            journal_used_bytes: engine.journal_used_bytes,
-            blocks_written: engine.counters.blocks_written,
-            blocks_destaged: engine.counters.blocks_destaged,
-            connections,
-            destage_error: engine.destage_error,
-        }),
+        export,
+        reason,
+        notice: view.notice,
+        engine: view.engine,
         name: row.name,
     }
 }

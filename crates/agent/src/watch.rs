@@ -15,7 +15,7 @@ use std::time::Duration;
 use unit::{Unit, UnitError, UnitStat, pass_on};
 use world::Clock;
 
-use crate::control::lock;
+use crate::agent::lock;
 
 /// A unit that has not answered for longer is silent.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(5);

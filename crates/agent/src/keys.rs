@@ -8,16 +8,13 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use api::host::{KeySource, WrappingKey};
 use argon2::{Algorithm, Argon2, Params, Version};
 use base::Lineage;
-use catalog::WrappedKey;
 use volume::seal::{DataKey, KeyEncryptionKey};
+use world::host::{self, parent_of};
 use world::{OpenMode, World};
 use zeroize::Zeroizing;
-
-use crate::database::KeySource;
-use crate::folder::parent_of;
-use world::host;
 
 /// Argon2id with 64 MiB and three passes: RFC 9106's second choice, for
 /// machines that have other things to do.
@@ -139,7 +136,7 @@ pub enum KeyInputError {
 pub fn found(
     world: &World,
     input: &KeyInput,
-) -> Result<(KeyEncryptionKey, KeySource, WrappedKey), KeyInputError> {
+) -> Result<(KeyEncryptionKey, WrappingKey), KeyInputError> {
     let (key, source) = match input {
         KeyInput::File(path) => {
             let opened = world.disk.open(path, OpenMode::Read);
@@ -164,7 +161,7 @@ pub fn found(
         }
     };
     let verifier = key.wrap(VERIFIER, &DataKey::generate(&*world.random), &*world.random);
-    Ok((key, source, verifier))
+    Ok((key, WrappingKey { source, verifier }))
 }
 
 /// The key of a cluster that exists, checked against its verifier.
@@ -174,9 +171,9 @@ pub fn found(
 pub fn open(
     world: &World,
     input: &KeyInput,
-    source: &KeySource,
-    verifier: &WrappedKey,
+    known: &WrappingKey,
 ) -> Result<KeyEncryptionKey, KeyInputError> {
+    let WrappingKey { source, verifier } = known;
     let (key, what) = match (input, source) {
         (KeyInput::File(path), KeySource::File) => (read_key_file(world, path)?, "key file"),
         (KeyInput::Passphrase(passphrase), KeySource::Passphrase { .. }) => {

@@ -4,6 +4,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The most copies that a segment has. The database says so too.
+pub const REPLICAS_MAX: u8 = 4;
+
 /// A volume. Of one whose entry in the database is damaged, a list has id, name
 /// and reason; its state is `error`, its numbers are 0, its texts are empty.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -39,7 +42,7 @@ pub struct Volume {
 }
 
 /// An attached volume's engine.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Engine {
     /// The newest version's number.
     pub version: Option<u64>,

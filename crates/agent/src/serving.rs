@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base::url;
 use frontend::nbd::{
     Export, ExportTable, ListenOptions, Server, ServerOptions, ServerTls, TlsPolicy,
 };
-use unit::folder::url;
 use world::{Endpoint, World};
 
 /// The NBD server and what it serves.

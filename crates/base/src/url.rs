@@ -1,4 +1,4 @@
-//! A folder unit's URL: `file://` and the path, percent-encoded. Each function
+//! The URL of a folder: `file://` and the path, percent-encoded. Each function
 //! is the other's inverse, whatever bytes a path has.
 
 use std::ffi::OsString;

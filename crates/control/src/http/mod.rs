@@ -23,13 +23,11 @@
 //! the answer back until that state has ended.
 
 mod extract;
+mod host;
 pub mod https;
 pub mod parties;
 mod problem;
 mod snapshots;
-#[cfg(test)]
-mod tests;
-pub mod types;
 mod units;
 mod volumes;
 
@@ -38,6 +36,9 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
 
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
 use axum::routing::{get, post, put};
 use axum::{Router, middleware};
 use serde::Deserialize;
@@ -46,6 +47,7 @@ use world::Endpoint;
 use world::real::Listener;
 
 use crate::control::Control;
+use crate::error::ControlError;
 
 pub use extract::{Body, Name, Query};
 pub use problem::ApiError;
@@ -91,10 +93,28 @@ pub fn router(control: Control) -> Router {
             get(snapshots::show).delete(snapshots::delete),
         )
         .route("/v1/units", get(units::list).post(units::add))
+        .merge(host::router())
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(middleware::from_fn(problem::refuse_long_urls))
+        .layer(middleware::from_fn_with_state(
+            control.clone(),
+            refuse_if_ending,
+        ))
         .with_state(control)
+}
+
+/// Once it ends, only hosts are heard: they have something to finish.
+async fn refuse_if_ending(
+    State(control): State<Control>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    if control.is_ending() && !request.uri().path().starts_with("/v1/host/") {
+        let reason = "`scree` is ending; ask again when it is started again".to_owned();
+        return Err(ControlError::Unavailable { reason }.into());
+    }
+    Ok(next.run(request).await)
 }
 
 /// Where the API listens. Its name goes with it.

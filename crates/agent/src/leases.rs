@@ -19,8 +19,8 @@
 //! ```
 //!
 //! The wrapped key is random and of no use but this: it opens for this count
-//! and with the cluster's key only, so a unit cannot claim leases that nobody
-//! gave.
+//! and with what the cluster's hosts vouch with, so a unit cannot claim leases
+//! that nobody gave.
 
 use std::fmt::Write as _;
 use std::io;
@@ -28,18 +28,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::{Lineage, VolumeId};
-use catalog::{CatalogError, Lease};
-use catalog::{LeaseSalt, WrappedKey};
+use catalog::{CatalogError, Lease, LeaseSalt, WrappedKey};
 use tokio::sync::mpsc;
 use volume::seal::{DataKey, KeyEncryptionKey};
-use world::{OpenMode, World};
+use world::{OpenMode, World, host};
 
-use crate::attach::AttachError;
-use crate::control::{Control, Inner, lock};
-use crate::database::DatabaseError;
+use crate::agent::{Agent, Inner, lock};
+use crate::attached::AttachError;
 use crate::units::{LOOK_AGAIN, Mounted};
 use crate::watch::ANSWER_WITHIN;
-use world::host;
 
 const NAME: &str = "leases";
 
@@ -147,27 +144,21 @@ fn tell(inner: &Inner, mounted: &Mounted, count: u64) -> Result<(), String> {
     // A folder without the unit's mark is never written to.
     let verified = mounted.place.verify();
     verified.map_err(|error| inner.claim.spell(&error))?;
-    write(&inner.world, &inner.key, &mounted.folder, count)
+    write(&inner.world, &inner.vouch, &mounted.folder, count)
         .map_err(|error| format!("{}: {error}", mounted.url))?;
     *told = count;
     mounted.watched.knows_leases(count);
     Ok(())
 }
 
-impl Control {
+impl Agent {
     /// A lease that may be used: every unit that answers knows of it.
     pub(crate) async fn acquire(&self, volume: VolumeId) -> Result<Lease, AttachError> {
-        let unavailable = CatalogError::from;
-        if let Some(older) = self.older_database().await.map_err(unavailable)? {
+        if let Some(older) = self.older_database().await? {
             return Err(older.into());
         }
         let salt = LeaseSalt::generate(&*self.inner.world.random);
-        let lease = self
-            .inner
-            .database
-            .acquire(volume, salt)
-            .await
-            .map_err(unavailable)?;
+        let lease = self.inner.controller.lease(volume, salt).await?;
         // The database is not trusted with secrets: another volume's key,
         // perhaps of one that is not sealed, or the salt of an earlier lease,
         // would do harm.
@@ -180,7 +171,7 @@ impl Control {
         }
         // Perhaps some more have been given meanwhile; to know of them early
         // does no harm.
-        let count = self.inner.database.leases().await.map_err(unavailable)?;
+        let count = self.inner.controller.leases().await?;
         self.tell_units(count).await.map_err(AttachError::Untold)?;
         Ok(lease)
     }
@@ -224,14 +215,14 @@ impl Control {
     }
 
     /// Whether some unit knows of more leases than the database.
-    pub(crate) async fn older_database(&self) -> Result<Option<OlderDatabase>, DatabaseError> {
+    pub(crate) async fn older_database(&self) -> Result<Option<OlderDatabase>, CatalogError> {
         // The units first: a lease that is given meanwhile is in the database
         // before any of them hears of it.
         let most = lock(&self.inner.units)
             .iter()
             .map(|mounted| (mounted.watched.last_found().leases, mounted.url.clone()))
             .max();
-        let database = self.inner.database.leases().await?;
+        let database = self.inner.controller.leases().await?;
         Ok(most
             .filter(|(unit, _)| *unit > database)
             .map(|(unit, url)| OlderDatabase {
@@ -241,22 +232,18 @@ impl Control {
             }))
     }
 
-    /// After the units were looked at for the first time: moves a database
+    /// After the units were looked at for the first time: has a database moved
     /// ahead that is older than they, if the operator has said that it was
     /// restored.
-    pub(crate) async fn check_database_age(&self, is_restored: bool) -> Result<(), DatabaseError> {
+    pub(crate) async fn check_database_age(&self) -> Result<(), CatalogError> {
+        let takes_over = self.inner.claim.takes_over;
         match self.older_database().await? {
-            None if is_restored => tracing::info!(
+            None if takes_over => tracing::info!(
                 "the database is as new as the units; --restored-database had nothing to do"
             ),
             None => {}
-            Some(older) if is_restored => {
-                self.inner.database.move_ahead(older.unit).await?;
-                tracing::warn!(
-                    from = older.database,
-                    to = older.unit,
-                    "the database was restored; all epochs and serials were moved ahead"
-                );
+            Some(older) if takes_over => {
+                self.inner.controller.move_ahead(older.unit).await?;
             }
             Some(older) => tracing::error!("{older}"),
         }

@@ -21,12 +21,12 @@ use identity::{Kind, Subject};
 use serde::Deserialize;
 
 use super::https::Caller;
-use super::types::{AddParty, AuditEntry, AuthorityView, Certificate, Enrol, Party, Renew, Token};
 use super::{ApiError, Body, Name, Query, problem};
 use crate::database::{AuditRow, PartyRow};
 use crate::error::ControlError;
 use crate::parties::{Asker, Issued, Parties};
 use crate::volumes::spell_time;
+use api::types::{AddParty, AuditEntry, AuthorityView, Certificate, Enrol, Party, Renew, Token};
 
 /// A page of the log has at most so many lines, and usually.
 const LINES_MAX: u32 = 1000;

@@ -11,18 +11,18 @@ use unit::{Unit as _, UnitError, UnitState};
 use volume::Store;
 use volume::scatter::Member;
 
-use crate::control::{Control, blocking};
-use crate::error::ControlError;
+use crate::agent::{Agent, blocking};
+use crate::cleaning::CleaningError;
 
 /// How many segments are looked for in one turn.
 const AT_ONCE: u32 = 256;
 
-impl Control {
+impl Agent {
     /// Forgets the segments that have gone, some of those above `after`;
     /// returns from where to go on the next time.
-    pub(crate) async fn forget_thin(&self, after: u64) -> Result<u64, ControlError> {
-        let database = &self.inner.database;
-        let segments = database.thin_segments(after, AT_ONCE).await?;
+    pub(crate) async fn forget_thin(&self, after: u64) -> Result<u64, CleaningError> {
+        let controller = &self.inner.controller;
+        let segments = controller.thin_segments(after, AT_ONCE).await?;
         let Some(last) = segments.last().copied() else {
             return Ok(0);
         };
@@ -35,7 +35,7 @@ impl Control {
         })
         .await?;
         if !gone.is_empty() {
-            database.forget_thin(&gone).await?;
+            controller.forget_thin(gone).await?;
         }
         Ok(last.bits())
     }

@@ -1,35 +1,32 @@
-//! Attaching volumes: from a row in the database to a device that is served,
-//! and back.
+//! Open volumes: from a lease to a device that is served, and back.
 //!
 //! ```text
-//!  1. note      volumes.attached: the journal may be newer than the head
-//!  2. lease     a new epoch, of which the units are told; whoever had the
-//!               volume is fenced
+//!  1. lease     a new epoch, of which the units are told; whoever had the
+//!               volume is fenced. From now on its journal may be newer than
+//!               the head
+//!  2. key       brought by the first host that opens the volume
 //!  3. open      replay the journal
 //!  4. serve     over NBD
 //!  5. stop      no more requests
-//!  6. close     destage everything
-//!  7. note      the head is the volume's state again
+//!  6. close     destage everything: the head is the volume's state again
 //! ```
 //!
-//! A crash anywhere in between leaves `attached` set: the next open replays.
-//! All of it happens behind the volume's door.
+//! A crash anywhere in between leaves an attachment with an epoch: the next
+//! open replays.
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use base::{BlockDevice, IoError, VolumeId, with_causes};
-use catalog::{CatalogError, Lease};
+use api::host::{Access, Assignment, Seal};
+use base::{BlockDevice, IoError, Lineage, with_causes};
+use catalog::{CatalogError, Lease, WrappedKey};
 use frontend::nbd::{Export, ExportGone, ExportOptions, ExportThread, SpawnError};
-use tokio::task::JoinSet;
-use volume::seal::{KeyError, Keyring};
+use volume::seal::{DataKey, KeyError, Keyring};
 use volume::{OpenError, OpenParams, Volume, VolumeStatus};
 use world::{Clock, Wake};
 
-use crate::control::{Control, Inner, blocking, lock};
-use crate::database::{Access, DatabaseError, VolumeRow};
-use crate::error::ControlError;
+use crate::agent::{Agent, Inner, TaskEnded, blocking};
 use crate::leases::OlderDatabase;
 
 /// A close that has got nowhere for so long, because no unit takes what it
@@ -45,7 +42,6 @@ const CLOSE_TICK: Duration = Duration::from_millis(200);
 
 /// A volume that is attached here, and served.
 pub struct Attached {
-    pub(crate) access: Access,
     pub(crate) name: String,
     /// The door for connections.
     pub(crate) export: Export,
@@ -55,9 +51,8 @@ pub struct Attached {
 }
 
 impl Attached {
-    fn new(access: Access, name: String, thread: ExportThread<Volume>, closer: Closer) -> Self {
+    fn new(name: String, thread: ExportThread<Volume>, closer: Closer) -> Self {
         Self {
-            access,
             name,
             export: thread.export(),
             thread: RwLock::new(Some(thread)),
@@ -74,14 +69,19 @@ impl Attached {
         thread.as_ref().ok_or(ExportGone)?.call(action)
     }
 
+    fn take_thread(&self) -> Result<ExportThread<Volume>, ExportGone> {
+        let mut thread = self.thread.write().unwrap_or_else(PoisonError::into_inner);
+        thread.take().ok_or(ExportGone)
+    }
+
+    /// Step 5, and no more. Waits for calls under way.
+    fn drop_volume(&self) -> Result<(), AttachError> {
+        Ok(self.take_thread()?.stop(|volume, _| drop(volume))?)
+    }
+
     /// Steps 5 and 6. Waits: for calls under way, and for the destage.
     fn stop(&self, clock: Arc<dyn Clock>) -> Result<(), AttachError> {
-        let thread = self
-            .thread
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-            .ok_or(ExportGone)?;
+        let thread = self.take_thread()?;
         let closer = self.closer.clone();
         thread.stop(move |volume, stopped| {
             if let Err(error) = stopped.flushed {
@@ -215,6 +215,18 @@ pub enum AttachError {
     /// Its thread ended.
     #[error(transparent)]
     Gone(#[from] ExportGone),
+    /// It is to be written in the clear, and this host does not do that.
+    #[error("it is not to be sealed, and this host writes nothing in the clear")]
+    Unsealed,
+    /// It was written, and its key is not in the database.
+    #[error("the database has lost its key; restore scree.db from a backup")]
+    KeyLost,
+    /// A task ended before its time.
+    #[error(transparent)]
+    Task(#[from] TaskEnded),
+    /// The process is ending.
+    #[error("this host's agent is ending")]
+    Ending,
 }
 
 /// Step 3. Waits.
@@ -244,42 +256,13 @@ fn is_head_keyed(lease: &Lease) -> bool {
         .is_none_or(|key| key.salts.iter().any(has_salt))
 }
 
-impl Control {
-    /// Steps 1 to 4. The caller is behind the volume's door, and the volume is
-    /// not attached here.
-    pub(crate) async fn attach(
-        &self,
-        row: &VolumeRow,
-        access: Access,
-    ) -> Result<Arc<Attached>, ControlError> {
-        self.refuse_if_ending()?;
-        let (volume, name) = (row.id, row.name.clone());
-        self.inner.database.set_attached(volume).await?;
-        match self.open_and_serve(volume, name, access).await? {
-            Ok(attached) => {
-                let attached = Arc::new(attached);
-                self.inner.serving.offer(attached.export.clone());
-                lock(&self.inner.attached).insert(volume, Arc::clone(&attached));
-                tracing::info!(%volume, name = attached.name, %access, "attached");
-                Ok(attached)
-            }
-            Err(error) => Err(self.attach_failed(row, &error).await),
-        }
-    }
-
-    /// Steps 2 and 3, and the thread for step 4.
-    async fn open_and_serve(
-        &self,
-        volume: VolumeId,
-        name: String,
-        access: Access,
-    ) -> Result<Result<Attached, AttachError>, ControlError> {
-        let lease = match self.acquire(volume).await {
-            Ok(lease) => lease,
-            Err(error) => return Ok(Err(error)),
-        };
+impl Agent {
+    /// Steps 1 to 4.
+    pub(crate) async fn open_and_serve(&self, wish: &Assignment) -> Result<Attached, AttachError> {
+        let lease = self.keyed(wish).await?;
         let inner = Arc::clone(&self.inner);
-        blocking(move || {
+        let (volume, access, name) = (wish.volume, wish.access, wish.name.clone());
+        let attached = blocking(move || {
             let options = ExportOptions {
                 description: volume.to_string(),
                 read_only: access == Access::ReadOnly,
@@ -293,138 +276,99 @@ impl Control {
                         SpawnError::Device(error) => error,
                         SpawnError::Thread(error) => AttachError::Thread(error),
                     })?;
-            Ok(Attached::new(access, name, thread, closer))
+            Ok::<_, AttachError>(Attached::new(name, thread, closer))
         })
-        .await
+        .await??;
+        self.inner.serving.offer(attached.export.clone());
+        Ok(attached)
     }
 
-    async fn attach_failed(&self, row: &VolumeRow, error: &AttachError) -> ControlError {
-        let why = error.to_string();
-        tracing::error!(volume = %row.id, name = row.name, why, "cannot be opened");
-        if !row.attached {
-            // Nothing was written, so nothing can be lost by forgetting it.
-            if let Err(error) = self.inner.database.set_detached(row.id).await {
-                tracing::error!(volume = %row.id, %error, "not noted as detached");
-            }
-        }
-        if let Err(error) = self.inner.database.set_failure(row.id, &why).await {
-            tracing::error!(volume = %row.id, %error, "the failure was not noted");
-        }
-        let name = &row.name;
-        let hint = match error {
-            AttachError::Older(_) | AttachError::BeforeLeaseKeys => {
-                return ControlError::conflict(format!("volume {name:?} cannot be opened: {why}"));
-            }
-            AttachError::Open(OpenError::Journal(_)) => {
-                "without its journal it opens at its newest version"
-            }
-            _ => "`scree unit list` and `scree status` show what is missing",
-        };
-        ControlError::Unavailable {
-            reason: format!(
-                "volume {name:?} cannot be opened: {why}; {hint}, and `scree volume export \
-                 {name}` tries again"
-            ),
-        }
-    }
-
-    /// Steps 5 to 7, if it is attached here. On an error the journal keeps
-    /// what was not destaged, and the next attach replays it.
-    pub(crate) async fn detach(&self, volume: VolumeId) -> Result<(), ControlError> {
-        let Some(attached) = lock(&self.inner.attached).remove(&volume) else {
-            return Ok(());
-        };
+    /// Steps 5 and 6. On an error the journal keeps what was not destaged, and
+    /// the next open replays it.
+    pub(crate) async fn stop_and_close(&self, attached: Arc<Attached>) -> Result<(), AttachError> {
         self.inner.serving.withdraw(&attached.name);
-        let name = attached.name.clone();
         let clock = Arc::clone(&self.inner.world.clock);
-        let closed = blocking(move || attached.stop(clock)).await?;
-        match closed {
-            Ok(()) => {
-                self.inner.database.set_detached(volume).await?;
-                tracing::info!(%volume, name, "detached");
-                Ok(())
-            }
-            Err(error) => {
-                let why = error.to_string();
-                self.inner.database.set_failure(volume, &why).await?;
-                Err(ControlError::Unavailable {
-                    reason: format!(
-                        "volume {name:?} was not closed cleanly: {why}; what it acknowledged is \
-                         in its journal, and `scree volume export {name}` replays it"
-                    ),
-                })
-            }
-        }
+        blocking(move || attached.stop(clock)).await?
     }
 
-    /// Makes the head of a volume that nobody serves its whole state: replays
-    /// and destages a journal that a crash left. Behind the volume's door.
-    pub(crate) async fn settle(&self, row: &VolumeRow) -> Result<(), ControlError> {
-        if !row.attached {
-            return Ok(());
-        }
-        self.refuse_if_ending()?;
+    /// Serves a volume no more. What it has not destaged stays in its journal.
+    pub(crate) async fn abandon(&self, attached: Arc<Attached>) -> Result<(), AttachError> {
+        self.inner.serving.withdraw(&attached.name);
+        blocking(move || attached.drop_volume()).await?
+    }
+
+    /// Makes the head of a volume that is not to be served its whole state:
+    /// replays and destages a journal that a crash left.
+    pub(crate) async fn settle(&self, wish: &Assignment) -> Result<(), AttachError> {
+        let lease = self.keyed(wish).await?;
         let inner = Arc::clone(&self.inner);
-        let settled = match self.acquire(row.id).await {
-            Ok(lease) => {
-                blocking(move || {
-                    let closer = Closer::default();
-                    let opened = open(&inner, lease, closer.wake(Wake::silent()))?;
-                    closer.close(opened, &*inner.world.clock)
-                })
-                .await?
-            }
-            Err(error) => Err(error),
+        blocking(move || {
+            let closer = Closer::default();
+            let opened = open(&inner, lease, closer.wake(Wake::silent()))?;
+            closer.close(opened, &*inner.world.clock)
+        })
+        .await?
+    }
+
+    /// Steps 1 and 2.
+    async fn keyed(&self, wish: &Assignment) -> Result<Lease, AttachError> {
+        if self.is_ending() {
+            return Err(AttachError::Ending);
+        }
+        let mut lease = self.acquire(wish.volume).await?;
+        let Some(own) = lease.keys.first_mut() else {
+            return Err(AttachError::ForeignKey);
         };
-        match settled {
-            Ok(()) => Ok(self.inner.database.set_detached(row.id).await?),
-            Err(error) => Err(self.attach_failed(row, &error).await),
+        if own.wrapped.is_some() {
+            return Ok(lease);
+        }
+        // Only what nobody ever wrote to has no key yet.
+        if lease
+            .head
+            .as_ref()
+            .is_some_and(|head| head.lineage == own.lineage)
+        {
+            return Err(AttachError::KeyLost);
+        }
+        let wrapped = self.new_key(own.lineage, wish.seal)?;
+        let controller = &self.inner.controller;
+        controller
+            .set_key(wish.volume, own.lineage, wrapped.clone())
+            .await?;
+        own.wrapped = Some(wrapped);
+        Ok(lease)
+    }
+
+    /// A key for a lineage, or the word that it has none.
+    fn new_key(&self, lineage: Lineage, seal: Seal) -> Result<WrappedKey, AttachError> {
+        let random = &*self.inner.world.random;
+        match seal {
+            Seal::Aes256Gcm => {
+                let key = DataKey::generate(random);
+                Ok(self.inner.key.wrap(lineage, &key, random))
+            }
+            Seal::None if self.inner.allows_unsealed => {
+                Ok(self.inner.key.wrap_none(lineage, random))
+            }
+            Seal::None => Err(AttachError::Unsealed),
         }
     }
 
-    /// Runs `action` on an attached volume, in its thread.
+    /// Runs `action` on an open volume, in its thread.
     pub(crate) async fn on_volume<T: Send + 'static>(
         &self,
-        attached: Arc<Attached>,
+        attached: &Arc<Attached>,
         action: impl FnOnce(&mut Volume) -> T + Send + 'static,
-    ) -> Result<T, ControlError> {
-        blocking(move || attached.call(action))
-            .await?
-            .map_err(|error| ControlError::Unavailable {
-                reason: error.to_string(),
-            })
+    ) -> Result<T, AttachError> {
+        let attached = Arc::clone(attached);
+        Ok(blocking(move || attached.call(action)).await??)
     }
 
-    /// How an attached volume's engine is doing.
+    /// How an open volume's engine is doing.
     pub(crate) async fn engine_status(
         &self,
-        attached: Arc<Attached>,
-    ) -> Result<VolumeStatus, ControlError> {
+        attached: &Arc<Attached>,
+    ) -> Result<VolumeStatus, AttachError> {
         self.on_volume(attached, |volume| volume.status()).await
-    }
-
-    /// Serves again what was served when the last process ended, each volume
-    /// as soon as its journal is replayed.
-    pub(crate) async fn serve_again(&self) -> Result<(), DatabaseError> {
-        let mut opening = JoinSet::new();
-        let volumes = self.inner.database.volumes().await?;
-        for volume in &volumes.damaged {
-            let (id, name, why) = (&volume.id, &volume.name, &volume.reason);
-            tracing::error!(volume = id, name, why, "cannot be served");
-        }
-        for row in volumes.rows {
-            let Some(access) = row.exported.filter(|_| !row.deleting) else {
-                continue;
-            };
-            let control = self.clone();
-            opening.spawn(async move {
-                let _door = control.door(row.id).await;
-                // A volume that cannot be opened is logged and shown as such,
-                // and does not keep the others from being served.
-                let _ = control.attach(&row, access).await;
-            });
-        }
-        while opening.join_next().await.is_some() {}
-        Ok(())
     }
 }

@@ -4,11 +4,11 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 
-use super::types::{CreateSnapshot, Snapshot};
 use super::{ApiError, Body, Name, Query, Wait};
 use crate::control::Control;
 use crate::database::{SnapshotRow, SnapshotState};
 use crate::volumes::spell_time;
+use api::types::{CreateSnapshot, Snapshot};
 
 pub(super) async fn list(State(control): State<Control>) -> Result<Json<Vec<Snapshot>>, ApiError> {
     let snapshots = control.snapshots().await?;

@@ -5,8 +5,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::types::Problem;
 use crate::error::ControlError;
+use api::types::Problem;
 
 /// Names have 63 letters, and moments some 30.
 const URL_BYTES_MAX: usize = 8192;

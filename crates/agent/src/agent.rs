@@ -1,0 +1,361 @@
+//! [`Agent`]: what one host does, without the command line around it.
+//!
+//! It has no will of its own: it follows what the controllers want of it, one
+//! [`Assignments`] after the other, and tells them how far that is. Each
+//! attachment has a `worker`, so that none waits for another. What survives a
+//! crash is the journal; what is to be done after one, the controllers know.
+//!
+//! Lifecycle: 1. start (lock D, open the key, mount the units, open what is
+//! wanted), 2. follow, 3. shut down (destage everything), which a `kill -9` may
+//! leave out at the price of a replay.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use api::host::{Assignments, Task, TaskKind};
+use api::{Client, ClientError};
+use base::{AttachmentId, ClusterId, VolumeId};
+use catalog::{Catalog, CatalogError};
+use frontend::nbd::ServerTls;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use volume::clean::Cleaner;
+use volume::seal::{KeyEncryptionKey, Keyring};
+use volume::{Store, VolumeConfig};
+use world::{World, host};
+
+use crate::claim::Claim;
+use crate::controller::{Controller, Pauses};
+use crate::folder::{Folder, FolderError};
+use crate::keys::{self, KeyInput, KeyInputError};
+use crate::serving::{Serving, ServingError};
+use crate::units::{Mounted, UnitsError};
+use crate::worker::Worker;
+
+/// How an agent was asked to run.
+pub struct Settings {
+    /// D.
+    pub folder: PathBuf,
+    /// Asks the controllers.
+    pub client: Client,
+    /// How many folder units to make if the cluster has none.
+    pub units: Option<usize>,
+    /// Where the key is, if not in D's keys folder.
+    pub key: Option<KeyInput>,
+    /// Volumes may be written in the clear, where that is what their owner
+    /// wants.
+    pub allows_unsealed: bool,
+    /// Serve NBD over TCP here as well.
+    pub listen_nbd: Option<SocketAddr>,
+    /// TLS for that.
+    pub nbd_tls: Option<ServerTls>,
+    /// Each attached volume's sizes and times.
+    pub volume: VolumeConfig,
+}
+
+/// Why it does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// D cannot be used.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// No controller answers, or it says no.
+    #[error("the controller: {0}")]
+    Controller(#[from] ClientError),
+    /// The database does not answer.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// There is no key to work with.
+    #[error(transparent)]
+    Key(#[from] KeyInputError),
+    /// The units cannot be used.
+    #[error(transparent)]
+    Units(#[from] UnitsError),
+    /// NBD cannot be served.
+    #[error(transparent)]
+    Serving(#[from] ServingError),
+    /// What the cluster's hosts vouch with is not what it should be.
+    #[error("the database is damaged: what hosts vouch with has not 32 bytes")]
+    Vouch,
+}
+
+/// A task ended before its time.
+#[derive(Debug, thiserror::Error)]
+#[error("a task ended before its time: {0}; see the log")]
+pub struct TaskEnded(#[from] tokio::task::JoinError);
+
+/// A shutdown takes no longer: the 30 s in which an export may finish what
+/// clients have asked for, the 60 s in which a destage must get on, and some.
+pub const SHUT_DOWN_WITHIN: Duration = Duration::from_secs(95);
+
+/// See the module's head. Cheap to clone.
+#[derive(Clone)]
+pub struct Agent {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub world: World,
+    pub folder: Folder,
+    pub controller: Controller,
+    pub cluster: ClusterId,
+    /// As whom the units are used.
+    pub claim: Claim,
+    pub catalog: Arc<dyn Catalog>,
+    pub store: Arc<Store>,
+    /// Wraps the keys of volumes.
+    pub key: Arc<KeyEncryptionKey>,
+    /// Vouches for what is left on units.
+    pub vouch: KeyEncryptionKey,
+    pub allows_unsealed: bool,
+    pub units: Mutex<Vec<Mounted>>,
+    pub serving: Serving,
+    pub volume_config: VolumeConfig,
+    pub workers: Mutex<HashMap<AttachmentId, Worker>>,
+    /// Tasks under way.
+    tasks: Mutex<HashSet<i64>>,
+    /// A report that has seen this is waited for.
+    pub look: watch::Sender<u64>,
+    /// Rung when there may be something to clean.
+    pub cleaning_wanted: Notify,
+    /// The serial of what there is to clean.
+    clean: Mutex<u64>,
+    /// Volumes that were written to just now.
+    pub busy: Mutex<HashSet<VolumeId>>,
+    /// Why cleaning does not get on, if it does not.
+    pub removal_problem: Mutex<Option<String>>,
+    /// Why freeing does not get on, if it does not.
+    pub freeing_problem: Mutex<Option<String>>,
+    /// No more volumes are opened.
+    is_ending: AtomicBool,
+}
+
+/// Locks a mutex whose content stays sound if a thread panics in between.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs what waits on a thread where it may.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, TaskEnded> {
+    Ok(tokio::task::spawn_blocking(work).await?)
+}
+
+impl Agent {
+    /// Opens D, and what is wanted of this host.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub async fn start(world: World, settings: Settings) -> Result<Self, StartError> {
+        let folder = Folder::lock(&world, &settings.folder)?;
+        let controller = Controller::new(settings.client, Handle::current());
+        let cluster = controller.cluster().await?;
+        let input = settings
+            .key
+            .unwrap_or_else(|| KeyInput::File(folder.key_file()));
+        let key = match &cluster.key {
+            Some(known) => keys::open(&world, &input, known)?,
+            None => {
+                let (key, made) = keys::found(&world, &input)?;
+                controller.bring_key(&made).await?;
+                key
+            }
+        };
+        let vouch: &[u8; 32] = cluster
+            .vouch
+            .0
+            .as_slice()
+            .try_into()
+            .map_err(|_| StartError::Vouch)?;
+        let serving = Serving::start(
+            &world,
+            &folder.nbd_socket(),
+            settings.listen_nbd,
+            settings.nbd_tls,
+        )?;
+        let agent = Self {
+            inner: Arc::new(Inner {
+                claim: Claim::of(&cluster),
+                catalog: Arc::new(controller.clone()),
+                store: Store::new(Arc::clone(&world.pool)),
+                cluster: cluster.id,
+                key: Arc::new(key),
+                vouch: KeyEncryptionKey::from_bytes(vouch),
+                allows_unsealed: settings.allows_unsealed,
+                units: Mutex::default(),
+                serving,
+                volume_config: settings.volume,
+                workers: Mutex::default(),
+                tasks: Mutex::default(),
+                look: watch::Sender::new(0),
+                cleaning_wanted: Notify::new(),
+                clean: Mutex::default(),
+                busy: Mutex::default(),
+                removal_problem: Mutex::default(),
+                freeing_problem: Mutex::default(),
+                is_ending: AtomicBool::new(false),
+                world,
+                folder,
+                controller,
+            }),
+        };
+        agent.begin(settings.units).await?;
+        Ok(agent)
+    }
+
+    /// Uses the units, and opens what is wanted; returns when all of it has
+    /// been tried once.
+    async fn begin(&self, units: Option<usize>) -> Result<(), StartError> {
+        let controller = &self.inner.controller;
+        let mut wanted = controller.assignments(None).await?;
+        if wanted.units.is_empty() {
+            self.make_units(units).await?;
+            wanted = controller.assignments(None).await?;
+        } else if let Some(asked) = units.filter(|count| *count != wanted.units.len()) {
+            tracing::info!(
+                units = wanted.units.len(),
+                asked,
+                "the cluster has its units already; add more with `scree unit add`"
+            );
+        }
+        self.use_units(&wanted.units, &wanted.copysets);
+        self.wait_for_units().await;
+        self.refuse_if_held()?;
+        self.check_database_age().await?;
+        // After that check: it may want volumes opened.
+        let wanted = controller.assignments(None).await?;
+        let mut first = JoinSet::new();
+        self.follow_one(wanted);
+        for worker in lock(&self.inner.workers).values() {
+            first.spawn(worker.tried());
+        }
+        first.join_all().await;
+        self.send_report(true).await;
+        Ok(())
+    }
+
+    /// Does what a host does until it is dropped.
+    pub async fn run(self) {
+        tokio::join!(
+            self.follow(),
+            self.keep_reporting(),
+            self.keep_watch(),
+            self.keep_removing(),
+            self.keep_freeing()
+        );
+    }
+
+    /// Follows what is wanted.
+    async fn follow(&self) {
+        let mut after = None;
+        let mut pauses = Pauses::default();
+        let mut is_lost = false;
+        loop {
+            match self.inner.controller.assignments(after).await {
+                Ok(wanted) => {
+                    if is_lost {
+                        tracing::info!("a controller answers again");
+                    }
+                    is_lost = false;
+                    pauses = Pauses::default();
+                    after = Some(wanted.serial);
+                    self.follow_one(wanted);
+                }
+                Err(error) => {
+                    if !is_lost {
+                        tracing::warn!(%error, "no controller answers; it is asked again");
+                    }
+                    is_lost = true;
+                    pauses.next().await;
+                }
+            }
+        }
+    }
+
+    fn follow_one(&self, wanted: Assignments) {
+        self.use_units(&wanted.units, &wanted.copysets);
+        for task in wanted.tasks {
+            self.begin_task(task);
+        }
+        self.set_wishes(wanted.attachments);
+        if std::mem::replace(&mut *lock(&self.inner.clean), wanted.clean) != wanted.clean {
+            self.inner.cleaning_wanted.notify_one();
+        }
+        self.inner.look.send_if_modified(|look| {
+            let is_news = *look != wanted.look;
+            *look = wanted.look;
+            is_news
+        });
+    }
+
+    fn begin_task(&self, task: Task) {
+        if !lock(&self.inner.tasks).insert(task.id) {
+            return;
+        }
+        let agent = self.clone();
+        tokio::spawn(async move {
+            let TaskKind::AddUnit { url } = &task.what;
+            let answer = agent.mark_unit(url).await;
+            let controller = &agent.inner.controller;
+            if let Err(error) = controller.task_done(task.id, &answer).await {
+                tracing::error!(task = task.id, %error, "what came of a task was not told");
+            }
+            lock(&agent.inner.tasks).remove(&task.id);
+        });
+    }
+
+    /// Closes every volume, also one that is just being opened: all that was
+    /// written is in versions on the units then. They are opened again on the
+    /// next start. Returns how many could not be closed; their journals have
+    /// what is missing. Ends within [`SHUT_DOWN_WITHIN`], whatever units do.
+    pub async fn shut_down(&self) -> usize {
+        self.inner.is_ending.store(true, Ordering::Relaxed);
+        self.inner.controller.end();
+        let workers: Vec<Worker> = lock(&self.inner.workers)
+            .drain()
+            .map(|(_, worker)| worker)
+            .collect();
+        let mut unclean = workers.len();
+        let mut ends = JoinSet::new();
+        for worker in workers {
+            ends.spawn(worker.end());
+        }
+        let closed = async {
+            while let Some(ended) = ends.join_next().await {
+                unclean -= usize::from(matches!(ended, Ok(true)));
+            }
+        };
+        if host::within(SHUT_DOWN_WITHIN, closed).await.is_none() {
+            let seconds = SHUT_DOWN_WITHIN.as_secs();
+            tracing::error!(seconds, "volumes do not close");
+        }
+        unclean
+    }
+
+    /// Whether no more volumes are to be opened.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.inner.is_ending.load(Ordering::Relaxed)
+    }
+
+    /// What removes versions and frees their slots.
+    pub(crate) fn cleaner(&self) -> Cleaner {
+        let key = Arc::clone(&self.inner.key);
+        Cleaner::new(
+            Arc::clone(&self.inner.store),
+            Arc::clone(&self.inner.catalog),
+            Arc::new(move |keys| Keyring::unwrap(keys, &key)),
+        )
+    }
+
+    /// D.
+    #[must_use]
+    pub fn folder(&self) -> &Folder {
+        &self.inner.folder
+    }
+}

@@ -1,0 +1,330 @@
+//! Asking the controllers: whichever answers, they have one database.
+//!
+//! [`Controller`] is the engine's [`Catalog`] as well. A commit is asked for
+//! until it is known whether it was made: the engine must not guess. The
+//! controller knows one that was made already, byte for byte.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use api::host::{
+    Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning, Cluster, EncodedPlan,
+    HostUnit, MarkedUnits, Report, TaskAnswer, WrappingKey,
+};
+use api::{Client, ClientError};
+use base::{AttachmentId, Lineage, SegmentId, SnapshotId, VolumeId};
+use catalog::{
+    Catalog, CatalogError, Lease, LeaseSalt, LineageKey, Neighbours, PendingFree, StoredVersion,
+    ThinShare, VersionCommit, VersionKey, WrappedKey,
+};
+use serde::de::DeserializeOwned;
+use tokio::runtime::Handle;
+use world::{Millis, host};
+
+/// A controller that is well answers in less.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
+/// What is wanted is waited for so long at a time, in seconds.
+const FOLLOW_SECONDS: u64 = 30;
+
+/// What can be given up is asked for so many times.
+const ATTEMPTS: u32 = 4;
+
+/// The pauses between attempts: each is twice the one before.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// See the module's head. Cheap to clone.
+#[derive(Clone)]
+pub struct Controller {
+    client: Client,
+    runtime: Handle,
+    is_ending: Arc<AtomicBool>,
+}
+
+/// Pauses that grow.
+pub(crate) struct Pauses(Duration);
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self(PAUSE_MIN)
+    }
+}
+
+impl Pauses {
+    pub async fn next(&mut self) {
+        host::pause(self.0).await;
+        self.0 = (self.0 * 2).min(PAUSE_MAX);
+    }
+}
+
+impl Controller {
+    /// Asks by `client`; the engine's calls wait on `runtime`.
+    #[must_use]
+    pub fn new(client: Client, runtime: Handle) -> Self {
+        Self {
+            client,
+            runtime,
+            is_ending: Arc::default(),
+        }
+    }
+
+    /// From now on nothing is asked again that was not answered.
+    pub(crate) fn end(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+    }
+
+    /// What the cluster is.
+    pub(crate) async fn cluster(&self) -> Result<Cluster, ClientError> {
+        self.answered(|| self.client.get("/v1/host/cluster")).await
+    }
+
+    /// What is wanted, once that is not what it was at `after`.
+    pub(crate) async fn assignments(&self, after: Option<u64>) -> Result<Assignments, ClientError> {
+        let path = match after {
+            Some(after) => format!("/v1/host/assignments?after={after}&wait={FOLLOW_SECONDS}"),
+            None => "/v1/host/assignments".to_owned(),
+        };
+        let wait = ANSWER_WITHIN + Duration::from_secs(FOLLOW_SECONDS);
+        Client::within(wait, self.client.get(&path)).await
+    }
+
+    pub(crate) async fn report(&self, report: &Report) -> Result<(), ClientError> {
+        self.once(self.client.put("/v1/host/report", report)).await
+    }
+
+    /// Tells how far an attachment has come, until that is heard; `false` if
+    /// something else is wanted by now.
+    pub(crate) async fn report_attachment(
+        &self,
+        id: AttachmentId,
+        report: &AttachmentReport,
+    ) -> Result<bool, ClientError> {
+        let path = format!("/v1/host/attachments/{id}");
+        self.heard(|| self.client.put(&path, report)).await
+    }
+
+    pub(crate) async fn cut_taken(&self, id: SnapshotId) -> Result<(), ClientError> {
+        let path = format!("/v1/host/snapshots/{id}/cut");
+        self.heard(|| self.client.post(&path, &())).await
+    }
+
+    pub(crate) async fn task_done(&self, id: i64, answer: &TaskAnswer) -> Result<(), ClientError> {
+        let path = format!("/v1/host/tasks/{id}");
+        self.heard(|| self.client.put(&path, answer)).await
+    }
+
+    pub(crate) async fn bring_key(&self, key: &WrappingKey) -> Result<(), ClientError> {
+        self.answered(|| self.client.put("/v1/host/key", key)).await
+    }
+
+    pub(crate) async fn register_units(&self, units: Vec<HostUnit>) -> Result<(), ClientError> {
+        let marked = MarkedUnits { units };
+        self.answered(|| self.client.post("/v1/host/units", &marked))
+            .await
+    }
+
+    pub(crate) async fn cleaning(&self, busy: Vec<VolumeId>) -> Result<Cleaning, CatalogError> {
+        self.call(CatalogCall::Cleaning { busy }).await
+    }
+
+    pub(crate) async fn finish_delete(&self, volume: VolumeId) -> Result<(), CatalogError> {
+        self.call(CatalogCall::FinishDelete { volume }).await
+    }
+
+    pub(crate) async fn thin_segments(
+        &self,
+        after: u64,
+        count_max: u32,
+    ) -> Result<Vec<SegmentId>, CatalogError> {
+        self.call(CatalogCall::ThinSegments { after, count_max })
+            .await
+    }
+
+    pub(crate) async fn forget_thin(&self, segments: Vec<SegmentId>) -> Result<(), CatalogError> {
+        self.call(CatalogCall::ForgetThin { segments }).await
+    }
+
+    pub(crate) async fn leases(&self) -> Result<u64, CatalogError> {
+        self.call(CatalogCall::Leases {}).await
+    }
+
+    pub(crate) async fn move_ahead(&self, leases: u64) -> Result<bool, CatalogError> {
+        self.call(CatalogCall::MoveAhead { leases }).await
+    }
+
+    pub(crate) async fn lease(
+        &self,
+        volume: VolumeId,
+        salt: LeaseSalt,
+    ) -> Result<Lease, CatalogError> {
+        self.call(CatalogCall::Acquire { volume, salt }).await
+    }
+
+    pub(crate) async fn set_key(
+        &self,
+        volume: VolumeId,
+        lineage: Lineage,
+        wrapped: WrappedKey,
+    ) -> Result<(), CatalogError> {
+        self.call(CatalogCall::SetKey {
+            volume,
+            lineage,
+            wrapped,
+        })
+        .await
+    }
+
+    async fn once<T>(
+        &self,
+        ask: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, ClientError> {
+        Client::within(ANSWER_WITHIN, ask).await
+    }
+
+    /// Asks a few times.
+    async fn answered<T, F>(&self, ask: impl Fn() -> F) -> Result<T, ClientError>
+    where
+        F: Future<Output = Result<T, ClientError>>,
+    {
+        let mut pauses = Pauses::default();
+        for _ in 1..ATTEMPTS {
+            match self.once(ask()).await {
+                Err(error) if error.may_pass() && !self.is_ending() => pauses.next().await,
+                done => return done,
+            }
+        }
+        self.once(ask()).await
+    }
+
+    /// Asks until there is an answer that stays, or all is ending.
+    async fn heard<T, F>(&self, ask: impl Fn() -> F) -> Result<T, ClientError>
+    where
+        F: Future<Output = Result<T, ClientError>>,
+    {
+        let mut pauses = Pauses::default();
+        loop {
+            match self.once(ask()).await {
+                Err(error) if error.may_pass() && !self.is_ending() => pauses.next().await,
+                done => return done,
+            }
+        }
+    }
+
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
+    }
+
+    async fn call<T: DeserializeOwned>(&self, call: CatalogCall) -> Result<T, CatalogError> {
+        let answer = self
+            .answered(|| async {
+                let answer: CatalogAnswer<T> = self.client.post("/v1/host/catalog", &call).await?;
+                Ok(answer)
+            })
+            .await;
+        answer.unwrap_or_else(|error| Err(unavailable(&error)))
+    }
+
+    fn wait<T: DeserializeOwned>(&self, call: CatalogCall) -> Result<T, CatalogError> {
+        self.runtime.block_on(self.call(call))
+    }
+}
+
+fn unavailable(error: &ClientError) -> CatalogError {
+    CatalogError::Unavailable {
+        reason: error.to_string(),
+    }
+}
+
+impl Catalog for Controller {
+    fn acquire(&self, volume: VolumeId, salt: LeaseSalt) -> Result<Lease, CatalogError> {
+        self.runtime.block_on(self.lease(volume, salt))
+    }
+
+    fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError> {
+        let call = CatalogCall::Commit {
+            commit: commit.clone(),
+        };
+        self.runtime.block_on(async {
+            let mut pauses = Pauses::default();
+            loop {
+                match self.call(call.clone()).await {
+                    Err(CatalogError::Unavailable { .. }) if !self.is_ending() => {
+                        pauses.next().await;
+                    }
+                    done => return done,
+                }
+            }
+        })
+    }
+
+    fn reserve_serials(
+        &self,
+        volume: VolumeId,
+        epoch: u32,
+        count: u32,
+    ) -> Result<Range<u64>, CatalogError> {
+        self.wait(CatalogCall::ReserveSerials {
+            volume,
+            epoch,
+            count,
+        })
+    }
+
+    fn note_thin(&self, volume: VolumeId, thin: &[ThinShare]) -> Result<(), CatalogError> {
+        self.wait(CatalogCall::NoteThin {
+            volume,
+            thin: thin.to_vec(),
+        })
+    }
+
+    fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {
+        self.wait(CatalogCall::Swept { volume, epoch })
+    }
+
+    fn version(&self, key: VersionKey) -> Result<StoredVersion, CatalogError> {
+        self.wait(CatalogCall::Version { key })
+    }
+
+    fn neighbours(&self, key: VersionKey) -> Result<Neighbours, CatalogError> {
+        self.wait(CatalogCall::Neighbours { key })
+    }
+
+    fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError> {
+        self.wait(CatalogCall::Keys { lineage })
+    }
+
+    fn remove_version(
+        &self,
+        key: VersionKey,
+        neighbours: &Neighbours,
+        not_before: Millis,
+        plan: &[u8],
+    ) -> Result<(), CatalogError> {
+        self.wait(CatalogCall::RemoveVersion {
+            key,
+            neighbours: Box::new(neighbours.clone()),
+            not_before,
+            plan: EncodedPlan(plan.to_vec()),
+        })
+    }
+
+    fn due_frees(
+        &self,
+        now: Millis,
+        after: i64,
+        count_max: u32,
+    ) -> Result<Vec<PendingFree>, CatalogError> {
+        self.wait(CatalogCall::DueFrees {
+            now,
+            after,
+            count_max,
+        })
+    }
+
+    fn freed(&self, id: i64) -> Result<(), CatalogError> {
+        self.wait(CatalogCall::Freed { id })
+    }
+}

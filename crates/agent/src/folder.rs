@@ -1,0 +1,144 @@
+//! The folder of an agent, which may be that of a controller as well.
+//!
+//! ```text
+//!   D/agent.lock       held by the agent
+//!   D/keys/            the key file, unless it is kept elsewhere
+//!   D/units/u1 …       folder units made on the first start
+//!   D/journal/vol-…    one journal for each volume that is attached
+//!   D/nbd.sock         NBD
+//! ```
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use base::VolumeId;
+use unit::FolderUnit;
+use world::{OpenMode, World, host};
+
+/// A locked D. The lock ends with the process, however that ends.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    _lock: File,
+}
+
+/// Why D cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// Another process has it.
+    #[error("{path} is in use by another agent; stop that one first", path = path.display())]
+    Locked {
+        /// D.
+        path: PathBuf,
+    },
+    /// It cannot be made or entered.
+    #[error("cannot use the folder {path}: {source}", path = path.display())]
+    Io {
+        /// Which folder or file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> FolderError {
+    let path = path.to_owned();
+    move |source| FolderError::Io { path, source }
+}
+
+impl Folder {
+    /// Makes what is missing of the folder at `path`, and locks it.
+    ///
+    /// # Errors
+    /// [`FolderError`].
+    pub fn lock(world: &World, path: &Path) -> Result<Self, FolderError> {
+        host::make_folders(&*world.disk, path).map_err(failed(path))?;
+        // Sockets are named by absolute paths, whatever the current folder of
+        // a later client is.
+        let path = host::resolve(path).map_err(failed(path))?;
+        let lock_path = path.join("agent.lock");
+        let lock = host::open_private(&lock_path).map_err(failed(&lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(FolderError::Locked { path }),
+            Err(TryLockError::Error(error)) => return Err(failed(&lock_path)(error)),
+        }
+        for part in ["keys", "units", "journal"] {
+            let part = path.join(part);
+            world.disk.create_directory(&part).map_err(failed(&part))?;
+        }
+        world.disk.sync_directory(&path).map_err(failed(&path))?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// D itself, absolute.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The key file, unless the operator keeps it elsewhere.
+    #[must_use]
+    pub fn key_file(&self) -> PathBuf {
+        key_file(&self.path)
+    }
+
+    /// Unit folder `number`, from 1.
+    #[must_use]
+    pub fn unit(&self, number: usize) -> PathBuf {
+        self.path.join("units").join(format!("u{number}"))
+    }
+
+    /// A volume's journal.
+    #[must_use]
+    pub fn journal(&self, volume: VolumeId) -> PathBuf {
+        self.path.join("journal").join(volume.to_string())
+    }
+
+    /// Where NBD listens.
+    #[must_use]
+    pub fn nbd_socket(&self) -> PathBuf {
+        self.path.join("nbd.sock")
+    }
+}
+
+fn key_file(folder: &Path) -> PathBuf {
+    folder.join("keys").join("master.key")
+}
+
+/// What an agent that was used has left in the folder at `path`: something
+/// that is there only then, and something that most likely is.
+///
+/// # Errors
+/// [`FolderError::Io`].
+pub fn traces(
+    world: &World,
+    path: &Path,
+) -> Result<(Option<PathBuf>, Option<PathBuf>), FolderError> {
+    let entries = |part: &str| -> Result<Vec<PathBuf>, FolderError> {
+        let folder = path.join(part);
+        match world.disk.list(&folder) {
+            Ok(entries) => Ok(entries
+                .into_iter()
+                .map(|entry| folder.join(entry.name))
+                .collect()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(failed(&folder)(error)),
+        }
+    };
+    let (journals, units) = (entries("journal")?, entries("units")?);
+    let is_unit = |unit: &&PathBuf| FolderUnit::identify(world, unit).is_ok();
+    let journal = journals.into_iter().next();
+    let marked = units.iter().find(is_unit).cloned();
+    let certain = journal.clone().or(marked);
+    let key = world.disk.open(&key_file(path), OpenMode::Read);
+    if key.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        return Ok((certain.clone(), certain));
+    }
+    // A first start makes the key when the database is durably there. So the
+    // operator has put it here, and nothing else, or the database is lost, and
+    // even a bare folder may be where a unit is not mounted.
+    let likely = journal.or_else(|| units.into_iter().next());
+    Ok((certain, likely))
+}

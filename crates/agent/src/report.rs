@@ -1,0 +1,93 @@
+//! Telling the controllers how this host is doing.
+
+use std::time::Duration;
+
+use api::host::{Report, VolumeReport};
+use api::types::Engine;
+use volume::VolumeStatus;
+use world::host;
+
+use crate::agent::{Agent, lock};
+
+/// How often, if nobody asks.
+const REPORT_EVERY: Duration = Duration::from_secs(2);
+
+impl Agent {
+    /// Reports again and again, and at once when somebody asks.
+    pub(crate) async fn keep_reporting(&self) {
+        let mut look = self.inner.look.subscribe();
+        let mut ticks = host::ticks(REPORT_EVERY);
+        loop {
+            let is_asked = tokio::select! {
+                _ = ticks.tick() => false,
+                _ = look.changed() => true,
+            };
+            self.send_report(is_asked).await;
+        }
+    }
+
+    /// Reports, after asking the units anew if somebody waits for it.
+    pub(crate) async fn send_report(&self, is_asked: bool) {
+        // What is asked from here on is for the next report.
+        let look = *self.inner.look.borrow();
+        let units = match is_asked {
+            true => self.units().await,
+            false => self.units_as_known(),
+        };
+        let report = Report {
+            look,
+            units,
+            volumes: self.volumes().await,
+            free_bytes: self.free_bytes(),
+            problems: self.problems().await,
+        };
+        if let Err(error) = self.inner.controller.report(&report).await {
+            tracing::debug!(%error, "a report was not heard");
+        }
+    }
+
+    async fn volumes(&self) -> Vec<VolumeReport> {
+        let open: Vec<_> = lock(&self.inner.workers)
+            .iter()
+            .filter_map(|(id, worker)| Some((*id, worker.open()?)))
+            .collect();
+        let mut volumes = Vec::new();
+        for (attachment, (volume, attached)) in open {
+            let Ok(status) = self.engine_status(&attached).await else {
+                continue;
+            };
+            volumes.push(VolumeReport {
+                attachment,
+                volume,
+                engine: engine(status, attached.export.connections() as u64),
+            });
+        }
+        volumes
+    }
+
+    async fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if let Ok(Some(older)) = self.older_database().await {
+            problems.push(older.to_string());
+        }
+        if let Some(why) = lock(&self.inner.removal_problem).as_ref() {
+            problems.push(format!("old versions are not all removed: {why}"));
+        }
+        if let Some(why) = lock(&self.inner.freeing_problem).as_ref() {
+            problems.push(format!("room is not all given back: {why}"));
+        }
+        problems
+    }
+}
+
+fn engine(status: VolumeStatus, connections: u64) -> Engine {
+    Engine {
+        version: status.head.map(|head| head.number),
+        journal_bytes: status.journal_bytes,
+        journal_used_bytes: status.journal_used_bytes,
+        blocks_written: status.counters.blocks_written,
+        blocks_destaged: status.counters.blocks_destaged,
+        connections,
+        destage_error: status.destage_error,
+    }
+}

@@ -1,0 +1,442 @@
+//! The units: mounting those there are, adding more, and how they do.
+//!
+//! Nobody waits long for a unit to answer: what is shown then is what it said
+//! last.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use api::ClientError;
+use api::host::{HostUnit, Refusal, UnitReport};
+use base::{UnitId, url, with_causes};
+use catalog::Copyset;
+use tokio::task::JoinHandle;
+use unit::{FolderUnit, TrackedUnit, Unit, UnitError, UnitState};
+use world::host;
+
+use crate::agent::{Agent, Inner, TaskEnded, blocking, lock};
+use crate::claim::Claim;
+use crate::leases;
+use crate::watch::WatchedUnit;
+
+/// Folder units of a new D, if nothing is said.
+const UNITS_DEFAULT: usize = 8;
+
+/// How often the clock is looked at where an answer may not come.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Who asks how the units are is kept waiting no longer.
+const SHOW_WITHIN: Duration = Duration::from_millis(500);
+
+/// A unit of this process.
+#[derive(Clone)]
+pub(crate) struct Mounted {
+    pub id: UnitId,
+    pub url: String,
+    /// The folder that this is.
+    pub folder: PathBuf,
+    /// As the engine has it.
+    pub unit: Arc<TrackedUnit>,
+    /// What is beneath that.
+    pub watched: Arc<WatchedUnit>,
+    /// And beneath that.
+    pub place: Arc<FolderUnit>,
+    /// Of how many leases this process has told it. Held while its file is
+    /// read or written.
+    pub told: Arc<Mutex<u64>>,
+}
+
+/// Why the units cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum UnitsError {
+    /// A unit of a new D could not be made.
+    #[error("cannot make a unit")]
+    Make(#[from] UnitError),
+    /// Another copy of the database uses them.
+    #[error("no unit can be used: {}; {hint}", with_causes(source))]
+    Held {
+        /// What one of them says.
+        source: Arc<UnitError>,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// The controllers do not know of them.
+    #[error("the controller cannot be told of the units: {0}")]
+    Untold(#[from] ClientError),
+    /// A task ended before its time.
+    #[error(transparent)]
+    Task(#[from] TaskEnded),
+}
+
+impl Agent {
+    /// Makes the first units of a cluster that has none.
+    pub(crate) async fn make_units(&self, count: Option<usize>) -> Result<(), UnitsError> {
+        let count = count.unwrap_or(UNITS_DEFAULT);
+        let inner = Arc::clone(&self.inner);
+        let made = blocking(move || {
+            (1..=count)
+                .map(|number| make_unit(&inner, &inner.folder.unit(number)))
+                .collect::<Result<Vec<_>, UnitError>>()
+        });
+        let units = made.await??;
+        self.inner.controller.register_units(units).await?;
+        tracing::info!(units = count, "made folder units");
+        Ok(())
+    }
+
+    /// Uses the units there are: those that it does not know yet are mounted.
+    pub(crate) fn use_units(&self, units: &[HostUnit], copysets: &[Copyset]) {
+        let mut mounted = lock(&self.inner.units);
+        for unit in units {
+            if mounted.iter().any(|known| known.id == unit.id) {
+                continue;
+            }
+            match folder_of(&unit.url) {
+                Ok(folder) => mounted.push(self.mount(unit, folder)),
+                Err(refusal) => tracing::error!(unit = unit.url, why = refusal.reason, "not used"),
+            }
+        }
+        let table = mounted
+            .iter()
+            .map(|mounted| (mounted.id, Arc::clone(&mounted.unit)))
+            .collect();
+        self.inner.store.set_table(table, copysets);
+    }
+
+    /// Without any unit to use, because another copy of the database does, a
+    /// start could do nothing, and is most likely a mistake.
+    pub(crate) fn refuse_if_held(&self) -> Result<(), UnitsError> {
+        let claim = &self.inner.claim;
+        if claim.takes_over {
+            // It is none: the operator has said so.
+            return Ok(());
+        }
+        let units = lock(&self.inner.units);
+        let is_missing = |mounted: &Mounted| mounted.unit.state() == UnitState::Missing;
+        let held = units.iter().find_map(held_by);
+        let held = held.and_then(|error| claim.hint(&error).map(|hint| (error, hint)));
+        match held {
+            Some((source, hint)) if units.iter().all(is_missing) => {
+                Err(UnitsError::Held { source, hint })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Looks at all units, and waits until they have answered or are taken for
+    /// missing.
+    pub(crate) async fn wait_for_units(&self) {
+        let is_enough = || {
+            self.notice_silence();
+            let units = lock(&self.inner.units);
+            !units.iter().any(|mounted| mounted.watched.is_awaited())
+        };
+        wait_for(self.probe_units(true), is_enough).await;
+    }
+
+    fn mount(&self, unit: &HostUnit, folder: PathBuf) -> Mounted {
+        let world = &self.inner.world;
+        let place = Arc::new(open_unit(&self.inner, &folder, unit.id));
+        let watched = WatchedUnit::new(Arc::clone(&place) as _, Arc::clone(&world.clock));
+        let watched = Arc::new(watched);
+        let tracked = TrackedUnit::new(Arc::clone(&watched) as _, Arc::clone(&world.clock));
+        Mounted {
+            id: unit.id,
+            url: unit.url.clone(),
+            folder,
+            unit: Arc::new(tracked),
+            watched,
+            place,
+            told: Arc::default(),
+        }
+    }
+
+    /// Makes the folder at `url` a unit. It must exist, so that a mistyped or
+    /// unmounted path is not taken for a new unit; and be empty, or be a unit
+    /// of this cluster already.
+    pub(crate) async fn mark_unit(&self, url: &str) -> Result<HostUnit, Refusal> {
+        let folder = folder_of(url)?;
+        let known: Vec<(UnitId, String, PathBuf)> = lock(&self.inner.units)
+            .iter()
+            .map(|unit| (unit.id, unit.url.clone(), unit.folder.clone()))
+            .collect();
+        let inner = Arc::clone(&self.inner);
+        let marked = blocking(move || {
+            let folder = existing_folder(&folder)?;
+            // Without links when it was added; to ask again could take for ever.
+            let nests = |other: &Path| folder.starts_with(other) || other.starts_with(&folder);
+            if let Some((_, inside, _)) = known.iter().find(|(_, _, other)| nests(other)) {
+                return Err(refused(format!(
+                    "{} is, holds or lies in {inside}, which is a unit already; use a folder of \
+                     its own",
+                    folder.display()
+                )));
+            }
+            // Before anything is written there. What cannot be read is left to
+            // `make_unit`.
+            let marker = FolderUnit::identify(&inner.world, &folder).ok();
+            let is_twin = |id: &UnitId| {
+                let is_it = |marker: &unit::folder::Marker| {
+                    marker.cluster == inner.cluster && marker.unit == *id
+                };
+                marker.as_ref().is_some_and(is_it)
+            };
+            if let Some((id, twin, _)) = known.iter().find(|(id, _, _)| is_twin(id)) {
+                return Err(refused(format!(
+                    "{} is a copy of unit {id} at {twin}, or was moved from there; a unit cannot \
+                     be used twice",
+                    url::url_of(&folder),
+                )));
+            }
+            make_unit(&inner, &folder).map_err(|error| refused(inner.claim.spell(&error)))
+        });
+        marked
+            .await
+            .unwrap_or_else(|error| Err(refused(error.to_string())))
+    }
+
+    /// Free room on the units' file systems, in bytes, as far as they have
+    /// said; each file system is counted once, however many units lie on it.
+    /// `None` if nothing is known.
+    pub(crate) fn free_bytes(&self) -> Option<u64> {
+        let mut by_device = HashMap::new();
+        for mounted in lock(&self.inner.units).iter() {
+            let found = mounted.watched.last_found();
+            let free = found.stat.and_then(|stat| stat.free_bytes);
+            if let (Some(free), Some(device)) = (free, found.device) {
+                by_device.insert(device, free);
+            }
+        }
+        (!by_device.is_empty()).then(|| by_device.values().sum())
+    }
+
+    /// All units. They are asked anew; one that does not answer at once is
+    /// shown as it was when it last did.
+    pub(crate) async fn units(&self) -> Vec<UnitReport> {
+        let units = lock(&self.inner.units).clone();
+        let looks: Vec<_> = units
+            .iter()
+            .filter_map(|mounted| self.look(mounted, is_first(mounted)))
+            .collect();
+        let clock = &self.inner.world.clock;
+        let until = clock.monotonic() + SHOW_WITHIN;
+        wait_for(looks, || clock.monotonic() >= until).await;
+        self.units_as_known()
+    }
+
+    /// As [`Agent::units`], without asking them.
+    pub(crate) fn units_as_known(&self) -> Vec<UnitReport> {
+        let units = lock(&self.inner.units);
+        let views = units.iter().map(|mounted| view(&self.inner.claim, mounted));
+        views.collect()
+    }
+
+    /// Begins to look at the units whose health is in doubt, or at all, and
+    /// notices which have not answered for too long.
+    pub(crate) fn probe_units(&self, all: bool) -> Vec<JoinHandle<()>> {
+        self.notice_silence();
+        let units = lock(&self.inner.units).clone();
+        units
+            .iter()
+            .filter(|mounted| all || mounted.unit.is_probe_due())
+            .filter_map(|mounted| self.look(mounted, true))
+            .collect()
+    }
+
+    fn notice_silence(&self) {
+        for mounted in lock(&self.inner.units).iter() {
+            if mounted.watched.falls_silent() {
+                // Refused from now on, which is how its health hears of it.
+                let error = mounted.unit.settle().err().map(|error| with_causes(&error));
+                tracing::warn!(unit = mounted.url, error, "the unit does not answer");
+            }
+        }
+    }
+
+    /// Looks at a unit in a thread of its own, unless one does already. Nobody
+    /// has to wait for it.
+    fn look(&self, mounted: &Mounted, probe: bool) -> Option<JoinHandle<()>> {
+        let look = mounted.watched.look()?;
+        let inner = Arc::clone(&self.inner);
+        let mounted = mounted.clone();
+        Some(tokio::task::spawn_blocking(move || {
+            let before = mounted.unit.state();
+            let error = match probe {
+                true => mounted.unit.probe().err(),
+                false => None,
+            };
+            let (stat, error) = match mounted.unit.stat() {
+                Ok(stat) => (Some(stat), error),
+                Err(why) => (None, error.or(Some(why))),
+            };
+            let device = host::device(&mounted.folder).ok();
+            // One that was away may have been elsewhere meanwhile.
+            let is_news = before != UnitState::Healthy || is_first(&mounted);
+            if stat.is_some() && is_news {
+                read_leases(&inner, &mounted);
+            }
+            look.found(stat, device);
+            let after = mounted.unit.state();
+            if before != after {
+                let (before, after) = (before.name(), after.name());
+                let reason = error.map(|error| inner.claim.spell(&error));
+                tracing::warn!(unit = mounted.url, before, after, reason, "unit changed");
+            }
+        }))
+    }
+}
+
+/// Waits until all looks have ended, or it is enough.
+async fn wait_for(looks: Vec<JoinHandle<()>>, is_enough: impl Fn() -> bool) {
+    let answers = async {
+        for look in looks {
+            // A look that panicked has said so.
+            let _ = look.await;
+        }
+    };
+    tokio::pin!(answers);
+    let mut tick = host::ticks(LOOK_AGAIN);
+    loop {
+        tokio::select! {
+            () = &mut answers => return,
+            _ = tick.tick() => if is_enough() { return },
+        }
+    }
+}
+
+/// Nothing was learnt of the unit yet.
+fn is_first(mounted: &Mounted) -> bool {
+    mounted.watched.last_found().stat.is_none()
+}
+
+/// Asks a unit that is there, or back, of how many leases it knows.
+fn read_leases(inner: &Inner, mounted: &Mounted) {
+    let _alone = lock(&mounted.told);
+    match leases::read(&inner.world, &inner.vouch, &mounted.folder) {
+        Ok(leases) => mounted.watched.knows_leases(leases),
+        Err(error) => {
+            tracing::warn!(unit = mounted.url, %error, "its count of leases cannot be read");
+        }
+    }
+}
+
+fn refused(reason: String) -> Refusal {
+    Refusal {
+        field: None,
+        reason,
+    }
+}
+
+fn invalid(reason: String) -> Refusal {
+    Refusal {
+        field: Some("url".to_owned()),
+        reason,
+    }
+}
+
+/// The path of a folder that exists, absolute and without links.
+fn existing_folder(folder: &Path) -> Result<PathBuf, Refusal> {
+    let folder = host::resolve(folder).map_err(|error| {
+        let shown = folder.display();
+        invalid(format!(
+            "{shown}: {error}; make the folder, or mount it, first"
+        ))
+    })?;
+    if !host::is_folder(&folder) {
+        return Err(invalid(format!("{} is not a folder", folder.display())));
+    }
+    Ok(folder)
+}
+
+/// Reads where a folder unit is: `file:///path`, or a plain absolute path.
+fn folder_of(text: &str) -> Result<PathBuf, Refusal> {
+    let path = match text.split_once("://") {
+        Some(("file", path)) => url::decode(path).ok_or_else(|| {
+            invalid(format!(
+                "{text:?} is not a URL: a % is not followed by two hex digits"
+            ))
+        })?,
+        Some((scheme, _)) => {
+            return Err(invalid(format!(
+                "{scheme}:// units are not known; give a folder as file:///path"
+            )));
+        }
+        None => PathBuf::from(text),
+    };
+    if !path.is_absolute() {
+        return Err(invalid(format!(
+            "{text:?} is not an absolute path; write file:///path/to/folder"
+        )));
+    }
+    // Two spellings of one folder should not look like two units.
+    Ok(path.components().collect())
+}
+
+/// That another copy of the database uses it, if so.
+fn held_by(mounted: &Mounted) -> Option<Arc<UnitError>> {
+    let report = mounted.unit.report();
+    let (_, error) = report.last_error?;
+    let is_held = matches!(*error, UnitError::Held { .. });
+    (is_held && report.state == UnitState::Missing).then_some(error)
+}
+
+fn open_unit(inner: &Inner, folder: &Path, id: UnitId) -> FolderUnit {
+    let claim = &inner.claim;
+    FolderUnit::open(&inner.world, folder, inner.cluster, id)
+        .with_owner(claim.owner.clone(), claim.takes_over)
+}
+
+/// Makes an empty folder a unit; a unit of this cluster is taken as it is.
+fn make_unit(inner: &Inner, folder: &Path) -> Result<HostUnit, UnitError> {
+    let world = &inner.world;
+    let id = match FolderUnit::identify(world, folder) {
+        Ok(marker) if marker.cluster == inner.cluster => marker.unit,
+        // Anything else that is there makes `create` say what it is.
+        _ => UnitId::from_random(world.random.u128()),
+    };
+    let unit = open_unit(inner, folder, id).made()?;
+    Ok(HostUnit {
+        id,
+        url: unit.url().to_owned(),
+    })
+}
+
+fn view(claim: &Claim, mounted: &Mounted) -> UnitReport {
+    let stat = mounted.watched.last_found().stat;
+    let report = mounted.unit.report();
+    let reason = match report.state {
+        UnitState::Healthy => None,
+        _ => report.last_error.map(|(_, error)| claim.spell(&error)),
+    };
+    let traffic = mounted.unit.traffic();
+    UnitReport {
+        id: mounted.id,
+        state: report.state.name().to_owned(),
+        reason,
+        segments: stat.map(|stat| stat.segments),
+        bytes: stat.map(|stat| stat.bytes),
+        free_bytes: stat.and_then(|stat| stat.free_bytes),
+        read_bytes: traffic.read_bytes,
+        written_bytes: traffic.written_bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_a_folder_by_path_or_url() {
+        let folder = |text| folder_of(text).ok();
+        assert_eq!(folder("/srv/u1/"), Some(PathBuf::from("/srv/u1")));
+        assert_eq!(
+            folder("file:///srv/./u%201"),
+            Some(PathBuf::from("/srv/u 1"))
+        );
+        for bad in ["srv/u1", "file://srv", "s3://bucket", "", "file:///a%2"] {
+            assert_eq!(folder(bad), None, "{bad}");
+        }
+    }
+}

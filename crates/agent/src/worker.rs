@@ -1,0 +1,412 @@
+//! One attachment, from what is wanted to what is: the next step again and
+//! again, until both agree.
+//!
+//! ```text
+//!   wanted      open        not open
+//!   attached    tend it     open it, later again if that fails
+//!   detached    close it    settle its journal if it was ever leased; tell
+//!   gone        let go      forget the journal; end
+//!   ending      close it    end
+//! ```
+//!
+//! A worker takes one step at a time, so a volume is never opened while it is
+//! closed. What a controller hears is true when it is said; it says so once
+//! more whenever it changes.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use api::host::{Access, Assignment, AttachmentReport, AttachmentState};
+use base::{BlockDevice as _, SnapshotId, VolumeId};
+use catalog::CatalogError;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use volume::OpenError;
+use world::host;
+
+use crate::agent::{Agent, lock};
+use crate::attached::{AttachError, Attached};
+
+/// How often an open volume is looked at, if nothing else is wanted.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What fails is tried again after so long at first, and at last.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// What is wanted of a worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Wish {
+    /// What the controllers say.
+    Is(Assignment),
+    /// It is none of this host's any more.
+    Gone,
+    /// The process ends.
+    End,
+}
+
+/// An open volume, seen from outside its worker.
+#[derive(Default)]
+struct Shared {
+    open: Mutex<Option<Arc<Attached>>>,
+}
+
+/// See the module's head.
+pub(crate) struct Worker {
+    volume: VolumeId,
+    wishes: watch::Sender<Wish>,
+    shared: Arc<Shared>,
+    tried: watch::Receiver<bool>,
+    task: JoinHandle<bool>,
+}
+
+impl Worker {
+    fn start(agent: &Agent, wish: Assignment) -> Self {
+        let volume = wish.volume;
+        let (wishes, wanted) = watch::channel(Wish::Is(wish));
+        let (tell_tried, tried) = watch::channel(false);
+        let shared = Arc::<Shared>::default();
+        let work = Work {
+            agent: agent.clone(),
+            shared: Arc::clone(&shared),
+            tried: tell_tried,
+            wait: Duration::ZERO,
+            cuts: HashSet::new(),
+            size_bytes: 0,
+            blocks_written: 0,
+            stopped: None,
+            opened_for: 0,
+            told: None,
+        };
+        Self {
+            volume,
+            wishes,
+            shared,
+            tried,
+            task: tokio::spawn(work.run(wanted)),
+        }
+    }
+
+    /// The volume, while it is open.
+    pub fn open(&self) -> Option<(VolumeId, Arc<Attached>)> {
+        let open = lock(&self.shared.open).clone();
+        open.map(|attached| (self.volume, attached))
+    }
+
+    /// Ends when what was wanted first has been tried.
+    pub fn tried(&self) -> impl Future<Output = ()> + use<> {
+        let mut tried = self.tried.clone();
+        async move {
+            // One that has ended has tried, too.
+            let _ = tried.wait_for(|tried| *tried).await;
+        }
+    }
+
+    /// Closes the volume, and ends; whether all is in versions then.
+    pub async fn end(self) -> bool {
+        self.wishes.send_replace(Wish::End);
+        self.task.await.unwrap_or(false)
+    }
+}
+
+impl Agent {
+    /// What is wanted now is what is in `wanted`, and nothing else.
+    pub(crate) fn set_wishes(&self, wanted: Vec<Assignment>) {
+        let mut workers = lock(&self.inner.workers);
+        if self.is_ending() {
+            return;
+        }
+        let ids: HashSet<_> = wanted.iter().map(|wish| wish.id).collect();
+        workers.retain(|id, worker| {
+            if !ids.contains(id) {
+                worker.wishes.send_replace(Wish::Gone);
+            }
+            ids.contains(id)
+        });
+        for wish in wanted {
+            match workers.get(&wish.id) {
+                Some(worker) => {
+                    worker.wishes.send_if_modified(|now| {
+                        let next = Wish::Is(wish);
+                        let is_news = *now != next;
+                        *now = next;
+                        is_news
+                    });
+                }
+                None => {
+                    workers.insert(wish.id, Worker::start(self, wish));
+                }
+            }
+        }
+    }
+}
+
+/// When to go on if nothing else is wanted.
+enum Next {
+    Now,
+    After(Duration),
+    Never,
+}
+
+/// A worker's own side.
+struct Work {
+    agent: Agent,
+    shared: Arc<Shared>,
+    tried: watch::Sender<bool>,
+    /// How long the next failure makes it wait.
+    wait: Duration,
+    /// Snapshots whose moment was taken since it was opened.
+    cuts: HashSet<SnapshotId>,
+    size_bytes: u64,
+    blocks_written: u64,
+    stopped: Option<String>,
+    /// The wish for which it was opened.
+    opened_for: u64,
+    /// What was heard last.
+    told: Option<AttachmentReport>,
+}
+
+impl Work {
+    async fn run(mut self, mut wishes: watch::Receiver<Wish>) -> bool {
+        loop {
+            let wish = wishes.borrow_and_update().clone();
+            let next = match &wish {
+                Wish::Is(wish) => self.step(wish).await,
+                Wish::Gone => return self.let_go().await,
+                Wish::End => return self.end().await,
+            };
+            self.tried.send_replace(true);
+            let changed = match next {
+                Next::Now => continue,
+                Next::After(time) => host::within(time, wishes.changed()).await,
+                Next::Never => Some(wishes.changed().await),
+            };
+            if let Some(Err(_)) = changed {
+                // Nobody wants anything any more.
+                return self.end().await;
+            }
+        }
+    }
+
+    async fn step(&mut self, wish: &Assignment) -> Next {
+        let open = lock(&self.shared.open).clone();
+        match (open, wish.attached) {
+            (None, true) => self.open(wish).await,
+            (Some(attached), true) => self.tend(wish, attached).await,
+            (Some(attached), false) => self.close(wish, attached).await,
+            (None, false) => self.settle(wish).await,
+        }
+    }
+
+    async fn open(&mut self, wish: &Assignment) -> Next {
+        match self.agent.open_and_serve(wish).await {
+            Ok(attached) => {
+                tracing::info!(volume = %wish.volume, name = wish.name, access = %wish.access,
+                    "attached");
+                *lock(&self.shared.open) = Some(Arc::new(attached));
+                self.wait = Duration::ZERO;
+                self.cuts.clear();
+                self.stopped = None;
+                self.opened_for = wish.generation;
+                // What it was opened with, it says itself.
+                self.size_bytes = 0;
+                Next::Now
+            }
+            Err(AttachError::Ending) => Next::Never,
+            Err(error) => {
+                let why = open_failure(&wish.name, &error);
+                tracing::error!(volume = %wish.volume, name = wish.name, why, "cannot be opened");
+                self.tell(wish, AttachmentState::Error, Some(why)).await;
+                self.later()
+            }
+        }
+    }
+
+    /// Does what an open volume is to do, and looks how it is.
+    async fn tend(&mut self, wish: &Assignment, attached: Arc<Attached>) -> Next {
+        if self.stopped.is_some() && wish.generation != self.opened_for {
+            // Somebody has looked at it, and wants it once more.
+            self.abandon(attached).await;
+            return Next::Now;
+        }
+        let size_bytes = wish.size_bytes;
+        let is_grown = wish.access == Access::ReadWrite && size_bytes > self.size_bytes;
+        let cuts: Vec<SnapshotId> = wish
+            .cuts
+            .iter()
+            .copied()
+            .filter(|cut| !self.cuts.contains(cut))
+            .collect();
+        let taken = cuts.clone();
+        let seen = self.agent.on_volume(&attached, move |volume| {
+            if is_grown {
+                volume.grow(size_bytes);
+            }
+            for cut in taken {
+                volume.snapshot(cut);
+            }
+            (volume.geometry().size_bytes, volume.status())
+        });
+        let (state, why) = match seen.await {
+            Ok((size_bytes, status)) => {
+                self.size_bytes = size_bytes;
+                self.note_writes(wish.volume, status.counters.blocks_written);
+                match status.stopped {
+                    None => (AttachmentState::Attached, None),
+                    Some(why) => (AttachmentState::Error, Some(why)),
+                }
+            }
+            Err(error) => (AttachmentState::Error, Some(error.to_string())),
+        };
+        match &why {
+            None => self.tell_cuts(cuts).await,
+            Some(why) if self.stopped.is_none() => {
+                tracing::error!(volume = %wish.volume, why, "the volume has stopped");
+            }
+            Some(_) => {}
+        }
+        self.stopped.clone_from(&why);
+        self.tell(wish, state, why).await;
+        Next::After(LOOK_EVERY)
+    }
+
+    fn note_writes(&mut self, volume: VolumeId, blocks_written: u64) {
+        let mut busy = lock(&self.agent.inner.busy);
+        if std::mem::replace(&mut self.blocks_written, blocks_written) == blocks_written {
+            busy.remove(&volume);
+        } else {
+            busy.insert(volume);
+        }
+    }
+
+    async fn tell_cuts(&mut self, cuts: Vec<SnapshotId>) {
+        for cut in cuts {
+            self.cuts.insert(cut);
+            if let Err(error) = self.agent.inner.controller.cut_taken(cut).await {
+                tracing::error!(snapshot = %cut, %error, "that it was taken was not heard");
+            }
+        }
+    }
+
+    async fn close(&mut self, wish: &Assignment, attached: Arc<Attached>) -> Next {
+        *lock(&self.shared.open) = None;
+        let closed = self.agent.stop_and_close(attached).await;
+        self.closed(wish, closed).await
+    }
+
+    async fn settle(&mut self, wish: &Assignment) -> Next {
+        if self.told.as_ref().is_some_and(|told| {
+            told.generation == wish.generation && told.state == AttachmentState::Detached
+        }) {
+            return Next::Never;
+        }
+        let settled = match wish.leased && wish.access == Access::ReadWrite {
+            true => self.agent.settle(wish).await,
+            false => Ok(()),
+        };
+        self.closed(wish, settled).await
+    }
+
+    async fn closed(&mut self, wish: &Assignment, closed: Result<(), AttachError>) -> Next {
+        match closed {
+            Ok(()) => {
+                tracing::info!(volume = %wish.volume, name = wish.name, "detached");
+                self.agent.forget_journal(wish.volume).await;
+                self.tell(wish, AttachmentState::Detached, None).await;
+                Next::Never
+            }
+            Err(AttachError::Ending) => Next::Never,
+            Err(error) => {
+                let why = format!(
+                    "volume {:?} was not closed cleanly: {error}; what it acknowledged is in its \
+                     journal, and closing it is tried again",
+                    wish.name
+                );
+                tracing::error!(volume = %wish.volume, why);
+                self.tell(wish, AttachmentState::Busy, Some(why)).await;
+                self.later()
+            }
+        }
+    }
+
+    /// The attachment is somebody else's, or nobody's.
+    async fn let_go(&mut self) -> bool {
+        let open = lock(&self.shared.open).clone();
+        if let Some(attached) = open {
+            tracing::warn!(name = attached.name, "taken away; it is served no more");
+            self.abandon(attached).await;
+        }
+        true
+    }
+
+    /// Serves a volume no more, and leaves its journal as it is.
+    async fn abandon(&mut self, attached: Arc<Attached>) {
+        *lock(&self.shared.open) = None;
+        if let Err(error) = self.agent.abandon(attached).await {
+            tracing::warn!(%error, "a volume was not let go of cleanly");
+        }
+    }
+
+    async fn end(&mut self) -> bool {
+        let Some(attached) = lock(&self.shared.open).take() else {
+            return true;
+        };
+        let name = attached.name.clone();
+        match self.agent.stop_and_close(attached).await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!(name, %error, "not closed cleanly; its journal has the rest");
+                false
+            }
+        }
+    }
+
+    /// Tells the controllers, if that is news.
+    async fn tell(&mut self, wish: &Assignment, state: AttachmentState, reason: Option<String>) {
+        let serving = &self.agent.inner.serving;
+        let is_served = state == AttachmentState::Attached;
+        let report = AttachmentReport {
+            generation: wish.generation,
+            state,
+            reason,
+            size_bytes: is_served.then_some(self.size_bytes),
+            uri: is_served.then(|| serving.uri(&wish.name)),
+            tcp_uri: serving.tcp_uri(&wish.name).filter(|_| is_served),
+        };
+        if self.told.as_ref() == Some(&report) {
+            return;
+        }
+        match self
+            .agent
+            .inner
+            .controller
+            .report_attachment(wish.id, &report)
+            .await
+        {
+            // An older wish's is heard by nobody; the next one is on its way.
+            Ok(_) => self.told = Some(report),
+            Err(error) => tracing::error!(%error, "how an attachment is was not heard"),
+        }
+    }
+
+    fn later(&mut self) -> Next {
+        self.wait = (self.wait * 2).clamp(RETRY_MIN, RETRY_MAX);
+        Next::After(self.wait)
+    }
+}
+
+/// Says why a volume is not served, and what to do.
+fn open_failure(name: &str, error: &AttachError) -> String {
+    let hint = match error {
+        AttachError::Older(_) | AttachError::BeforeLeaseKeys | AttachError::Unsealed => {
+            return format!("volume {name:?} cannot be opened: {error}");
+        }
+        AttachError::Open(OpenError::Journal(_)) => {
+            "without its journal it opens at its newest version"
+        }
+        AttachError::Lease(CatalogError::Refused { .. }) => "see what its controller says",
+        _ => "`scree unit list` and `scree status` show what is missing",
+    };
+    format!("volume {name:?} cannot be opened: {error}; {hint}; it is tried again")
+}

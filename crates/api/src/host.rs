@@ -1,0 +1,435 @@
+//! What an agent asks of a controller, and tells it (docs/service.md): JSON
+//! under `/v1/host`, in the name of the host that is asking.
+//!
+//! ```text
+//! GET  /v1/host/cluster                       what it has to do with
+//! GET  /v1/host/assignments?after=N&wait=S    what is wanted of it
+//! PUT  /v1/host/report                        how it is doing
+//! PUT  /v1/host/attachments/{attachment}      how far one has come
+//! POST /v1/host/snapshots/{snapshot}/cut      its moment has been taken
+//! PUT  /v1/host/tasks/{task}                  what came of one
+//! PUT  /v1/host/key                           the first key of a new cluster
+//! POST /v1/host/units                         folders that it made units
+//! POST /v1/host/catalog                       a call of the engine's catalog
+//! ```
+//!
+//! Each may be repeated: what was done already is done.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base::{
+    AttachmentId, BlockSize, ClusterId, DatabaseId, Lineage, SegmentId, SnapshotId, UnitId,
+    VolumeId,
+};
+use catalog::{
+    CatalogError, Copyset, LeaseSalt, Leftovers, Neighbours, ThinShare, VersionCommit, VersionKey,
+    WrappedKey,
+};
+use serde::{Deserialize, Serialize};
+use world::Millis;
+
+/// What is true of the whole cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cluster {
+    /// Its id.
+    pub id: ClusterId,
+    /// As whom hosts use its units.
+    pub owner: Owner,
+    /// The operator has said that whoever else has the units is gone.
+    pub takes_over: bool,
+    /// With this, hosts vouch for what they leave on units. It opens nothing.
+    pub vouch: WrappedKey,
+    /// The key that wraps all others; none in a new cluster.
+    pub key: Option<WrappingKey>,
+}
+
+/// Whose a unit is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// Which copy of the database.
+    pub database: DatabaseId,
+    /// The second of the operator's last word that the others are gone.
+    pub generation: u32,
+    /// Where that is, for people.
+    pub place: String,
+}
+
+/// How a wrapping key is had, and known again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrappingKey {
+    /// Where it comes from.
+    pub source: KeySource,
+    /// A random key, wrapped with it: a wrong key does not open it.
+    pub verifier: WrappedKey,
+}
+
+/// Where a wrapping key comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum KeySource {
+    /// 32 random bytes in a file.
+    File,
+    /// Argon2id of a passphrase.
+    Passphrase {
+        /// Salt.
+        salt: Vec<u8>,
+        /// Memory, in KiB.
+        memory_kib: u32,
+        /// Passes over it.
+        passes: u32,
+        /// Lanes.
+        lanes: u32,
+    },
+}
+
+/// How a volume is attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Access {
+    /// Reads and writes.
+    ReadWrite,
+    /// Reads only.
+    ReadOnly,
+}
+
+/// How a volume's blocks are sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Seal {
+    /// AES-256-GCM under a key of the volume.
+    #[serde(rename = "aes-256-gcm")]
+    Aes256Gcm,
+    /// Not at all: a checksum only.
+    #[serde(rename = "none")]
+    None,
+}
+
+macro_rules! spelt {
+    ($type:ident, $what:literal, $($variant:ident = $text:literal),+) => {
+        impl $type {
+            /// Its spelling.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(self.as_str())
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                match text {
+                    $($text => Ok(Self::$variant),)+
+                    _ => Err(format!("{text:?} is not {}", $what)),
+                }
+            }
+        }
+    };
+}
+spelt!(
+    Seal,
+    "`aes-256-gcm` or `none`",
+    Aes256Gcm = "aes-256-gcm",
+    None = "none"
+);
+spelt!(
+    Access,
+    "`read-write` or `read-only`",
+    ReadWrite = "read-write",
+    ReadOnly = "read-only"
+);
+spelt!(
+    AttachmentState,
+    "the state of an attachment",
+    Attaching = "attaching",
+    Attached = "attached",
+    Detaching = "detaching",
+    Detached = "detached",
+    Busy = "busy",
+    Error = "error"
+);
+
+/// All that is wanted of a host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assignments {
+    /// Ask for what comes after this.
+    pub serial: u64,
+    /// The attachments that are not detached.
+    pub attachments: Vec<Assignment>,
+    /// The units there are.
+    pub units: Vec<HostUnit>,
+    /// The sets of units that hold segments together.
+    pub copysets: Vec<Copyset>,
+    /// What else is to be done.
+    pub tasks: Vec<Task>,
+    /// A report that says at least this is waited for.
+    pub look: u64,
+    /// When this is not what it was, there may be something to clean.
+    pub clean: u64,
+}
+
+/// An attachment, as it is wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// Its id.
+    pub id: AttachmentId,
+    /// Which wish this is: a report on an older one changes nothing.
+    pub generation: u64,
+    /// It is wanted; otherwise it is to be ended.
+    pub attached: bool,
+    /// A lease was taken for it: its journal may be newer than the head.
+    pub leased: bool,
+    /// Of what.
+    pub volume: VolumeId,
+    /// The volume's name.
+    pub name: String,
+    /// How.
+    pub access: Access,
+    /// The size that the volume should have, in bytes.
+    pub size_bytes: u64,
+    /// Its block size.
+    pub block_size: BlockSize,
+    /// How it is to be sealed, if it has no key yet.
+    pub seal: Seal,
+    /// Who it writes as.
+    pub lineage: Lineage,
+    /// Read-only: the version that is shown; none of an empty volume.
+    pub version: Option<VersionKey>,
+    /// Snapshots whose moment is to be taken.
+    pub cuts: Vec<SnapshotId>,
+}
+
+/// How far an attachment has come, in EC2's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AttachmentState {
+    /// On its way.
+    Attaching,
+    /// It can be used.
+    Attached,
+    /// On its way out.
+    Detaching,
+    /// It has ended.
+    Detached,
+    /// It should end, and does not: the reason says why.
+    Busy,
+    /// It cannot be used: the reason says why. It is tried again.
+    Error,
+}
+
+/// What a host says of an attachment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachmentReport {
+    /// Which wish this is about.
+    pub generation: u64,
+    /// How far it has come.
+    pub state: AttachmentState,
+    /// Why, where that is to be said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The size that it is served with, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+    /// What to give to a client on that host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uri: Option<String>,
+    /// What to give to one elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp_uri: Option<String>,
+}
+
+/// A unit, as hosts find it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostUnit {
+    /// Its id.
+    pub id: UnitId,
+    /// Where it is.
+    pub url: String,
+}
+
+/// Folders that a host has made units.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MarkedUnits {
+    /// Which.
+    pub units: Vec<HostUnit>,
+}
+
+/// Something to be done once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// Its number.
+    pub id: i64,
+    /// What.
+    pub what: TaskKind,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "task", rename_all = "kebab-case")]
+pub enum TaskKind {
+    /// To make a folder a unit.
+    AddUnit {
+        /// Where it is, as somebody wrote it.
+        url: String,
+    },
+}
+
+/// What came of a task: a unit, or a refusal.
+pub type TaskAnswer = Result<HostUnit, Refusal>;
+
+/// Why something is not done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// What was asked makes no sense, and this field of it is meant.
+    pub field: Option<String>,
+    /// Why, and what to do.
+    pub reason: String,
+}
+
+/// How a host is doing.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`Assignments::look`], as it was when this was found out.
+    pub look: u64,
+    /// The units, as this host finds them.
+    pub units: Vec<UnitReport>,
+    /// What is open.
+    pub volumes: Vec<VolumeReport>,
+    /// Free room on the units' file systems, each counted once, in bytes.
+    pub free_bytes: Option<u64>,
+    /// What is wrong, one sentence each.
+    pub problems: Vec<String>,
+}
+
+/// A unit, as one host finds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitReport {
+    /// Which.
+    pub id: UnitId,
+    /// `healthy`, or what is wrong with it.
+    pub state: String,
+    /// What was found, if it is not healthy.
+    pub reason: Option<String>,
+    /// How many segments it holds, if that can be asked.
+    pub segments: Option<u64>,
+    /// The room they take, in bytes.
+    pub bytes: Option<u64>,
+    /// Free room in bytes, where that is known.
+    pub free_bytes: Option<u64>,
+    /// How many bytes of blocks this host has read from it.
+    pub read_bytes: u64,
+    /// How many it has written.
+    pub written_bytes: u64,
+}
+
+/// An open volume's engine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeReport {
+    /// Of which attachment.
+    pub attachment: AttachmentId,
+    /// Of which volume.
+    pub volume: VolumeId,
+    /// How it is doing.
+    pub engine: crate::types::Engine,
+}
+
+/// Which versions may go, and what volumes left.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cleaning {
+    /// Versions that nothing needs, in the order in which they should go.
+    pub remove: Vec<VersionKey>,
+    /// Their slots are not to be freed before.
+    pub not_before: Option<Millis>,
+    /// Deleted volumes whose last leases have left something.
+    pub deleted: Vec<Deleted>,
+}
+
+/// A volume on its way out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deleted {
+    /// Which.
+    pub volume: VolumeId,
+    /// What is to be swept before it is forgotten.
+    pub leftovers: Leftovers,
+}
+
+/// A call of the catalog. Its answer is JSON of what [`catalog::Catalog`]'s
+/// method of that name returns, or of what is said here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "call", rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "the fields are those of the methods")]
+pub enum CatalogCall {
+    /// [`catalog::Catalog::acquire`].
+    Acquire { volume: VolumeId, salt: LeaseSalt },
+    /// Keeps the first key of a lineage.
+    SetKey {
+        volume: VolumeId,
+        lineage: Lineage,
+        wrapped: WrappedKey,
+    },
+    /// How many leases were ever given: `u64`.
+    Leases {},
+    /// Some unit knows of so many leases, and the operator has said that the
+    /// database is older for a reason: moves it ahead of them. Whether it did.
+    MoveAhead { leases: u64 },
+    /// [`catalog::Catalog::commit`].
+    Commit { commit: VersionCommit },
+    /// [`catalog::Catalog::reserve_serials`].
+    ReserveSerials {
+        volume: VolumeId,
+        epoch: u32,
+        count: u32,
+    },
+    /// [`catalog::Catalog::note_thin`].
+    NoteThin {
+        volume: VolumeId,
+        thin: Vec<ThinShare>,
+    },
+    /// Segments above `after` that were noted so, at most `count_max`.
+    ThinSegments { after: u64, count_max: u32 },
+    /// Those have gone.
+    ForgetThin { segments: Vec<SegmentId> },
+    /// [`catalog::Catalog::swept`].
+    Swept { volume: VolumeId, epoch: u32 },
+    /// [`catalog::Catalog::version`].
+    Version { key: VersionKey },
+    /// [`catalog::Catalog::neighbours`].
+    Neighbours { key: VersionKey },
+    /// [`catalog::Catalog::keys`].
+    Keys { lineage: Lineage },
+    /// What may go: a [`Cleaning`].
+    Cleaning {
+        /// Volumes that were written to just now, and can wait.
+        busy: Vec<VolumeId>,
+    },
+    /// [`catalog::Catalog::remove_version`].
+    RemoveVersion {
+        key: VersionKey,
+        neighbours: Box<Neighbours>,
+        not_before: Millis,
+        plan: EncodedPlan,
+    },
+    /// What a deleted volume left was swept.
+    FinishDelete { volume: VolumeId },
+    /// [`catalog::Catalog::due_frees`].
+    DueFrees {
+        now: Millis,
+        after: i64,
+        count_max: u32,
+    },
+    /// [`catalog::Catalog::freed`].
+    Freed { id: i64 },
+}
+
+/// What the catalog says.
+pub type CatalogAnswer<T> = Result<T, CatalogError>;
+
+/// A [`catalog::FreePlan`], encoded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EncodedPlan(#[serde(with = "catalog::bytes")] pub Vec<u8>);

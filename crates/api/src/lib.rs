@@ -1,0 +1,15 @@
+//! Floor 3: what controllers, agents and the command line say to each other.
+//!
+//! * [`types`]: what people and their programs ask of a controller
+//! * [`host`]: what an agent asks of it, and tells it
+//! * [`client`]: asking
+//! * [`size`]: numbers of bytes, as people read and write them
+//!
+//! It must not know: SQL, keys, what a request leads to.
+
+pub mod client;
+pub mod host;
+pub mod size;
+pub mod types;
+
+pub use client::{Client, ClientError};

@@ -1,0 +1,391 @@
+//! Attachments: what is wanted of a volume on a host, and how far that is.
+//!
+//! * At most one that can write is not `detached`: a unique index says so.
+//! * The host's word is taken by a compare-and-swap on the generation: a late
+//!   word about an older wish changes nothing.
+//! * `epoch` is set in the transaction that gives the lease. From then on the
+//!   host's journal may be newer than the head, until the host says `detached`.
+
+use api::host::{Access, AttachmentReport, AttachmentState};
+use base::{AttachmentId, PartyId, VolumeId};
+use catalog::VersionKey;
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row as _};
+use world::Millis;
+
+use super::rows::{self, VolumeRow};
+use super::{Database, DatabaseError};
+
+/// An attachment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttachmentRow {
+    /// Its id.
+    pub id: AttachmentId,
+    /// Of what.
+    pub volume: VolumeId,
+    /// Where.
+    pub host: PartyId,
+    /// How.
+    pub access: Access,
+    /// It is to be; otherwise it is to end.
+    pub is_wanted: bool,
+    /// Which wish that is.
+    pub generation: u64,
+    /// How far it is.
+    pub state: AttachmentState,
+    /// The wish that `state` is about.
+    pub reported: u64,
+    /// Why it is as it is.
+    pub reason: Option<String>,
+    /// The last lease that was taken for it.
+    pub epoch: Option<u32>,
+    /// Read-only: what it shows; none of an empty volume.
+    pub version: Option<VersionKey>,
+    /// The size it is served with, in bytes.
+    pub size_bytes: Option<u64>,
+    /// What to give to a client on its host.
+    pub uri: Option<String>,
+    /// What to give to one elsewhere.
+    pub tcp_uri: Option<String>,
+}
+
+/// An attachment to be made.
+#[derive(Debug, Clone)]
+pub struct NewAttachment {
+    /// Its id.
+    pub id: AttachmentId,
+    /// Of what.
+    pub volume: VolumeId,
+    /// Where.
+    pub host: PartyId,
+    /// How.
+    pub access: Access,
+    /// When.
+    pub created: Millis,
+}
+
+fn attachment_row(row: &AnyRow) -> Result<AttachmentRow, DatabaseError> {
+    let epoch: Option<i64> = row.try_get("epoch")?;
+    let size: Option<i64> = row.try_get("size_bytes")?;
+    Ok(AttachmentRow {
+        id: rows::spelt(row, "id")?,
+        volume: rows::spelt(row, "volume")?,
+        host: rows::spelt(row, "host")?,
+        access: rows::spelt(row, "access")?,
+        is_wanted: rows::flag(row, "wanted")?,
+        generation: rows::number(row, "generation")?,
+        state: rows::spelt(row, "state")?,
+        reported: rows::number(row, "reported")?,
+        reason: row.try_get("reason")?,
+        epoch: epoch.map(|_| rows::small(row, "epoch")).transpose()?,
+        version: rows::version_key(row, "version_volume", "version_number")?,
+        size_bytes: size.map(i64::cast_unsigned),
+        uri: row.try_get("uri")?,
+        tcp_uri: row.try_get("tcp_uri")?,
+    })
+}
+
+async fn of_volume(
+    connection: &mut AnyConnection,
+    volume: VolumeId,
+) -> Result<Vec<AttachmentRow>, DatabaseError> {
+    sqlx::query(
+        "SELECT * FROM attachments WHERE volume = $1 AND state <> 'detached' \
+         ORDER BY created_ms, id",
+    )
+    .bind(volume.to_string())
+    .fetch_all(connection)
+    .await?
+    .iter()
+    .map(attachment_row)
+    .collect()
+}
+
+/// The host whose attachment of `volume` can write, if there is one.
+pub(super) async fn writer_of(
+    connection: &mut AnyConnection,
+    volume: VolumeId,
+) -> Result<Option<PartyId>, DatabaseError> {
+    let all = of_volume(connection, volume).await?;
+    let writer = all.iter().find(|one| one.access == Access::ReadWrite);
+    Ok(writer.map(|one| one.host))
+}
+
+/// A lease is given for the attachment of `volume` to `host`.
+pub(super) async fn note_lease(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+    host: PartyId,
+    epoch: u32,
+) -> Result<(), DatabaseError> {
+    let noted = sqlx::query(
+        "UPDATE attachments SET epoch = $1 WHERE volume = $2 AND host = $3 \
+         AND access = 'read-write' AND state <> 'detached'",
+    )
+    .bind(i64::from(epoch))
+    .bind(volume.to_string())
+    .bind(host.to_string())
+    .execute(&mut *change)
+    .await?;
+    if noted.rows_affected() == 0 {
+        return Err(DatabaseError::Fenced {
+            volume,
+            reason: "it is not attached to this host".to_owned(),
+        });
+    }
+    sqlx::query("UPDATE volumes SET last_host = $1 WHERE id = $2")
+        .bind(host.to_string())
+        .bind(volume.to_string())
+        .execute(change)
+        .await?;
+    Ok(())
+}
+
+/// Ends every attachment of `volume`. The caller has taken its lease away.
+pub(super) async fn fence(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+    now: Millis,
+    reason: &str,
+) -> Result<(), DatabaseError> {
+    for attachment in of_volume(&mut *change, volume).await? {
+        sqlx::query(
+            "UPDATE attachments SET state = 'detached', wanted = 0, reason = $1, ended_ms = $2, \
+             generation = generation + 1 WHERE id = $3",
+        )
+        .bind(reason)
+        .bind(now.0)
+        .bind(attachment.id.to_string())
+        .execute(&mut *change)
+        .await?;
+        super::hosts::assign(&mut *change, attachment.host).await?;
+    }
+    Ok(())
+}
+
+/// Every volume is to be opened once more on the host that had it last, or
+/// else on `host`: whatever its journal has is to become a version.
+pub(super) async fn reopen_all(
+    change: &mut AnyConnection,
+    host: PartyId,
+    now: Millis,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "INSERT INTO attachments (id, volume, host, access, wanted, state, epoch, created_ms) \
+         SELECT 'att-' || SUBSTR(id, 5), id, COALESCE(last_host, $1), 'read-write', 0, \
+         'detaching', epoch, $2 FROM volumes v WHERE deleting = 0 AND NOT EXISTS (SELECT 1 \
+         FROM attachments a WHERE a.volume = v.id AND a.state <> 'detached') \
+         ON CONFLICT (id) DO UPDATE SET wanted = 0, state = 'detaching', \
+         epoch = excluded.epoch, host = excluded.host",
+    )
+    .bind(host.to_string())
+    .bind(now.0)
+    .execute(&mut *change)
+    .await?;
+    super::hosts::assign_all(change).await
+}
+
+impl Database {
+    /// Attaches a volume to a host: asks for it, that is. The same again is no
+    /// error: it is asked for once more.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Refused`] if it is attached in another way.
+    pub async fn attach(&self, new: &NewAttachment) -> Result<AttachmentRow, DatabaseError> {
+        change_and_tell!(self, change, {
+            let row = sqlx::query("SELECT * FROM volumes WHERE id = $1")
+                .bind(new.volume.to_string())
+                .fetch_optional(&mut *change)
+                .await?
+                .ok_or_else(|| DatabaseError::NotFound {
+                    what: format!("volume {}", new.volume),
+                })?;
+            let volume = rows::volume_row(&row)?;
+            let name = &volume.name;
+            if volume.deleting {
+                let reason = format!("volume {name:?} is being deleted");
+                return Err(DatabaseError::Refused { reason });
+            }
+            let others = of_volume(&mut *change, new.volume).await?;
+            let same = others
+                .iter()
+                .find(|one| one.host == new.host && one.access == new.access);
+            if let Some(same) = same {
+                if !same.is_wanted || same.state != AttachmentState::Attached {
+                    wish(&mut *change, same, true).await?;
+                }
+                return attachment_of(change, same.id).await;
+            }
+            let excludes = |one: &&AttachmentRow| {
+                one.access == Access::ReadWrite || new.access == Access::ReadWrite
+            };
+            if let Some(other) = others.iter().find(excludes) {
+                return Err(DatabaseError::Refused {
+                    reason: in_use(name, other),
+                });
+            }
+            insert(&mut *change, new, &volume).await?;
+            super::hosts::assign(&mut *change, new.host).await?;
+            attachment_of(change, new.id).await
+        })
+    }
+
+    /// Asks for the end of an attachment.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn detach(&self, id: AttachmentId) -> Result<AttachmentRow, DatabaseError> {
+        change_and_tell!(self, change, {
+            let attachment = attachment_of(&mut *change, id).await?;
+            if attachment.state != AttachmentState::Detached {
+                wish(&mut *change, &attachment, false).await?;
+            }
+            attachment_of(change, id).await
+        })
+    }
+
+    /// The attachment with this id.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn attachment(&self, id: AttachmentId) -> Result<AttachmentRow, DatabaseError> {
+        attachment_of(&mut *self.reader.acquire().await?, id).await
+    }
+
+    /// The attachments of a volume that are not detached.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn attachments_of(
+        &self,
+        volume: VolumeId,
+    ) -> Result<Vec<AttachmentRow>, DatabaseError> {
+        of_volume(&mut *self.reader.acquire().await?, volume).await
+    }
+
+    /// All attachments that are not detached.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn attachments(&self) -> Result<Vec<AttachmentRow>, DatabaseError> {
+        sqlx::query("SELECT * FROM attachments WHERE state <> 'detached' ORDER BY created_ms, id")
+            .fetch_all(&self.reader)
+            .await?
+            .iter()
+            .map(attachment_row)
+            .collect()
+    }
+
+    /// Keeps what a host says of an attachment; `false` if it was about an
+    /// older wish, or about somebody else's.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn keep_attachment_report(
+        &self,
+        host: PartyId,
+        id: AttachmentId,
+        report: &AttachmentReport,
+        now: Millis,
+    ) -> Result<bool, DatabaseError> {
+        let is_end = report.state == AttachmentState::Detached;
+        change_and_tell!(self, change, {
+            let kept = sqlx::query(
+                "UPDATE attachments SET state = $1, reason = $2, reported = generation, \
+                 size_bytes = $3, uri = $4, tcp_uri = $5, ended_ms = $6 \
+                 WHERE id = $7 AND host = $8 AND generation = $9 AND state <> 'detached' \
+                 AND (wanted = 0 OR $10 = 0) RETURNING volume, access",
+            )
+            .bind(report.state.as_str())
+            .bind(report.reason.clone())
+            .bind(report.size_bytes.map(u64::cast_signed))
+            .bind(report.uri.clone())
+            .bind(report.tcp_uri.clone())
+            .bind(is_end.then_some(now.0))
+            .bind(id.to_string())
+            .bind(host.to_string())
+            .bind(report.generation.cast_signed())
+            .bind(i64::from(is_end))
+            .fetch_optional(&mut *change)
+            .await?;
+            let Some(kept) = kept else { return Ok(false) };
+            if is_end {
+                let access: Access = rows::spelt(&kept, "access")?;
+                if access == Access::ReadWrite {
+                    super::snapshots::settle(&mut *change, rows::spelt(&kept, "volume")?).await?;
+                }
+                super::hosts::clean(&mut *change).await?;
+                super::hosts::assign(&mut *change, host).await?;
+            }
+            Ok(true)
+        })
+    }
+}
+
+/// Says how a volume is in use, and what to do.
+fn in_use(name: &str, attachment: &AttachmentRow) -> String {
+    let access = attachment.access;
+    match (attachment.is_wanted, &attachment.reason) {
+        (true, _) => format!(
+            "volume {name:?} is exported {access}; run `scree volume unexport {name}` first"
+        ),
+        (false, None) => format!("volume {name:?} is still being closed; ask again soon"),
+        (false, Some(why)) => format!("volume {name:?} is still being closed: {why}"),
+    }
+}
+
+async fn wish(
+    change: &mut AnyConnection,
+    attachment: &AttachmentRow,
+    is_wanted: bool,
+) -> Result<(), DatabaseError> {
+    let state = match is_wanted {
+        true => AttachmentState::Attaching,
+        false => AttachmentState::Detaching,
+    };
+    sqlx::query(
+        "UPDATE attachments SET wanted = $1, state = $2, reason = NULL, \
+         generation = generation + 1 WHERE id = $3",
+    )
+    .bind(i64::from(is_wanted))
+    .bind(state.as_str())
+    .bind(attachment.id.to_string())
+    .execute(&mut *change)
+    .await?;
+    super::hosts::assign(change, attachment.host).await
+}
+
+async fn insert(
+    change: &mut AnyConnection,
+    new: &NewAttachment,
+    volume: &VolumeRow,
+) -> Result<(), DatabaseError> {
+    let version = volume.head.filter(|_| new.access == Access::ReadOnly);
+    sqlx::query(
+        "INSERT INTO attachments (id, volume, host, access, version_volume, version_number, \
+         created_ms) VALUES ($1, $2, $3, $4, $5, $6, $7)",
+    )
+    .bind(new.id.to_string())
+    .bind(new.volume.to_string())
+    .bind(new.host.to_string())
+    .bind(new.access.as_str())
+    .bind(version.map(|version| version.volume.to_string()))
+    .bind(version.map(|version| version.number.cast_signed()))
+    .bind(new.created.0)
+    .execute(change)
+    .await?;
+    Ok(())
+}
+
+async fn attachment_of(
+    connection: &mut AnyConnection,
+    id: AttachmentId,
+) -> Result<AttachmentRow, DatabaseError> {
+    let row = sqlx::query("SELECT * FROM attachments WHERE id = $1")
+        .bind(id.to_string())
+        .fetch_optional(connection)
+        .await?;
+    attachment_row(&row.ok_or_else(|| DatabaseError::NotFound {
+        what: format!("attachment {id}"),
+    })?)
+}

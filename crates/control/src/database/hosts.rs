@@ -1,0 +1,253 @@
+//! Hosts: what is wanted of them, as a number that grows with every change of
+//! it, and what they said last.
+
+use api::host::{Report, Task, TaskAnswer, TaskKind};
+use base::PartyId;
+use sqlx::{AnyConnection, Row as _};
+use world::Millis;
+
+use super::{Database, DatabaseError, rows};
+
+/// A host, and when it was last heard of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeardRow {
+    /// Which.
+    pub host: PartyId,
+    /// Its name.
+    pub name: String,
+    /// What it is asked to have seen.
+    pub look: u64,
+    /// When it last reported.
+    pub heard: Option<Millis>,
+    /// What it said.
+    pub report: Report,
+}
+
+/// Something else is wanted of `host`.
+pub(super) async fn assign(change: &mut AnyConnection, host: PartyId) -> Result<(), DatabaseError> {
+    sqlx::query("UPDATE hosts SET assignments = assignments + 1 WHERE party = $1")
+        .bind(host.to_string())
+        .execute(change)
+        .await?;
+    Ok(())
+}
+
+/// Something else is wanted of every host.
+pub(super) async fn assign_all(change: &mut AnyConnection) -> Result<(), DatabaseError> {
+    sqlx::query("UPDATE hosts SET assignments = assignments + 1")
+        .execute(change)
+        .await?;
+    Ok(())
+}
+
+/// There may be something to clean.
+pub(super) async fn clean(change: &mut AnyConnection) -> Result<(), DatabaseError> {
+    sqlx::query("UPDATE hosts SET assignments = assignments + 1, clean = clean + 1")
+        .execute(change)
+        .await?;
+    Ok(())
+}
+
+impl Database {
+    /// The serial of what is wanted of a host, what it is asked to look at, and
+    /// the serial of what there is to clean.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn wanted_of(&self, host: PartyId) -> Result<(u64, u64, u64), DatabaseError> {
+        let row = sqlx::query("SELECT * FROM hosts WHERE party = $1")
+            .bind(host.to_string())
+            .fetch_optional(&self.reader)
+            .await?
+            .ok_or_else(|| DatabaseError::NotFound {
+                what: format!("host {host}"),
+            })?;
+        Ok((
+            rows::number(&row, "assignments")?,
+            rows::number(&row, "look")?,
+            rows::number(&row, "clean")?,
+        ))
+    }
+
+    /// Keeps what a host says of itself.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn keep_report(
+        &self,
+        host: PartyId,
+        report: &Report,
+        now: Millis,
+    ) -> Result<(), DatabaseError> {
+        let text = serde_json::to_string(report).map_err(|error| DatabaseError::Refused {
+            reason: format!("the report cannot be kept: {error}"),
+        })?;
+        change_and_tell!(self, change, {
+            sqlx::query(
+                "INSERT INTO host_reports (party, heard_ms, look, report) VALUES ($1, $2, $3, $4) \
+                 ON CONFLICT (party) DO UPDATE SET heard_ms = excluded.heard_ms, \
+                 look = excluded.look, report = excluded.report",
+            )
+            .bind(host.to_string())
+            .bind(now.0)
+            .bind(report.look.cast_signed())
+            .bind(&text)
+            .execute(change)
+            .await?;
+            Ok(())
+        })
+    }
+
+    /// All hosts, and what they said last.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn heard(&self) -> Result<Vec<HeardRow>, DatabaseError> {
+        sqlx::query(
+            "SELECT h.party, p.name, h.look, r.heard_ms, r.report FROM hosts h \
+             JOIN parties p ON p.id = h.party LEFT JOIN host_reports r ON r.party = h.party \
+             ORDER BY p.name",
+        )
+        .fetch_all(&self.reader)
+        .await?
+        .iter()
+        .map(|row| {
+            let report: Option<&str> = row.try_get("report")?;
+            Ok(HeardRow {
+                host: rows::spelt(row, "party")?,
+                name: row.try_get("name")?,
+                look: rows::number(row, "look")?,
+                heard: row.try_get::<Option<i64>, _>("heard_ms")?.map(Millis),
+                // One of an earlier program says less; the next is soon there.
+                report: report
+                    .and_then(|report| serde_json::from_str(report).ok())
+                    .unwrap_or_default(),
+            })
+        })
+        .collect()
+    }
+
+    /// Asks the hosts that were heard of after `since` for a fresh report;
+    /// returns how many they are.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn ask_hosts(&self, since: Millis) -> Result<u64, DatabaseError> {
+        change_and_tell!(self, change, {
+            let asked = sqlx::query(
+                "UPDATE hosts SET look = look + 1, assignments = assignments + 1 \
+                 WHERE party IN (SELECT party FROM host_reports WHERE heard_ms > $1)",
+            )
+            .bind(since.0)
+            .execute(change)
+            .await?;
+            Ok(asked.rows_affected())
+        })
+    }
+
+    /// Gives `host` something to do; returns the task's number.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn insert_task(
+        &self,
+        host: PartyId,
+        what: &TaskKind,
+        now: Millis,
+    ) -> Result<i64, DatabaseError> {
+        let text = serde_json::to_string(what).map_err(|error| DatabaseError::Refused {
+            reason: format!("the task cannot be kept: {error}"),
+        })?;
+        change_and_tell!(self, change, {
+            let row = sqlx::query(
+                "INSERT INTO tasks (host, what, created_ms) VALUES ($1, $2, $3) RETURNING id",
+            )
+            .bind(host.to_string())
+            .bind(&text)
+            .bind(now.0)
+            .fetch_one(&mut *change)
+            .await?;
+            assign(change, host).await?;
+            Ok(row.try_get("id")?)
+        })
+    }
+
+    /// What `host` has to do.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn tasks_of(&self, host: PartyId) -> Result<Vec<Task>, DatabaseError> {
+        sqlx::query("SELECT * FROM tasks WHERE host = $1 AND answer IS NULL ORDER BY id")
+            .bind(host.to_string())
+            .fetch_all(&self.reader)
+            .await?
+            .iter()
+            .map(|row| {
+                Ok(Task {
+                    id: row.try_get("id")?,
+                    what: read(row.try_get("what")?)?,
+                })
+            })
+            .collect()
+    }
+
+    /// Keeps what came of a task. One that nobody waits for any more is gone.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn answer_task(
+        &self,
+        host: PartyId,
+        task: i64,
+        answer: &TaskAnswer,
+    ) -> Result<(), DatabaseError> {
+        let text = serde_json::to_string(answer).map_err(|error| DatabaseError::Refused {
+            reason: format!("the answer cannot be kept: {error}"),
+        })?;
+        change_and_tell!(self, change, {
+            sqlx::query("UPDATE tasks SET answer = $1 WHERE id = $2 AND host = $3")
+                .bind(&text)
+                .bind(task)
+                .bind(host.to_string())
+                .execute(&mut *change)
+                .await?;
+            assign(change, host).await
+        })
+    }
+
+    /// What came of a task, if it was done.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn task_answer(&self, task: i64) -> Result<Option<TaskAnswer>, DatabaseError> {
+        let answer: Option<String> = sqlx::query_scalar("SELECT answer FROM tasks WHERE id = $1")
+            .bind(task)
+            .fetch_optional(&self.reader)
+            .await?
+            .ok_or_else(|| DatabaseError::NotFound {
+                what: format!("task {task}"),
+            })?;
+        answer.as_deref().map(read).transpose()
+    }
+
+    /// Forgets a task, and those before `old` for whose answers nobody came.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn forget_task(&self, task: i64, old: Millis) -> Result<(), DatabaseError> {
+        change!(self, change, {
+            sqlx::query("DELETE FROM tasks WHERE id = $1 OR created_ms < $2")
+                .bind(task)
+                .bind(old.0)
+                .execute(change)
+                .await?;
+            Ok(())
+        })
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, DatabaseError> {
+    serde_json::from_str(text).map_err(|error| DatabaseError::Damaged {
+        what: format!("a task: {error}"),
+    })
+}

@@ -1,0 +1,306 @@
+//! What hosts ask of a controller, and tell it.
+
+use std::time::Duration;
+
+use api::host::{
+    Access, Assignment, Assignments, AttachmentReport, CatalogCall, Cleaning, Deleted, HostUnit,
+    Report, TaskAnswer, WrappingKey,
+};
+use base::{AttachmentId, PartyId, SnapshotId, VolumeId};
+use catalog::retention::{VersionInfo, expired};
+use catalog::{CatalogError, VersionKey};
+use serde::Serialize;
+use serde_json::Value;
+use world::Millis;
+
+use crate::control::Control;
+use crate::database::{AttachmentRow, DatabaseError, VersionRow, VolumeRow, Volumes};
+use crate::error::ControlError;
+
+/// A volume with this many times the versions that retention allows is
+/// cleaned even while it is busy.
+const OVERFULL: usize = 2;
+
+impl Control {
+    /// What is wanted of `host`, once that is not what it was at serial
+    /// `after`, or `wait` has passed.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn assignments(
+        &self,
+        host: PartyId,
+        after: Option<u64>,
+        wait: Duration,
+    ) -> Result<Assignments, ControlError> {
+        let database = &self.inner.database;
+        self.until(wait, || async {
+            let (serial, ..) = database.wanted_of(host).await?;
+            Ok((Some(serial) != after).then_some(()))
+        })
+        .await?;
+        // The serial first: what changes meanwhile makes another one.
+        let (serial, look, clean) = database.wanted_of(host).await?;
+        let mut attachments = Vec::new();
+        let pending = database.pending_cuts().await?;
+        for row in database.attachments().await? {
+            if row.host != host {
+                continue;
+            }
+            match database.volume(&row.volume.to_string()).await {
+                Ok(volume) => attachments.push(assignment(row, volume, &pending)),
+                // The report says what is damaged, and who is on the way out
+                // is fenced.
+                Err(DatabaseError::Damaged { .. } | DatabaseError::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let units = database.units().await?.into_iter();
+        Ok(Assignments {
+            serial,
+            attachments,
+            units: units
+                .map(|unit| HostUnit {
+                    id: unit.id,
+                    url: unit.url,
+                })
+                .collect(),
+            copysets: self.copysets().await?,
+            tasks: database.tasks_of(host).await?,
+            look,
+            clean,
+        })
+    }
+
+    /// Keeps how `host` is doing.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn heard_of(&self, host: PartyId, report: &Report) -> Result<(), ControlError> {
+        let now = self.inner.world.clock.wall();
+        Ok(self.inner.database.keep_report(host, report, now).await?)
+    }
+
+    /// Keeps how far an attachment has come; `false` if that is no news.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn attachment_reported(
+        &self,
+        host: PartyId,
+        id: AttachmentId,
+        report: &AttachmentReport,
+    ) -> Result<bool, ControlError> {
+        let now = self.inner.world.clock.wall();
+        let database = &self.inner.database;
+        Ok(database
+            .keep_attachment_report(host, id, report, now)
+            .await?)
+    }
+
+    /// Notes that `host` has taken a snapshot's moment.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn cut_taken(&self, host: PartyId, id: SnapshotId) -> Result<(), ControlError> {
+        Ok(self.inner.database.note_cut(id, host).await?)
+    }
+
+    /// Keeps what came of a task.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn task_done(
+        &self,
+        host: PartyId,
+        task: i64,
+        answer: &TaskAnswer,
+    ) -> Result<(), ControlError> {
+        if let Ok(unit) = answer {
+            self.register_units(std::slice::from_ref(unit)).await?;
+        }
+        Ok(self.inner.database.answer_task(host, task, answer).await?)
+    }
+
+    /// Keeps the first wrapping key of a new cluster.
+    ///
+    /// # Errors
+    /// [`ControlError::Conflict`] if it has another one.
+    pub async fn key_brought(&self, key: &WrappingKey) -> Result<(), ControlError> {
+        Ok(self.inner.database.set_key(key).await?)
+    }
+
+    /// Answers a call of the engine's catalog.
+    ///
+    /// # Errors
+    /// [`CatalogError`].
+    pub async fn catalog(&self, host: PartyId, call: CatalogCall) -> Result<Value, CatalogError> {
+        let database = &self.inner.database;
+        match call {
+            CatalogCall::Acquire { volume, salt } => {
+                json(database.acquire(volume, salt, host).await)
+            }
+            CatalogCall::SetKey {
+                volume,
+                lineage,
+                wrapped,
+            } => json(
+                database
+                    .set_lineage_key(host, volume, lineage, &wrapped)
+                    .await,
+            ),
+            CatalogCall::Leases {} => json(database.leases().await),
+            CatalogCall::MoveAhead { leases } => json(self.move_ahead(host, leases).await),
+            CatalogCall::Commit { commit } => json(database.commit_version(&commit).await),
+            CatalogCall::ReserveSerials {
+                volume,
+                epoch,
+                count,
+            } => json(database.reserve_serials(volume, epoch, count).await),
+            CatalogCall::NoteThin { volume, thin } => json(database.note_thin(volume, &thin).await),
+            CatalogCall::ThinSegments { after, count_max } => {
+                json(database.thin_segments(after, count_max).await)
+            }
+            CatalogCall::ForgetThin { segments } => json(database.forget_thin(&segments).await),
+            CatalogCall::Swept { volume, epoch } => json(database.swept(volume, epoch).await),
+            CatalogCall::Version { key } => json(database.version(key).await),
+            CatalogCall::Neighbours { key } => json(database.neighbours(key).await),
+            CatalogCall::Keys { lineage } => json(database.keys(lineage).await),
+            CatalogCall::Cleaning { busy } => json(self.cleaning(&busy).await),
+            CatalogCall::RemoveVersion {
+                key,
+                neighbours,
+                not_before,
+                plan,
+            } => json(
+                database
+                    .remove_version(key, &neighbours, not_before, &plan.0)
+                    .await,
+            ),
+            CatalogCall::FinishDelete { volume } => json(database.finish_delete(volume).await),
+            CatalogCall::DueFrees {
+                now,
+                after,
+                count_max,
+            } => json(database.due_frees(now, after, count_max).await),
+            CatalogCall::Freed { id } => json(database.freed(id).await),
+        }
+    }
+
+    /// Some unit knows of `leases`, more than the database.
+    async fn move_ahead(&self, host: PartyId, leases: u64) -> Result<bool, DatabaseError> {
+        if !self.inner.claim.takes_over {
+            return Ok(false);
+        }
+        let database = &self.inner.database;
+        let from = database.leases().await?;
+        if from < leases {
+            let now = self.inner.world.clock.wall();
+            database.move_ahead(leases, host, now).await?;
+            tracing::warn!(
+                from,
+                to = leases,
+                "the database was restored; all epochs and serials were moved ahead"
+            );
+        }
+        Ok(true)
+    }
+
+    /// What may go, except of volumes that are `busy`.
+    async fn cleaning(&self, busy: &[VolumeId]) -> Result<Cleaning, DatabaseError> {
+        let database = &self.inner.database;
+        let volumes = database.volumes().await?;
+        let now = self.inner.world.clock.wall();
+        let mut remove = Vec::new();
+        for owner in database.version_owners().await? {
+            let row = volumes.rows.iter().find(|row| row.id == owner);
+            if row.is_none() && !volumes.damaged.is_empty() {
+                // Perhaps not deleted: its row cannot be read.
+                continue;
+            }
+            let versions = database.versions_of(owner).await?;
+            remove.extend(self.expired_of(row, &versions, busy.contains(&owner), now));
+        }
+        let grace_ms = i64::try_from(self.inner.grace.as_millis()).unwrap_or(i64::MAX);
+        Ok(Cleaning {
+            remove,
+            not_before: Some(Millis(now.0.saturating_add(grace_ms))),
+            deleted: self.deleted(&volumes).await?,
+        })
+    }
+
+    /// The versions of one volume that go now.
+    fn expired_of(
+        &self,
+        row: Option<&VolumeRow>,
+        versions: &[VersionRow],
+        is_busy: bool,
+        now: Millis,
+    ) -> Vec<VersionKey> {
+        let infos: Vec<VersionInfo> = versions
+            .iter()
+            .map(|version| VersionInfo {
+                key: version.key,
+                created: version.created,
+                needed: version.is_head || version.is_read || !version.snapshots.is_empty(),
+            })
+            .collect();
+        let unneeded = infos.iter().filter(|version| !version.needed);
+        match row {
+            Some(row) if !row.deleting => {
+                let retention = &self.inner.retention;
+                let overfull = unneeded.count() > retention.count_max.saturating_mul(OVERFULL);
+                if is_busy && !overfull {
+                    return Vec::new();
+                }
+                expired(now, &infos, retention)
+            }
+            // Nobody can go back to them any more.
+            _ => unneeded.map(|version| version.key).collect(),
+        }
+    }
+
+    async fn deleted(&self, volumes: &Volumes) -> Result<Vec<Deleted>, DatabaseError> {
+        let mut deleted = Vec::new();
+        for row in volumes.rows.iter().filter(|row| row.deleting) {
+            deleted.push(Deleted {
+                volume: row.id,
+                // No lease is needed: its last owner was fenced as the deletion
+                // began.
+                leftovers: self.inner.database.leftovers(row.id).await?,
+            });
+        }
+        Ok(deleted)
+    }
+}
+
+fn json(done: Result<impl Serialize, DatabaseError>) -> Result<Value, CatalogError> {
+    serde_json::to_value(done?).map_err(|error| CatalogError::Unavailable {
+        reason: error.to_string(),
+    })
+}
+
+fn assignment(
+    row: AttachmentRow,
+    volume: VolumeRow,
+    pending: &[(SnapshotId, VolumeId)],
+) -> Assignment {
+    let cuts = pending
+        .iter()
+        .filter(|(_, of)| *of == row.volume && row.access == Access::ReadWrite);
+    Assignment {
+        id: row.id,
+        generation: row.generation,
+        attached: row.is_wanted,
+        leased: row.epoch.is_some(),
+        volume: row.volume,
+        access: row.access,
+        version: row.version,
+        cuts: cuts.map(|(snapshot, _)| *snapshot).collect(),
+        name: volume.name,
+        size_bytes: volume.size_bytes,
+        block_size: volume.block_size,
+        seal: volume.seal,
+        lineage: volume.lineage,
+    }
+}

@@ -1,0 +1,114 @@
+//! `/v1/host`: what agents ask, and tell (`api::host`).
+
+use std::time::Duration;
+
+use api::host::{
+    Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cluster, MarkedUnits, Report,
+    TaskAnswer, WrappingKey,
+};
+use axum::extract::State;
+use axum::routing::{get, post, put};
+use axum::{Json, Router};
+use base::{AttachmentId, SnapshotId};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{ApiError, Body, Name, Query, WAIT_MAX};
+use crate::control::Control;
+use crate::error::ControlError;
+
+type Answer<T> = Result<Json<T>, ApiError>;
+
+pub(super) fn router() -> Router<Control> {
+    Router::new()
+        .route("/v1/host/cluster", get(cluster))
+        .route("/v1/host/assignments", get(assignments))
+        .route("/v1/host/report", put(report))
+        .route("/v1/host/attachments/{attachment}", put(attachment))
+        .route("/v1/host/snapshots/{snapshot}/cut", post(cut))
+        .route("/v1/host/tasks/{task}", put(task))
+        .route("/v1/host/key", put(key))
+        .route("/v1/host/units", post(units))
+        .route("/v1/host/catalog", post(catalog))
+}
+
+async fn cluster(State(control): State<Control>) -> Answer<Cluster> {
+    Ok(Json(control.cluster().await?))
+}
+
+/// `?after=SERIAL&wait=SECONDS`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct After {
+    after: Option<u64>,
+    wait: u64,
+}
+
+async fn assignments(
+    State(control): State<Control>,
+    Query(after): Query<After>,
+) -> Answer<Assignments> {
+    let wait = Duration::from_secs(after.wait).min(WAIT_MAX);
+    let host = control.local_host();
+    Ok(Json(control.assignments(host, after.after, wait).await?))
+}
+
+async fn report(State(control): State<Control>, Body(report): Body<Report>) -> Answer<()> {
+    Ok(Json(control.heard_of(control.local_host(), &report).await?))
+}
+
+async fn attachment(
+    State(control): State<Control>,
+    Name(id): Name,
+    Body(report): Body<AttachmentReport>,
+) -> Answer<bool> {
+    let id: AttachmentId = parse("attachment", &id)?;
+    let host = control.local_host();
+    Ok(Json(control.attachment_reported(host, id, &report).await?))
+}
+
+async fn cut(State(control): State<Control>, Name(id): Name) -> Answer<()> {
+    let id: SnapshotId = parse("snapshot", &id)?;
+    Ok(Json(control.cut_taken(control.local_host(), id).await?))
+}
+
+async fn task(
+    State(control): State<Control>,
+    Name(id): Name,
+    Body(answer): Body<TaskAnswer>,
+) -> Answer<()> {
+    let id = parse("task", &id)?;
+    let host = control.local_host();
+    Ok(Json(control.task_done(host, id, &answer).await?))
+}
+
+async fn key(State(control): State<Control>, Body(key): Body<WrappingKey>) -> Answer<()> {
+    Ok(Json(control.key_brought(&key).await?))
+}
+
+async fn units(State(control): State<Control>, Body(marked): Body<MarkedUnits>) -> Answer<()> {
+    Ok(Json(control.register_units(&marked.units).await?))
+}
+
+async fn catalog(
+    State(control): State<Control>,
+    Json(call): Json<CatalogCall>,
+) -> Json<CatalogAnswer<Value>> {
+    let host = control.local_host();
+    let answer = control
+        .to_its_end(|control| async move { Ok(control.catalog(host, call).await) })
+        .await;
+    Json(answer.unwrap_or_else(|error| {
+        Err(catalog::CatalogError::Unavailable {
+            reason: error.to_string(),
+        })
+    }))
+}
+
+fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(
+    field: &'static str,
+    text: &str,
+) -> Result<T, ControlError> {
+    text.parse()
+        .map_err(|error: T::Err| ControlError::invalid(field, error.to_string()))
+}
