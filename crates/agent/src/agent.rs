@@ -155,7 +155,7 @@ impl Agent {
     pub async fn start(world: World, settings: Settings) -> Result<Self, StartError> {
         let folder = Folder::lock(&world, &settings.folder)?;
         let controller = Controller::new(settings.client, Handle::current());
-        let cluster = controller.cluster().await?;
+        let cluster = controller.begin().await?;
         let input = settings
             .key
             .unwrap_or_else(|| KeyInput::File(folder.key_file()));
@@ -252,7 +252,7 @@ impl Agent {
     }
 
     /// Follows what is wanted.
-    async fn follow(&self) {
+    pub(crate) async fn follow(&self) {
         let mut after = None;
         let mut pauses = Pauses::default();
         let mut is_lost = false;
@@ -334,6 +334,9 @@ impl Agent {
         if host::within(SHUT_DOWN_WITHIN, closed).await.is_none() {
             let seconds = SHUT_DOWN_WITHIN.as_secs();
             tracing::error!(seconds, "volumes do not close");
+        }
+        if let Err(error) = self.inner.controller.begin().await {
+            tracing::warn!(%error, "the controllers do not know that nothing is open here");
         }
         unclean
     }

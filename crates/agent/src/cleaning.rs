@@ -9,6 +9,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use api::ClientError;
 use api::host::Deleted;
 use base::{VolumeId, with_causes};
 use catalog::{CatalogError, PendingFree, VersionKey};
@@ -73,6 +74,9 @@ pub(crate) enum CleaningError {
     /// The controllers.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
+    /// No controller answers.
+    #[error(transparent)]
+    Controller(#[from] ClientError),
     /// A version stays, or slots.
     #[error("{}", with_causes(.0))]
     Clean(#[from] CleanError),

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use api::host::{
-    Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning, Cluster, EncodedPlan,
-    HostUnit, MarkedUnits, Report, TaskAnswer, WrappingKey,
+    Ahead, AskCleaning, Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning,
+    Cluster, EncodedPlan, HostUnit, MarkedUnits, Report, TaskAnswer, WrappingKey,
 };
 use api::{Client, ClientError};
 use base::{AttachmentId, Lineage, SegmentId, SnapshotId, VolumeId};
@@ -76,9 +76,10 @@ impl Controller {
         self.is_ending.store(true, Ordering::Relaxed);
     }
 
-    /// What the cluster is.
-    pub(crate) async fn cluster(&self) -> Result<Cluster, ClientError> {
-        self.answered(|| self.client.get("/v1/host/cluster")).await
+    /// Tells that nothing is open here; learns what the cluster is.
+    pub(crate) async fn begin(&self) -> Result<Cluster, ClientError> {
+        self.answered(|| self.client.post("/v1/host/begin", &()))
+            .await
     }
 
     /// What is wanted, once that is not what it was at `after`.
@@ -126,8 +127,10 @@ impl Controller {
             .await
     }
 
-    pub(crate) async fn cleaning(&self, busy: Vec<VolumeId>) -> Result<Cleaning, CatalogError> {
-        self.call(CatalogCall::Cleaning { busy }).await
+    pub(crate) async fn cleaning(&self, busy: Vec<VolumeId>) -> Result<Cleaning, ClientError> {
+        let ask = AskCleaning { busy };
+        self.answered(|| self.client.post("/v1/host/cleaning", &ask))
+            .await
     }
 
     pub(crate) async fn finish_delete(&self, volume: VolumeId) -> Result<(), CatalogError> {
@@ -151,8 +154,10 @@ impl Controller {
         self.call(CatalogCall::Leases {}).await
     }
 
-    pub(crate) async fn move_ahead(&self, leases: u64) -> Result<bool, CatalogError> {
-        self.call(CatalogCall::MoveAhead { leases }).await
+    pub(crate) async fn move_ahead(&self, leases: u64) -> Result<bool, ClientError> {
+        let ahead = Ahead { leases };
+        self.answered(|| self.client.post("/v1/host/ahead", &ahead))
+            .await
     }
 
     pub(crate) async fn lease(

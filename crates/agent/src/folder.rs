@@ -110,13 +110,12 @@ fn key_file(folder: &Path) -> PathBuf {
 /// What an agent that was used has left in the folder at `path`: something
 /// that is there only then, and something that most likely is.
 ///
+/// It asks units, which may not answer.
+///
 /// # Errors
-/// [`FolderError::Io`].
-pub fn traces(
-    world: &World,
-    path: &Path,
-) -> Result<(Option<PathBuf>, Option<PathBuf>), FolderError> {
-    let entries = |part: &str| -> Result<Vec<PathBuf>, FolderError> {
+/// As the operating system says.
+pub fn traces(world: &World, path: &Path) -> io::Result<(Option<PathBuf>, Option<PathBuf>)> {
+    let entries = |part: &str| -> io::Result<Vec<PathBuf>> {
         let folder = path.join(part);
         match world.disk.list(&folder) {
             Ok(entries) => Ok(entries
@@ -124,7 +123,7 @@ pub fn traces(
                 .map(|entry| folder.join(entry.name))
                 .collect()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(failed(&folder)(error)),
+            Err(error) => Err(error),
         }
     };
     let (journals, units) = (entries("journal")?, entries("units")?);

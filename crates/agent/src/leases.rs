@@ -33,7 +33,7 @@ use tokio::sync::mpsc;
 use volume::seal::{DataKey, KeyEncryptionKey};
 use world::{OpenMode, World, host};
 
-use crate::agent::{Agent, Inner, lock};
+use crate::agent::{Agent, Inner, StartError, lock};
 use crate::attached::AttachError;
 use crate::units::{LOOK_AGAIN, Mounted};
 use crate::watch::ANSWER_WITHIN;
@@ -235,7 +235,7 @@ impl Agent {
     /// After the units were looked at for the first time: has a database moved
     /// ahead that is older than they, if the operator has said that it was
     /// restored.
-    pub(crate) async fn check_database_age(&self) -> Result<(), CatalogError> {
+    pub(crate) async fn check_database_age(&self) -> Result<(), StartError> {
         let takes_over = self.inner.claim.takes_over;
         match self.older_database().await? {
             None if takes_over => tracing::info!(

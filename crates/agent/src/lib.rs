@@ -23,6 +23,8 @@ pub mod keys;
 mod leases;
 mod report;
 pub mod serving;
+#[cfg(test)]
+mod tests;
 mod thin;
 pub mod units;
 mod watch;

@@ -2,7 +2,8 @@
 //! under `/v1/host`, in the name of the host that is asking.
 //!
 //! ```text
-//! GET  /v1/host/cluster                       what it has to do with
+//! POST /v1/host/begin                         nothing is open here (any more);
+//!                                             what it has to do with
 //! GET  /v1/host/assignments?after=N&wait=S    what is wanted of it
 //! PUT  /v1/host/report                        how it is doing
 //! PUT  /v1/host/attachments/{attachment}      how far one has come
@@ -10,6 +11,8 @@
 //! PUT  /v1/host/tasks/{task}                  what came of one
 //! PUT  /v1/host/key                           the first key of a new cluster
 //! POST /v1/host/units                         folders that it made units
+//! POST /v1/host/cleaning                      what may go
+//! POST /v1/host/ahead                         how many leases a unit knows of
 //! POST /v1/host/catalog                       a call of the engine's catalog
 //! ```
 //!
@@ -339,6 +342,20 @@ pub struct VolumeReport {
     pub engine: crate::types::Engine,
 }
 
+/// Asks what may go.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskCleaning {
+    /// Volumes that were written to just now, and can wait.
+    pub busy: Vec<VolumeId>,
+}
+
+/// Some unit knows of more leases than the database.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ahead {
+    /// How many.
+    pub leases: u64,
+}
+
 /// Which versions may go, and what volumes left.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cleaning {
@@ -375,9 +392,6 @@ pub enum CatalogCall {
     },
     /// How many leases were ever given: `u64`.
     Leases {},
-    /// Some unit knows of so many leases, and the operator has said that the
-    /// database is older for a reason: moves it ahead of them. Whether it did.
-    MoveAhead { leases: u64 },
     /// [`catalog::Catalog::commit`].
     Commit { commit: VersionCommit },
     /// [`catalog::Catalog::reserve_serials`].
@@ -403,11 +417,6 @@ pub enum CatalogCall {
     Neighbours { key: VersionKey },
     /// [`catalog::Catalog::keys`].
     Keys { lineage: Lineage },
-    /// What may go: a [`Cleaning`].
-    Cleaning {
-        /// Volumes that were written to just now, and can wait.
-        busy: Vec<VolumeId>,
-    },
     /// [`catalog::Catalog::remove_version`].
     RemoveVersion {
         key: VersionKey,

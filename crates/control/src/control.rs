@@ -19,15 +19,15 @@ use world::{World, host};
 
 use crate::database::{Database, DatabaseError};
 use crate::error::ControlError;
-use crate::folder::{Folder, FolderError, Remains};
+use crate::folder::{Folder, FolderError, LookForRemains};
 use crate::ownership::{self, Claim};
 
 /// How a controller was asked to run.
 pub struct Settings {
     /// D.
     pub folder: PathBuf,
-    /// What lies in D beside the database.
-    pub remains: Remains,
+    /// Looks for what lies in D beside the database.
+    pub remains: LookForRemains,
     /// How many automatic versions are kept, and how long.
     pub retention: Retention,
     /// How long the slots of a removed version stay, against mistakes.
@@ -205,12 +205,14 @@ impl Control {
         host::within(wait, found).await.unwrap_or(Ok(None))
     }
 
-    /// What hosts have to know of the cluster.
+    /// Nothing is open on `host`, since it begins or ends. Answers with what it
+    /// has to know of the cluster.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn cluster(&self) -> Result<Cluster, ControlError> {
+    pub async fn begin(&self, host: PartyId) -> Result<Cluster, ControlError> {
         let inner = &self.inner;
+        inner.database.nothing_open(host).await?;
         let row = inner.database.cluster().await?;
         Ok(Cluster {
             id: inner.cluster,
@@ -254,7 +256,7 @@ async fn cluster_of(
     world: &World,
     folder: &Folder,
     database: &Database,
-    remains: &Remains,
+    remains: &LookForRemains,
 ) -> Result<(ClusterId, WrappedKey), StartError> {
     if let Some(cluster) = database.cluster().await? {
         return Ok((cluster.id, cluster.vouch));

@@ -19,6 +19,9 @@ pub struct Folder {
     _lock: File,
 }
 
+/// Looks for that. Asked only where there is no database, or an empty one.
+pub type LookForRemains = Box<dyn Fn() -> io::Result<Remains> + Send + Sync>;
+
 /// What an earlier process has left beside the database.
 #[derive(Debug, Clone, Default)]
 pub struct Remains {
@@ -32,7 +35,7 @@ pub struct Remains {
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// Another process serves it.
-    #[error("{path} is served by another `scree`; stop that one first", path = path.display())]
+    #[error("{path} is served by another `scree up`; stop that one first", path = path.display())]
     Locked {
         /// D.
         path: PathBuf,
@@ -115,7 +118,11 @@ impl Folder {
     ///
     /// # Errors
     /// [`FolderError::DatabaseLost`].
-    pub fn check_database(&self, world: &World, remains: &Remains) -> Result<(), FolderError> {
+    pub fn check_database(
+        &self,
+        world: &World,
+        remains: &LookForRemains,
+    ) -> Result<(), FolderError> {
         let path = self.database();
         let length = match world.disk.open(&path, OpenMode::Read) {
             Ok(file) => file.length(),
@@ -125,7 +132,7 @@ impl Folder {
         if length.map_err(|source| FolderError::Io { path, source })? > 0 {
             return Ok(());
         }
-        self.refuse_if(remains.likely.as_ref())
+        self.refuse_if(self.look(remains)?.likely)
     }
 
     /// Refuses a D that holds what a database that was in use has left, and
@@ -133,16 +140,21 @@ impl Folder {
     ///
     /// # Errors
     /// [`FolderError::DatabaseLost`].
-    pub fn check_new(&self, remains: &Remains) -> Result<(), FolderError> {
-        self.refuse_if(remains.certain.as_ref())
+    pub fn check_new(&self, remains: &LookForRemains) -> Result<(), FolderError> {
+        self.refuse_if(self.look(remains)?.certain)
     }
 
-    fn refuse_if(&self, trace: Option<&PathBuf>) -> Result<(), FolderError> {
+    fn look(&self, remains: &LookForRemains) -> Result<Remains, FolderError> {
+        remains().map_err(|source| FolderError::Io {
+            path: self.path.clone(),
+            source,
+        })
+    }
+
+    fn refuse_if(&self, trace: Option<PathBuf>) -> Result<(), FolderError> {
+        let path = self.path.clone();
         trace.map_or(Ok(()), |trace| {
-            Err(FolderError::DatabaseLost {
-                path: self.path.clone(),
-                trace: trace.clone(),
-            })
+            Err(FolderError::DatabaseLost { path, trace })
         })
     }
 

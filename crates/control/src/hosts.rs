@@ -3,14 +3,12 @@
 use std::time::Duration;
 
 use api::host::{
-    Access, Assignment, Assignments, AttachmentReport, CatalogCall, Cleaning, Deleted, HostUnit,
-    Report, TaskAnswer, WrappingKey,
+    Access, Assignment, Assignments, AttachmentReport, Cleaning, Deleted, HostUnit, Report,
+    TaskAnswer, WrappingKey,
 };
 use base::{AttachmentId, PartyId, SnapshotId, VolumeId};
+use catalog::VersionKey;
 use catalog::retention::{VersionInfo, expired};
-use catalog::{CatalogError, VersionKey};
-use serde::Serialize;
-use serde_json::Value;
 use world::Millis;
 
 use crate::control::Control;
@@ -130,65 +128,12 @@ impl Control {
         Ok(self.inner.database.set_key(key).await?)
     }
 
-    /// Answers a call of the engine's catalog.
+    /// Some unit knows of `leases`, more than the database: that is moved ahead
+    /// of them, if the operator has said that it was restored.
     ///
     /// # Errors
-    /// [`CatalogError`].
-    pub async fn catalog(&self, host: PartyId, call: CatalogCall) -> Result<Value, CatalogError> {
-        let database = &self.inner.database;
-        match call {
-            CatalogCall::Acquire { volume, salt } => {
-                json(database.acquire(volume, salt, host).await)
-            }
-            CatalogCall::SetKey {
-                volume,
-                lineage,
-                wrapped,
-            } => json(
-                database
-                    .set_lineage_key(host, volume, lineage, &wrapped)
-                    .await,
-            ),
-            CatalogCall::Leases {} => json(database.leases().await),
-            CatalogCall::MoveAhead { leases } => json(self.move_ahead(host, leases).await),
-            CatalogCall::Commit { commit } => json(database.commit_version(&commit).await),
-            CatalogCall::ReserveSerials {
-                volume,
-                epoch,
-                count,
-            } => json(database.reserve_serials(volume, epoch, count).await),
-            CatalogCall::NoteThin { volume, thin } => json(database.note_thin(volume, &thin).await),
-            CatalogCall::ThinSegments { after, count_max } => {
-                json(database.thin_segments(after, count_max).await)
-            }
-            CatalogCall::ForgetThin { segments } => json(database.forget_thin(&segments).await),
-            CatalogCall::Swept { volume, epoch } => json(database.swept(volume, epoch).await),
-            CatalogCall::Version { key } => json(database.version(key).await),
-            CatalogCall::Neighbours { key } => json(database.neighbours(key).await),
-            CatalogCall::Keys { lineage } => json(database.keys(lineage).await),
-            CatalogCall::Cleaning { busy } => json(self.cleaning(&busy).await),
-            CatalogCall::RemoveVersion {
-                key,
-                neighbours,
-                not_before,
-                plan,
-            } => json(
-                database
-                    .remove_version(key, &neighbours, not_before, &plan.0)
-                    .await,
-            ),
-            CatalogCall::FinishDelete { volume } => json(database.finish_delete(volume).await),
-            CatalogCall::DueFrees {
-                now,
-                after,
-                count_max,
-            } => json(database.due_frees(now, after, count_max).await),
-            CatalogCall::Freed { id } => json(database.freed(id).await),
-        }
-    }
-
-    /// Some unit knows of `leases`, more than the database.
-    async fn move_ahead(&self, host: PartyId, leases: u64) -> Result<bool, DatabaseError> {
+    /// [`ControlError`].
+    pub async fn move_ahead(&self, host: PartyId, leases: u64) -> Result<bool, ControlError> {
         if !self.inner.claim.takes_over {
             return Ok(false);
         }
@@ -207,7 +152,10 @@ impl Control {
     }
 
     /// What may go, except of volumes that are `busy`.
-    async fn cleaning(&self, busy: &[VolumeId]) -> Result<Cleaning, DatabaseError> {
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn cleaning(&self, busy: &[VolumeId]) -> Result<Cleaning, ControlError> {
         let database = &self.inner.database;
         let volumes = database.volumes().await?;
         let now = self.inner.world.clock.wall();
@@ -272,12 +220,6 @@ impl Control {
         }
         Ok(deleted)
     }
-}
-
-fn json(done: Result<impl Serialize, DatabaseError>) -> Result<Value, CatalogError> {
-    serde_json::to_value(done?).map_err(|error| CatalogError::Unavailable {
-        reason: error.to_string(),
-    })
 }
 
 fn assignment(

@@ -6,7 +6,7 @@
 //!   owners ask of it
 //! * [`hosts`]: what agents ask of it, and tell it
 //! * [`parties`]: users and hosts, and how they come to be known
-//! * `ownership`: folders that are copies
+//! * [`ownership`]: folders that are copies
 //! * [`folder`], [`parse`]: what operators hand in, checked once
 //! * [`http`]: HTTP over all of that, thin
 //!
@@ -19,7 +19,7 @@ pub mod error;
 pub mod folder;
 pub mod hosts;
 pub mod http;
-mod ownership;
+pub mod ownership;
 pub mod parse;
 pub mod parties;
 pub mod report;

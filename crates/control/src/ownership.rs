@@ -41,7 +41,10 @@ pub(crate) struct Claim {
 }
 
 /// The place that `folder` is.
-pub(crate) fn place_of(folder: &Path) -> io::Result<PlaceRow> {
+///
+/// # Errors
+/// As the operating system says.
+pub fn place_of(folder: &Path) -> io::Result<PlaceRow> {
     let born = host::born(folder)?.and_then(|born| born.duration_since(UNIX_EPOCH).ok());
     // Zero is what a file system says that does not know it.
     let born = born.filter(|since| !since.is_zero());

@@ -16,13 +16,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent::Agent;
+use agent::folder::traces;
 use agent::keys::{KeyInput, Passphrase};
-use agent::{Agent, folder};
 use api::Client;
 use api::size::exact_bytes;
 use catalog::RESTORE_SKIPS_BYTES;
 use catalog::retention::Retention;
-use control::folder::{Remains, api_socket};
+use control::folder::{LookForRemains, Remains, api_socket};
 use control::{Control, http};
 use frontend::nbd::ServerTls;
 use tokio::signal::unix::{SignalKind, signal};
@@ -136,7 +137,7 @@ fn settings(world: &World, folder: &Path, arguments: &UpArguments) -> Result<Set
     Ok(Settings {
         control: control::Settings {
             folder: folder.to_owned(),
-            remains: Remains::default(),
+            remains: remains(world, folder),
             retention: Retention {
                 count_max: arguments.retain_count,
                 age_max_ms: i64::try_from(arguments.retain_age.as_millis()).unwrap_or(i64::MAX),
@@ -159,6 +160,14 @@ fn settings(world: &World, folder: &Path, arguments: &UpArguments) -> Result<Set
                 ..VolumeConfig::default()
             },
         },
+    })
+}
+
+fn remains(world: &World, folder: &Path) -> LookForRemains {
+    let (world, folder) = (world.clone(), folder.to_owned());
+    Box::new(move || {
+        let (certain, likely) = traces(&world, &folder)?;
+        Ok(Remains { certain, likely })
     })
 }
 
@@ -321,11 +330,7 @@ struct Up {
 }
 
 impl Up {
-    async fn start(world: World, mut settings: Settings) -> Result<Self, Failure> {
-        let path = settings.control.folder.clone();
-        let (certain, likely) =
-            folder::traces(&world, &path).map_err(|error| Failure::of(&error))?;
-        settings.control.remains = Remains { certain, likely };
+    async fn start(world: World, settings: Settings) -> Result<Self, Failure> {
         let control = Control::start(world.clone(), settings.control)
             .await
             .map_err(|error| Failure::of(&error))?;

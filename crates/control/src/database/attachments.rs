@@ -276,6 +276,24 @@ impl Database {
             .collect()
     }
 
+    /// Notes that nothing is open on `host`: what it said before is over.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn nothing_open(&self, host: PartyId) -> Result<(), DatabaseError> {
+        change_and_tell!(self, change, {
+            sqlx::query(
+                "UPDATE attachments SET reported = 0, reason = NULL, uri = NULL, tcp_uri = NULL, \
+                 state = CASE wanted WHEN 1 THEN 'attaching' ELSE 'detaching' END \
+                 WHERE host = $1 AND state <> 'detached'",
+            )
+            .bind(host.to_string())
+            .execute(change)
+            .await?;
+            Ok(())
+        })
+    }
+
     /// Keeps what a host says of an attachment; `false` if it was about an
     /// older wish, or about somebody else's.
     ///

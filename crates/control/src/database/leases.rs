@@ -97,7 +97,7 @@ impl Database {
     }
 
     /// See [`catalog::Catalog::acquire`].
-    pub(crate) async fn acquire(
+    pub(super) async fn acquire(
         &self,
         volume: VolumeId,
         salt: LeaseSalt,
@@ -164,7 +164,7 @@ impl Database {
     }
 
     /// See [`catalog::Catalog::commit`].
-    pub(crate) async fn commit_version(&self, commit: &VersionCommit) -> Result<(), DatabaseError> {
+    pub(super) async fn commit_version(&self, commit: &VersionCommit) -> Result<(), DatabaseError> {
         let version = &commit.version;
         let volume = version.key.volume;
         change_and_tell!(self, change, {
@@ -221,7 +221,7 @@ impl Database {
     }
 
     /// See [`catalog::Catalog::reserve_serials`].
-    pub(crate) async fn reserve_serials(
+    pub(super) async fn reserve_serials(
         &self,
         volume: VolumeId,
         epoch: u32,
@@ -249,7 +249,7 @@ impl Database {
     }
 
     /// See [`catalog::Catalog::swept`].
-    pub(crate) async fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), DatabaseError> {
+    pub(super) async fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), DatabaseError> {
         change!(self, change, {
             holder(&mut *change, volume)
                 .await?

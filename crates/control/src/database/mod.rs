@@ -21,6 +21,7 @@
 mod change;
 mod attachments;
 mod audit;
+mod calls;
 mod counters;
 mod error;
 mod hosts;

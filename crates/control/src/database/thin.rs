@@ -18,7 +18,7 @@ pub struct ThinVolume {
 
 impl Database {
     /// See [`catalog::Catalog::note_thin`].
-    pub(crate) async fn note_thin(
+    pub(super) async fn note_thin(
         &self,
         volume: VolumeId,
         thin: &[ThinShare],

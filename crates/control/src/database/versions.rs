@@ -270,12 +270,12 @@ async fn version_rows(
 
 impl Database {
     /// See [`catalog::Catalog::version`].
-    pub(crate) async fn version(&self, key: VersionKey) -> Result<StoredVersion, DatabaseError> {
+    pub(super) async fn version(&self, key: VersionKey) -> Result<StoredVersion, DatabaseError> {
         version_of(&mut *self.reader.acquire().await?, key).await
     }
 
     /// See [`catalog::Catalog::keys`].
-    pub(crate) async fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, DatabaseError> {
+    pub(super) async fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, DatabaseError> {
         keys_of(&mut *self.reader.acquire().await?, lineage).await
     }
 
@@ -285,7 +285,7 @@ impl Database {
     /// # Errors
     /// [`DatabaseError::Refused`] if it has another one, or is not that host's
     /// to open.
-    pub(crate) async fn set_lineage_key(
+    pub(super) async fn set_lineage_key(
         &self,
         host: PartyId,
         volume: VolumeId,
@@ -316,13 +316,13 @@ impl Database {
     }
 
     /// See [`catalog::Catalog::neighbours`].
-    pub(crate) async fn neighbours(&self, key: VersionKey) -> Result<Neighbours, DatabaseError> {
+    pub(super) async fn neighbours(&self, key: VersionKey) -> Result<Neighbours, DatabaseError> {
         let mut moment = self.moment().await?;
         neighbours_of(&mut moment, key).await
     }
 
     /// See [`catalog::Catalog::remove_version`].
-    pub(crate) async fn remove_version(
+    pub(super) async fn remove_version(
         &self,
         key: VersionKey,
         expected: &Neighbours,
@@ -381,7 +381,7 @@ impl Database {
     }
 
     /// See [`catalog::Catalog::due_frees`].
-    pub(crate) async fn due_frees(
+    pub(super) async fn due_frees(
         &self,
         now: Millis,
         after: i64,
@@ -419,7 +419,7 @@ impl Database {
     }
 
     /// See [`catalog::Catalog::freed`].
-    pub(crate) async fn freed(&self, id: i64) -> Result<(), DatabaseError> {
+    pub(super) async fn freed(&self, id: i64) -> Result<(), DatabaseError> {
         change!(self, change, {
             sqlx::query("DELETE FROM pending_frees WHERE id = $1")
                 .bind(id)

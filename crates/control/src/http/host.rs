@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use api::host::{
-    Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cluster, MarkedUnits, Report,
-    TaskAnswer, WrappingKey,
+    Ahead, AskCleaning, Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning,
+    Cluster, MarkedUnits, Report, TaskAnswer, WrappingKey,
 };
 use axum::extract::State;
 use axum::routing::{get, post, put};
@@ -21,7 +21,7 @@ type Answer<T> = Result<Json<T>, ApiError>;
 
 pub(super) fn router() -> Router<Control> {
     Router::new()
-        .route("/v1/host/cluster", get(cluster))
+        .route("/v1/host/begin", post(begin))
         .route("/v1/host/assignments", get(assignments))
         .route("/v1/host/report", put(report))
         .route("/v1/host/attachments/{attachment}", put(attachment))
@@ -29,11 +29,13 @@ pub(super) fn router() -> Router<Control> {
         .route("/v1/host/tasks/{task}", put(task))
         .route("/v1/host/key", put(key))
         .route("/v1/host/units", post(units))
+        .route("/v1/host/cleaning", post(cleaning))
+        .route("/v1/host/ahead", post(ahead))
         .route("/v1/host/catalog", post(catalog))
 }
 
-async fn cluster(State(control): State<Control>) -> Answer<Cluster> {
-    Ok(Json(control.cluster().await?))
+async fn begin(State(control): State<Control>) -> Answer<Cluster> {
+    Ok(Json(control.begin(control.local_host()).await?))
 }
 
 /// `?after=SERIAL&wait=SECONDS`.
@@ -90,13 +92,25 @@ async fn units(State(control): State<Control>, Body(marked): Body<MarkedUnits>) 
     Ok(Json(control.register_units(&marked.units).await?))
 }
 
+async fn cleaning(
+    State(control): State<Control>,
+    Body(ask): Body<AskCleaning>,
+) -> Answer<Cleaning> {
+    Ok(Json(control.cleaning(&ask.busy).await?))
+}
+
+async fn ahead(State(control): State<Control>, Body(ahead): Body<Ahead>) -> Answer<bool> {
+    let host = control.local_host();
+    Ok(Json(control.move_ahead(host, ahead.leases).await?))
+}
+
 async fn catalog(
     State(control): State<Control>,
     Json(call): Json<CatalogCall>,
 ) -> Json<CatalogAnswer<Value>> {
     let host = control.local_host();
     let answer = control
-        .to_its_end(|control| async move { Ok(control.catalog(host, call).await) })
+        .to_its_end(|control| async move { Ok(control.database().answer(host, call).await) })
         .await;
     Json(answer.unwrap_or_else(|error| {
         Err(catalog::CatalogError::Unavailable {

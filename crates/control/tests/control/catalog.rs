@@ -3,19 +3,19 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{BlockSize, ClusterId, Lineage, Location, SnapshotId, VolumeId};
-use catalog::LeaseSalt;
-use catalog::WrappedKey;
+use std::ops::Range;
+
+use api::host::{Access, AttachmentReport, AttachmentState, CatalogCall, EncodedPlan, Seal};
+use base::{AttachmentId, BlockSize, ClusterId, Lineage, Location, PartyId, SnapshotId, VolumeId};
 use catalog::conformance::{CLAIMS, Fixture};
 use catalog::{
-    Catalog, CatalogError, LineageKey, MemoryCatalog, RESTORE_SKIPS_BYTES, StoredVersion,
-    VersionCommit, VersionKey,
+    Catalog, CatalogError, FreePlan, Lease, LeaseSalt, LineageKey, MemoryCatalog, Neighbours,
+    PLAN_BYTES_MAX, PendingFree, RESTORE_SKIPS_BYTES, StoredVersion, ThinShare, VersionCommit,
+    VersionKey,
 };
-use catalog::{FreePlan, PLAN_BYTES_MAX};
-use control::database::{
-    Access, ClusterRow, Database, DatabaseError, EngineCatalog, KeySource, NewVolume, Seal,
-    SnapshotState,
-};
+use control::database::{Database, DatabaseError, NewAttachment, NewVolume, SnapshotState};
+use serde::de::DeserializeOwned;
+use tokio::runtime::Handle;
 use tokio::runtime::Runtime;
 use world::Millis;
 
@@ -23,10 +23,157 @@ use crate::postgres::Postgres;
 
 const SALT: LeaseSalt = LeaseSalt([3; 16]);
 
+static ATTACHMENTS: AtomicU64 = AtomicU64::new(1);
+
+/// The database as a host sees it, every call and answer once through JSON. The
+/// volume that it takes a lease on is attached to it.
+struct Called {
+    database: Database,
+    host: PartyId,
+    runtime: Handle,
+}
+
+impl Called {
+    fn new(database: &Database, runtime: &Runtime) -> Self {
+        let host = database.local_host(PartyId::from_random(1), Millis(0));
+        Self {
+            host: runtime.block_on(host).expect("there"),
+            database: database.clone(),
+            runtime: runtime.handle().clone(),
+        }
+    }
+
+    fn call<T: DeserializeOwned>(&self, call: CatalogCall) -> Result<T, CatalogError> {
+        let call = serde_json::to_string(&call).expect("JSON");
+        let call = serde_json::from_str(&call).expect("the call");
+        let answer = self
+            .runtime
+            .block_on(self.database.answer(self.host, call))?;
+        Ok(serde_json::from_value(answer).expect("the answer"))
+    }
+
+    fn attach(&self, volume: VolumeId) {
+        let new = NewAttachment {
+            id: AttachmentId::from_random(ATTACHMENTS.fetch_add(1, Ordering::Relaxed).into()),
+            volume,
+            host: self.host,
+            access: Access::ReadWrite,
+            created: Millis(0),
+        };
+        let attached = self.database.attach(&new);
+        self.runtime.block_on(attached).expect("attached");
+    }
+
+    /// As an agent that has closed it.
+    fn detach(&self, volume: VolumeId) {
+        self.runtime.block_on(async {
+            let of = self.database.attachments_of(volume).await.expect("read");
+            let asked = self.database.detach(of[0].id).await.expect("there");
+            let report = AttachmentReport {
+                generation: asked.generation,
+                state: AttachmentState::Detached,
+                reason: None,
+                size_bytes: None,
+                uri: None,
+                tcp_uri: None,
+            };
+            let kept =
+                self.database
+                    .keep_attachment_report(self.host, asked.id, &report, Millis(0));
+            assert!(kept.await.expect("heard"));
+        });
+    }
+}
+
+impl Catalog for Called {
+    fn acquire(&self, volume: VolumeId, salt: LeaseSalt) -> Result<Lease, CatalogError> {
+        let of = self.runtime.block_on(async {
+            self.database.volume(&volume.to_string()).await?;
+            self.database.attachments_of(volume).await
+        });
+        // One that is gone, the database is to refuse.
+        if of.is_ok_and(|of| of.is_empty()) {
+            self.attach(volume);
+        }
+        self.call(CatalogCall::Acquire { volume, salt })
+    }
+
+    fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError> {
+        let commit = commit.clone();
+        self.call(CatalogCall::Commit { commit })
+    }
+
+    fn reserve_serials(
+        &self,
+        volume: VolumeId,
+        epoch: u32,
+        count: u32,
+    ) -> Result<Range<u64>, CatalogError> {
+        self.call(CatalogCall::ReserveSerials {
+            volume,
+            epoch,
+            count,
+        })
+    }
+
+    fn note_thin(&self, volume: VolumeId, thin: &[ThinShare]) -> Result<(), CatalogError> {
+        let thin = thin.to_vec();
+        self.call(CatalogCall::NoteThin { volume, thin })
+    }
+
+    fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {
+        self.call(CatalogCall::Swept { volume, epoch })
+    }
+
+    fn version(&self, key: VersionKey) -> Result<StoredVersion, CatalogError> {
+        self.call(CatalogCall::Version { key })
+    }
+
+    fn neighbours(&self, key: VersionKey) -> Result<Neighbours, CatalogError> {
+        self.call(CatalogCall::Neighbours { key })
+    }
+
+    fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError> {
+        self.call(CatalogCall::Keys { lineage })
+    }
+
+    fn remove_version(
+        &self,
+        key: VersionKey,
+        neighbours: &Neighbours,
+        not_before: Millis,
+        plan: &[u8],
+    ) -> Result<(), CatalogError> {
+        self.call(CatalogCall::RemoveVersion {
+            key,
+            neighbours: Box::new(neighbours.clone()),
+            not_before,
+            plan: EncodedPlan(plan.to_vec()),
+        })
+    }
+
+    fn due_frees(
+        &self,
+        now: Millis,
+        after: i64,
+        count_max: u32,
+    ) -> Result<Vec<PendingFree>, CatalogError> {
+        self.call(CatalogCall::DueFrees {
+            now,
+            after,
+            count_max,
+        })
+    }
+
+    fn freed(&self, id: i64) -> Result<(), CatalogError> {
+        self.call(CatalogCall::Freed { id })
+    }
+}
+
 struct Sqlite {
     runtime: Runtime,
     database: Database,
-    catalog: EngineCatalog,
+    catalog: Called,
     next: AtomicU64,
     _folder: tempfile::TempDir,
 }
@@ -59,14 +206,9 @@ impl Sqlite {
     }
 
     fn on(runtime: Runtime, database: Database, folder: tempfile::TempDir) -> Self {
-        let cluster = ClusterRow {
-            id: ClusterId::from_random(1),
-            created: Millis(0),
-            key_source: KeySource::File,
-            key_verifier: WrappedKey(vec![1; 60]),
-        };
-        runtime.block_on(database.found(&cluster)).expect("founded");
-        let catalog = EngineCatalog::new(database.clone(), runtime.handle().clone());
+        let founded = database.found(ClusterId::from_random(1), &[1; 32], Millis(0));
+        runtime.block_on(founded).expect("founded");
+        let catalog = Called::new(&database, &runtime);
         Self {
             runtime,
             database,
@@ -90,7 +232,6 @@ impl Sqlite {
             seal: Seal::Aes256Gcm,
             replicas: 2,
             lineage: Lineage::from_random(self.number()),
-            wrapped: WrappedKey(vec![7; 60]),
             origin,
             created: Millis(1),
         };
@@ -99,9 +240,7 @@ impl Sqlite {
     }
 
     fn attach(&self, volume: VolumeId) {
-        self.runtime
-            .block_on(self.database.set_attached(volume))
-            .expect("noted");
+        self.catalog.attach(volume);
     }
 
     fn take_snapshot(&self, volume: VolumeId, name: &str) -> Result<SnapshotId, DatabaseError> {
@@ -141,9 +280,7 @@ impl Sqlite {
             serial_next: 0,
         };
         self.catalog.commit(&commit).expect("commits");
-        self.runtime
-            .block_on(self.database.set_detached(volume))
-            .expect("noted");
+        self.catalog.detach(volume);
         key
     }
 
@@ -221,7 +358,7 @@ fn instances_on_one_database_never_give_the_same_twice() {
         let workers: Vec<_> = (0..2 * THREADS)
             .map(|worker| {
                 let database = [&first.database, &second][worker % 2];
-                let catalog = EngineCatalog::new(database.clone(), runtime.handle().clone());
+                let catalog = Called::new(database, &runtime);
                 let (runtime, snapshots) = (&runtime, &snapshots);
                 scope.spawn(move || {
                     let (mut epochs, mut serials, mut made) = (Vec::new(), Vec::new(), 0);
@@ -373,7 +510,7 @@ fn names_are_taken_until_their_volume_is_deleted() {
     ));
     sqlite
         .runtime
-        .block_on(sqlite.database.begin_delete(first))
+        .block_on(sqlite.database.begin_delete(first, Millis(0)))
         .expect("detached");
     let second = sqlite.insert("disk", None).expect("free again");
     let found = sqlite
@@ -399,36 +536,48 @@ fn a_snapshot_of_a_detached_volume_holds_its_head_at_once() {
 }
 
 #[test]
-fn a_pending_snapshot_ends_as_an_error_and_never_stays() {
+fn a_pending_snapshot_ends_and_never_stays() {
     let sqlite = Sqlite::new();
     let is_error = |snapshot| matches!(sqlite.state(snapshot), SnapshotState::Error { .. });
+    let cut = |snapshot| {
+        let cut = sqlite.database.note_cut(snapshot, sqlite.catalog.host);
+        sqlite.runtime.block_on(cut).expect("noted");
+    };
     let volume = sqlite.create();
-    let closed = sqlite.snapshot(volume);
-    assert_eq!(sqlite.state(closed), SnapshotState::Pending);
+    let early = sqlite.snapshot(volume);
+    assert_eq!(sqlite.state(early), SnapshotState::Pending);
     assert!(matches!(
-        sqlite.insert("early", Some(closed)),
+        sqlite.insert("early", Some(early)),
         Err(DatabaseError::Refused { .. })
     ));
-    sqlite
-        .runtime
-        .block_on(sqlite.database.set_detached(volume))
-        .expect("noted");
-    assert!(is_error(closed));
+    sqlite.catalog.acquire(volume, SALT).expect("a lease");
+    sqlite.catalog.detach(volume);
+    let state = sqlite.state(early);
+    assert_eq!(state, SnapshotState::Completed(None), "as it was closed");
+
     let lost = sqlite.snapshot(volume);
-    let count = sqlite
-        .runtime
-        .block_on(sqlite.database.fail_lost_snapshots())
-        .expect("noted");
-    assert!(count == 1 && is_error(lost));
+    let later = sqlite.snapshot(volume);
+    cut(lost);
+    sqlite.catalog.acquire(volume, SALT).expect("after a crash");
+    assert!(is_error(lost), "its moment went with the process");
+    assert_eq!(sqlite.state(later), SnapshotState::Pending);
     assert!(matches!(
         sqlite.insert("late", Some(lost)),
         Err(DatabaseError::Refused { .. })
     ));
+    cut(later);
+    sqlite.catalog.detach(volume);
+    assert!(is_error(later), "no version has its moment");
+
     let deleted = sqlite.snapshot(volume);
+    let attachments = sqlite.database.attachments_of(volume);
+    let attachments = sqlite.runtime.block_on(attachments).expect("read");
+    let asked = sqlite.database.detach(attachments[0].id);
+    sqlite.runtime.block_on(asked).expect("there");
     sqlite
         .runtime
-        .block_on(sqlite.database.begin_delete(volume))
-        .expect("not exported");
+        .block_on(sqlite.database.begin_delete(volume, Millis(0)))
+        .expect("not wanted");
     assert!(is_error(deleted));
 }
 
@@ -441,7 +590,7 @@ fn deleting_a_volume_leaves_its_snapshots_and_their_clones() {
     let head = sqlite.write(volume);
     sqlite
         .runtime
-        .block_on(sqlite.database.begin_delete(volume))
+        .block_on(sqlite.database.begin_delete(volume, Millis(0)))
         .expect("detached");
     sqlite.remove(head).expect("nothing holds the head now");
     assert!(matches!(
@@ -468,7 +617,7 @@ fn a_key_is_erased_when_nothing_sealed_with_it_is_left() {
     let parent = keys[1].lineage;
     sqlite
         .runtime
-        .block_on(sqlite.database.begin_delete(volume))
+        .block_on(sqlite.database.begin_delete(volume, Millis(0)))
         .expect("detached");
     sqlite
         .runtime
@@ -479,9 +628,10 @@ fn a_key_is_erased_when_nothing_sealed_with_it_is_left() {
         sqlite.catalog.keys(parent).is_ok(),
         "the clone reads with it"
     );
+    sqlite.catalog.detach(clone);
     sqlite
         .runtime
-        .block_on(sqlite.database.begin_delete(clone))
+        .block_on(sqlite.database.begin_delete(clone, Millis(0)))
         .expect("detached");
     sqlite.remove(key).expect("nothing holds it now");
     assert!(
@@ -516,10 +666,7 @@ fn going_back_fences_the_owner_and_needs_a_closed_volume() {
             .block_on(sqlite.database.set_head(volume, old))
     };
     assert!(matches!(set_head(), Err(DatabaseError::Refused { .. })));
-    sqlite
-        .runtime
-        .block_on(sqlite.database.set_detached(volume))
-        .expect("noted");
+    sqlite.catalog.detach(volume);
     set_head().expect("closed");
     let late = sqlite.catalog.reserve_serials(volume, lease.epoch, 1);
     assert!(matches!(late, Err(CatalogError::Fenced { .. })));
@@ -530,15 +677,43 @@ fn going_back_fences_the_owner_and_needs_a_closed_volume() {
 }
 
 #[test]
-fn an_exported_volume_is_not_deleted() {
+fn a_volume_in_use_is_not_deleted() {
     let sqlite = Sqlite::new();
     let volume = sqlite.create();
-    let exported = sqlite.database.set_exported(volume, Some(Access::ReadOnly));
-    sqlite.runtime.block_on(exported).expect("noted");
+    sqlite.attach(volume);
     let refused = sqlite
         .runtime
-        .block_on(sqlite.database.begin_delete(volume));
+        .block_on(sqlite.database.begin_delete(volume, Millis(0)));
     assert!(matches!(refused, Err(DatabaseError::Refused { .. })));
+}
+
+/// The answer to a commit was lost, and the host made it once more.
+#[test]
+fn a_commit_that_was_made_is_made() {
+    let sqlite = Sqlite::new();
+    let volume = sqlite.create();
+    let lease = sqlite.catalog.acquire(volume, SALT).expect("a lease");
+    let version = StoredVersion {
+        key: VersionKey { volume, number: 1 },
+        parent: None,
+        lineage: lease.keys[0].lineage,
+        epoch: lease.epoch,
+        journal_next: 0,
+        created: Millis(1),
+        record: vec![1],
+    };
+    let mut commit = VersionCommit {
+        version,
+        pins: vec![],
+        open_segments: vec![],
+        serial_next: 0,
+    };
+    for _ in 0..2 {
+        sqlite.catalog.commit(&commit).expect("made");
+    }
+    commit.version.record = vec![2];
+    let other = sqlite.catalog.commit(&commit);
+    assert!(other.expect_err("another one").is_fenced());
 }
 
 #[test]
@@ -593,7 +768,11 @@ fn a_database_that_was_moved_ahead_hands_out_nothing_twice() {
         .expect("many");
     sqlite
         .runtime
-        .block_on(sqlite.database.move_ahead(70_000))
+        .block_on(
+            sqlite
+                .database
+                .move_ahead(70_000, sqlite.catalog.host, Millis(0)),
+        )
         .expect("moved");
     let after = sqlite.catalog.acquire(volume, SALT).expect("a lease");
     assert_eq!(after.epoch, before.epoch + 65_536 + 1);
@@ -603,11 +782,19 @@ fn a_database_that_was_moved_ahead_hands_out_nothing_twice() {
         .reserve_serials(volume, after.epoch, 1)
         .expect("many");
     assert_eq!(next.start, serials.end + (1 << 24));
-    let row = sqlite
+    sqlite.catalog.detach(volume);
+    let moved = sqlite
+        .database
+        .move_ahead(80_000, sqlite.catalog.host, Millis(0));
+    sqlite.runtime.block_on(moved).expect("moved");
+    let of = sqlite
         .runtime
-        .block_on(sqlite.database.volume(&volume.to_string()))
-        .expect("there");
-    assert!(row.attached, "its journal may be younger");
+        .block_on(sqlite.database.attachments_of(volume));
+    let of = of.expect("read");
+    assert!(
+        of[0].epoch.is_some() && !of[0].is_wanted,
+        "its journal may be younger"
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::routing::get;
 use axum::{Extension, Router};
-use control::api::https::Caller;
+use control::http::https::Caller;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 

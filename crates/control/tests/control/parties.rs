@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use control::Parties;
-use control::api;
 use control::database::{By, Database};
+use control::http;
 use identity::KeyRequest;
 use serde_json::{Value, json};
 use world::{Millis, World};
@@ -41,7 +41,7 @@ impl Scene {
         parties.add(subject, true, &by()).await.expect("made");
         let subject = "scree://user/root".parse().expect("a subject");
         let (token, _) = parties.invite(&subject, &by()).await.expect("invited");
-        let server = Server::start(authority, api::parties::router(parties)).await;
+        let server = Server::start(authority, http::parties::router(parties)).await;
         let root = enrolled(&server, &token.reveal()).await;
         Self {
             server,

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use control::api::https::HttpsListener;
+use control::http::https::HttpsListener;
 use identity::{Authority, Credentials, KeyRequest, Lifetime, client_config, server_config};
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

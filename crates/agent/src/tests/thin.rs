@@ -1,29 +1,29 @@
 //! Blocks with fewer copies than their volume should have.
 
-use std::collections::HashSet;
 use std::fs;
 
 use base::{BlockDevice as _, Durability};
-use unit::UnitState;
 
-use super::rig::{Rig, small};
+use super::rig::{Rig, Scree, small};
 use super::{end, finish};
-use crate::Control;
-use crate::database::Access;
 
-pub async fn write(control: &Control, block: u64) {
-    let exported = control.export_volume("disk", Access::ReadWrite).await;
-    let id = exported.expect("served").row.id;
-    let attached = control.attached(id).expect("attached");
-    let started = control.on_volume(attached, move |volume| {
+pub async fn write(control: &Scree, block: u64) {
+    let exported = control.export("disk").await;
+    let id = exported.expect("served").volume;
+    let attached = control.open(id).expect("attached");
+    let started = control.agent.on_volume(&attached, move |volume| {
         volume.write(1, block * 4096, &[7; 4096], Durability::Volatile)
     });
     started.await.expect("answers");
-    control.unexport_volume("disk").await.expect("closed");
+    control
+        .control
+        .unexport_volume("disk")
+        .await
+        .expect("closed");
 }
 
-async fn thin(control: &Control) -> (u64, Vec<String>) {
-    let report = control.report().await.expect("answers");
+async fn thin(control: &Scree) -> (u64, Vec<String>) {
+    let report = control.control.report().await.expect("answers");
     assert_eq!(report.thin_segments > 0, report.thin_blocks > 0);
     (report.thin_blocks, report.problems)
 }
@@ -34,34 +34,42 @@ async fn thin(control: &Control) -> (u64, Vec<String>) {
 async fn what_was_written_without_a_unit_is_shown_until_it_is_gone() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control.create_volume(small("disk")).await.expect("made");
+    control
+        .control
+        .create_volume(small("disk"))
+        .await
+        .expect("made");
     write(&control, 0).await;
     assert_eq!(thin(&control).await, (0, vec![]));
 
     let away = rig.folder.path().join("away");
     fs::rename(rig.unit(2), &away).expect("renamed");
-    finish(control.probe_units(true)).await;
+    finish(control.agent.probe_units(true)).await;
     write(&control, 1).await;
     fs::rename(&away, rig.unit(2)).expect("renamed");
     end(control).await;
 
     let control = rig.start().await;
-    let states = control.units_as_known();
-    assert!(states.iter().all(|unit| unit.state == UnitState::Healthy));
+    let states = control.agent.units_as_known();
+    assert!(states.iter().all(|unit| unit.state == "healthy"));
     let (blocks, problems) = thin(&control).await;
     assert!(blocks >= 1 && problems.len() == 1, "{problems:?}");
     assert!(
         problems[0].contains("volume \"disk\" have fewer copies"),
         "{problems:?}"
     );
-    control.forget_thin(0).await.expect("looked");
+    control.agent.forget_thin(0).await.expect("looked");
     assert_eq!(thin(&control).await.0, blocks, "it is still there");
 
-    control.delete_volume("disk").await.expect("deleted");
-    let removed = control.remove_what_nothing_needs(&HashSet::new()).await;
+    control
+        .control
+        .delete_volume("disk")
+        .await
+        .expect("deleted");
+    let removed = control.agent.remove_what_nothing_needs().await;
     removed.expect("removed");
-    control.free_what_is_due().await.expect("freed");
-    control.forget_thin(0).await.expect("looked");
+    control.agent.free_what_is_due().await.expect("freed");
+    control.agent.forget_thin(0).await.expect("looked");
     assert_eq!(thin(&control).await, (0, vec![]));
     end(control).await;
 }

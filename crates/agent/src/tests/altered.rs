@@ -1,15 +1,12 @@
 //! A database that somebody has altered.
 
-use std::collections::HashSet;
 use std::path::Path;
 
 use sqlx::SqlitePool;
 
 use super::end;
-use super::rig::{Rig, small};
-use crate::Control;
-use crate::database::Access;
-use crate::error::ControlError;
+use super::rig::{Rig, Scree, small};
+use control::ControlError;
 
 pub async fn open(database: &Path) -> SqlitePool {
     let pool = SqlitePool::connect(database.to_str().expect("UTF-8")).await;
@@ -26,8 +23,8 @@ pub async fn alter(pool: &SqlitePool, statement: &str) {
 }
 
 /// What the list says of "disk", which is damaged.
-async fn shown_reason(control: &Control) -> String {
-    let list = control.volumes().await.expect("listed");
+async fn shown_reason(control: &Scree) -> String {
+    let list = control.control.volumes().await.expect("listed");
     assert!(list.volumes.iter().all(|view| view.row.name != "disk"));
     let [disk] = &list.damaged[..] else {
         panic!("{list:?}");
@@ -41,12 +38,16 @@ async fn shown_reason(control: &Control) -> String {
 async fn a_volume_from_before_leases_had_keys_says_so() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control.create_volume(small("disk")).await.expect("made");
+    control
+        .control
+        .create_volume(small("disk"))
+        .await
+        .expect("made");
     super::thin::write(&control, 0).await;
-    let pool = open(&control.folder().database()).await;
+    let pool = open(&control.control.folder().database()).await;
     let forgotten = sqlx::query("DELETE FROM lease_salts").execute(&pool).await;
     forgotten.expect("as it was before they were kept");
-    let why = control.export_volume("disk", Access::ReadWrite).await;
+    let why = control.export("disk").await;
     let why = why.expect_err("no key").to_string();
     assert!(why.contains("written by an earlier Scree"), "{why}");
     pool.close().await;
@@ -59,10 +60,14 @@ async fn a_volume_from_before_leases_had_keys_says_so() {
 async fn sizes_and_copies_that_no_volume_has_are_an_error() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control.create_volume(small("disk")).await.expect("made");
-    let taken = control.create_snapshot("disk", Some("held")).await;
+    control
+        .control
+        .create_volume(small("disk"))
+        .await
+        .expect("made");
+    let taken = control.control.create_snapshot("disk", Some("held")).await;
     taken.expect("taken");
-    let pool = open(&control.folder().database()).await;
+    let pool = open(&control.control.folder().database()).await;
     let is_damaged = |error: &ControlError| {
         let said = error.to_string();
         matches!(error, ControlError::Internal { .. }) && said.contains("the database is damaged")
@@ -74,10 +79,9 @@ async fn sizes_and_copies_that_no_volume_has_are_an_error() {
         .chain([("replicas", 0, 2), ("replicas", 5, 2)])
     {
         alter(&pool, &format!("UPDATE volumes SET {column} = {altered}")).await;
-        let shown = control.volume("disk").await;
-        let served = control.export_volume("disk", Access::ReadWrite).await;
-        for result in [shown, served] {
-            let error = result.expect_err("damaged");
+        let shown = control.control.volume("disk").await;
+        let served = control.export("disk").await;
+        for error in [shown.expect_err("damaged"), served.expect_err("damaged")] {
             assert!(is_damaged(&error), "{column} {altered}: {error}");
         }
         let reason = shown_reason(&control).await;
@@ -85,10 +89,10 @@ async fn sizes_and_copies_that_no_volume_has_are_an_error() {
         alter(&pool, &format!("UPDATE volumes SET {column} = {was}")).await;
     }
     alter(&pool, "UPDATE snapshots SET size_bytes = 1").await;
-    control.report().await.expect("all the same");
-    let error = control.snapshots().await.expect_err("damaged");
+    control.control.report().await.expect("all the same");
+    let error = control.control.snapshots().await.expect_err("damaged");
     assert!(is_damaged(&error), "{error}");
-    let served = control.export_volume("disk", Access::ReadWrite).await;
+    let served = control.export("disk").await;
     served.expect("as it was");
     pool.close().await;
     end(control).await;
@@ -99,16 +103,24 @@ async fn sizes_and_copies_that_no_volume_has_are_an_error() {
 async fn a_volume_that_was_altered_keeps_no_other_from_being_served() {
     let rig = Rig::new();
     let control = rig.start().await;
-    let disk = control.create_volume(small("disk")).await.expect("made");
-    control.create_volume(small("other")).await.expect("made");
+    let disk = control
+        .control
+        .create_volume(small("disk"))
+        .await
+        .expect("made");
+    control
+        .control
+        .create_volume(small("other"))
+        .await
+        .expect("made");
     for block in 0..3 {
         super::thin::write(&control, block).await;
     }
     for name in ["disk", "other"] {
-        let served = control.export_volume(name, Access::ReadWrite).await;
+        let served = control.export(name).await;
         served.expect("served");
     }
-    let database = control.folder().database();
+    let database = control.control.folder().database();
     end(control).await;
     for size in [1, 0] {
         let pool = open(&database).await;
@@ -120,11 +132,11 @@ async fn a_volume_that_was_altered_keeps_no_other_from_being_served() {
         pool.close().await;
 
         let control = rig.start().await;
-        let other = control.volume("other").await.expect("there");
-        assert!(other.served.is_some());
+        let other = control.control.volume("other").await.expect("there");
+        assert!(other.served().is_some());
         let reason = shown_reason(&control).await;
         assert!(reason.contains("the database is damaged"), "{reason}");
-        let report = control.report().await.expect("answers");
+        let report = control.control.report().await.expect("answers");
         assert_eq!((report.volumes, report.exported), (2, 1));
         let problem = report
             .problems
@@ -136,12 +148,12 @@ async fn a_volume_that_was_altered_keeps_no_other_from_being_served() {
         );
 
         // Its versions wait for the row to be put right.
-        let kept = control.database().versions_of(disk.row.id).await;
+        let kept = control.control.database().versions_of(disk.row.id).await;
         let kept = kept.expect("read").len();
         assert!(kept > 1, "{kept}");
-        let removed = control.remove_what_nothing_needs(&HashSet::new()).await;
+        let removed = control.agent.remove_what_nothing_needs().await;
         removed.expect("those of others");
-        let left = control.database().versions_of(disk.row.id).await;
+        let left = control.control.database().versions_of(disk.row.id).await;
         assert_eq!(left.expect("read").len(), kept);
         end(control).await;
     }
@@ -153,7 +165,7 @@ async fn a_volume_that_was_altered_keeps_no_other_from_being_served() {
     .await;
     pool.close().await;
     let control = rig.start().await;
-    let disk = control.volume("disk").await.expect("there");
-    assert!(disk.served.is_some());
+    let disk = control.control.volume("disk").await.expect("there");
+    assert!(disk.served().is_some());
     end(control).await;
 }

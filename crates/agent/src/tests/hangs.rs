@@ -5,23 +5,21 @@ use std::time::Duration;
 
 use base::{BlockDevice as _, Durability};
 
-use super::rig::{Rig, aside, small};
+use super::rig::{Rig, Scree, aside, small};
 use super::{end, finish};
-use crate::Control;
-use crate::database::Access;
 use world::host;
 
-async fn served(control: &Control) {
-    let exported = control.export_volume("disk", Access::ReadWrite).await;
+async fn served(control: &Scree) {
+    let exported = control.export("disk").await;
     exported.expect("served");
 }
 
 /// One block that lies in the journal only, and units that take nothing.
-async fn written_and_held(rig: &Rig, control: &Control) {
+async fn written_and_held(rig: &Rig, control: &Scree) {
     served(control).await;
-    let id = control.volume("disk").await.expect("there").row.id;
-    let attached = control.attached(id).expect("attached");
-    let started = control.on_volume(attached, |volume| {
+    let id = control.control.volume("disk").await.expect("there").row.id;
+    let attached = control.open(id).expect("attached");
+    let started = control.agent.on_volume(&attached, |volume| {
         volume.write(1, 0, &[7; 4096], Durability::Volatile)
     });
     started.await.expect("answers");
@@ -48,11 +46,15 @@ async fn as_time_passes<T>(rig: &Rig, mut task: tokio::task::JoinHandle<T>) -> T
 async fn a_unit_that_hangs_holds_up_neither_a_detach_nor_an_end() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control.create_volume(small("disk")).await.expect("made");
+    control
+        .control
+        .create_volume(small("disk"))
+        .await
+        .expect("made");
 
     written_and_held(&rig, &control).await;
     let ending = tokio::spawn({
-        let control = control.clone();
+        let control = control.control.clone();
         async move { control.unexport_volume("disk").await }
     });
     let why = as_time_passes(&rig, ending).await;
@@ -61,26 +63,27 @@ async fn a_unit_that_hangs_holds_up_neither_a_detach_nor_an_end() {
     for word in ["nothing was put on any unit for 60 s", "in its journal"] {
         assert!(why.contains(word), "{why}");
     }
-    let shown = control.volume("disk").await.expect("there");
-    assert_eq!((shown.state(), shown.row.attached), ("error", true));
+    let shown = control.control.volume("disk").await.expect("there");
+    assert_eq!((shown.state(), shown.attachments.len()), ("error", 1));
     rig.disk.let_go();
-    finish(control.probe_units(true)).await;
+    finish(control.agent.probe_units(true)).await;
     served(&control).await;
-    control.unexport_volume("disk").await.expect("it answers");
+    control
+        .control
+        .unexport_volume("disk")
+        .await
+        .expect("it answers");
 
     written_and_held(&rig, &control).await;
     let ending = tokio::spawn({
-        let control = control.clone();
-        async move { control.shut_down().await }
+        let agent = control.agent.clone();
+        async move { agent.shut_down().await }
     });
     assert_eq!(as_time_passes(&rig, ending).await, 1, "it says so");
     rig.disk.let_go();
-    while Arc::strong_count(&control.inner) > 1 {
-        tokio::task::yield_now().await;
-    }
-    drop(control);
+    end(control).await;
     let control = rig.start().await;
-    let shown = control.volume("disk").await.expect("there");
-    assert!(shown.served.is_some() && shown.row.failure.is_none());
+    let shown = control.control.volume("disk").await.expect("there");
+    assert!(shown.served().is_some() && shown.reason().is_none());
     end(control).await;
 }

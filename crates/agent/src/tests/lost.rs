@@ -4,7 +4,7 @@ use std::fs;
 
 use super::rig::{Rig, small};
 use super::{copies::refused, end};
-use crate::database::{Access, Database};
+use control::database::Database;
 
 /// It was taken for a new folder: a new database with a new key check was made
 /// in place of the one that had been lost.
@@ -12,10 +12,14 @@ use crate::database::{Access, Database};
 async fn a_folder_without_its_database_is_not_a_new_one() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control.create_volume(small("disk")).await.expect("made");
-    let exported = control.export_volume("disk", Access::ReadWrite).await;
+    control
+        .control
+        .create_volume(small("disk"))
+        .await
+        .expect("made");
+    let exported = control.export("disk").await;
     exported.expect("served");
-    let path = control.folder().database();
+    let path = control.control.folder().database();
     end(control).await;
     let kept = rig.folder.path().join("kept.db");
     fs::rename(&path, &kept).expect("renamed");
@@ -30,7 +34,7 @@ async fn a_folder_without_its_database_is_not_a_new_one() {
             if is_there {
                 fs::File::create(&path).expect("empty");
             }
-            let why = refused(&rig, rig.settings()).await.to_string();
+            let why = refused(&rig, rig.settings()).await;
             for word in ["has no database", "backup"] {
                 assert!(why.contains(word), "{why}");
             }
@@ -42,13 +46,13 @@ async fn a_folder_without_its_database_is_not_a_new_one() {
     // A database that knows of nothing.
     let empty = Database::open(&path).await.expect("made");
     empty.close().await;
-    let why = refused(&rig, rig.settings()).await.to_string();
+    let why = refused(&rig, rig.settings()).await;
     assert!(why.contains("has no database") && !key.exists(), "{why}");
 
     fs::rename(&away, &key).expect("renamed");
     fs::rename(&kept, &path).expect("renamed");
     let control = rig.start().await;
-    assert!(control.volume("disk").await.is_ok());
+    assert!(control.control.volume("disk").await.is_ok());
     end(control).await;
 }
 
@@ -85,7 +89,7 @@ async fn a_key_that_was_there_before_the_first_start_is_used() {
     for trace in ["journal/vol-1", "units/u1"] {
         let trace = rig.path().join(trace);
         fs::create_dir_all(&trace).expect("made");
-        let why = refused(&rig, rig.settings()).await.to_string();
+        let why = refused(&rig, rig.settings()).await;
         assert!(why.contains("has no database"), "{why}");
         fs::remove_dir(&trace).expect("removed");
     }

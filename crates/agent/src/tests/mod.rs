@@ -1,4 +1,4 @@
-//! What is claimed of a whole `Control`, with a disk that hangs, units that
+//! What is claimed of a controller and an agent together, with a disk that hangs, units that
 //! are lost and databases that are put back.
 
 #![expect(
@@ -10,56 +10,55 @@ mod altered;
 mod copies;
 mod hangs;
 mod lost;
+mod requests;
 pub mod rig;
 mod thin;
 
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base::{BlockDevice as _, CopysetId, Location, SegmentId, Slot, Started};
 use catalog::FreePlan;
 use tokio::task::JoinHandle;
-use unit::UnitState;
 
-use crate::Control;
-use crate::control::lock;
-use crate::database::{Access, Database};
-use crate::error::ControlError;
-use crate::keys::{self, KeyInput};
-use rig::{Rig, aside, small};
+use api::host::Access;
+use control::ControlError;
+use control::database::Database;
+use rig::{Rig, Scree, aside, small};
 use world::host;
 
-/// A client that hung up cancelled what it had asked for half way: the door
-/// stood open while the journal was still being replayed, and the volume could
-/// be deleted beneath it.
+use crate::agent::lock;
+use crate::keys::{self, KeyInput};
+
+/// A client that hung up cancelled what it had asked for half way, and the
+/// volume could be deleted while its journal was still being replayed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operation_goes_on_to_its_end_without_its_client() {
     let rig = Rig::new();
     let control = rig.start().await;
-    let disk = control.create_volume(small("disk")).await.expect("made");
-    rig.disk.hold(&control.folder().journal(disk.row.id));
+    let disk = control
+        .control
+        .create_volume(small("disk"))
+        .await
+        .expect("made");
+    rig.disk.hold(&control.agent.folder().journal(disk.row.id));
     let held = Arc::clone(&rig.disk);
     tokio::select! {
-        _ = control.export_volume("disk", Access::ReadWrite) => panic!("it is held"),
+        _ = control.export("disk") => panic!("it is held"),
         () = aside(move || held.wait_for_one()) => {}
     }
     // The client is gone; another comes.
-    let deleting = tokio::spawn({
-        let control = control.clone();
-        async move { control.delete_volume("disk").await }
-    });
-    rig.disk.let_go();
-    let deleted = deleting.await.expect("no panic");
+    let deleted = control.control.delete_volume("disk").await;
     assert!(
         matches!(deleted, Err(ControlError::Conflict { .. })),
         "{deleted:?}"
     );
-    let view = control.volume("disk").await.expect("there");
-    assert_eq!(view.row.exported, Some(Access::ReadWrite));
-    assert!(view.served.is_some() && view.row.failure.is_none());
+    rig.disk.let_go();
+    control.export("disk").await.expect("the same again");
+    let view = control.control.volume("disk").await.expect("there");
+    assert!(view.served().is_some() && view.reason().is_none());
     end(control).await;
 }
 
@@ -69,44 +68,34 @@ async fn an_operation_goes_on_to_its_end_without_its_client() {
 async fn what_is_being_opened_at_the_end_is_closed() {
     let rig = Rig::new();
     let control = rig.start().await;
-    let disk = control.create_volume(small("disk")).await.expect("made");
-    rig.disk.hold(&control.folder().journal(disk.row.id));
+    let disk = control
+        .control
+        .create_volume(small("disk"))
+        .await
+        .expect("made");
+    rig.disk.hold(&control.agent.folder().journal(disk.row.id));
     let opening = tokio::spawn({
-        let control = control.clone();
-        async move { control.export_volume("disk", Access::ReadWrite).await }
+        let control = control.control.clone();
+        let host = control.local_host();
+        async move { control.export_volume("disk", host, Access::ReadWrite).await }
     });
     let held = Arc::clone(&rig.disk);
     aside(move || held.wait_for_one()).await;
     let mut ending = tokio::spawn({
-        let control = control.clone();
-        async move { control.shut_down().await }
+        let agent = control.agent.clone();
+        async move { agent.shut_down().await }
     });
     let ended = host::within(Duration::from_millis(200), &mut ending).await;
-    assert!(ended.is_none(), "it waits for what is behind a door");
+    assert!(ended.is_none(), "it waits for what is being opened");
     rig.disk.let_go();
     assert_eq!(ending.await.expect("no panic"), 0);
-    assert!(lock(&control.inner.attached).is_empty());
-    drop(opening.await.expect("no panic"));
-    while Arc::strong_count(&control.inner) > 1 {
-        tokio::task::yield_now().await;
-    }
-    drop(control);
-    let control = rig.start().await;
-    let view = control.volume("disk").await.expect("there");
-    assert!(view.served.is_some() && view.row.failure.is_none());
+    assert!(lock(&control.agent.inner.workers).is_empty());
+    opening.abort();
+    drop(opening.await);
     end(control).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_opened_once_it_ends() {
-    let rig = Rig::new();
     let control = rig.start().await;
-    control.create_volume(small("disk")).await.expect("made");
-    control.inner.is_ending.store(true, Ordering::Relaxed);
-    let refused = control.export_volume("disk", Access::ReadWrite).await;
-    let refused = refused.expect_err("it ends").to_string();
-    assert!(refused.contains("is ending"), "{refused}");
-    assert!(!control.volume("disk").await.expect("there").row.attached);
+    let view = control.control.volume("disk").await.expect("there");
+    assert!(view.served().is_some() && view.reason().is_none());
     end(control).await;
 }
 
@@ -137,17 +126,20 @@ async fn a_unit_has_one_url_however_old_its_row_is() {
     let folder = rig.folder.path().join("my units");
     fs::create_dir(&folder).expect("made");
     let added = control.add_unit(folder.to_str().expect("UTF-8")).await;
-    let url = added.expect("added").url;
+    let url = added.expect("added").row.url;
     assert!(url.ends_with("/my%20units"), "{url}");
-    let pool = altered::open(&control.folder().database()).await;
+    let pool = altered::open(&control.control.folder().database()).await;
     altered::alter(&pool, "UPDATE units SET url = replace(url, '%20', ' ')").await;
     pool.close().await;
     end(control).await;
     let control = rig.start().await;
     let urls: Vec<String> = control
-        .units_as_known()
+        .control
+        .units()
+        .await
+        .expect("known")
         .into_iter()
-        .map(|unit| unit.url)
+        .map(|unit| unit.row.url)
         .collect();
     assert_eq!(urls.len(), 3);
     assert!(urls.contains(&url), "{urls:?}");
@@ -161,12 +153,9 @@ fn wal_is_empty(database: &Path) -> bool {
     }
 }
 
-/// Shuts down, and waits until the last that looks at a unit has let go of D.
-pub async fn end(control: Control) {
-    assert_eq!(control.shut_down().await, 0);
-    while Arc::strong_count(&control.inner) > 1 {
-        tokio::task::yield_now().await;
-    }
+/// Shuts down; all is closed.
+pub async fn end(control: Scree) {
+    assert_eq!(control.end().await, 0);
 }
 
 async fn finish(looks: impl IntoIterator<Item = JoinHandle<()>>) {
@@ -181,53 +170,54 @@ async fn finish(looks: impl IntoIterator<Item = JoinHandle<()>>) {
 async fn a_unit_that_hangs_holds_up_neither_a_running_scree_nor_a_start() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control.create_volume(small("disk")).await.expect("made");
-    let state = |control: &Control| control.units_as_known()[0].state;
-    assert_eq!(state(&control), UnitState::Healthy);
+    control
+        .control
+        .create_volume(small("disk"))
+        .await
+        .expect("made");
+    let state = |control: &Scree| control.agent.units_as_known()[0].state.clone();
+    assert_eq!(state(&control), "healthy");
 
     rig.disk.hold(&rig.unit(1));
-    let mut looks = control.probe_units(true);
+    let mut looks = control.agent.probe_units(true);
     let held = Arc::clone(&rig.disk);
     aside(move || held.wait_for_one()).await;
-    assert_eq!(state(&control), UnitState::Healthy, "as it was last seen");
+    assert_eq!(state(&control), "healthy", "as it was last seen");
     finish(looks.pop()).await;
-    let again = control.probe_units(true);
+    let again = control.agent.probe_units(true);
     assert_eq!(again.len(), 1, "only at the unit that answers");
     finish(again).await;
     rig.clock.advance(Duration::from_secs(6));
-    finish(control.probe_units(false)).await;
-    let shown = &control.units_as_known()[0];
-    assert_eq!(shown.state, UnitState::Missing);
+    finish(control.agent.probe_units(false)).await;
+    let shown = &control.agent.units_as_known()[0];
+    assert_eq!(shown.state, "missing");
     let reason = shown.reason.as_deref().expect("a reason");
     assert!(reason.contains("has not answered for 6 s"), "{reason}");
-    let report = control.report().await.expect("answers");
+    let report = control.control.report().await.expect("answers");
     assert_eq!((report.units, report.units_healthy), (2, 1));
-    control
-        .export_volume("disk", Access::ReadWrite)
-        .await
-        .expect("the other unit does");
+    control.export("disk").await.expect("the other unit does");
 
     rig.disk.let_go();
     finish(looks).await;
-    finish(control.probe_units(true)).await;
-    assert_eq!(state(&control), UnitState::Healthy, "it answers again");
+    finish(control.agent.probe_units(true)).await;
+    assert_eq!(state(&control), "healthy", "it answers again");
     end(control).await;
 
     rig.disk.hold(&rig.unit(1));
     let settings = rig.settings();
     let world = rig.world();
-    let starting = tokio::spawn(Control::start(world, settings));
+    let starting = tokio::spawn(Scree::start(world, settings));
     let held = Arc::clone(&rig.disk);
     aside(move || held.wait_for_one()).await;
     rig.clock.advance(Duration::from_secs(6));
     let control = starting.await.expect("no panic").expect("starts");
-    assert_eq!(state(&control), UnitState::Missing);
+    assert_eq!(state(&control), "missing");
     // The clock may have overtaken the other as well.
-    while control.units_as_known()[1].state != UnitState::Healthy {
-        finish(control.probe_units(true)).await;
+    while control.agent.units_as_known()[1].state != "healthy" {
+        finish(control.agent.probe_units(true)).await;
         tokio::task::yield_now().await;
     }
-    let served = control.export_volume("disk", Access::ReadWrite).await;
+    let served = control.export("disk").await;
     served.expect("the other unit does");
     rig.disk.let_go();
     end(control).await;
@@ -241,12 +231,12 @@ async fn a_unit_that_fails_is_shown_with_the_cause() {
     let path = rig.unit(1);
     fs::rename(&path, rig.folder.path().join("away")).expect("renamed");
     std::os::unix::fs::symlink(&path, &path).expect("a link to itself");
-    finish(control.probe_units(true)).await;
-    let shown = &control.units_as_known()[0];
-    assert_eq!(shown.state, UnitState::Failing);
+    finish(control.agent.probe_units(true)).await;
+    let shown = &control.agent.units_as_known()[0];
+    assert_eq!(shown.state, "failing");
     let reason = shown.reason.as_deref().expect("a reason");
     assert!(reason.contains("Too many levels"), "{reason}");
-    let problems = control.report().await.expect("answers").problems;
+    let problems = control.control.report().await.expect("answers").problems;
     assert!(problems[0].contains("Too many levels"), "{problems:?}");
     end(control).await;
 }
@@ -256,10 +246,14 @@ async fn a_unit_that_fails_is_shown_with_the_cause() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_is_older_than_the_units_is_not_written_with() {
     let rig = Rig::new();
-    let export = async |control: &Control| control.export_volume("disk", Access::ReadWrite).await;
+    let export = async |control: &Scree| control.export("disk").await;
     let control = rig.start().await;
-    control.create_volume(small("disk")).await.expect("made");
-    let database = control.folder().database();
+    control
+        .control
+        .create_volume(small("disk"))
+        .await
+        .expect("made");
+    let database = control.control.folder().database();
     let kept = rig.folder.path().join("yesterday.db");
     end(control).await;
     assert!(wal_is_empty(&database), "all of it is in one file");
@@ -267,7 +261,13 @@ async fn a_database_that_is_older_than_the_units_is_not_written_with() {
 
     let control = rig.start().await;
     export(&control).await.expect("a lease");
-    let epoch = control.volume("disk").await.expect("there").row.epoch;
+    let epoch = control
+        .control
+        .volume("disk")
+        .await
+        .expect("there")
+        .row
+        .epoch;
     end(control).await;
     fs::copy(&kept, &database).expect("copied");
     assert!(wal_is_empty(&database), "nothing of it lies elsewhere");
@@ -278,7 +278,7 @@ async fn a_database_that_is_older_than_the_units_is_not_written_with() {
     let control = rig.start().await;
     let refused = export(&control).await.expect_err("refused").to_string();
     assert!(refused.contains("--restored-database"), "{refused}");
-    let report = control.report().await.expect("answers");
+    let report = control.control.report().await.expect("answers");
     assert!(
         report
             .problems
@@ -293,7 +293,7 @@ async fn a_database_that_is_older_than_the_units_is_not_written_with() {
     settings.restored_database = true;
     let control = rig.try_start(settings).await.expect("starts");
     export(&control).await.expect("a lease");
-    let row = control.volume("disk").await.expect("there").row;
+    let row = control.control.volume("disk").await.expect("there").row;
     assert!(row.epoch > epoch + 60_000, "{} after {epoch}", row.epoch);
     end(control).await;
 
@@ -301,7 +301,7 @@ async fn a_database_that_is_older_than_the_units_is_not_written_with() {
     let mut settings = rig.settings();
     settings.restored_database = true;
     let control = rig.try_start(settings).await.expect("starts");
-    let again = control.volume("disk").await.expect("there").row;
+    let again = control.control.volume("disk").await.expect("there").row;
     assert!(again.epoch <= row.epoch + 1, "it is moved ahead once");
     end(control).await;
 }
@@ -310,20 +310,21 @@ async fn a_database_that_is_older_than_the_units_is_not_written_with() {
 async fn a_lease_needs_one_unit_that_takes_note_of_it_and_no_more() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control.create_volume(small("disk")).await.expect("made");
+    control
+        .control
+        .create_volume(small("disk"))
+        .await
+        .expect("made");
     let (units, away) = (rig.path().join("units"), rig.folder.path().join("away"));
     fs::rename(&units, &away).expect("renamed");
-    let refused = control.export_volume("disk", Access::ReadWrite).await;
+    let refused = control.export("disk").await;
     assert!(
         matches!(refused, Err(ControlError::Unavailable { .. })),
         "{refused:?}"
     );
     fs::create_dir(&units).expect("made");
     fs::rename(away.join("u2"), rig.unit(2)).expect("renamed");
-    control
-        .export_volume("disk", Access::ReadWrite)
-        .await
-        .expect("one is enough");
+    control.export("disk").await.expect("one is enough");
     assert!(rig.unit(2).join("leases").exists());
     assert!(!rig.unit(1).exists(), "nothing is written without the mark");
     end(control).await;
@@ -338,10 +339,10 @@ async fn plans_that_fail_do_not_hold_up_those_behind_them() {
     // Copysets of one unit each.
     let mut request = small("disk");
     request.replicas = Some(1);
-    control.create_volume(request).await.expect("made");
-    let database = control.database();
+    control.control.create_volume(request).await.expect("made");
+    let database = control.control.database();
     let copysets = database.copysets().await.expect("read");
-    let units = control.units_as_known();
+    let units = control.agent.units_as_known();
     let on = |unit: usize| {
         let is_it = |set: &&catalog::Copyset| set.members == [units[unit].id];
         copysets.iter().find(is_it).expect("planned").id
@@ -356,6 +357,7 @@ async fn plans_that_fail_do_not_hold_up_those_behind_them() {
     }
     fs::rename(rig.unit(1), rig.folder.path().join("away")).expect("renamed");
     control
+        .agent
         .free_what_is_due()
         .await
         .expect_err("a unit is lost");
@@ -372,22 +374,28 @@ async fn note(database: &Database, plan: &FreePlan) {
 async fn what_was_written_is_closed_without_anybody_polling() {
     let rig = Rig::new();
     let control = rig.start().await;
-    let view = control.create_volume(small("disk")).await.expect("made");
-    control
-        .export_volume("disk", Access::ReadWrite)
+    let view = control
+        .control
+        .create_volume(small("disk"))
         .await
-        .expect("served");
-    let attached = control.attached(view.row.id).expect("attached");
+        .expect("made");
+    control.export("disk").await.expect("served");
+    let attached = control.open(view.row.id).expect("attached");
     let started = control
-        .on_volume(attached, |volume| {
+        .agent
+        .on_volume(&attached, |volume| {
             volume.write(1, 0, &[7; 8192], base::Durability::Volatile)
         })
         .await
         .expect("answers");
     assert!(matches!(started, Started::Done | Started::Pending));
-    let view = control.unexport_volume("disk").await.expect("closed");
-    assert!(view.row.head.is_some() && !view.row.attached);
-    assert!(lock(&control.inner.attached).is_empty());
+    let view = control
+        .control
+        .unexport_volume("disk")
+        .await
+        .expect("closed");
+    assert!(view.row.head.is_some() && view.attachments.is_empty());
+    assert!(control.open(view.row.id).is_none());
     end(control).await;
 }
 

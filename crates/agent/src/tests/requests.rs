@@ -8,8 +8,7 @@
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
-use crate::api;
-use crate::tests::rig::{Rig, aside, small};
+use super::rig::{Rig, aside, small};
 
 /// Sends a request as it is, and returns the answer as it is.
 async fn ask(rig: &Rig, request: String) -> String {
@@ -42,12 +41,11 @@ fn get(path: &str) -> String {
 async fn a_request_that_makes_no_sense_is_answered_with_a_problem_document() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control.create_volume(small("disk")).await.expect("made");
-    let listener = api::listen(&control.folder().api_socket()).expect("a free name");
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let serving = tokio::spawn(api::serve(control.clone(), listener, async {
-        let _ = stopped.await;
-    }));
+    control
+        .control
+        .create_volume(small("disk"))
+        .await
+        .expect("made");
     let long = "x".repeat(9000);
     for (request, status) in [
         (get("/v1/volumes/%ff"), 400),
@@ -78,11 +76,35 @@ async fn a_request_that_makes_no_sense_is_answered_with_a_problem_document() {
         );
         assert!(body.contains("\"detail\":\""), "{shown}: {answer}");
     }
-    let size = control.volume("disk").await.expect("there").row.size_bytes;
+    let size = control
+        .control
+        .volume("disk")
+        .await
+        .expect("there")
+        .row
+        .size_bytes;
     assert_eq!(size, 8 << 20, "nothing was changed");
     let grown = ask(&rig, post("/v1/volumes/disk/grow", " {\"size\": 16777216}")).await;
     assert!(grown.starts_with("HTTP/1.1 200 "), "{grown}");
-    stop.send(()).expect("it serves");
-    serving.await.expect("no panic").expect("served");
-    crate::tests::end(control).await;
+    super::end(control).await;
+}
+
+/// Whoever has something open goes on being heard, or could not close it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn once_it_ends_hosts_are_heard_and_nobody_else() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    control.control.begin_end();
+    let refused = ask(
+        &rig,
+        post("/v1/volumes", "{\"name\": \"disk\", \"size\": 8388608}"),
+    )
+    .await;
+    assert!(
+        refused.starts_with("HTTP/1.1 503 ") && refused.contains("is ending"),
+        "{refused}"
+    );
+    let heard = ask(&rig, post("/v1/host/catalog", "{\"call\": \"leases\"}")).await;
+    assert!(heard.starts_with("HTTP/1.1 200 "), "{heard}");
+    super::end(control).await;
 }

@@ -5,13 +5,11 @@ use std::time::Duration;
 use std::{fs, io};
 
 use base::DatabaseId;
-use unit::UnitState;
 
-use super::rig::{Rig, small};
+use super::rig::{Rig, RigSettings, Scree, small};
 use super::{end, finish};
-use crate::database::{Access, Database, OwnerRow};
-use crate::ownership::place_of;
-use crate::{Control, Settings, StartError};
+use control::database::{Database, OwnerRow};
+use control::ownership::place_of;
 
 /// As `cp -a`, but for sockets and units: those that count are the original's.
 fn copy(from: &Path, to: &Path) {
@@ -32,25 +30,25 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn copied(rig: &Rig) -> (PathBuf, Settings) {
+fn copied(rig: &Rig) -> (PathBuf, RigSettings) {
     let folder = rig.folder.path().join("d2");
     copy(&rig.path(), &folder);
-    let settings = Settings {
+    let settings = RigSettings {
         folder: folder.clone(),
         ..rig.settings()
     };
     (folder, settings)
 }
 
-pub async fn refused(rig: &Rig, settings: Settings) -> StartError {
+pub async fn refused(rig: &Rig, settings: RigSettings) -> String {
     match rig.try_start(settings).await {
         Ok(_) => panic!("it starts"),
         Err(error) => error,
     }
 }
 
-async fn export(control: &Control) {
-    let exported = control.export_volume("disk", Access::ReadWrite).await;
+async fn export(control: &Scree) {
+    let exported = control.export("disk").await;
     exported.expect("served");
 }
 
@@ -59,9 +57,13 @@ async fn export(control: &Control) {
 async fn a_copy_of_a_served_folder_is_refused() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control.create_volume(small("disk")).await.expect("made");
+    control
+        .control
+        .create_volume(small("disk"))
+        .await
+        .expect("made");
     let (folder, settings) = copied(&rig);
-    let why = refused(&rig, settings).await.to_string();
+    let why = refused(&rig, settings).await;
     let original = rig.path().display().to_string();
     for word in ["is a copy", &original, "--restored-database"] {
         assert!(why.contains(word), "{why}");
@@ -78,11 +80,11 @@ async fn a_copy_of_a_served_folder_is_refused() {
     };
     database.set_owner(&other).await.expect("noted");
     database.close().await;
-    let settings = Settings {
+    let settings = RigSettings {
         folder,
         ..rig.settings()
     };
-    let why = refused(&rig, settings).await.to_string();
+    let why = refused(&rig, settings).await;
     for word in ["no unit can be used", &original, "--restored-database"] {
         assert!(why.contains(word), "{why}");
     }
@@ -96,7 +98,11 @@ async fn a_copy_of_a_served_folder_is_refused() {
 async fn a_folder_restored_elsewhere_goes_on_when_the_operator_says_so_and_the_other_does_not() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control.create_volume(small("disk")).await.expect("made");
+    control
+        .control
+        .create_volume(small("disk"))
+        .await
+        .expect("made");
     let away = rig.folder.path().join("away");
     fs::rename(rig.unit(2), &away).expect("renamed");
     let (folder, mut settings) = copied(&rig);
@@ -105,33 +111,34 @@ async fn a_folder_restored_elsewhere_goes_on_when_the_operator_says_so_and_the_o
     export(&second).await;
 
     // The first one still runs, for all that the operator said.
-    finish(control.probe_units(true)).await;
-    let shown = &control.units_as_known()[0];
-    assert_eq!(shown.state, UnitState::Missing);
+    finish(control.agent.probe_units(true)).await;
+    let shown = &control.agent.units_as_known()[0];
+    assert_eq!(shown.state, "missing");
     let reason = shown.reason.as_deref().expect("a reason");
     let there = folder.display().to_string();
     assert!(reason.contains(&there), "{reason}");
-    let leased = control.export_volume("disk", Access::ReadWrite).await;
+    let leased = control.export("disk").await;
     leased.expect_err("no unit is its own");
     end(control).await;
-    let why = refused(&rig, rig.settings()).await.to_string();
+    let why = refused(&rig, rig.settings()).await;
     assert!(why.contains(&there), "{why}");
 
     // What comes back belongs to who replaced its owner, also after a restart.
     end(second).await;
-    let settings = Settings {
+    let settings = RigSettings {
         folder,
         ..rig.settings()
     };
     let second = rig.try_start(settings).await.expect("starts");
     fs::rename(&away, rig.unit(2)).expect("renamed");
-    finish(second.probe_units(true)).await;
+    finish(second.agent.probe_units(true)).await;
     let states: Vec<_> = second
+        .agent
         .units_as_known()
         .iter()
-        .map(|unit| unit.state)
+        .map(|unit| unit.state.clone())
         .collect();
-    assert_eq!(states, [UnitState::Healthy; 2]);
+    assert_eq!(states, ["healthy"; 2]);
     end(second).await;
 }
 
@@ -141,21 +148,25 @@ async fn a_folder_restored_elsewhere_goes_on_when_the_operator_says_so_and_the_o
 async fn units_that_take_no_writes_do_not_keep_a_restored_folder_from_starting() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control.create_volume(small("disk")).await.expect("made");
+    control
+        .control
+        .create_volume(small("disk"))
+        .await
+        .expect("made");
     export(&control).await;
     end(control).await;
     let (_, mut settings) = copied(&rig);
     settings.restored_database = true;
     rig.disk.make_read_only(&rig.path().join("units"));
     let second = rig.try_start(settings).await.expect("starts");
-    for unit in second.units_as_known() {
-        assert_eq!(unit.state, UnitState::ReadOnly, "{:?}", unit.reason);
-        assert!(unit.stat.is_some(), "it can be read");
+    for unit in second.agent.units_as_known() {
+        assert_eq!(unit.state, "read-only", "{:?}", unit.reason);
+        assert!(unit.bytes.is_some(), "it can be read");
     }
     rig.disk.make_writable();
-    finish(second.probe_units(true)).await;
-    for unit in second.units_as_known() {
-        assert_eq!(unit.state, UnitState::Healthy, "{:?}", unit.reason);
+    finish(second.agent.probe_units(true)).await;
+    for unit in second.agent.units_as_known() {
+        assert_eq!(unit.state, "healthy", "{:?}", unit.reason);
     }
     export(&second).await;
     end(second).await;
@@ -168,7 +179,11 @@ async fn units_that_take_no_writes_do_not_keep_a_restored_folder_from_starting()
 async fn the_last_folder_that_the_operator_gave_the_units_to_keeps_them() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control.create_volume(small("disk")).await.expect("made");
+    control
+        .control
+        .create_volume(small("disk"))
+        .await
+        .expect("made");
     end(control).await;
     let (folder, mut restored) = copied(&rig);
     for _ in 0..2 {
@@ -181,11 +196,11 @@ async fn the_last_folder_that_the_operator_gave_the_units_to_keeps_them() {
     let second = rig.try_start(restored).await.expect("starts");
     export(&second).await;
 
-    let why = refused(&rig, rig.settings()).await.to_string();
+    let why = refused(&rig, rig.settings()).await;
     assert!(why.contains(&folder.display().to_string()), "{why}");
-    finish(second.probe_units(true)).await;
-    for unit in second.units_as_known() {
-        assert_eq!(unit.state, UnitState::Healthy, "{:?}", unit.reason);
+    finish(second.agent.probe_units(true)).await;
+    for unit in second.agent.units_as_known() {
+        assert_eq!(unit.state, "healthy", "{:?}", unit.reason);
     }
     end(second).await;
 }
@@ -203,7 +218,7 @@ async fn a_database_from_before_the_operators_word_is_called_older() {
     settings.restored_database = true;
     end(rig.try_start(settings).await.expect("starts")).await;
     fs::copy(&kept, &database).expect("copied");
-    let why = refused(&rig, rig.settings()).await.to_string();
+    let why = refused(&rig, rig.settings()).await;
     for word in ["this database is older", "--restored-database"] {
         assert!(why.contains(word), "{why}");
     }
@@ -217,7 +232,7 @@ async fn a_folder_that_was_replaced_by_its_copy_was_made_anew() {
     let (folder, _) = copied(&rig);
     fs::rename(rig.path(), rig.folder.path().join("away")).expect("renamed");
     fs::rename(&folder, rig.path()).expect("renamed");
-    let why = refused(&rig, rig.settings()).await.to_string();
+    let why = refused(&rig, rig.settings()).await;
     for word in ["was made anew", "--restored-database"] {
         assert!(why.contains(word), "{why}");
     }

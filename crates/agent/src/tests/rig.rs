@@ -1,4 +1,4 @@
-//! A `Control` on a folder of this machine, on a disk that can be held up and
+//! A controller and an agent on a folder of this machine, on a disk that can be held up and
 //! with a clock that is moved by hand.
 
 use std::io;
@@ -6,16 +6,26 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use api::host::Access;
+use base::VolumeId;
 use catalog::retention::Retention;
+use control::database::AttachmentRow;
+use control::folder::Remains;
+use control::units::UnitView;
+use control::volumes::VolumeRequest;
+use control::{Control, ControlError, http};
 use tempfile::TempDir;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use volume::VolumeConfig;
 use world::real::{RealDisk, RealRandom, ThreadPool};
 use world::simulated::SimulatedClock;
 use world::{DirectoryEntry, Disk, File, OpenMode, Space, World};
 
-use crate::control::lock;
-use crate::volumes::VolumeRequest;
-use crate::{Control, Settings, StartError};
+use crate::Agent;
+use crate::agent::lock;
+use crate::attached::Attached;
+use crate::worker::Worker;
 
 /// The machine's disk; calls below one path wait until they are let go.
 pub struct HeldDisk {
@@ -200,29 +210,146 @@ impl Rig {
         self.path().join("units").join(format!("u{number}"))
     }
 
-    pub fn settings(&self) -> Settings {
-        Settings {
+    pub fn settings(&self) -> RigSettings {
+        RigSettings {
             folder: self.path(),
+            restored_database: false,
+        }
+    }
+
+    pub async fn try_start(&self, settings: RigSettings) -> Result<Scree, String> {
+        Scree::start(self.world(), settings).await
+    }
+
+    pub async fn start(&self) -> Scree {
+        self.try_start(self.settings()).await.expect("starts")
+    }
+}
+
+/// How tests ask for it to be started.
+pub struct RigSettings {
+    pub folder: PathBuf,
+    pub restored_database: bool,
+}
+
+/// A controller and an agent in one process, as `scree up` has them, but that
+/// nothing goes on by itself except what somebody waits for.
+pub struct Scree {
+    pub control: Control,
+    pub agent: Agent,
+    folder: PathBuf,
+    stop: oneshot::Sender<()>,
+    api: JoinHandle<io::Result<()>>,
+    follow: JoinHandle<()>,
+}
+
+impl Scree {
+    pub async fn start(world: World, settings: RigSettings) -> Result<Self, String> {
+        let text = |error: &dyn std::error::Error| base::with_causes(error);
+        let folder = settings.folder;
+        let (looked_at, at) = (world.clone(), folder.clone());
+        let control = control::Settings {
+            folder: folder.clone(),
+            remains: Box::new(move || {
+                let (certain, likely) = crate::folder::traces(&looked_at, &at)?;
+                Ok(Remains { certain, likely })
+            }),
+            retention: Retention::default(),
+            grace: Duration::ZERO,
+            restored_database: settings.restored_database,
+        };
+        let control = Control::start(world.clone(), control)
+            .await
+            .map_err(|error| text(&error))?;
+        let socket = control.folder().api_socket();
+        let listener = http::listen(&socket).map_err(|error| text(&error))?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let api = tokio::spawn(http::serve(control.clone(), listener, async {
+            let _ = stopped.await;
+        }));
+        let agent = crate::Settings {
+            folder: folder.clone(),
+            client: api::Client::unix(&socket),
             units: Some(2),
             key: None,
+            allows_unsealed: true,
             listen_nbd: None,
             nbd_tls: None,
             volume: VolumeConfig {
                 journal_bytes: 8 << 20,
                 ..VolumeConfig::default()
             },
-            retention: Retention::default(),
-            grace: Duration::ZERO,
-            restored_database: false,
+        };
+        let agent = match Agent::start(world, agent).await {
+            Ok(agent) => agent,
+            Err(error) => {
+                let _ = stop.send(());
+                api.await.expect("no panic").expect("served");
+                control.shut_down().await;
+                drop(control);
+                is_free(&folder).await;
+                return Err(text(&error));
+            }
+        };
+        let follow = tokio::spawn({
+            let agent = agent.clone();
+            async move {
+                tokio::join!(agent.follow(), agent.keep_reporting());
+            }
+        });
+        Ok(Self {
+            control,
+            agent,
+            folder,
+            stop,
+            api,
+            follow,
+        })
+    }
+
+    pub async fn export(&self, name: &str) -> Result<AttachmentRow, ControlError> {
+        let host = self.control.local_host();
+        let access = Access::ReadWrite;
+        self.control.export_volume(name, host, access).await
+    }
+
+    pub async fn add_unit(&self, url: &str) -> Result<UnitView, ControlError> {
+        self.control.add_unit(self.control.local_host(), url).await
+    }
+
+    /// The volume, while it is open.
+    pub fn open(&self, volume: VolumeId) -> Option<Arc<Attached>> {
+        let workers = lock(&self.agent.inner.workers);
+        let mut open = workers.values().filter_map(Worker::open);
+        open.find(|(id, _)| *id == volume).map(|(_, open)| open)
+    }
+
+    /// Shuts down, and waits until the last that looks at a unit has let go of
+    /// the folder. Returns how many volumes were not closed.
+    pub async fn end(self) -> usize {
+        self.follow.abort();
+        self.control.begin_end();
+        let unclean = self.agent.shut_down().await;
+        let _ = self.stop.send(());
+        self.api.await.expect("no panic").expect("served");
+        self.control.shut_down().await;
+        drop((self.control, self.agent));
+        if unclean == 0 {
+            is_free(&self.folder).await;
         }
+        unclean
     }
+}
 
-    pub async fn try_start(&self, settings: Settings) -> Result<Control, StartError> {
-        Control::start(self.world(), settings).await
-    }
-
-    pub async fn start(&self) -> Control {
-        self.try_start(self.settings()).await.expect("starts")
+/// Waits until nobody serves `folder` any more.
+pub async fn is_free(folder: &Path) {
+    for name in ["lock", "agent.lock"] {
+        let Ok(file) = std::fs::File::open(folder.join(name)) else {
+            continue;
+        };
+        while file.try_lock().is_err() {
+            tokio::task::yield_now().await;
+        }
     }
 }
 
