@@ -15,7 +15,7 @@ use unit::folder::format;
 use volume::catalog::FreePlan;
 use volume::catalog::VersionKey;
 use volume::fixture::keyring;
-use volume::journal::{self, Journal, JournalError, Replayed};
+use volume::journal::{self, Claim, Journal, JournalError, Replayed};
 use volume::map::{Entry, Overlay, PAGE_BYTES, PAGE_ENTRIES, Page, Root};
 use volume::seal::Address;
 use volume::version::{Record, decode_tail_page, encode_tail};
@@ -204,7 +204,7 @@ fn journal_page_seeds() -> Vec<Vec<u8>> {
             let (world, path) = (world(), Path::new("/journal"));
             let volume = VolumeId::from_random(5);
             let mut journal =
-                Journal::create(&world, path, volume, BlockSize::DEFAULT, ring_bytes, 0)
+                Journal::create(&world, path, volume, BlockSize::DEFAULT, ring_bytes, 0, &Claim::sole())
                     .expect("a disk without faults");
             if journal.has_room(1) {
                 let _ = journal.append_zero(BlockIndex(1), 3, Sequence::new(1, 1).expect("small"));
@@ -280,7 +280,7 @@ pub fn journal_replay(data: &[u8]) {
     let (world, keyring) = (world(), keyring(1));
     let (path, volume) = (Path::new("/journal"), VolumeId::from_random(5));
     let block_size = BlockSize::DEFAULT;
-    let mut journal = Journal::create(&world, path, volume, block_size, 256 << 10, 0)
+    let mut journal = Journal::create(&world, path, volume, block_size, 256 << 10, 0, &Claim::sole())
         .expect("a disk without faults");
     let sequence = |number: u64| Sequence::new(1, number).expect("small");
     let mut written = Vec::new();

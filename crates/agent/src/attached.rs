@@ -23,7 +23,7 @@ use base::{BlockDevice, IoError, Lineage, with_causes};
 use catalog::{CatalogError, Lease, WrappedKey};
 use frontend::nbd::{Export, ExportGone, ExportOptions, ExportThread, SpawnError};
 use volume::seal::{DataKey, KeyError, Keyring};
-use volume::{OpenError, OpenParams, Volume, VolumeStatus};
+use volume::{LeaseTerm, OpenError, OpenParams, Volume, VolumeStatus};
 use world::{Clock, Wake};
 
 use crate::agent::{Agent, Inner, TaskEnded, blocking};
@@ -241,6 +241,9 @@ fn open(inner: &Inner, lease: Lease, wake: Wake) -> Result<Volume, AttachError> 
         store: Arc::clone(&inner.store),
         catalog: Arc::clone(&inner.catalog),
         journal: inner.folder.journal(lease.volume),
+        // One process has the folder, and nobody else may have the volume.
+        taken_over: false,
+        term: LeaseTerm::unlimited(),
         lease,
         keyring,
         config: inner.volume_config,

@@ -10,7 +10,7 @@ use volume::catalog::copysets;
 use volume::catalog::{Catalog, Copyset, Lease, LineageKey};
 use volume::clean::Cleaner;
 use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
-use volume::{OpenError, OpenParams, Store, Volume, VolumeConfig};
+use volume::{LeaseTerm, OpenError, OpenParams, Store, Volume, VolumeConfig};
 use world::simulated::{SimulatedRandom, Simulation};
 use world::{Job, Pool, Wake, World};
 
@@ -256,7 +256,9 @@ impl Machine {
             store: Arc::clone(&self.store),
             catalog: Arc::clone(&self.catalog) as Arc<dyn Catalog>,
             journal: self.journal(lease.volume),
+            taken_over: false,
             lease,
+            term: LeaseTerm::unlimited(),
             keyring,
             config: self.config,
         })

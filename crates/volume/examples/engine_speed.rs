@@ -17,7 +17,7 @@ use unit::{FolderUnit, TrackedUnit};
 use volume::catalog::copysets;
 use volume::catalog::{Catalog, Copyset, LineageKey, MemoryCatalog, NewVolume};
 use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
-use volume::{OpenParams, Store, Volume, VolumeConfig};
+use volume::{LeaseTerm, OpenParams, Store, Volume, VolumeConfig};
 use world::{Wake, World};
 
 const VOLUME_BYTES: u64 = 1 << 30;
@@ -97,8 +97,10 @@ fn open(folder: &Path, replicas: u8) -> Volume {
         store,
         catalog,
         lease,
+        term: LeaseTerm::unlimited(),
         keyring,
         journal: folder.join("journal"),
+        taken_over: false,
         config: VolumeConfig::default(),
     })
     .expect("an empty volume opens")

@@ -26,8 +26,10 @@ pub mod journal;
 pub mod map;
 pub mod scatter;
 pub mod seal;
+mod term;
 pub mod version;
 
 pub use ::catalog;
 pub use engine::{OpenError, OpenParams, Volume, VolumeConfig, VolumeStatus};
 pub use scatter::Store;
+pub use term::LeaseTerm;

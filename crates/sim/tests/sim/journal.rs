@@ -5,7 +5,7 @@ use std::path::Path;
 
 use base::{BlockIndex, BlockSize, Sequence, VolumeId};
 use volume::fixture::keyring;
-use volume::journal::{Journal, Replayed, replay};
+use volume::journal::{Claim, Journal, Replayed, replay};
 use volume::seal::Keyring;
 use world::simulated::{SimulatedRandom, Simulation};
 
@@ -103,8 +103,16 @@ fn recovery_finds_a_prefix_with_everything_that_was_synced() {
         let block_size = BlockSize::new([4096, 8192][random.index(2)]).expect("a size");
         let ring_bytes = 4096 * (24 + random.below(20));
         let world = simulation.world();
-        let journal = Journal::create(&world, Path::new(PATH), volume(), block_size, ring_bytes, 0)
-            .expect("made");
+        let journal = Journal::create(
+            &world,
+            Path::new(PATH),
+            volume(),
+            block_size,
+            ring_bytes,
+            0,
+            &Claim::sole(),
+        )
+        .expect("made");
         let mut log = Log {
             journal,
             epoch: 1,
@@ -160,7 +168,8 @@ fn whichever_byte_turns_over_recovery_finds_a_prefix_or_refuses() {
     let world = simulation.world();
     let path = Path::new(PATH);
     let size = BlockSize::DEFAULT;
-    let mut journal = Journal::create(&world, path, volume(), size, 64 << 10, 0).expect("made");
+    let mut journal =
+        Journal::create(&world, path, volume(), size, 64 << 10, 0, &Claim::sole()).expect("made");
     let mut writes: Vec<Write> = Vec::new();
     for record in 0..3_u64 {
         for entry in 0..2 {
@@ -219,7 +228,9 @@ fn two_torn_headers_do_not_make_a_whole_one() {
     for seed in 0..4000 {
         let mut simulation = Simulation::new(seed);
         let world = simulation.world();
-        let mut journal = Journal::create(&world, path, volume(), size, 64 << 10, 0).expect("made");
+        let mut journal =
+            Journal::create(&world, path, volume(), size, 64 << 10, 0, &Claim::sole())
+                .expect("made");
         // What an earlier lap left: so a torn header is not whole by itself.
         journal.file().write_at(&[0xaa; 4096], 4096).expect("well");
         journal.file().sync_data().expect("well");

@@ -99,7 +99,7 @@ impl CheckpointState {
 
 impl Volume {
     pub(super) fn start_checkpoint_if_due(&mut self) {
-        let config = &self.env.config;
+        let config = self.env.config;
         let full = self.layers.young.len() >= config.tail_entries_max
             || self.tail_young.len() >= config.tail_pages_max;
         let retry = self.layers.old.is_some();
@@ -107,6 +107,7 @@ impl Volume {
             || self.checkpoint.is_running()
             || self.checkpoint.failed
             || !(full || retry)
+            || !self.lease_holds()
         {
             return;
         }

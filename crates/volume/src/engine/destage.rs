@@ -109,6 +109,11 @@ impl DestageState {
         self.failed.as_ref().map(|(_, error)| error)
     }
 
+    /// What failed is tried again as if it never had.
+    pub fn forgive(&mut self) {
+        self.failed = None;
+    }
+
     /// Do not wait before trying again.
     pub fn hurry(&mut self) {
         if let Some((when, _)) = &mut self.failed {
@@ -167,7 +172,7 @@ impl Volume {
     }
 
     pub(super) fn start_destage_if_due(&mut self) {
-        if self.stopped.is_some() || !self.destage_is_due() {
+        if self.stopped.is_some() || !self.destage_is_due() || !self.lease_holds() {
             return;
         }
         let Some(dealer) = self.destage.dealer.take() else {
@@ -302,9 +307,7 @@ impl Job {
         let sealed = record.seal(env.keyring.own(), env.sequences.take()?);
         // What is settled below is the next lease's to sweep, if there is one:
         // none can have been taken yet.
-        if env.progress.is_given_up() {
-            return Err(PlaceError::GivenUp.into());
-        }
+        env.progress.check_awaited().map_err(PlaceError::from)?;
         self.dealer.settle();
         let (open_segments, serial_next) = env.ledger.for_commit(&env.serials);
         let commit = VersionCommit {

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use base::{
-    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Outcome,
-    Started, Token, ZeroMode,
+    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Started,
+    Token, ZeroMode,
 };
 
 use super::volume::{Volume, Waiting};
 use super::write::Incoming;
+use crate::term::Standing;
 
 impl BlockDevice for Volume {
     fn geometry(&self) -> DeviceGeometry {
@@ -34,7 +35,7 @@ impl BlockDevice for Volume {
         if let Some(error) = &self.stopped {
             return Started::Failed(error.clone());
         }
-        if self.journal.head() <= self.flush.synced {
+        if self.journal.head() <= self.flush.synced && !self.is_held() {
             return Started::Done;
         }
         self.wait_for_sync(token);
@@ -112,6 +113,7 @@ impl BlockDevice for Volume {
 
     fn commit(&mut self) -> Result<(), IoError> {
         self.commit_or_stop();
+        self.lease.end_batch();
         match &self.stopped {
             Some(error) => Err(error.clone()),
             None => Ok(()),
@@ -123,16 +125,12 @@ impl BlockDevice for Volume {
         while let Ok(event) = self.inbox.try_recv() {
             self.handle(event);
         }
-        let admitted = self.admit_deferred();
+        self.look_at_lease();
+        self.admit_held();
         self.commit_or_stop();
+        self.acknowledge_written();
+        self.lease.end_batch();
         completions.append(&mut self.ready);
-        completions.extend(admitted.into_iter().map(|token| Completion {
-            token,
-            result: match &self.stopped {
-                None => Ok(Outcome::Done),
-                Some(error) => Err(error.clone()),
-            },
-        }));
     }
 
     fn next_timer(&self) -> Option<Duration> {
@@ -140,6 +138,13 @@ impl BlockDevice for Volume {
             return None;
         }
         if !self.ready.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        if self.lease.stalled {
+            // The renewal wakes; this is for one that came before this call.
+            return (self.standing() != Standing::RunOut).then_some(Duration::ZERO);
+        }
+        if self.has_acknowledgements() {
             return Some(Duration::ZERO);
         }
         self.destage_timer()

@@ -27,14 +27,10 @@ impl Volume {
     /// Starts a sync if anybody waits and none is under way. The journal's
     /// batch has been written: the sync covers all of it.
     pub(super) fn start_sync(&mut self) {
-        let Some((wanted, _)) = self.flush.waiters.front() else {
+        let Some((wanted, _)) = self.flush.waiters.back() else {
             return;
         };
-        if self.flush.running {
-            return;
-        }
-        if *wanted <= self.flush.synced {
-            self.finish_synced();
+        if self.flush.running || *wanted <= self.flush.synced {
             return;
         }
         self.flush.running = true;
@@ -55,7 +51,6 @@ impl Volume {
             Ok(()) => {
                 self.flush.synced = self.flush.synced.max(position);
                 self.journal.synced(position);
-                self.finish_synced();
             }
             // After a failed sync nobody knows what is on the device, and a
             // second sync may claim success for what the first one lost.
@@ -65,7 +60,15 @@ impl Volume {
         }
     }
 
-    fn finish_synced(&mut self) {
+    /// Whether somebody waits for what is durable already.
+    pub(super) fn has_synced_waiters(&self) -> bool {
+        let first = self.flush.waiters.front();
+        first.is_some_and(|(wanted, _)| *wanted <= self.flush.synced)
+    }
+
+    /// Ends the requests whose changes are durable. The caller has looked at
+    /// the lease.
+    pub(super) fn finish_synced(&mut self) {
         while let Some((wanted, token)) = self.flush.waiters.front() {
             if *wanted > self.flush.synced {
                 break;

@@ -33,6 +33,7 @@ mod extents;
 mod fetch;
 mod flush;
 mod layers;
+mod lease;
 mod open;
 mod pages;
 mod read;

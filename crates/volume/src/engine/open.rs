@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use base::{Sequence, with_causes};
-use world::{Wake, World};
+use world::{File, Wake, World};
 
 use super::checkpoint::CheckpointState;
 use super::config::VolumeConfig;
@@ -14,16 +14,18 @@ use super::event::{Event, Reporter};
 use super::fetch::Fetcher;
 use super::flush::FlushState;
 use super::layers::Layers;
+use super::lease::LeaseState;
 use super::read::Scratch;
 use super::volume::{Counters, Env, Volume};
 use crate::catalog::{Catalog, CatalogError, Lease, Leftovers, StoredVersion};
 use crate::clean;
-use crate::journal::{Journal, JournalError, Replayed, replay};
+use crate::journal::{Claim, Journal, JournalError, Replayed, replay, replay_from};
 use crate::map::{Entry, Overlay, PAGE_BYTES, PageCache, Root};
 use crate::scatter::{
     Dealer, DealerConfig, Ledger, Piece, Progress, ReadError, Serials, Store, read_pieces,
 };
 use crate::seal::{Address, Keyring, SequenceSource};
+use crate::term::LeaseTerm;
 use crate::version::{BadRecord, BadTail, Record, decode_tail_page};
 
 /// Everything an open takes.
@@ -38,10 +40,17 @@ pub struct OpenParams {
     pub catalog: Arc<dyn Catalog>,
     /// The lease, just taken.
     pub lease: Lease,
+    /// Until when the lease holds.
+    pub term: LeaseTerm,
     /// The lease's keys, opened.
     pub keyring: Arc<Keyring>,
     /// The journal's file; made if it does not exist. Its folder must.
     pub journal: PathBuf,
+    /// Another host had the volume before, and may still have the journal's
+    /// file open if this host can reach it at all. What is there is copied and
+    /// replaced, and a version is committed at once: from then on no journal
+    /// that the other host may have elsewhere is ever followed.
+    pub taken_over: bool,
     /// Sizes and times.
     pub config: VolumeConfig,
 }
@@ -80,8 +89,10 @@ impl Volume {
             store,
             catalog,
             lease,
+            term,
             keyring,
             journal: path,
+            taken_over,
             config,
         } = params;
         let Lease {
@@ -106,23 +117,13 @@ impl Volume {
         };
 
         let position = lease.journal_next;
-        let opened = Journal::open(&world, &path, volume, block_size, position)?;
-        let mut journal = match opened {
-            Some(journal) => journal,
-            None => {
-                if position > 0 {
-                    tracing::warn!(
-                        %volume, journal = %path.display(),
-                        "the journal is gone; the volume opens at its newest version"
-                    );
-                }
-                let ring = config.journal_bytes;
-                Journal::create(&world, &path, volume, block_size, ring, position)?
-            }
+        let claim = Claim {
+            epoch,
+            term: term.clone(),
         };
         let mut active = Overlay::default();
         let mut last_sequence = after;
-        let records = replay(&mut journal, &keyring, after, |write| match write {
+        let found = |write| match write {
             Replayed::Data { block, placed } => {
                 last_sequence = last_sequence.max(placed.sequence);
                 active.insert(block.0, placed);
@@ -135,17 +136,55 @@ impl Volume {
                 last_sequence = last_sequence.max(sequence);
                 active.zero(block.0..block.0 + count);
             }
-        })?;
-        if records > 0 {
-            tracing::info!(%volume, records, bytes = journal.used_bytes(), "replayed the journal");
-        } else if journal.ring_bytes() != config.journal_bytes.next_multiple_of(4096) {
+        };
+        let opened = if taken_over {
+            let copy = |former: &dyn File, journal: &mut Journal| {
+                replay_from(former, journal, &keyring, after, found)
+            };
+            Journal::take_over(&world, &path, volume, block_size, position, &claim, copy)?
+        } else {
+            match Journal::open(&world, &path, volume, block_size, position)? {
+                Some(mut journal) => {
+                    let records = replay(&mut journal, &keyring, after, found)?;
+                    Some((journal, records))
+                }
+                None => None,
+            }
+        };
+        let create = |position| {
             let ring = config.journal_bytes;
-            journal = Journal::create(&world, &path, volume, block_size, ring, journal.head())?;
-        }
+            Journal::create(&world, &path, volume, block_size, ring, position, &claim)
+        };
+        let journal = match opened {
+            Some((journal, records)) if records > 0 => {
+                tracing::info!(%volume, records, bytes = journal.used_bytes(), "replayed the journal");
+                journal
+            }
+            Some((journal, _))
+                if journal.ring_bytes() == config.journal_bytes.next_multiple_of(4096) =>
+            {
+                journal
+            }
+            Some((journal, _)) => create(journal.head())?,
+            None => {
+                if position > 0 {
+                    tracing::warn!(
+                        %volume, journal = %path.display(),
+                        "the journal is gone; the volume opens at its newest version"
+                    );
+                }
+                create(position)?
+            }
+        };
+        // All of earlier leases that will ever count has been found. The next
+        // version's cut says so, and what a host that lost the volume still
+        // has in a journal of its own does not follow it.
+        let first = Sequence::new(epoch, 0).expect("the catalog keeps epochs below 2^24");
+        let last_sequence = last_sequence.max(first);
 
         let serials = Arc::new(Serials::new(Arc::clone(&catalog), volume, epoch));
         let ledger = Arc::new(Ledger::new(Arc::clone(store.open_segments())));
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(Progress::new(term.clone(), Arc::clone(&world.clock)));
         let dealer = |slot_bytes: u32, width| {
             let config = DealerConfig {
                 slot_bytes,
@@ -162,6 +201,7 @@ impl Volume {
         let page_dealer = dealer(PAGE_BYTES as u32, config.scatter_width);
 
         let (sender, inbox) = mpsc::channel();
+        term.set_wake(wake.clone());
         let reporter = Reporter::new(sender, wake);
         let fetcher = Fetcher {
             store: Arc::clone(&store),
@@ -206,6 +246,7 @@ impl Volume {
             fetcher,
             inbox,
             scratch: Scratch::default(),
+            lease: LeaseState::new(term),
             flush: FlushState {
                 synced,
                 ..FlushState::default()
@@ -226,6 +267,7 @@ impl Volume {
             counters: Counters::default(),
         };
         opened.destage.dirty_since = now;
+        opened.destage.commit_wanted = taken_over;
         opened.start_sweep(lease.leftovers);
         Ok(opened)
     }

@@ -17,12 +17,14 @@ use super::event::Event;
 use super::fetch::{Fetched, Fetcher};
 use super::flush::FlushState;
 use super::layers::Layers;
+use super::lease::LeaseState;
 use super::read::Scratch;
 use crate::catalog::{Catalog, VersionKey};
 use crate::journal::Journal;
 use crate::map::Entry;
-use crate::scatter::{Ledger, Progress, Serials, Store, Table};
+use crate::scatter::{Ended, Ledger, Progress, Serials, Store, Table};
 use crate::seal::{Keyring, SequenceSource};
+use crate::term::Standing;
 
 /// What does not change while a volume is attached; shared with its jobs.
 pub struct Env {
@@ -57,6 +59,7 @@ pub struct Volume {
     pub(super) fetcher: Fetcher,
     pub(super) inbox: Receiver<Event>,
     pub(super) scratch: Scratch,
+    pub(super) lease: LeaseState,
     pub(super) flush: FlushState,
     pub(super) destage: DestageState,
     pub(super) checkpoint: CheckpointState,
@@ -70,7 +73,8 @@ pub struct Volume {
     pub(super) number_next: u64,
     pub(super) parked: HashMap<u64, Parked>,
     pub(super) parked_next: u64,
-    /// Changes whose edges have been fetched, waiting for room.
+    /// Changes whose edges have been fetched, waiting for room or for the
+    /// lease.
     pub(super) deferred: VecDeque<(Change, Fetched)>,
     /// Finished requests that `poll` will hand over.
     pub(super) ready: Vec<Completion>,
@@ -153,6 +157,8 @@ pub struct VolumeStatus {
     pub head: Option<VersionKey>,
     /// What has happened so far.
     pub counters: Counters,
+    /// The lease has run out: reads are answered, everything else waits.
+    pub stalled: bool,
     /// Why destaging does not get on, if it does not.
     pub destage_error: Option<String>,
     /// Why the volume has stopped, if it has.
@@ -204,6 +210,9 @@ impl Volume {
     /// How it is doing.
     #[must_use]
     pub fn status(&self) -> VolumeStatus {
+        let stalled = self.stopped.is_none() && self.standing() != Standing::Holds;
+        let waits = stalled.then(|| Ended::LeaseRunOut.to_string());
+        let failed = self.destage.error().map(ToString::to_string);
         VolumeStatus {
             size_bytes: self.size_bytes,
             journal_bytes: self.journal.ring_bytes(),
@@ -214,7 +223,8 @@ impl Volume {
             tail_pages: self.tail_young.len() + self.tail_old.len(),
             head: self.head,
             counters: self.counters,
-            destage_error: self.destage.error().map(ToString::to_string),
+            stalled,
+            destage_error: waits.or(failed),
             stopped: self.stopped.as_ref().map(ToString::to_string),
         }
     }
@@ -306,6 +316,7 @@ impl Volume {
         for (change, _) in self.deferred.drain(..) {
             fail(change.token);
         }
+        self.lease.drain().for_each(fail);
         self.stopped = Some(error);
     }
 

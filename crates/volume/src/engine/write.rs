@@ -15,14 +15,14 @@ pub enum Incoming<'a> {
 }
 
 impl Incoming<'_> {
-    fn length(&self) -> u64 {
+    pub fn length(&self) -> u64 {
         match self {
             Self::Data(data) => data.len() as u64,
             Self::Zeroes(length) => *length,
         }
     }
 
-    fn to_content(self) -> Content {
+    pub fn to_content(self) -> Content {
         match self {
             Self::Data(data) => Content::Data(data.to_vec()),
             Self::Zeroes(length) => Content::Zeroes(length),
@@ -50,6 +50,9 @@ impl Volume {
         }
         if length == 0 {
             return self.acknowledge(token, durability);
+        }
+        if self.is_held() {
+            return self.hold(token, offset, incoming, durability);
         }
         if let Err(refusal) = self.make_room(offset, &incoming) {
             return refusal;

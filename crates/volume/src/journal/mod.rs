@@ -26,12 +26,14 @@
 //! record that an earlier life of the journal left beyond a torn one has an
 //! older epoch than what was written in its place, so it is never followed.
 
+mod files;
 mod record;
 mod replay;
 mod ring;
 #[cfg(test)]
 mod tests;
 
+pub use files::{Claim, JournalError};
 pub use record::{BadHeader, ENTRIES_MAX, Entry, HEADER_BYTES, Header};
-pub use replay::{Replayed, replay};
-pub use ring::{Journal, JournalError, Placed};
+pub use replay::{Replayed, replay, replay_from};
+pub use ring::{Journal, Placed};

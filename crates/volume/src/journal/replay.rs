@@ -1,11 +1,14 @@
 //! Recovery: following the log from where the committed version ends.
 
 use std::io;
+use std::sync::Arc;
 
 use base::Sequence;
+use world::File;
 
+use super::files::JournalError;
 use super::record::{Entry, HEADER_BYTES, Header};
-use super::ring::{Journal, JournalError, Placed};
+use super::ring::{Journal, Placed};
 use crate::seal::{Address, Keyring};
 
 /// One write that recovery found.
@@ -49,6 +52,23 @@ pub fn replay(
     journal: &mut Journal,
     keyring: &Keyring,
     after: Sequence,
+    found: impl FnMut(Replayed),
+) -> Result<u64, JournalError> {
+    let file = Arc::clone(journal.file());
+    replay_from(&*file, journal, keyring, after, found)
+}
+
+/// As [`replay`], of the log in `former`, which is only read: the records are
+/// written into the journal, each where it lies there. Both have the same
+/// first page.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_from(
+    former: &dyn File,
+    journal: &mut Journal,
+    keyring: &Keyring,
+    after: Sequence,
     mut found: impl FnMut(Replayed),
 ) -> Result<u64, JournalError> {
     let path = journal.path().to_owned();
@@ -57,8 +77,9 @@ pub fn replay(
         path: path.clone(),
         source,
     };
-    let (position, records) = follow(journal, keyring, after, &mut found).map_err(failed)?;
-    if is_known_durable(journal, position).map_err(failed)? {
+    let (position, records) =
+        follow(former, journal, keyring, after, &mut found).map_err(failed)?;
+    if is_known_durable(former, journal, position).map_err(failed)? {
         let offset = HEADER_BYTES as u64 + position % journal.ring_bytes();
         return Err(JournalError::Damaged { path, offset });
     }
@@ -79,7 +100,7 @@ pub fn replay(
 
 /// Whether some record beyond `position`, where the log seems to end, was
 /// written when what lies at `position` was durable.
-fn is_known_durable(journal: &Journal, position: u64) -> io::Result<bool> {
+fn is_known_durable(former: &dyn File, journal: &Journal, position: u64) -> io::Result<bool> {
     /// Read at once.
     const CHUNK_BYTES: usize = 1 << 20;
 
@@ -88,9 +109,7 @@ fn is_known_durable(journal: &Journal, position: u64) -> io::Result<bool> {
     let mut at = 0;
     while at < ring_bytes {
         let length = (ring_bytes - at).min(CHUNK_BYTES as u64) as usize;
-        journal
-            .file()
-            .read_at(&mut chunk[..length], HEADER_BYTES as u64 + at)?;
+        former.read_at(&mut chunk[..length], HEADER_BYTES as u64 + at)?;
         let pages = chunk[..length].as_chunks::<HEADER_BYTES>().0;
         let known = pages.iter().zip(0..).any(|(page, index)| {
             let place = at + index * HEADER_BYTES as u64;
@@ -111,6 +130,7 @@ fn is_known_durable(journal: &Journal, position: u64) -> io::Result<bool> {
 /// Follows the log as far as it goes: where it ends, and how many records it
 /// had.
 fn follow(
+    former: &dyn File,
     journal: &Journal,
     keyring: &Keyring,
     after: Sequence,
@@ -131,9 +151,7 @@ fn follow(
         if left < (HEADER_BYTES + block_bytes) as u64 {
             position += left;
         }
-        journal
-            .file()
-            .read_at(&mut page, HEADER_BYTES as u64 + position % ring_bytes)?;
+        former.read_at(&mut page, HEADER_BYTES as u64 + position % ring_bytes)?;
         let Ok(header) = Header::decode(&page) else {
             break;
         };
@@ -150,7 +168,7 @@ fn follow(
         }
         let payload_at = HEADER_BYTES as u64 + position % ring_bytes + HEADER_BYTES as u64;
         payload.resize(header.payload_blocks() * block_bytes, 0);
-        journal.file().read_at(&mut payload, payload_at)?;
+        former.read_at(&mut payload, payload_at)?;
         let Some(writes) = open_record(&header, &payload, payload_at, keyring, &mut plain) else {
             break;
         };

@@ -1,75 +1,19 @@
 //! The ring file and its writer.
 
-use std::io::ErrorKind;
-use std::path::Path;
 use std::sync::Arc;
 
-use base::checksum::crc32c;
-use base::codec::{Reader, Writer};
-use base::{BlockIndex, BlockSize, Sequence, VolumeId, with_causes};
+use base::{BlockIndex, BlockSize, Sequence};
 use unit::Tag;
-use world::{File, OpenMode, World};
+use world::File;
 
+use super::files::JournalError;
 use super::record::{ENTRIES_MAX, Entry, HEADER_BYTES, Lead, encode_header};
 use crate::seal::{Address, Sealer};
 
-const MAGIC: &[u8; 8] = b"SCRJRNL1";
 const PAGE: u64 = HEADER_BYTES as u64;
 /// A batch that has grown to this is written at once rather than at commit,
 /// so that one turn of the loop needs no more memory than this.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-
-/// Why a journal could not be made, opened or written.
-#[derive(Debug, thiserror::Error)]
-pub enum JournalError {
-    /// The file system refused.
-    #[error("cannot {doing} the journal {path}")]
-    Io {
-        /// What was being done.
-        doing: &'static str,
-        /// The file.
-        path: String,
-        /// What the operating system said.
-        #[source]
-        source: std::io::Error,
-    },
-    /// It could not be made, and what was made of it could not be removed.
-    #[error(
-        "{}; its draft {draft} cannot be removed: {removing}",
-        with_causes(error)
-    )]
-    DraftLeft {
-        /// Why it could not be made.
-        #[source]
-        error: Box<JournalError>,
-        /// The file that is left; the next attempt removes it.
-        draft: String,
-        /// Why it could not be removed.
-        removing: std::io::Error,
-    },
-    /// A record that was durable is not there any more, or not whole, though
-    /// later ones are.
-    #[error(
-        "{path} is damaged at byte {offset}: writes that were flushed cannot be read back. \
-         Restore the file, or move it away to go on from the last version without them"
-    )]
-    Damaged {
-        /// The file.
-        path: String,
-        /// Where the damaged record begins, in bytes.
-        offset: u64,
-    },
-    /// The file is not a journal of this volume.
-    #[error("{path} is not a journal of {volume}: {reason}; move it away to go on without it")]
-    Foreign {
-        /// The file.
-        path: String,
-        /// Whose journal was expected.
-        volume: VolumeId,
-        /// What was found.
-        reason: String,
-    },
-}
 
 /// Where a block's ciphertext lies in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,134 +57,15 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Makes a new journal of `ring_bytes` (rounded up to whole pages), whose
-    /// log begins at `position`.
-    ///
-    /// # Errors
-    /// [`JournalError::Io`], also if there is no room for the ring; nothing is
-    /// left of the journal then, or the error is [`JournalError::DraftLeft`].
-    pub fn create(
-        world: &World,
-        path: &Path,
-        volume: VolumeId,
-        block_size: BlockSize,
-        ring_bytes: u64,
-        position: u64,
-    ) -> Result<Self, JournalError> {
-        let ring_bytes = ring_bytes.next_multiple_of(PAGE);
-        let id = world.random.u128();
-        let name = path.display().to_string();
-        let failed = |doing| {
-            let path = name.clone();
-            move |source| JournalError::Io {
-                doing,
-                path,
-                source,
-            }
-        };
-        // Made under another name first: a journal that exists is whole.
-        let draft = path.with_extension("new");
-        match world.disk.remove(&draft) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(failed("replace a draft of")(error)),
-        }
-        let file = world
-            .disk
-            .open(&draft, OpenMode::CreateNew)
-            .map_err(failed("create"))?;
-        let fill = || {
-            file.allocate(PAGE + ring_bytes)
-                .map_err(failed("reserve room for"))?;
-            file.write_at(&encode_page(id, volume, ring_bytes), 0)
-                .map_err(failed("write"))?;
-            file.sync_data().map_err(failed("sync"))?;
-            world.disk.rename(&draft, path).map_err(failed("name"))
-        };
-        if let Err(error) = fill() {
-            // What it took of a full disk is given back.
-            return Err(match world.disk.remove(&draft) {
-                Ok(()) => error,
-                // A rename that failed may have been carried out.
-                Err(removing) if removing.kind() == ErrorKind::NotFound => error,
-                Err(removing) => JournalError::DraftLeft {
-                    error: Box::new(error),
-                    draft: draft.display().to_string(),
-                    removing,
-                },
-            });
-        }
-        if let Some(folder) = path.parent() {
-            world
-                .disk
-                .sync_directory(folder)
-                .map_err(failed("sync the folder of"))?;
-        }
-        Ok(Self::over(
-            file, name, id, ring_bytes, block_size, position, position,
-        ))
-    }
-
-    /// Opens the file at `path` and checks whose it is.
-    ///
-    /// # Errors
-    /// [`JournalError`]; `None` if there is no file.
-    pub fn open(
-        world: &World,
-        path: &Path,
-        volume: VolumeId,
-        block_size: BlockSize,
-        position: u64,
-    ) -> Result<Option<Self>, JournalError> {
-        let name = path.display().to_string();
-        let file = match world.disk.open(path, OpenMode::Write) {
-            Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(source) => {
-                return Err(JournalError::Io {
-                    doing: "open",
-                    path: name,
-                    source,
-                });
-            }
-        };
-        let mut page = [0; HEADER_BYTES];
-        let failed = |source| JournalError::Io {
-            doing: "read",
-            path: name.clone(),
-            source,
-        };
-        let length = file.length().map_err(failed)?;
-        let foreign = |reason: &str| JournalError::Foreign {
-            path: name.clone(),
-            volume,
-            reason: reason.to_owned(),
-        };
-        if length < PAGE {
-            return Err(foreign("it is too short"));
-        }
-        file.read_at(&mut page, 0).map_err(failed)?;
-        let (id, owner, ring_bytes) =
-            decode_page(&page).ok_or_else(|| foreign("its first page is damaged"))?;
-        if owner != volume {
-            return Err(foreign(&format!("it belongs to {owner}")));
-        }
-        if length < PAGE + ring_bytes {
-            return Err(foreign("it is shorter than its ring"));
-        }
-        Ok(Some(Self::over(
-            file, name, id, ring_bytes, block_size, position, position,
-        )))
-    }
-
-    fn over(
+    /// The journal in a file whose first page has this id and ring, from log
+    /// position `position` on.
+    pub(super) fn over(
         file: Arc<dyn File>,
         path: String,
         id: u128,
         ring_bytes: u64,
         block_size: BlockSize,
-        tail: u64,
-        head: u64,
+        position: u64,
     ) -> Self {
         Self {
             file,
@@ -248,9 +73,9 @@ impl Journal {
             id,
             ring_bytes,
             block_size,
-            tail,
-            head,
-            durable: tail,
+            tail: position,
+            head: position,
+            durable: position,
             batch: Vec::new(),
             growing: None,
             entries: Vec::new(),
@@ -484,30 +309,4 @@ impl Journal {
         debug_assert!(self.tail <= position && position <= self.head);
         self.tail = position;
     }
-}
-
-fn encode_page(id: u128, volume: VolumeId, ring_bytes: u64) -> Vec<u8> {
-    let mut page = Vec::with_capacity(HEADER_BYTES);
-    page.put_bytes(MAGIC);
-    page.put_u128(id);
-    page.put_u128(volume.as_u128());
-    page.put_u64(ring_bytes);
-    let crc = crc32c(&page);
-    page.put_u32(crc);
-    page.resize(HEADER_BYTES, 0);
-    page
-}
-
-fn decode_page(page: &[u8; HEADER_BYTES]) -> Option<(u128, VolumeId, u64)> {
-    let mut reader = Reader::new(page);
-    let magic = reader.bytes(8).ok()?;
-    let id = reader.u128().ok()?;
-    let volume = VolumeId::from_random(reader.u128().ok()?);
-    let ring_bytes = reader.u64().ok()?;
-    let sound = magic == MAGIC
-        && reader.u32().ok()? == crc32c(&page[..48])
-        && ring_bytes > 0
-        && ring_bytes.is_multiple_of(PAGE)
-        && ring_bytes < 1 << 50;
-    sound.then_some((id, volume, ring_bytes))
 }

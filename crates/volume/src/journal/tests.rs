@@ -6,7 +6,7 @@ use base::{BlockIndex, BlockSize, Lineage, Sequence, VolumeId, with_causes};
 use world::simulated::{Fault, Simulation};
 use world::{Disk, World};
 
-use super::{HEADER_BYTES, Journal, JournalError, Placed, Replayed, replay};
+use super::{Claim, HEADER_BYTES, Journal, JournalError, Placed, Replayed, replay};
 use crate::catalog::LineageKey;
 use crate::seal::{KeyEncryptionKey, Keyring};
 
@@ -32,7 +32,16 @@ fn path() -> &'static Path {
 }
 
 fn create(world: &World) -> Journal {
-    Journal::create(world, path(), VOLUME, BlockSize::DEFAULT, RING_BYTES, 0).expect("room")
+    Journal::create(
+        world,
+        path(),
+        VOLUME,
+        BlockSize::DEFAULT,
+        RING_BYTES,
+        0,
+        &Claim::sole(),
+    )
+    .expect("room")
 }
 
 fn sequence(counter: u64) -> Sequence {
@@ -153,7 +162,15 @@ fn a_journal_that_finds_no_room_says_so_first_also_if_its_draft_stays() {
     disk.set_capacity(folder, RING_BYTES);
     let make = || {
         let path = folder.join("journal");
-        let made = Journal::create(&world, &path, VOLUME, BlockSize::DEFAULT, RING_BYTES, 0);
+        let made = Journal::create(
+            &world,
+            &path,
+            VOLUME,
+            BlockSize::DEFAULT,
+            RING_BYTES,
+            0,
+            &Claim::sole(),
+        );
         let error = made.map(|_| ()).expect_err("no room for its first page");
         let left = disk.list(folder).expect("listed").len();
         (with_causes(&error), left)
@@ -162,7 +179,7 @@ fn a_journal_that_finds_no_room_says_so_first_also_if_its_draft_stays() {
                 No space left on device (os error 28)";
     assert_eq!(make(), (full.to_owned(), 0));
     disk.inject(folder, Fault::Unremovable);
-    let stays = "; its draft /host/journal.new cannot be removed: \
+    let stays = "; its draft /host/journal.new-0 cannot be removed: \
                  Operation not permitted (os error 1)";
     assert_eq!(make(), (format!("{full}{stays}"), 1));
     disk.heal(folder);

@@ -346,6 +346,7 @@ mod tests {
     use crate::catalog::{Copyset, LineageKey, MemoryCatalog, NewVolume};
     use crate::scatter::Store;
     use crate::seal::LeaseSalt;
+    use crate::term::LeaseTerm;
 
     const VOLUME: VolumeId = VolumeId::from_random(1);
 
@@ -397,7 +398,9 @@ mod tests {
         };
         let ledger = Arc::new(Ledger::new(Arc::clone(store.open_segments())));
         for (is_freed, end) in [(false, 7), (true, 4)] {
-            let mut dealer = Dealer::new(config, serials(), Arc::clone(&ledger), Arc::default());
+            let progress = Progress::new(LeaseTerm::unlimited(), Arc::clone(&world.clock));
+            let ledger = Arc::clone(&ledger);
+            let mut dealer = Dealer::new(config, serials(), ledger, Arc::new(progress));
             let deal = |dealer: &mut Dealer, count| {
                 let shares = dealer.deal(count, &store.table(), &*world.random);
                 shares.expect("a unit takes writes").remove(0)

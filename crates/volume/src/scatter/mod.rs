@@ -17,7 +17,7 @@ mod write;
 
 pub use dealer::{DealError, Dealer, DealerConfig, Serials};
 pub use ledger::{Ledger, OpenSegments};
-pub use progress::Progress;
+pub use progress::{Ended, Progress};
 pub use read::{Piece, ReadError, read_pieces};
 pub use store::{Member, Store, Table};
 pub use write::{PlaceError, Placement, Source, give_up, place};

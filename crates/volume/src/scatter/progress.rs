@@ -1,20 +1,50 @@
-//! How far the placements of a lease have come, and whether anybody still
-//! waits for them.
+//! How far the placements of a lease have come, and whether they may go on.
 //!
 //! A volume that is closed although a unit keeps a call to itself leaves a job
 //! behind. That job must not go on when the unit answers after all: the next
-//! lease sweeps what this one left, and sweeps once.
+//! lease sweeps what this one left, and sweeps once. For the same reason
+//! nothing is put when the lease has run out: the next one may be another
+//! host's, and its sweep over. So no put begins past the term; only one that a
+//! unit has kept to itself for the rest of it can leave slots that nobody
+//! names.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use world::Clock;
+
+use crate::term::{LeaseTerm, Standing};
+
+/// Why a placement ends before its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Ended {
+    /// Nobody waits for it any more.
+    #[error("the volume was closed without it")]
+    Closed,
+    /// Nothing may be put until the lease is renewed.
+    #[error("the lease has run out, and has not been renewed")]
+    LeaseRunOut,
+}
+
 /// Shared by a volume and its jobs.
-#[derive(Debug, Default)]
 pub struct Progress {
     placed: AtomicU64,
     is_given_up: AtomicBool,
+    term: LeaseTerm,
+    clock: Arc<dyn Clock>,
 }
 
 impl Progress {
+    /// Nothing has been placed under the lease with this term.
+    pub fn new(term: LeaseTerm, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            placed: AtomicU64::new(0),
+            is_given_up: AtomicBool::new(false),
+            term,
+            clock,
+        }
+    }
+
     /// How many pieces have been put, those that are put again included.
     #[must_use]
     pub fn placed(&self) -> u64 {
@@ -30,9 +60,26 @@ impl Progress {
         self.is_given_up.store(true, Ordering::Release);
     }
 
-    /// Whether nobody waits any more.
-    #[must_use]
-    pub fn is_given_up(&self) -> bool {
-        self.is_given_up.load(Ordering::Acquire)
+    /// Whether somebody still waits.
+    ///
+    /// # Errors
+    /// [`Ended::Closed`] if not.
+    pub fn check_awaited(&self) -> Result<(), Ended> {
+        match self.is_given_up.load(Ordering::Acquire) {
+            true => Err(Ended::Closed),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether anything may be put.
+    ///
+    /// # Errors
+    /// [`Ended`] if not.
+    pub fn check(&self) -> Result<(), Ended> {
+        self.check_awaited()?;
+        match self.term.standing(&*self.clock) {
+            Standing::Holds => Ok(()),
+            Standing::RunOut | Standing::Lost => Err(Ended::LeaseRunOut),
+        }
     }
 }

@@ -11,7 +11,7 @@ use world::{PageBuffer, Random, parallel};
 use crate::catalog::ThinShare;
 
 use super::dealer::{DealError, Dealer, Share};
-use super::progress::Progress;
+use super::progress::{Ended, Progress};
 use super::store::{Member, Store};
 
 /// Bytes put at once. Bounds the memory of a placement: this, for each segment
@@ -38,9 +38,9 @@ pub enum PlaceError {
     /// The pieces could not be read where they are.
     #[error("cannot read back what is to be destaged")]
     Source(#[source] std::io::Error),
-    /// Nobody waits for it any more.
-    #[error("the volume was closed without it")]
-    GivenUp,
+    /// It may not go on.
+    #[error(transparent)]
+    Ended(#[from] Ended),
     /// Units kept failing.
     #[error("no set of storage units took the segments")]
     Units(#[source] UnitError),
@@ -56,6 +56,7 @@ impl PlaceError {
 
 enum ShareError {
     Source(std::io::Error),
+    Ended(Ended),
     Unit(UnitError),
 }
 
@@ -76,12 +77,11 @@ pub fn place(
     let mut last_failure = None;
     let mut thin = Vec::new();
     for _ in 0..ROUNDS_MAX {
-        if dealer.progress().is_given_up() {
-            return Err(PlaceError::GivenUp);
-        }
+        dealer.progress().check_awaited()?;
         if remaining.is_empty() {
             break;
         }
+        dealer.progress().check()?;
         let table = store.table();
         let mut shares = dealer.deal(remaining.len(), &table, random)?;
         for share in &mut shares {
@@ -113,6 +113,7 @@ pub fn place(
                     }
                 }
                 Err(ShareError::Source(error)) => return Err(PlaceError::Source(error)),
+                Err(ShareError::Ended(ended)) => return Err(ended.into()),
                 Err(ShareError::Unit(error)) => {
                     tracing::warn!(segment = %share.segment, %error, "a segment was given up");
                     let end = share.first + u32::try_from(share.items.len()).expect("few");
@@ -185,6 +186,7 @@ fn write_share(
         }
         let slot = Slot(u16::try_from(first).expect("at most 2048 slots"));
         for writer in &writers {
+            progress.check().map_err(ShareError::Ended)?;
             writer
                 .unit
                 .put(share.segment, slot_bytes, slot, &tags, &data)
