@@ -4,7 +4,7 @@
 //! It outlives every process, as a database with synchronous commits does.
 
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{Lineage, VolumeId};
 use volume::catalog::{
@@ -18,7 +18,7 @@ use world::simulated::SimulatedRandom;
 /// A catalog that is watched.
 pub struct WatchedCatalog {
     /// What it watches.
-    pub memory: MemoryCatalog,
+    pub memory: Arc<MemoryCatalog>,
     random: SimulatedRandom,
     state: Mutex<State>,
 }
@@ -36,9 +36,18 @@ impl WatchedCatalog {
     #[must_use]
     pub fn new(random: SimulatedRandom) -> Self {
         Self {
-            memory: MemoryCatalog::default(),
+            memory: Arc::default(),
             random,
             state: Mutex::default(),
+        }
+    }
+
+    /// The same catalog as another host reaches it.
+    #[must_use]
+    pub fn beside(&self, random: SimulatedRandom) -> Self {
+        Self {
+            memory: Arc::clone(&self.memory),
+            ..Self::new(random)
         }
     }
 

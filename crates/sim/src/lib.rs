@@ -16,12 +16,14 @@
 //! ```
 //!
 //! `cargo run -p sim --release -- --seeds 0..10000` runs many;
-//! `-- --seed 7 --trace` tells one step by step.
+//! `-- --seed 7 --trace` tells one step by step. `-- --hosts` before these runs
+//! two hosts that share a volume ([`hosts`]).
 
 pub mod audit;
 pub mod catalog;
 pub mod client;
 pub mod driver;
+pub mod hosts;
 pub mod machine;
 pub mod model;
 pub mod setup;

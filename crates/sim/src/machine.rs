@@ -17,7 +17,7 @@ use world::{Job, Pool, Wake, World};
 use crate::catalog::WatchedCatalog;
 use crate::setup::Setup;
 
-/// Where journals lie.
+/// Where the journals of the first host lie.
 const HOST: &str = "/host";
 
 /// A machine and its current process.
@@ -41,6 +41,7 @@ pub struct Machine {
     wrapping: Arc<KeyEncryptionKey>,
     config: VolumeConfig,
     segment_bytes: u64,
+    folder: PathBuf,
     world: World,
 }
 
@@ -108,9 +109,42 @@ impl Machine {
             wrapping,
             config,
             segment_bytes: u64::from(setup.segment_bytes),
+            folder: PathBuf::from(HOST),
             world,
         };
         machine.start(setup.units);
+        machine
+    }
+
+    /// Another host with the same units and the same database. Its journals
+    /// lie in a folder of its own; its clock starts with this one's and goes
+    /// its own way.
+    #[must_use]
+    pub fn beside(&self, folder: &str) -> Self {
+        let simulation = self.simulation.beside();
+        let world = simulation.world();
+        let made = world.disk.create_directory(folder.as_ref());
+        made.and_then(|()| world.disk.sync_directory("/".as_ref()))
+            .expect("the disk takes folders");
+        let store = Store::new(Arc::clone(&world.pool));
+        let catalog = Arc::new(self.catalog.beside(simulation.random.split()));
+        let mut machine = Self {
+            simulation,
+            cleaner: cleaner(&store, &catalog, &self.wrapping),
+            catalog,
+            units: Vec::new(),
+            faulty: Vec::new(),
+            tracked: Vec::new(),
+            audited: Arc::clone(&store),
+            store,
+            copysets: self.copysets.clone(),
+            wrapping: Arc::clone(&self.wrapping),
+            config: self.config,
+            segment_bytes: self.segment_bytes,
+            folder: PathBuf::from(folder),
+            world,
+        };
+        machine.start(self.units.len());
         machine
     }
 
@@ -192,6 +226,13 @@ impl Machine {
         self.start(self.units.len());
     }
 
+    /// The machine loses power together with `other`, which has a new process
+    /// already.
+    pub fn restart_beside(&mut self, other: &Self) {
+        self.simulation.restart_beside(&other.simulation);
+        self.start(self.units.len());
+    }
+
     /// The folder of unit `number`.
     #[must_use]
     pub fn unit_path(&self, number: usize) -> PathBuf {
@@ -208,13 +249,13 @@ impl Machine {
     /// The folder of journals.
     #[must_use]
     pub fn host(&self) -> PathBuf {
-        PathBuf::from(HOST)
+        self.folder.clone()
     }
 
     /// A volume's journal.
     #[must_use]
     pub fn journal(&self, volume: VolumeId) -> PathBuf {
-        PathBuf::from(format!("{HOST}/{volume}.journal"))
+        self.folder.join(format!("{volume}.journal"))
     }
 
     /// A new lineage's key, or the word that it is not sealed.
@@ -249,16 +290,32 @@ impl Machine {
     /// # Errors
     /// [`OpenError`].
     pub fn open(&self, lease: Lease) -> Result<Volume, OpenError> {
+        let journal = self.journal(lease.volume);
+        self.open_until(lease, LeaseTerm::unlimited(), journal, false)
+    }
+
+    /// Opens a volume under a lease that ends, maybe over another host's
+    /// journal.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_until(
+        &self,
+        lease: Lease,
+        term: LeaseTerm,
+        journal: PathBuf,
+        taken_over: bool,
+    ) -> Result<Volume, OpenError> {
         let keyring = self.keyring(&lease.keys);
         Volume::open(OpenParams {
             world: self.world.clone(),
             wake: Wake::silent(),
             store: Arc::clone(&self.store),
             catalog: Arc::clone(&self.catalog) as Arc<dyn Catalog>,
-            journal: self.journal(lease.volume),
-            taken_over: false,
+            journal,
+            taken_over,
             lease,
-            term: LeaseTerm::unlimited(),
+            term,
             keyring,
             config: self.config,
         })

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 static SEED: AtomicU64 = AtomicU64::new(0);
 
 fn usage() -> ExitCode {
-    eprintln!("usage: sim --seeds FIRST..END | --seed NUMBER [--trace]");
+    eprintln!("usage: sim [--hosts] --seeds FIRST..END | --seed NUMBER [--trace]");
     ExitCode::from(2)
 }
 
@@ -31,7 +31,13 @@ fn parse(arguments: &[String]) -> Option<(Range<u64>, bool)> {
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let has_hosts = arguments.first().is_some_and(|first| first == "--hosts");
+    let run = match has_hosts {
+        true => sim::hosts::run,
+        false => sim::run,
+    };
+    arguments.drain(..usize::from(has_hosts));
     let Some((seeds, is_traced)) = parse(&arguments) else {
         return usage();
     };
@@ -45,7 +51,7 @@ fn main() -> ExitCode {
     let mut total = sim::Summary::default();
     for seed in seeds {
         SEED.store(seed, Ordering::Relaxed);
-        match std::panic::catch_unwind(|| sim::run(seed, is_traced)) {
+        match std::panic::catch_unwind(|| run(seed, is_traced)) {
             Ok(Ok(summary)) => total += summary,
             Ok(Err(why)) => {
                 println!("seed {seed}: {why}");

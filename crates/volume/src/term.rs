@@ -63,6 +63,12 @@ impl LeaseTerm {
         Self::at(nanos(ends))
     }
 
+    /// Whether only one host ever has the volume, as far as this lease knows.
+    #[must_use]
+    pub(crate) fn is_unlimited(&self) -> bool {
+        self.0.ends_ns.load(Ordering::SeqCst) == UNLIMITED
+    }
+
     fn at(ends_ns: u64) -> Self {
         Self(Arc::new(Shared {
             ends_ns: AtomicU64::new(ends_ns),

@@ -44,12 +44,13 @@ pub struct OpenParams {
     pub term: LeaseTerm,
     /// The lease's keys, opened.
     pub keyring: Arc<Keyring>,
-    /// The journal's file; made if it does not exist. Its folder must.
+    /// The journal's file; made if it does not exist. Its folder must. Under a
+    /// lease that ends, another host may have it open, or be about to: it is
+    /// copied and replaced ([`Journal::take_over`]).
     pub journal: PathBuf,
-    /// Another host had the volume before, and may still have the journal's
-    /// file open if this host can reach it at all. What is there is copied and
-    /// replaced, and a version is committed at once: from then on no journal
-    /// that the other host may have elsewhere is ever followed.
+    /// Another host may have had the volume since this one had it open. Then a
+    /// version is committed at once: from there on, no journal that the other
+    /// one has elsewhere will ever be followed.
     pub taken_over: bool,
     /// Sizes and times.
     pub config: VolumeConfig,
@@ -137,7 +138,7 @@ impl Volume {
                 active.zero(block.0..block.0 + count);
             }
         };
-        let opened = if taken_over {
+        let opened = if taken_over || !term.is_unlimited() {
             let copy = |former: &dyn File, journal: &mut Journal| {
                 replay_from(former, journal, &keyring, after, found)
             };

@@ -23,6 +23,15 @@ impl SimulatedClock {
         }
     }
 
+    /// Another clock that shows the same now.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        Self {
+            monotonic_ns: AtomicU64::new(self.monotonic_ns.load(Ordering::Relaxed)),
+            wall_ms: AtomicI64::new(self.wall_ms.load(Ordering::Relaxed)),
+        }
+    }
+
     /// Lets `time` pass on both clocks.
     pub fn advance(&self, time: Duration) {
         let add = u64::try_from(time.as_nanos()).expect("under 584 years");

@@ -65,6 +65,19 @@ impl Simulation {
         }
     }
 
+    /// Another machine on the same disk, with a clock that shows the same now
+    /// and is moved for itself. A crash of either is a crash of both: they
+    /// share the disk's power.
+    #[must_use]
+    pub fn beside(&self) -> Self {
+        Self {
+            disk: Arc::new(self.disk.spawn()),
+            clock: Arc::new(self.clock.copy()),
+            random: Arc::new(self.random.split()),
+            pool: Arc::default(),
+        }
+    }
+
     /// The world of the current process.
     #[must_use]
     pub fn world(&self) -> World {
@@ -88,6 +101,13 @@ impl Simulation {
     pub fn kill(&mut self) {
         self.disk.kill();
         self.restart();
+    }
+
+    /// `other`, on the same disk, has crashed and booted, and so does this one.
+    pub fn restart_beside(&mut self, other: &Self) {
+        self.pool.close();
+        self.pool = Arc::default();
+        self.disk = Arc::new(other.disk.spawn());
     }
 
     fn restart(&mut self) {

@@ -1,0 +1,555 @@
+//! Two hosts and one volume: leases that end, a controller that is not
+//! reached, and hosts that come back.
+//!
+//! ```text
+//!   desk ────── who has the lease, by the controller's clock
+//!   host 0 ──┐  each with clock, jobs, process and journals of its own;
+//!   host 1 ──┘  units, database and, in some runs, the journals are shared
+//! ```
+//!
+//! The three clocks run at the same rate; a host's may jump forward, as one
+//! does that counts the time asleep. What must hold:
+//!
+//! * Nothing is acknowledged by a host after another has taken the volume.
+//! * Where journals are shared, the next holder finds everything that was
+//!   acknowledged, or all that was durable if the power failed meanwhile.
+//! * Where they are not, it finds the newest version as it was committed, and
+//!   nothing else ever.
+//! * A host that comes back damages nothing: in the end units hold what the
+//!   kept versions name, exactly.
+
+mod desk;
+mod host;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base::{BlockDevice, Completion, Durability, Lineage, Outcome, Started, VolumeId};
+use volume::LeaseTerm;
+use volume::catalog::{Catalog, NewVolume, VersionKey};
+use volume::clean::Removal;
+use world::simulated::SimulatedRandom;
+use world::{Disk, Millis};
+
+use self::desk::Desk;
+use self::host::{Attached, HOLD, Host, Past, Renewal, Taken, edit};
+use crate::audit::{self, Nonces, Walked};
+use crate::machine::Machine;
+use crate::model::{Blocks, Pinned, content};
+use crate::setup::Setup;
+use crate::{Check, Summary};
+
+/// Blocks that are written. Few, so that they are overwritten often.
+const BLOCKS: u64 = 40;
+const VOLUME: VolumeId = VolumeId::from_random(1);
+
+struct Run {
+    random: SimulatedRandom,
+    hosts: [Host; 2],
+    desk: Desk,
+    past: Past,
+    versions: BTreeMap<VersionKey, Pinned>,
+    /// Whether both hosts reach one journal.
+    is_shared: bool,
+    /// The power failed since somebody had the volume.
+    power_failed: bool,
+    number: u64,
+    is_traced: bool,
+    summary: Summary,
+}
+
+macro_rules! trace {
+    ($run:expr, $($part:tt)*) => {
+        if $run.is_traced {
+            eprintln!("  {:?} {}", $run.desk.now, format!($($part)*));
+        }
+    };
+}
+
+/// Runs one seed.
+///
+/// # Errors
+/// What did not hold.
+pub fn run(seed: u64, is_traced: bool) -> Check<Summary> {
+    Run::new(seed, is_traced).all()
+}
+
+impl Run {
+    fn new(seed: u64, is_traced: bool) -> Self {
+        let random = SimulatedRandom::new(seed ^ 0x2_0057);
+        let setup = Setup {
+            is_sealed: random.below(3) > 0,
+            journal_bytes: 4096 * (40 + random.below(80)),
+            read_misses_one_in: [0, 3][random.index(2)],
+            ..Setup::quiet(1 + random.index(4), 1)
+        };
+        let machine = Machine::new(seed, &setup);
+        let other = machine.beside("/other");
+        let lineage = Lineage::from_random(1);
+        let new = NewVolume {
+            volume: VOLUME,
+            size_bytes: setup.size_bytes,
+            block_size: setup.block_size,
+            replicas: setup.replicas,
+            key: machine.new_key(lineage, setup.is_sealed, &random),
+            from: None,
+        };
+        let made = machine.catalog.memory.create_volume(new);
+        made.expect("there is none yet");
+        Self {
+            is_shared: random.below(2) == 0,
+            random,
+            hosts: [Host::new(machine), Host::new(other)],
+            desk: Desk::default(),
+            past: Past::default(),
+            versions: BTreeMap::new(),
+            power_failed: false,
+            number: 0,
+            is_traced,
+            summary: Summary {
+                volumes: 1,
+                ..Summary::default()
+            },
+        }
+    }
+
+    fn all(mut self) -> Check<Summary> {
+        trace!(self, "journals are shared: {}", self.is_shared);
+        for _ in 0..800 + self.random.below(1600) {
+            self.step()?;
+            self.place_commits();
+        }
+        self.finish()?;
+        self.summary.operations = self.hosts[0].machine.simulation.disk.operations();
+        Ok(self.summary)
+    }
+
+    fn step(&mut self) -> Check {
+        self.pass(Duration::from_millis(
+            [0, 0, 0, 20, 200][self.random.index(5)],
+        ));
+        let index = self.random.index(2);
+        match self.random.below(100) {
+            0..=29 => self.requests(index),
+            30..=54 => self.turn(index),
+            55..=79 => self.renew(index),
+            80..=83 => self.acquire(index),
+            84..=89 => self.open(index),
+            90..=92 => self.cut(index),
+            93 => {
+                // It was asleep, or its work was stopped for a while.
+                let jump = Duration::from_millis(self.random.below(12_000));
+                trace!(self, "host {index}: the clock jumps by {jump:?}");
+                let clock = &self.hosts[index].machine.simulation.clock;
+                clock.advance(jump);
+                clock.jump(self.random.below(100_000).cast_signed() - 50_000);
+                Ok(())
+            }
+            94 => self.clean(index),
+            95 if self.random.below(3) == 0 => self.kill(index),
+            96 if self.random.below(3) == 0 => self.crash(),
+            _ => {
+                self.pass(Duration::from_secs(self.random.below(7)));
+                Ok(())
+            }
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.desk.now += time;
+        for host in &self.hosts {
+            host.machine.simulation.clock.advance(time);
+        }
+    }
+
+    /// Whether nobody has taken the volume since `host` did.
+    fn is_holder(&self, index: usize) -> bool {
+        let attached = self.hosts[index].attached.as_ref();
+        attached.is_some_and(|attached| attached.epoch == self.desk.epoch())
+    }
+
+    /// Lets the client of a host do something, with what it knows of the
+    /// volume's past.
+    fn with(
+        &mut self,
+        index: usize,
+        action: impl FnOnce(&mut Attached, &mut Past, bool, &SimulatedRandom, &mut u64) -> Check,
+    ) -> Check {
+        let is_holder = self.is_holder(index);
+        let host = &mut self.hosts[index];
+        let Some(attached) = &mut host.attached else {
+            return Ok(());
+        };
+        let mut left_with = attached.left_with.take();
+        let past = left_with.as_mut().unwrap_or(&mut self.past);
+        let done = action(attached, past, is_holder, &self.random, &mut self.number);
+        attached.left_with = left_with;
+        done.map_err(|why| format!("host {index}: {why}"))?;
+        if attached.is_stopped() {
+            let stopped = attached.volume.status().stopped;
+            if is_holder && !host.may_stop {
+                return Err(format!("host {index} has stopped: {stopped:?}"));
+            }
+            trace!(self, "host {index} has stopped: {stopped:?}");
+            self.let_go(index);
+        }
+        Ok(())
+    }
+
+    fn let_go(&mut self, index: usize) {
+        self.hosts[index].forget();
+    }
+
+    fn requests(&mut self, index: usize) -> Check {
+        self.with(index, |attached, past, is_holder, random, number| {
+            for _ in 0..1 + random.below(3) {
+                let block = random.below(BLOCKS);
+                match random.below(10) {
+                    0..=5 => {
+                        *number += 1;
+                        let durability = match random.below(4) {
+                            0 => Durability::Durable,
+                            _ => Durability::Volatile,
+                        };
+                        let edit = edit(block, *number);
+                        attached.write(past, is_holder, edit, durability)?;
+                    }
+                    6 | 7 => attached.flush(past, is_holder)?,
+                    _ => attached.read(past, block)?,
+                }
+            }
+            // It may fail; then it has stopped.
+            let _ = attached.volume.commit();
+            Ok(())
+        })
+    }
+
+    fn turn(&mut self, index: usize) -> Check {
+        let host = &self.hosts[index];
+        for _ in 0..self.random.below(5) {
+            host.machine.simulation.pool.run_one(&self.random);
+        }
+        self.with(index, |attached, past, is_holder, _, _| {
+            attached.poll(past, is_holder)
+        })
+    }
+
+    /// The next step of a renewal: it is sent, heard, answered, or lost.
+    fn renew(&mut self, index: usize) -> Check {
+        let host = &mut self.hosts[index];
+        let clock = host.clock();
+        let Some(attached) = &mut host.attached else {
+            return Ok(());
+        };
+        let Some(renewal) = &mut host.renewal else {
+            if clock >= attached.renewed + Duration::from_secs(2) {
+                attached.renewed = clock;
+                host.renewal = Some(Renewal {
+                    sent: clock,
+                    answer: None,
+                });
+            }
+            return Ok(());
+        };
+        if host.is_cut {
+            // Half of them were heard, and the answer did not come.
+            if self.random.below(2) == 0 {
+                host.renewal = None;
+            }
+            return Ok(());
+        }
+        match renewal.answer {
+            None => renewal.answer = Some(self.desk.renew(attached.epoch)),
+            Some(true) => {
+                attached.term.renew(renewal.sent + HOLD);
+                host.renewal = None;
+            }
+            Some(false) => {
+                // Some hear it so, the others by being fenced.
+                if self.random.below(3) == 0 {
+                    attached.term.lose();
+                }
+                host.renewal = None;
+            }
+        }
+        Ok(())
+    }
+
+    fn acquire(&mut self, index: usize) -> Check {
+        let host = &mut self.hosts[index];
+        if host.is_cut || host.attached.is_some() {
+            return Ok(());
+        }
+        host.taken = None;
+        let sent = host.clock();
+        let (catalog, salt) = (&host.machine.catalog.memory, host.machine.salt());
+        let Some(lease) = self.desk.acquire(index, catalog, VOLUME, salt) else {
+            return Ok(());
+        };
+        trace!(self, "host {index} takes lease {}", lease.epoch);
+        // From here on whoever had it is on its own.
+        let other = &mut self.hosts[1 - index];
+        if let Some(left) = &mut other.attached
+            && left.left_with.is_none()
+        {
+            left.left_with = Some(self.past.clone());
+        }
+        // The answer may be lost.
+        if self.random.below(8) > 0 {
+            let taken_over = self.desk.others_since(self.hosts[index].opened, index);
+            self.hosts[index].taken = Some(Taken {
+                lease,
+                sent,
+                taken_over,
+            });
+        }
+        Ok(())
+    }
+
+    fn journal(&self, index: usize) -> PathBuf {
+        let whose = if self.is_shared { 0 } else { index };
+        self.hosts[whose].machine.journal(VOLUME)
+    }
+
+    fn open(&mut self, index: usize) -> Check {
+        self.place_commits();
+        let journal = self.journal(index);
+        let Some(taken) = self.hosts[index].taken.take() else {
+            return Ok(());
+        };
+        let Taken {
+            lease,
+            sent,
+            taken_over,
+        } = taken;
+        let (epoch, head) = (lease.epoch, lease.head.clone());
+        let host = &mut self.hosts[index];
+        if taken_over && !self.is_shared {
+            // What this host had is no part of the volume any more.
+            let disk = &host.machine.simulation.disk;
+            let _ = disk.remove(&journal);
+            let synced = disk.sync_directory(&host.machine.host());
+            synced.expect("the disk is well");
+        }
+        let term = LeaseTerm::until(sent + HOLD);
+        let has_ended = host.clock() >= sent + HOLD;
+        let opened = host
+            .machine
+            .open_until(lease, term.clone(), journal, taken_over);
+        let volume = match opened {
+            Ok(volume) => volume,
+            Err(error) if has_ended => {
+                trace!(self, "host {index} was too slow: {error}");
+                return Ok(());
+            }
+            Err(error) => return Err(format!("host {index} cannot open: {error}")),
+        };
+        if epoch != self.desk.epoch() {
+            return Err(format!("host {index} opened under a lease that is over"));
+        }
+        host.opened = epoch;
+        host.may_stop = host.is_cut;
+        host.attached = Some(Attached::new(volume, term, epoch, sent));
+        let seen = self.read_all(index)?;
+        let len = self.past.timeline.len();
+        let past = &mut self.past;
+        let (found, what) = if self.is_shared || !taken_over {
+            let floor = match self.power_failed {
+                true => past.durable,
+                false => past.acknowledged,
+            };
+            let found = past.timeline.boundaries(floor..=len, false, &seen);
+            (found, format!("a state between {floor} and {len}"))
+        } else {
+            let found = match &head {
+                None => past.timeline.boundaries(0..=0, false, &seen),
+                Some(head) => {
+                    let pinned = &self.versions[&head.key];
+                    let range = pinned.boundaries.clone();
+                    pinned.timeline.boundaries(range, false, &seen)
+                }
+            };
+            (found, format!("what version {head:?} holds"))
+        };
+        let Some(boundary) = found.last().copied() else {
+            let why = past.timeline.explain(&seen);
+            return Err(format!("host {index} does not find {what}{why}"));
+        };
+        trace!(
+            self,
+            "host {index} opened under lease {epoch} at {boundary} of {len}"
+        );
+        past.timeline.cut(boundary, &seen);
+        past.acknowledged = boundary;
+        past.durable = past.durable.min(boundary);
+        self.power_failed = false;
+        self.summary.restarts += 1;
+        Ok(())
+    }
+
+    /// What the volume holds.
+    fn read_all(&mut self, index: usize) -> Check<Blocks> {
+        let host = &mut self.hosts[index];
+        let Some(attached) = &mut host.attached else {
+            return Ok(Blocks::new());
+        };
+        let mut seen = Blocks::new();
+        for block in 0..BLOCKS {
+            let mut bytes = vec![0; 4096];
+            match attached.volume.read(0, block * 4096, &mut bytes) {
+                Started::Done => {}
+                Started::Pending => {
+                    let mut completions: Vec<Completion> = Vec::new();
+                    while completions.is_empty() {
+                        host.machine.simulation.pool.run_one(&self.random);
+                        attached.volume.poll(&mut completions);
+                    }
+                    match completions.pop().map(|completion| completion.result) {
+                        Some(Ok(Outcome::Data(data))) => bytes = data,
+                        other => return Err(format!("block {block} cannot be read: {other:?}")),
+                    }
+                }
+                other => return Err(format!("block {block} cannot be read: {other:?}")),
+            }
+            seen.insert(block, content(&bytes));
+        }
+        Ok(seen)
+    }
+
+    fn cut(&mut self, index: usize) -> Check {
+        let host = &mut self.hosts[index];
+        host.is_cut = !host.is_cut;
+        // A commit may be carried out whose answer is lost: tried again, it
+        // finds another head.
+        host.may_stop |= host.is_cut;
+        let one_in = u64::from(host.is_cut);
+        host.machine.catalog.set_unavailable(one_in);
+        trace!(self, "host {index} is cut off: {}", host.is_cut);
+        Ok(())
+    }
+
+    fn kill(&mut self, index: usize) -> Check {
+        trace!(self, "host {index} dies");
+        let host = &mut self.hosts[index];
+        host.forget();
+        host.machine.kill();
+        Ok(())
+    }
+
+    fn crash(&mut self) -> Check {
+        trace!(self, "the power fails");
+        self.place_commits();
+        for host in &mut self.hosts {
+            host.forget();
+        }
+        let [first, second] = &mut self.hosts;
+        first.machine.crash();
+        second.machine.restart_beside(&first.machine);
+        self.power_failed = true;
+        Ok(())
+    }
+
+    /// The holder removes a version.
+    fn clean(&mut self, index: usize) -> Check {
+        if !self.is_holder(index) || self.hosts[index].is_cut || self.versions.is_empty() {
+            return Ok(());
+        }
+        let keys: Vec<VersionKey> = self.versions.keys().copied().collect();
+        let key = keys[self.random.index(keys.len())];
+        let machine = &self.hosts[index].machine;
+        let cleaner = machine.cleaner();
+        match cleaner.remove_version(key, Millis(0)) {
+            Ok(Removal::Needed) => return Ok(()),
+            Ok(Removal::Removed { .. }) => {}
+            Err(error) => return Err(format!("{key:?} cannot be removed: {error}")),
+        }
+        self.versions.remove(&key);
+        self.summary.removed += 1;
+        let due = machine.catalog.memory.due_frees(Millis(1), 0, u32::MAX);
+        for free in due.expect("it is in memory") {
+            let freed = cleaner.carry_out(&free);
+            freed.map_err(|error| format!("cannot free: {error}"))?;
+        }
+        Ok(())
+    }
+
+    fn place_commits(&mut self) {
+        for index in 0..2 {
+            for commit in self.hosts[index].machine.catalog.take_commits() {
+                let key = commit.version.key;
+                trace!(self, "host {index} committed {}", key.number);
+                let pinned = Pinned {
+                    timeline: self.past.timeline.clone(),
+                    boundaries: 0..=self.past.timeline.len(),
+                    size_bytes: 0,
+                };
+                self.versions.insert(key, pinned);
+                self.summary.versions += 1;
+            }
+        }
+    }
+
+    fn finish(&mut self) -> Check {
+        trace!(self, "finishing");
+        for index in 0..2 {
+            if self.hosts[index].is_cut {
+                self.cut(index)?;
+            }
+            // What it still does, it does now: after the other's sweep.
+            for _ in 0..30 {
+                self.turn(index)?;
+            }
+        }
+        // The second lease sweeps what the first one gave up.
+        for _ in 0..2 {
+            self.hosts[0].forget();
+            self.pass(Duration::from_secs(60));
+            while self.hosts[0].taken.is_none() {
+                self.acquire(0)?;
+            }
+            self.open(0)?;
+            let Some(attached) = &mut self.hosts[0].attached else {
+                return Err("it cannot be opened in the end".to_owned());
+            };
+            attached.term.renew(Duration::MAX);
+            attached.volume.begin_close();
+            for _ in 0..4000 {
+                self.turn(0)?;
+                self.pass(Duration::from_millis(50));
+            }
+            let closed = self.hosts[0].attached.as_ref();
+            let closed = closed.map(|attached| attached.volume.close_state());
+            if closed != Some(Some(Ok(()))) {
+                return Err(format!("it cannot be closed: {closed:?}"));
+            }
+            self.hosts[0].machine.simulation.pool.run_all(&self.random);
+        }
+        self.place_commits();
+        // And the host that is late comes back once more.
+        for _ in 0..30 {
+            self.turn(1)?;
+        }
+        self.audit()
+    }
+
+    fn audit(&mut self) -> Check {
+        let machine = &self.hosts[0].machine;
+        let mut walked: Vec<Walked> = Vec::new();
+        for stored in machine.catalog.memory.versions() {
+            let of = |why| format!("{:?}: {why}", stored.key);
+            let walk = audit::walk(machine, &stored).map_err(of)?;
+            let mut read = audit::read_version(machine, &walk).map_err(of)?;
+            for block in 0..BLOCKS {
+                read.entry(block).or_insert(None);
+            }
+            let pinned = &self.versions[&stored.key];
+            let range = pinned.boundaries.clone();
+            if pinned.timeline.boundaries(range, false, &read).is_empty() {
+                return Err(of("it holds no state that the volume ever had".to_owned()));
+            }
+            walked.push(walk);
+        }
+        audit::compare(machine, &walked, &mut Nonces::default(), true)
+    }
+}
