@@ -4,7 +4,8 @@
 //! Its face is small: [`Volume::open`], the verbs of [`base::BlockDevice`],
 //! [`Volume::snapshot`], [`Volume::grow`], [`Volume::begin_close`],
 //! [`Volume::status`]; and for what no version needs any more,
-//! [`clean::Cleaner`]. What it asks of others are two traits and a world:
+//! [`clean::Cleaner`]. [`ReadOnlyVolume`] is a version that any number of hosts
+//! read, and [`LeaseTerm`] until when one host may write. What it asks of others are two traits and a world:
 //! [`catalog::Catalog`] (a database that orders versions), [`unit::Unit`]
 //! (places for ciphertext), [`world::World`] (files, time, chance, threads).
 //!
@@ -30,6 +31,8 @@ mod term;
 pub mod version;
 
 pub use ::catalog;
-pub use engine::{OpenError, OpenParams, Volume, VolumeConfig, VolumeStatus};
+pub use engine::{
+    OpenError, OpenParams, ReadOnlyParams, ReadOnlyVolume, Volume, VolumeConfig, VolumeStatus,
+};
 pub use scatter::Store;
 pub use term::LeaseTerm;

@@ -100,9 +100,9 @@ impl CheckpointState {
 impl Volume {
     pub(super) fn start_checkpoint_if_due(&mut self) {
         let config = self.env.config;
-        let full = self.layers.young.len() >= config.tail_entries_max
+        let full = self.reader.layers.young.len() >= config.tail_entries_max
             || self.tail_young.len() >= config.tail_pages_max;
-        let retry = self.layers.old.is_some();
+        let retry = self.reader.layers.old.is_some();
         if self.stopped.is_some()
             || self.checkpoint.is_running()
             || self.checkpoint.failed
@@ -114,19 +114,19 @@ impl Volume {
         let Some(dealer) = self.checkpoint.dealer.take() else {
             return;
         };
-        let old = match &self.layers.old {
+        let old = match &self.reader.layers.old {
             // An earlier attempt failed: its overlay is still the one to merge.
             Some(old) => Arc::clone(old),
             None => {
-                let old = Arc::new(std::mem::take(&mut self.layers.young));
-                self.layers.old = Some(Arc::clone(&old));
+                let old = Arc::new(std::mem::take(&mut self.reader.layers.young));
+                self.reader.layers.old = Some(Arc::clone(&old));
                 self.tail_old.append(&mut self.tail_young);
                 old
             }
         };
-        let root = self.layers.root.clone();
+        let root = self.reader.layers.root.clone();
         let env = Arc::clone(&self.env);
-        let reporter = self.fetcher.reporter.clone();
+        let reporter = self.reader.fetcher.reporter.clone();
         self.env.world.pool.run(Box::new(move || {
             let end = run(env, dealer, &root, &old);
             reporter.report(Event::Checkpointed(Box::new(end)));
@@ -138,7 +138,7 @@ impl Volume {
         match end.result {
             Ok((root, pages)) => {
                 for (entry, page) in pages {
-                    self.layers.cache.insert(entry, page);
+                    self.reader.layers.cache.insert(entry, page);
                 }
                 self.checkpoint.merged = Some(root);
                 self.destage.commit_wanted = true;

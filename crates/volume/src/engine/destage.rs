@@ -130,13 +130,13 @@ impl Volume {
             return;
         }
         let cut = Cut {
-            writes: std::mem::take(&mut self.layers.active),
+            writes: std::mem::take(&mut self.reader.layers.active),
             position: self.journal.head(),
             sequence: self.last_sequence,
-            size_bytes: self.size_bytes,
+            size_bytes: self.reader.size_bytes,
             pins,
         };
-        self.layers.frozen.push_back(Arc::new(cut));
+        self.reader.layers.frozen.push_back(Arc::new(cut));
     }
 
     /// When the owner must be called although nothing happened.
@@ -145,7 +145,7 @@ impl Volume {
         if let Some((when, _)) = &self.destage.failed {
             return Some((*when + self.env.config.retry_after).saturating_sub(now));
         }
-        if self.layers.active.is_empty() || self.destage.dealer.is_none() {
+        if self.reader.layers.active.is_empty() || self.destage.dealer.is_none() {
             return None;
         }
         let due = self.destage.dirty_since + self.env.config.destage_after;
@@ -162,10 +162,13 @@ impl Volume {
         {
             return false;
         }
-        if state.unfinished.is_some() || state.commit_wanted || !self.layers.frozen.is_empty() {
+        if state.unfinished.is_some()
+            || state.commit_wanted
+            || !self.reader.layers.frozen.is_empty()
+        {
             return true;
         }
-        !self.layers.active.is_empty()
+        !self.reader.layers.active.is_empty()
             && (self.closing
                 || self.journal.used_bytes() * 2 >= self.journal.ring_bytes()
                 || self.now() >= state.dirty_since + self.env.config.destage_after)
@@ -182,10 +185,10 @@ impl Volume {
             self.run_destage(move |env| finish(&*env.catalog, dealer, placement));
             return;
         }
-        if self.layers.frozen.is_empty() {
+        if self.reader.layers.frozen.is_empty() {
             self.cut(Vec::new());
         }
-        let Some(cut) = self.layers.frozen.front().cloned() else {
+        let Some(cut) = self.reader.layers.frozen.front().cloned() else {
             return;
         };
         self.destage.commit_wanted = false;
@@ -206,7 +209,7 @@ impl Volume {
                 number: self.number_next,
             },
             parent: self.head,
-            root: checkpoint.unwrap_or_else(|| self.layers.root.clone()),
+            root: checkpoint.unwrap_or_else(|| self.reader.layers.root.clone()),
             tail,
             adopts_checkpoint,
         };
@@ -216,7 +219,7 @@ impl Volume {
 
     fn run_destage(&self, job: impl FnOnce(&Env) -> DestageEnd + Send + 'static) {
         let env = Arc::clone(&self.env);
-        let reporter = self.fetcher.reporter.clone();
+        let reporter = self.reader.fetcher.reporter.clone();
         self.env.world.pool.run(Box::new(move || {
             let end = job(&env);
             reporter.report(Event::Destaged(Box::new(end)));
@@ -256,16 +259,16 @@ impl Volume {
             adopts_checkpoint,
         } = placement;
         if adopts_checkpoint {
-            self.layers.root = self.checkpoint.adopted();
-            self.layers.old = None;
+            self.reader.layers.root = self.checkpoint.adopted();
+            self.reader.layers.old = None;
             self.tail_old.clear();
             self.counters.checkpoints += 1;
         }
         self.counters.versions += 1;
         self.counters.blocks_destaged += delta.data_len() as u64;
-        self.layers.young.extend(&delta, |_, entry| entry);
+        self.reader.layers.young.extend(&delta, |_, entry| entry);
         self.tail_young.extend(pages);
-        let front = self.layers.frozen.pop_front();
+        let front = self.reader.layers.frozen.pop_front();
         debug_assert!(front.is_some_and(|front| Arc::ptr_eq(&front, &cut)));
         self.head = Some(commit.version.key);
         self.journal.release(cut.position);

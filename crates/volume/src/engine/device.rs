@@ -7,14 +7,14 @@ use base::{
     Token, ZeroMode,
 };
 
-use super::volume::{Volume, Waiting};
+use super::volume::Volume;
 use super::write::Incoming;
 use crate::term::Standing;
 
 impl BlockDevice for Volume {
     fn geometry(&self) -> DeviceGeometry {
         DeviceGeometry {
-            size_bytes: self.size_bytes,
+            size_bytes: self.reader.size_bytes,
             block_bytes: self.env.slot_bytes(),
         }
     }
@@ -24,7 +24,11 @@ impl BlockDevice for Volume {
     }
 
     fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        self.start_read(token, offset, out)
+        if let Err(error) = self.check_range(offset, out.len() as u64) {
+            return Started::Failed(error);
+        }
+        self.reader
+            .start_read(Some(&self.journal), token, offset, out)
     }
 
     fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
@@ -50,7 +54,7 @@ impl BlockDevice for Volume {
         let block_bytes = self.env.block_size.bytes() as u64;
         let start = offset.next_multiple_of(block_bytes);
         let end = match offset + length {
-            end if end == self.size_bytes => end,
+            end if end == self.reader.size_bytes => end,
             end => end - end % block_bytes,
         };
         self.start_change(
@@ -75,40 +79,14 @@ impl BlockDevice for Volume {
         if let Err(error) = self.check_range(offset, length) {
             return Started::Failed(error);
         }
-        if length == 0 {
-            let (offset, size) = (offset, self.size_bytes);
-            return Started::Failed(IoError::OutOfRange {
-                offset,
-                length,
-                size,
-            });
-        }
-        if self.extents_now(offset, length, runs) {
-            return Started::Done;
-        }
-        self.park(Waiting::Extents {
-            token,
-            offset,
-            length,
-        });
-        Started::Pending
+        self.reader.start_extents(token, offset, length, runs)
     }
 
     fn prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
         if let Err(error) = self.check_range(offset, length) {
             return Started::Failed(error);
         }
-        // More than this would only push out what was prefetched first.
-        let length = length.min(PREFETCH_BYTES_MAX);
-        if length == 0 {
-            return Started::Done;
-        }
-        self.park(Waiting::Prefetch {
-            token,
-            offset,
-            length,
-        });
-        Started::Pending
+        self.reader.start_prefetch(token, offset, length)
     }
 
     fn commit(&mut self) -> Result<(), IoError> {
@@ -121,7 +99,7 @@ impl BlockDevice for Volume {
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
-        self.table = self.env.store.table();
+        self.reader.refresh();
         while let Ok(event) = self.inbox.try_recv() {
             self.handle(event);
         }
@@ -130,14 +108,14 @@ impl BlockDevice for Volume {
         self.commit_or_stop();
         self.acknowledge_written();
         self.lease.end_batch();
-        completions.append(&mut self.ready);
+        completions.append(&mut self.reader.ready);
     }
 
     fn next_timer(&self) -> Option<Duration> {
         if self.stopped.is_some() {
             return None;
         }
-        if !self.ready.is_empty() {
+        if !self.reader.ready.is_empty() {
             return Some(Duration::ZERO);
         }
         if self.lease.stalled {
@@ -150,6 +128,3 @@ impl BlockDevice for Volume {
         self.destage_timer()
     }
 }
-
-/// The most that one prefetch reads, in bytes.
-const PREFETCH_BYTES_MAX: u64 = 4 << 20;

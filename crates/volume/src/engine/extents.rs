@@ -1,21 +1,21 @@
 //! Which parts of a volume hold data.
 
-use base::{Extent, ExtentKind};
+use base::{Completion, Extent, ExtentKind, Outcome};
 
 use super::layers::Source;
-use super::volume::Volume;
+use super::reader::{Reader, Waiting};
 use crate::map::Lookup;
 
 /// Steps of one answer: bounds how long the owner is kept. A step is a block,
 /// or a run of holes as long as a subtree.
 const STEPS_MAX: usize = 16 << 10;
 
-impl Volume {
+impl Reader {
     /// Describes the range from `offset` on, as far as the map's pages are at
     /// hand. False if not even its first block is known.
-    pub(super) fn extents_now(&mut self, offset: u64, length: u64, runs: &mut Vec<Extent>) -> bool {
+    pub fn extents_now(&mut self, offset: u64, length: u64, runs: &mut Vec<Extent>) -> bool {
         runs.clear();
-        let size = self.env.block_size;
+        let size = self.fetcher.block_size;
         let end = offset + length;
         let mut position = offset;
         for _ in 0..STEPS_MAX {
@@ -67,6 +67,30 @@ impl Volume {
                     }
                 }
             }
+        }
+    }
+
+    pub fn finish_extents(&mut self, waiting: Waiting) {
+        let Waiting::Extents {
+            token,
+            offset,
+            length,
+        } = waiting
+        else {
+            return;
+        };
+        let mut runs: Vec<Extent> = Vec::new();
+        if self.extents_now(offset, length, &mut runs) {
+            self.ready.push(Completion {
+                token,
+                result: Ok(Outcome::Extents(runs)),
+            });
+        } else {
+            self.park(Waiting::Extents {
+                token,
+                offset,
+                length,
+            });
         }
     }
 }

@@ -21,11 +21,16 @@ pub struct Fetcher {
     pub store: Arc<Store>,
     pub keyring: Arc<Keyring>,
     pub block_size: BlockSize,
-    pub journal: Arc<dyn File>,
+    /// None for a volume that nobody writes here.
+    pub journal: Option<Arc<dyn File>>,
     pub reporter: Reporter,
 }
 
 impl Fetcher {
+    pub fn slot_bytes(&self) -> u32 {
+        u32::try_from(self.block_size.bytes()).expect("at most 64 KiB")
+    }
+
     /// Starts a job that reads `wanted` for a parked request.
     pub fn start(&self, request: u64, wanted: Vec<(BlockIndex, Source)>) {
         let fetcher = self.clone();
@@ -59,7 +64,7 @@ impl Fetcher {
                 _ => None,
             })
             .collect();
-        let slot_bytes = u32::try_from(self.block_size.bytes()).expect("at most 64 KiB");
+        let slot_bytes = self.slot_bytes();
         let mut from_units =
             read_pieces(&self.store, &self.keyring, slot_bytes, &pieces).into_iter();
         wanted
@@ -80,7 +85,9 @@ impl Fetcher {
 
     fn read_journal(&self, block: BlockIndex, placed: &Placed) -> Result<Vec<u8>, IoError> {
         let mut sealed = vec![0; self.block_size.bytes()];
-        self.journal
+        let journal = self.journal.as_ref();
+        journal
+            .expect("no layer of a volume without a journal names one")
             .read_at(&mut sealed, placed.offset)
             .map_err(|error| {
                 IoError::Unavailable(format!("the journal cannot be read: {error}"))

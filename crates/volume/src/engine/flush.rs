@@ -36,7 +36,7 @@ impl Volume {
         self.flush.running = true;
         let position = self.journal.head();
         let file = self.journal.file().clone();
-        let reporter = self.fetcher.reporter.clone();
+        let reporter = self.reader.fetcher.reporter.clone();
         self.env.world.pool.run(Box::new(move || {
             reporter.report(Event::Synced {
                 position,
@@ -73,7 +73,7 @@ impl Volume {
             if *wanted > self.flush.synced {
                 break;
             }
-            self.ready.push(Completion {
+            self.reader.ready.push(Completion {
                 token: *token,
                 result: Ok(Outcome::Done),
             });

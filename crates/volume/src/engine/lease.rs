@@ -24,8 +24,9 @@
 
 use base::{Completion, Durability, IoError, Outcome, Started, Token};
 
-use super::volume::{Change, Volume, Waiting};
-use super::write::Incoming;
+use super::reader::Waiting;
+use super::volume::Volume;
+use super::write::{Change, Incoming};
 use crate::term::{LeaseTerm, Standing};
 
 /// Where the lease stands, as the owner saw it last.
@@ -127,10 +128,10 @@ impl Volume {
             content: incoming.to_content(),
             durability,
         };
-        if self.edges_of(offset, incoming.length()).is_empty() {
+        if self.reader.edges_of(offset, incoming.length()).is_empty() {
             self.deferred.push_back((change, Vec::new()));
         } else {
-            self.park(Waiting::Change(change));
+            self.reader.park(Waiting::Change(change));
         }
         Started::Pending
     }
@@ -155,7 +156,7 @@ impl Volume {
             return;
         }
         for token in self.lease.unacknowledged.drain(..) {
-            self.ready.push(Completion {
+            self.reader.ready.push(Completion {
                 token,
                 result: Ok(Outcome::Done),
             });

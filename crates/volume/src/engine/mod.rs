@@ -37,6 +37,8 @@ mod lease;
 mod open;
 mod pages;
 mod read;
+mod read_only;
+mod reader;
 mod volume;
 mod write;
 
@@ -44,4 +46,5 @@ pub use config::VolumeConfig;
 pub use fetch::StoredPages;
 pub(crate) use open::open_version;
 pub use open::{OpenError, OpenParams};
+pub use read_only::{ReadOnlyParams, ReadOnlyVolume};
 pub use volume::{Volume, VolumeStatus};

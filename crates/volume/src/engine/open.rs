@@ -15,7 +15,7 @@ use super::fetch::Fetcher;
 use super::flush::FlushState;
 use super::layers::Layers;
 use super::lease::LeaseState;
-use super::read::Scratch;
+use super::reader::Reader;
 use super::volume::{Counters, Env, Volume};
 use crate::catalog::{Catalog, CatalogError, Lease, Leftovers, StoredVersion};
 use crate::clean;
@@ -208,12 +208,11 @@ impl Volume {
             store: Arc::clone(&store),
             keyring: Arc::clone(&keyring),
             block_size,
-            journal: journal.file().clone(),
+            journal: Some(journal.file().clone()),
             reporter,
         };
         let own_head = head.map(|version| version.key);
         let page_cache = PageCache::new((config.page_cache_bytes / PAGE_BYTES).max(1024));
-        let table = store.table();
         let now = world.clock.monotonic();
         let env = Arc::new(Env {
             world,
@@ -231,22 +230,19 @@ impl Volume {
         });
         // What was replayed may be in the page cache only.
         let synced = journal.head() - journal.used_bytes();
+        let layers = Layers {
+            active,
+            frozen: Default::default(),
+            young,
+            old: None,
+            root,
+            cache: page_cache,
+        };
         let mut opened = Self {
             env,
-            size_bytes: lease.size_bytes,
+            reader: Reader::new(lease.size_bytes, layers, fetcher),
             journal,
-            layers: Layers {
-                active,
-                frozen: Default::default(),
-                young,
-                old: None,
-                root,
-                cache: page_cache,
-            },
-            table,
-            fetcher,
             inbox,
-            scratch: Scratch::default(),
             lease: LeaseState::new(term),
             flush: FlushState {
                 synced,
@@ -259,10 +255,7 @@ impl Volume {
             last_sequence,
             head: own_head,
             number_next: lease.number_last + 1,
-            parked: Default::default(),
-            parked_next: 0,
             deferred: Default::default(),
-            ready: Vec::new(),
             stopped: None,
             closing: false,
             counters: Counters::default(),
@@ -282,7 +275,7 @@ impl Volume {
             self.env.store.open_segments().forget(open.segment);
         }
         let env = Arc::clone(&self.env);
-        let reporter = self.fetcher.reporter.clone();
+        let reporter = self.reader.fetcher.reporter.clone();
         self.env.world.pool.run(Box::new(move || {
             let swept = clean::sweep(&env.store, &leftovers).map_err(|error| with_causes(&error));
             let result = swept.and_then(|()| {

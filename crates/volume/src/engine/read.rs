@@ -5,8 +5,9 @@ use unit::{SlotRun, Tag};
 
 use super::fetch::Fetched;
 use super::layers::Source;
-use super::volume::{Parked, Volume, Waiting};
-use crate::journal::Placed;
+use super::reader::{Parked, Reader, Waiting};
+use super::write::Change;
+use crate::journal::{Journal, Placed};
 use crate::map::{Entry, PAGE_BYTES, Page, Position};
 use crate::seal::Address;
 
@@ -26,15 +27,20 @@ pub struct Scratch {
     plain: Vec<u8>,
 }
 
-impl Volume {
-    pub(super) fn start_read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        if let Err(error) = self.check_range(offset, out.len() as u64) {
-            return Started::Failed(error);
-        }
+impl Reader {
+    /// Starts [`base::BlockDevice::read`] of a range within the volume.
+    /// `journal` is what the layers may speak of.
+    pub fn start_read(
+        &mut self,
+        journal: Option<&Journal>,
+        token: Token,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Started {
         if out.is_empty() {
             return Started::Done;
         }
-        match self.start_read_unparked(offset, out) {
+        match self.start_read_unparked(journal, offset, out) {
             Ok(true) => Started::Done,
             Ok(false) => {
                 self.park(Waiting::Read {
@@ -49,19 +55,21 @@ impl Volume {
     }
 
     /// Fills `out` if nothing has to be waited for, and parks nothing.
-    pub(super) fn start_read_unparked(
+    pub fn start_read_unparked(
         &mut self,
+        journal: Option<&Journal>,
         offset: u64,
         out: &mut [u8],
     ) -> Result<bool, IoError> {
         let mut scratch = std::mem::take(&mut self.scratch);
-        let result = self.read_now(offset, out, &mut scratch);
+        let result = self.read_now(journal, offset, out, &mut scratch);
         self.scratch = scratch;
         result
     }
 
     fn read_now(
         &mut self,
+        journal: Option<&Journal>,
         offset: u64,
         out: &mut [u8],
         scratch: &mut Scratch,
@@ -88,8 +96,11 @@ impl Volume {
                     index += 1;
                 }
                 Source::Journal(placed) => {
-                    let run = self.journal_run(&scratch.sources[index..], placed);
-                    if !self.read_journal_now(offset, out, index, run, scratch)? {
+                    let Some(journal) = journal else {
+                        return Ok(false);
+                    };
+                    let run = self.journal_run(journal, &scratch.sources[index..], placed);
+                    if !self.read_journal_now(journal, offset, out, index, run, scratch)? {
                         return Ok(false);
                     }
                     index += run;
@@ -101,15 +112,15 @@ impl Volume {
 
     /// How many blocks, from the first of `sources` on, lie side by side in
     /// the journal's file.
-    fn journal_run(&self, sources: &[(u64, Source)], first: Placed) -> usize {
-        if self.journal.in_batch(first.offset).is_some() {
+    fn journal_run(&self, journal: &Journal, sources: &[(u64, Source)], first: Placed) -> usize {
+        if journal.in_batch(first.offset).is_some() {
             return 1;
         }
-        let block_bytes = self.env.block_size.bytes() as u64;
+        let block_bytes = self.fetcher.block_size.bytes() as u64;
         let mut expected = first.offset;
         let continues = |(_, source): &&(u64, Source)| {
             let next = matches!(source, Source::Journal(placed)
-                if placed.offset == expected && self.journal.in_batch(placed.offset).is_none());
+                if placed.offset == expected && journal.in_batch(placed.offset).is_none());
             expected += block_bytes;
             next
         };
@@ -122,24 +133,22 @@ impl Volume {
 
     fn read_journal_now(
         &mut self,
+        journal: &Journal,
         offset: u64,
         out: &mut [u8],
         index: usize,
         run: usize,
         scratch: &mut Scratch,
     ) -> Result<bool, IoError> {
-        let block_bytes = self.env.block_size.bytes();
+        let block_bytes = self.fetcher.block_size.bytes();
         let Source::Journal(first) = scratch.sources[index].1 else {
             return Ok(false);
         };
         scratch.sealed.resize(run * block_bytes, 0);
-        match self.journal.in_batch(first.offset) {
+        match journal.in_batch(first.offset) {
             Some(sealed) => scratch.sealed.copy_from_slice(sealed),
             None => {
-                let read = self
-                    .journal
-                    .file()
-                    .read_now(&mut scratch.sealed, first.offset);
+                let read = journal.file().read_now(&mut scratch.sealed, first.offset);
                 if !read.unwrap_or(false) {
                     return Ok(false);
                 }
@@ -164,8 +173,8 @@ impl Volume {
         out: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<bool, IoError> {
-        let block_bytes = self.env.block_size.bytes();
-        let slot_bytes = self.env.slot_bytes();
+        let block_bytes = self.fetcher.block_size.bytes();
+        let slot_bytes = self.fetcher.slot_bytes();
         if scratch.slots.len() > 1 {
             scratch
                 .slots
@@ -195,7 +204,7 @@ impl Volume {
             };
             let (tags, sealed) = (&mut scratch.tags, &mut scratch.sealed);
             if !self
-                .env
+                .fetcher
                 .store
                 .read_now(&self.table, run, slot_bytes, tags, sealed)
             {
@@ -228,7 +237,7 @@ impl Volume {
         plain: &mut Vec<u8>,
     ) -> bool {
         let (range, within) = self.part_of(offset, out.len(), block);
-        let sealer = self.env.keyring.of_epoch(sequence.epoch());
+        let sealer = self.fetcher.keyring.of_epoch(sequence.epoch());
         let address = Address::data(BlockIndex(block));
         if range.len() == sealed.len() {
             return sealer
@@ -246,7 +255,7 @@ impl Volume {
 
     /// Where a block is, reading map pages as long as that needs no waiting.
     #[inline]
-    pub(super) fn resolve_now(&mut self, block: u64) -> Option<Source> {
+    pub fn resolve_now(&mut self, block: u64) -> Option<Source> {
         loop {
             match self.layers.resolve(block) {
                 Ok(source) => return Some(source),
@@ -259,7 +268,7 @@ impl Volume {
         }
     }
 
-    pub(super) fn load_page_now(&mut self, position: Position, entry: Entry) -> bool {
+    pub fn load_page_now(&mut self, position: Position, entry: Entry) -> bool {
         let mut sealed = [0; PAGE_BYTES];
         let mut tags = [[0; 16]];
         let location = entry.location;
@@ -268,12 +277,12 @@ impl Volume {
             first: location.slot(),
             count: 1,
         };
-        let (store, table) = (&self.env.store, &self.table);
+        let (store, table) = (&self.fetcher.store, &self.table);
         if !store.read_now(table, run, PAGE_BYTES as u32, &mut tags, &mut sealed) {
             return false;
         }
         let mut plain = Box::new([0; PAGE_BYTES]);
-        let sealer = self.env.keyring.of_epoch(entry.sequence.epoch());
+        let sealer = self.fetcher.keyring.of_epoch(entry.sequence.epoch());
         let address = position.address();
         if sealer
             .open(address, entry.sequence, &tags[0], &sealed, &mut *plain)
@@ -289,7 +298,7 @@ impl Volume {
 
     /// Parks a request and starts reading what it lacks: first map pages, then
     /// blocks.
-    pub(super) fn park(&mut self, waiting: Waiting) {
+    pub fn park(&mut self, waiting: Waiting) {
         let id = self.parked_next;
         self.parked_next += 1;
         self.resume(
@@ -302,7 +311,7 @@ impl Volume {
     }
 
     /// Goes on with a parked request: finds what it still lacks.
-    pub(super) fn resume(&mut self, id: u64, parked: Parked) {
+    pub fn resume(&mut self, id: u64, parked: Parked) {
         let blocks = self.blocks_wanted(&parked.waiting);
         let mut pages: Vec<(Position, Entry)> = Vec::new();
         let mut wanted = Vec::with_capacity(blocks.len());
@@ -324,10 +333,9 @@ impl Volume {
         self.parked.insert(id, parked);
     }
 
-    pub(super) fn on_fetched(&mut self, id: u64, fetched: Fetched) {
-        let Some(mut parked) = self.parked.remove(&id) else {
-            return;
-        };
+    /// A job has read something. Brings a change that may go on now.
+    pub fn on_fetched(&mut self, id: u64, fetched: Fetched) -> Option<(Change, Fetched)> {
+        let mut parked = self.parked.remove(&id)?;
         let failure = fetched.iter().find_map(|(block, source, result)| {
             result
                 .as_ref()
@@ -344,7 +352,7 @@ impl Volume {
             } else {
                 self.fail(&parked.waiting, error);
             }
-            return;
+            return None;
         }
         match parked.waiting {
             Waiting::Read {
@@ -370,12 +378,13 @@ impl Volume {
                     result: Ok(Outcome::Done),
                 });
             }
-            Waiting::Change(change) => self.deferred.push_back((change, fetched)),
+            Waiting::Change(change) => return Some((change, fetched)),
             Waiting::Extents { .. } => self.finish_extents(parked.waiting),
         }
+        None
     }
 
-    pub(super) fn on_pages(
+    pub fn on_pages(
         &mut self,
         id: u64,
         pages: Result<Vec<(Entry, std::sync::Arc<Page>)>, IoError>,

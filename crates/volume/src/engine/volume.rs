@@ -1,28 +1,26 @@
 //! The volume itself: its state, and how events and timers change it.
 
-use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use base::{BlockSize, Completion, Durability, IoError, Outcome, Sequence, SnapshotId, Token};
-use base::{Extent, VolumeId, with_causes};
+use base::{BlockSize, Completion, IoError, Sequence, SnapshotId, VolumeId, with_causes};
 use world::World;
 
 use super::checkpoint::CheckpointState;
 use super::config::VolumeConfig;
 use super::destage::DestageState;
 use super::event::Event;
-use super::fetch::{Fetched, Fetcher};
+use super::fetch::Fetched;
 use super::flush::FlushState;
-use super::layers::Layers;
 use super::lease::LeaseState;
-use super::read::Scratch;
+use super::reader::Reader;
+use super::write::Change;
 use crate::catalog::{Catalog, VersionKey};
 use crate::journal::Journal;
 use crate::map::Entry;
-use crate::scatter::{Ended, Ledger, Progress, Serials, Store, Table};
+use crate::scatter::{Ended, Ledger, Progress, Serials, Store};
 use crate::seal::{Keyring, SequenceSource};
 use crate::term::Standing;
 
@@ -51,14 +49,9 @@ impl Env {
 /// An attached volume: a [`base::BlockDevice`] whose blocks lie on units.
 pub struct Volume {
     pub(super) env: Arc<Env>,
-    pub(super) size_bytes: u64,
+    pub(super) reader: Reader,
     pub(super) journal: Journal,
-    pub(super) layers: Layers,
-    /// The units as they were at the last poll.
-    pub(super) table: Arc<Table>,
-    pub(super) fetcher: Fetcher,
     pub(super) inbox: Receiver<Event>,
-    pub(super) scratch: Scratch,
     pub(super) lease: LeaseState,
     pub(super) flush: FlushState,
     pub(super) destage: DestageState,
@@ -71,57 +64,12 @@ pub struct Volume {
     pub(super) last_sequence: Sequence,
     pub(super) head: Option<VersionKey>,
     pub(super) number_next: u64,
-    pub(super) parked: HashMap<u64, Parked>,
-    pub(super) parked_next: u64,
     /// Changes whose edges have been fetched, waiting for room or for the
     /// lease.
     pub(super) deferred: VecDeque<(Change, Fetched)>,
-    /// Finished requests that `poll` will hand over.
-    pub(super) ready: Vec<Completion>,
     pub(super) stopped: Option<IoError>,
     pub(super) closing: bool,
     pub(super) counters: Counters,
-}
-
-/// A request that waits for something to be read.
-pub struct Parked {
-    pub waiting: Waiting,
-    pub attempts: u32,
-}
-
-/// What a parked request is.
-pub enum Waiting {
-    Read {
-        token: Token,
-        offset: u64,
-        length: usize,
-    },
-    Prefetch {
-        token: Token,
-        offset: u64,
-        length: u64,
-    },
-    Extents {
-        token: Token,
-        offset: u64,
-        length: u64,
-    },
-    Change(Change),
-}
-
-/// A change that could not be admitted at once because it covers parts of
-/// blocks whose other parts had to be read first.
-pub struct Change {
-    pub token: Token,
-    pub offset: u64,
-    pub content: Content,
-    pub durability: Durability,
-}
-
-/// What a change leaves behind.
-pub enum Content {
-    Data(Vec<u8>),
-    Zeroes(u64),
 }
 
 /// What has happened since the volume was attached.
@@ -176,8 +124,8 @@ impl Volume {
 
     /// The volume is now this long. Never shrinks it.
     pub fn grow(&mut self, size_bytes: u64) {
-        if size_bytes > self.size_bytes {
-            self.size_bytes = size_bytes;
+        if size_bytes > self.reader.size_bytes {
+            self.reader.size_bytes = size_bytes;
             // The next version says so, also if nothing is written.
             self.destage.commit_wanted = true;
         }
@@ -198,11 +146,11 @@ impl Volume {
             return Some(Err(error.clone()));
         }
         let settled = self.closing
-            && self.layers.active.is_empty()
-            && self.layers.frozen.is_empty()
+            && self.reader.layers.active.is_empty()
+            && self.reader.layers.frozen.is_empty()
             && !self.destage.is_busy()
             && !self.checkpoint.is_running()
-            && self.parked.is_empty()
+            && self.reader.parked.is_empty()
             && self.deferred.is_empty();
         settled.then_some(Ok(()))
     }
@@ -214,12 +162,12 @@ impl Volume {
         let waits = stalled.then(|| Ended::LeaseRunOut.to_string());
         let failed = self.destage.error().map(ToString::to_string);
         VolumeStatus {
-            size_bytes: self.size_bytes,
+            size_bytes: self.reader.size_bytes,
             journal_bytes: self.journal.ring_bytes(),
             journal_used_bytes: self.journal.used_bytes(),
             pieces_placed: self.env.progress.placed(),
-            tail_entries: self.layers.young.len()
-                + self.layers.old.as_ref().map_or(0, |old| old.len()),
+            tail_entries: self.reader.layers.young.len()
+                + self.reader.layers.old.as_ref().map_or(0, |old| old.len()),
             tail_pages: self.tail_young.len() + self.tail_old.len(),
             head: self.head,
             counters: self.counters,
@@ -233,65 +181,7 @@ impl Volume {
         if let Some(error) = &self.stopped {
             return Err(error.clone());
         }
-        match offset.checked_add(length) {
-            Some(end) if end <= self.size_bytes => Ok(()),
-            _ => Err(IoError::OutOfRange {
-                offset,
-                length,
-                size: self.size_bytes,
-            }),
-        }
-    }
-
-    /// The blocks that a range of bytes touches.
-    pub(super) fn blocks_of(&self, offset: u64, length: u64) -> Range<u64> {
-        let size = self.env.block_size;
-        if length == 0 {
-            return 0..0;
-        }
-        size.block_at(offset).0..size.block_at(offset + length - 1).0 + 1
-    }
-
-    /// Where `block` lies in a buffer for the bytes from `offset` on, and how
-    /// far into the block that begins.
-    #[inline]
-    pub(super) fn part_of(&self, offset: u64, length: usize, block: u64) -> (Range<usize>, usize) {
-        let size = self.env.block_size;
-        let block_start = size.start_of(base::BlockIndex(block));
-        let start = block_start.max(offset);
-        let end = (block_start + size.bytes() as u64).min(offset + length as u64);
-        let range = (start - offset) as usize..(end - offset) as usize;
-        (range, (start - block_start) as usize)
-    }
-
-    /// The blocks whose content a parked request needs.
-    pub(super) fn blocks_wanted(&self, waiting: &Waiting) -> Vec<u64> {
-        match waiting {
-            Waiting::Read { offset, length, .. } => {
-                self.blocks_of(*offset, *length as u64).collect()
-            }
-            Waiting::Prefetch { offset, length, .. } => self.blocks_of(*offset, *length).collect(),
-            Waiting::Extents { offset, .. } => vec![self.env.block_size.block_at(*offset).0],
-            Waiting::Change(change) => self.edges_of(change.offset, change.content.length()),
-        }
-    }
-
-    /// The blocks that a range covers in part: at most two.
-    pub(super) fn edges_of(&self, offset: u64, length: u64) -> Vec<u64> {
-        let size = self.env.block_size;
-        let blocks = self.blocks_of(offset, length);
-        let mut edges = Vec::new();
-        if blocks.is_empty() {
-            return edges;
-        }
-        if size.within(offset) != 0 {
-            edges.push(blocks.start);
-        }
-        let last = blocks.end - 1;
-        if size.within(offset + length) != 0 && edges.last() != Some(&last) {
-            edges.push(last);
-        }
-        edges
+        self.reader.check_range(offset, length)
     }
 
     /// Stops for good: a write was lost, or the lease. Everything that waits
@@ -302,7 +192,7 @@ impl Volume {
         }
         tracing::error!(volume = %self.env.volume, %error, "the volume has stopped");
         let mut fail = |token| {
-            self.ready.push(Completion {
+            self.reader.ready.push(Completion {
                 token,
                 result: Err(error.clone()),
             });
@@ -310,7 +200,7 @@ impl Volume {
         for (_, token) in self.flush.waiters.drain(..) {
             fail(token);
         }
-        for (_, parked) in self.parked.drain() {
+        for (_, parked) in self.reader.parked.drain() {
             fail(parked.waiting.token());
         }
         for (change, _) in self.deferred.drain(..) {
@@ -337,8 +227,11 @@ impl Volume {
 
     pub(super) fn handle(&mut self, event: Event) {
         match event {
-            Event::Fetched { request, fetched } => self.on_fetched(request, fetched),
-            Event::Pages { request, pages } => self.on_pages(request, pages),
+            Event::Fetched { request, fetched } => {
+                let change = self.reader.on_fetched(request, fetched);
+                self.deferred.extend(change);
+            }
+            Event::Pages { request, pages } => self.reader.on_pages(request, pages),
             Event::Synced { position, result } => self.on_synced(position, result),
             Event::Destaged(end) => self.on_destaged(*end),
             Event::Checkpointed(end) => self.on_checkpointed(*end),
@@ -352,56 +245,11 @@ impl Volume {
     pub(super) fn now(&self) -> Duration {
         self.env.world.clock.monotonic()
     }
-
-    pub(super) fn finish_extents(&mut self, waiting: Waiting) {
-        let Waiting::Extents {
-            token,
-            offset,
-            length,
-        } = waiting
-        else {
-            return;
-        };
-        let mut runs: Vec<Extent> = Vec::new();
-        if self.extents_now(offset, length, &mut runs) {
-            self.ready.push(Completion {
-                token,
-                result: Ok(Outcome::Extents(runs)),
-            });
-        } else {
-            self.park(Waiting::Extents {
-                token,
-                offset,
-                length,
-            });
-        }
-    }
 }
 
 impl Drop for Volume {
     /// Jobs that are under way have nobody to tell of their end.
     fn drop(&mut self) {
         self.env.progress.give_up();
-    }
-}
-
-impl Waiting {
-    pub fn token(&self) -> Token {
-        match self {
-            Self::Read { token, .. }
-            | Self::Prefetch { token, .. }
-            | Self::Extents { token, .. } => *token,
-            Self::Change(change) => change.token,
-        }
-    }
-}
-
-impl Content {
-    /// How many bytes it covers.
-    pub fn length(&self) -> u64 {
-        match self {
-            Self::Data(data) => data.len() as u64,
-            Self::Zeroes(length) => *length,
-        }
     }
 }

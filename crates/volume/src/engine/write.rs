@@ -4,7 +4,8 @@ use base::{BlockIndex, Durability, IoError, Sequence, Started, Token, with_cause
 
 use super::fetch::Fetched;
 use super::layers::Source;
-use super::volume::{Change, Content, Volume, Waiting};
+use super::reader::Waiting;
+use super::volume::Volume;
 use crate::journal::JournalError;
 
 /// A change as a request brings it.
@@ -26,6 +27,31 @@ impl Incoming<'_> {
         match self {
             Self::Data(data) => Content::Data(data.to_vec()),
             Self::Zeroes(length) => Content::Zeroes(length),
+        }
+    }
+}
+
+/// A change that could not be admitted at once because it covers parts of
+/// blocks whose other parts had to be read first.
+pub struct Change {
+    pub token: Token,
+    pub offset: u64,
+    pub content: Content,
+    pub durability: Durability,
+}
+
+/// What a change leaves behind.
+pub enum Content {
+    Data(Vec<u8>),
+    Zeroes(u64),
+}
+
+impl Content {
+    /// How many bytes it covers.
+    pub fn length(&self) -> u64 {
+        match self {
+            Self::Data(data) => data.len() as u64,
+            Self::Zeroes(length) => *length,
         }
     }
 }
@@ -57,7 +83,7 @@ impl Volume {
         if let Err(refusal) = self.make_room(offset, &incoming) {
             return refusal;
         }
-        let edges = self.edges_of(offset, length);
+        let edges = self.reader.edges_of(offset, length);
         if edges.is_empty() {
             return match self.admit(offset, incoming, &Vec::new()) {
                 Ok(()) => self.acknowledge(token, durability),
@@ -71,7 +97,7 @@ impl Volume {
                 content: incoming.to_content(),
                 durability,
             };
-            self.park(Waiting::Change(change));
+            self.reader.park(Waiting::Change(change));
             return Started::Pending;
         };
         match self.admit(offset, incoming, &edges) {
@@ -94,7 +120,7 @@ impl Volume {
     fn make_room(&mut self, offset: u64, incoming: &Incoming<'_>) -> Result<(), Started> {
         let blocks = match incoming {
             Incoming::Data(data) => {
-                let range = self.blocks_of(offset, data.len() as u64);
+                let range = self.reader.blocks_of(offset, data.len() as u64);
                 range.end - range.start
             }
             // A record entry, and at most two blocks covered in part.
@@ -124,8 +150,11 @@ impl Volume {
             let start = self.env.block_size.start_of(BlockIndex(*block));
             let mut plain = vec![0; block_bytes];
             // The volume may end inside its last block.
-            let within = (self.size_bytes - start).min(block_bytes as u64) as usize;
-            match self.start_read_unparked(start, &mut plain[..within]) {
+            let within = (self.reader.size_bytes - start).min(block_bytes as u64) as usize;
+            match self
+                .reader
+                .start_read_unparked(Some(&self.journal), start, &mut plain[..within])
+            {
                 Ok(true) => found.push((*block, plain)),
                 Ok(false) | Err(_) => return None,
             }
@@ -136,7 +165,7 @@ impl Volume {
     /// Seals a change into the journal's batch and lays it over the map.
     fn admit(&mut self, offset: u64, incoming: Incoming<'_>, edges: &Edges) -> Result<(), IoError> {
         let length = incoming.length() as usize;
-        let blocks = self.blocks_of(offset, length as u64);
+        let blocks = self.reader.blocks_of(offset, length as u64);
         let block_bytes = self.env.block_size.bytes();
         let mut merged = Vec::new();
         let mut whole_zeroes = 0;
@@ -149,11 +178,11 @@ impl Volume {
             Incoming::Zeroes(_) => covered_in_part + u64::from(count > covered_in_part),
         })?;
         let mut sequence = || sequences.next().expect("one for each entry");
-        if self.layers.active.is_empty() {
+        if self.reader.layers.active.is_empty() {
             self.destage.dirty_since = self.now();
         }
         for block in blocks.clone() {
-            let (range, within) = self.part_of(offset, length, block);
+            let (range, within) = self.reader.part_of(offset, length, block);
             let partial = range.len() < block_bytes;
             match incoming {
                 Incoming::Zeroes(_) if !partial => {
@@ -196,7 +225,7 @@ impl Volume {
             .append(sealer, BlockIndex(block), sequence, plain)
         {
             Ok(placed) => {
-                self.layers.active.insert(block, placed);
+                self.reader.layers.active.insert(block, placed);
                 self.counters.blocks_written += 1;
                 Ok(())
             }
@@ -208,7 +237,7 @@ impl Volume {
         self.last_sequence = sequence;
         match self.journal.append_zero(BlockIndex(first), count, sequence) {
             Ok(()) => {
-                self.layers.active.zero(first..first + count);
+                self.reader.layers.active.zero(first..first + count);
                 Ok(())
             }
             Err(error) => Err(self.journal_failed(&error)),
@@ -247,7 +276,7 @@ impl Volume {
             match self.make_room(change.offset, &incoming) {
                 Ok(()) => {}
                 Err(Started::Failed(error)) => {
-                    self.ready.push(base::Completion {
+                    self.reader.ready.push(base::Completion {
                         token: change.token,
                         result: Err(error),
                     });
@@ -259,7 +288,7 @@ impl Volume {
                 }
             }
             let Some(edges) = self.edges_still_true(&fetched) else {
-                self.park(Waiting::Change(change));
+                self.reader.park(Waiting::Change(change));
                 continue;
             };
             let done = match self.admit(change.offset, incoming, &edges) {
@@ -268,7 +297,7 @@ impl Volume {
             };
             match done {
                 Started::Done => admitted.push(change.token),
-                Started::Failed(error) => self.ready.push(base::Completion {
+                Started::Failed(error) => self.reader.ready.push(base::Completion {
                     token: change.token,
                     result: Err(error),
                 }),
@@ -283,7 +312,7 @@ impl Volume {
         fetched
             .iter()
             .map(|(block, source, plain)| {
-                let now: Option<Source> = self.resolve_now(block.0);
+                let now: Option<Source> = self.reader.resolve_now(block.0);
                 let plain = plain.as_ref().ok()?;
                 (now == Some(*source)).then(|| (block.0, plain.clone()))
             })
