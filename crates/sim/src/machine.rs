@@ -4,13 +4,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use base::{ClusterId, Lineage, UnitId, VolumeId};
+use base::{BlockSize, ClusterId, Lineage, UnitId, VolumeId};
 use unit::{FaultyUnit, FolderUnit, InjectedFaults, TrackedUnit, Unit};
 use volume::catalog::copysets;
-use volume::catalog::{Catalog, Copyset, Lease, LineageKey};
+use volume::catalog::{Catalog, Copyset, Lease, LineageKey, StoredVersion};
 use volume::clean::Cleaner;
 use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 use volume::{LeaseTerm, OpenError, OpenParams, Store, Volume, VolumeConfig};
+use volume::{ReadOnlyParams, ReadOnlyVolume};
 use world::simulated::{SimulatedRandom, Simulation};
 use world::{Job, Pool, Wake, World};
 
@@ -318,6 +319,28 @@ impl Machine {
             term,
             keyring,
             config: self.config,
+        })
+    }
+
+    /// Opens a version for reading.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_read_only(
+        &self,
+        version: Option<StoredVersion>,
+        keys: &[LineageKey],
+        size_bytes: u64,
+        block_size: BlockSize,
+    ) -> Result<ReadOnlyVolume, OpenError> {
+        ReadOnlyVolume::open(ReadOnlyParams {
+            wake: Wake::silent(),
+            store: Arc::clone(&self.store),
+            keyring: self.keyring(keys),
+            version,
+            size_bytes,
+            block_size,
+            page_cache_bytes: self.config.page_cache_bytes,
         })
     }
 

@@ -357,6 +357,7 @@ impl Run {
         } else {
             self.machine.kill();
         }
+        self.readers.clear();
         for index in 0..self.subjects.len() {
             let was_attached = self.subjects[index].client.take().is_some();
             let is_lost = self.setup.hazards.journal && self.chance(6);

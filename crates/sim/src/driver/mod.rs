@@ -2,6 +2,7 @@
 
 mod attach;
 mod mishaps;
+mod readers;
 mod steps;
 mod versions;
 
@@ -11,6 +12,7 @@ use base::{SnapshotId, VolumeId};
 use volume::catalog::{VersionCommit, VersionKey};
 use world::simulated::SimulatedRandom;
 
+use self::readers::Reader;
 use crate::audit::Nonces;
 use crate::client::{Client, Past};
 use crate::machine::Machine;
@@ -54,6 +56,7 @@ pub struct Run {
     random: SimulatedRandom,
     machine: Machine,
     subjects: Vec<Subject>,
+    readers: Vec<Reader>,
     versions: BTreeMap<VersionKey, Pinned>,
     snapshots: Vec<SnapshotId>,
     /// Commits of volumes whose content is not yet known.
@@ -92,6 +95,7 @@ impl Run {
             random,
             machine,
             subjects: Vec::new(),
+            readers: Vec::new(),
             versions: BTreeMap::new(),
             snapshots: Vec::new(),
             unplaced: Vec::new(),
@@ -154,7 +158,10 @@ impl Run {
             84 => self.delete(),
             85..=87 => self.remove_version(),
             88 | 89 => self.carry_out(),
-            90 => self.check_version(),
+            90 => match self.chance(2) {
+                true => self.check_version(),
+                false => self.read_version(),
+            },
             91 => self.fence(),
             _ => self.mishap(),
         }
