@@ -336,8 +336,7 @@ impl Machine {
         ReadOnlyVolume::open(ReadOnlyParams {
             wake: Wake::silent(),
             store: Arc::clone(&self.store),
-            keyring: self.keyring(keys),
-            version,
+            version: version.map(|version| (version, self.keyring(keys))),
             size_bytes,
             block_size,
             page_cache_bytes: self.config.page_cache_bytes,

@@ -32,6 +32,11 @@ impl Bench {
         }
     }
 
+    /// What decides in which order jobs run.
+    pub fn random(&self) -> &SimulatedRandom {
+        &self.random
+    }
+
     /// Makes a volume, or a clone.
     pub fn create(&mut self, from: Option<VersionKey>) -> VolumeId {
         self.next += 1;

@@ -4,10 +4,23 @@ mod bench;
 mod dead;
 mod engine;
 mod journal;
+mod lease;
+mod read_only;
 mod rot;
 
 /// Seeds that every test run repeats; `cargo run -p sim --release` runs more.
 const SEEDS: u64 = 300;
+
+#[test]
+fn no_host_undoes_what_another_acknowledged() {
+    let failed: Vec<String> = (0..SEEDS)
+        .filter_map(|seed| {
+            let why = sim::hosts::run(seed, false).err()?;
+            Some(format!("seed {seed}: {why}"))
+        })
+        .collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
 
 #[test]
 fn no_seed_breaks_a_promise() {

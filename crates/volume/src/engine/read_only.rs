@@ -35,10 +35,9 @@ pub struct ReadOnlyParams {
     pub wake: Wake,
     /// The units.
     pub store: Arc<Store>,
-    /// The keys of the version's lineage, opened.
-    pub keyring: Arc<Keyring>,
-    /// The version; `None` for a volume that never had one, which is empty.
-    pub version: Option<StoredVersion>,
+    /// The version, and the keys of its lineage, opened; `None` for a volume
+    /// that never had one: it is empty, and may have no key yet.
+    pub version: Option<(StoredVersion, Arc<Keyring>)>,
     /// Size in bytes. Beyond the version's own it reads as zeroes.
     pub size_bytes: u64,
     /// Block size of the volume.
@@ -65,29 +64,29 @@ impl ReadOnlyVolume {
         let ReadOnlyParams {
             wake,
             store,
-            keyring,
             version,
             size_bytes,
             block_size,
             page_cache_bytes,
         } = params;
-        let (root, young, tail_pages) = match &version {
-            Some(version) => {
-                let (record, overlay) = open_version(version, &store, &keyring)?;
+        let mut layers = Layers {
+            active: Overlay::default(),
+            frozen: Default::default(),
+            young: Overlay::default(),
+            old: None,
+            root: Root::default(),
+            cache: PageCache::new((page_cache_bytes / PAGE_BYTES).max(1024)),
+        };
+        let (key, tail_pages, keyring) = match version {
+            Some((version, keyring)) => {
+                let (record, overlay) = open_version(&version, &store, &keyring)?;
                 if record.block_size != block_size {
                     return Err(BadRecord::Field("block bytes").into());
                 }
-                (record.root, overlay, record.tail.len())
+                (layers.root, layers.young) = (record.root, overlay);
+                (Some(version.key), record.tail.len(), keyring)
             }
-            None => (Root::default(), Overlay::default(), 0),
-        };
-        let layers = Layers {
-            active: Overlay::default(),
-            frozen: Default::default(),
-            young,
-            old: None,
-            root,
-            cache: PageCache::new((page_cache_bytes / PAGE_BYTES).max(1024)),
+            None => (None, 0, Arc::new(Keyring::of_nothing())),
         };
         let (sender, inbox) = mpsc::channel();
         let fetcher = Fetcher {
@@ -100,7 +99,7 @@ impl ReadOnlyVolume {
         Ok(Self {
             reader: Reader::new(size_bytes, layers, fetcher),
             inbox,
-            version: version.map(|version| version.key),
+            version: key,
             tail_pages,
         })
     }

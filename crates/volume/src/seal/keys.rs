@@ -217,6 +217,16 @@ impl Keyring {
         Ok(Self { sealers })
     }
 
+    /// For a volume in which nothing was ever written: there is nothing that
+    /// this could open, and it must not seal.
+    #[must_use]
+    pub(crate) fn of_nothing() -> Self {
+        let sealer = Sealer::checksum(Lineage::from_random(0));
+        Self {
+            sealers: vec![(0, sealer)],
+        }
+    }
+
     /// The sealer of what this volume writes.
     #[must_use]
     pub fn own(&self) -> &Sealer {
