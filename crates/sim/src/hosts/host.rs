@@ -217,7 +217,7 @@ impl Attached {
     }
 
     /// Reads a block.
-    pub fn read(&mut self, past: &Past, block: u64) -> Check {
+    pub fn read(&mut self, past: &Past, is_holder: bool, block: u64) -> Check {
         self.token += 1;
         let mut out = vec![0xee; 4096];
         let since = past.timeline.len();
@@ -228,17 +228,26 @@ impl Attached {
                 Ok(())
             }
             Started::Busy => Ok(()),
-            Started::Failed(error) => self.failed(&error),
+            Started::Failed(error) => self.read_failed(is_holder, &error),
         }
     }
 
     fn failed(&self, error: &IoError) -> Check {
         match error {
             IoError::Stopped(_) if self.is_stopped() => Ok(()),
-            // The other host has freed it, or it cannot destage without the
+            // The journal is full, and nothing is destaged without the
             // controller.
-            IoError::Unavailable(_) | IoError::Damaged(_) | IoError::NoSpace(_) => Ok(()),
+            IoError::Unavailable(_) => Ok(()),
             error => Err(format!("a request failed: {error}")),
+        }
+    }
+
+    fn read_failed(&self, is_holder: bool, error: &IoError) -> Check {
+        match error {
+            // The other host has freed it.
+            IoError::Unavailable(_) | IoError::Damaged(_) if !is_holder => Ok(()),
+            IoError::Stopped(_) if self.is_stopped() => Ok(()),
+            error => Err(format!("a read failed: {error}")),
         }
     }
 
@@ -280,6 +289,7 @@ impl Attached {
             (Request::Read { block, since }, Ok(Outcome::Data(data))) => {
                 check_read(past, block, since, &data)
             }
+            (Request::Read { .. }, Err(error)) => self.read_failed(is_holder, &error),
             (Request::Write, Ok(_)) => {
                 // In order: all before it are admitted.
                 self.acknowledged(past, is_holder, 0, false)

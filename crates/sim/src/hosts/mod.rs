@@ -20,23 +20,22 @@
 
 mod desk;
 mod host;
+mod opening;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use base::{BlockDevice, Completion, Durability, Lineage, Outcome, Started, VolumeId};
-use volume::LeaseTerm;
+use base::{BlockDevice, Durability, Lineage, VolumeId};
 use volume::catalog::{Catalog, NewVolume, VersionKey};
 use volume::clean::Removal;
+use world::Millis;
 use world::simulated::SimulatedRandom;
-use world::{Disk, Millis};
 
 use self::desk::Desk;
-use self::host::{Attached, HOLD, Host, Past, Renewal, Taken, edit};
+use self::host::{Attached, HOLD, Host, Past, Renewal, edit};
 use crate::audit::{self, Nonces, Walked};
 use crate::machine::Machine;
-use crate::model::{Blocks, Pinned, content};
+use crate::model::Pinned;
 use crate::setup::Setup;
 use crate::{Check, Summary};
 
@@ -74,6 +73,8 @@ macro_rules! trace {
 pub fn run(seed: u64, is_traced: bool) -> Check<Summary> {
     Run::new(seed, is_traced).all()
 }
+
+use trace;
 
 impl Run {
     fn new(seed: u64, is_traced: bool) -> Self {
@@ -216,7 +217,7 @@ impl Run {
                         attached.write(past, is_holder, edit, durability)?;
                     }
                     6 | 7 => attached.flush(past, is_holder)?,
-                    _ => attached.read(past, block)?,
+                    _ => attached.read(past, is_holder, block)?,
                 }
             }
             // It may fail; then it has stopped.
@@ -274,147 +275,6 @@ impl Run {
             }
         }
         Ok(())
-    }
-
-    fn acquire(&mut self, index: usize) -> Check {
-        let host = &mut self.hosts[index];
-        if host.is_cut || host.attached.is_some() {
-            return Ok(());
-        }
-        host.taken = None;
-        let sent = host.clock();
-        let (catalog, salt) = (&host.machine.catalog.memory, host.machine.salt());
-        let Some(lease) = self.desk.acquire(index, catalog, VOLUME, salt) else {
-            return Ok(());
-        };
-        trace!(self, "host {index} takes lease {}", lease.epoch);
-        // From here on whoever had it is on its own.
-        let other = &mut self.hosts[1 - index];
-        if let Some(left) = &mut other.attached
-            && left.left_with.is_none()
-        {
-            left.left_with = Some(self.past.clone());
-        }
-        // The answer may be lost.
-        if self.random.below(8) > 0 {
-            let taken_over = self.desk.others_since(self.hosts[index].opened, index);
-            self.hosts[index].taken = Some(Taken {
-                lease,
-                sent,
-                taken_over,
-            });
-        }
-        Ok(())
-    }
-
-    fn journal(&self, index: usize) -> PathBuf {
-        let whose = if self.is_shared { 0 } else { index };
-        self.hosts[whose].machine.journal(VOLUME)
-    }
-
-    fn open(&mut self, index: usize) -> Check {
-        self.place_commits();
-        let journal = self.journal(index);
-        let Some(taken) = self.hosts[index].taken.take() else {
-            return Ok(());
-        };
-        let Taken {
-            lease,
-            sent,
-            taken_over,
-        } = taken;
-        let (epoch, head) = (lease.epoch, lease.head.clone());
-        let host = &mut self.hosts[index];
-        if taken_over && !self.is_shared {
-            // What this host had is no part of the volume any more.
-            let disk = &host.machine.simulation.disk;
-            let _ = disk.remove(&journal);
-            let synced = disk.sync_directory(&host.machine.host());
-            synced.expect("the disk is well");
-        }
-        let term = LeaseTerm::until(sent + HOLD);
-        let has_ended = host.clock() >= sent + HOLD;
-        let opened = host
-            .machine
-            .open_until(lease, term.clone(), journal, taken_over);
-        let volume = match opened {
-            Ok(volume) => volume,
-            Err(error) if has_ended => {
-                trace!(self, "host {index} was too slow: {error}");
-                return Ok(());
-            }
-            Err(error) => return Err(format!("host {index} cannot open: {error}")),
-        };
-        if epoch != self.desk.epoch() {
-            return Err(format!("host {index} opened under a lease that is over"));
-        }
-        host.opened = epoch;
-        host.may_stop = host.is_cut;
-        host.attached = Some(Attached::new(volume, term, epoch, sent));
-        let seen = self.read_all(index)?;
-        let len = self.past.timeline.len();
-        let past = &mut self.past;
-        let (found, what) = if self.is_shared || !taken_over {
-            let floor = match self.power_failed {
-                true => past.durable,
-                false => past.acknowledged,
-            };
-            let found = past.timeline.boundaries(floor..=len, false, &seen);
-            (found, format!("a state between {floor} and {len}"))
-        } else {
-            let found = match &head {
-                None => past.timeline.boundaries(0..=0, false, &seen),
-                Some(head) => {
-                    let pinned = &self.versions[&head.key];
-                    let range = pinned.boundaries.clone();
-                    pinned.timeline.boundaries(range, false, &seen)
-                }
-            };
-            (found, format!("what version {head:?} holds"))
-        };
-        let Some(boundary) = found.last().copied() else {
-            let why = past.timeline.explain(&seen);
-            return Err(format!("host {index} does not find {what}{why}"));
-        };
-        trace!(
-            self,
-            "host {index} opened under lease {epoch} at {boundary} of {len}"
-        );
-        past.timeline.cut(boundary, &seen);
-        past.acknowledged = boundary;
-        past.durable = past.durable.min(boundary);
-        self.power_failed = false;
-        self.summary.restarts += 1;
-        Ok(())
-    }
-
-    /// What the volume holds.
-    fn read_all(&mut self, index: usize) -> Check<Blocks> {
-        let host = &mut self.hosts[index];
-        let Some(attached) = &mut host.attached else {
-            return Ok(Blocks::new());
-        };
-        let mut seen = Blocks::new();
-        for block in 0..BLOCKS {
-            let mut bytes = vec![0; 4096];
-            match attached.volume.read(0, block * 4096, &mut bytes) {
-                Started::Done => {}
-                Started::Pending => {
-                    let mut completions: Vec<Completion> = Vec::new();
-                    while completions.is_empty() {
-                        host.machine.simulation.pool.run_one(&self.random);
-                        attached.volume.poll(&mut completions);
-                    }
-                    match completions.pop().map(|completion| completion.result) {
-                        Some(Ok(Outcome::Data(data))) => bytes = data,
-                        other => return Err(format!("block {block} cannot be read: {other:?}")),
-                    }
-                }
-                other => return Err(format!("block {block} cannot be read: {other:?}")),
-            }
-            seen.insert(block, content(&bytes));
-        }
-        Ok(seen)
     }
 
     fn cut(&mut self, index: usize) -> Check {

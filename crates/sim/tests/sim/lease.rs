@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::{BlockDevice, Completion, Durability, IoError, Outcome, Started, VolumeId, ZeroMode};
 use sim::machine::Machine;
 use volume::{LeaseTerm, Volume};
-use world::{Clock, Disk};
+use world::Clock;
 
 use crate::bench::Bench;
 

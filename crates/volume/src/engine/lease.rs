@@ -18,6 +18,8 @@
 //! before a change that has waited is admitted; and when what was pending is
 //! handed over, after the sync or the write it waited for.
 //!
+//! A change of no bytes is no change, and is not held back.
+//!
 //! Invariant: an acknowledgement of a flush, or of any change, leaves the
 //! volume at most one turn of its owner's loop after a look at the clock that
 //! showed less than the end of the lease.

@@ -20,6 +20,9 @@
 //! 4. destage (dealt, put, synced), 5. commit the version, 6. `young`, and the
 //! journal's room is released.
 //!
+//! When the lease has run out, 1 and 2 wait until it is renewed (`lease.rs`).
+//! A version alone can be read without any of this (`read_only.rs`).
+//!
 //! Invariants: every layer is newer than those below it; a block's journal
 //! copy is released only after a committed version has it; nothing is
 //! acknowledged as durable before a journal sync that began after its commit.

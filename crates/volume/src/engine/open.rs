@@ -40,7 +40,7 @@ pub struct OpenParams {
     pub catalog: Arc<dyn Catalog>,
     /// The lease, just taken.
     pub lease: Lease,
-    /// Until when the lease holds.
+    /// Until when the lease holds. Of this volume alone.
     pub term: LeaseTerm,
     /// The lease's keys, opened.
     pub keyring: Arc<Keyring>,

@@ -122,6 +122,12 @@ struct Page {
     ring_bytes: u64,
 }
 
+/// A journal's file that is there.
+struct Found {
+    file: Arc<dyn File>,
+    page: Page,
+}
+
 impl Journal {
     /// Makes a new journal of `ring_bytes` (rounded up to whole pages), whose
     /// log begins at `position`.
@@ -160,7 +166,7 @@ impl Journal {
         block_size: BlockSize,
         position: u64,
     ) -> Result<Option<Self>, JournalError> {
-        let Some((file, page)) = look_up(world, path, volume, OpenMode::Write)? else {
+        let Some(Found { file, page }) = look_up(world, path, volume, OpenMode::Write)? else {
             return Ok(None);
         };
         Ok(Some(page.journal(file, path, block_size, position)))
@@ -183,13 +189,14 @@ impl Journal {
         copy: impl FnOnce(&dyn File, &mut Self) -> Result<T, JournalError>,
     ) -> Result<Option<(Self, T)>, JournalError> {
         clear_drafts(world, path, claim.epoch)?;
-        let Some((former, page)) = look_up(world, path, volume, OpenMode::Read)? else {
+        let Some(former) = look_up(world, path, volume, OpenMode::Read)? else {
             return Ok(None);
         };
+        let page = former.page;
         // With the same id: its records are copied as they are.
         let taken = make(world, path, page, claim, |file| {
             let mut journal = page.journal(file, path, block_size, position);
-            let copied = copy(&*former, &mut journal)?;
+            let copied = copy(&*former.file, &mut journal)?;
             Ok((journal, copied))
         })?;
         Ok(Some(taken))
@@ -211,7 +218,7 @@ fn look_up(
     path: &Path,
     volume: VolumeId,
     mode: OpenMode,
-) -> Result<Option<(Arc<dyn File>, Page)>, JournalError> {
+) -> Result<Option<Found>, JournalError> {
     let file = match world.disk.open(path, mode) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -235,7 +242,7 @@ fn look_up(
     if length < PAGE + page.ring_bytes {
         return Err(foreign("it is shorter than its ring"));
     }
-    Ok(Some((file, page)))
+    Ok(Some(Found { file, page }))
 }
 
 /// Makes a file under a draft's name first, so that a journal that exists is

@@ -19,6 +19,8 @@
 //! committed version names, goes from record to record, and ends at the first
 //! that does not follow. No root pointer is kept apart from that.
 //!
+//! Whose file it is, and how another host takes it over: `files.rs`.
+//!
 //! Lifecycle of a write: 1. append (sealed into the batch), 2. commit (the
 //! batch is in the file), 3. sync (durable), 4. destaged, 5. release.
 //!
