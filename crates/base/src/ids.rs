@@ -102,6 +102,10 @@ id!(
     AttachmentId, "att-", 17, "an attachment id (`att-` and 17 hex digits)"
 );
 id!(
+    /// A wrapping key: `key-` and 17 hex digits.
+    KeyId, "key-", 17, "a key id (`key-` and 17 hex digits)"
+);
+id!(
     /// All that shares one database: `cluster-` and 32 hex digits.
     ClusterId, "cluster-", 32, "a cluster id (`cluster-` and 32 hex digits)"
 );

@@ -25,7 +25,7 @@ mod memory;
 mod plan;
 pub mod retention;
 mod salt;
-mod wire;
+pub mod wire;
 
 pub use wire::bytes;
 

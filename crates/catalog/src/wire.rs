@@ -7,18 +7,18 @@ pub mod bytes {
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serializer};
 
-    /// Writes them.
+    /// Base64, with padding.
     ///
     /// # Errors
-    /// Those of `to`.
+    /// As `to` says.
     pub fn serialize<S: Serializer>(bytes: &impl AsRef<[u8]>, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&STANDARD.encode(bytes))
     }
 
-    /// Reads them.
+    /// Bytes of the length that `T` has, from base64.
     ///
     /// # Errors
-    /// Those of `from`, and of what is no base64 or too long.
+    /// If it is not base64, or of another length.
     pub fn deserialize<'de, D: Deserializer<'de>, T: TryFrom<Vec<u8>>>(
         from: D,
     ) -> Result<T, D::Error> {

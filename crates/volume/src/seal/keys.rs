@@ -1,6 +1,8 @@
 //! Data keys, and the key that wraps them.
 
+use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
@@ -12,14 +14,26 @@ use super::Sealer;
 use crate::catalog::{LeaseSalt, LineageKey, WrappedKey};
 
 /// Why a key could not be had.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum KeyError {
-    /// The wrapped key does not open: another key file or passphrase wrapped
-    /// it, or it was altered.
-    #[error("the key of {lineage} does not open with this key file or passphrase")]
+    /// The wrapped key does not open: another wrapping key wrapped it, or it
+    /// was altered. Asking again is no use.
+    #[error(
+        "the key of {lineage} does not open with its wrapping key: another one wrapped it, or it \
+         was altered"
+    )]
     Unwrap {
         /// Whose key it is.
         lineage: Lineage,
+    },
+    /// The wrapping key could not be asked, so that nothing is known of the
+    /// wrapped one. Asking again may help.
+    #[error("the wrapping key of {lineage} cannot be used")]
+    Unavailable {
+        /// Whose key it was to wrap or to open.
+        lineage: Lineage,
+        /// What stands in the way.
+        source: Arc<dyn Error + Send + Sync>,
     },
     /// A volume without any key.
     #[error("the volume has no key")]
@@ -52,7 +66,9 @@ impl DataKey {
         Self(Zeroizing::new(bytes))
     }
 
-    pub(super) fn bytes(&self) -> &[u8; 32] {
+    /// The key itself, for what wraps it.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
@@ -76,7 +92,36 @@ impl fmt::Debug for DataKey {
     }
 }
 
-/// The key that wraps data keys: from a key file, or derived from a
+/// What a wrapped key turned out to be. The wrapping key vouches for both, so
+/// that whoever stores wrapped keys can turn neither into the other.
+#[derive(Debug)]
+pub enum Unwrapped {
+    /// The data key.
+    Key(DataKey),
+    /// The word that there is none: the volume is not sealed.
+    None,
+}
+
+/// What opens wrapped keys: a key in memory, or somebody who has one.
+///
+/// A call may wait, for a network or a token: it belongs on a pool thread,
+/// never in a volume's loop.
+pub trait UnwrapKeys: Send + Sync {
+    /// Opens what was wrapped for `lineage`.
+    ///
+    /// # Errors
+    /// [`KeyError::Unwrap`] if it was not wrapped by this key for this
+    /// lineage, [`KeyError::Unavailable`] if that could not be found out.
+    fn unwrap_key(&self, lineage: Lineage, wrapped: &WrappedKey) -> Result<Unwrapped, KeyError>;
+}
+
+impl<T: UnwrapKeys + ?Sized> UnwrapKeys for Arc<T> {
+    fn unwrap_key(&self, lineage: Lineage, wrapped: &WrappedKey) -> Result<Unwrapped, KeyError> {
+        (**self).unwrap_key(lineage, wrapped)
+    }
+}
+
+/// A key in memory that wraps data keys: from a key file, or derived from a
 /// passphrase. It never leaves the host.
 ///
 /// A wrapped key is 12 bytes of nonce, 32 of ciphertext, 16 of tag; or, without
@@ -163,6 +208,15 @@ impl KeyEncryptionKey {
     }
 }
 
+impl UnwrapKeys for KeyEncryptionKey {
+    fn unwrap_key(&self, lineage: Lineage, wrapped: &WrappedKey) -> Result<Unwrapped, KeyError> {
+        if self.is_wrapped_none(lineage, wrapped) {
+            return Ok(Unwrapped::None);
+        }
+        self.unwrap(lineage, wrapped).map(Unwrapped::Key)
+    }
+}
+
 fn unsealed(lineage: Lineage) -> [u8; 24] {
     let mut bytes = *b"----------------unsealed";
     bytes[..16].copy_from_slice(&lineage.as_u128().to_le_bytes());
@@ -184,11 +238,14 @@ pub struct Keyring {
 }
 
 impl Keyring {
-    /// Opens the keys of a volume, its own first.
+    /// Opens the keys of a volume, its own first. May wait, as `with` may.
     ///
     /// # Errors
     /// [`KeyError`].
-    pub fn unwrap(keys: &[LineageKey], with: &KeyEncryptionKey) -> Result<Self, KeyError> {
+    pub fn unwrap(
+        keys: &[LineageKey],
+        with: &(impl UnwrapKeys + ?Sized),
+    ) -> Result<Self, KeyError> {
         if keys.is_empty() {
             return Err(KeyError::Missing);
         }
@@ -199,15 +256,14 @@ impl Keyring {
             let inherited = |(epoch, _): &&(u32, LeaseSalt)| *epoch < before;
             let lineage = key.lineage;
             let wrapped = key.wrapped.as_ref().ok_or(KeyError::Unwrap { lineage })?;
-            if with.is_wrapped_none(lineage, wrapped) {
-                sealers.push((key.epoch_first, Sealer::checksum(lineage)));
-                before = key.epoch_first;
-                continue;
-            }
-            let data_key = with.unwrap(key.lineage, wrapped)?;
-            for (epoch, salt) in key.salts.iter().rev().filter(inherited) {
-                let of_lease = data_key.of_lease(*epoch, *salt);
-                sealers.push((*epoch, Sealer::aead(key.lineage, &of_lease)));
+            match with.unwrap_key(lineage, wrapped)? {
+                Unwrapped::None => sealers.push((key.epoch_first, Sealer::checksum(lineage))),
+                Unwrapped::Key(data_key) => {
+                    for (epoch, salt) in key.salts.iter().rev().filter(inherited) {
+                        let of_lease = data_key.of_lease(*epoch, *salt);
+                        sealers.push((*epoch, Sealer::aead(lineage, &of_lease)));
+                    }
+                }
             }
             before = key.epoch_first;
         }
@@ -358,9 +414,9 @@ mod tests {
             wrapped: Some(wrapped.clone()),
             salts: Vec::new(),
         };
-        assert_eq!(
-            Keyring::unwrap(&[never], &wrapping).err(),
-            Some(KeyError::NeverLeased)
-        );
+        assert!(matches!(
+            Keyring::unwrap(&[never], &wrapping),
+            Err(KeyError::NeverLeased)
+        ));
     }
 }

@@ -21,7 +21,7 @@ mod keys;
 mod sequence;
 
 pub use catalog::{LeaseSalt, WrappedKey};
-pub use keys::{DataKey, KeyEncryptionKey, KeyError, Keyring};
+pub use keys::{DataKey, KeyEncryptionKey, KeyError, Keyring, UnwrapKeys, Unwrapped};
 pub use sequence::{SequenceExhausted, SequenceSource};
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
