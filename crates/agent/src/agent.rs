@@ -32,7 +32,7 @@ use world::{World, host};
 use crate::claim::Claim;
 use crate::controller::{Controller, Pauses};
 use crate::folder::{Folder, FolderError};
-use crate::keys::{self, KeyInput, KeyInputError};
+use crate::cluster_key::{self, KeyInput, KeyInputError};
 use crate::serving::{Serving, ServingError};
 use crate::units::{Mounted, UnitsError};
 use crate::worker::Worker;
@@ -160,9 +160,9 @@ impl Agent {
             .key
             .unwrap_or_else(|| KeyInput::File(folder.key_file()));
         let key = match &cluster.key {
-            Some(known) => keys::open(&world, &input, known)?,
+            Some(known) => cluster_key::open(&world, &input, known)?,
             None => {
-                let (key, made) = keys::found(&world, &input)?;
+                let (key, made) = cluster_key::found(&world, &input)?;
                 controller.bring_key(&made).await?;
                 key
             }

@@ -9,7 +9,9 @@
 //!   answer, databases that are older than the data, and whose a unit is
 //! * `cleaning`, `thin`: what goes on by itself
 //! * [`serving`]: the NBD server
-//! * [`keys`], [`folder`]: what operators hand in, checked once
+//! * [`keys`]: wrapping keys, wherever they are; [`cluster_key`]: the one that
+//!   this host uses
+//! * [`folder`]: what lies where
 //!
 //! It must not know: SQL, who owns what, the terminal.
 
@@ -17,6 +19,7 @@ pub mod agent;
 pub mod attached;
 mod claim;
 mod cleaning;
+pub mod cluster_key;
 pub mod controller;
 pub mod folder;
 pub mod keys;

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use agent::Agent;
 use agent::folder::traces;
-use agent::keys::{KeyInput, Passphrase};
+use agent::cluster_key::{KeyInput, Passphrase};
 use api::Client;
 use api::size::exact_bytes;
 use catalog::RESTORE_SKIPS_BYTES;

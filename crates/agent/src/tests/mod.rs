@@ -30,7 +30,7 @@ use rig::{Rig, Scree, aside, small};
 use world::host;
 
 use crate::agent::lock;
-use crate::keys::{self, KeyInput};
+use crate::cluster_key::{self, KeyInput};
 
 /// A client that hung up cancelled what it had asked for half way, and the
 /// volume could be deleted while its journal was still being replayed.
@@ -423,7 +423,7 @@ fn a_key_file_may_lie_in_the_current_folder() {
     // Tests share the current folder, so the name is one nobody else has.
     let name = format!("test-{}.key", std::process::id());
     let path = Path::new(&name).to_owned();
-    let found = keys::found(&rig.world(), &KeyInput::File(path.clone()));
+    let found = cluster_key::found(&rig.world(), &KeyInput::File(path.clone()));
     let removed = fs::remove_file(&path);
     found.expect("made");
     removed.expect("it was there");

@@ -1,0 +1,162 @@
+//! A wrapping key made of an age identity (`AGE-SECRET-KEY-1…`).
+//!
+//! age encrypts to a *recipient*, which is public: whoever knows it can make
+//! a file that the identity opens, and nothing in the file says who made it.
+//! If data keys were encrypted to a recipient, whoever writes the database
+//! could put there a data key of his own, or the word that there is none, and
+//! an agent would believe it and write what he can read. Nor would it help to
+//! encrypt one wrapping key to the recipient and keep that in the parameters:
+//! he could replace it, and the verifier, by his own.
+//!
+//! So nothing here is encrypted to the recipient. The wrapping key is derived
+//! from the secret in the identity,
+//!
+//! ```text
+//!   HKDF-SHA-256: salt, the parameters' 16 random bytes;
+//!                 key, the identity's 32 bytes; info, "scree age wrapping key"
+//! ```
+//!
+//! and wraps as a key file does: AES-256-GCM, associated data the lineage.
+//! What opens was made by somebody who has the identity. Other parameters make
+//! another key, which the verifier tells. age itself never uses an identity as
+//! a key for HKDF, so that neither use says anything about the other.
+//!
+//! The cost: `age -d` alone does not open a wrapped key, and a key cannot be
+//! wrapped for somebody of whom only the recipient is known.
+//!
+//! An identity file may itself be encrypted with a passphrase (`age -p`);
+//! [`encrypted`] opens it. The `age` crate would do that too, along with 80
+//! others (HPKE, ML-KEM, P-256, translations); what is needed of the format is
+//! one recipient type and one chunk.
+
+mod encrypted;
+
+use std::path::{Path, PathBuf};
+
+use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
+use bech32::Bech32;
+use bech32::primitives::decode::CheckedHrpstring;
+use volume::seal::KeyEncryptionKey;
+use world::World;
+use zeroize::Zeroizing;
+
+pub use encrypted::EncryptedFileError;
+
+use super::private::{self, PrivateFileError};
+
+/// Why an identity is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum AgeError {
+    /// The identity file or its passphrase's cannot be read.
+    #[error(transparent)]
+    File(#[from] PrivateFileError),
+    /// The identity file is encrypted, and no passphrase is given.
+    #[error("{path} is encrypted with a passphrase; name a file that holds it as `passphrase_path`",
+            path = path.display())]
+    PassphraseNeeded {
+        /// The identity file.
+        path: PathBuf,
+    },
+    /// A passphrase is given for a file that is not encrypted.
+    #[error("{path} is not encrypted; remove `passphrase_path`, or encrypt it with `age -p`",
+            path = path.display())]
+    NotEncrypted {
+        /// The identity file.
+        path: PathBuf,
+    },
+    /// The encrypted file does not open.
+    #[error("cannot decrypt {path}", path = path.display())]
+    Encrypted {
+        /// The identity file.
+        path: PathBuf,
+        /// Why.
+        source: EncryptedFileError,
+    },
+    /// There is not exactly one identity in the file.
+    #[error("{path} holds {found} identities; it should hold one", path = path.display())]
+    NotOne {
+        /// The identity file.
+        path: PathBuf,
+        /// How many it holds.
+        found: usize,
+    },
+    /// The identity is of a kind whose secret is not in the file.
+    #[error("the identity in {path} is not of the kind `AGE-SECRET-KEY-1…`; a plugin's, an SSH key \
+             or a hybrid one cannot be used: make one with `age-keygen`", path = path.display())]
+    OtherKind {
+        /// The identity file.
+        path: PathBuf,
+    },
+    /// A digit is wrong, or one is missing.
+    #[error("the identity in {path} has a typing error: its checksum is wrong", path = path.display())]
+    Misspelt {
+        /// The identity file.
+        path: PathBuf,
+    },
+}
+
+/// The wrapping key made of the identity in a file.
+pub(super) fn derive(
+    world: &World,
+    path: &Path,
+    passphrase_path: Option<&Path>,
+    salt: &[u8; 16],
+) -> Result<KeyEncryptionKey, AgeError> {
+    let secret = read_identity(world, path, passphrase_path)?;
+    let mut bytes = Zeroizing::new([0; 32]);
+    Salt::new(HKDF_SHA256, salt)
+        .extract(&*secret)
+        .expand(&[b"scree age wrapping key"], HKDF_SHA256)
+        .and_then(|key| key.fill(&mut *bytes))
+        .expect("SHA-256 yields 32 bytes");
+    Ok(KeyEncryptionKey::from_bytes(&bytes))
+}
+
+fn read_identity(
+    world: &World,
+    path: &Path,
+    passphrase_path: Option<&Path>,
+) -> Result<Zeroizing<[u8; 32]>, AgeError> {
+    let content = private::read(world, path)?;
+    let path = path.to_owned();
+    let content = match (encrypted::is_encrypted(&content), passphrase_path) {
+        (false, None) => content,
+        (false, Some(_)) => return Err(AgeError::NotEncrypted { path }),
+        (true, None) => return Err(AgeError::PassphraseNeeded { path }),
+        (true, Some(passphrase_path)) => {
+            let passphrase = private::read_line(world, passphrase_path, "passphrase")?;
+            match encrypted::decrypt(&content, &passphrase) {
+                Ok(content) => content,
+                Err(source) => return Err(AgeError::Encrypted { path, source }),
+            }
+        }
+    };
+    let Ok(text) = std::str::from_utf8(&content) else {
+        return Err(PrivateFileError::NotText { path }.into());
+    };
+    let is_identity = |line: &&str| !line.is_empty() && !line.starts_with('#');
+    let mut lines = text.lines().map(str::trim).filter(is_identity);
+    let (Some(identity), None) = (lines.next(), lines.next()) else {
+        let found = text.lines().map(str::trim).filter(is_identity).count();
+        return Err(AgeError::NotOne { path, found });
+    };
+    if !identity.starts_with("AGE-SECRET-KEY-1") {
+        return Err(AgeError::OtherKind { path });
+    }
+    let Ok(checked) = CheckedHrpstring::new::<Bech32>(identity) else {
+        return Err(AgeError::Misspelt { path });
+    };
+    let mut secret = Zeroizing::new([0; 32]);
+    let mut filled = 0;
+    for byte in checked.byte_iter() {
+        match secret.get_mut(filled) {
+            Some(place) => *place = byte,
+            None => return Err(AgeError::Misspelt { path }),
+        }
+        filled += 1;
+    }
+    if filled != secret.len() {
+        return Err(AgeError::Misspelt { path });
+    }
+    Ok(secret)
+}

@@ -1,0 +1,247 @@
+//! `keys.toml`: where this host finds its wrapping keys.
+//!
+//! ```toml
+//! [keys.main]                     # the wrapping key's name at the controller, or its id
+//! kind = "file"
+//! path = "main.key"               # 64 hex digits, mode 0600
+//!
+//! [keys.office]
+//! kind = "passphrase"
+//! path = "office.passphrase"      # its first line; mode 0600
+//!
+//! [keys.alice]
+//! kind = "age"
+//! path = "alice.age"              # AGE-SECRET-KEY-1..., plain or encrypted with a passphrase
+//! passphrase_path = "alice.passphrase"
+//!
+//! [keys.hsm]
+//! kind = "pkcs11"
+//! module = "/usr/lib/softhsm/libsofthsm2.so"
+//! token = "tenant"                # labels
+//! key = "scree"
+//! pin_path = "hsm.pin"
+//!
+//! [keys.vault]
+//! kind = "transit"
+//! address = "https://vault.example:8200"
+//! mount = "transit"               # the default
+//! key = "scree"
+//! token_path = "vault.token"
+//! ca_path = "vault-ca.pem"        # required for https
+//! namespace = "team-a"            # if there are any
+//! timeout_seconds = 10            # the default, for a whole call; 1 to 120
+//! ```
+//!
+//! Relative paths begin at the file's own folder. A field that is not known is
+//! an error. The file holds no secret, but it says where keys are looked for:
+//! nobody but its owner may be able to write it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use base::KeyId;
+use serde::Deserialize;
+use world::{OpenMode, World, host};
+
+/// A longer file is no configuration.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The wrapping keys of this host.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeysFile {
+    #[serde(default)]
+    keys: BTreeMap<String, KeyEntry>,
+}
+
+/// Where one wrapping key is. Paths are absolute, or relative to the folder
+/// that the process runs in.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum KeyEntry {
+    /// In a key file.
+    File {
+        /// The file.
+        path: PathBuf,
+    },
+    /// In a passphrase.
+    Passphrase {
+        /// A file whose first line it is.
+        path: PathBuf,
+    },
+    /// In an age identity.
+    Age {
+        /// The identity file.
+        path: PathBuf,
+        /// A file with the passphrase that the identity file is encrypted with.
+        passphrase_path: Option<PathBuf>,
+    },
+    /// On a PKCS#11 token.
+    Pkcs11(Pkcs11Entry),
+    /// With a transit service.
+    Transit(TransitEntry),
+}
+
+/// Which key on which token.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pkcs11Entry {
+    /// The vendor's library.
+    pub module: PathBuf,
+    /// The token's label.
+    pub token: String,
+    /// The key's label.
+    pub key: String,
+    /// A file with the user PIN.
+    pub pin_path: PathBuf,
+}
+
+/// Which key of which service.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TransitEntry {
+    /// `https://HOST:PORT`, or `http://` to this machine.
+    pub address: String,
+    /// Where the transit engine is mounted.
+    #[serde(default = "mount")]
+    pub mount: String,
+    /// The key's name.
+    pub key: String,
+    /// A file with the service's token.
+    pub token_path: PathBuf,
+    /// The certificate of the authority that signed the service's.
+    pub ca_path: Option<PathBuf>,
+    /// Which namespace the mount is in.
+    pub namespace: Option<String>,
+    /// How long one call may take.
+    #[serde(default = "timeout_seconds")]
+    pub timeout_seconds: u32,
+}
+
+fn mount() -> String {
+    "transit".to_owned()
+}
+
+const fn timeout_seconds() -> u32 {
+    10
+}
+
+/// Why `keys.toml` cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeysFileError {
+    /// It cannot be read.
+    #[error("cannot read {path}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Others can write it, and so say where keys are looked for.
+    #[error("{path} can be written by others (mode {mode:03o}); check what it says and run \
+             `chmod go-w {path}`", path = path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// It is not what it should be.
+    #[error("{path} is not as docs/keys.md describes it", path = path.display())]
+    Toml {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: Box<toml::de::Error>,
+    },
+}
+
+impl KeysFile {
+    /// Reads `keys.toml`.
+    ///
+    /// # Errors
+    /// [`KeysFileError`].
+    pub fn read(world: &World, path: &Path) -> Result<Self, KeysFileError> {
+        let unreadable = |source| KeysFileError::Read {
+            path: path.to_owned(),
+            source,
+        };
+        let mode = host::mode(path).map_err(unreadable)?;
+        if mode & 0o022 != 0 {
+            return Err(KeysFileError::Open {
+                path: path.to_owned(),
+                mode,
+            });
+        }
+        let text = || {
+            let file = world.disk.open(path, OpenMode::Read)?;
+            let length = file.length()?;
+            if length > FILE_BYTES_MAX {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "it is too long"));
+            }
+            let mut bytes = vec![0; length as usize];
+            file.read_at(&mut bytes, 0)?;
+            String::from_utf8(bytes)
+                .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not text"))
+        };
+        let text = text().map_err(unreadable)?;
+        let mut read: Self = toml::from_str(&text).map_err(|source| KeysFileError::Toml {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        for entry in read.keys.values_mut() {
+            entry.for_each_path(|path| *path = folder.join(&*path));
+        }
+        Ok(read)
+    }
+
+    /// Where the wrapping key with this id, or else with this name, is.
+    #[must_use]
+    pub fn entry(&self, id: KeyId, name: &str) -> Option<&KeyEntry> {
+        self.keys
+            .get(&id.to_string())
+            .or_else(|| self.keys.get(name))
+    }
+
+    /// All of them, by name.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &KeyEntry)> {
+        self.keys.iter().map(|(name, entry)| (name.as_str(), entry))
+    }
+}
+
+impl KeyEntry {
+    /// Its `kind`, as the file spells it.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::File { .. } => "file",
+            Self::Passphrase { .. } => "passphrase",
+            Self::Age { .. } => "age",
+            Self::Pkcs11(_) => "pkcs11",
+            Self::Transit(_) => "transit",
+        }
+    }
+
+    fn for_each_path(&mut self, mut change: impl FnMut(&mut PathBuf)) {
+        match self {
+            Self::File { path } | Self::Passphrase { path } => change(path),
+            Self::Age {
+                path,
+                passphrase_path,
+            } => {
+                change(path);
+                passphrase_path.iter_mut().for_each(change);
+            }
+            Self::Pkcs11(entry) => {
+                change(&mut entry.module);
+                change(&mut entry.pin_path);
+            }
+            Self::Transit(entry) => {
+                change(&mut entry.token_path);
+                entry.ca_path.iter_mut().for_each(change);
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Small files that only their owner may read: keys, passphrases, tokens.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use world::{OpenMode, World, host};
+use zeroize::Zeroizing;
+
+/// Longer files hold no key, and no passphrase.
+const FILE_BYTES_MAX: u64 = 4096;
+
+/// Why a private file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PrivateFileError {
+    /// The file cannot be read.
+    #[error("cannot read {path}; put it there again, from your backup of it if it is a key", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Others than its owner can read the file.
+    #[error("{path} can be read by others (mode {mode:03o}); run `chmod 600 {path}`, and consider \
+             its content known", path = path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// The file is too long to be what it should be.
+    #[error("{path} has {bytes} bytes, and should have {max} at most; is it the right file?",
+            path = path.display(), max = FILE_BYTES_MAX)]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        bytes: u64,
+    },
+    /// The file is not text.
+    #[error("{path} is not text; is it the right file?", path = path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file begins with an empty line, or has none.
+    #[error("the first line of {path} is empty; it should hold the {what}", path = path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        what: &'static str,
+    },
+}
+
+/// The content of a small file, if only its owner can read it.
+pub(super) fn read(world: &World, path: &Path) -> Result<Zeroizing<Vec<u8>>, PrivateFileError> {
+    let path = path.to_owned();
+    let mode = match host::mode(&path) {
+        Ok(mode) => mode,
+        Err(source) => return Err(PrivateFileError::Read { path, source }),
+    };
+    if mode & 0o077 != 0 {
+        return Err(PrivateFileError::Open { path, mode });
+    }
+    let whole = || {
+        let file = world.disk.open(&path, OpenMode::Read)?;
+        let bytes = file.length()?;
+        if bytes > FILE_BYTES_MAX {
+            return Ok(Err(bytes));
+        }
+        let mut content = Zeroizing::new(vec![0; bytes as usize]);
+        file.read_at(&mut content, 0)?;
+        Ok(Ok(content))
+    };
+    match whole() {
+        Ok(Ok(content)) => Ok(content),
+        Ok(Err(bytes)) => Err(PrivateFileError::TooLong { path, bytes }),
+        Err(source) => Err(PrivateFileError::Read { path, source }),
+    }
+}
+
+/// The same, of a file that is text.
+pub(super) fn read_text(world: &World, path: &Path) -> Result<Zeroizing<String>, PrivateFileError> {
+    let content = read(world, path)?;
+    match std::str::from_utf8(&content) {
+        Ok(text) => Ok(Zeroizing::new(text.to_owned())),
+        Err(_) => Err(PrivateFileError::NotText {
+            path: path.to_owned(),
+        }),
+    }
+}
+
+/// Its first line, which must not be empty: the `what`.
+pub(super) fn read_line(
+    world: &World,
+    path: &Path,
+    what: &'static str,
+) -> Result<Zeroizing<String>, PrivateFileError> {
+    let text = read_text(world, path)?;
+    let line = text.lines().next().unwrap_or_default();
+    if line.is_empty() {
+        return Err(PrivateFileError::Empty {
+            path: path.to_owned(),
+            what,
+        });
+    }
+    Ok(Zeroizing::new(line.to_owned()))
+}

@@ -1,0 +1,56 @@
+//! What a wrapping key can do, wherever it is.
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use base::Lineage;
+use catalog::WrappedKey;
+use volume::seal::{DataKey, KeyError, UnwrapKeys, Unwrapped};
+
+/// A wrapping key. Wrapping and opening may wait.
+pub trait KeyProvider: UnwrapKeys {
+    /// Wraps the data key of `lineage`.
+    ///
+    /// # Errors
+    /// [`KeyError::Unavailable`].
+    fn wrap(&self, lineage: Lineage, key: &DataKey) -> Result<WrappedKey, KeyError>;
+
+    /// Says, in place of a wrapped key, that `lineage` is not sealed.
+    ///
+    /// # Errors
+    /// [`KeyError::Unavailable`].
+    fn wrap_none(&self, lineage: Lineage) -> Result<WrappedKey, KeyError>;
+
+    /// What it is and where, for people: "the key file /etc/scree/main.key".
+    /// Nothing in it is secret.
+    fn description(&self) -> String;
+}
+
+/// What `from` wrapped for `lineage`, wrapped by `to`: the key or the word
+/// that there is none, as it was. It has been opened once before this returns,
+/// since the old bytes are about to be replaced by it.
+///
+/// # Errors
+/// [`KeyError::Unwrap`] if `from` did not wrap it; [`KeyError::Unavailable`].
+pub fn rewrap(
+    lineage: Lineage,
+    wrapped: &WrappedKey,
+    from: &dyn KeyProvider,
+    to: &dyn KeyProvider,
+) -> Result<WrappedKey, KeyError> {
+    let before = from.unwrap_key(lineage, wrapped)?;
+    let rewrapped = match &before {
+        Unwrapped::Key(key) => to.wrap(lineage, key)?,
+        Unwrapped::None => to.wrap_none(lineage)?,
+    };
+    let is_same = match (&before, to.unwrap_key(lineage, &rewrapped)?) {
+        (Unwrapped::Key(before), Unwrapped::Key(after)) => {
+            verify_slices_are_equal(before.bytes(), after.bytes()).is_ok()
+        }
+        (Unwrapped::None, Unwrapped::None) => true,
+        _ => false,
+    };
+    if is_same {
+        Ok(rewrapped)
+    } else {
+        Err(KeyError::Unwrap { lineage })
+    }
+}

@@ -1,0 +1,386 @@
+//! The wrapping keys that are open on this host.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use base::{KeyId, Lineage};
+use catalog::WrappedKey;
+use volume::seal::{DataKey, KeyEncryptionKey, KeyError, UnwrapKeys, Unwrapped};
+use world::World;
+
+use super::age::{self, AgeError};
+use super::config::KeyEntry;
+use super::files::{self, FileKeyError, PassphraseError};
+use super::local::LocalKey;
+use super::parameters::{KeyParameters, KeySource};
+use super::pkcs11::{self, Modules, Pkcs11Error, TokenKey};
+use super::provider::KeyProvider;
+use super::remote::RemoteKey;
+use super::transit::{Transit, TransitError};
+
+/// Verifiers are wrapped for a lineage that no volume has.
+const VERIFIER: Lineage = Lineage::from_random(0);
+
+/// No verifier is wrapped for this one.
+const NOT_VERIFIER: Lineage = Lineage::from_random(1);
+
+/// A wrapping key whose verifier has opened.
+pub struct WrappingKey {
+    provider: Box<dyn KeyProvider>,
+    verifier: WrappedKey,
+}
+
+/// A key, but not this one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{description} is not the wrapping key that it should be: it does not open that key's \
+         verifier; correct keys.toml, or put the right key back"
+)]
+pub struct WrongKey {
+    /// Which key was tried.
+    pub description: String,
+}
+
+/// A wrapping key that this host has not opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("this host has not the wrapping key {}; name it in keys.toml",
+        id.map_or_else(|| "of that volume".to_owned(), |id| id.to_string()))]
+pub struct UnknownKey {
+    /// Which one; `None` if not even that is known.
+    pub id: Option<KeyId>,
+}
+
+/// Why a wrapping key cannot be made or opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenKeyError {
+    /// It is a key file.
+    #[error(transparent)]
+    File(#[from] FileKeyError),
+    /// It is a passphrase.
+    #[error(transparent)]
+    Passphrase(#[from] PassphraseError),
+    /// It is an age identity.
+    #[error(transparent)]
+    Age(#[from] AgeError),
+    /// It is on a token.
+    #[error(transparent)]
+    Pkcs11(#[from] Pkcs11Error),
+    /// It is with a transit service.
+    #[error(transparent)]
+    Transit(#[from] TransitError),
+    /// It cannot be asked.
+    #[error("{description} cannot be used")]
+    Unavailable {
+        /// Which key.
+        description: String,
+        /// What stands in the way.
+        source: Arc<dyn Error + Send + Sync>,
+    },
+    /// It is another key.
+    #[error(transparent)]
+    Wrong(#[from] WrongKey),
+    /// It would open for one volume what was wrapped for another.
+    #[error(
+        "{description} does not bind what it wraps to a volume: it ignores associated data; \
+             use an authenticated cipher (for transit, a key of type aes256-gcm96)"
+    )]
+    Unbound {
+        /// Which key.
+        description: String,
+    },
+    /// The parameters are of another kind than the entry in `keys.toml`.
+    #[error(
+        "keys.toml says kind = {configured:?}, but the wrapping key was made as {made:?}; \
+             correct keys.toml"
+    )]
+    OtherKind {
+        /// What `keys.toml` says.
+        configured: &'static str,
+        /// What the parameters say.
+        made: &'static str,
+    },
+    /// Keys of this kind are made elsewhere.
+    #[error("Scree does not make keys of kind {kind:?}: {instead}")]
+    NotMadeHere {
+        /// The kind.
+        kind: &'static str,
+        /// What to do.
+        instead: &'static str,
+    },
+}
+
+impl WrappingKey {
+    /// Whether the provider still has the right key, by its verifier.
+    fn check(&self) -> Result<(), KeyError> {
+        match self.provider.unwrap_key(VERIFIER, &self.verifier) {
+            Ok(Unwrapped::Key(_)) => Ok(()),
+            Ok(Unwrapped::None) | Err(KeyError::Unwrap { .. }) => Err(KeyError::Unavailable {
+                lineage: VERIFIER,
+                source: Arc::new(WrongKey {
+                    description: self.description(),
+                }),
+            }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same, told as of the wrapped key that is in doubt.
+    fn check_for(&self, lineage: Lineage) -> Result<(), KeyError> {
+        self.check().map_err(|error| match error {
+            KeyError::Unavailable { source, .. } => KeyError::Unavailable { lineage, source },
+            other => other,
+        })
+    }
+
+    /// As [`Self::check`], and that the provider binds what it wraps.
+    fn check_fully(&self) -> Result<(), OpenKeyError> {
+        let description = self.description();
+        let bound = match self.provider.unwrap_key(VERIFIER, &self.verifier) {
+            Ok(Unwrapped::Key(_)) => self.provider.unwrap_key(NOT_VERIFIER, &self.verifier),
+            Ok(Unwrapped::None) | Err(KeyError::Unwrap { .. }) => {
+                return Err(WrongKey { description }.into());
+            }
+            Err(error) => Err(error),
+        };
+        match bound {
+            Err(KeyError::Unwrap { .. }) => Ok(()),
+            Ok(_) => Err(OpenKeyError::Unbound { description }),
+            Err(error) => Err(OpenKeyError::unavailable(description, error)),
+        }
+    }
+}
+
+impl OpenKeyError {
+    fn unavailable(description: String, error: KeyError) -> Self {
+        let source = match error {
+            KeyError::Unavailable { source, .. } => source,
+            other => Arc::new(other),
+        };
+        Self::Unavailable {
+            description,
+            source,
+        }
+    }
+}
+
+impl UnwrapKeys for WrappingKey {
+    fn unwrap_key(&self, lineage: Lineage, wrapped: &WrappedKey) -> Result<Unwrapped, KeyError> {
+        let unwrapped = self.provider.unwrap_key(lineage, wrapped);
+        if let Err(KeyError::Unwrap { .. }) = unwrapped {
+            // Damaged, or is it the provider that has another key by now?
+            self.check_for(lineage)?;
+        }
+        unwrapped
+    }
+}
+
+impl KeyProvider for WrappingKey {
+    fn wrap(&self, lineage: Lineage, key: &DataKey) -> Result<WrappedKey, KeyError> {
+        // What a wrong key wraps nobody else can open.
+        self.check_for(lineage)?;
+        self.provider.wrap(lineage, key)
+    }
+
+    fn wrap_none(&self, lineage: Lineage) -> Result<WrappedKey, KeyError> {
+        self.check_for(lineage)?;
+        self.provider.wrap_none(lineage)
+    }
+
+    fn description(&self) -> String {
+        self.provider.description()
+    }
+}
+
+impl std::fmt::Debug for WrappingKey {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "WrappingKey({})", self.description())
+    }
+}
+
+/// The wrapping keys of this host, by their ids. All calls but [`Self::get`]
+/// and [`Self::close`] may wait.
+pub struct WrappingKeys {
+    world: World,
+    modules: Modules,
+    open: RwLock<HashMap<KeyId, Arc<WrappingKey>>>,
+}
+
+impl WrappingKeys {
+    /// None yet.
+    #[must_use]
+    pub fn new(world: World) -> Self {
+        Self {
+            world,
+            modules: Modules::default(),
+            open: RwLock::default(),
+        }
+    }
+
+    /// Makes the key that `entry` names, where that is Scree's to do: a key
+    /// file, or a key on a token. Never replaces one.
+    ///
+    /// # Errors
+    /// [`OpenKeyError`].
+    pub fn create(&self, entry: &KeyEntry) -> Result<(), OpenKeyError> {
+        let instead = match entry {
+            KeyEntry::File { path } => return Ok(files::create_key_file(&self.world, path)?),
+            KeyEntry::Pkcs11(entry) => {
+                return Ok(pkcs11::create(&self.world, &self.modules, entry)?);
+            }
+            KeyEntry::Passphrase { .. } => "choose a passphrase and write it to its file",
+            KeyEntry::Age { .. } => "run `age-keygen -o FILE`",
+            KeyEntry::Transit(_) => "run `vault write -f transit/keys/NAME type=aes256-gcm96`",
+        };
+        let kind = entry.kind();
+        Err(OpenKeyError::NotMadeHere { kind, instead })
+    }
+
+    /// Draws the parameters of a new wrapping key, for the key that `entry`
+    /// names, which exists. It is not open yet: first they are to be stored.
+    ///
+    /// # Errors
+    /// [`OpenKeyError`].
+    pub fn found(&self, entry: &KeyEntry) -> Result<KeyParameters, OpenKeyError> {
+        let random = &*self.world.random;
+        let source = match entry {
+            KeyEntry::File { .. } => KeySource::File,
+            KeyEntry::Passphrase { .. } => files::found_passphrase(random),
+            KeyEntry::Age { .. } => {
+                let mut salt = [0; 16];
+                random.fill(&mut salt);
+                KeySource::Age { salt }
+            }
+            KeyEntry::Pkcs11(_) => KeySource::Pkcs11,
+            KeyEntry::Transit(_) => KeySource::Transit,
+        };
+        let provider = self.reach(entry, &source)?;
+        let verifier = provider
+            .wrap(VERIFIER, &DataKey::generate(random))
+            .map_err(|error| OpenKeyError::unavailable(provider.description(), error))?;
+        let key = WrappingKey { provider, verifier };
+        key.check_fully()?;
+        let verifier = key.verifier;
+        Ok(KeyParameters { source, verifier })
+    }
+
+    /// Opens a wrapping key that was founded, here or on another host, and
+    /// checks that it is that one. One that was open under this id is replaced.
+    ///
+    /// # Errors
+    /// [`OpenKeyError`].
+    pub fn open(
+        &self,
+        id: KeyId,
+        entry: &KeyEntry,
+        parameters: &KeyParameters,
+    ) -> Result<Arc<WrappingKey>, OpenKeyError> {
+        let key = Arc::new(WrappingKey {
+            provider: self.reach(entry, &parameters.source)?,
+            verifier: parameters.verifier.clone(),
+        });
+        key.check_fully()?;
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        open.insert(id, Arc::clone(&key));
+        Ok(key)
+    }
+
+    /// The wrapping key with this id, if it is open.
+    #[must_use]
+    pub fn get(&self, id: KeyId) -> Option<Arc<WrappingKey>> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.get(&id).cloned()
+    }
+
+    /// Forgets a wrapping key. Volumes that are open stay so.
+    pub fn close(&self, id: KeyId) {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        open.remove(&id);
+    }
+
+    /// What opens data keys of several wrapping keys: those of one volume may
+    /// be wrapped by different ones. `wrapped_by` says which, from the rows
+    /// that came with the volume.
+    pub fn unwrapping<F>(&self, wrapped_by: F) -> Unwrapping<'_, F>
+    where
+        F: Fn(Lineage) -> Option<KeyId> + Send + Sync,
+    {
+        Unwrapping {
+            keys: self,
+            wrapped_by,
+        }
+    }
+
+    fn reach(
+        &self,
+        entry: &KeyEntry,
+        source: &KeySource,
+    ) -> Result<Box<dyn KeyProvider>, OpenKeyError> {
+        let world = &self.world;
+        let local = |key: KeyEncryptionKey, description| {
+            Box::new(LocalKey {
+                key,
+                random: Arc::clone(&world.random),
+                description,
+            })
+        };
+        Ok(match (entry, source) {
+            (KeyEntry::File { path }, KeySource::File) => {
+                let key = files::read_key_file(world, path)?;
+                local(key, format!("the key file {}", path.display()))
+            }
+            (KeyEntry::Passphrase { path }, KeySource::Passphrase { .. }) => {
+                let key = files::derive(world, path, source)?;
+                local(key, format!("the passphrase in {}", path.display()))
+            }
+            (
+                KeyEntry::Age {
+                    path,
+                    passphrase_path,
+                },
+                KeySource::Age { salt },
+            ) => {
+                let key = age::derive(world, path, passphrase_path.as_deref(), salt)?;
+                local(key, format!("the age identity {}", path.display()))
+            }
+            (KeyEntry::Pkcs11(entry), KeySource::Pkcs11) => {
+                Box::new(RemoteKey(TokenKey::new(world, &self.modules, entry)?))
+            }
+            (KeyEntry::Transit(entry), KeySource::Transit) => {
+                Box::new(RemoteKey(Transit::new(world, entry)?))
+            }
+            (entry, source) => {
+                return Err(OpenKeyError::OtherKind {
+                    configured: entry.kind(),
+                    made: source.kind(),
+                });
+            }
+        })
+    }
+}
+
+impl std::fmt::Debug for WrappingKeys {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        formatter.debug_map().entries(open.iter()).finish()
+    }
+}
+
+/// See [`WrappingKeys::unwrapping`].
+pub struct Unwrapping<'a, F> {
+    keys: &'a WrappingKeys,
+    wrapped_by: F,
+}
+
+impl<F: Fn(Lineage) -> Option<KeyId> + Send + Sync> UnwrapKeys for Unwrapping<'_, F> {
+    fn unwrap_key(&self, lineage: Lineage, wrapped: &WrappedKey) -> Result<Unwrapped, KeyError> {
+        let id = (self.wrapped_by)(lineage);
+        match id.and_then(|id| self.keys.get(id)) {
+            Some(key) => key.unwrap_key(lineage, wrapped),
+            None => Err(KeyError::Unavailable {
+                lineage,
+                source: Arc::new(UnknownKey { id }),
+            }),
+        }
+    }
+}

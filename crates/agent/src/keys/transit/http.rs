@@ -1,0 +1,195 @@
+//! One POST over a connection of its own, within a time.
+//!
+//! Callers wait on a thread, hyper on tasks: each call has a small runtime of
+//! its own. A volume's keys are opened once for each attach, so that neither
+//! it nor the handshake matters.
+//!
+//! It must not know: what is asked, tokens.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use world::{OpenMode, World, host};
+
+use super::TransitError;
+
+/// A wrapped key is some hundred bytes.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+
+const CA_BYTES_MAX: u64 = 1 << 20;
+
+/// Who is asked, and how.
+pub(super) struct Service {
+    /// As it was configured, for messages.
+    pub(super) address: String,
+    /// Host and port, as in the address.
+    pub(super) authority: String,
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// In the clear without it, and to this machine only.
+    pub(super) tls: Option<Arc<ClientConfig>>,
+    /// For a whole call.
+    pub(super) timeout: Duration,
+}
+
+/// TLS that trusts the authority whose certificate is in this file.
+pub(super) fn tls(world: &World, path: &Path) -> Result<Arc<ClientConfig>, TransitError> {
+    let read = || {
+        let file = world.disk.open(path, OpenMode::Read)?;
+        let length = file.length()?;
+        if length > CA_BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is too long"));
+        }
+        let mut bytes = vec![0; length as usize];
+        file.read_at(&mut bytes, 0)?;
+        String::from_utf8(bytes)
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not text"))
+    };
+    let pem = read().map_err(|source| TransitError::Authority {
+        path: path.to_owned(),
+        source,
+    })?;
+    match identity::client_config(&[&pem], None) {
+        Ok(config) => Ok(Arc::new(config)),
+        Err(source) => Err(TransitError::Tls {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Service {
+    /// Asks, and once more if the connection broke before an answer came.
+    pub(super) fn post(
+        &self,
+        path: &str,
+        headers: &[(&'static str, HeaderValue)],
+        body: &Bytes,
+    ) -> Result<(StatusCode, Bytes), TransitError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .map_err(TransitError::Setup)?;
+        let answer = runtime.block_on(host::within(self.timeout, async {
+            match self.post_once(path, headers, body).await {
+                Err(TransitError::Broken { .. }) => self.post_once(path, headers, body).await,
+                answer => answer,
+            }
+        }));
+        // A name that is still being looked up is not waited for.
+        runtime.shutdown_background();
+        answer.unwrap_or_else(|| {
+            Err(TransitError::TimedOut {
+                address: self.address.clone(),
+                seconds: self.timeout.as_secs(),
+            })
+        })
+    }
+
+    async fn post_once(
+        &self,
+        path: &str,
+        headers: &[(&'static str, HeaderValue)],
+        body: &Bytes,
+    ) -> Result<(StatusCode, Bytes), TransitError> {
+        let mut request = Request::post(path)
+            .header(HOST, &self.authority)
+            .header(CONTENT_TYPE, "application/json");
+        for (name, value) in headers {
+            request = request.header(*name, value);
+        }
+        let request = request
+            .body(Full::new(body.clone()))
+            .expect("its parts were checked");
+        let stream = self
+            .connect()
+            .await
+            .map_err(|source| TransitError::Unreachable {
+                address: self.address.clone(),
+                source,
+            })?;
+        let response = send(stream, request).await;
+        let response = response.map_err(|source| {
+            let address = self.address.clone();
+            if source.is_parse() {
+                let why = "it does not speak HTTP/1.1";
+                TransitError::Answer { address, why }
+            } else {
+                TransitError::Broken { address, source }
+            }
+        })?;
+        let status = response.status();
+        match Limited::new(response.into_body(), ANSWER_BYTES_MAX)
+            .collect()
+            .await
+        {
+            Ok(answer) => Ok((status, answer.to_bytes())),
+            Err(_) => Err(TransitError::Answer {
+                address: self.address.clone(),
+                why: "its answer breaks off, or is too long",
+            }),
+        }
+    }
+
+    async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+        let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in tokio::net::lookup_host((self.host.as_str(), self.port)).await? {
+            match self.connect_to(address).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    async fn connect_to(&self, address: SocketAddr) -> io::Result<Box<dyn Stream>> {
+        if self.tls.is_none() && !address.ip().is_loopback() {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "its name leads away from this machine, which needs https",
+            ));
+        }
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "world only listens, and no simulator has a transit service"
+        )]
+        let stream = TcpStream::connect(address).await?;
+        let Some(tls) = &self.tls else {
+            return Ok(Box::new(stream));
+        };
+        let name = ServerName::try_from(self.host.clone()).map_err(io::Error::other)?;
+        let stream = TlsConnector::from(Arc::clone(tls))
+            .connect(name, stream)
+            .await?;
+        Ok(Box::new(stream))
+    }
+}
+
+async fn send(
+    stream: Box<dyn Stream>,
+    request: Request<Full<Bytes>>,
+) -> Result<Response<Incoming>, hyper::Error> {
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    // It ends with the runtime.
+    tokio::spawn(connection);
+    sender.send_request(request).await
+}

@@ -1,0 +1,445 @@
+//! A wrapping key of a transit service, as HashiCorp Vault's and OpenBao's
+//! transit engine: the service has the key, and encrypts and decrypts for who
+//! shows a token.
+//!
+//! ```text
+//!   POST {address}/v1/{mount}/encrypt/{key}   {"plaintext": base64, "associated_data": base64}
+//!   POST {address}/v1/{mount}/decrypt/{key}   {"ciphertext": "vault:v1:…", "associated_data": base64}
+//! ```
+//!
+//! What is wrapped is the service's ciphertext, as it came. The key has to be
+//! of an authenticated type (`aes256-gcm96`): opening a wrapping key proves
+//! that the associated data counts.
+//!
+//! * Over TLS 1.3, with a named authority; in the clear to this machine only.
+//! * Both calls can be repeated: one more encryption harms nobody. A call is
+//!   repeated once, if its connection broke before an answer came. Who wants
+//!   more asks again; there are no pauses here.
+//! * A call ends within its time, whatever the service does, and an answer
+//!   longer than a few KiB is none. Redirections are not followed.
+//! * The token is read anew for each call, so that whoever renews it need not
+//!   restart the agent. It is in no message.
+//!
+//! What is sent passes through buffers of hyper and TLS that are not wiped.
+
+mod http;
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use hyper::StatusCode;
+use hyper::header::HeaderValue;
+use serde::{Deserialize, Serialize};
+use world::World;
+use zeroize::Zeroizing;
+
+use super::config::TransitEntry;
+use super::private::{self, PrivateFileError};
+use super::remote::{Opened, RemoteCipher};
+use http::Service;
+
+/// How much of what the service says is passed on to people.
+const SAID_CHARS_MAX: usize = 200;
+
+const TIMEOUT_SECONDS_MAX: u32 = 120;
+
+/// Why a transit service cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TransitError {
+    /// A field of the entry in `keys.toml` makes no sense.
+    #[error("keys.toml: {field} = {value:?} {why}")]
+    Entry {
+        /// The field.
+        field: &'static str,
+        /// What it says.
+        value: String,
+        /// What it should be.
+        why: &'static str,
+    },
+    /// The certificate of its authority cannot be read.
+    #[error("cannot read the authority's certificate {path}", path = path.display())]
+    Authority {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// TLS cannot be set up with it.
+    #[error("cannot use the authority's certificate {path}", path = path.display())]
+    Tls {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: identity::TlsError,
+    },
+    /// The token's file cannot be read.
+    #[error(transparent)]
+    File(#[from] PrivateFileError),
+    /// What is in it can be no token.
+    #[error("{path} holds no token: it has characters that no token has", path = path.display())]
+    NotAToken {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Nobody answers at the address, or not over this TLS.
+    #[error(
+        "cannot reach {address}; is it running, and its certificate signed by the authority \
+             that `ca_path` names?"
+    )]
+    Unreachable {
+        /// The service.
+        address: String,
+        /// What the operating system or TLS said.
+        source: io::Error,
+    },
+    /// The connection broke.
+    #[error("{address} broke off before it answered")]
+    Broken {
+        /// The service.
+        address: String,
+        /// What the protocol said.
+        source: hyper::Error,
+    },
+    /// No answer came in time.
+    #[error("{address} did not answer within {seconds} s")]
+    TimedOut {
+        /// The service.
+        address: String,
+        /// How long it had.
+        seconds: u64,
+    },
+    /// The service does not accept the token.
+    #[error("{address} refuses the token in {path} ({said}); put a new one there, or allow it to \
+             update {mount}/encrypt/{key} and {mount}/decrypt/{key}", path = path.display())]
+    TokenRefused {
+        /// The service.
+        address: String,
+        /// The token's file.
+        path: PathBuf,
+        /// Where the engine is mounted.
+        mount: String,
+        /// The key's name.
+        key: String,
+        /// What the service said.
+        said: String,
+    },
+    /// The service answers that it does not do it.
+    #[error("{address} answered {status} to {verb} with {mount}/{key} ({said}); {remedy}")]
+    Status {
+        /// The service.
+        address: String,
+        /// Encrypt or decrypt.
+        verb: &'static str,
+        /// Where the engine is mounted.
+        mount: String,
+        /// The key's name.
+        key: String,
+        /// The HTTP status.
+        status: StatusCode,
+        /// What the service said.
+        said: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// What came back is not what a transit engine answers.
+    #[error("{address} does not answer as a transit engine does: {why}; correct `address`")]
+    Answer {
+        /// The service.
+        address: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The agent could not set up its side.
+    #[error("cannot set up a call")]
+    Setup(#[source] io::Error),
+}
+
+/// A key of a transit service.
+pub(super) struct Transit {
+    world: World,
+    entry: TransitEntry,
+    service: Service,
+}
+
+#[derive(Serialize)]
+struct Question<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plaintext: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ciphertext: Option<&'a str>,
+    associated_data: &'a str,
+}
+
+#[derive(Deserialize)]
+struct Answer<T> {
+    data: T,
+}
+
+#[derive(Deserialize)]
+struct Ciphertext {
+    ciphertext: String,
+}
+
+#[derive(Deserialize)]
+struct Plaintext {
+    plaintext: String,
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    #[serde(default)]
+    errors: Vec<String>,
+}
+
+fn is_path(text: &str, separator: bool) -> bool {
+    let is_word = |word: &str| {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        !word.is_empty() && word != "." && word != ".." && word.bytes().all(allowed)
+    };
+    if separator {
+        text.split('/').all(is_word)
+    } else {
+        is_word(text)
+    }
+}
+
+/// Whether this is what the engine writes, in the one way it writes it: the
+/// base64 of a decoder that forgives would let the same ciphertext have
+/// several spellings.
+fn is_ciphertext(text: &str) -> bool {
+    let parts = text
+        .strip_prefix("vault:v")
+        .and_then(|rest| rest.split_once(':'));
+    parts.is_some_and(|(version, sealed)| {
+        let digits = !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit());
+        digits && !version.starts_with('0') && STANDARD.decode(sealed).is_ok()
+    })
+}
+
+impl Transit {
+    /// The key that `entry` names; it is asked for when it is first used.
+    pub(super) fn new(world: &World, entry: &TransitEntry) -> Result<Self, TransitError> {
+        let wrong = |field, value: &str, why| {
+            Err(TransitError::Entry {
+                field,
+                value: value.to_owned(),
+                why,
+            })
+        };
+        if !is_path(&entry.mount, true) {
+            return wrong(
+                "mount",
+                &entry.mount,
+                "is not the path of a mount, as in `transit`",
+            );
+        }
+        if !is_path(&entry.key, false) {
+            return wrong("key", &entry.key, "is not the name of a transit key");
+        }
+        if let Some(namespace) = &entry.namespace
+            && !is_path(namespace.trim_end_matches('/'), true)
+        {
+            return wrong("namespace", namespace, "is not a namespace, as in `team-a`");
+        }
+        if !(1..=TIMEOUT_SECONDS_MAX).contains(&entry.timeout_seconds) {
+            let value = entry.timeout_seconds.to_string();
+            return wrong("timeout_seconds", &value, "is not between 1 and 120");
+        }
+        let bad_address = "is not an address as in `https://vault.example:8200`";
+        let Ok(uri) = entry.address.parse::<hyper::Uri>() else {
+            return wrong("address", &entry.address, bad_address);
+        };
+        let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+            return wrong("address", &entry.address, bad_address);
+        };
+        if uri.path().len() > 1 || uri.query().is_some() || authority.as_str().contains('@') {
+            return wrong("address", &entry.address, bad_address);
+        }
+        let host = authority.host().trim_matches(['[', ']']);
+        let tls = match (scheme, &entry.ca_path) {
+            ("https", Some(path)) => Some(http::tls(world, path)?),
+            ("https", None) => {
+                let why = "needs `ca_path`, the certificate of the authority that signed the \
+                           service's";
+                return wrong("address", &entry.address, why);
+            }
+            ("http", _) => {
+                let address = host.parse::<IpAddr>();
+                if host != "localhost" && !address.is_ok_and(|address| address.is_loopback()) {
+                    let why = "is not on this machine: data keys go over a network only by https";
+                    return wrong("address", &entry.address, why);
+                }
+                None
+            }
+            _ => return wrong("address", &entry.address, bad_address),
+        };
+        let port = authority
+            .port_u16()
+            .unwrap_or(if tls.is_some() { 443 } else { 80 });
+        let service = Service {
+            address: entry.address.clone(),
+            authority: authority.to_string(),
+            host: host.to_owned(),
+            port,
+            tls,
+            timeout: Duration::from_secs(entry.timeout_seconds.into()),
+        };
+        Ok(Self {
+            world: world.clone(),
+            entry: entry.clone(),
+            service,
+        })
+    }
+
+    fn answer(&self, why: &'static str) -> TransitError {
+        TransitError::Answer {
+            address: self.entry.address.clone(),
+            why,
+        }
+    }
+
+    /// What the service says, for people: short, and without our token.
+    fn said(&self, body: &[u8], token: &str) -> String {
+        let Ok(refusal) = serde_json::from_slice::<Refusal>(body) else {
+            return "it says nothing more".to_owned();
+        };
+        let said = refusal.errors.join("; ").replace(token, "[the token]");
+        let said: String = said
+            .chars()
+            .map(|char| if char.is_control() { ' ' } else { char })
+            .take(SAID_CHARS_MAX)
+            .collect();
+        if said.trim().is_empty() {
+            "it says nothing more".to_owned()
+        } else {
+            said
+        }
+    }
+
+    fn headers(&self, token: &str) -> Result<Vec<(&'static str, HeaderValue)>, TransitError> {
+        let Ok(mut value) = HeaderValue::from_str(token) else {
+            return Err(TransitError::NotAToken {
+                path: self.entry.token_path.clone(),
+            });
+        };
+        value.set_sensitive(true);
+        let mut headers = vec![
+            ("x-vault-token", value),
+            ("x-vault-request", HeaderValue::from_static("true")),
+        ];
+        if let Some(namespace) = &self.entry.namespace {
+            let value = HeaderValue::from_str(namespace).expect("checked: letters and digits");
+            headers.push(("x-vault-namespace", value));
+        }
+        Ok(headers)
+    }
+
+    /// Asks the service; `None` if it answers that the request is at fault.
+    fn ask(
+        &self,
+        verb: &'static str,
+        question: &Question<'_>,
+    ) -> Result<Result<Bytes, TransitError>, TransitError> {
+        let token = private::read_line(&self.world, &self.entry.token_path, "token")?;
+        let token = token.trim();
+        let TransitEntry { mount, key, .. } = &self.entry;
+        let path = format!("/v1/{mount}/{verb}/{key}");
+        let body = serde_json::to_vec(question).expect("strings are JSON");
+        let body = Bytes::from_owner(Zeroizing::new(body));
+        let (status, answer) = self.service.post(&path, &self.headers(token)?, &body)?;
+        if status.is_success() {
+            return Ok(Ok(answer));
+        }
+        let address = self.entry.address.clone();
+        let said = self.said(&answer, token);
+        if status == StatusCode::FORBIDDEN || status == StatusCode::UNAUTHORIZED {
+            return Err(TransitError::TokenRefused {
+                address,
+                path: self.entry.token_path.clone(),
+                mount: mount.clone(),
+                key: key.clone(),
+                said,
+            });
+        }
+        let remedy = match status.as_u16() {
+            300..400 => "give the address of the active node: redirections are not followed",
+            404 => "correct `mount`, `key` or `namespace`",
+            503 => "unseal it, or give the address of the active node",
+            500.. | 429 => "see the service's log, and try again",
+            _ => "the key should be of type aes256-gcm96, and not derived",
+        };
+        let error = TransitError::Status {
+            address,
+            verb,
+            mount: mount.clone(),
+            key: key.clone(),
+            status,
+            said,
+            remedy,
+        };
+        if status == StatusCode::BAD_REQUEST {
+            Ok(Err(error))
+        } else {
+            Err(error)
+        }
+    }
+}
+
+impl RemoteCipher for Transit {
+    type Error = TransitError;
+
+    fn seal(&self, associated: &[u8], plain: &[u8]) -> Result<Vec<u8>, TransitError> {
+        let plaintext = Zeroizing::new(STANDARD.encode(plain));
+        let question = Question {
+            plaintext: Some(&plaintext),
+            ciphertext: None,
+            associated_data: &STANDARD.encode(associated),
+        };
+        let answer = self.ask("encrypt", &question)??;
+        let answer: Answer<Ciphertext> =
+            serde_json::from_slice(&answer).map_err(|_| self.answer("it names no ciphertext"))?;
+        if !is_ciphertext(&answer.data.ciphertext) {
+            return Err(self.answer("its ciphertext is not of the form `vault:v1:…`"));
+        }
+        Ok(answer.data.ciphertext.into_bytes())
+    }
+
+    fn open(&self, associated: &[u8], sealed: &[u8]) -> Result<Opened, TransitError> {
+        let Some(ciphertext) = std::str::from_utf8(sealed)
+            .ok()
+            .filter(|text| is_ciphertext(text))
+        else {
+            return Ok(Opened::Refused);
+        };
+        let question = Question {
+            plaintext: None,
+            ciphertext: Some(ciphertext),
+            associated_data: &STANDARD.encode(associated),
+        };
+        let Ok(answer) = self.ask("decrypt", &question)? else {
+            return Ok(Opened::Refused);
+        };
+        let answer: Answer<Plaintext> =
+            serde_json::from_slice(&answer).map_err(|_| self.answer("it names no plaintext"))?;
+        let base64 = Zeroizing::new(answer.data.plaintext);
+        match STANDARD.decode(&*base64) {
+            Ok(plain) => Ok(Opened::Plain(Zeroizing::new(plain))),
+            Err(_) => Err(self.answer("its plaintext is not base64")),
+        }
+    }
+
+    fn description(&self) -> String {
+        let TransitEntry {
+            address,
+            mount,
+            key,
+            ..
+        } = &self.entry;
+        format!("the transit key {mount}/{key} at {address}")
+    }
+}

@@ -1,0 +1,128 @@
+//! age identities. The fixtures were made by age 1.1.1 (`age-keygen`, `age -p`,
+//! `age -p -a`, `age -r`), all of the same identity.
+
+use std::path::Path;
+
+use agent::keys::{KeyEntry, KeySource, OpenKeyError};
+use base::KeyId;
+
+use super::conformance::conforms;
+use super::{Place, text};
+
+const IDENTITY: &str = include_str!("fixtures/identity.txt");
+const ENCRYPTED: &[u8] = include_bytes!("fixtures/identity.age");
+const ARMORED: &str = include_str!("fixtures/identity.age.txt");
+const TO_RECIPIENT: &[u8] = include_bytes!("fixtures/to-recipient.age");
+const PASSPHRASE: &str = "a walrus at noon\n";
+
+/// Of another identity.
+const OTHER: &str = "AGE-SECRET-KEY-1GFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPQ4EGAEX";
+
+fn entry(path: &Path, passphrase: Option<&Path>) -> KeyEntry {
+    KeyEntry::Age {
+        path: path.to_owned(),
+        passphrase_path: passphrase.map(Path::to_owned),
+    }
+}
+
+#[test]
+fn an_age_identity_is_a_wrapping_key() {
+    let place = Place::new();
+    let ours = entry(&place.private("ours", IDENTITY), None);
+    let theirs = entry(&place.private("theirs", OTHER), None);
+    conforms(&place.keys, &ours, &theirs);
+}
+
+#[test]
+fn an_identity_is_the_same_key_whether_encrypted_or_not() {
+    let place = Place::new();
+    let passphrase = place.private("words", PASSPHRASE);
+    let plain = entry(&place.private("plain", IDENTITY), None);
+    let parameters = place.keys.found(&plain).expect("founded");
+    let id = KeyId::from_random(1);
+    for (name, content) in [("binary", ENCRYPTED), ("armored", ARMORED.as_bytes())] {
+        let encrypted = entry(&place.private(name, content), Some(&passphrase));
+        let opened = place.keys.open(id, &encrypted, &parameters);
+        assert!(opened.is_ok(), "{name}: {opened:?}");
+    }
+    let mut altered = parameters;
+    if let KeySource::Age { salt } = &mut altered.source {
+        salt[15] ^= 1;
+    }
+    let refused = place.keys.open(id, &plain, &altered);
+    assert!(matches!(refused, Err(OpenKeyError::Wrong(_))));
+}
+
+#[test]
+fn an_identity_file_that_is_none_is_refused() {
+    let place = Place::new();
+    let with = |content: &str| place.refusal(&entry(&place.private("id", content), None));
+    let (_, identity) = IDENTITY.split_at(IDENTITY.find("AGE-SECRET").expect("one"));
+    assert!(with("").contains("holds 0 identities"));
+    assert!(with("# nothing\n").contains("holds 0 identities"));
+    assert!(with(&format!("{identity}{OTHER}\n")).contains("holds 2 identities"));
+    for other in [
+        "AGE-PLUGIN-YUBIKEY-1QQPSXQCRQ",
+        "AGE-SECRET-KEY-PQ-1QQPSXQCRQ",
+        "-----BEGIN OPENSSH PRIVATE KEY-----",
+        "age1yre4xcwwl0n5e2469jptvthr45fz32wenhu4lk29xsyz86d5ae4q0trmqu",
+    ] {
+        assert!(with(other).contains("age-keygen"), "{other}");
+    }
+    let identity = identity.trim();
+    for place in "AGE-SECRET-KEY-1".len()..identity.len() {
+        let mut misspelt = identity.as_bytes().to_vec();
+        misspelt[place] = if misspelt[place] == b'Q' { b'P' } else { b'Q' };
+        let misspelt = String::from_utf8(misspelt).expect("text");
+        assert!(with(&misspelt).contains("typing error"), "{misspelt}");
+    }
+    // A right checksum over 31 bytes.
+    let short = "AGE-SECRET-KEY-1QQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQ6J6TAE";
+    assert!(with(short).contains("typing error"));
+}
+
+#[test]
+fn an_encrypted_identity_file_says_what_is_wrong() {
+    let place = Place::new();
+    let passphrase = place.private("words", PASSPHRASE);
+    let with = |content: &[u8], words: Option<&Path>| {
+        let path = place.private("id", content);
+        place
+            .keys
+            .found(&entry(&path, words))
+            .map_err(|error| text(&error))
+    };
+    let refusal = |content: &[u8], words| with(content, words).expect_err("refused");
+    assert!(refusal(ENCRYPTED, None).contains("passphrase_path"));
+    assert!(refusal(IDENTITY.as_bytes(), Some(&passphrase)).contains("is not encrypted"));
+    assert!(refusal(TO_RECIPIENT, Some(&passphrase)).contains("to a recipient"));
+    let wrong = place.private("wrong", "a walrus at night\n");
+    assert!(refusal(ENCRYPTED, Some(&wrong)).contains("the passphrase is wrong"));
+
+    let at = ENCRYPTED.windows(4).position(|bytes| bytes == b" 18\n");
+    let at = at.expect("a work factor") + 1;
+    let factor = |text: &str| [&ENCRYPTED[..at], text.as_bytes(), &ENCRYPTED[at + 2..]].concat();
+    assert!(refusal(&factor("40"), Some(&passphrase)).contains("work factor is 40"));
+    for nonsense in ["", "-1", "999", "64 18"] {
+        let refused = refusal(&factor(nonsense), Some(&passphrase));
+        assert!(
+            refused.contains("work factor") || refused.contains("recipient"),
+            "{refused}"
+        );
+    }
+
+    // What is damaged before the payload costs one scrypt; so few places.
+    for place in [0, 30, 60, 80, 110, 140, 200, 250, ENCRYPTED.len() - 1] {
+        let mut flipped = ENCRYPTED.to_vec();
+        flipped[place] ^= 1;
+        assert!(with(&flipped, Some(&passphrase)).is_err(), "byte {place}");
+    }
+    for length in (0..ENCRYPTED.len()).step_by(23) {
+        assert!(
+            with(&ENCRYPTED[..length], Some(&passphrase)).is_err(),
+            "{length} bytes"
+        );
+    }
+    let cut = ARMORED.replace("-----END AGE ENCRYPTED FILE-----", "");
+    assert!(refusal(cut.as_bytes(), Some(&passphrase)).contains("armor"));
+}

@@ -1,0 +1,72 @@
+//! Wrapping keys, wherever they are.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "these tests make files and services on a real machine"
+)]
+
+mod age;
+mod config;
+mod conformance;
+mod local;
+mod pkcs11;
+mod registry;
+mod stub;
+mod transit;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use agent::keys::{KeyEntry, OpenKeyError, WrappingKeys};
+use tempfile::TempDir;
+use world::World;
+
+/// A folder for one test, and wrapping keys in a process of its own.
+pub struct Place {
+    pub folder: TempDir,
+    pub keys: WrappingKeys,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        Self {
+            folder: TempDir::new().expect("a folder"),
+            keys: WrappingKeys::new(World::real(1)),
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A file that only its owner can read.
+    pub fn private(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, content).expect("written");
+        chmod(&path, 0o600);
+        path
+    }
+
+    /// A new key file.
+    pub fn key_file(&self, name: &str) -> KeyEntry {
+        let path = self.path(name);
+        let entry = KeyEntry::File { path };
+        self.keys.create(&entry).expect("made");
+        entry
+    }
+
+    /// Why nothing can be founded with `entry`, in full.
+    pub fn refusal(&self, entry: &KeyEntry) -> String {
+        let refused = self.keys.found(entry).expect_err("it should be refused");
+        text(&refused)
+    }
+}
+
+pub fn text(error: &OpenKeyError) -> String {
+    base::with_causes(error)
+}
+
+pub fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("chmod");
+}

@@ -1,0 +1,3 @@
+//! What the agent promises.
+
+mod keys;
