@@ -129,15 +129,13 @@ pub enum TransitError {
         said: String,
     },
     /// The service answers that it does not do it.
-    #[error("{address} answered {status} to {verb} with {mount}/{key} ({said}); {remedy}")]
+    #[error("{address} answered {status} to {verb} with {key} ({said}); {remedy}")]
     Status {
         /// The service.
         address: String,
         /// Encrypt or decrypt.
         verb: &'static str,
-        /// Where the engine is mounted.
-        mount: String,
-        /// The key's name.
+        /// The mount's path and the key's name.
         key: String,
         /// The HTTP status.
         status: StatusCode,
@@ -339,7 +337,9 @@ impl Transit {
         Ok(headers)
     }
 
-    /// Asks the service; `None` if it answers that the request is at fault.
+    /// Asks the service. The inner error says that the request is at fault:
+    /// when opening, that is how the service tells a ciphertext that is not
+    /// its own.
     fn ask(
         &self,
         verb: &'static str,
@@ -376,8 +376,7 @@ impl Transit {
         let error = TransitError::Status {
             address,
             verb,
-            mount: mount.clone(),
-            key: key.clone(),
+            key: format!("{mount}/{key}"),
             status,
             said,
             remedy,

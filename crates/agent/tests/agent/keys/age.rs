@@ -112,12 +112,12 @@ fn an_encrypted_identity_file_says_what_is_wrong() {
     }
 
     // What is damaged before the payload costs one scrypt; so few places.
-    for place in [0, 30, 60, 80, 110, 140, 200, 250, ENCRYPTED.len() - 1] {
+    for place in [0, 30, 60, 110, 200, ENCRYPTED.len() - 1] {
         let mut flipped = ENCRYPTED.to_vec();
         flipped[place] ^= 1;
         assert!(with(&flipped, Some(&passphrase)).is_err(), "byte {place}");
     }
-    for length in (0..ENCRYPTED.len()).step_by(23) {
+    for length in (0..ENCRYPTED.len()).step_by(61) {
         assert!(
             with(&ENCRYPTED[..length], Some(&passphrase)).is_err(),
             "{length} bytes"
