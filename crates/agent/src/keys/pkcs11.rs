@@ -359,15 +359,18 @@ impl TokenKey {
         let attributes = session
             .get_attributes(handle, &asked)
             .map_err(|source| self.failed("describe the key", source))?;
-        let why = attributes.iter().find_map(|attribute| match attribute {
-            Attribute::Sensitive(false) | Attribute::Extractable(true) => {
-                Some("it can be read out of its token")
-            }
-            Attribute::ValueLen(bytes) if u64::from(*bytes) != KEY_BYTES => {
-                Some("it has not 256 bits")
-            }
-            _ => None,
+        // A token that does not say that the key stays there does not promise it.
+        let says = |attribute| attributes.contains(&attribute);
+        let has_other_length = attributes.iter().any(|attribute| {
+            matches!(attribute, Attribute::ValueLen(bytes) if u64::from(*bytes) != KEY_BYTES)
         });
+        let why = if !says(Attribute::Sensitive(true)) || !says(Attribute::Extractable(false)) {
+            Some("it can be read out of its token")
+        } else if has_other_length {
+            Some("it has not 256 bits")
+        } else {
+            None
+        };
         if let Some(why) = why {
             return Err(Pkcs11Error::Unfit { token, key, why });
         }
