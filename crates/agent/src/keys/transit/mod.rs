@@ -20,6 +20,10 @@
 //! * The token is read anew for each call, so that whoever renews it need not
 //!   restart the agent. It is in no message.
 //!
+//! A ciphertext that does not open is answered with 400, and so are a key that
+//! does not exist and one of another type: the caller asks the verifier which
+//! it is.
+//!
 //! What is sent passes through buffers of hyper and TLS that are not wiped.
 
 mod http;
