@@ -9,6 +9,7 @@
 //!   answer, databases that are older than the data, and whose a unit is
 //! * `cleaning`, `thin`: what goes on by itself
 //! * [`serving`]: the NBD server
+//! * [`vm`]: plugging disks into running virtual machines
 //! * [`keys`]: wrapping keys, wherever they are; [`cluster_key`]: the one that
 //!   this host uses
 //! * [`folder`]: what lies where
@@ -30,6 +31,7 @@ pub mod serving;
 mod tests;
 mod thin;
 pub mod units;
+pub mod vm;
 mod watch;
 mod worker;
 

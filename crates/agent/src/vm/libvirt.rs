@@ -1,0 +1,224 @@
+//! The three verbs by libvirt, through its program `virsh`: the monitor of a
+//! QEMU that libvirt started is libvirt's own.
+//!
+//! ```text
+//!  plug    1. look     dumpxml: a disk with our alias: done
+//!          2. choose   the first free target (vda, vdb, ...); libvirt chooses the port
+//!          3. attach   attach-device --live; libvirt undoes what fails
+//!          4. look     whether libvirt has kept the reconnect delay
+//!
+//!  unplug  1. look     no disk with our alias: done
+//!          2. ask      detach-device-alias --live
+//!          3. await    look again and again until it is gone
+//! ```
+//!
+//! `--live` and no more: what is plugged goes with the VM's end, and is not
+//! there when it is started again.
+//!
+//! Must not know: QMP.
+
+use std::pin::pin;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+use world::host;
+
+use super::domain::{Domain, alias, write_disk};
+use super::{Disk, DiskName, Found, Plugged, Unplugged, Vm, VmError};
+
+/// How often to look whether the disk is still there: a process each time.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// `virsh`'s words for a domain that is not there, or has ended.
+const ENDED: [&str; 3] = [
+    "failed to get domain",
+    "Domain not found",
+    "domain is not running",
+];
+
+/// libvirt's words for a domain with no port left.
+const FULL: [&str; 2] = ["No more available PCI", "no more available PCI"];
+
+/// libvirt's or QEMU's words for a disk that is about to go, or gone.
+const GOING: [&str; 3] = [
+    "already in the process of unplug",
+    "no device found with alias",
+    "device not found",
+];
+
+const REMEDY: &str = "add one to its definition for each disk that it is to have \
+                      (<controller type='pci' model='pcie-root-port'/>), and start it again";
+
+impl Vm {
+    /// Runs `virsh COMMAND --domain DOMAIN ARGUMENTS`, without a shell.
+    async fn virsh(
+        &self,
+        command: &'static str,
+        domain: &str,
+        arguments: &[&str],
+        input: &str,
+    ) -> Result<String, VmError> {
+        let program = &self.options.virsh;
+        let no_virsh = |source| VmError::NoVirsh {
+            program: program.clone(),
+            source,
+        };
+        let mut child = Command::new(program)
+            .args(["--quiet", "--connect", &self.options.libvirt_uri])
+            .args([command, "--domain", domain])
+            .args(arguments)
+            // Its words are looked at.
+            .env("LC_ALL", "C")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(no_virsh)?;
+        let mut stdin = child.stdin.take();
+        let done = host::within(self.options.answer_within, async {
+            if let Some(mut stdin) = stdin.take() {
+                // If it ends without reading this, its words say why.
+                let _ = stdin.write_all(input.as_bytes()).await;
+            }
+            child.wait_with_output().await
+        });
+        let vm = self.address.clone();
+        let output = match done.await {
+            Some(output) => output.map_err(no_virsh)?,
+            None => {
+                return Err(VmError::VirshHangs {
+                    vm,
+                    command,
+                    waited: self.options.answer_within,
+                });
+            }
+        };
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
+        let said = said.join("; ");
+        Err(if ENDED.iter().any(|words| said.contains(words)) {
+            VmError::Ended { vm }
+        } else if FULL.iter().any(|words| said.contains(words)) {
+            VmError::NoFreePort { vm, remedy: REMEDY }
+        } else {
+            VmError::VirshFailed { vm, command, said }
+        })
+    }
+
+    /// The domain, if it runs.
+    async fn domain(&self, domain: &str) -> Result<Domain, VmError> {
+        let xml = self.virsh("dumpxml", domain, &[], "").await?;
+        let vm = self.address.clone();
+        let found = match Domain::read(&xml) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Err(VmError::BadDescription { vm, source: None }),
+            Err(error) => {
+                let source = Some(error);
+                return Err(VmError::BadDescription { vm, source });
+            }
+        };
+        // `virsh` takes a name of digits for the number of a domain first.
+        if found.name != domain && !found.uuid.eq_ignore_ascii_case(domain) {
+            let found = found.name;
+            return Err(VmError::OtherDomain { vm, found });
+        }
+        if !found.is_running {
+            return Err(VmError::Ended { vm });
+        }
+        Ok(found)
+    }
+
+    pub(super) async fn look_by_libvirt(&self, domain: &str) -> Result<Vec<Found>, VmError> {
+        let found = self.domain(domain).await?;
+        Ok(found.disks.into_iter().map(|disk| disk.found).collect())
+    }
+
+    pub(super) async fn plug_by_libvirt(
+        &self,
+        domain: &str,
+        disk: &Disk,
+    ) -> Result<Plugged, VmError> {
+        let socket = disk.socket_text()?;
+        let before = self.domain(domain).await?;
+        if let Some(found) = before.disk(&disk.name) {
+            self.must_be(disk, &found.found)?;
+            return Ok(Plugged {
+                was_there: true,
+                waits_for_server: found.waits_for_server,
+            });
+        }
+        let xml = write_disk(disk, socket, &before.free_target());
+        // `virsh` reads files only, and this one is what it is given.
+        let arguments = ["--file", "/dev/stdin", "--live"];
+        self.virsh("attach-device", domain, &arguments, &xml)
+            .await?;
+        let after = self.domain(domain).await?;
+        Ok(Plugged {
+            was_there: false,
+            waits_for_server: after
+                .disk(&disk.name)
+                .is_some_and(|found| found.waits_for_server),
+        })
+    }
+
+    pub(super) async fn unplug_by_libvirt(
+        &self,
+        domain: &str,
+        name: &DiskName,
+    ) -> Result<Unplugged, VmError> {
+        match self.try_unplug_by_libvirt(domain, name).await {
+            Err(VmError::Ended { .. }) => Ok(Unplugged::VmEnded),
+            tried => tried,
+        }
+    }
+
+    async fn try_unplug_by_libvirt(
+        &self,
+        domain: &str,
+        name: &DiskName,
+    ) -> Result<Unplugged, VmError> {
+        let within = self.options.unplug_within;
+        let mut over = pin!(host::pause(within));
+        if self.domain(domain).await?.disk(name).is_none() {
+            return Ok(Unplugged::Gone);
+        }
+        let arguments = ["--alias", &alias(name), "--live"];
+        match self
+            .virsh("detach-device-alias", domain, &arguments, "")
+            .await
+        {
+            Ok(_) => {}
+            Err(VmError::VirshFailed { said, .. })
+                if GOING.iter().any(|words| said.contains(words)) => {}
+            Err(error) => return Err(error),
+        }
+        let mut ticks = host::ticks(LOOK_AGAIN);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => if self.domain(domain).await?.disk(name).is_none() {
+                    return Ok(Unplugged::Gone);
+                },
+                () = &mut over => break,
+            }
+        }
+        let state = self.virsh("domstate", domain, &[], "").await?;
+        let reason = match state.trim() {
+            "shut off" => return Ok(Unplugged::VmEnded),
+            "running" => format!(
+                "the guest has not let go of it in {} s; see whether it has booted and uses the \
+                 disk, and ask again",
+                within.as_secs_f32()
+            ),
+            state => {
+                format!("the VM is {state}, so its guest cannot answer; resume it and ask again")
+            }
+        };
+        Ok(Unplugged::Busy { reason })
+    }
+}
