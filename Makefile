@@ -45,7 +45,7 @@ clippy: ## lints, as in test
 	@cargo clippy --workspace --all-targets -- -D warnings
 
 scripts: ## check the shell scripts and compile the Python ones
-	@shellcheck tools/packages tools/guest tools/test tools/fuzz .ci/run
+	@shellcheck tools/packages tools/guest tools/test tools/fuzz .ci/run crates/agent/tests/agent/fake-virsh
 	@for script in demo bench bench_report.py soak lib.py; do \
 	  python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' tools/$$script || exit 1; \
 	done

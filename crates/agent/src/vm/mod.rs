@@ -27,8 +27,8 @@
 //!
 //! Must not know: volumes, keys, the controller, what serves the socket.
 //!
-//! Invariants: a disk is never reported as unplugged while a running VM has its
-//! device. A plug that was refused leaves nothing behind.
+//! Invariants: a disk is never reported as unplugged while a VM that can be
+//! asked has its device. A plug that was refused leaves nothing behind.
 
 mod domain;
 mod libvirt;

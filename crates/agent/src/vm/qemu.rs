@@ -168,7 +168,7 @@ async fn spare_port(monitor: &mut Monitor) -> Result<Option<String>, QmpError> {
     Ok(None)
 }
 
-/// Takes a node away. Returns why if QEMU keeps it.
+/// Takes a node away, if there is one. Returns why if QEMU keeps it.
 async fn delete_node(monitor: &mut Monitor, name: &str) -> Result<Option<String>, QmpError> {
     for tried in 1.. {
         let asked = json!({ "node-name": name });
@@ -365,18 +365,12 @@ impl Vm {
                 return Ok(Unplugged::Busy { reason });
             }
         }
-        if nodes(&mut monitor)
-            .await?
-            .iter()
-            .any(|node| node.name == id)
-        {
-            if let Some(desc) = delete_node(&mut monitor, id).await? {
-                let reason =
-                    format!("the guest has let go of it, but QEMU has not ({desc}); ask again");
-                return Ok(Unplugged::Busy { reason });
-            }
-        }
-        Ok(Unplugged::Gone)
+        Ok(match delete_node(&mut monitor, id).await? {
+            None => Unplugged::Gone,
+            Some(desc) => Unplugged::Busy {
+                reason: format!("the guest has let go of it, but QEMU has not ({desc}); ask again"),
+            },
+        })
     }
 
     /// Whether nobody listens any more. A process that ends may close its

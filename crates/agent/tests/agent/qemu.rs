@@ -1,1 +1,211 @@
+//! Plug, unplug and look, with a real QEMU and a real guest.
 
+use std::time::Duration;
+
+use agent::vm::qmp::{Monitor, QmpError};
+use agent::vm::{Unplugged, Vm, VmAddress, VmError, VmOptions};
+use serde_json::json;
+
+use crate::machine::{Qemu, run, wait_until};
+
+const ENOUGH: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(300);
+
+const WRITABLE: &str = "vol0123456789abcdef0:ro=0:write=taken";
+const READ_ONLY: &str = "vol0123456789abcdef1:ro=1:write=refused";
+
+fn reason(unplugged: Result<Unplugged, VmError>) -> String {
+    match unplugged.expect("asked") {
+        Unplugged::Busy { reason } => reason,
+        other => panic!("it is not busy: {other:?}"),
+    }
+}
+
+/// A machine with PCIe: two free ports, one that takes nothing, and one that
+/// has no name.
+#[test]
+fn a_guest_with_pcie_ports_sees_disks_come_and_go() {
+    let mut qemu = Qemu::boot(&[
+        "-machine",
+        "q35",
+        "-device",
+        "pcie-root-port,id=a,chassis=1,hotplug=off",
+        "-device",
+        "pcie-root-port,id=b,chassis=2",
+        "-device",
+        "pcie-root-port,chassis=3",
+        "-device",
+        "pcie-root-port,id=c,chassis=4",
+    ]);
+    let vm = qemu.vm(ENOUGH);
+    let one = qemu.nbd.disk("att-1", "vol-0123456789abcdef0", false);
+    let two = qemu.nbd.disk("att-2", "vol-0123456789abcdef1", true);
+    let three = qemu.nbd.disk("att-3", "vol-0123456789abcdef2", false);
+
+    assert_eq!(run(vm.look()).expect("seen"), []);
+    assert!(!run(vm.plug(&one)).expect("plugged").was_there);
+    qemu.console.wait_for_disks(&[WRITABLE]);
+    run(vm.plug(&two)).expect("plugged");
+    qemu.console.wait_for_disks(&[WRITABLE, READ_ONLY]);
+    assert!(run(vm.plug(&two)).expect("plugged").was_there);
+    let seen = run(vm.look()).expect("seen");
+    assert!(seen.len() == 2 && seen.iter().all(|disk| disk.is_plugged));
+    assert_eq!(seen[1].serial, Some(two.serial.clone()));
+    assert!(seen[1].is_read_only && !seen[0].is_read_only);
+
+    let full = run(vm.plug(&three)).expect_err("it is full");
+    assert!(matches!(full, VmError::NoFreePort { .. }), "{full}");
+    assert_eq!(qemu.nodes(), 2);
+
+    // A guest that is paused cannot let go, until it is resumed.
+    qemu.ask("stop", json!({}));
+    for _ in 0..2 {
+        let busy = reason(run(qemu.vm(SHORT).unplug(&one.name)));
+        assert!(busy.contains("(paused)"), "{busy}");
+    }
+    assert_eq!(run(vm.look()).expect("seen").len(), 2);
+    qemu.ask("cont", json!({}));
+    assert_eq!(run(vm.unplug(&one.name)).expect("asked"), Unplugged::Gone);
+    qemu.console.wait_for_disks(&[READ_ONLY]);
+    assert_eq!(qemu.nodes(), 1);
+    assert_eq!(run(vm.unplug(&one.name)).expect("asked"), Unplugged::Gone);
+
+    // Into the port that became free; and what a plug began that ended
+    // half-way is made anew.
+    let server = json!({ "type": "unix", "path": qemu.nbd.socket });
+    qemu.ask(
+        "blockdev-add",
+        json!({ "driver": "nbd", "node-name": "scree-att-1", "server": server, "read-only": true }),
+    );
+    let seen = run(vm.look()).expect("seen");
+    assert!(!seen[0].is_plugged && seen[0].name == one.name);
+    run(vm.plug(&one)).expect("plugged");
+    qemu.console.wait_for_disks(&[WRITABLE, READ_ONLY]);
+
+    qemu.process.kill();
+    assert!(matches!(run(vm.look()), Err(VmError::Ended { .. })));
+    let ended = run(vm.unplug(&one.name)).expect("asked");
+    assert_eq!(ended, Unplugged::VmEnded);
+}
+
+/// A machine with PCI: its root bus takes disks itself.
+#[test]
+fn a_guest_waits_for_its_disks_server_for_as_long_as_was_said() {
+    let mut qemu = Qemu::boot(&["-machine", "pc"]);
+    let vm = qemu.vm(ENOUGH);
+    let mut disk = qemu.nbd.disk("att-1", "vol-0123456789abcdef0", false);
+    run(vm.plug(&disk)).expect("plugged");
+    qemu.console.wait_for_disks(&[WRITABLE]);
+    qemu.nbd.kill();
+    qemu.nbd.restart();
+    assert_eq!(run(vm.unplug(&disk.name)).expect("asked"), Unplugged::Gone);
+    qemu.console.wait_for_disks(&[]);
+    assert!(!qemu.console.has_seen("write=refused"));
+    assert_eq!(qemu.nodes(), 0);
+
+    // By force: the server stops, and what the guest writes fails. It still
+    // has to let go of the disk.
+    disk.reconnect_delay_seconds = 1;
+    run(vm.plug(&disk)).expect("plugged");
+    qemu.console.wait_for_disks(&[WRITABLE]);
+    qemu.nbd.kill();
+    let failing = WRITABLE.replace("taken", "refused");
+    qemu.console.wait_for_disks(&[&failing]);
+    assert!(run(vm.look()).expect("seen")[0].is_plugged);
+    assert_eq!(run(vm.unplug(&disk.name)).expect("asked"), Unplugged::Gone);
+    qemu.console.wait_for_disks(&[]);
+    assert_eq!(qemu.nodes(), 0);
+}
+
+#[test]
+fn a_guest_without_a_system_is_busy_and_may_be_asked_again() {
+    let qemu = Qemu::start(&["-machine", "q35", "-device", "pcie-root-port,id=a"]);
+    let vm = qemu.vm(SHORT);
+    let disk = qemu.nbd.disk("att-1", "vol-1", false);
+    run(vm.plug(&disk)).expect("plugged");
+    for _ in 0..2 {
+        let busy = reason(run(vm.unplug(&disk.name)));
+        assert!(busy.contains("booted"), "{busy}");
+    }
+    assert!(run(vm.plug(&disk)).expect("plugged").was_there);
+    // A reset lets go of what was asked for, and nobody listens to the event.
+    qemu.ask("system_reset", json!({}));
+    wait_until("it is unplugged", || {
+        run(vm.unplug(&disk.name)).expect("asked") == Unplugged::Gone
+    });
+    assert_eq!(qemu.nodes(), 0);
+}
+
+#[test]
+fn a_machine_without_ports_says_what_to_add() {
+    let qemu = Qemu::start(&["-machine", "q35", "-S"]);
+    let disk = qemu.nbd.disk("att-1", "vol-1", false);
+    let full = run(qemu.vm(SHORT).plug(&disk)).expect_err("it has no port");
+    assert!(matches!(full, VmError::NoFreePort { .. }), "{full}");
+    assert!(
+        full.to_string().contains("-device pcie-root-port"),
+        "{full}"
+    );
+    assert_eq!(qemu.nodes(), 0);
+}
+
+#[test]
+fn a_disk_that_nobody_serves_is_refused_in_qemus_words() {
+    let qemu = Qemu::start(&["-machine", "pc", "-S"]);
+    let mut disk = qemu.nbd.disk("att-1", "vol-1", false);
+    disk.socket = qemu.socket("nobody.sock");
+    let error = run(qemu.vm(SHORT).plug(&disk)).expect_err("nobody serves");
+    let words = base::with_causes(&error);
+    assert!(
+        words.contains("`blockdev-add`: Failed to connect"),
+        "{words}"
+    );
+    assert_eq!(qemu.nodes(), 0);
+}
+
+#[test]
+fn a_monitor_that_somebody_has_is_said_to_be_in_use() {
+    let qemu = Qemu::start(&["-machine", "pc", "-S"]);
+    let monitor = qemu.socket("scree.qmp");
+    let somebody = std::os::unix::net::UnixStream::connect(&monitor);
+    let somebody = somebody.expect("connected");
+    let options = VmOptions {
+        answer_within: SHORT,
+        ..Default::default()
+    };
+    let vm = Vm::new(VmAddress::Qmp(monitor), options);
+    // Of those who wait for it, QEMU's queue holds a few.
+    for _ in 0..3 {
+        let error = run(vm.look()).expect_err("in use");
+        assert!(
+            matches!(
+                &error,
+                VmError::Qmp {
+                    source: QmpError::InUse { .. },
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
+    drop(somebody);
+    wait_until("the monitor is free", || run(vm.look()).is_ok());
+}
+
+#[test]
+fn a_qemu_that_is_killed_while_its_guest_is_asked_has_nothing_plugged() {
+    let mut qemu = Qemu::start(&["-machine", "pc"]);
+    let vm = qemu.vm(ENOUGH);
+    let disk = qemu.nbd.disk("att-1", "vol-1", false);
+    run(vm.plug(&disk)).expect("plugged");
+    let asked = std::thread::spawn(move || run(vm.unplug(&disk.name)));
+    // It keeps the monitor only while it waits for the guest.
+    let monitor = qemu.socket("scree.qmp");
+    wait_until("it waits for the guest", || {
+        let other = run(Monitor::connect(&monitor, SHORT));
+        matches!(other, Err(QmpError::InUse { .. }))
+    });
+    qemu.process.kill();
+    let ended = asked.join().expect("no panic").expect("asked");
+    assert_eq!(ended, Unplugged::VmEnded);
+}
