@@ -31,12 +31,12 @@ use super::{Disk, DiskName, Found, Plugged, Unplugged, Vm, VmError};
 /// How often to look whether the disk is still there: a process each time.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
-/// `virsh`'s words for a domain that is not there, or has ended.
-const ENDED: [&str; 3] = [
-    "failed to get domain",
-    "Domain not found",
-    "domain is not running",
-];
+/// libvirt's words for a domain that does not run.
+const ENDED: &str = "domain is not running";
+
+/// `virsh`'s words for a domain that is not there, and for a connection that
+/// breaks while it looks.
+const UNKNOWN: &str = "failed to get domain";
 
 /// libvirt's words for a domain with no port left.
 const FULL: [&str; 2] = ["No more available PCI", "no more available PCI"];
@@ -52,11 +52,10 @@ const REMEDY: &str = "add one to its definition for each disk that it is to have
                       (<controller type='pci' model='pcie-root-port'/>), and start it again";
 
 impl Vm {
-    /// Runs `virsh COMMAND --domain DOMAIN ARGUMENTS`, without a shell.
+    /// Runs `virsh COMMAND ARGUMENTS`, without a shell.
     async fn virsh(
         &self,
         command: &'static str,
-        domain: &str,
         arguments: &[&str],
         input: &str,
     ) -> Result<String, VmError> {
@@ -67,7 +66,7 @@ impl Vm {
         };
         let mut child = Command::new(program)
             .args(["--quiet", "--connect", &self.options.libvirt_uri])
-            .args([command, "--domain", domain])
+            .arg(command)
             .args(arguments)
             // Its words are looked at.
             .env("LC_ALL", "C")
@@ -102,7 +101,7 @@ impl Vm {
         let said = String::from_utf8_lossy(&output.stderr);
         let said: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
         let said = said.join("; ");
-        Err(if ENDED.iter().any(|words| said.contains(words)) {
+        Err(if said.contains(ENDED) {
             VmError::Ended { vm }
         } else if FULL.iter().any(|words| said.contains(words)) {
             VmError::NoFreePort { vm, remedy: REMEDY }
@@ -111,10 +110,29 @@ impl Vm {
         })
     }
 
+    /// Whether libvirt has such a domain, running or not.
+    async fn has(&self, domain: &str) -> Result<bool, VmError> {
+        for what in ["--name", "--uuid"] {
+            let listed = self.virsh("list", &["--all", what], "").await?;
+            let mut listed = listed.lines().map(str::trim);
+            if listed.any(|one| one.eq_ignore_ascii_case(domain)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// The domain, if it runs.
     async fn domain(&self, domain: &str) -> Result<Domain, VmError> {
-        let xml = self.virsh("dumpxml", domain, &[], "").await?;
         let vm = self.address.clone();
+        let xml = match self.virsh("dumpxml", &["--domain", domain], "").await {
+            Err(VmError::VirshFailed { said, .. })
+                if said.contains(UNKNOWN) && !self.has(domain).await? =>
+            {
+                return Err(VmError::Ended { vm });
+            }
+            xml => xml?,
+        };
         let found = match Domain::read(&xml) {
             Ok(Some(found)) => found,
             Ok(None) => return Err(VmError::BadDescription { vm, source: None }),
@@ -155,9 +173,8 @@ impl Vm {
         }
         let xml = write_disk(disk, socket, &before.free_target());
         // `virsh` reads files only, and this one is what it is given.
-        let arguments = ["--file", "/dev/stdin", "--live"];
-        self.virsh("attach-device", domain, &arguments, &xml)
-            .await?;
+        let arguments = ["--domain", domain, "--file", "/dev/stdin", "--live"];
+        self.virsh("attach-device", &arguments, &xml).await?;
         let after = self.domain(domain).await?;
         Ok(Plugged {
             was_there: false,
@@ -188,11 +205,8 @@ impl Vm {
         if self.domain(domain).await?.disk(name).is_none() {
             return Ok(Unplugged::Gone);
         }
-        let arguments = ["--alias", &alias(name), "--live"];
-        match self
-            .virsh("detach-device-alias", domain, &arguments, "")
-            .await
-        {
+        let arguments = ["--domain", domain, "--alias", &alias(name), "--live"];
+        match self.virsh("detach-device-alias", &arguments, "").await {
             Ok(_) => {}
             Err(VmError::VirshFailed { said, .. })
                 if GOING.iter().any(|words| said.contains(words)) => {}
@@ -207,7 +221,7 @@ impl Vm {
                 () = &mut over => break,
             }
         }
-        let state = self.virsh("domstate", domain, &[], "").await?;
+        let state = self.virsh("domstate", &["--domain", domain], "").await?;
         let reason = match state.trim() {
             "shut off" => return Ok(Unplugged::VmEnded),
             "running" => format!(

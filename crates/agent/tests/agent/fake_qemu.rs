@@ -101,10 +101,20 @@ impl FakeQemu {
         self.folder.path().join("qmp")
     }
 
+    /// Scree's view of it, with more patience than is needed.
     pub fn vm(&self) -> Vm {
+        self.patient(Duration::from_secs(20))
+    }
+
+    /// As [`FakeQemu::vm`], for guests that do not let go.
+    pub fn vm_in_haste(&self) -> Vm {
+        self.patient(Duration::from_millis(300))
+    }
+
+    fn patient(&self, unplug_within: Duration) -> Vm {
         let options = VmOptions {
             answer_within: Duration::from_secs(20),
-            unplug_within: Duration::from_millis(300),
+            unplug_within,
             ..VmOptions::default()
         };
         Vm::new(VmAddress::Qmp(self.socket()), options)

@@ -65,8 +65,8 @@ impl Libvirt {
         let virsh = Command::new("virsh")
             .args(["--quiet", "--connect", &uri])
             .args(arguments)
-            .status();
-        virsh.expect("virsh runs").success()
+            .output();
+        virsh.expect("virsh runs").status.success()
     }
 
     /// A domain with two ports, started. It is forgotten when it ends.

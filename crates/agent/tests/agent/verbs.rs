@@ -160,7 +160,7 @@ async fn a_guest_that_hangs_is_busy_until_it_lets_go() {
     for status in ["running", "paused"] {
         qemu.state().status = status;
         // The second time QEMU says that it is asked already.
-        let busy = reason(qemu.vm().unplug(&name).await.expect("asked"));
+        let busy = reason(qemu.vm_in_haste().unplug(&name).await.expect("asked"));
         assert_eq!(busy.contains("(paused)"), status == "paused", "{busy}");
         let seen = qemu.vm().look().await.expect("seen");
         assert!(seen.iter().all(|disk| disk.is_plugged) && seen.len() == 1);

@@ -79,13 +79,23 @@ async fn a_virsh_that_is_not_there_or_hangs_or_fails_is_told_apart() {
 #[tokio::test]
 async fn a_domain_that_is_shut_off_or_unknown_has_ended() {
     let off = "echo '<domain><name>one</name></domain>'";
-    let unknown = "echo \"error: failed to get domain 'one'\" >&2; exit 1";
+    let unknown = "[ $4 = list ] || { echo \"error: failed to get domain 'one'\" >&2; exit 1; }";
     for script in [off, unknown] {
         let (_folder, vm) = vm(script, PATIENT);
         assert!(matches!(vm.look().await, Err(VmError::Ended { .. })));
         let ended = vm.unplug(&disk("att-1").name).await.expect("asked");
         assert_eq!(ended, Unplugged::VmEnded);
     }
+}
+
+/// `virsh` says of a connection that breaks what it says of an unknown domain.
+#[tokio::test]
+async fn a_domain_that_libvirt_lists_has_not_ended() {
+    let script = "[ $4 = list ] && { echo other; echo one; exit 0; }; \
+                  echo \"error: failed to get domain 'one'\" >&2; exit 1";
+    let (_folder, vm) = vm(script, PATIENT);
+    let error = vm.unplug(&disk("att-1").name).await.expect_err("it runs");
+    assert!(matches!(error, VmError::VirshFailed { .. }), "{error}");
 }
 
 #[tokio::test]
