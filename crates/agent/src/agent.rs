@@ -30,9 +30,9 @@ use volume::{Store, VolumeConfig};
 use world::{World, host};
 
 use crate::claim::Claim;
+use crate::cluster_key::{self, KeyInput, KeyInputError};
 use crate::controller::{Controller, Pauses};
 use crate::folder::{Folder, FolderError};
-use crate::cluster_key::{self, KeyInput, KeyInputError};
 use crate::serving::{Serving, ServingError};
 use crate::units::{Mounted, UnitsError};
 use crate::worker::Worker;

@@ -35,7 +35,7 @@ pub enum ClientError {
     Broken(String),
     /// The server says no.
     #[error("{}", .0.detail)]
-    Refused(Problem),
+    Refused(Box<Problem>),
 }
 
 impl ClientError {
@@ -150,7 +150,7 @@ impl Client {
             return serde_json::from_slice(&answer).map_err(|error| broken(&error));
         }
         match serde_json::from_slice(&answer) {
-            Ok(problem) => Err(ClientError::Refused(problem)),
+            Ok(problem) => Err(ClientError::Refused(Box::new(problem))),
             Err(_) => Err(ClientError::Broken(format!("HTTP status {status}"))),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! * [`types`]: what people and their programs ask of a controller
 //! * [`host`]: what an agent asks of it, and tells it
-//! * [`client`]: asking
+//! * [`client`], which asks
 //! * [`size`]: numbers of bytes, as people read and write them
 //!
 //! It must not know: SQL, keys, what a request leads to.

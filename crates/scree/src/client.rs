@@ -18,7 +18,7 @@ pub enum ClientError {
     /// The connection broke, or what came back is no answer.
     Broken(String),
     /// The server says no.
-    Refused(Problem),
+    Refused(Box<Problem>),
 }
 
 impl std::fmt::Display for ClientError {

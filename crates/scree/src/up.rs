@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::Agent;
-use agent::folder::traces;
 use agent::cluster_key::{KeyInput, Passphrase};
+use agent::folder::traces;
 use api::Client;
 use api::size::exact_bytes;
 use catalog::RESTORE_SKIPS_BYTES;

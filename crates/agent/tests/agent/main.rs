@@ -6,8 +6,8 @@
     reason = "these tests make the machine's other half: monitors, guests, daemons"
 )]
 
-mod keys;
 mod fake_qemu;
+mod keys;
 mod libvirt;
 mod machine;
 mod monitor;
