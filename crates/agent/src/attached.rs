@@ -14,31 +14,21 @@
 //! A crash anywhere in between leaves an attachment with an epoch: the next
 //! open replays.
 
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-use std::thread::{self, Thread};
-use std::time::Duration;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use api::host::{Access, Assignment, Seal};
-use base::{BlockDevice, IoError, Lineage, with_causes};
+use base::{IoError, Lineage, with_causes};
 use catalog::{CatalogError, Lease, WrappedKey};
 use frontend::nbd::{Export, ExportGone, ExportOptions, ExportThread, SpawnError};
 use volume::seal::{DataKey, KeyError, Keyring};
-use volume::{LeaseTerm, OpenError, OpenParams, Volume, VolumeStatus};
+use volume::{
+    LeaseTerm, OpenError, OpenParams, ReadOnlyParams, ReadOnlyVolume, Volume, VolumeStatus,
+};
 use world::{Clock, Wake};
 
 use crate::agent::{Agent, Inner, TaskEnded, blocking};
+use crate::closer::Closer;
 use crate::leases::OlderDatabase;
-
-/// A close that has got nowhere for so long, because no unit takes what it
-/// has, is given up: the journal keeps it.
-const CLOSE_STALL_MAX: Duration = Duration::from_secs(15);
-
-/// One that has put nothing anywhere for so long is given up, too, though
-/// nothing has failed: a unit keeps a call for ever.
-const CLOSE_SILENCE_MAX: Duration = Duration::from_secs(60);
-
-/// How often a close looks at the clock where nothing else happens.
-const CLOSE_TICK: Duration = Duration::from_millis(200);
 
 /// A volume that is attached here, and served.
 pub struct Attached {
@@ -46,126 +36,86 @@ pub struct Attached {
     /// The door for connections.
     pub(crate) export: Export,
     /// Its thread, until it is told to stop.
-    thread: RwLock<Option<ExportThread<Volume>>>,
-    closer: Closer,
+    served: RwLock<Option<Served>>,
+}
+
+/// What is served, in a thread of its own.
+enum Served {
+    Writable {
+        thread: ExportThread<Volume>,
+        closer: Closer,
+    },
+    ReadOnly(ExportThread<ReadOnlyVolume>),
+}
+
+impl Served {
+    fn export(&self) -> Export {
+        match self {
+            Self::Writable { thread, .. } => thread.export(),
+            Self::ReadOnly(thread) => thread.export(),
+        }
+    }
 }
 
 impl Attached {
-    fn new(name: String, thread: ExportThread<Volume>, closer: Closer) -> Self {
+    fn new(name: String, served: Served) -> Self {
         Self {
             name,
-            export: thread.export(),
-            thread: RwLock::new(Some(thread)),
-            closer,
+            export: served.export(),
+            served: RwLock::new(Some(served)),
         }
     }
 
-    /// Runs `action` on the volume, in its thread. Waits.
+    fn with<T>(&self, ask: impl FnOnce(&Served) -> Result<T, ExportGone>) -> Result<T, ExportGone> {
+        let served = self.served.read().unwrap_or_else(PoisonError::into_inner);
+        ask(served.as_ref().ok_or(ExportGone)?)
+    }
+
+    /// Runs `action` on a volume that is open for writing, in its thread.
+    /// Waits.
     fn call<T: Send + 'static>(
         &self,
         action: impl FnOnce(&mut Volume) -> T + Send + 'static,
     ) -> Result<T, ExportGone> {
-        let thread = self.thread.read().unwrap_or_else(PoisonError::into_inner);
-        thread.as_ref().ok_or(ExportGone)?.call(action)
+        self.with(|served| match served {
+            Served::Writable { thread, .. } => thread.call(action),
+            Served::ReadOnly(_) => Err(ExportGone),
+        })
     }
 
-    fn take_thread(&self) -> Result<ExportThread<Volume>, ExportGone> {
-        let mut thread = self.thread.write().unwrap_or_else(PoisonError::into_inner);
-        thread.take().ok_or(ExportGone)
+    /// How its engine is doing. Waits.
+    fn status(&self) -> Result<VolumeStatus, ExportGone> {
+        self.with(|served| match served {
+            Served::Writable { thread, .. } => thread.call(|volume| volume.status()),
+            Served::ReadOnly(thread) => thread.call(|volume| volume.status()),
+        })
+    }
+
+    fn take(&self) -> Result<Served, ExportGone> {
+        let mut served = self.served.write().unwrap_or_else(PoisonError::into_inner);
+        served.take().ok_or(ExportGone)
     }
 
     /// Step 5, and no more. Waits for calls under way.
     fn drop_volume(&self) -> Result<(), AttachError> {
-        Ok(self.take_thread()?.stop(|volume, _| drop(volume))?)
+        match self.take()? {
+            Served::Writable { thread, .. } => thread.stop(|volume, _| drop(volume))?,
+            Served::ReadOnly(thread) => thread.stop(|volume, _| drop(volume))?,
+        }
+        Ok(())
     }
 
     /// Steps 5 and 6. Waits: for calls under way, and for the destage.
     fn stop(&self, clock: Arc<dyn Clock>) -> Result<(), AttachError> {
-        let thread = self.take_thread()?;
-        let closer = self.closer.clone();
-        thread.stop(move |volume, stopped| {
-            if let Err(error) = stopped.flushed {
-                tracing::warn!(%error, "the last flush failed");
-            }
-            closer.close(volume, &*clock)
-        })?
-    }
-}
-
-/// The thread in which a volume is closed. Until then, the loop that serves it
-/// hears of jobs that end; afterwards this thread does.
-#[derive(Clone, Default)]
-struct Closer(Arc<OnceLock<Thread>>);
-
-impl Closer {
-    /// A wake for both.
-    fn wake(&self, serving: Wake) -> Wake {
-        let thread = Arc::clone(&self.0);
-        Wake::new(move || {
-            serving.wake();
-            if let Some(thread) = thread.get() {
-                thread.unpark();
-            }
-        })
-    }
-
-    /// Step 6. Waits for the destage, as long as it gets on.
-    fn close(&self, mut volume: Volume, clock: &dyn Clock) -> Result<(), AttachError> {
-        // From here on no job's end is missed: those before are polled below.
-        self.0.get_or_init(thread::current);
-        let mut completions = Vec::new();
-        let mut committed = Lately::new(clock.monotonic());
-        let mut placed = Lately::new(clock.monotonic());
-        volume.begin_close();
-        loop {
-            volume.poll(&mut completions);
-            completions.clear();
-            volume.commit()?;
-            if let Some(closed) = volume.close_state() {
-                return Ok(closed?);
-            }
-            let status = volume.status();
-            let now = clock.monotonic();
-            let since_commit = committed.since(status.journal_used_bytes, now);
-            let since_put = placed.since(status.pieces_placed, now);
-            match status.destage_error {
-                // Each attempt may put something before it fails.
-                Some(why) if since_commit > CLOSE_STALL_MAX => {
-                    return Err(AttachError::Stalled(why));
+        match self.take()? {
+            Served::Writable { thread, closer } => thread.stop(move |volume, stopped| {
+                if let Err(error) = stopped.flushed {
+                    tracing::warn!(%error, "the last flush failed");
                 }
-                _ if since_put.min(since_commit) > CLOSE_SILENCE_MAX => {
-                    return Err(AttachError::Silent(CLOSE_SILENCE_MAX.as_secs()));
-                }
-                _ => {}
-            }
-            let timer = volume.next_timer().unwrap_or(CLOSE_TICK);
-            #[expect(clippy::disallowed_methods, reason = "a job that ends wakes it before")]
-            thread::park_timeout(timer.min(CLOSE_TICK));
+                closer.close(volume, &*clock)
+            })?,
+            Served::ReadOnly(thread) => Ok(thread.stop(|volume, _| drop(volume))?),
         }
-    }
-}
-
-/// A number, and since when it is what it is.
-struct Lately {
-    number: Option<u64>,
-    since: Duration,
-}
-
-impl Lately {
-    fn new(now: Duration) -> Self {
-        Self {
-            number: None,
-            since: now,
-        }
-    }
-
-    /// For how long it has been `number`.
-    fn since(&mut self, number: u64, now: Duration) -> Duration {
-        if self.number != Some(number) {
-            self.number = Some(number);
-            self.since = now;
-        }
-        now.saturating_sub(self.since)
     }
 }
 
@@ -174,7 +124,10 @@ impl Lately {
 pub enum AttachError {
     /// The lease was not to be had.
     #[error("no lease: {0}")]
-    Lease(#[from] CatalogError),
+    Lease(CatalogError),
+    /// The catalog did not answer as it should.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
     /// The database is not the one that the data belongs to.
     #[error(transparent)]
     Older(#[from] OlderDatabase),
@@ -259,29 +212,80 @@ fn is_head_keyed(lease: &Lease) -> bool {
         .is_none_or(|key| key.salts.iter().any(has_salt))
 }
 
-impl Agent {
-    /// Steps 1 to 4.
-    pub(crate) async fn open_and_serve(&self, wish: &Assignment) -> Result<Attached, AttachError> {
-        let lease = self.keyed(wish).await?;
-        let inner = Arc::clone(&self.inner);
-        let (volume, access, name) = (wish.volume, wish.access, wish.name.clone());
-        let attached = blocking(move || {
-            let options = ExportOptions {
-                description: volume.to_string(),
-                read_only: access == Access::ReadOnly,
-                ..ExportOptions::new(name.clone(), Arc::clone(&inner.world.clock))
-            };
-            let closer = Closer::default();
-            let wakes = closer.clone();
-            let thread =
-                ExportThread::spawn(options, move |wake| open(&inner, lease, wakes.wake(wake)))
-                    .map_err(|error| match error {
-                        SpawnError::Device(error) => error,
-                        SpawnError::Thread(error) => AttachError::Thread(error),
-                    })?;
-            Ok::<_, AttachError>(Attached::new(name, thread, closer))
+/// Steps 3 and 4. Waits.
+fn serve(inner: &Arc<Inner>, lease: Lease, options: ExportOptions) -> Result<Served, AttachError> {
+    let closer = Closer::default();
+    let (wakes, inner) = (closer.clone(), Arc::clone(inner));
+    let thread = ExportThread::spawn(options, move |wake| open(&inner, lease, wakes.wake(wake)))?;
+    Ok(Served::Writable { thread, closer })
+}
+
+/// As [`serve`], of a version that stays as it is: without lease and journal.
+fn serve_read_only(
+    inner: &Inner,
+    wish: &Assignment,
+    options: ExportOptions,
+) -> Result<Served, AttachError> {
+    let version = match wish.version {
+        None => None,
+        Some(key) => {
+            let version = inner.catalog.version(key)?;
+            let keys = inner.catalog.keys(version.lineage)?;
+            let keyring = Arc::new(Keyring::unwrap(&keys, &inner.key)?);
+            Some((version, keyring))
+        }
+    };
+    let (store, page_cache_bytes) = (
+        Arc::clone(&inner.store),
+        inner.volume_config.page_cache_bytes,
+    );
+    let (size_bytes, block_size) = (wish.size_bytes, wish.block_size);
+    let thread = ExportThread::spawn(options, move |wake| {
+        ReadOnlyVolume::open(ReadOnlyParams {
+            wake,
+            store,
+            version,
+            size_bytes,
+            block_size,
+            page_cache_bytes,
         })
-        .await??;
+        .map_err(AttachError::from)
+    })?;
+    Ok(Served::ReadOnly(thread))
+}
+
+impl From<SpawnError<Self>> for AttachError {
+    fn from(error: SpawnError<Self>) -> Self {
+        match error {
+            SpawnError::Device(error) => error,
+            SpawnError::Thread(error) => Self::Thread(error),
+        }
+    }
+}
+
+impl Agent {
+    /// Steps 1 to 4; of a read-only attachment, the last two.
+    pub(crate) async fn open_and_serve(&self, wish: &Assignment) -> Result<Attached, AttachError> {
+        if self.is_ending() {
+            return Err(AttachError::Ending);
+        }
+        let options = ExportOptions {
+            description: wish.volume.to_string(),
+            read_only: wish.access == Access::ReadOnly,
+            ..ExportOptions::new(wish.name.clone(), Arc::clone(&self.inner.world.clock))
+        };
+        let inner = Arc::clone(&self.inner);
+        let served = match wish.access {
+            Access::ReadWrite => {
+                let lease = self.keyed(wish).await?;
+                blocking(move || serve(&inner, lease, options)).await?
+            }
+            Access::ReadOnly => {
+                let wish = wish.clone();
+                blocking(move || serve_read_only(&inner, &wish, options)).await?
+            }
+        };
+        let attached = Attached::new(wish.name.clone(), served?);
         self.inner.serving.offer(attached.export.clone());
         Ok(attached)
     }
@@ -315,9 +319,6 @@ impl Agent {
 
     /// Steps 1 and 2.
     async fn keyed(&self, wish: &Assignment) -> Result<Lease, AttachError> {
-        if self.is_ending() {
-            return Err(AttachError::Ending);
-        }
         let mut lease = self.acquire(wish.volume).await?;
         let Some(own) = lease.keys.first_mut() else {
             return Err(AttachError::ForeignKey);
@@ -357,7 +358,7 @@ impl Agent {
         }
     }
 
-    /// Runs `action` on an open volume, in its thread.
+    /// Runs `action` on a volume that is open for writing, in its thread.
     pub(crate) async fn on_volume<T: Send + 'static>(
         &self,
         attached: &Arc<Attached>,
@@ -372,6 +373,7 @@ impl Agent {
         &self,
         attached: &Arc<Attached>,
     ) -> Result<VolumeStatus, AttachError> {
-        self.on_volume(attached, |volume| volume.status()).await
+        let attached = Arc::clone(attached);
+        Ok(blocking(move || attached.status()).await??)
     }
 }

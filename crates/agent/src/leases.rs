@@ -158,7 +158,8 @@ impl Agent {
             return Err(older.into());
         }
         let salt = LeaseSalt::generate(&*self.inner.world.random);
-        let lease = self.inner.controller.lease(volume, salt).await?;
+        let lease = self.inner.controller.lease(volume, salt).await;
+        let lease = lease.map_err(AttachError::Lease)?;
         // The database is not trusted with secrets: another volume's key,
         // perhaps of one that is not sealed, or the salt of an earlier lease,
         // would do harm.

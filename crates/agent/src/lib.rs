@@ -2,7 +2,7 @@
 //! serves them, and does what the controllers want of it.
 //!
 //! * [`agent`]: the process; what is wanted of it, followed
-//! * [`attached`]: an open volume, served; `worker`: from a wish to that, and
+//! * [`attached`]: an open volume, served; `closer`: its end; `worker`: from a wish to that, and
 //!   back
 //! * [`controller`]: asking the controllers; the engine's catalog by that
 //! * [`units`], `watch`, `leases`, `claim`: storage units, those that do not
@@ -20,6 +20,7 @@ pub mod agent;
 pub mod attached;
 mod claim;
 mod cleaning;
+mod closer;
 pub mod cluster_key;
 pub mod controller;
 pub mod folder;

@@ -18,11 +18,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::host::{Access, Assignment, AttachmentReport, AttachmentState};
-use base::{BlockDevice as _, SnapshotId, VolumeId};
+use base::{SnapshotId, VolumeId};
 use catalog::CatalogError;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use volume::OpenError;
+use volume::{OpenError, Volume};
 use world::host;
 
 use crate::agent::{Agent, lock};
@@ -230,27 +230,36 @@ impl Work {
             self.abandon(attached).await;
             return Next::Now;
         }
-        let size_bytes = wish.size_bytes;
-        let is_grown = wish.access == Access::ReadWrite && size_bytes > self.size_bytes;
         let cuts: Vec<SnapshotId> = wish
             .cuts
             .iter()
             .copied()
             .filter(|cut| !self.cuts.contains(cut))
             .collect();
+        let size_bytes = wish.size_bytes;
+        let is_grown = wish.access == Access::ReadWrite && size_bytes > self.size_bytes;
         let taken = cuts.clone();
-        let seen = self.agent.on_volume(&attached, move |volume| {
-            if is_grown {
-                volume.grow(size_bytes);
+        let acted = match is_grown || !cuts.is_empty() {
+            true => {
+                let act = move |volume: &mut Volume| {
+                    if is_grown {
+                        volume.grow(size_bytes);
+                    }
+                    for cut in taken {
+                        volume.snapshot(cut);
+                    }
+                };
+                self.agent.on_volume(&attached, act).await
             }
-            for cut in taken {
-                volume.snapshot(cut);
-            }
-            (volume.geometry().size_bytes, volume.status())
-        });
-        let (state, why) = match seen.await {
-            Ok((size_bytes, status)) => {
-                self.size_bytes = size_bytes;
+            false => Ok(()),
+        };
+        let seen = match acted {
+            Ok(()) => self.agent.engine_status(&attached).await,
+            Err(error) => Err(error),
+        };
+        let (state, why) = match seen {
+            Ok(status) => {
+                self.size_bytes = status.size_bytes;
                 self.note_writes(wish.volume, status.counters.blocks_written);
                 match status.stopped {
                     None => (AttachmentState::Attached, None),
