@@ -45,6 +45,8 @@ pub struct Settings {
     pub client: Client,
     /// How many folder units to make if the cluster has none.
     pub units: Option<usize>,
+    /// As many, if nothing was said.
+    pub units_default: usize,
     /// Where the key is, if not in D's keys folder.
     pub key: Option<KeyInput>,
     /// Volumes may be written in the clear, where that is what their owner
@@ -205,17 +207,17 @@ impl Agent {
                 controller,
             }),
         };
-        agent.begin(settings.units).await?;
+        agent.begin(settings.units, settings.units_default).await?;
         Ok(agent)
     }
 
     /// Uses the units, and opens what is wanted; returns when all of it has
     /// been tried once.
-    async fn begin(&self, units: Option<usize>) -> Result<(), StartError> {
+    async fn begin(&self, units: Option<usize>, default: usize) -> Result<(), StartError> {
         let controller = &self.inner.controller;
         let mut wanted = controller.assignments(None).await?;
         if wanted.units.is_empty() {
-            self.make_units(units).await?;
+            self.make_units(units.unwrap_or(default)).await?;
             wanted = controller.assignments(None).await?;
         } else if let Some(asked) = units.filter(|count| *count != wanted.units.len()) {
             tracing::info!(

@@ -21,9 +21,6 @@ use crate::claim::Claim;
 use crate::leases;
 use crate::watch::WatchedUnit;
 
-/// Folder units of a new D, if nothing is said.
-const UNITS_DEFAULT: usize = 8;
-
 /// How often the clock is looked at where an answer may not come.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
@@ -72,8 +69,11 @@ pub enum UnitsError {
 
 impl Agent {
     /// Makes the first units of a cluster that has none.
-    pub(crate) async fn make_units(&self, count: Option<usize>) -> Result<(), UnitsError> {
-        let count = count.unwrap_or(UNITS_DEFAULT);
+    pub(crate) async fn make_units(&self, count: usize) -> Result<(), UnitsError> {
+        if count == 0 {
+            tracing::warn!("the cluster has no units yet; add some with `scree unit add`");
+            return Ok(());
+        }
         let inner = Arc::clone(&self.inner);
         let made = blocking(move || {
             (1..=count)

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -13,13 +14,21 @@ use hyper::body::Bytes;
 use hyper::{Method, Request, Uri, header};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio_rustls::TlsConnector;
 use tower_service::Service;
 use world::host;
 
 use crate::types::Problem;
+
+/// A server that is there takes a connection in less.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Answers are lists of volumes and the like: longer ones are a mistake.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
@@ -53,18 +62,69 @@ impl ClientError {
 #[derive(Clone)]
 pub struct Client {
     http: hyper_util::client::legacy::Client<Connector, Full<Bytes>>,
+    connector: Connector,
+}
+
+/// Where a server is, if not on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address {
+    /// A name, or an IP address without brackets.
+    pub host: String,
+    /// The TCP port.
+    pub port: u16,
+}
+
+/// A text that is no server's address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a controller's URL; write it as https://HOST:PORT")]
+pub struct BadAddress(pub String);
+
+impl FromStr for Address {
+    type Err = BadAddress;
+
+    fn from_str(text: &str) -> Result<Self, BadAddress> {
+        let bad = || BadAddress(text.to_owned());
+        let uri: Uri = text.parse().map_err(|_| bad())?;
+        let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
+        if uri.scheme_str() != Some("https") || !is_bare {
+            return Err(bad());
+        }
+        let host = uri.host().ok_or_else(bad)?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        Ok(Self {
+            host: host.to_owned(),
+            port: uri.port_u16().unwrap_or(443),
+        })
+    }
 }
 
 impl Client {
     /// Asks the server that listens at `socket`.
     #[must_use]
     pub fn unix(socket: &Path) -> Self {
-        let connector = Connector {
-            socket: socket.into(),
-        };
+        Self::with(Way::Unix(socket.into()))
+    }
+
+    /// Asks the server at `address`, as `tls` says.
+    #[must_use]
+    pub fn https(address: Address, tls: Arc<ClientConfig>) -> Self {
+        let tls = watch::Sender::new(tls);
+        Self::with(Way::Https { address, tls })
+    }
+
+    fn with(way: Way) -> Self {
+        let connector = Connector(Arc::new(way));
+        let builder = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
         Self {
-            http: hyper_util::client::legacy::Client::builder(TokioExecutor::new())
-                .build(connector),
+            http: builder.build(connector.clone()),
+            connector,
+        }
+    }
+
+    /// Shows another certificate from the next connection on.
+    pub fn renew(&self, config: Arc<ClientConfig>) {
+        if let Way::Https { tls, .. } = &*self.connector.0 {
+            tls.send_replace(config);
         }
     }
 
@@ -181,11 +241,18 @@ fn unreachable(error: hyper_util::client::legacy::Error) -> ClientError {
     ClientError::Unreachable(io::Error::other(error.to_string()))
 }
 
+/// How the one server is reached.
+enum Way {
+    Unix(PathBuf),
+    Https {
+        address: Address,
+        tls: watch::Sender<Arc<ClientConfig>>,
+    },
+}
+
 /// Makes connections, whatever host a URI names: there is one server.
 #[derive(Clone)]
-struct Connector {
-    socket: Arc<Path>,
-}
+struct Connector(Arc<Way>);
 
 impl Service<Uri> for Connector {
     type Response = TokioIo<Stream>;
@@ -197,17 +264,37 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let socket: PathBuf = self.socket.to_path_buf();
+        let way = Arc::clone(&self.0);
         Box::pin(async move {
-            #[expect(clippy::disallowed_methods, reason = "hyper wants tokio's sockets")]
-            let stream = UnixStream::connect(socket).await?;
+            let connected = host::within(CONNECT_WITHIN, connect(&way)).await;
+            let stream = connected.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
             Ok(TokioIo::new(Stream(stream)))
         })
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "hyper wants tokio's sockets")]
+async fn connect(way: &Way) -> io::Result<Box<dyn Both>> {
+    match way {
+        Way::Unix(socket) => Ok(Box::new(UnixStream::connect(socket).await?)),
+        Way::Https { address, tls } => {
+            let name = ServerName::try_from(address.host.clone()).map_err(io::Error::other)?;
+            let config = Arc::clone(&tls.borrow());
+            let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
+            stream.set_nodelay(true)?;
+            let stream = TlsConnector::from(config).connect(name, stream).await?;
+            Ok(Box::new(stream))
+        }
+    }
+}
+
+/// What a connection can do.
+trait Both: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Both for T {}
+
 /// A connection, as hyper wants it.
-struct Stream(UnixStream);
+struct Stream(Box<dyn Both>);
 
 impl Connection for Stream {
     fn connected(&self) -> Connected {
@@ -215,17 +302,17 @@ impl Connection for Stream {
     }
 }
 
-impl tokio::io::AsyncRead for Stream {
+impl AsyncRead for Stream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        into: &mut tokio::io::ReadBuf<'_>,
+        into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_read(context, into)
     }
 }
 
-impl tokio::io::AsyncWrite for Stream {
+impl AsyncWrite for Stream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -240,5 +327,34 @@ impl tokio::io::AsyncWrite for Stream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_controllers_url_has_a_host_and_perhaps_a_port() {
+        for (text, host, port) in [
+            ("https://c1.example:8443", "c1.example", 8443),
+            ("https://c1.example/", "c1.example", 443),
+            ("https://[::1]:8443", "::1", 8443),
+            ("https://127.0.0.1", "127.0.0.1", 443),
+        ] {
+            let address: Address = text.parse().expect("an address");
+            assert_eq!((address.host.as_str(), address.port), (host, port));
+        }
+        for bad in [
+            "",
+            "c1",
+            "http://c1",
+            "https://",
+            "https://c1/v1",
+            "https://c1?a=b",
+            "ftp://c1",
+        ] {
+            assert!(bad.parse::<Address>().is_err(), "{bad}");
+        }
     }
 }

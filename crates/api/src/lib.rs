@@ -3,13 +3,16 @@
 //! * [`types`]: what people and their programs ask of a controller
 //! * [`host`]: what an agent asks of it, and tells it
 //! * [`client`], which asks
+//! * [`profile`]: who is asking, and whom
 //! * [`size`]: numbers of bytes, as people read and write them
 //!
 //! It must not know: SQL, keys, what a request leads to.
 
 pub mod client;
 pub mod host;
+pub mod profile;
 pub mod size;
 pub mod types;
 
-pub use client::{Client, ClientError};
+pub use client::{Address, Client, ClientError};
+pub use profile::{Profile, ProfileError};

@@ -267,6 +267,9 @@ pub struct Token {
     pub token: String,
     /// Until then.
     pub expires: String,
+    /// The authority's fingerprint, by which whoever enrols knows the
+    /// controllers: `sha256:…`.
+    pub authority: String,
 }
 
 /// To become somebody.

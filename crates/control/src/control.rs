@@ -14,13 +14,16 @@ use api::host::{Cluster, Owner};
 use base::{ClusterId, PartyId};
 use catalog::retention::Retention;
 use catalog::{Copyset, WrappedKey};
+use identity::Kind;
 use tokio::task::JoinError;
 use world::{World, host};
 
+use crate::authority::{self, AuthorityFileError};
 use crate::database::{Database, DatabaseError};
 use crate::error::ControlError;
 use crate::folder::{Folder, FolderError, LookForRemains};
 use crate::ownership::{self, Claim};
+use crate::parties::Parties;
 
 /// How a controller was asked to run.
 pub struct Settings {
@@ -45,6 +48,9 @@ pub enum StartError {
     /// The database cannot be used.
     #[error(transparent)]
     Database(#[from] DatabaseError),
+    /// There is no authority to sign users and hosts.
+    #[error(transparent)]
+    Authority(#[from] AuthorityFileError),
     /// D is a copy.
     #[error(
         "{folder} is a copy of {was}; two copies that are served destroy \
@@ -100,13 +106,15 @@ pub(crate) struct Inner {
     pub claim: Claim,
     pub retention: Retention,
     pub grace: Duration,
+    /// Who may ask.
+    pub parties: Parties,
     /// The host that is this machine.
     pub local: PartyId,
     /// One change of the units at a time, so that copysets are planned in
     /// order.
     pub units_door: tokio::sync::Mutex<()>,
-    /// Nothing new is begun.
-    is_ending: AtomicBool,
+    /// Whether owners are served.
+    is_open: AtomicBool,
 }
 
 fn ended_early(error: JoinError) -> ControlError {
@@ -127,12 +135,10 @@ impl Control {
         let (cluster, vouch) = cluster_of(&world, &folder, &database, &settings.remains).await?;
         let restored = settings.restored_database;
         let claim = ownership::claim(&world, &database, folder.path(), restored).await?;
-        let local = database
-            .local_host(
-                PartyId::from_random(world.random.u128()),
-                world.clock.wall(),
-            )
-            .await?;
+        let authority = authority::open(&world, folder.path(), &cluster.to_string())?;
+        let parties = Parties::new(world.clone(), database.clone(), Arc::new(authority));
+        parties.make_local(Kind::User).await?;
+        let local = parties.make_local(Kind::Host).await?;
         Ok(Self {
             inner: Arc::new(Inner {
                 world,
@@ -143,20 +149,22 @@ impl Control {
                 claim,
                 retention: settings.retention,
                 grace: settings.grace,
+                parties,
                 local,
                 units_door: tokio::sync::Mutex::default(),
-                is_ending: AtomicBool::new(false),
+                is_open: AtomicBool::new(false),
             }),
         })
     }
 
-    /// From now on owners' requests are refused; hosts are still heard.
-    pub fn begin_end(&self) {
-        self.inner.is_ending.store(true, Ordering::Relaxed);
+    /// From now on owners' requests are carried out, or refused. Before, and
+    /// after, only hosts are heard: they have something to begin, or to finish.
+    pub fn set_open(&self, is_open: bool) {
+        self.inner.is_open.store(is_open, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_ending(&self) -> bool {
-        self.inner.is_ending.load(Ordering::Relaxed)
+    pub(crate) fn is_open(&self) -> bool {
+        self.inner.is_open.load(Ordering::Relaxed)
     }
 
     /// Closes the database.
@@ -242,6 +250,12 @@ impl Control {
     #[must_use]
     pub fn folder(&self) -> &Folder {
         &self.inner.folder
+    }
+
+    /// Who may ask.
+    #[must_use]
+    pub fn parties(&self) -> &Parties {
+        &self.inner.parties
     }
 
     /// The host that is this machine.

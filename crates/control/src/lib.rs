@@ -5,7 +5,8 @@
 //! * [`control`]: an instance; [`volumes`], [`snapshots`], [`units`]: what
 //!   owners ask of it
 //! * [`hosts`]: what agents ask of it, and tell it
-//! * [`parties`]: users and hosts, and how they come to be known
+//! * [`parties`]: users and hosts, and how they come to be known; [`authority`]:
+//!   what signs them
 //! * [`ownership`]: folders that are copies
 //! * [`folder`], [`parse`]: what operators hand in, checked once
 //! * [`http`]: HTTP over all of that, thin
@@ -13,6 +14,7 @@
 //! It must not know: the terminal, where blocks lie, what opens them. Keys pass
 //! through it wrapped; it depends on nothing that could name one.
 
+pub mod authority;
 pub mod control;
 pub mod database;
 pub mod error;

@@ -8,12 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::PartyId;
-use identity::{Authority, EnrolmentToken, KeyFingerprint, Kind, Lifetime, Subject, requested_key};
+use identity::{
+    Authority, Credentials, EnrolmentToken, KeyFingerprint, KeyRequest, Kind, Lifetime, Subject,
+    certificate_fingerprint, requested_key, server_config,
+};
+use rustls::ServerConfig;
 use world::{Millis, World};
 
-use crate::database::{AuditRow, By, Database, PartyRow};
+use crate::database::{AuditRow, By, Database, DatabaseError, PartyRow};
 use crate::error::ControlError;
-use crate::http::https::Caller;
+use crate::http::Caller;
 
 /// How long a token may be used.
 pub const TOKEN_TERM: Duration = Duration::from_secs(60 * 60);
@@ -75,10 +79,57 @@ impl Parties {
         }
     }
 
+    /// The user or host that is this machine, made if there is none.
+    pub(crate) async fn make_local(&self, kind: Kind) -> Result<PartyId, DatabaseError> {
+        let id = PartyId::from_random(self.world.random.u128());
+        let now = self.world.clock.wall();
+        self.database.local_party(kind, id, now).await
+    }
+
     /// The authority's certificate.
     #[must_use]
     pub fn authority_pem(&self) -> &str {
         self.authority.certificate_pem()
+    }
+
+    /// Its fingerprint.
+    ///
+    /// # Errors
+    /// [`ControlError::Internal`].
+    pub fn authority_fingerprint(&self) -> Result<String, ControlError> {
+        certificate_fingerprint(self.authority.certificate_pem()).map_err(|error| {
+            ControlError::Internal {
+                reason: error.to_string(),
+            }
+        })
+    }
+
+    /// TLS for a server that has these names, with a new key of its own; and
+    /// when its certificate ends.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn server_tls(
+        &self,
+        names: &[String],
+    ) -> Result<(Arc<ServerConfig>, Millis), ControlError> {
+        let internal = |error: &dyn std::error::Error| ControlError::Internal {
+            reason: base::with_causes(error),
+        };
+        let key = KeyRequest::generate().map_err(|error| internal(&error))?;
+        let subject = Subject::new(Kind::Controller, "local")?;
+        let lifetime = Lifetime::day(self.world.clock.wall());
+        let random = &*self.world.random;
+        let signed = self
+            .authority
+            .sign(&key.request_pem, &subject, names, lifetime, random);
+        let credentials = Credentials {
+            chain_pem: &signed.map_err(not_signed)?,
+            key_pem: &key.key_pem,
+        };
+        let config = server_config(&[self.authority_pem()], credentials);
+        let config = config.map_err(|error| internal(&error))?;
+        Ok((Arc::new(config), lifetime.ends()))
     }
 
     /// Who is asking.
@@ -86,7 +137,11 @@ impl Parties {
     /// # Errors
     /// [`ControlError::Unauthenticated`].
     pub async fn asker(&self, caller: &Caller) -> Result<Asker, ControlError> {
-        let Some(peer) = &caller.peer else {
+        let peer = match caller {
+            Caller::Local => return self.local_asker().await,
+            Caller::Remote { peer, .. } => peer.as_ref(),
+        };
+        let Some(peer) = peer else {
             return Err(unauthenticated(
                 "no certificate was shown; enrol with `scree login` and a token",
             ));
@@ -106,12 +161,25 @@ impl Parties {
         }
     }
 
+    /// Whoever can open D's socket has D.
+    async fn local_asker(&self) -> Result<Asker, ControlError> {
+        let party = self.one(&local(Kind::User)).await?;
+        let by = self.by(&Caller::Local, party.subject.to_string());
+        Ok(Asker { party, by })
+    }
+
     fn by(&self, caller: &Caller, who: String) -> By {
+        let (key, address) = match caller {
+            Caller::Local => (None, None),
+            Caller::Remote { address, peer } => {
+                (peer.as_ref().map(|peer| peer.key), Some(*address))
+            }
+        };
         By {
             at: self.world.clock.wall(),
             who,
-            key: caller.peer.as_ref().map(|peer| peer.key),
-            address: Some(caller.address),
+            key,
+            address,
         }
     }
 
@@ -259,6 +327,15 @@ impl Parties {
             ends: lifetime.ends(),
         })
     }
+}
+
+/// The user and the host that are the controller's own machine.
+///
+/// # Panics
+/// Never: it is a name.
+#[must_use]
+pub fn local(kind: Kind) -> Subject {
+    Subject::new(kind, "local").expect("a name")
 }
 
 fn unauthenticated(reason: &str) -> ControlError {

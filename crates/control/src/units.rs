@@ -57,6 +57,34 @@ impl UnitView {
 const HEALTHY: &str = "healthy";
 
 impl Control {
+    /// The host that is meant if none is named: the controller's own machine,
+    /// or else the only one that is there.
+    ///
+    /// # Errors
+    /// [`ControlError::Invalid`] if there are several, or none.
+    pub async fn default_host(&self) -> Result<PartyId, ControlError> {
+        let since = Millis(self.inner.world.clock.wall().0.saturating_sub(SILENT_MS));
+        let hosts = self.inner.database.heard().await?;
+        let there: Vec<&HeardRow> = hosts
+            .iter()
+            .filter(|host| host.heard.is_some_and(|heard| heard > since))
+            .collect();
+        let local = there.iter().find(|host| host.host == self.local_host());
+        match (local, there.as_slice()) {
+            (Some(local), _) => Ok(local.host),
+            (None, [one]) => Ok(one.host),
+            (None, []) => Err(ControlError::Unavailable {
+                reason: "no host is heard of; start `scree agent` on one".to_owned(),
+            }),
+            (None, several) => {
+                let names: Vec<&str> = several.iter().map(|host| host.name.as_str()).collect();
+                let names = names.join(", ");
+                let reason = format!("there are several hosts; name one of them: {names}");
+                Err(ControlError::invalid("host", reason))
+            }
+        }
+    }
+
     /// Asks the hosts that are there how they are; returns what all said last.
     pub(crate) async fn ask_hosts(&self) -> Result<Vec<HeardRow>, ControlError> {
         let since = Millis(self.inner.world.clock.wall().0.saturating_sub(SILENT_MS));

@@ -26,5 +26,8 @@ pub use authority::{Authority, AuthorityError, Lifetime, requested_key};
 pub use peer::{KeyFingerprint, Peer, PeerError};
 pub use request::KeyRequest;
 pub use subject::{BadSubject, Kind, Subject};
-pub use tls::{Credentials, TlsError, client_config, server_config};
+pub use tls::{
+    Credentials, TlsError, certificate_fingerprint, client_config, server_config,
+    trusting_client_config,
+};
 pub use token::{BadToken, EnrolmentToken, TokenHash};

@@ -20,10 +20,21 @@ impl KeyRequest {
     /// # Errors
     /// [`AuthorityError::Crypto`] if no randomness is to be had.
     pub fn generate() -> Result<Self, AuthorityError> {
-        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        Self::of(&KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?)
+    }
+
+    /// Asks again for a key that is there, PKCS #8 in PEM.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Unusable`] if it is none.
+    pub fn again(key_pem: &str) -> Result<Self, AuthorityError> {
+        Self::of(&KeyPair::from_pem(key_pem).map_err(AuthorityError::Unusable)?)
+    }
+
+    fn of(key: &KeyPair) -> Result<Self, AuthorityError> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
-        let request = params.serialize_request(&key)?;
+        let request = params.serialize_request(key)?;
         Ok(Self {
             key_pem: Zeroizing::new(key.serialize_pem()),
             request_pem: request.pem()?,

@@ -2,13 +2,18 @@
 
 use std::sync::Arc;
 
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
-use rustls::crypto::aws_lc_rs;
+use rustls::crypto::{
+    WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature, verify_tls13_signature,
+};
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::version::TLS13;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 use rustls_pki_types::pem::{self, PemObject as _};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+
+use crate::KeyFingerprint;
 
 /// A certificate, any between it and its root, and its key; all in PEM.
 #[derive(Clone, Copy)]
@@ -125,4 +130,72 @@ pub fn client_config(
     builder
         .with_client_auth_cert(chain, key)
         .map_err(TlsError::Credentials)
+}
+
+/// A client of TLS 1.3 that trusts whoever answers. Good for one thing: to ask
+/// for the authority's certificate, which is then held against a fingerprint
+/// that came another way.
+///
+/// # Errors
+/// [`TlsError`].
+pub fn trusting_client_config() -> Result<ClientConfig, TlsError> {
+    let provider = provider();
+    let trusting = Trusting(provider.signature_verification_algorithms);
+    Ok(ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])
+        .map_err(TlsError::Credentials)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(trusting))
+        .with_no_client_auth())
+}
+
+/// The SHA-256 of the first certificate in a PEM text, as `sha256:` and hex
+/// digits.
+///
+/// # Errors
+/// [`TlsError::Pem`].
+pub fn certificate_fingerprint(pem: &str) -> Result<String, TlsError> {
+    let what = "authority's certificate";
+    let certificate = CertificateDer::from_pem_slice(pem.as_bytes())
+        .map_err(|source| TlsError::Pem { what, source })?;
+    Ok(KeyFingerprint::of(&certificate).to_string())
+}
+
+/// Takes every certificate for good, if its holder has its key.
+#[derive(Debug)]
+struct Trusting(WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for Trusting {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
 }

@@ -26,9 +26,14 @@ const REPLICAS: RangeInclusive<i64> = 1..=types::REPLICAS_MAX as i64;
     arg_required_else_help = true
 )]
 pub struct Arguments {
-    /// The folder of a `scree up`.
+    /// The folder of a `scree up`, controller or agent.
     #[arg(long = "dir", value_name = "D", env = "SCREE_DIR", global = true)]
     pub folder: Option<PathBuf>,
+
+    /// Which controller to ask, and as whom, if no folder is given: what
+    /// `scree login` named so. [default: that of the last `scree login`]
+    #[arg(long, value_name = "NAME", env = "SCREE_PROFILE", global = true)]
+    pub profile: Option<String>,
 
     /// How volume, snapshot, unit and status print results. With json, a
     /// failure is {"error": {…}} on standard error.
@@ -44,6 +49,16 @@ pub enum Command {
     /// Run everything in one process, until SIGTERM. Restartable on the same
     /// folder.
     Up(Box<UpArguments>),
+
+    /// Run a controller: the API, on one database, for agents on other
+    /// machines.
+    Controller(Box<ControllerArguments>),
+
+    /// Run the agent of this host, once it is enrolled.
+    Agent(Box<AgentArguments>),
+
+    /// Become a user of a controller, with a token.
+    Login(LoginArguments),
 
     #[command(flatten)]
     Api(ApiCommand),
@@ -77,8 +92,87 @@ pub enum ApiCommand {
     #[command(subcommand)]
     Unit(UnitCommand),
 
+    /// Users of this cluster.
+    #[command(subcommand)]
+    User(PartyCommand),
+
+    /// Hosts of this cluster.
+    #[command(subcommand)]
+    Host(HostCommand),
+
+    /// Who is asking, as the controller knows it.
+    Whoami,
+
+    /// Who changed what, newest first.
+    Audit {
+        /// At most so many lines.
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        limit: u32,
+    },
+
     /// How the whole is doing, and what needs attention.
     Status,
+}
+
+/// How to become somebody.
+#[derive(Args)]
+pub struct EnrolArguments {
+    /// The controller: https://HOST:PORT
+    pub url: String,
+    /// The token that an administrator handed out.
+    #[arg(long, value_name = "TOKEN")]
+    pub token: String,
+    /// The authority's fingerprint that came with it: sha256:…
+    #[arg(long, value_name = "FINGERPRINT")]
+    pub authority: String,
+}
+
+#[derive(Args)]
+pub struct LoginArguments {
+    #[command(flatten)]
+    pub enrol: EnrolArguments,
+}
+
+/// Users, and hosts too.
+#[derive(Subcommand)]
+pub enum PartyCommand {
+    /// Make one, and hand out its first token.
+    Add {
+        /// Its name.
+        name: String,
+        /// It may everything but read volumes. (Users only.)
+        #[arg(long)]
+        administrator: bool,
+    },
+    /// List all.
+    List,
+    /// Hand out another token.
+    Token {
+        /// Its name.
+        name: String,
+    },
+    /// Refuse its requests, from the next one on.
+    Disable {
+        /// Its name.
+        name: String,
+    },
+    /// Refuse them no longer.
+    Enable {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// As [`PartyCommand`], for hosts.
+#[derive(Subcommand)]
+pub enum HostCommand {
+    #[command(flatten)]
+    Party(PartyCommand),
+    /// Enrol this machine, with a token: `scree agent` can be started then.
+    Enrol {
+        #[command(flatten)]
+        enrol: EnrolArguments,
+    },
 }
 
 #[derive(Args)]
@@ -88,6 +182,58 @@ pub struct UpArguments {
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub units: Option<u16>,
 
+    #[command(flatten)]
+    pub serve: ServeArguments,
+
+    #[command(flatten)]
+    pub keep: KeepArguments,
+
+    /// Serve the API over TLS here as well.
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
+    pub listen_api: Option<SocketAddr>,
+
+    /// A name or address by which others reach that; may be given again.
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "localhost",
+        requires = "listen_api"
+    )]
+    pub api_name: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct ControllerArguments {
+    /// Serve the API over TLS here.
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
+    pub listen: SocketAddr,
+
+    /// A name or address by which others reach that; may be given again.
+    #[arg(long, value_name = "NAME", default_value = "localhost")]
+    pub name: Vec<String>,
+
+    #[command(flatten)]
+    pub keep: KeepArguments,
+}
+
+#[derive(Args)]
+pub struct AgentArguments {
+    /// How many folder units to make here if the cluster has none.
+    #[arg(long, value_name = "N", 
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub units: Option<u16>,
+
+    /// Volumes may be written in the clear, where that is what was asked for.
+    #[arg(long)]
+    pub allow_unsealed: bool,
+
+    #[command(flatten)]
+    pub serve: ServeArguments,
+}
+
+/// What agents are told.
+#[derive(Args)]
+pub struct ServeArguments {
     /// Serve NBD over TCP here as well.
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen_nbd: Option<SocketAddr>,
@@ -121,7 +267,11 @@ pub struct UpArguments {
     /// How long a write may stay in the journal only, when the volume is idle.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = moment::duration)]
     pub destage_after: Duration,
+}
 
+/// What controllers are told.
+#[derive(Args)]
+pub struct KeepArguments {
     /// How many automatic versions of a volume are kept.
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub retain_count: usize,

@@ -1,4 +1,4 @@
-//! Asking the `scree up` of a folder.
+//! Asking whoever serves a folder, or the controller of a profile.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,20 @@ use control::folder::api_socket;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::commands::Failure;
 use crate::output::shell_word;
+use crate::profiles::Profiles;
+
+/// A certificate that ends within so long is renewed.
+const RENEW_BEFORE: jiff::SignedDuration = jiff::SignedDuration::from_hours(8);
 
 /// Why there is no answer, or a bad one.
 #[derive(Debug)]
 pub enum ClientError {
     /// Nobody listens.
     Unreachable { folder: PathBuf, source: io::Error },
+    /// Nobody answers there.
+    Unanswered { url: String, source: io::Error },
     /// The connection broke, or what came back is no answer.
     Broken(String),
     /// The server says no.
@@ -44,6 +51,9 @@ impl std::fmt::Display for ClientError {
                     ),
                 }
             }
+            Self::Unanswered { url, source } => {
+                write!(formatter, "{url} does not answer: {source}")
+            }
             Self::Broken(why) => {
                 write!(
                     formatter,
@@ -55,18 +65,53 @@ impl std::fmt::Display for ClientError {
     }
 }
 
-/// Talks to the `scree up` of one folder.
+/// Talks to one server.
 pub struct Client {
-    folder: PathBuf,
     client: api::Client,
+    at: At,
+}
+
+/// Where it is.
+enum At {
+    Folder(PathBuf),
+    Url(String),
 }
 
 impl Client {
-    /// A client of the `scree up` that serves `folder`.
-    pub fn new(folder: &Path) -> Self {
+    /// A client of whoever serves `folder`.
+    pub fn of_folder(folder: &Path) -> Self {
         Self {
-            folder: folder.to_owned(),
             client: api::Client::unix(&api_socket(folder)),
+            at: At::Folder(folder.to_owned()),
+        }
+    }
+
+    /// A client of the profile of this name, or of the current one. A
+    /// certificate that has not much time left is renewed.
+    pub async fn of_profile(name: Option<&str>) -> Result<Self, Failure> {
+        let profiles = Profiles::of_user()?;
+        let (mut profile, path) = profiles.open(name)?;
+        let client = profile.client().map_err(|error| Failure::of(&error))?;
+        let soon = jiff::Timestamp::now() + RENEW_BEFORE;
+        let ends_soon = profile
+            .expires
+            .parse::<jiff::Timestamp>()
+            .is_ok_and(|ends| ends < soon);
+        if ends_soon && profile.renew(&client).await.is_ok() {
+            // If it cannot be kept, it is renewed again the next time.
+            let _ = profile.write(profiles.world(), &path);
+        }
+        Ok(Self {
+            client: profile.client().map_err(|error| Failure::of(&error))?,
+            at: At::Url(profile.url),
+        })
+    }
+
+    /// The server's URL, if it has one.
+    pub fn url(&self) -> Option<&str> {
+        match &self.at {
+            At::Folder(_) => None,
+            At::Url(url) => Some(url),
         }
     }
 
@@ -96,9 +141,15 @@ impl Client {
 
     fn told<T>(&self, answer: Result<T, api::ClientError>) -> Result<T, ClientError> {
         answer.map_err(|error| match error {
-            api::ClientError::Unreachable(source) => ClientError::Unreachable {
-                folder: self.folder.clone(),
-                source,
+            api::ClientError::Unreachable(source) => match &self.at {
+                At::Folder(folder) => ClientError::Unreachable {
+                    folder: folder.clone(),
+                    source,
+                },
+                At::Url(url) => ClientError::Unanswered {
+                    url: url.clone(),
+                    source,
+                },
             },
             api::ClientError::Broken(why) => ClientError::Broken(why),
             api::ClientError::Refused(problem) => ClientError::Refused(problem),

@@ -1,8 +1,8 @@
-//! Floor 6: the `scree` binary: `up`, and the command line.
+//! Floor 6: the `scree` binary: `up`, `controller`, `agent`, and the command
+//! line.
 //!
 //! The only code that knows the terminal. Commands are clients of the HTTP
-//! API and share nothing with the server but its JSON types; `up` is the
-//! server.
+//! API and share nothing with the servers but its JSON types.
 //!
 //! Exit codes: 0 done, 1 failed, 2 usage. Nothing here panics because standard
 //! output or standard error takes nothing: `println!` and `eprintln!` would.
@@ -12,6 +12,7 @@ mod client;
 mod commands;
 mod moment;
 mod output;
+mod profiles;
 mod progress;
 mod shell;
 mod up;
@@ -21,16 +22,28 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Arguments, Command};
+use args::{ApiCommand, Arguments, Command, HostCommand};
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let format = arguments.output;
+    let (folder, profile) = (arguments.folder, arguments.profile);
     let done = match arguments.command {
-        Command::Up(up) => up::run(&args::folder(arguments.folder), *up),
+        Command::Up(up) => up::run(&args::folder(folder), *up),
+        Command::Controller(controller) => up::run_controller(&args::folder(folder), *controller),
+        Command::Agent(agent) => up::run_agent(&args::folder(folder), *agent),
+        Command::Login(login) => commands::login(profile.as_deref(), format, &login),
+        Command::Api(ApiCommand::Host(HostCommand::Enrol { enrol })) => {
+            commands::enrol_host(&args::folder(folder), format, &enrol)
+        }
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { folder } => shell::man(&folder),
-        Command::Api(command) => commands::run(&args::folder(arguments.folder), format, command),
+        Command::Api(command) => {
+            // A profile that is named counts more than a folder in the
+            // environment.
+            let folder = folder.filter(|_| profile.is_none());
+            commands::run(folder.as_deref(), profile.as_deref(), format, command)
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,7 @@
-//! `scree up`: everything in one process, until SIGTERM.
+//! `scree up`, `scree controller` and `scree agent`: a controller, an agent, or
+//! both in one process, until SIGTERM.
 //!
-//! 1. open D, 2. serve what was served, 3. listen, 4. say that it is ready,
+//! 1. open D, 2. listen, 3. serve what was served, 4. say that it is ready,
 //! 5. wait for a signal, 6. refuse requests, 7. destage everything, 8. end.
 //!
 //! A second signal ends it at once: nothing that was acknowledged is lost by
@@ -12,6 +13,7 @@
 //! goes on.
 
 use std::io::{self, IsTerminal as _};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,21 +21,24 @@ use std::time::Duration;
 use agent::Agent;
 use agent::cluster_key::{KeyInput, Passphrase};
 use agent::folder::traces;
-use api::Client;
 use api::size::exact_bytes;
+use api::{Client, Profile};
 use catalog::RESTORE_SKIPS_BYTES;
 use catalog::retention::Retention;
 use control::folder::{LookForRemains, Remains, api_socket};
+use control::http::https::HttpsListener;
 use control::{Control, http};
 use frontend::nbd::ServerTls;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tracing_subscriber::EnvFilter;
 use volume::VolumeConfig;
 use world::{World, host};
 
-use crate::args::UpArguments;
+use crate::args::{
+    AgentArguments, ControllerArguments, KeepArguments, ServeArguments, UpArguments,
+};
 use crate::commands::Failure;
 use crate::output::{shell_word, write_out};
 
@@ -48,6 +53,9 @@ const JOURNAL_BYTES_MIN: u64 = 8 << 20;
 /// before must never look like the log from after.
 const JOURNAL_BYTES_MAX: u64 = RESTORE_SKIPS_BYTES / 4;
 
+/// Certificates hold for a day, and are renewed so often.
+const RENEW_EVERY: Duration = Duration::from_secs(8 * 60 * 60);
+
 /// How long requests under way may take to end once a signal came.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -58,8 +66,11 @@ const REPEATS: Duration = Duration::from_secs(1);
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// What a folder that a start made, and did not get through with, may hold.
-const OURS: [&str; 10] = [
+const OURS: [&str; 13] = [
     "lock",
+    "authority.key",
+    "authority.pem",
+    "identity.toml",
     "agent.lock",
     "keys",
     "units",
@@ -74,8 +85,76 @@ const OURS: [&str; 10] = [
 /// The environment variable with a passphrase.
 const PASSPHRASE: &str = "SCREE_PASSPHRASE";
 
-/// Runs it.
+/// Folder units of a new D, if nothing is said.
+const UNITS_DEFAULT: usize = 8;
+
+/// Where an agent keeps who it is.
+const IDENTITY: &str = "identity.toml";
+
+/// Runs `scree up`.
 pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
+    begin(folder, |world| {
+        let client = Client::unix(&api_socket(folder));
+        let mut agent = agent_settings(world, folder, client, &arguments.serve)?;
+        agent.units = arguments.units.map(usize::from);
+        agent.units_default = UNITS_DEFAULT;
+        // Whoever asks for a volume here has the key.
+        agent.allows_unsealed = true;
+        Ok(Settings {
+            control: Some(control_settings(world, folder, &arguments.keep)),
+            agent: Some(agent),
+            listen: arguments.listen_api.map(|at| (at, arguments.api_name)),
+            identity: None,
+        })
+    })
+}
+
+/// Runs `scree controller`.
+pub fn run_controller(folder: &Path, arguments: ControllerArguments) -> Result<(), Failure> {
+    begin(folder, |world| {
+        Ok(Settings {
+            control: Some(control_settings(world, folder, &arguments.keep)),
+            agent: None,
+            listen: Some((arguments.listen, arguments.name)),
+            identity: None,
+        })
+    })
+}
+
+/// Runs `scree agent`.
+pub fn run_agent(folder: &Path, arguments: AgentArguments) -> Result<(), Failure> {
+    begin(folder, |world| {
+        let path = folder.join(IDENTITY);
+        let identity = Profile::read(world, &path).map_err(|error| {
+            let text = base::with_causes(&error);
+            Failure::new(format!("{text}; enrol this host with `scree host enrol`"))
+        })?;
+        let client = identity.client().map_err(|error| Failure::of(&error))?;
+        let mut agent = agent_settings(world, folder, client.clone(), &arguments.serve)?;
+        agent.units = arguments.units.map(usize::from);
+        agent.allows_unsealed = arguments.allow_unsealed;
+        Ok(Settings {
+            control: None,
+            agent: Some(agent),
+            listen: None,
+            identity: Some(Identity {
+                profile: identity,
+                path,
+                client,
+            }),
+        })
+    })
+}
+
+/// Where the agent in `folder` keeps who it is.
+pub fn identity_of(folder: &Path) -> PathBuf {
+    folder.join(IDENTITY)
+}
+
+fn begin(
+    folder: &Path,
+    settings: impl FnOnce(&World) -> Result<Settings, Failure>,
+) -> Result<(), Failure> {
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
@@ -91,24 +170,56 @@ pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
         tracing::warn!(%error, "the limit of open files could not be raised");
     }
     let world = World::real(POOL_THREADS_MAX);
-    let settings = settings(&world, folder, &arguments)?;
-    check_folder(folder)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
+    // Clients take hold of the runtime that they are made in.
+    let entered = runtime.enter();
+    let settings = settings(&world)?;
+    drop(entered);
+    check_folder(folder)?;
     let ended = runtime.block_on(serve(world, settings));
     // What is left are requests that wait for something that will not come.
     runtime.shutdown_timeout(Duration::from_millis(100));
     ended
 }
 
-/// How both parts are to run.
-struct Settings {
-    control: control::Settings,
-    agent: agent::Settings,
+/// Who an agent is, and where that is kept.
+struct Identity {
+    profile: Profile,
+    path: PathBuf,
+    client: Client,
 }
 
-fn settings(world: &World, folder: &Path, arguments: &UpArguments) -> Result<Settings, Failure> {
+/// Which parts are to run, and how.
+struct Settings {
+    control: Option<control::Settings>,
+    agent: Option<agent::Settings>,
+    /// Where the API is served over TLS, and by which names it is reached.
+    listen: Option<(SocketAddr, Vec<String>)>,
+    /// Who the agent is, if its controllers are elsewhere.
+    identity: Option<Identity>,
+}
+
+fn control_settings(world: &World, folder: &Path, keep: &KeepArguments) -> control::Settings {
+    control::Settings {
+        folder: folder.to_owned(),
+        remains: remains(world, folder),
+        retention: Retention {
+            count_max: keep.retain_count,
+            age_max_ms: i64::try_from(keep.retain_age.as_millis()).unwrap_or(i64::MAX),
+        },
+        grace: keep.grace,
+        restored_database: keep.restored_database,
+    }
+}
+
+fn agent_settings(
+    world: &World,
+    folder: &Path,
+    client: Client,
+    arguments: &ServeArguments,
+) -> Result<agent::Settings, Failure> {
     if arguments.journal_size < JOURNAL_BYTES_MIN {
         return Err(Failure::new(format!(
             "--journal-size {} is too small; give at least {}",
@@ -134,31 +245,19 @@ fn settings(world: &World, folder: &Path, arguments: &UpArguments) -> Result<Set
             .filter(|passphrase| !passphrase.is_empty())
             .map(|passphrase| KeyInput::Passphrase(Passphrase::new(passphrase))),
     };
-    Ok(Settings {
-        control: control::Settings {
-            folder: folder.to_owned(),
-            remains: remains(world, folder),
-            retention: Retention {
-                count_max: arguments.retain_count,
-                age_max_ms: i64::try_from(arguments.retain_age.as_millis()).unwrap_or(i64::MAX),
-            },
-            grace: arguments.grace,
-            restored_database: arguments.restored_database,
-        },
-        agent: agent::Settings {
-            folder: folder.to_owned(),
-            client: Client::unix(&api_socket(folder)),
-            units: arguments.units.map(usize::from),
-            key,
-            // Whoever asks for a volume here has the key.
-            allows_unsealed: true,
-            listen_nbd: arguments.listen_nbd,
-            nbd_tls: tls(world, arguments)?,
-            volume: VolumeConfig {
-                journal_bytes: arguments.journal_size,
-                destage_after: arguments.destage_after,
-                ..VolumeConfig::default()
-            },
+    Ok(agent::Settings {
+        folder: folder.to_owned(),
+        client,
+        units: None,
+        units_default: 0,
+        key,
+        allows_unsealed: false,
+        listen_nbd: arguments.listen_nbd,
+        nbd_tls: tls(world, arguments)?,
+        volume: VolumeConfig {
+            journal_bytes: arguments.journal_size,
+            destage_after: arguments.destage_after,
+            ..VolumeConfig::default()
         },
     })
 }
@@ -171,7 +270,7 @@ fn remains(world: &World, folder: &Path) -> LookForRemains {
     })
 }
 
-fn tls(world: &World, arguments: &UpArguments) -> Result<Option<ServerTls>, Failure> {
+fn tls(world: &World, arguments: &ServeArguments) -> Result<Option<ServerTls>, Failure> {
     let (Some(ca), Some(cert), Some(key)) = (
         &arguments.nbd_tls_ca,
         &arguments.nbd_tls_cert,
@@ -267,29 +366,49 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
     let _hangup = signal(SignalKind::hangup())?;
 
     let clock = Arc::clone(&world.clock);
-    let up = Up::start(world, settings).await?;
-    let mut agent = tokio::spawn(up.agent.clone().run());
-    let mut api = up.api;
-    say_ready(&up.control).await?;
+    let Up {
+        control,
+        agent,
+        mut api,
+        stop,
+    } = Up::start(world, settings).await?;
+    let mut running = tokio::spawn({
+        let agent = agent.clone();
+        async move {
+            match agent {
+                Some(agent) => agent.run().await,
+                None => std::future::pending().await,
+            }
+        }
+    });
+    say_ready(control.as_ref(), agent.as_ref()).await?;
 
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM"),
         _ = interrupt.recv() => tracing::info!("SIGINT"),
-        ended = &mut api => {
+        ended = api.join_next(), if !api.is_empty() => {
             tracing::error!(?ended, "the API ended by itself");
         }
-        ended = &mut agent => {
+        ended = &mut running => {
             tracing::error!(?ended, "the agent ended by itself");
         }
     }
-    agent.abort();
+    running.abort();
     tell_init("STOPPING=1");
     let end = async {
-        up.control.begin_end();
-        let unclean = up.agent.shut_down().await;
-        let _ = up.stop.send(());
-        let _ = host::within(GOODBYE, &mut api).await;
-        up.control.shut_down().await;
+        if let Some(control) = &control {
+            control.set_open(false);
+        }
+        let unclean = match &agent {
+            Some(agent) => agent.shut_down().await,
+            None => 0,
+        };
+        stop.send_replace(true);
+        let ended = async { while api.join_next().await.is_some() {} };
+        let _ = host::within(GOODBYE, ended).await;
+        if let Some(control) = &control {
+            control.shut_down().await;
+        }
         unclean
     };
     let first = clock.monotonic();
@@ -310,68 +429,167 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
     };
     if unclean > 0 {
         // Not even closing a file on a unit that hangs would come to an end.
-        std::mem::forget(up.agent);
+        std::mem::forget(agent);
         return Err(Failure::new(format!(
             "{unclean} volumes could not be destaged; their journals have what is missing, and \
              the next start goes on with them"
         )));
     }
-    tracing::info!("everything is on the units; goodbye");
+    if agent.is_some() {
+        tracing::info!("everything is on the units; goodbye");
+    }
     Ok(())
 }
 
-/// A controller and an agent, on one folder.
+/// What runs in this process.
 struct Up {
-    control: Control,
-    agent: Agent,
-    /// Serves the API until it is told to stop.
-    api: JoinHandle<io::Result<()>>,
-    stop: oneshot::Sender<()>,
+    control: Option<Control>,
+    agent: Option<Agent>,
+    /// Those who serve the API, and who renew certificates, until `stop` says
+    /// so.
+    api: JoinSet<()>,
+    stop: watch::Sender<bool>,
 }
 
 impl Up {
     async fn start(world: World, settings: Settings) -> Result<Self, Failure> {
-        let control = Control::start(world.clone(), settings.control)
-            .await
-            .map_err(|error| Failure::of(&error))?;
+        let mut up = Self {
+            control: None,
+            agent: None,
+            api: JoinSet::new(),
+            stop: watch::Sender::new(false),
+        };
+        if let Some(settings) = settings.control {
+            let control = Control::start(world.clone(), settings)
+                .await
+                .map_err(|error| Failure::of(&error))?;
+            up.serve_here(&control)?;
+            up.control = Some(control);
+        }
+        if let Some(identity) = settings.identity {
+            up.api.spawn(keep_renewed(world.clone(), identity));
+        }
+        if let Some(settings) = settings.agent {
+            let agent = Agent::start(world, settings).await;
+            up.agent = Some(agent.map_err(|error| Failure::of(&error))?);
+        }
+        if let Some(control) = up.control.clone() {
+            control.set_open(true);
+            if let Some((at, names)) = settings.listen {
+                up.serve_elsewhere(control, at, names)?;
+            }
+        }
+        Ok(up)
+    }
+
+    fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut stop = self.stop.subscribe();
+        async move {
+            let _ = stop.wait_for(|stop| *stop).await;
+        }
+    }
+
+    /// On D's socket.
+    fn serve_here(&mut self, control: &Control) -> Result<(), Failure> {
         let socket = control.folder().api_socket();
         let listener = http::listen(&socket).map_err(|error| {
             Failure::new(format!("cannot listen at {}: {error}", socket.display()))
         })?;
-        let (stop, stopped) = oneshot::channel::<()>();
-        let api = tokio::spawn(http::serve(control.clone(), listener, async {
-            let _ = stopped.await;
-        }));
-        let agent = Agent::start(world, settings.agent)
-            .await
-            .map_err(|error| Failure::of(&error))?;
-        Ok(Self {
-            control,
-            agent,
-            api,
-            stop,
-        })
+        let serving = http::serve(control.clone(), listener, self.stopped());
+        self.api.spawn(async {
+            if let Err(error) = serving.await {
+                tracing::error!(%error, "the API ended");
+            }
+        });
+        Ok(())
+    }
+
+    /// Over TLS, with a certificate that is renewed in time.
+    fn serve_elsewhere(
+        &mut self,
+        control: Control,
+        at: SocketAddr,
+        names: Vec<String>,
+    ) -> Result<(), Failure> {
+        let listener = HttpsListener::bind(at)
+            .map_err(|error| Failure::new(format!("cannot listen at {at}: {error}")))?;
+        let make = move |control: &Control| control.parties().server_tls(&names);
+        let (first, _) = make(&control).map_err(|error| Failure::of(&error))?;
+        let (tls, newest) = watch::channel(first);
+        let router = http::router(control.clone());
+        let serving = listener.serve(router, newest, self.stopped());
+        self.api.spawn(async move {
+            let renewing = async {
+                let mut ticks = host::ticks(RENEW_EVERY);
+                ticks.tick().await;
+                loop {
+                    ticks.tick().await;
+                    match make(&control) {
+                        Ok((config, _)) => drop(tls.send_replace(config)),
+                        Err(error) => tracing::error!(%error, "no new server certificate"),
+                    }
+                }
+            };
+            tokio::select! {
+                () = serving => {}
+                () = renewing => {}
+            }
+        });
+        Ok(())
+    }
+}
+
+/// Has an agent's certificate renewed, long before it ends.
+async fn keep_renewed(world: World, mut identity: Identity) {
+    let mut ticks = host::ticks(RENEW_EVERY);
+    loop {
+        ticks.tick().await;
+        let mut profile = identity.profile.clone();
+        let renewed = async {
+            profile.renew(&identity.client).await?;
+            profile.write(&world, &identity.path)?;
+            profile.tls()
+        };
+        match renewed.await {
+            Ok(tls) => {
+                identity.client.renew(tls);
+                identity.profile = profile;
+                tracing::info!(expires = identity.profile.expires, "certificate renewed");
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the certificate was not renewed; it is tried again");
+            }
+        }
     }
 }
 
 /// One line on standard output, for people and for scripts that wait for it.
-async fn say_ready(control: &Control) -> Result<(), Failure> {
-    let report = control
-        .report()
-        .await
-        .map_err(|error| Failure::of(&error))?;
-    for problem in &report.problems {
-        tracing::warn!("{problem}");
-    }
-    let folder = control.folder().path();
-    let line = format!(
-        "scree is ready: {} ({} units, {} volumes, {} exported); export SCREE_DIR={}\n",
-        folder.display(),
-        report.units,
-        report.volumes,
-        report.exported,
-        shell_word(folder)
-    );
+async fn say_ready(control: Option<&Control>, agent: Option<&Agent>) -> Result<(), Failure> {
+    let line = match (control, agent) {
+        (Some(control), _) => {
+            let report = control
+                .report()
+                .await
+                .map_err(|error| Failure::of(&error))?;
+            for problem in &report.problems {
+                tracing::warn!("{problem}");
+            }
+            let folder = control.folder().path();
+            format!(
+                "scree is ready: {} ({} units, {} volumes, {} exported); export SCREE_DIR={}\n",
+                folder.display(),
+                report.units,
+                report.volumes,
+                report.exported,
+                shell_word(folder)
+            )
+        }
+        (None, Some(agent)) => {
+            let folder = agent.folder().path().display();
+            format!("scree agent is ready: {folder}\n")
+        }
+        (None, None) => return Ok(()),
+    };
     if let Err(error) = write_out(line.as_bytes()) {
         tracing::warn!("{error}");
     }

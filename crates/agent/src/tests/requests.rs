@@ -94,14 +94,14 @@ async fn a_request_that_makes_no_sense_is_answered_with_a_problem_document() {
 async fn once_it_ends_hosts_are_heard_and_nobody_else() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control.control.begin_end();
+    control.control.set_open(false);
     let refused = ask(
         &rig,
         post("/v1/volumes", "{\"name\": \"disk\", \"size\": 8388608}"),
     )
     .await;
     assert!(
-        refused.starts_with("HTTP/1.1 503 ") && refused.contains("is ending"),
+        refused.starts_with("HTTP/1.1 503 ") && refused.contains("starting or ending"),
         "{refused}"
     );
     let heard = ask(&rig, post("/v1/host/catalog", "{\"call\": \"leases\"}")).await;

@@ -271,6 +271,7 @@ impl Scree {
             folder: folder.clone(),
             client: api::Client::unix(&socket),
             units: Some(2),
+            units_default: 0,
             key: None,
             allows_unsealed: true,
             listen_nbd: None,
@@ -291,6 +292,7 @@ impl Scree {
                 return Err(text(&error));
             }
         };
+        control.set_open(true);
         let follow = tokio::spawn({
             let agent = agent.clone();
             async move {
@@ -328,7 +330,7 @@ impl Scree {
     /// the folder. Returns how many volumes were not closed.
     pub async fn end(self) -> usize {
         self.follow.abort();
-        self.control.begin_end();
+        self.control.set_open(false);
         let unclean = self.agent.shut_down().await;
         let _ = self.stop.send(());
         self.api.await.expect("no panic").expect("served");

@@ -47,9 +47,6 @@ fn party_row(row: &AnyRow) -> Result<PartyRow, DatabaseError> {
     })
 }
 
-/// The name of the controller's own machine.
-const LOCAL_HOST: &str = "local";
-
 fn not_found(subject: &Subject) -> DatabaseError {
     DatabaseError::NotFound {
         what: format!("{} {:?}", subject.kind(), subject.name()),
@@ -73,54 +70,40 @@ impl Database {
                     what: format!("a {} named {:?}", new.subject.kind(), new.subject.name()),
                 });
             }
-            sqlx::query(
-                "INSERT INTO parties (id, kind, name, administrator, disabled, created_ms) \
-                 VALUES ($1, $2, $3, $4, $5, $6)",
-            )
-            .bind(new.id.to_string())
-            .bind(new.subject.kind().as_str())
-            .bind(new.subject.name())
-            .bind(i64::from(new.is_administrator))
-            .bind(i64::from(new.is_disabled))
-            .bind(new.created.0)
-            .execute(&mut *change)
-            .await?;
-            if new.subject.kind() == Kind::Host {
-                sqlx::query("INSERT INTO hosts (party) VALUES ($1)")
-                    .bind(new.id.to_string())
-                    .execute(&mut *change)
-                    .await?;
-            }
+            insert(&mut *change, new).await?;
             by.note(change, "add", &new.subject.to_string()).await
         })
     }
 
-    /// The host that is the controller's own machine, for those who run
-    /// everything in one process; made as `id` if there is none.
+    /// The user or host that is the controller's own machine, for those who
+    /// run everything in one process; made as `id` if there is none.
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn local_host(&self, id: PartyId, now: Millis) -> Result<PartyId, DatabaseError> {
+    pub async fn local_party(
+        &self,
+        kind: Kind,
+        id: PartyId,
+        now: Millis,
+    ) -> Result<PartyId, DatabaseError> {
+        let subject = crate::parties::local(kind);
         change!(self, change, {
-            let known = sqlx::query("SELECT id FROM parties WHERE kind = 'host' AND name = $1")
-                .bind(LOCAL_HOST)
+            let known = sqlx::query("SELECT id FROM parties WHERE kind = $1 AND name = $2")
+                .bind(kind.as_str())
+                .bind(subject.name())
                 .fetch_optional(&mut *change)
                 .await?;
             if let Some(known) = known {
                 return rows::spelt(&known, "id");
             }
-            for statement in [
-                "INSERT INTO parties (id, kind, name, created_ms) VALUES ($1, 'host', $2, $3)",
-                "INSERT INTO hosts (party) SELECT id FROM parties WHERE id = $1 AND name = $2 \
-                 AND created_ms = $3",
-            ] {
-                sqlx::query(statement)
-                    .bind(id.to_string())
-                    .bind(LOCAL_HOST)
-                    .bind(now.0)
-                    .execute(&mut *change)
-                    .await?;
-            }
+            let new = PartyRow {
+                id,
+                subject: subject.clone(),
+                is_administrator: kind == Kind::User,
+                is_disabled: false,
+                created: now,
+            };
+            insert(change, &new).await?;
             Ok(id)
         })
     }
@@ -288,6 +271,28 @@ impl Database {
             by.note(change, "forget-keys", &subject.to_string()).await
         })
     }
+}
+
+async fn insert(change: &mut AnyConnection, new: &PartyRow) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "INSERT INTO parties (id, kind, name, administrator, disabled, created_ms) \
+         VALUES ($1, $2, $3, $4, $5, $6)",
+    )
+    .bind(new.id.to_string())
+    .bind(new.subject.kind().as_str())
+    .bind(new.subject.name())
+    .bind(i64::from(new.is_administrator))
+    .bind(i64::from(new.is_disabled))
+    .bind(new.created.0)
+    .execute(&mut *change)
+    .await?;
+    if new.subject.kind() == Kind::Host {
+        sqlx::query("INSERT INTO hosts (party) VALUES ($1)")
+            .bind(new.id.to_string())
+            .execute(&mut *change)
+            .await?;
+    }
+    Ok(())
 }
 
 async fn party_of(

@@ -6,18 +6,41 @@ use api::host::{
     Ahead, AskCleaning, Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning,
     Cluster, MarkedUnits, Report, TaskAnswer, WrappingKey,
 };
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
-use base::{AttachmentId, SnapshotId};
+use base::{AttachmentId, PartyId, SnapshotId};
+use identity::Kind;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{ApiError, Body, Name, Query, WAIT_MAX};
+use super::parties::nowhere;
+use super::{ApiError, Body, Caller, Name, Query, WAIT_MAX};
 use crate::control::Control;
 use crate::error::ControlError;
 
 type Answer<T> = Result<Json<T>, ApiError>;
+
+/// The host that is asking.
+struct Asking(PartyId);
+
+impl FromRequestParts<Control> for Asking {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
+        let caller = parts.extensions.get::<Caller>().ok_or_else(nowhere)?;
+        if matches!(caller, Caller::Local) {
+            return Ok(Self(control.local_host()));
+        }
+        let party = control.parties().asker(caller).await?.party;
+        if party.subject.kind() != Kind::Host {
+            let reason = "this is for hosts only".to_owned();
+            return Err(ControlError::Forbidden { reason }.into());
+        }
+        Ok(Self(party.id))
+    }
+}
 
 pub(super) fn router() -> Router<Control> {
     Router::new()
@@ -34,8 +57,8 @@ pub(super) fn router() -> Router<Control> {
         .route("/v1/host/catalog", post(catalog))
 }
 
-async fn begin(State(control): State<Control>) -> Answer<Cluster> {
-    Ok(Json(control.begin(control.local_host()).await?))
+async fn begin(State(control): State<Control>, Asking(host): Asking) -> Answer<Cluster> {
+    Ok(Json(control.begin(host).await?))
 }
 
 /// `?after=SERIAL&wait=SECONDS`.
@@ -48,67 +71,83 @@ struct After {
 
 async fn assignments(
     State(control): State<Control>,
+    Asking(host): Asking,
     Query(after): Query<After>,
 ) -> Answer<Assignments> {
     let wait = Duration::from_secs(after.wait).min(WAIT_MAX);
-    let host = control.local_host();
     Ok(Json(control.assignments(host, after.after, wait).await?))
 }
 
-async fn report(State(control): State<Control>, Body(report): Body<Report>) -> Answer<()> {
-    Ok(Json(control.heard_of(control.local_host(), &report).await?))
+async fn report(
+    State(control): State<Control>,
+    Asking(host): Asking,
+    Body(report): Body<Report>,
+) -> Answer<()> {
+    Ok(Json(control.heard_of(host, &report).await?))
 }
 
 async fn attachment(
     State(control): State<Control>,
+    Asking(host): Asking,
     Name(id): Name,
     Body(report): Body<AttachmentReport>,
 ) -> Answer<bool> {
     let id: AttachmentId = parse("attachment", &id)?;
-    let host = control.local_host();
     Ok(Json(control.attachment_reported(host, id, &report).await?))
 }
 
-async fn cut(State(control): State<Control>, Name(id): Name) -> Answer<()> {
+async fn cut(State(control): State<Control>, Asking(host): Asking, Name(id): Name) -> Answer<()> {
     let id: SnapshotId = parse("snapshot", &id)?;
-    Ok(Json(control.cut_taken(control.local_host(), id).await?))
+    Ok(Json(control.cut_taken(host, id).await?))
 }
 
 async fn task(
     State(control): State<Control>,
+    Asking(host): Asking,
     Name(id): Name,
     Body(answer): Body<TaskAnswer>,
 ) -> Answer<()> {
     let id = parse("task", &id)?;
-    let host = control.local_host();
     Ok(Json(control.task_done(host, id, &answer).await?))
 }
 
-async fn key(State(control): State<Control>, Body(key): Body<WrappingKey>) -> Answer<()> {
+async fn key(
+    State(control): State<Control>,
+    _: Asking,
+    Body(key): Body<WrappingKey>,
+) -> Answer<()> {
     Ok(Json(control.key_brought(&key).await?))
 }
 
-async fn units(State(control): State<Control>, Body(marked): Body<MarkedUnits>) -> Answer<()> {
+async fn units(
+    State(control): State<Control>,
+    _: Asking,
+    Body(marked): Body<MarkedUnits>,
+) -> Answer<()> {
     Ok(Json(control.register_units(&marked.units).await?))
 }
 
 async fn cleaning(
     State(control): State<Control>,
+    _: Asking,
     Body(ask): Body<AskCleaning>,
 ) -> Answer<Cleaning> {
     Ok(Json(control.cleaning(&ask.busy).await?))
 }
 
-async fn ahead(State(control): State<Control>, Body(ahead): Body<Ahead>) -> Answer<bool> {
-    let host = control.local_host();
+async fn ahead(
+    State(control): State<Control>,
+    Asking(host): Asking,
+    Body(ahead): Body<Ahead>,
+) -> Answer<bool> {
     Ok(Json(control.move_ahead(host, ahead.leases).await?))
 }
 
 async fn catalog(
     State(control): State<Control>,
+    Asking(host): Asking,
     Json(call): Json<CatalogCall>,
 ) -> Json<CatalogAnswer<Value>> {
-    let host = control.local_host();
     let answer = control
         .to_its_end(|control| async move { Ok(control.database().answer(host, call).await) })
         .await;

@@ -32,6 +32,7 @@ use tower_service::Service as _;
 use world::Endpoint;
 use world::real::Listener;
 
+use super::Caller;
 use world::host;
 
 /// Connections at a time; further ones wait in the system's queue.
@@ -54,15 +55,6 @@ const HANDSHAKE_RECORD: u8 = 0x16;
 const IN_THE_CLEAR: &str = "{\"type\":\"urn:scree:problem:tls-required\",\"title\":\"tls required\",\
     \"status\":400,\"detail\":\"this port speaks HTTPS only; ask for https:// instead\",\
     \"code\":\"tls-required\"}";
-
-/// Where a request came from.
-#[derive(Debug, Clone)]
-pub struct Caller {
-    /// The address.
-    pub address: SocketAddr,
-    /// The certificate's holder, if one was shown.
-    pub peer: Option<Peer>,
-}
 
 /// A port on which the API is served over TLS.
 pub struct HttpsListener {
@@ -175,7 +167,7 @@ async fn serve_one(
         .map(Peer::of)
         .transpose()
         .map_err(|error| text(&error))?;
-    let caller = Caller { address, peer };
+    let caller = Caller::Remote { address, peer };
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(caller.clone());
         router.clone().call(request)

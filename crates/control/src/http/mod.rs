@@ -1,4 +1,4 @@
-//! The HTTP edge: REST under `/v1`, on D's socket for now.
+//! The HTTP edge: REST under `/v1`, on D's socket and over TLS.
 //!
 //! A handler turns a request into one call of [`Control`] and its answer into
 //! JSON; it decides nothing. Failures are problem documents (RFC 9457) with a
@@ -32,6 +32,7 @@ mod units;
 mod volumes;
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
@@ -40,7 +41,8 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use axum::routing::{get, post, put};
-use axum::{Router, middleware};
+use axum::{Extension, Router, middleware};
+use identity::Peer;
 use serde::Deserialize;
 use tokio::net::UnixListener;
 use world::Endpoint;
@@ -68,9 +70,23 @@ impl Wait {
     }
 }
 
-/// All routes.
+/// Where a request came from.
+#[derive(Debug, Clone)]
+pub enum Caller {
+    /// From D's socket, which only one user of this machine can open.
+    Local,
+    /// Over TLS.
+    Remote {
+        /// The address.
+        address: SocketAddr,
+        /// The certificate's holder, if one was shown.
+        peer: Option<Peer>,
+    },
+}
+
+/// All routes. Whoever serves them says where each request came from.
 pub fn router(control: Control) -> Router {
-    Router::new()
+    let owners = Router::new()
         .route("/v1/status", get(units::status))
         .route("/v1/volumes", get(volumes::list).post(volumes::create))
         .route(
@@ -93,25 +109,41 @@ pub fn router(control: Control) -> Router {
             get(snapshots::show).delete(snapshots::delete),
         )
         .route("/v1/units", get(units::list).post(units::add))
+        .layer(middleware::from_fn_with_state(
+            control.clone(),
+            must_administer,
+        ));
+    Router::new()
+        .merge(owners)
         .merge(host::router())
+        .with_state(control.clone())
+        .merge(parties::routes(control.parties().clone()))
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(middleware::from_fn(problem::refuse_long_urls))
-        .layer(middleware::from_fn_with_state(
-            control.clone(),
-            refuse_if_ending,
-        ))
-        .with_state(control)
+        .layer(middleware::from_fn_with_state(control, refuse_unless_open))
 }
 
-/// Once it ends, only hosts are heard: they have something to finish.
-async fn refuse_if_ending(
+/// Volumes are administrators' affair, until they have owners.
+async fn must_administer(
+    State(control): State<Control>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let asker = control.parties().asker(&caller).await?;
+    asker.must_administer()?;
+    Ok(next.run(request).await)
+}
+
+/// As it begins and ends, only hosts are heard.
+async fn refuse_unless_open(
     State(control): State<Control>,
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    if control.is_ending() && !request.uri().path().starts_with("/v1/host/") {
-        let reason = "`scree` is ending; ask again when it is started again".to_owned();
+    if !control.is_open() && !request.uri().path().starts_with("/v1/host/") {
+        let reason = "`scree` is starting or ending; ask again when it is ready".to_owned();
         return Err(ControlError::Unavailable { reason }.into());
     }
     Ok(next.run(request).await)
@@ -147,7 +179,8 @@ pub async fn serve(
     listener: ApiListener,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    axum::serve(listener.listener, router(control))
+    let router = router(control).layer(Extension(Caller::Local));
+    axum::serve(listener.listener, router)
         .with_graceful_shutdown(stop)
         .await
 }

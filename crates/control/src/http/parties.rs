@@ -16,12 +16,11 @@ use axum::extract::{FromRequestParts, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::routing::{delete, get, post};
-use axum::{Extension, Json, Router, middleware};
+use axum::{Extension, Json, Router};
 use identity::{Kind, Subject};
 use serde::Deserialize;
 
-use super::https::Caller;
-use super::{ApiError, Body, Name, Query, problem};
+use super::{ApiError, Body, Caller, Name, Query};
 use crate::database::{AuditRow, PartyRow};
 use crate::error::ControlError;
 use crate::parties::{Asker, Issued, Parties};
@@ -37,7 +36,7 @@ const LINES: u32 = 100;
 struct Of(Kind);
 
 /// All routes.
-pub fn router(parties: Parties) -> Router {
+pub(super) fn routes(parties: Parties) -> Router {
     let of = |kind| {
         Router::new()
             .route("/", get(list).post(add))
@@ -56,9 +55,6 @@ pub fn router(parties: Parties) -> Router {
         .route("/v1/audit", get(audit))
         .nest("/v1/users", of(Kind::User))
         .nest("/v1/hosts", of(Kind::Host))
-        .fallback(problem::no_such_route)
-        .method_not_allowed_fallback(problem::no_such_method)
-        .layer(middleware::from_fn(problem::refuse_long_urls))
         .with_state(parties)
 }
 
@@ -68,11 +64,15 @@ impl FromRequestParts<Parties> for Asker {
     async fn from_request_parts(parts: &mut Parts, parties: &Parties) -> Result<Self, ApiError> {
         match parts.extensions.get::<Caller>() {
             Some(caller) => Ok(parties.asker(caller).await?),
-            None => Err(ControlError::Internal {
-                reason: "the request came over no connection".to_owned(),
-            }
-            .into()),
+            None => Err(nowhere().into()),
         }
+    }
+}
+
+/// Nobody has said where a request came from.
+pub(super) fn nowhere() -> ControlError {
+    ControlError::Internal {
+        reason: "the request came over no connection".to_owned(),
     }
 }
 
@@ -156,6 +156,7 @@ async fn invite(
     let token = Token {
         token: token.reveal().to_string(),
         expires: spell_time(expires),
+        authority: parties.authority_fingerprint()?,
     };
     Ok((StatusCode::CREATED, Json(token)))
 }

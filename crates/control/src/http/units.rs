@@ -18,7 +18,9 @@ pub(super) async fn add(
     State(control): State<Control>,
     Body(new): Body<AddUnit>,
 ) -> Result<(StatusCode, Json<Unit>), ApiError> {
-    let unit = control.add_unit(control.local_host(), &new.url).await?;
+    let unit = control
+        .add_unit(control.default_host().await?, &new.url)
+        .await?;
     Ok((StatusCode::CREATED, Json(shown(unit))))
 }
 

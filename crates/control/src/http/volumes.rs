@@ -123,7 +123,7 @@ pub(super) async fn export(
     } else {
         Access::ReadWrite
     };
-    let host = control.local_host();
+    let host = control.default_host().await?;
     let attachment = control.export_volume(&volume, host, access).await?;
     Ok(Json(export_of(&attachment)))
 }

@@ -14,6 +14,7 @@ use catalog::{
     VersionKey,
 };
 use control::database::{Database, DatabaseError, NewAttachment, NewVolume, SnapshotState};
+use identity::Kind;
 use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 use tokio::runtime::Runtime;
@@ -35,7 +36,7 @@ struct Called {
 
 impl Called {
     fn new(database: &Database, runtime: &Runtime) -> Self {
-        let host = database.local_host(PartyId::from_random(1), Millis(0));
+        let host = database.local_party(Kind::Host, PartyId::from_random(1), Millis(0));
         Self {
             host: runtime.block_on(host).expect("there"),
             database: database.clone(),

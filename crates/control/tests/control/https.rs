@@ -5,14 +5,17 @@ use std::time::Duration;
 
 use axum::routing::get;
 use axum::{Extension, Router};
-use control::http::https::Caller;
+use control::http::Caller;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::tls::{Party, Server, authority, signed};
 
 async fn who(Extension(caller): Extension<Caller>) -> String {
-    match caller.peer {
+    let Caller::Remote { peer, .. } = caller else {
+        panic!("it came over TLS");
+    };
+    match peer {
         Some(peer) => peer.subjects[0].to_string(),
         None => "nobody".to_owned(),
     }

@@ -1,21 +1,23 @@
 //! Users and hosts: what each of them gets, over real connections.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use control::Parties;
-use control::database::{By, Database};
-use control::http;
+use catalog::retention::Retention;
+use control::database::By;
+use control::folder::Remains;
+use control::{Control, Settings, authority, http};
 use identity::KeyRequest;
 use serde_json::{Value, json};
 use world::{Millis, World};
 
-use crate::tls::{Party, Server, authority};
+use crate::tls::{Party, Server};
 
-/// A server with one administrator, `root`.
+/// A controller with one administrator, `root`.
 struct Scene {
     server: Server,
     root: Party,
-    database: Database,
+    control: Control,
     _folder: tempfile::TempDir,
 }
 
@@ -32,21 +34,29 @@ fn by() -> By {
 impl Scene {
     async fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let database = Database::open(&folder.path().join("scree.db"))
-            .await
-            .expect("a new database");
-        let authority = Arc::new(authority());
-        let parties = Parties::new(World::real(1), database.clone(), Arc::clone(&authority));
+        let world = World::real(1);
+        let settings = Settings {
+            folder: folder.path().to_owned(),
+            remains: Box::new(|| Ok(Remains::default())),
+            retention: Retention::default(),
+            grace: Duration::ZERO,
+            restored_database: false,
+        };
+        let control = Control::start(world.clone(), settings).await;
+        let control = control.expect("starts");
+        control.set_open(true);
+        let authority = authority::open(&world, folder.path(), "").expect("founded");
+        let parties = control.parties();
         let subject = "scree://user/root".parse().expect("a subject");
         parties.add(subject, true, &by()).await.expect("made");
         let subject = "scree://user/root".parse().expect("a subject");
         let (token, _) = parties.invite(&subject, &by()).await.expect("invited");
-        let server = Server::start(authority, http::parties::router(parties)).await;
+        let server = Server::start(Arc::new(authority), http::router(control.clone())).await;
         let root = enrolled(&server, &token.reveal()).await;
         Self {
             server,
             root,
-            database,
+            control,
             _folder: folder,
         }
     }
@@ -308,7 +318,7 @@ async fn what_was_changed_is_in_the_log_and_what_was_refused_is_not() {
             .expect("text")
             .starts_with("127.0.0.1:")
     );
-    let page = scene.database.audit(4, 2).await.expect("a page");
+    let page = scene.control.database().audit(4, 2).await.expect("a page");
     let ids: Vec<i64> = page.iter().map(|row| row.id).collect();
     assert_eq!(ids, [3, 2]);
 }

@@ -1,9 +1,12 @@
-//! The commands that ask a running `scree up`.
+//! The commands that ask a running Scree.
 
+mod party;
 mod snapshot;
 mod status;
 mod unit;
 mod volume;
+
+pub use party::{enrol_host, login};
 
 use std::error::Error;
 use std::fmt;
@@ -77,20 +80,31 @@ struct Session {
     format: Format,
 }
 
-/// Runs one command.
-pub fn run(folder: &Path, format: Format, command: ApiCommand) -> Result<(), Failure> {
-    let session = Session {
-        client: Client::new(folder),
-        format,
-    };
+/// Runs one command: asks whoever serves `folder`, or else the controller of a
+/// profile.
+pub fn run(
+    folder: Option<&Path>,
+    profile: Option<&str>,
+    format: Format,
+    command: ApiCommand,
+) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
+        let client = match folder {
+            Some(folder) => Client::of_folder(folder),
+            None => Client::of_profile(profile).await?,
+        };
+        let session = Session { client, format };
         match command {
             ApiCommand::Volume(command) => session.volume(command).await,
             ApiCommand::Snapshot(command) => session.snapshot(command).await,
             ApiCommand::Unit(command) => session.unit(command).await,
+            ApiCommand::User(command) => session.user(command).await,
+            ApiCommand::Host(command) => session.host(command).await,
+            ApiCommand::Whoami => session.whoami().await,
+            ApiCommand::Audit { limit } => session.audit(limit).await,
             ApiCommand::Status => session.status().await,
         }
     })

@@ -1,0 +1,258 @@
+//! Who somebody is to a controller: its URL, and a certificate with its key; in
+//! a file that only its owner can read.
+//!
+//! ```toml
+//! url = "https://c1.example:8443"
+//! subject = "scree://user/alice"
+//! expires = "2026-01-31T09:30:00Z"
+//! authority = """-----BEGIN CERTIFICATE-----…"""
+//! certificate = """-----BEGIN CERTIFICATE-----…"""
+//! key = """-----BEGIN PRIVATE KEY-----…"""
+//! ```
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use identity::{
+    AuthorityError, Credentials, KeyRequest, TlsError, certificate_fingerprint, client_config,
+    trusting_client_config,
+};
+use rustls::ClientConfig;
+use serde::{Deserialize, Serialize};
+use world::{OpenMode, World, host};
+use zeroize::Zeroizing;
+
+use crate::client::{Address, BadAddress};
+use crate::types::{AuthorityView, Certificate, Enrol, Renew};
+use crate::{Client, ClientError};
+
+/// Longer files are no profiles.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// See the module's head.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// The controller's URL.
+    pub url: String,
+    /// Who it is.
+    pub subject: String,
+    /// When the certificate ends.
+    pub expires: String,
+    authority: String,
+    certificate: String,
+    key: Zeroizing<String>,
+}
+
+impl std::fmt::Debug for Profile {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Profile({} at {})", self.subject, self.url)
+    }
+}
+
+/// Why there is no profile to work with.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// The file cannot be read or written.
+    #[error("cannot use {path}: {source}", path = path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Others than its owner can read the file.
+    #[error(
+        "{path} can be read by others (mode {mode:03o}), and has a key in it; run `chmod 600 \
+         {path}`, and enrol anew if they may have",
+        path = path.display()
+    )]
+    Open {
+        /// Which file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// The file is no profile.
+    #[error("{path} is not a profile: {why}", path = path.display())]
+    Bad {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
+    /// The URL is none.
+    #[error(transparent)]
+    Address(#[from] BadAddress),
+    /// TLS cannot be set up.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// No key could be made.
+    #[error(transparent)]
+    Key(#[from] AuthorityError),
+    /// The server says no, or nothing.
+    #[error("{url}: {source}")]
+    Server {
+        /// Which server.
+        url: String,
+        /// What it said.
+        source: ClientError,
+    },
+    /// The server is another one.
+    #[error(
+        "{url} has an authority with the fingerprint {found}, not {expected}: it is another \
+         controller, or somebody in between; ask whoever gave you the token"
+    )]
+    OtherAuthority {
+        /// Which server.
+        url: String,
+        /// What it has.
+        found: String,
+        /// What it should have.
+        expected: String,
+    },
+}
+
+impl Profile {
+    /// Becomes somebody: whoever `token` is for, at the controller at `url`
+    /// whose authority has this fingerprint.
+    ///
+    /// # Errors
+    /// [`ProfileError`].
+    pub async fn enrol(url: &str, token: &str, fingerprint: &str) -> Result<Self, ProfileError> {
+        let address: Address = url.parse()?;
+        let failed = |source| ProfileError::Server {
+            url: url.to_owned(),
+            source,
+        };
+        let trusting = Client::https(address.clone(), Arc::new(trusting_client_config()?));
+        let view: AuthorityView = trusting.get("/v1/authority").await.map_err(failed)?;
+        let found = certificate_fingerprint(&view.certificate)?;
+        if found != fingerprint {
+            return Err(ProfileError::OtherAuthority {
+                url: url.to_owned(),
+                found,
+                expected: fingerprint.to_owned(),
+            });
+        }
+        let tls = client_config(&[&view.certificate], None)?;
+        let client = Client::https(address, Arc::new(tls));
+        let key = KeyRequest::generate()?;
+        let ask = Enrol {
+            token: token.to_owned(),
+            request: key.request_pem.clone(),
+        };
+        let issued: Certificate = client.post("/v1/enrol", &ask).await.map_err(failed)?;
+        Ok(Self {
+            url: url.to_owned(),
+            subject: issued.subject,
+            expires: issued.expires,
+            authority: view.certificate,
+            certificate: issued.certificate,
+            key: key.key_pem,
+        })
+    }
+
+    /// The profile in the file at `path`.
+    ///
+    /// # Errors
+    /// [`ProfileError`].
+    pub fn read(world: &World, path: &Path) -> Result<Self, ProfileError> {
+        let failed = |source| ProfileError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let mode = host::mode(path).map_err(failed)?;
+        if mode & 0o077 != 0 {
+            let path = path.to_owned();
+            return Err(ProfileError::Open { path, mode });
+        }
+        let read = || {
+            let file = world.disk.open(path, OpenMode::Read)?;
+            let length = file.length()?.min(FILE_BYTES_MAX);
+            let mut bytes = Zeroizing::new(vec![0; length as usize]);
+            file.read_at(&mut bytes, 0)?;
+            Ok(bytes)
+        };
+        let bytes = read().map_err(failed)?;
+        let bad = |why: String| ProfileError::Bad {
+            path: path.to_owned(),
+            why,
+        };
+        let text = std::str::from_utf8(&bytes).map_err(|error| bad(error.to_string()))?;
+        // What the parser says may quote the file, and so the key.
+        toml::from_str(text).map_err(|error| bad(error.message().to_owned()))
+    }
+
+    /// Writes it to the file at `path`, whole or not at all.
+    ///
+    /// # Errors
+    /// [`ProfileError::Io`].
+    pub fn write(&self, world: &World, path: &Path) -> Result<(), ProfileError> {
+        let failed = |source| ProfileError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let text = toml::to_string(self)
+            .map_err(io::Error::other)
+            .map_err(failed)?;
+        let text = Zeroizing::new(text);
+        let write = || {
+            let aside = path.with_extension("new");
+            match world.disk.remove(&aside) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let file = world.disk.open(&aside, OpenMode::CreateNew)?;
+            file.write_at(text.as_bytes(), 0)?;
+            file.sync_data()?;
+            world.disk.rename(&aside, path)?;
+            world.disk.sync_directory(host::parent_of(path))
+        };
+        write().map_err(failed)
+    }
+
+    /// TLS that shows the certificate.
+    ///
+    /// # Errors
+    /// [`ProfileError::Tls`].
+    pub fn tls(&self) -> Result<Arc<ClientConfig>, ProfileError> {
+        let credentials = Credentials {
+            chain_pem: &self.certificate,
+            key_pem: &self.key,
+        };
+        let config = client_config(&[&self.authority], Some(credentials))?;
+        Ok(Arc::new(config))
+    }
+
+    /// A client that is this party.
+    ///
+    /// # Errors
+    /// [`ProfileError`].
+    pub fn client(&self) -> Result<Client, ProfileError> {
+        Ok(Client::https(self.url.parse()?, self.tls()?))
+    }
+
+    /// Has a new certificate signed, for the same key: `client` is this party
+    /// still.
+    ///
+    /// # Errors
+    /// [`ProfileError`].
+    pub async fn renew(&mut self, client: &Client) -> Result<(), ProfileError> {
+        let ask = Renew {
+            request: KeyRequest::again(&self.key)?.request_pem,
+        };
+        let issued: Certificate =
+            client
+                .post("/v1/me/certificate", &ask)
+                .await
+                .map_err(|source| ProfileError::Server {
+                    url: self.url.clone(),
+                    source,
+                })?;
+        self.expires = issued.expires;
+        self.certificate = issued.certificate;
+        Ok(())
+    }
+}

@@ -1,0 +1,181 @@
+//! The authority that signs users, hosts and controllers: a key file that
+//! controllers have, and the database has not.
+//!
+//! ```text
+//!   D/authority.pem    its certificate: who is signed by it is checked by this
+//!   D/authority.key    its key, for the user who runs the controller only
+//! ```
+//!
+//! Instances on one database have the same two files: who founds the cluster
+//! makes them, and copies them to the other machines.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use identity::{Authority, AuthorityError};
+use world::{OpenMode, World, host};
+use zeroize::Zeroizing;
+
+/// Longer files are none of these.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// Why there is no authority.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityFileError {
+    /// One of the files cannot be read or made.
+    #[error("cannot use {path}: {source}", path = path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Others than its owner can read the key.
+    #[error(
+        "{path} can be read by others (mode {mode:03o}): whoever reads it can make certificates \
+         for anybody; run `chmod 600 {path}`, and consider the key known",
+        path = path.display()
+    )]
+    Open {
+        /// The key file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// One of the two files is there, and the other is not.
+    #[error(
+        "{there} is there and {missing} is not; put it back from a backup, or, for a new \
+         authority by which everybody enrols anew, take both away",
+        there = there.display(),
+        missing = missing.display()
+    )]
+    Half {
+        /// The one.
+        there: PathBuf,
+        /// The other.
+        missing: PathBuf,
+    },
+    /// They are no authority's.
+    #[error("{path} cannot be used", path = path.display())]
+    Authority {
+        /// The certificate's file.
+        path: PathBuf,
+        /// Why.
+        source: AuthorityError,
+    },
+}
+
+/// The authority in `folder`, founded if there is none.
+///
+/// # Errors
+/// [`AuthorityFileError`].
+pub fn open(world: &World, folder: &Path, cluster: &str) -> Result<Authority, AuthorityFileError> {
+    let (certificate, key) = (folder.join("authority.pem"), folder.join("authority.key"));
+    let unusable = |source| AuthorityFileError::Authority {
+        path: certificate.clone(),
+        source,
+    };
+    let half = |there: &Path, missing: &Path| AuthorityFileError::Half {
+        there: there.to_owned(),
+        missing: missing.to_owned(),
+    };
+    match (read(world, &certificate)?, read(world, &key)?) {
+        (Some(pem), Some(key_pem)) => {
+            let mode = host::mode(&key).map_err(failed(&key))?;
+            if mode & 0o077 != 0 {
+                return Err(AuthorityFileError::Open { path: key, mode });
+            }
+            Authority::open(&pem, &key_pem).map_err(unusable)
+        }
+        (Some(_), None) => Err(half(&certificate, &key)),
+        (None, Some(_)) => Err(half(&key, &certificate)),
+        (None, None) => {
+            let now = world.clock.wall();
+            let (authority, key_pem) =
+                Authority::found(cluster, &*world.random, now).map_err(unusable)?;
+            // The key first: a certificate alone is of no use to anybody, and a
+            // crash in between leaves what says so.
+            write(world, &key, key_pem.as_bytes())?;
+            write(world, &certificate, authority.certificate_pem().as_bytes())?;
+            Ok(authority)
+        }
+    }
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> AuthorityFileError {
+    let path = path.to_owned();
+    move |source| AuthorityFileError::Io { path, source }
+}
+
+/// The text in a file; `None` if there is no such file.
+fn read(world: &World, path: &Path) -> Result<Option<Zeroizing<String>>, AuthorityFileError> {
+    let read = || {
+        let file = match world.disk.open(path, OpenMode::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let length = file.length()?;
+        if length > FILE_BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is too long"));
+        }
+        let mut bytes = Zeroizing::new(vec![0; length as usize]);
+        file.read_at(&mut bytes, 0)?;
+        match std::str::from_utf8(&bytes) {
+            Ok(text) => Ok(Some(Zeroizing::new(text.to_owned()))),
+            Err(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "it is not text")),
+        }
+    };
+    read().map_err(failed(path))
+}
+
+/// Makes a private file, whole or not at all.
+fn write(world: &World, path: &Path, content: &[u8]) -> Result<(), AuthorityFileError> {
+    let write = || {
+        let aside = path.with_extension("new");
+        match world.disk.remove(&aside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = world.disk.open(&aside, OpenMode::CreateNew)?;
+        file.write_at(content, 0)?;
+        file.sync_data()?;
+        world.disk.rename(&aside, path)?;
+        world.disk.sync_directory(host::parent_of(path))
+    };
+    write().map_err(failed(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn founded() -> (tempfile::TempDir, World) {
+        let folder = tempfile::tempdir().expect("a folder");
+        (folder, World::real(1))
+    }
+
+    #[test]
+    fn an_authority_is_founded_once_and_opened_from_then_on() {
+        let (folder, world) = founded();
+        let first = open(&world, folder.path(), "cluster-1").expect("founded");
+        let again = open(&world, folder.path(), "cluster-1").expect("opened");
+        assert_eq!(first.certificate_pem(), again.certificate_pem());
+        let mode = host::mode(&folder.path().join("authority.key")).expect("there");
+        assert_eq!(mode, 0o600);
+    }
+
+    #[test]
+    fn half_an_authority_is_none() {
+        for gone in ["authority.pem", "authority.key"] {
+            let (folder, world) = founded();
+            open(&world, folder.path(), "cluster-1").expect("founded");
+            let path = folder.path().join(gone);
+            world.disk.remove(&path).expect("removed");
+            let refused = open(&world, folder.path(), "cluster-1");
+            assert!(
+                matches!(refused, Err(AuthorityFileError::Half { missing, .. })
+                if missing == path)
+            );
+        }
+    }
+}

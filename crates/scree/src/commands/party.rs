@@ -1,0 +1,198 @@
+//! `scree user`, `scree host`, `scree whoami`, `scree audit`, `scree login`.
+
+use std::path::Path;
+
+use api::Profile;
+use api::types::{AddParty, AuditEntry, Party, Token};
+use serde::Serialize;
+use world::{World, host};
+
+use super::{Failure, Session, or_dash, segment};
+use crate::args::{EnrolArguments, HostCommand, LoginArguments, PartyCommand};
+use crate::output::{Format, Table, print};
+use crate::profiles::Profiles;
+use crate::up::identity_of;
+
+/// What whoever enrols is given.
+#[derive(Serialize)]
+struct Invitation {
+    #[serde(flatten)]
+    token: Token,
+    /// What to run with it.
+    command: String,
+}
+
+impl Session {
+    pub(super) async fn user(&self, command: PartyCommand) -> Result<(), Failure> {
+        self.party("users", "scree login", command).await
+    }
+
+    pub(super) async fn host(&self, command: HostCommand) -> Result<(), Failure> {
+        match command {
+            HostCommand::Party(command) => self.party("hosts", "scree host enrol", command).await,
+            HostCommand::Enrol { .. } => {
+                Err(Failure::new("a host enrols without asking as a user"))
+            }
+        }
+    }
+
+    async fn party(&self, kind: &str, enrol: &str, command: PartyCommand) -> Result<(), Failure> {
+        let shown = |party: &Party| list(std::slice::from_ref(party));
+        match command {
+            PartyCommand::List => {
+                let parties: Vec<Party> = self.client.get(&format!("/v1/{kind}")).await?;
+                Ok(print(self.format, &parties, |parties| list(parties))?)
+            }
+            PartyCommand::Add {
+                name,
+                administrator,
+            } => {
+                let new = AddParty {
+                    name: name.clone(),
+                    administrator,
+                };
+                let _: Party = self.client.post(&format!("/v1/{kind}"), &new).await?;
+                self.invite(kind, enrol, &name).await
+            }
+            PartyCommand::Token { name } => self.invite(kind, enrol, &name).await,
+            PartyCommand::Disable { name } => {
+                let path = format!("/v1/{kind}/{}/disable", segment(&name)?);
+                let party: Party = self.client.post(&path, &()).await?;
+                Ok(print(self.format, &party, shown)?)
+            }
+            PartyCommand::Enable { name } => {
+                let path = format!("/v1/{kind}/{}/enable", segment(&name)?);
+                let party: Party = self.client.post(&path, &()).await?;
+                Ok(print(self.format, &party, shown)?)
+            }
+        }
+    }
+
+    async fn invite(&self, kind: &str, enrol: &str, name: &str) -> Result<(), Failure> {
+        let path = format!("/v1/{kind}/{}/token", segment(name)?);
+        let token: Token = self.client.post(&path, &()).await?;
+        let url = self.client.url().unwrap_or("https://CONTROLLER:PORT");
+        let invitation = Invitation {
+            command: format!(
+                "{enrol} {url} --token {} --authority {}",
+                token.token, token.authority
+            ),
+            token,
+        };
+        Ok(print(self.format, &invitation, |invitation| {
+            format!(
+                "Good for one use, until {}:\n\n{}\n",
+                invitation.token.expires, invitation.command
+            )
+        })?)
+    }
+
+    pub(super) async fn whoami(&self) -> Result<(), Failure> {
+        let me: Party = self.client.get("/v1/me").await?;
+        Ok(print(self.format, &me, |me| {
+            list(std::slice::from_ref(me))
+        })?)
+    }
+
+    pub(super) async fn audit(&self, limit: u32) -> Result<(), Failure> {
+        let lines: Vec<AuditEntry> = self.client.get(&format!("/v1/audit?limit={limit}")).await?;
+        Ok(print(self.format, &lines, |lines| audit(lines))?)
+    }
+}
+
+/// `scree login`.
+pub fn login(
+    profile: Option<&str>,
+    format: Format,
+    arguments: &LoginArguments,
+) -> Result<(), Failure> {
+    let profiles = Profiles::of_user()?;
+    let made = enrolled(&arguments.enrol)?;
+    let path = profiles.keep(profile, &made)?;
+    tell(format, &made, &path)
+}
+
+/// `scree host enrol`.
+pub fn enrol_host(
+    folder: &Path,
+    format: Format,
+    arguments: &EnrolArguments,
+) -> Result<(), Failure> {
+    let world = World::real(1);
+    host::make_folders(&*world.disk, folder)?;
+    let made = enrolled(arguments)?;
+    let path = identity_of(folder);
+    made.write(&world, &path)
+        .map_err(|error| Failure::of(&error))?;
+    tell(format, &made, &path)
+}
+
+fn enrolled(arguments: &EnrolArguments) -> Result<Profile, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let enrol = Profile::enrol(&arguments.url, &arguments.token, &arguments.authority);
+    runtime.block_on(enrol).map_err(|error| Failure::of(&error))
+}
+
+/// What somebody has become.
+#[derive(Serialize)]
+struct Enrolled<'a> {
+    subject: &'a str,
+    url: &'a str,
+    expires: &'a str,
+    file: String,
+}
+
+fn tell(format: Format, profile: &Profile, path: &Path) -> Result<(), Failure> {
+    let enrolled = Enrolled {
+        subject: &profile.subject,
+        url: &profile.url,
+        expires: &profile.expires,
+        file: path.display().to_string(),
+    };
+    Ok(print(format, &enrolled, |enrolled| {
+        format!(
+            "{} at {}, kept in {}\n",
+            enrolled.subject, enrolled.url, enrolled.file
+        )
+    })?)
+}
+
+fn list(parties: &[Party]) -> String {
+    let mut table = Table::new(&["NAME", "KIND", "ROLE", "STATE", "CREATED"]);
+    for party in parties {
+        let role = if party.administrator {
+            "administrator"
+        } else {
+            "-"
+        };
+        let state = if party.disabled {
+            "disabled"
+        } else {
+            "enabled"
+        };
+        table.row(vec![
+            party.name.clone(),
+            party.kind.clone(),
+            role.to_owned(),
+            state.to_owned(),
+            party.created.clone(),
+        ]);
+    }
+    table.to_string()
+}
+
+fn audit(lines: &[AuditEntry]) -> String {
+    let mut table = Table::new(&["TIME", "WHO", "FROM", "ACTION", "TARGET"]);
+    for line in lines {
+        table.row(vec![
+            line.time.clone(),
+            line.who.clone(),
+            or_dash(line.address.as_deref()),
+            line.action.clone(),
+            line.target.clone(),
+        ]);
+    }
+    table.to_string()
+}

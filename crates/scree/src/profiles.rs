@@ -1,0 +1,120 @@
+//! Where the command line keeps who its user is: one file a profile.
+//!
+//! ```text
+//!   ~/.config/scree/profiles/NAME.toml   a certificate, its key, and the URL
+//!   ~/.config/scree/current              the name of the one that is used
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use api::{Profile, ProfileError};
+use world::{OpenMode, World, host};
+
+use crate::commands::Failure;
+
+/// The name of the first one.
+const FIRST: &str = "default";
+
+/// A longer name is none.
+const NAME_BYTES_MAX: usize = 64;
+
+/// The profiles of this user.
+pub struct Profiles {
+    world: World,
+    folder: PathBuf,
+}
+
+impl Profiles {
+    /// Those in the folder that the environment names.
+    pub fn of_user() -> Result<Self, Failure> {
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let folder = match (variable("SCREE_CONFIG"), variable("XDG_CONFIG_HOME")) {
+            (Some(folder), _) => PathBuf::from(folder),
+            (None, Some(folder)) => PathBuf::from(folder).join("scree"),
+            (None, None) => match variable("HOME") {
+                Some(home) => PathBuf::from(home).join(".config/scree"),
+                None => return Err(Failure::new("set HOME, or SCREE_CONFIG to a folder")),
+            },
+        };
+        Ok(Self {
+            world: World::real(1),
+            folder,
+        })
+    }
+
+    /// The world in which they are files.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// The profile of this name, or the current one; and where it is.
+    pub fn open(&self, name: Option<&str>) -> Result<(Profile, PathBuf), Failure> {
+        let current = self.current();
+        let name = name.or(current.as_deref()).unwrap_or(FIRST);
+        let path = self.path(name)?;
+        match Profile::read(&self.world, &path) {
+            Ok(profile) => Ok((profile, path)),
+            Err(ProfileError::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                Err(Failure::new(format!(
+                    "nobody is logged in as {name:?}: run `scree login`, or name the folder of a \
+                     `scree up` with --dir D or SCREE_DIR"
+                )))
+            }
+            Err(error) => Err(Failure::of(&error)),
+        }
+    }
+
+    /// Keeps a profile, and makes it the current one.
+    pub fn keep(&self, name: Option<&str>, profile: &Profile) -> Result<PathBuf, Failure> {
+        let name = name.unwrap_or(FIRST);
+        let path = self.path(name)?;
+        host::make_folders(&*self.world.disk, host::parent_of(&path))?;
+        profile
+            .write(&self.world, &path)
+            .map_err(|error| Failure::of(&error))?;
+        self.set_current(name)?;
+        Ok(path)
+    }
+
+    fn path(&self, name: &str) -> Result<PathBuf, Failure> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_plain) {
+            return Err(Failure::new(format!(
+                "{name:?} is not a profile's name: use letters, digits, '-' and '_'"
+            )));
+        }
+        Ok(self.folder.join("profiles").join(format!("{name}.toml")))
+    }
+
+    fn current(&self) -> Option<String> {
+        let file = self
+            .world
+            .disk
+            .open(&self.folder.join("current"), OpenMode::Read);
+        let file = file.ok()?;
+        let length = usize::try_from(file.length().ok()?)
+            .ok()?
+            .min(NAME_BYTES_MAX);
+        let mut bytes = vec![0; length];
+        file.read_at(&mut bytes, 0).ok()?;
+        Some(String::from_utf8(bytes).ok()?.trim().to_owned()).filter(|name| !name.is_empty())
+    }
+
+    fn set_current(&self, name: &str) -> Result<(), Failure> {
+        let (path, aside) = (self.folder.join("current"), self.folder.join("current.new"));
+        remove_if_there(&self.world, &aside)?;
+        let file = self.world.disk.open(&aside, OpenMode::CreateNew)?;
+        file.write_at(name.as_bytes(), 0)?;
+        file.sync_data()?;
+        Ok(self.world.disk.rename(&aside, &path)?)
+    }
+}
+
+fn remove_if_there(world: &World, path: &Path) -> std::io::Result<()> {
+    match world.disk.remove(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
