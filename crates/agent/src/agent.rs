@@ -95,6 +95,9 @@ pub struct TaskEnded(#[from] tokio::task::JoinError);
 /// clients have asked for, the 60 s in which a destage must get on, and some.
 pub const SHUT_DOWN_WITHIN: Duration = Duration::from_secs(95);
 
+/// How long the controllers have to hear of that.
+const GOODBYE: Duration = Duration::from_secs(3);
+
 /// See the module's head. Cheap to clone.
 #[derive(Clone)]
 pub struct Agent {
@@ -337,8 +340,9 @@ impl Agent {
             let seconds = SHUT_DOWN_WITHIN.as_secs();
             tracing::error!(seconds, "volumes do not close");
         }
-        if let Err(error) = self.inner.controller.begin().await {
-            tracing::warn!(%error, "the controllers do not know that nothing is open here");
+        let told = self.inner.controller.begin();
+        if !matches!(host::within(GOODBYE, told).await, Some(Ok(_))) {
+            tracing::warn!("the controllers do not know that nothing is open here");
         }
         unclean
     }

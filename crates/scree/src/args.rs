@@ -421,7 +421,8 @@ pub fn folder(given: Option<PathBuf>) -> PathBuf {
         Arguments::command()
             .error(
                 ErrorKind::MissingRequiredArgument,
-                "say which folder is meant: --dir D, or SCREE_DIR in the environment",
+                "say which folder is meant: --dir D, or SCREE_DIR in the environment; or, to ask a \
+                 controller elsewhere, run `scree login` first",
             )
             .exit()
     })

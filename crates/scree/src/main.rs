@@ -24,6 +24,11 @@ use clap::Parser;
 
 use args::{ApiCommand, Arguments, Command, HostCommand};
 
+/// Whether there is a controller to ask if nothing is said.
+fn is_logged_in() -> bool {
+    profiles::Profiles::of_user().is_ok_and(|profiles| profiles.is_any())
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let format = arguments.output;
@@ -41,7 +46,10 @@ fn main() -> ExitCode {
         Command::Api(command) => {
             // A profile that is named counts more than a folder in the
             // environment.
-            let folder = folder.filter(|_| profile.is_none());
+            let mut folder = folder.filter(|_| profile.is_none());
+            if folder.is_none() && profile.is_none() && !is_logged_in() {
+                folder = Some(args::folder(None));
+            }
             commands::run(folder.as_deref(), profile.as_deref(), format, command)
         }
     };

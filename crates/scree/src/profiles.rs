@@ -42,6 +42,11 @@ impl Profiles {
         })
     }
 
+    /// Whether anybody has logged in.
+    pub fn is_any(&self) -> bool {
+        self.current().is_some()
+    }
+
     /// The world in which they are files.
     pub fn world(&self) -> &World {
         &self.world

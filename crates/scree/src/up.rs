@@ -370,6 +370,7 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
         control,
         agent,
         mut api,
+        address,
         stop,
     } = Up::start(world, settings).await?;
     let mut running = tokio::spawn({
@@ -381,7 +382,7 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
             }
         }
     });
-    say_ready(control.as_ref(), agent.as_ref()).await?;
+    say_ready(control.as_ref(), agent.as_ref(), address).await?;
 
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM"),
@@ -448,6 +449,8 @@ struct Up {
     /// Those who serve the API, and who renew certificates, until `stop` says
     /// so.
     api: JoinSet<()>,
+    /// Where the API is served over TLS.
+    address: Option<SocketAddr>,
     stop: watch::Sender<bool>,
 }
 
@@ -457,6 +460,7 @@ impl Up {
             control: None,
             agent: None,
             api: JoinSet::new(),
+            address: None,
             stop: watch::Sender::new(false),
         };
         if let Some(settings) = settings.control {
@@ -513,6 +517,7 @@ impl Up {
     ) -> Result<(), Failure> {
         let listener = HttpsListener::bind(at)
             .map_err(|error| Failure::new(format!("cannot listen at {at}: {error}")))?;
+        self.address = Some(listener.address());
         let make = move |control: &Control| control.parties().server_tls(&names);
         let (first, _) = make(&control).map_err(|error| Failure::of(&error))?;
         let (tls, newest) = watch::channel(first);
@@ -564,7 +569,11 @@ async fn keep_renewed(world: World, mut identity: Identity) {
 }
 
 /// One line on standard output, for people and for scripts that wait for it.
-async fn say_ready(control: Option<&Control>, agent: Option<&Agent>) -> Result<(), Failure> {
+async fn say_ready(
+    control: Option<&Control>,
+    agent: Option<&Agent>,
+    address: Option<SocketAddr>,
+) -> Result<(), Failure> {
     let line = match (control, agent) {
         (Some(control), _) => {
             let report = control
@@ -576,11 +585,12 @@ async fn say_ready(control: Option<&Control>, agent: Option<&Agent>) -> Result<(
             }
             let folder = control.folder().path();
             format!(
-                "scree is ready: {} ({} units, {} volumes, {} exported); export SCREE_DIR={}\n",
+                "scree is ready: {} ({} units, {} volumes, {} exported); {}export SCREE_DIR={}\n",
                 folder.display(),
                 report.units,
                 report.volumes,
                 report.exported,
+                address.map_or_else(String::new, |address| format!("API at {address}; ")),
                 shell_word(folder)
             )
         }

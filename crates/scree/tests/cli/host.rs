@@ -55,6 +55,8 @@ pub fn scree_into(out: Stdio, arguments: &[&str]) -> Said {
         .args(arguments)
         .env_remove("SCREE_DIR")
         .env_remove("SCREE_PASSPHRASE")
+        .env_remove("SCREE_PROFILE")
+        .env("SCREE_CONFIG", "/nonexistent")
         .stdout(out);
     Said::of(command.output().expect("scree runs"))
 }

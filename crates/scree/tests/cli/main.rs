@@ -11,6 +11,7 @@ mod crash;
 mod host;
 mod keys;
 mod lifecycle;
+mod service;
 mod streams;
 mod units;
 mod waits;

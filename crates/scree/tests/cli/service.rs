@@ -1,0 +1,279 @@
+//! A controller and an agent as processes of their own, which know each other
+//! by certificates.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::host::{Said, wait_until};
+
+const SCREE: &str = env!("CARGO_BIN_EXE_scree");
+
+/// A process that serves, and the port of its API if it has one.
+struct Process {
+    child: Child,
+    port: Option<u16>,
+}
+
+impl Process {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = Command::new(SCREE)
+            .args(arguments)
+            .env_remove("SCREE_DIR")
+            .env_remove("SCREE_PASSPHRASE")
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let out = child.stdout.take().expect("piped");
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line).expect("readable");
+        assert!(line.contains("is ready"), "it said {line:?}");
+        let port = line.split_once("API at 127.0.0.1:").map(|(_, rest)| {
+            let (port, _) = rest.split_once(';').expect("it goes on");
+            port.parse().expect("a port")
+        });
+        Self { child, port }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ends");
+    }
+
+    fn stop(mut self) {
+        let pid = self.child.id().to_string();
+        let told = Command::new("kill").args(["-TERM", &pid]).status();
+        assert!(told.expect("kill runs").success());
+        assert!(self.child.wait().expect("it ends").success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Three folders: a controller's, an agent's, and the profiles of users.
+struct Site {
+    folder: TempDir,
+    port: u16,
+}
+
+impl Site {
+    fn new() -> (Self, Process) {
+        let folder = tempfile::Builder::new().prefix("scree-").tempdir_in("/tmp");
+        let mut site = Self {
+            folder: folder.expect("a folder"),
+            port: 0,
+        };
+        let controller = site.controller();
+        site.port = controller.port.expect("it serves TLS");
+        (site, controller)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().expect("UTF-8").to_owned()
+    }
+
+    /// A controller; again on the same port.
+    fn controller(&self) -> Process {
+        let listen = format!("127.0.0.1:{}", self.port);
+        let folder = self.text("c");
+        Process::start(&["controller", "--dir", &folder, "--listen", &listen])
+    }
+
+    fn agent(&self) -> Process {
+        let folder = self.text("a");
+        let sizes = ["--units", "2", "--journal-size", "16M"];
+        Process::start(&[&["agent", "--dir", &folder], &sizes[..]].concat())
+    }
+
+    fn url(&self) -> String {
+        format!("https://localhost:{}", self.port)
+    }
+
+    /// Runs a command with this site's profiles.
+    fn try_scree(&self, arguments: &[&str]) -> Said {
+        let output = Command::new(SCREE)
+            .args(arguments)
+            .env_remove("SCREE_DIR")
+            .env_remove("SCREE_PROFILE")
+            .env("SCREE_CONFIG", self.path("profiles"))
+            .output()
+            .expect("scree runs");
+        Said {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8(output.stdout).expect("UTF-8"),
+            error: String::from_utf8(output.stderr).expect("UTF-8"),
+        }
+    }
+
+    fn scree(&self, arguments: &[&str]) -> Value {
+        let said = self.try_scree(&[arguments, &["-o", "json"]].concat());
+        assert_eq!(said.code, 0, "{arguments:?}: {}", said.error);
+        serde_json::from_str(&said.out).expect("JSON")
+    }
+
+    /// As the operator, at the controller's machine.
+    fn locally(&self, arguments: &[&str]) -> Value {
+        self.scree(&[&["--dir", &self.text("c")], arguments].concat())
+    }
+
+    /// What enrols somebody: the URL and the options.
+    fn invitation(&self, invited: &Value) -> Vec<String> {
+        let text = |field: &str| invited[field].as_str().expect("a text").to_owned();
+        let (token, authority) = (text("token"), text("authority"));
+        let words = [self.url(), "--token".to_owned(), token];
+        [&words[..], &["--authority".to_owned(), authority]].concat()
+    }
+
+    fn login(&self, profile: &str, invited: &Value) -> Said {
+        let words = self.invitation(invited);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        self.try_scree(&[&["login", "--profile", profile], &words[..]].concat())
+    }
+
+    fn enrol_host(&self, invited: &Value) -> Said {
+        let words = self.invitation(invited);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let folder = self.text("a");
+        self.try_scree(&[&["host", "enrol", "--dir", &folder], &words[..]].concat())
+    }
+}
+
+/// Runs `qemu-io` commands against an export of the agent in `folder`.
+fn qemu_io(folder: &Path, commands: &[&str]) -> bool {
+    let uri = format!("nbd+unix:///disk?socket={}/nbd.sock", folder.display());
+    let mut command = Command::new("qemu-io");
+    command.args(["-f", "raw"]);
+    for one in commands {
+        command.args(["-c", one]);
+    }
+    let output = command.arg(uri).output().expect("qemu-io runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    output.status.success() && !said.contains("failed")
+}
+
+/// The first five minutes of an operator and of a user, and then both processes
+/// are killed.
+#[test]
+fn a_volume_is_served_on_a_host_that_has_enrolled() {
+    let (site, mut controller) = Site::new();
+    let invited = site.locally(&["host", "add", "h1"]);
+    assert_eq!(site.enrol_host(&invited).code, 0);
+    let mut agent = site.agent();
+    let invited = site.locally(&["user", "add", "root", "--administrator"]);
+    assert_eq!(site.login("default", &invited).code, 0);
+
+    assert_eq!(site.scree(&["whoami"])["name"], "root");
+    site.scree(&["volume", "create", "disk", "--size", "64M"]);
+    let uri = site.scree(&["volume", "export", "disk"]);
+    let expected = format!("nbd+unix:///disk?socket={}/nbd.sock", site.text("a"));
+    assert_eq!(uri["uri"], expected);
+    let folder = site.path("a");
+    assert!(qemu_io(&folder, &["write -P 7 0 1M", "flush"]));
+
+    // The agent is gone at once: the next one serves what it had flushed.
+    agent.kill();
+    let agent = site.agent();
+    assert!(qemu_io(&folder, &["read -P 7 0 1M"]));
+
+    // So is the controller: the volume goes on without it.
+    controller.kill();
+    assert!(qemu_io(
+        &folder,
+        &["write -P 8 0 1M", "flush", "read -P 8 0 1M"]
+    ));
+    let controller = site.controller();
+    wait_until("the agent finds the controller again", || {
+        let said = site.try_scree(&["volume", "unexport", "disk"]);
+        said.code == 0 || said.error.contains("is not exported")
+    });
+    let shown = site.scree(&["volume", "show", "disk"]);
+    assert_eq!(shown["state"], "available");
+    site.scree(&["volume", "export", "disk"]);
+    assert!(qemu_io(&folder, &["read -P 8 0 1M"]));
+    let units = site.scree(&["unit", "list"]);
+    let units = units.as_array().expect("a list");
+    assert!(units.len() == 2 && units.iter().all(|unit| unit["state"] == "healthy"));
+    agent.stop();
+    controller.stop();
+}
+
+#[test]
+fn whoever_is_nobody_or_may_not_is_told_so() {
+    let (site, _controller) = Site::new();
+    let alice = site.locally(&["user", "add", "alice"]);
+
+    let mut forged = alice.clone();
+    forged["authority"] = format!("sha256:{}", "0".repeat(64)).into();
+    let said = site.login("alice", &forged);
+    assert!(
+        said.code == 1 && said.error.contains("somebody in between"),
+        "{}",
+        said.error
+    );
+    assert_eq!(site.login("alice", &alice).code, 0);
+    let said = site.login("again", &alice);
+    assert!(
+        said.code == 1 && said.error.contains("good for one use"),
+        "{}",
+        said.error
+    );
+
+    let refused = |arguments: &[&str], why: &str| {
+        let said = site.try_scree(&[&["--profile", "alice"], arguments].concat());
+        assert!(said.code == 1 && said.error.contains(why), "{}", said.error);
+    };
+    assert_eq!(
+        site.scree(&["--profile", "alice", "whoami"])["name"],
+        "alice"
+    );
+    for arguments in [
+        &["volume", "list"][..],
+        &["user", "list"],
+        &["audit"],
+        &["unit", "list"],
+    ] {
+        refused(arguments, "is no administrator");
+    }
+    site.locally(&["user", "disable", "alice"]);
+    refused(&["whoami"], "is disabled");
+    site.locally(&["user", "enable", "alice"]);
+    assert_eq!(
+        site.scree(&["--profile", "alice", "whoami"])["name"],
+        "alice"
+    );
+
+    let audit = site.locally(&["audit"]);
+    let done: Vec<&str> = audit
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|line| line["action"].as_str().expect("a word"))
+        .collect();
+    for action in ["add", "invite", "enrol", "disable", "enable"] {
+        assert!(done.contains(&action), "{action} of {done:?}");
+    }
+    let said = site.try_scree(&["--profile", "nobody", "whoami"]);
+    assert!(
+        said.code == 1 && said.error.contains("scree login"),
+        "{}",
+        said.error
+    );
+    let said = site.try_scree(&["agent", "--dir", &site.text("a")]);
+    assert!(
+        said.code == 1 && said.error.contains("scree host enrol"),
+        "{}",
+        said.error
+    );
+}
