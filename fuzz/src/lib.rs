@@ -203,9 +203,16 @@ fn journal_page_seeds() -> Vec<Vec<u8>> {
         .map(|ring_bytes| {
             let (world, path) = (world(), Path::new("/journal"));
             let volume = VolumeId::from_random(5);
-            let mut journal =
-                Journal::create(&world, path, volume, BlockSize::DEFAULT, ring_bytes, 0, &Claim::sole())
-                    .expect("a disk without faults");
+            let mut journal = Journal::create(
+                &world,
+                path,
+                volume,
+                BlockSize::DEFAULT,
+                ring_bytes,
+                0,
+                &Claim::sole(),
+            )
+            .expect("a disk without faults");
             if journal.has_room(1) {
                 let _ = journal.append_zero(BlockIndex(1), 3, Sequence::new(1, 1).expect("small"));
                 journal.commit().expect("a disk without faults");
@@ -280,8 +287,16 @@ pub fn journal_replay(data: &[u8]) {
     let (world, keyring) = (world(), keyring(1));
     let (path, volume) = (Path::new("/journal"), VolumeId::from_random(5));
     let block_size = BlockSize::DEFAULT;
-    let mut journal = Journal::create(&world, path, volume, block_size, 256 << 10, 0, &Claim::sole())
-        .expect("a disk without faults");
+    let mut journal = Journal::create(
+        &world,
+        path,
+        volume,
+        block_size,
+        256 << 10,
+        0,
+        &Claim::sole(),
+    )
+    .expect("a disk without faults");
     let sequence = |number: u64| Sequence::new(1, number).expect("small");
     let mut written = Vec::new();
     for number in 1..=u64::from(count % 40) {
