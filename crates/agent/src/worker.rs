@@ -176,7 +176,10 @@ impl Work {
                 Wish::Gone => return self.let_go().await,
                 Wish::End => return self.end().await,
             };
-            self.tried.send_replace(true);
+            if !matches!(next, Next::Now) {
+                // And told.
+                self.tried.send_replace(true);
+            }
             let changed = match next {
                 Next::Now => continue,
                 Next::After(time) => host::within(time, wishes.changed()).await,
