@@ -33,8 +33,11 @@ use crate::claim::Claim;
 use crate::cluster_key::{self, KeyInput, KeyInputError};
 use crate::controller::{Controller, Pauses};
 use crate::folder::{Folder, FolderError};
+use crate::plugging::Plugging;
 use crate::serving::{Serving, ServingError};
+use crate::terms::Held;
 use crate::units::{Mounted, UnitsError};
+use crate::vm::VmOptions;
 use crate::worker::Worker;
 
 /// How an agent was asked to run.
@@ -56,6 +59,10 @@ pub struct Settings {
     pub listen_nbd: Option<SocketAddr>,
     /// TLS for that.
     pub nbd_tls: Option<ServerTls>,
+    /// How VMs are asked.
+    pub vm: VmOptions,
+    /// The user who runs them, if their monitors' sockets do not say.
+    pub vm_user: Option<u32>,
     /// Each attached volume's sizes and times.
     pub volume: VolumeConfig,
 }
@@ -120,6 +127,11 @@ pub(crate) struct Inner {
     pub allows_unsealed: bool,
     pub units: Mutex<Vec<Mounted>>,
     pub serving: Serving,
+    pub plugging: Plugging,
+    /// How long leases hold; for ever, where there is only one host.
+    pub lease: Option<Duration>,
+    /// The leases that this host has.
+    pub terms: Mutex<HashMap<AttachmentId, Held>>,
     pub volume_config: VolumeConfig,
     pub workers: Mutex<HashMap<AttachmentId, Worker>>,
     /// Tasks under way.
@@ -195,6 +207,9 @@ impl Agent {
                 allows_unsealed: settings.allows_unsealed,
                 units: Mutex::default(),
                 serving,
+                lease: cluster.lease_ms.map(Duration::from_millis),
+                terms: Mutex::default(),
+                plugging: Plugging::new(settings.vm, settings.vm_user),
                 volume_config: settings.volume,
                 workers: Mutex::default(),
                 tasks: Mutex::default(),
@@ -250,6 +265,7 @@ impl Agent {
         tokio::join!(
             self.follow(),
             self.keep_reporting(),
+            self.keep_leases(),
             self.keep_watch(),
             self.keep_removing(),
             self.keep_freeing()

@@ -17,7 +17,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use api::host::{Access, Assignment, Seal};
-use base::{IoError, Lineage, with_causes};
+use base::{AttachmentId, IoError, Lineage, with_causes};
 use catalog::{CatalogError, Lease, WrappedKey};
 use frontend::nbd::{Export, ExportGone, ExportOptions, ExportThread, SpawnError};
 use volume::seal::{DataKey, KeyError, Keyring};
@@ -29,10 +29,14 @@ use world::{Clock, Wake};
 use crate::agent::{Agent, Inner, TaskEnded, blocking};
 use crate::closer::Closer;
 use crate::leases::OlderDatabase;
+use crate::serving::ServingError;
 
 /// A volume that is attached here, and served.
 pub struct Attached {
     pub(crate) name: String,
+    id: AttachmentId,
+    /// Its lease's epoch, if it can be written.
+    epoch: Option<u32>,
     /// The door for connections.
     pub(crate) export: Export,
     /// Its thread, until it is told to stop.
@@ -58,9 +62,11 @@ impl Served {
 }
 
 impl Attached {
-    fn new(name: String, served: Served) -> Self {
+    fn new(id: AttachmentId, epoch: Option<u32>, name: String, served: Served) -> Self {
         Self {
             name,
+            id,
+            epoch,
             export: served.export(),
             served: RwLock::new(Some(served)),
         }
@@ -153,6 +159,12 @@ pub enum AttachError {
     /// The engine could not open it.
     #[error("{}", with_causes(.0))]
     Open(#[from] OpenError),
+    /// What another host's lease has made old is in the way.
+    #[error("its old journal cannot be put aside: {0}")]
+    PutAside(std::io::Error),
+    /// Nobody can connect to it.
+    #[error(transparent)]
+    Serving(#[from] ServingError),
     /// No thread could be had for it.
     #[error("no thread could be started for it: {0}")]
     Thread(std::io::Error),
@@ -182,8 +194,13 @@ pub enum AttachError {
     Ending,
 }
 
-/// Step 3. Waits.
-fn open(inner: &Inner, lease: Lease, wake: Wake) -> Result<Volume, AttachError> {
+/// Step 3. `is_first` if another host had the volume last. Waits.
+fn open(
+    inner: &Inner,
+    (lease, term): (Lease, LeaseTerm),
+    is_first: bool,
+    wake: Wake,
+) -> Result<Volume, AttachError> {
     if !is_head_keyed(&lease) {
         return Err(AttachError::BeforeLeaseKeys);
     }
@@ -194,9 +211,8 @@ fn open(inner: &Inner, lease: Lease, wake: Wake) -> Result<Volume, AttachError> 
         store: Arc::clone(&inner.store),
         catalog: Arc::clone(&inner.catalog),
         journal: inner.folder.journal(lease.volume),
-        // One process has the folder, and nobody else may have the volume.
-        taken_over: false,
-        term: LeaseTerm::unlimited(),
+        taken_over: is_first,
+        term,
         lease,
         keyring,
         config: inner.volume_config,
@@ -213,10 +229,17 @@ fn is_head_keyed(lease: &Lease) -> bool {
 }
 
 /// Steps 3 and 4. Waits.
-fn serve(inner: &Arc<Inner>, lease: Lease, options: ExportOptions) -> Result<Served, AttachError> {
+fn serve(
+    inner: &Arc<Inner>,
+    lease: (Lease, LeaseTerm),
+    is_first: bool,
+    options: ExportOptions,
+) -> Result<Served, AttachError> {
     let closer = Closer::default();
     let (wakes, inner) = (closer.clone(), Arc::clone(inner));
-    let thread = ExportThread::spawn(options, move |wake| open(&inner, lease, wakes.wake(wake)))?;
+    let thread = ExportThread::spawn(options, move |wake| {
+        open(&inner, lease, is_first, wakes.wake(wake))
+    })?;
     Ok(Served::Writable { thread, closer })
 }
 
@@ -269,52 +292,99 @@ impl Agent {
         if self.is_ending() {
             return Err(AttachError::Ending);
         }
+        // To a VM it has one name for ever, also if the volume gets another.
+        let name = match wish.vm {
+            Some(_) => wish.id.to_string(),
+            None => wish.name.clone(),
+        };
         let options = ExportOptions {
             description: wish.volume.to_string(),
             read_only: wish.access == Access::ReadOnly,
-            ..ExportOptions::new(wish.name.clone(), Arc::clone(&self.inner.world.clock))
+            ..ExportOptions::new(name.clone(), Arc::clone(&self.inner.world.clock))
         };
         let inner = Arc::clone(&self.inner);
+        let mut epoch = None;
         let served = match wish.access {
             Access::ReadWrite => {
-                let lease = self.keyed(wish).await?;
-                blocking(move || serve(&inner, lease, options)).await?
+                let lease = self.leased(wish).await?;
+                epoch = Some(lease.0.epoch);
+                let is_first = wish.fenced.is_some();
+                let served = blocking(move || serve(&inner, lease, is_first, options)).await;
+                if !matches!(served, Ok(Ok(_))) {
+                    self.release(wish.id, epoch);
+                }
+                served?
             }
             Access::ReadOnly => {
                 let wish = wish.clone();
                 blocking(move || serve_read_only(&inner, &wish, options)).await?
             }
         };
-        let attached = Attached::new(wish.name.clone(), served?);
-        self.inner.serving.offer(attached.export.clone());
+        let attached = Attached::new(wish.id, epoch, name, served?);
+        let (serving, export) = (&self.inner.serving, attached.export.clone());
+        if wish.vm.is_none() {
+            serving.offer(wish.id, export);
+            return Ok(attached);
+        }
+        let socket = self.inner.folder.vm_socket(wish.id);
+        let offered = serving.offer_alone(wish.id, export, &socket);
+        if let Err(error) = offered {
+            // What it replayed is in its journal still.
+            self.abandon(Arc::new(attached)).await?;
+            return Err(error.into());
+        }
+        // A VM that had it waits for it; what is wrong, plugging it will say.
+        if let Err(error) = self.let_vm_in(wish) {
+            tracing::warn!(attachment = %wish.id, %error);
+        }
         Ok(attached)
     }
 
     /// Steps 5 and 6. On an error the journal keeps what was not destaged, and
     /// the next open replays it.
     pub(crate) async fn stop_and_close(&self, attached: Arc<Attached>) -> Result<(), AttachError> {
-        self.inner.serving.withdraw(&attached.name);
+        self.inner.serving.withdraw(attached.id, &attached.name);
         let clock = Arc::clone(&self.inner.world.clock);
-        blocking(move || attached.stop(clock)).await?
+        let (id, epoch) = (attached.id, attached.epoch);
+        let stopped = blocking(move || attached.stop(clock)).await;
+        self.release(id, epoch);
+        stopped?
     }
 
     /// Serves a volume no more. What it has not destaged stays in its journal.
     pub(crate) async fn abandon(&self, attached: Arc<Attached>) -> Result<(), AttachError> {
-        self.inner.serving.withdraw(&attached.name);
-        blocking(move || attached.drop_volume()).await?
+        self.inner.serving.withdraw(attached.id, &attached.name);
+        let (id, epoch) = (attached.id, attached.epoch);
+        // A volume whose lease has run out would wait for it.
+        self.lose(id, epoch);
+        let dropped = blocking(move || attached.drop_volume()).await;
+        self.release(id, epoch);
+        dropped?
     }
 
     /// Makes the head of a volume that is not to be served its whole state:
     /// replays and destages a journal that a crash left.
     pub(crate) async fn settle(&self, wish: &Assignment) -> Result<(), AttachError> {
-        let lease = self.keyed(wish).await?;
+        let lease = self.leased(wish).await?;
+        let epoch = Some(lease.0.epoch);
         let inner = Arc::clone(&self.inner);
-        blocking(move || {
+        let settled = blocking(move || {
             let closer = Closer::default();
-            let opened = open(&inner, lease, closer.wake(Wake::silent()))?;
+            let opened = open(&inner, lease, false, closer.wake(Wake::silent()))?;
             closer.close(opened, &*inner.world.clock)
         })
-        .await?
+        .await;
+        self.release(wish.id, epoch);
+        settled?
+    }
+
+    /// Steps 1 and 2, and until when the lease holds.
+    async fn leased(&self, wish: &Assignment) -> Result<(Lease, LeaseTerm), AttachError> {
+        // It is counted from before it was asked for.
+        let asked = self.inner.world.clock.monotonic();
+        let lease = self.keyed(wish).await?;
+        let term = self.hold(wish, lease.epoch, asked);
+        Ok((lease, term))
     }
 
     /// Steps 1 and 2.

@@ -177,6 +177,7 @@ impl Agent {
         blocking(move || clean::sweep(&store, &deleted.leftovers)).await??;
         self.inner.controller.finish_delete(volume).await?;
         self.forget_journal(volume).await;
+        self.forget_aside(volume).await;
         tracing::info!(%volume, "volume deleted");
         Ok(())
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use api::host::{
     Ahead, AskCleaning, Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning,
-    Cluster, EncodedPlan, HostUnit, MarkedUnits, Report, TaskAnswer, WrappingKey,
+    Cluster, EncodedPlan, HostUnit, MarkedUnits, Renewal, Renewed, Report, TaskAnswer, WrappingKey,
 };
 use api::{Client, ClientError};
 use base::{AttachmentId, Lineage, SegmentId, SnapshotId, VolumeId};
@@ -25,6 +25,9 @@ use world::{Millis, host};
 
 /// A controller that is well answers in less.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
+/// A renewal whose answer takes longer is made anew: the lease is short.
+const RENEW_WITHIN: Duration = Duration::from_secs(4);
 
 /// What is wanted is waited for so long at a time, in seconds.
 const FOLLOW_SECONDS: u64 = 30;
@@ -94,6 +97,11 @@ impl Controller {
 
     pub(crate) async fn report(&self, report: &Report) -> Result<(), ClientError> {
         self.once(self.client.put("/v1/host/report", report)).await
+    }
+
+    /// Renews leases.
+    pub(crate) async fn renew(&self, renewal: &Renewal) -> Result<Renewed, ClientError> {
+        Client::within(RENEW_WITHIN, self.client.post("/v1/host/leases", renewal)).await
     }
 
     /// Tells how far an attachment has come, until that is heard; `false` if

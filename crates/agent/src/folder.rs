@@ -6,13 +6,14 @@
 //!   D/units/u1 …       folder units made on the first start
 //!   D/journal/vol-…    one journal for each volume that is attached
 //!   D/nbd.sock         NBD
+//!   D/vm/att-….sock    NBD, of one attachment to a VM
 //! ```
 
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use base::VolumeId;
+use base::{AttachmentId, VolumeId};
 use unit::FolderUnit;
 use world::{OpenMode, World, host};
 
@@ -64,7 +65,7 @@ impl Folder {
             Err(TryLockError::WouldBlock) => return Err(FolderError::Locked { path }),
             Err(TryLockError::Error(error)) => return Err(failed(&lock_path)(error)),
         }
-        for part in ["keys", "units", "journal"] {
+        for part in ["keys", "units", "journal", "vm"] {
             let part = path.join(part);
             world.disk.create_directory(&part).map_err(failed(&part))?;
         }
@@ -90,16 +91,28 @@ impl Folder {
         self.path.join("units").join(format!("u{number}"))
     }
 
+    /// The folder of journals.
+    #[must_use]
+    pub fn journals(&self) -> PathBuf {
+        self.path.join("journal")
+    }
+
     /// A volume's journal.
     #[must_use]
     pub fn journal(&self, volume: VolumeId) -> PathBuf {
-        self.path.join("journal").join(volume.to_string())
+        self.journals().join(volume.to_string())
     }
 
     /// Where NBD listens.
     #[must_use]
     pub fn nbd_socket(&self) -> PathBuf {
         self.path.join("nbd.sock")
+    }
+
+    /// Where NBD listens for the VM of one attachment.
+    #[must_use]
+    pub fn vm_socket(&self, attachment: AttachmentId) -> PathBuf {
+        self.path.join("vm").join(format!("{attachment}.sock"))
     }
 }
 

@@ -26,8 +26,10 @@ pub mod controller;
 pub mod folder;
 pub mod keys;
 mod leases;
+mod plugging;
 mod report;
 pub mod serving;
+mod terms;
 #[cfg(test)]
 mod tests;
 mod thin;

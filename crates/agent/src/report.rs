@@ -73,6 +73,7 @@ impl Agent {
         if let Some(why) = lock(&self.inner.removal_problem).as_ref() {
             problems.push(format!("old versions are not all removed: {why}"));
         }
+        problems.extend(self.journals_aside().await);
         if let Some(why) = lock(&self.inner.freeing_problem).as_ref() {
             problems.push(format!("room is not all given back: {why}"));
         }

@@ -1,16 +1,20 @@
 //! Where attached volumes are served: NBD on D's socket, and over TCP if that
-//! was asked for.
+//! was asked for; or, for a VM, on a socket of its own, which nothing else can
+//! be had from. Each of those costs one thread that mostly sleeps.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use base::url;
+use base::{AttachmentId, url};
 use frontend::nbd::{
     Export, ExportTable, ListenOptions, Server, ServerOptions, ServerTls, TlsPolicy,
 };
-use world::{Endpoint, World};
+use world::{Clock, Endpoint, World};
+
+use crate::agent::lock;
 
 /// The NBD server and what it serves.
 pub struct Serving {
@@ -18,6 +22,17 @@ pub struct Serving {
     socket: PathBuf,
     tcp: Option<(SocketAddr, bool)>,
     _server: Server,
+    clock: Arc<dyn Clock>,
+    offered: Mutex<Offered>,
+}
+
+/// Who is served where.
+#[derive(Default)]
+struct Offered {
+    /// Whose each name on the shared sockets is: it may have been another's.
+    names: HashMap<String, AttachmentId>,
+    /// The sockets of single attachments.
+    own: HashMap<AttachmentId, Server>,
 }
 
 /// Why NBD cannot be served.
@@ -93,23 +108,68 @@ impl Serving {
             socket: socket.to_owned(),
             tcp,
             _server: server,
+            clock: Arc::clone(&world.clock),
+            offered: Mutex::default(),
         })
     }
 
-    /// Lets clients in to `export`.
-    pub fn offer(&self, export: Export) {
+    /// Lets clients in to the export of an attachment.
+    pub fn offer(&self, attachment: AttachmentId, export: Export) {
+        let mut offered = lock(&self.offered);
+        offered.names.insert(export.name().to_owned(), attachment);
         self.table.add(export);
     }
 
-    /// Lets no more clients in to the export `name`.
-    pub fn withdraw(&self, name: &str) {
-        self.table.remove(name);
+    /// Lets clients in to the export of an attachment at `socket`, where there
+    /// is nothing else. Only this user can connect until it is given away.
+    ///
+    /// # Errors
+    /// [`ServingError::Listen`].
+    pub fn offer_alone(
+        &self,
+        attachment: AttachmentId,
+        export: Export,
+        socket: &Path,
+    ) -> Result<(), ServingError> {
+        let at = Endpoint::Unix(socket.to_owned());
+        let table = Arc::new(ExportTable::new());
+        table.add(export);
+        let listening = || {
+            let server = Server::start(ServerOptions::new(Arc::clone(&self.clock)))?;
+            server.listen(&at, ListenOptions::new(table as _))?;
+            Ok(server)
+        };
+        let server = listening().map_err(|source| ServingError::Listen {
+            at: at.to_string(),
+            source,
+        })?;
+        lock(&self.offered).own.insert(attachment, server);
+        Ok(())
+    }
+
+    /// Lets no more clients in to the export `name` of an attachment.
+    pub fn withdraw(&self, attachment: AttachmentId, name: &str) {
+        let mut offered = lock(&self.offered);
+        if offered.names.get(name) == Some(&attachment) {
+            offered.names.remove(name);
+            self.table.remove(name);
+        }
+        let own = offered.own.remove(&attachment);
+        drop(offered);
+        // Its thread is waited for.
+        drop(own);
+    }
+
+    /// What to give to a client that may use an attachment's own socket.
+    #[must_use]
+    pub fn own_uri(name: &str, socket: &Path) -> String {
+        format!("nbd+unix:///{name}?socket={}", url::encode(socket))
     }
 
     /// What to give to a client on this host.
     #[must_use]
     pub fn uri(&self, name: &str) -> String {
-        format!("nbd+unix:///{name}?socket={}", url::encode(&self.socket))
+        Self::own_uri(name, &self.socket)
     }
 
     /// What to give to a client elsewhere, if there can be one.

@@ -2,11 +2,14 @@
 //! again, until both agree.
 //!
 //! ```text
-//!   wanted      open        not open
-//!   attached    tend it     open it, later again if that fails
-//!   detached    close it    settle its journal if it was ever leased; tell
-//!   gone        let go      forget the journal; end
-//!   ending      close it    end
+//!   wanted      open                not open
+//!   attached    plug and tend it    open it, later again if that fails
+//!   detached    unplug, close it    settle its journal if it was ever leased;
+//!                                   tell. If its VM may still have it, open it
+//!                                   first: only a disk that answers is let go of
+//!   gone        let go              end
+//!   ending      close it            end; a VM that has it waits for the next
+//!                                   process
 //! ```
 //!
 //! A worker takes one step at a time, so a volume is never opened while it is
@@ -27,9 +30,14 @@ use world::host;
 
 use crate::agent::{Agent, lock};
 use crate::attached::{AttachError, Attached};
+use crate::plugging::{DOES_NOT_WAIT, serial};
+use crate::serving::Serving;
 
 /// How often an open volume is looked at, if nothing else is wanted.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How often a VM is asked whether it still has its disk.
+const LOOK_AT_VM_EVERY: Duration = Duration::from_secs(10);
 
 /// What fails is tried again after so long at first, and at last.
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -39,7 +47,7 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Wish {
     /// What the controllers say.
-    Is(Assignment),
+    Is(Box<Assignment>),
     /// It is none of this host's any more.
     Gone,
     /// The process ends.
@@ -64,7 +72,7 @@ pub(crate) struct Worker {
 impl Worker {
     fn start(agent: &Agent, wish: Assignment) -> Self {
         let volume = wish.volume;
-        let (wishes, wanted) = watch::channel(Wish::Is(wish));
+        let (wishes, wanted) = watch::channel(Wish::Is(Box::new(wish)));
         let (tell_tried, tried) = watch::channel(false);
         let shared = Arc::<Shared>::default();
         let work = Work {
@@ -77,6 +85,11 @@ impl Worker {
             blocks_written: 0,
             stopped: None,
             opened_for: 0,
+            looked_at_vm: None,
+            is_unplugged: false,
+            is_journal_aside: false,
+            note: None,
+            device: None,
             told: None,
         };
         Self {
@@ -92,6 +105,11 @@ impl Worker {
     pub fn open(&self) -> Option<(VolumeId, Arc<Attached>)> {
         let open = lock(&self.shared.open).clone();
         open.map(|attached| (self.volume, attached))
+    }
+
+    /// Whether it has to do with `volume`.
+    pub fn is_of(&self, volume: VolumeId) -> bool {
+        self.volume == volume
     }
 
     /// Ends when what was wanted first has been tried.
@@ -128,7 +146,7 @@ impl Agent {
             match workers.get(&wish.id) {
                 Some(worker) => {
                     worker.wishes.send_if_modified(|now| {
-                        let next = Wish::Is(wish);
+                        let next = Wish::Is(Box::new(wish));
                         let is_news = *now != next;
                         *now = next;
                         is_news
@@ -163,6 +181,16 @@ struct Work {
     stopped: Option<String>,
     /// The wish for which it was opened.
     opened_for: u64,
+    /// When its VM was last seen to have it.
+    looked_at_vm: Option<Duration>,
+    /// A journal from before another host had the volume is out of the way.
+    is_journal_aside: bool,
+    /// Its VM has it no more.
+    is_unplugged: bool,
+    /// What is worth knowing and no error.
+    note: Option<String>,
+    /// By what the VM knows it.
+    device: Option<String>,
     /// What was heard last.
     told: Option<AttachmentReport>,
 }
@@ -202,8 +230,21 @@ impl Work {
         }
     }
 
+    /// Opens and serves it. A journal of this host's that is of a lease before
+    /// another host's is put aside first, before the controller hears that a
+    /// lease is taken: from then on the journal here is this attachment's.
+    async fn open_and_serve(&mut self, wish: &Assignment) -> Result<Attached, AttachError> {
+        if let Some(epoch) = wish.fenced
+            && !self.is_journal_aside
+        {
+            self.agent.put_aside(wish.volume, epoch).await?;
+        }
+        self.is_journal_aside = true;
+        self.agent.open_and_serve(wish).await
+    }
+
     async fn open(&mut self, wish: &Assignment) -> Next {
-        match self.agent.open_and_serve(wish).await {
+        match self.open_and_serve(wish).await {
             Ok(attached) => {
                 tracing::info!(volume = %wish.volume, name = wish.name, access = %wish.access,
                     "attached");
@@ -233,6 +274,64 @@ impl Work {
             self.abandon(attached).await;
             return Next::Now;
         }
+        let why = self.look_at_engine(wish, &attached).await;
+        if why.is_some() {
+            self.tell(wish, AttachmentState::Error, why).await;
+            return Next::After(LOOK_EVERY);
+        }
+        match self.keep_plugged(wish).await {
+            Ok(()) => {
+                self.wait = Duration::ZERO;
+                self.tell(wish, AttachmentState::Attached, None).await;
+                Next::After(LOOK_EVERY)
+            }
+            Err(why) => {
+                tracing::warn!(volume = %wish.volume, why, "not plugged");
+                self.tell(wish, AttachmentState::Error, Some(why)).await;
+                self.later()
+            }
+        }
+    }
+
+    /// Plugs it into its VM, and looks now and then whether it still is.
+    async fn keep_plugged(&mut self, wish: &Assignment) -> Result<(), String> {
+        let Some(vm) = &wish.vm else { return Ok(()) };
+        self.is_unplugged = false;
+        let now = self.agent.inner.world.clock.monotonic();
+        let is_fresh = |looked: Duration| now.saturating_sub(looked) < LOOK_AT_VM_EVERY;
+        if self.looked_at_vm.is_some_and(is_fresh) {
+            return Ok(());
+        }
+        match self.agent.plug(wish, vm).await {
+            Ok(plugged) => {
+                if !plugged.was_there {
+                    tracing::info!(volume = %wish.volume, vm, "plugged");
+                }
+                self.looked_at_vm = Some(now);
+                self.device = serial(wish).ok().map(|serial| serial.to_string());
+                self.note = (!plugged.waits_for_server).then(|| DOES_NOT_WAIT.to_owned());
+                Ok(())
+            }
+            // Its monitor may be in use for now; the disk is where it was.
+            Err(error) if self.looked_at_vm.is_some() && !error.is_gone() => {
+                tracing::debug!(vm, %error, "it could not be looked at");
+                Ok(())
+            }
+            Err(error) => {
+                self.looked_at_vm = None;
+                self.device = None;
+                Err(error.to_string())
+            }
+        }
+    }
+
+    /// Does what an open volume is to do, and looks how it is: why it has
+    /// stopped, if it has.
+    async fn look_at_engine(
+        &mut self,
+        wish: &Assignment,
+        attached: &Arc<Attached>,
+    ) -> Option<String> {
         let cuts: Vec<SnapshotId> = wish
             .cuts
             .iter()
@@ -252,24 +351,21 @@ impl Work {
                         volume.snapshot(cut);
                     }
                 };
-                self.agent.on_volume(&attached, act).await
+                self.agent.on_volume(attached, act).await
             }
             false => Ok(()),
         };
         let seen = match acted {
-            Ok(()) => self.agent.engine_status(&attached).await,
+            Ok(()) => self.agent.engine_status(attached).await,
             Err(error) => Err(error),
         };
-        let (state, why) = match seen {
+        let why = match seen {
             Ok(status) => {
                 self.size_bytes = status.size_bytes;
                 self.note_writes(wish.volume, status.counters.blocks_written);
-                match status.stopped {
-                    None => (AttachmentState::Attached, None),
-                    Some(why) => (AttachmentState::Error, Some(why)),
-                }
+                status.stopped
             }
-            Err(error) => (AttachmentState::Error, Some(error.to_string())),
+            Err(error) => Some(error.to_string()),
         };
         match &why {
             None => self.tell_cuts(cuts).await,
@@ -279,8 +375,7 @@ impl Work {
             Some(_) => {}
         }
         self.stopped.clone_from(&why);
-        self.tell(wish, state, why).await;
-        Next::After(LOOK_EVERY)
+        why
     }
 
     fn note_writes(&mut self, volume: VolumeId, blocks_written: u64) {
@@ -302,9 +397,36 @@ impl Work {
     }
 
     async fn close(&mut self, wish: &Assignment, attached: Arc<Attached>) -> Next {
+        if let Err(why) = self.keep_unplugged(wish).await {
+            if !wish.forced {
+                // It is served as before.
+                let stopped = self.look_at_engine(wish, &attached).await;
+                let why = stopped.unwrap_or(why);
+                tracing::warn!(volume = %wish.volume, why, "not unplugged");
+                self.tell(wish, AttachmentState::Busy, Some(why)).await;
+                return self.later();
+            }
+            tracing::warn!(volume = %wish.volume, why, "taken from its VM by force");
+            self.note = Some(format!(
+                "taken by force, and the VM has I/O errors there until its guest lets go: {why}"
+            ));
+        }
         *lock(&self.shared.open) = None;
         let closed = self.agent.stop_and_close(attached).await;
         self.closed(wish, closed).await
+    }
+
+    /// Takes it out of its VM; why it is still there, if it is.
+    async fn keep_unplugged(&mut self, wish: &Assignment) -> Result<(), String> {
+        if let Some(vm) = &wish.vm
+            && !self.is_unplugged
+        {
+            self.agent.unplug(wish, vm).await?;
+            tracing::info!(volume = %wish.volume, vm, "unplugged");
+            (self.is_unplugged, self.looked_at_vm) = (true, None);
+            (self.device, self.note) = (None, None);
+        }
+        Ok(())
     }
 
     async fn settle(&mut self, wish: &Assignment) -> Next {
@@ -312,6 +434,15 @@ impl Work {
             told.generation == wish.generation && told.state == AttachmentState::Detached
         }) {
             return Next::Never;
+        }
+        if let Some(vm) = &wish.vm
+            && !wish.forced
+            && !self.is_unplugged
+        {
+            if self.agent.may_be_plugged(wish, vm).await {
+                return self.open(wish).await;
+            }
+            self.is_unplugged = true;
         }
         let settled = match wish.leased && wish.access == Access::ReadWrite {
             true => self.agent.settle(wish).await,
@@ -376,15 +507,23 @@ impl Work {
 
     /// Tells the controllers, if that is news.
     async fn tell(&mut self, wish: &Assignment, state: AttachmentState, reason: Option<String>) {
-        let serving = &self.agent.inner.serving;
+        let inner = &self.agent.inner;
+        let serving = &inner.serving;
         let is_served = state == AttachmentState::Attached;
+        let uri = || match wish.vm {
+            None => serving.uri(&wish.name),
+            Some(_) => Serving::own_uri(&wish.id.to_string(), &inner.folder.vm_socket(wish.id)),
+        };
+        let tcp_uri = || serving.tcp_uri(&wish.name).filter(|_| wish.vm.is_none());
         let report = AttachmentReport {
             generation: wish.generation,
             state,
             reason,
+            note: self.note.clone(),
+            device: self.device.clone(),
             size_bytes: is_served.then_some(self.size_bytes),
-            uri: is_served.then(|| serving.uri(&wish.name)),
-            tcp_uri: serving.tcp_uri(&wish.name).filter(|_| is_served),
+            uri: is_served.then(uri),
+            tcp_uri: is_served.then(tcp_uri).flatten(),
         };
         if self.told.as_ref() == Some(&report) {
             return;

@@ -6,6 +6,7 @@
 //!                                             what it has to do with
 //! GET  /v1/host/assignments?after=N&wait=S    what is wanted of it
 //! PUT  /v1/host/report                        how it is doing
+//! POST /v1/host/leases                        it is there, and renews what it has
 //! PUT  /v1/host/attachments/{attachment}      how far one has come
 //! POST /v1/host/snapshots/{snapshot}/cut      its moment has been taken
 //! PUT  /v1/host/tasks/{task}                  what came of one
@@ -43,6 +44,10 @@ pub struct Cluster {
     pub takes_over: bool,
     /// With this, hosts vouch for what they leave on units. It opens nothing.
     pub vouch: WrappedKey,
+    /// How long leases hold after a host was last heard of, in milliseconds;
+    /// for ever, where there is only one host.
+    #[serde(default)]
+    pub lease_ms: Option<u64>,
     /// The key that wraps all others; none in a new cluster.
     pub key: Option<WrappingKey>,
 }
@@ -186,12 +191,22 @@ pub struct Assignment {
     pub generation: u64,
     /// It is wanted; otherwise it is to be ended.
     pub attached: bool,
+    /// No lease was taken for it yet, and another host had the volume last, up
+    /// to this epoch: what this one has in a journal of its own is older.
+    #[serde(default)]
+    pub fenced: Option<u32>,
     /// A lease was taken for it: its journal may be newer than the head.
     pub leased: bool,
     /// Of what.
     pub volume: VolumeId,
     /// The volume's name.
     pub name: String,
+    /// The VM that it is plugged into; a plain export without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm: Option<String>,
+    /// It ends whether or not the VM's guest lets go of it.
+    #[serde(default)]
+    pub forced: bool,
     /// How.
     pub access: Access,
     /// The size that the volume should have, in bytes.
@@ -236,6 +251,12 @@ pub struct AttachmentReport {
     /// Why, where that is to be said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// What is worth knowing and no error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// The serial by which the VM knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
     /// The size that it is served with, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
@@ -245,6 +266,43 @@ pub struct AttachmentReport {
     /// What to give to one elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_uri: Option<String>,
+}
+
+/// A host is there, and renews what it has. Apart from its report: that waits
+/// for its volumes and units.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renewal {
+    /// The leases it has.
+    pub leases: Vec<HeldLease>,
+    /// Volumes of which it has a journal, and nothing is wanted as it knows.
+    pub journals: Vec<VolumeId>,
+}
+
+/// A lease, as its holder knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldLease {
+    /// For which attachment.
+    pub attachment: AttachmentId,
+    /// Its epoch.
+    pub epoch: u32,
+}
+
+/// What came of a renewal.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renewed {
+    /// Leases that the host has no more. It has all others.
+    pub lost: Vec<HeldLease>,
+    /// Journals whose volumes were taken from the host.
+    pub fenced: Vec<Fenced>,
+}
+
+/// A volume that was taken from a host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fenced {
+    /// Which.
+    pub volume: VolumeId,
+    /// What is of this epoch or an earlier one is over.
+    pub epoch: u32,
 }
 
 /// A unit, as hosts find it.

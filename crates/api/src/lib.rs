@@ -4,6 +4,7 @@
 //! * [`host`]: what an agent asks of it, and tells it
 //! * [`client`], which asks
 //! * [`profile`]: who is asking, and whom
+//! * [`vm`]: how a virtual machine is named
 //! * [`size`]: numbers of bytes, as people read and write them
 //!
 //! It must not know: SQL, keys, what a request leads to.
@@ -13,6 +14,7 @@ pub mod host;
 pub mod profile;
 pub mod size;
 pub mod types;
+pub mod vm;
 
 pub use client::{Address, Client, ClientError};
 pub use profile::{Profile, ProfileError};

@@ -116,6 +116,54 @@ pub struct ExportVolume {
     pub read_only: bool,
 }
 
+/// A volume on a host, plugged into a VM or exported.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachment {
+    /// `att-…`.
+    pub id: String,
+    /// The volume's name; its id, if it is gone.
+    pub volume: String,
+    /// The volume's id.
+    pub volume_id: String,
+    /// The host's name.
+    pub host: String,
+    /// The VM: `qmp:…` or `libvirt:…`; none for a plain export.
+    pub vm: Option<String>,
+    /// The serial by which the VM's guest knows the disk, while it is plugged.
+    pub device: Option<String>,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// `attaching`, `attached`, `detaching`, `detached`, `busy` or `error`.
+    pub state: String,
+    /// Why it is so, and what would help.
+    pub reason: Option<String>,
+    /// What is worth knowing and no error.
+    pub note: Option<String>,
+    /// What to give to a client on its host.
+    pub uri: Option<String>,
+    /// When it was asked for.
+    pub created: String,
+    /// When it was detached.
+    pub ended: Option<String>,
+}
+
+/// An attachment to be made.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateAttachment {
+    /// Of this volume (name or id).
+    pub volume: String,
+    /// On this host (name or id); the controller's own if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Plugged into this VM there: `qmp:/path/to/its/socket` or `libvirt:NAME`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm: Option<String>,
+    /// Refuse writes.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
 /// A kept version of a volume.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Version {

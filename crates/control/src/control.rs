@@ -35,6 +35,9 @@ pub struct Settings {
     pub retention: Retention,
     /// How long the slots of a removed version stay, against mistakes.
     pub grace: Duration,
+    /// How long leases hold after a host was last heard of; for ever, if there
+    /// is only one host.
+    pub lease: Option<Duration>,
     /// The database was put back from a backup, and what is younger is lost.
     pub restored_database: bool,
 }
@@ -87,6 +90,9 @@ pub enum StartError {
     },
 }
 
+/// How long leases hold where there are several hosts, if nobody says.
+pub const LEASE: Duration = Duration::from_secs(10);
+
 /// How much time the database has to close.
 const DATABASE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -108,6 +114,7 @@ pub(crate) struct Inner {
     pub grace: Duration,
     /// Who may ask.
     pub parties: Parties,
+    pub lease: Option<Duration>,
     /// The host that is this machine.
     pub local: PartyId,
     /// One change of the units at a time, so that copysets are planned in
@@ -150,6 +157,7 @@ impl Control {
                 retention: settings.retention,
                 grace: settings.grace,
                 parties,
+                lease: settings.lease,
                 local,
                 units_door: tokio::sync::Mutex::default(),
                 is_open: AtomicBool::new(false),
@@ -231,6 +239,9 @@ impl Control {
             },
             takes_over: inner.claim.takes_over,
             vouch: inner.vouch.clone(),
+            lease_ms: inner
+                .lease
+                .map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX)),
             key: row.and_then(|row| row.key),
         })
     }

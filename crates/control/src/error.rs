@@ -106,6 +106,8 @@ impl From<DatabaseError> for ControlError {
                     "`scree volume list` shows those there are"
                 } else if what.starts_with("snapshot") {
                     "`scree snapshot list` shows those there are"
+                } else if what.starts_with("attachment") {
+                    "`scree attachment list` shows those there are"
                 } else if what.starts_with("version") {
                     "`scree volume versions` and the volume's name show those that are kept"
                 } else if what.starts_with("user") {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use api::host::{
-    Access, Assignment, Assignments, AttachmentReport, Cleaning, Deleted, HostUnit, Report,
-    TaskAnswer, WrappingKey,
+    Access, Assignment, Assignments, AttachmentReport, Cleaning, Deleted, HostUnit, Renewal,
+    Renewed, Report, TaskAnswer, WrappingKey,
 };
 use base::{AttachmentId, PartyId, SnapshotId, VolumeId};
 use catalog::VersionKey;
@@ -75,8 +75,50 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn heard_of(&self, host: PartyId, report: &Report) -> Result<(), ControlError> {
-        let now = self.inner.world.clock.wall();
-        Ok(self.inner.database.keep_report(host, report, now).await?)
+        let now = self.now().await?;
+        self.inner.database.keep_report(host, report, now).await?;
+        self.end_forced().await
+    }
+
+    /// `host` is there: it keeps the leases that it has.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn renew(&self, host: PartyId, renewal: &Renewal) -> Result<Renewed, ControlError> {
+        let now = self.now().await?;
+        let renewed = self.inner.database.renew(host, renewal, now).await?;
+        // Whoever is there looks after those who are not.
+        self.end_forced().await?;
+        Ok(renewed)
+    }
+
+    /// `host` is about to get a lease. If it is heard of no more, that ends so
+    /// long after this.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn heard_from(&self, host: PartyId) -> Result<(), ControlError> {
+        let now = self.now().await?;
+        Ok(self.inner.database.heard_from(host, now).await?)
+    }
+
+    /// The moment, by the clock that leases are measured with.
+    pub(crate) async fn now(&self) -> Result<Millis, ControlError> {
+        let wall = self.inner.world.clock.wall();
+        Ok(self.inner.database.now(wall).await?)
+    }
+
+    /// Ends what is to end by force on hosts whose leases have ended.
+    pub(crate) async fn end_forced(&self) -> Result<(), ControlError> {
+        let Some(lease) = self.inner.lease else {
+            return Ok(());
+        };
+        let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
+        let now = self.now().await?;
+        for attachment in self.inner.database.end_forced(lease_ms, now).await? {
+            tracing::warn!(%attachment, "taken by force from a host that is not heard of");
+        }
+        Ok(())
     }
 
     /// Keeps how far an attachment has come; `false` if that is no news.
@@ -230,12 +272,17 @@ fn assignment(
     let cuts = pending
         .iter()
         .filter(|(_, of)| *of == row.volume && row.access == Access::ReadWrite);
+    let is_anothers = volume.last_host.is_some_and(|last| last != row.host);
+    let is_first = row.access == Access::ReadWrite && row.epoch.is_none();
     Assignment {
         id: row.id,
+        fenced: (is_first && is_anothers).then_some(volume.epoch),
         generation: row.generation,
         attached: row.is_wanted,
         leased: row.epoch.is_some(),
         volume: row.volume,
+        vm: row.vm,
+        forced: row.is_forced,
         access: row.access,
         version: row.version,
         cuts: cuts.map(|(snapshot, _)| *snapshot).collect(),

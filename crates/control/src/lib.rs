@@ -14,6 +14,7 @@
 //! It must not know: the terminal, where blocks lie, what opens them. Keys pass
 //! through it wrapped; it depends on nothing that could name one.
 
+pub mod attachments;
 pub mod authority;
 pub mod control;
 pub mod database;

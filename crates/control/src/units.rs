@@ -87,7 +87,7 @@ impl Control {
 
     /// Asks the hosts that are there how they are; returns what all said last.
     pub(crate) async fn ask_hosts(&self) -> Result<Vec<HeardRow>, ControlError> {
-        let since = Millis(self.inner.world.clock.wall().0.saturating_sub(SILENT_MS));
+        let since = Millis(self.now().await?.0.saturating_sub(SILENT_MS));
         let database = &self.inner.database;
         if database.ask_hosts(since).await? > 0 {
             let is_owing = |host: &HeardRow| {

@@ -386,6 +386,7 @@ impl Control {
             id,
             volume: row.id,
             host,
+            vm: None,
             access,
             created: self.inner.world.clock.wall(),
         };
@@ -408,15 +409,21 @@ impl Control {
     /// [`ControlError`]. If it cannot be closed now, its host goes on trying.
     pub async fn unexport_volume(&self, name: &str) -> Result<VolumeView, ControlError> {
         let row = self.living(name).await?;
-        let attachments = self.inner.database.attachments_of(row.id).await?;
+        let mut attachments = self.inner.database.attachments_of(row.id).await?;
+        let of_vm = attachments.extract_if(.., |one| one.vm.is_some()).next();
         if attachments.is_empty() {
-            return Err(ControlError::conflict(format!(
-                "volume {:?} is not exported",
-                row.name
-            )));
+            let name = &row.name;
+            let vm = of_vm.and_then(|one| one.vm);
+            return Err(ControlError::conflict(match vm {
+                None => format!("volume {name:?} is not exported"),
+                Some(vm) => format!(
+                    "volume {name:?} is not exported, but attached to {vm}; run `scree detach \
+                     {name} --vm {vm}`"
+                ),
+            }));
         }
         for attachment in attachments {
-            let asked = self.inner.database.detach(attachment.id).await?;
+            let asked = self.inner.database.detach(attachment.id, false).await?;
             let now = self.settled(&asked).await?;
             if now.state != AttachmentState::Detached {
                 return Err(ControlError::Unavailable {
@@ -475,13 +482,19 @@ impl Control {
 
     async fn refuse_if_wanted(&self, row: &VolumeRow) -> Result<(), ControlError> {
         let attachments = self.inner.database.attachments_of(row.id).await?;
-        if attachments.iter().all(|attachment| !attachment.is_wanted) {
-            return Ok(());
+        let name = &row.name;
+        match attachments.iter().find(|attachment| attachment.is_wanted) {
+            None => Ok(()),
+            Some(attachment) => Err(ControlError::conflict(match &attachment.vm {
+                None => {
+                    format!("volume {name:?} is in use; run `scree volume unexport {name}` first")
+                }
+                Some(vm) => format!(
+                    "volume {name:?} is attached to {vm}; run `scree detach {name} --vm {vm}` \
+                     first"
+                ),
+            })),
         }
-        Err(ControlError::conflict(format!(
-            "volume {:?} is in use; run `scree volume unexport {}` first",
-            row.name, row.name
-        )))
     }
 
     async fn refuse_if_attached(&self, row: &VolumeRow) -> Result<(), ControlError> {

@@ -35,7 +35,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", env = "SCREE_PROFILE", global = true)]
     pub profile: Option<String>,
 
-    /// How volume, snapshot, unit and status print results. With json, a
+    /// How volumes, attachments, snapshots, units and status are printed. With json, a
     /// failure is {"error": {…}} on standard error.
     #[arg(short, long, value_enum, default_value_t, global = true)]
     pub output: Format,
@@ -87,6 +87,16 @@ pub enum ApiCommand {
     /// Named, read-only moments of volumes.
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
+
+    /// Plug a volume into a running VM.
+    Attach(AttachArguments),
+
+    /// Take a volume out of its VM; everything written is on the units then.
+    Detach(DetachArguments),
+
+    /// Volumes in VMs, and exports.
+    #[command(subcommand)]
+    Attachment(AttachmentCommand),
 
     /// Places where sealed blocks lie.
     #[command(subcommand)]
@@ -212,6 +222,11 @@ pub struct ControllerArguments {
     #[arg(long, value_name = "NAME", default_value = "localhost")]
     pub name: Vec<String>,
 
+    /// How long a host's leases hold after it was last heard of: then others
+    /// may have its volumes.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = moment::duration)]
+    pub lease: Duration,
+
     #[command(flatten)]
     pub keep: KeepArguments,
 }
@@ -249,6 +264,11 @@ pub struct ServeArguments {
     /// The key (PEM) of that certificate.
     #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_ca", "nbd_tls_cert"])]
     pub nbd_tls_key: Option<PathBuf>,
+
+    /// The number of the user who runs the VMs, and may connect to their disks.
+    /// [default: the owner of a VM's QMP socket]
+    #[arg(long, value_name = "UID")]
+    pub vm_user: Option<u32>,
 
     /// The file with the key that wraps all others; made if it does not exist.
     /// [default: D/keys/master.key]
@@ -365,6 +385,70 @@ pub enum VolumeCommand {
     Unexport {
         /// Name or id.
         name: String,
+    },
+}
+
+#[derive(Args)]
+pub struct AttachArguments {
+    /// Name or id.
+    pub volume: String,
+    /// The VM: qmp:/path/to/its/socket or libvirt:NAME.
+    #[arg(long)]
+    pub vm: String,
+    /// The host that it runs on. [default: where the controller is]
+    #[arg(long)]
+    pub host: Option<String>,
+    /// Refuse writes. Several VMs may have a volume so.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Return when it is attached, or cannot be. This is the default.
+    #[arg(long, conflicts_with = "no_wait")]
+    pub wait: bool,
+    /// Return at once.
+    #[arg(long)]
+    pub no_wait: bool,
+}
+
+#[derive(Args)]
+pub struct DetachArguments {
+    /// Name or id.
+    pub volume: String,
+    /// The VM, if there are several attachments.
+    #[arg(long)]
+    pub vm: Option<String>,
+    /// The host, if there are several attachments.
+    #[arg(long)]
+    pub host: Option<String>,
+    /// Whether or not the guest lets go of it, and without its host if that is
+    /// dead. What was not flushed may be lost.
+    #[arg(long)]
+    pub force: bool,
+    /// Return when it is detached, or cannot be. This is the default.
+    #[arg(long, conflicts_with = "no_wait")]
+    pub wait: bool,
+    /// Return at once.
+    #[arg(long)]
+    pub no_wait: bool,
+}
+
+#[derive(Subcommand)]
+pub enum AttachmentCommand {
+    /// List the attachments that are not detached.
+    List {
+        /// Of this volume (name or id).
+        #[arg(long)]
+        volume: Option<String>,
+        /// On this host (name or id).
+        #[arg(long)]
+        host: Option<String>,
+        /// In this state; `detached` shows those that ended last.
+        #[arg(long)]
+        state: Option<String>,
+    },
+    /// Show one attachment.
+    Show {
+        /// Its id.
+        id: String,
     },
 }
 

@@ -21,6 +21,7 @@ use std::time::Duration;
 use agent::Agent;
 use agent::cluster_key::{KeyInput, Passphrase};
 use agent::folder::traces;
+use agent::vm::VmOptions;
 use api::size::exact_bytes;
 use api::{Client, Profile};
 use catalog::RESTORE_SKIPS_BYTES;
@@ -66,7 +67,7 @@ const REPEATS: Duration = Duration::from_secs(1);
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// What a folder that a start made, and did not get through with, may hold.
-const OURS: [&str; 13] = [
+const OURS: [&str; 14] = [
     "lock",
     "authority.key",
     "authority.pem",
@@ -75,6 +76,7 @@ const OURS: [&str; 13] = [
     "keys",
     "units",
     "journal",
+    "vm",
     "api.sock",
     "nbd.sock",
     "scree.db-wal",
@@ -101,7 +103,8 @@ pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
         // Whoever asks for a volume here has the key.
         agent.allows_unsealed = true;
         Ok(Settings {
-            control: Some(control_settings(world, folder, &arguments.keep)),
+            // There is only one host.
+            control: Some(control_settings(world, folder, &arguments.keep, None)),
             agent: Some(agent),
             listen: arguments.listen_api.map(|at| (at, arguments.api_name)),
             identity: None,
@@ -113,7 +116,12 @@ pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
 pub fn run_controller(folder: &Path, arguments: ControllerArguments) -> Result<(), Failure> {
     begin(folder, |world| {
         Ok(Settings {
-            control: Some(control_settings(world, folder, &arguments.keep)),
+            control: Some(control_settings(
+                world,
+                folder,
+                &arguments.keep,
+                Some(arguments.lease),
+            )),
             agent: None,
             listen: Some((arguments.listen, arguments.name)),
             identity: None,
@@ -201,7 +209,12 @@ struct Settings {
     identity: Option<Identity>,
 }
 
-fn control_settings(world: &World, folder: &Path, keep: &KeepArguments) -> control::Settings {
+fn control_settings(
+    world: &World,
+    folder: &Path,
+    keep: &KeepArguments,
+    lease: Option<Duration>,
+) -> control::Settings {
     control::Settings {
         folder: folder.to_owned(),
         remains: remains(world, folder),
@@ -210,6 +223,7 @@ fn control_settings(world: &World, folder: &Path, keep: &KeepArguments) -> contr
             age_max_ms: i64::try_from(keep.retain_age.as_millis()).unwrap_or(i64::MAX),
         },
         grace: keep.grace,
+        lease,
         restored_database: keep.restored_database,
     }
 }
@@ -254,6 +268,8 @@ fn agent_settings(
         allows_unsealed: false,
         listen_nbd: arguments.listen_nbd,
         nbd_tls: tls(world, arguments)?,
+        vm: VmOptions::default(),
+        vm_user: arguments.vm_user,
         volume: VolumeConfig {
             journal_bytes: arguments.journal_size,
             destage_after: arguments.destage_after,

@@ -90,6 +90,22 @@ pub fn mode(path: &Path) -> io::Result<u32> {
     Ok(std::fs::metadata(path)?.permissions().mode() & 0o777)
 }
 
+/// Whose a file is: the user's number.
+///
+/// # Errors
+/// As the operating system says.
+pub fn user(path: &Path) -> io::Result<u32> {
+    Ok(std::fs::metadata(path)?.uid())
+}
+
+/// Gives a file to a user. Others' files only root gives away.
+///
+/// # Errors
+/// As the operating system says.
+pub fn give(path: &Path, user: u32) -> io::Result<()> {
+    std::os::unix::fs::chown(path, Some(user), None)
+}
+
 /// Which file system a folder lies on.
 ///
 /// # Errors

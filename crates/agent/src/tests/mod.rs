@@ -9,10 +9,12 @@
 mod altered;
 mod copies;
 mod hangs;
+mod leases;
 mod lost;
 mod requests;
 pub mod rig;
 mod thin;
+mod vms;
 
 use std::fs;
 use std::path::Path;

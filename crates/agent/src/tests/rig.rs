@@ -25,6 +25,7 @@ use world::{DirectoryEntry, Disk, File, OpenMode, Space, World};
 use crate::Agent;
 use crate::agent::lock;
 use crate::attached::Attached;
+use crate::vm::VmOptions;
 use crate::worker::Worker;
 
 /// The machine's disk; calls below one path wait until they are let go.
@@ -214,6 +215,7 @@ impl Rig {
         RigSettings {
             folder: self.path(),
             restored_database: false,
+            lease: None,
         }
     }
 
@@ -230,6 +232,7 @@ impl Rig {
 pub struct RigSettings {
     pub folder: PathBuf,
     pub restored_database: bool,
+    pub lease: Option<Duration>,
 }
 
 /// A controller and an agent in one process, as `scree up` has them, but that
@@ -256,6 +259,7 @@ impl Scree {
             }),
             retention: Retention::default(),
             grace: Duration::ZERO,
+            lease: settings.lease,
             restored_database: settings.restored_database,
         };
         let control = Control::start(world.clone(), control)
@@ -276,6 +280,11 @@ impl Scree {
             allows_unsealed: true,
             listen_nbd: None,
             nbd_tls: None,
+            vm: VmOptions {
+                unplug_within: Duration::from_secs(2),
+                ..VmOptions::default()
+            },
+            vm_user: None,
             volume: VolumeConfig {
                 journal_bytes: 8 << 20,
                 ..VolumeConfig::default()
@@ -313,6 +322,21 @@ impl Scree {
         let host = self.control.local_host();
         let access = Access::ReadWrite;
         self.control.export_volume(name, host, access).await
+    }
+
+    /// From now on nobody hears of this host, and it hears nothing.
+    pub fn cut_off(&self) {
+        self.follow.abort();
+    }
+
+    /// It hears, and is heard, once more.
+    pub fn connect(&mut self) {
+        self.follow = tokio::spawn({
+            let agent = self.agent.clone();
+            async move {
+                tokio::join!(agent.follow(), agent.keep_reporting());
+            }
+        });
     }
 
     pub async fn add_unit(&self, url: &str) -> Result<UnitView, ControlError> {

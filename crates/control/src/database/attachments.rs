@@ -25,10 +25,14 @@ pub struct AttachmentRow {
     pub volume: VolumeId,
     /// Where.
     pub host: PartyId,
+    /// The VM that it is plugged into; none for a plain export.
+    pub vm: Option<String>,
     /// How.
     pub access: Access,
     /// It is to be; otherwise it is to end.
     pub is_wanted: bool,
+    /// It is to end whoever says no.
+    pub is_forced: bool,
     /// Which wish that is.
     pub generation: u64,
     /// How far it is.
@@ -37,6 +41,10 @@ pub struct AttachmentRow {
     pub reported: u64,
     /// Why it is as it is.
     pub reason: Option<String>,
+    /// What is worth knowing and no error.
+    pub note: Option<String>,
+    /// The serial by which the VM knows it.
+    pub device: Option<String>,
     /// The last lease that was taken for it.
     pub epoch: Option<u32>,
     /// Read-only: what it shows; none of an empty volume.
@@ -47,6 +55,10 @@ pub struct AttachmentRow {
     pub uri: Option<String>,
     /// What to give to one elsewhere.
     pub tcp_uri: Option<String>,
+    /// When it was asked for.
+    pub created: Millis,
+    /// When it was detached.
+    pub ended: Option<Millis>,
 }
 
 /// An attachment to be made.
@@ -58,20 +70,28 @@ pub struct NewAttachment {
     pub volume: VolumeId,
     /// Where.
     pub host: PartyId,
+    /// The VM that it is plugged into; none for a plain export.
+    pub vm: Option<String>,
     /// How.
     pub access: Access,
     /// When.
     pub created: Millis,
 }
 
-fn attachment_row(row: &AnyRow) -> Result<AttachmentRow, DatabaseError> {
+pub(super) fn attachment_row(row: &AnyRow) -> Result<AttachmentRow, DatabaseError> {
     let epoch: Option<i64> = row.try_get("epoch")?;
     let size: Option<i64> = row.try_get("size_bytes")?;
     Ok(AttachmentRow {
         id: rows::spelt(row, "id")?,
         volume: rows::spelt(row, "volume")?,
         host: rows::spelt(row, "host")?,
+        vm: row.try_get("vm")?,
         access: rows::spelt(row, "access")?,
+        is_forced: rows::flag(row, "forced")?,
+        note: row.try_get("note")?,
+        device: row.try_get("device")?,
+        created: Millis(row.try_get("created_ms")?),
+        ended: row.try_get::<Option<i64>, _>("ended_ms")?.map(Millis),
         is_wanted: rows::flag(row, "wanted")?,
         generation: rows::number(row, "generation")?,
         state: rows::spelt(row, "state")?,
@@ -209,10 +229,10 @@ impl Database {
             let others = of_volume(&mut *change, new.volume).await?;
             let same = others
                 .iter()
-                .find(|one| one.host == new.host && one.access == new.access);
+                .find(|one| (one.host, &one.vm, one.access) == (new.host, &new.vm, new.access));
             if let Some(same) = same {
                 if !same.is_wanted || same.state != AttachmentState::Attached {
-                    wish(&mut *change, same, true).await?;
+                    wish(&mut *change, same, true, false).await?;
                 }
                 return attachment_of(change, same.id).await;
             }
@@ -230,15 +250,21 @@ impl Database {
         })
     }
 
-    /// Asks for the end of an attachment.
+    /// Asks for the end of an attachment: by force without the guest's consent.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
-    pub async fn detach(&self, id: AttachmentId) -> Result<AttachmentRow, DatabaseError> {
+    pub async fn detach(
+        &self,
+        id: AttachmentId,
+        is_forced: bool,
+    ) -> Result<AttachmentRow, DatabaseError> {
         change_and_tell!(self, change, {
             let attachment = attachment_of(&mut *change, id).await?;
             if attachment.state != AttachmentState::Detached {
-                wish(&mut *change, &attachment, false).await?;
+                // What was to end by force is not asked for its consent again.
+                let is_forced = is_forced || attachment.is_forced;
+                wish(&mut *change, &attachment, false, is_forced).await?;
             }
             attachment_of(change, id).await
         })
@@ -276,6 +302,26 @@ impl Database {
             .collect()
     }
 
+    /// The attachments that were detached last, the newest first.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn ended_attachments(
+        &self,
+        count_max: u32,
+    ) -> Result<Vec<AttachmentRow>, DatabaseError> {
+        sqlx::query(
+            "SELECT * FROM attachments WHERE state = 'detached' \
+             ORDER BY ended_ms DESC, id LIMIT $1",
+        )
+        .bind(i64::from(count_max))
+        .fetch_all(&self.reader)
+        .await?
+        .iter()
+        .map(attachment_row)
+        .collect()
+    }
+
     /// Notes that nothing is open on `host`: what it said before is over.
     ///
     /// # Errors
@@ -283,8 +329,8 @@ impl Database {
     pub async fn nothing_open(&self, host: PartyId) -> Result<(), DatabaseError> {
         change_and_tell!(self, change, {
             sqlx::query(
-                "UPDATE attachments SET reported = 0, reason = NULL, uri = NULL, tcp_uri = NULL, \
-                 state = CASE wanted WHEN 1 THEN 'attaching' ELSE 'detaching' END \
+                "UPDATE attachments SET reported = 0, reason = NULL, uri = NULL, \
+                 tcp_uri = NULL, state = CASE wanted WHEN 1 THEN 'attaching' ELSE 'detaching' END \
                  WHERE host = $1 AND state <> 'detached'",
             )
             .bind(host.to_string())
@@ -310,8 +356,8 @@ impl Database {
         change_and_tell!(self, change, {
             let kept = sqlx::query(
                 "UPDATE attachments SET state = $1, reason = $2, reported = generation, \
-                 size_bytes = $3, uri = $4, tcp_uri = $5, ended_ms = $6 \
-                 WHERE id = $7 AND host = $8 AND generation = $9 AND state <> 'detached' \
+                 size_bytes = $3, uri = $4, tcp_uri = $5, ended_ms = $6, \
+                 note = COALESCE($11, note), device = $12 WHERE id = $7 AND host = $8 AND generation = $9 AND state <> 'detached' \
                  AND (wanted = 0 OR $10 = 0) RETURNING volume, access",
             )
             .bind(report.state.as_str())
@@ -324,6 +370,8 @@ impl Database {
             .bind(host.to_string())
             .bind(report.generation.cast_signed())
             .bind(i64::from(is_end))
+            .bind(report.note.clone())
+            .bind(report.device.clone())
             .fetch_optional(&mut *change)
             .await?;
             let Some(kept) = kept else { return Ok(false) };
@@ -344,8 +392,13 @@ impl Database {
 fn in_use(name: &str, attachment: &AttachmentRow) -> String {
     let access = attachment.access;
     match (attachment.is_wanted, &attachment.reason) {
-        (true, _) => format!(
+        (true, _) if attachment.vm.is_none() => format!(
             "volume {name:?} is exported {access}; run `scree volume unexport {name}` first"
+        ),
+        (true, _) => format!(
+            "volume {name:?} is attached {access} to {vm}; run `scree detach {name} --vm {vm}` \
+             first",
+            vm = attachment.vm.as_deref().unwrap_or_default()
         ),
         (false, None) => format!("volume {name:?} is still being closed; ask again soon"),
         (false, Some(why)) => format!("volume {name:?} is still being closed: {why}"),
@@ -356,17 +409,19 @@ async fn wish(
     change: &mut AnyConnection,
     attachment: &AttachmentRow,
     is_wanted: bool,
+    is_forced: bool,
 ) -> Result<(), DatabaseError> {
     let state = match is_wanted {
         true => AttachmentState::Attaching,
         false => AttachmentState::Detaching,
     };
     sqlx::query(
-        "UPDATE attachments SET wanted = $1, state = $2, reason = NULL, \
-         generation = generation + 1 WHERE id = $3",
+        "UPDATE attachments SET wanted = $1, state = $2, reason = NULL, forced = $3, \
+         generation = generation + 1 WHERE id = $4",
     )
     .bind(i64::from(is_wanted))
     .bind(state.as_str())
+    .bind(i64::from(is_forced))
     .bind(attachment.id.to_string())
     .execute(&mut *change)
     .await?;
@@ -381,7 +436,7 @@ async fn insert(
     let version = volume.head.filter(|_| new.access == Access::ReadOnly);
     sqlx::query(
         "INSERT INTO attachments (id, volume, host, access, version_volume, version_number, \
-         created_ms) VALUES ($1, $2, $3, $4, $5, $6, $7)",
+         created_ms, vm) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
     )
     .bind(new.id.to_string())
     .bind(new.volume.to_string())
@@ -390,8 +445,29 @@ async fn insert(
     .bind(version.map(|version| version.volume.to_string()))
     .bind(version.map(|version| version.number.cast_signed()))
     .bind(new.created.0)
-    .execute(change)
+    .bind(new.vm.clone())
+    .execute(&mut *change)
     .await?;
+    if new.access == Access::ReadOnly {
+        return Ok(());
+    }
+    // What it is opened with is what its last host left, if that let go of it.
+    let last = sqlx::query(
+        "SELECT host, forced, reason FROM attachments WHERE volume = $1 AND state = 'detached' \
+         AND access = 'read-write' ORDER BY ended_ms DESC LIMIT 1",
+    )
+    .bind(new.volume.to_string())
+    .fetch_optional(&mut *change)
+    .await?;
+    if let Some(last) = last
+        && rows::flag(&last, "forced")?
+    {
+        sqlx::query("UPDATE attachments SET note = $1 WHERE id = $2")
+            .bind(last.try_get::<Option<String>, _>("reason")?)
+            .bind(new.id.to_string())
+            .execute(change)
+            .await?;
+    }
     Ok(())
 }
 

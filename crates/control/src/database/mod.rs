@@ -31,6 +31,7 @@ mod owner;
 mod parties;
 mod rows;
 mod snapshots;
+mod terms;
 mod thin;
 mod units;
 mod versions;

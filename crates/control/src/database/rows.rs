@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use api::host::Seal;
-use base::{BlockSize, Lineage, SnapshotId, VolumeId};
+use base::{BlockSize, Lineage, PartyId, SnapshotId, VolumeId};
 use catalog::{StoredVersion, VersionKey};
 use sqlx::Row;
 use sqlx::any::AnyRow;
@@ -48,6 +48,8 @@ pub struct VolumeRow {
     pub epoch: u32,
     /// Its state when detached.
     pub head: Option<VersionKey>,
+    /// The host that had a lease on it last.
+    pub last_host: Option<PartyId>,
     /// The snapshot it was cloned from, which may be gone.
     pub origin: Option<SnapshotId>,
     /// On its way out.
@@ -195,6 +197,7 @@ pub(super) fn volume_row(row: &AnyRow) -> Result<VolumeRow, DatabaseError> {
         lineage: spelt(row, "lineage")?,
         epoch: small(row, "epoch")?,
         head: version_key(row, "head_volume", "head_number")?,
+        last_host: spelt_if_any(row, "last_host")?,
         origin: spelt_if_any(row, "origin")?,
         deleting: flag(row, "deleting")?,
         created: Millis(row.try_get("created_ms")?),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use api::host::{
     Ahead, AskCleaning, Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning,
-    Cluster, MarkedUnits, Report, TaskAnswer, WrappingKey,
+    Cluster, MarkedUnits, Renewal, Renewed, Report, TaskAnswer, WrappingKey,
 };
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
@@ -47,6 +47,7 @@ pub(super) fn router() -> Router<Control> {
         .route("/v1/host/begin", post(begin))
         .route("/v1/host/assignments", get(assignments))
         .route("/v1/host/report", put(report))
+        .route("/v1/host/leases", post(leases))
         .route("/v1/host/attachments/{attachment}", put(attachment))
         .route("/v1/host/snapshots/{snapshot}/cut", post(cut))
         .route("/v1/host/tasks/{task}", put(task))
@@ -84,6 +85,14 @@ async fn report(
     Body(report): Body<Report>,
 ) -> Answer<()> {
     Ok(Json(control.heard_of(host, &report).await?))
+}
+
+async fn leases(
+    State(control): State<Control>,
+    Asking(host): Asking,
+    Body(renewal): Body<Renewal>,
+) -> Answer<Renewed> {
+    Ok(Json(control.renew(host, &renewal).await?))
 }
 
 async fn attachment(
@@ -149,7 +158,12 @@ async fn catalog(
     Json(call): Json<CatalogCall>,
 ) -> Json<CatalogAnswer<Value>> {
     let answer = control
-        .to_its_end(|control| async move { Ok(control.database().answer(host, call).await) })
+        .to_its_end(|control| async move {
+            if matches!(call, CatalogCall::Acquire { .. }) {
+                control.heard_from(host).await?;
+            }
+            Ok(control.database().answer(host, call).await)
+        })
         .await;
     Json(answer.unwrap_or_else(|error| {
         Err(catalog::CatalogError::Unavailable {

@@ -15,6 +15,10 @@
 //! GET    /v1/snapshots                    POST   /v1/snapshots?wait=SECONDS
 //! GET    /v1/snapshots/{snapshot}?wait=SECONDS
 //! DELETE /v1/snapshots/{snapshot}
+//! GET    /v1/attachments?volume=&host=&state=
+//! POST   /v1/attachments?wait=SECONDS
+//! GET    /v1/attachments/{attachment}?wait=SECONDS
+//! DELETE /v1/attachments/{attachment}?force=BOOL&wait=SECONDS
 //! GET    /v1/units                        POST   /v1/units
 //! ```
 //!
@@ -22,6 +26,7 @@
 //! once with a state (`pending`, `deleting`), and `wait` says how long to hold
 //! the answer back until that state has ended.
 
+mod attachments;
 mod extract;
 mod host;
 pub mod https;
@@ -109,6 +114,7 @@ pub fn router(control: Control) -> Router {
             get(snapshots::show).delete(snapshots::delete),
         )
         .route("/v1/units", get(units::list).post(units::add))
+        .merge(attachments::router())
         .layer(middleware::from_fn_with_state(
             control.clone(),
             must_administer,

@@ -162,7 +162,7 @@ fn export_of(attachment: &AttachmentRow) -> Export {
 
 fn shown(view: VolumeView) -> Volume {
     let state = view.state();
-    let export = view.served().map(export_of);
+    let export = view.served().filter(|one| one.vm.is_none()).map(export_of);
     let reason = view.reason().map(str::to_owned);
     let row = view.row;
     Volume {

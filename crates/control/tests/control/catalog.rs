@@ -58,6 +58,7 @@ impl Called {
             id: AttachmentId::from_random(ATTACHMENTS.fetch_add(1, Ordering::Relaxed).into()),
             volume,
             host: self.host,
+            vm: None,
             access: Access::ReadWrite,
             created: Millis(0),
         };
@@ -69,11 +70,13 @@ impl Called {
     fn detach(&self, volume: VolumeId) {
         self.runtime.block_on(async {
             let of = self.database.attachments_of(volume).await.expect("read");
-            let asked = self.database.detach(of[0].id).await.expect("there");
+            let asked = self.database.detach(of[0].id, false).await.expect("there");
             let report = AttachmentReport {
                 generation: asked.generation,
                 state: AttachmentState::Detached,
                 reason: None,
+                note: None,
+                device: None,
                 size_bytes: None,
                 uri: None,
                 tcp_uri: None,
@@ -573,7 +576,7 @@ fn a_pending_snapshot_ends_and_never_stays() {
     let deleted = sqlite.snapshot(volume);
     let attachments = sqlite.database.attachments_of(volume);
     let attachments = sqlite.runtime.block_on(attachments).expect("read");
-    let asked = sqlite.database.detach(attachments[0].id);
+    let asked = sqlite.database.detach(attachments[0].id, false);
     sqlite.runtime.block_on(asked).expect("there");
     sqlite
         .runtime

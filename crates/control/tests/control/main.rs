@@ -5,6 +5,7 @@
     reason = "these tests are foreign clients on a real machine"
 )]
 
+mod attachments;
 mod catalog;
 mod https;
 mod parties;

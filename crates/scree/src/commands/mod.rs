@@ -1,5 +1,6 @@
 //! The commands that ask a running Scree.
 
+mod attachment;
 mod party;
 mod snapshot;
 mod status;
@@ -100,6 +101,9 @@ pub fn run(
         match command {
             ApiCommand::Volume(command) => session.volume(command).await,
             ApiCommand::Snapshot(command) => session.snapshot(command).await,
+            ApiCommand::Attach(arguments) => session.attach(arguments).await,
+            ApiCommand::Detach(arguments) => session.detach(arguments).await,
+            ApiCommand::Attachment(command) => session.attachment(command).await,
             ApiCommand::Unit(command) => session.unit(command).await,
             ApiCommand::User(command) => session.user(command).await,
             ApiCommand::Host(command) => session.host(command).await,

@@ -8,10 +8,12 @@
 
 mod bad_input;
 mod crash;
+mod guest;
 mod host;
 mod keys;
 mod lifecycle;
 mod service;
 mod streams;
 mod units;
+mod vms;
 mod waits;

@@ -1,0 +1,222 @@
+//! Leases that end: a host that is not heard of, one that comes back, and what
+//! its journal is worth then.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::host::{Access, AttachmentState, CatalogCall};
+use base::{AttachmentId, BlockDevice as _, PartyId, VolumeId};
+use catalog::LeaseSalt;
+use control::database::{By, NewAttachment, PartyRow};
+use world::Millis;
+
+use super::end;
+use super::rig::{Rig, RigSettings, Scree, small};
+use crate::attached::Attached;
+
+const LEASE: Duration = Duration::from_secs(10);
+
+async fn start(rig: &Rig) -> Scree {
+    let settings = RigSettings {
+        lease: Some(LEASE),
+        ..rig.settings()
+    };
+    rig.try_start(settings).await.expect("starts")
+}
+
+/// A volume that is served, and was written to.
+async fn written(scree: &Scree) -> (VolumeId, AttachmentId, Arc<Attached>) {
+    let made = scree.control.create_volume(small("disk")).await;
+    let volume = made.expect("made").row.id;
+    let id = scree.export("disk").await.expect("served").id;
+    let attached = scree.open(volume).expect("open");
+    scree.agent.renew().await.expect("heard");
+    let write =
+        |volume: &mut volume::Volume| volume.write(1, 0, &[7; 8192], base::Durability::Volatile);
+    let started = scree.agent.on_volume(&attached, write).await;
+    started.expect("answers");
+    (volume, id, attached)
+}
+
+fn journals(scree: &Scree) -> Vec<String> {
+    let names = fs::read_dir(scree.agent.folder().journals()).expect("there");
+    let mut names: Vec<String> = names
+        .map(|entry| {
+            entry
+                .expect("read")
+                .file_name()
+                .into_string()
+                .expect("text")
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+/// Waits until the volume is not open here.
+async fn is_let_go(scree: &Scree, volume: VolumeId) {
+    while scree.open(volume).is_some() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_is_over() {
+    let rig = Rig::new();
+    let mut scree = start(&rig).await;
+    let (volume, id, attached) = written(&scree).await;
+    scree.cut_off();
+    rig.clock.advance(Duration::from_secs(5));
+
+    // Without force it waits, and says for what.
+    let view = scree.control.detach(id, false).await.expect("asked");
+    assert_eq!(view.row.state, AttachmentState::Detaching);
+    rig.clock.advance(Duration::from_secs(100));
+    let view = scree.control.attachment(id, Duration::ZERO).await;
+    let view = view.expect("there");
+    let reason = view.row.reason.as_deref().expect("a reason");
+    assert_eq!(view.row.state, AttachmentState::Detaching);
+    assert!(
+        reason.contains("last heard of") && reason.contains("--force"),
+        "{reason}"
+    );
+
+    // The host has one more word to say, which renews what it has.
+    scree.agent.renew().await.expect("heard");
+    let view = scree.control.detach(id, true).await.expect("asked");
+    let reason = view.row.reason.as_deref().expect("a reason");
+    assert_eq!(view.row.state, AttachmentState::Detaching);
+    assert!(reason.contains("until"), "{reason}");
+    rig.clock.advance(LEASE - Duration::from_millis(1));
+    let view = scree.control.attachment(id, Duration::ZERO).await;
+    assert_eq!(view.expect("there").row.state, AttachmentState::Detaching);
+    rig.clock.advance(Duration::from_millis(1));
+    let view = scree.control.attachment(id, Duration::ZERO).await;
+    let view = view.expect("there");
+    assert_eq!(view.row.state, AttachmentState::Detached);
+    let reason = view.row.reason.expect("a reason");
+    assert!(
+        reason.contains("taken by force") && reason.contains("journal"),
+        "{reason}"
+    );
+
+    // It comes back: it serves nothing, and keeps what it has.
+    scree.agent.renew().await.expect("heard");
+    let status = scree.agent.engine_status(&attached).await.expect("answers");
+    let stopped = status.stopped.expect("it has stopped");
+    assert!(stopped.contains("lost"), "{stopped}");
+    drop(attached);
+    scree.connect();
+    is_let_go(&scree, volume).await;
+    assert_eq!(journals(&scree), [volume.to_string()]);
+    scree.agent.renew().await.expect("heard");
+    let aside = format!("{volume}.fenced-2");
+    assert_eq!(journals(&scree), std::slice::from_ref(&aside));
+    let problems = scree.agent.journals_aside().await;
+    assert!(problems[0].contains(&aside), "{problems:?}");
+
+    let row = scree.export("disk").await.expect("served again");
+    assert_eq!(row.note, Some(reason));
+    assert_eq!(journals(&scree), [volume.to_string(), aside]);
+    end(scree).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_is_heard_of_is_believed_and_loses_nothing_by_force() {
+    let rig = Rig::new();
+    let scree = start(&rig).await;
+    let (volume, id, _) = written(&scree).await;
+    scree.control.detach(id, true).await.expect("asked");
+    let wait = Duration::from_secs(60);
+    let view = scree.control.attachment(id, wait).await.expect("there");
+    assert_eq!(view.row.state, AttachmentState::Detached);
+    assert_eq!(view.row.reason, None);
+    let view = scree.control.volume("disk").await.expect("there");
+    assert!(view.row.head.is_some(), "what it wrote is in a version");
+    assert_eq!(journals(&scree), Vec::<String>::new());
+    let row = scree.export("disk").await.expect("served");
+    assert!(row.note.is_none() && scree.open(volume).is_some());
+    end(scree).await;
+}
+
+/// A lease that nobody renews holds acknowledgements back, and goes on when it
+/// is renewed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_is_renewed_late_goes_on() {
+    let rig = Rig::new();
+    let scree = start(&rig).await;
+    let (_, _, attached) = written(&scree).await;
+    rig.clock.advance(LEASE);
+    let flush = |volume: &mut volume::Volume| volume.flush(2);
+    let started = scree.agent.on_volume(&attached, flush).await;
+    assert!(matches!(started, Ok(base::Started::Pending)), "it waits");
+    scree.agent.renew().await.expect("heard");
+    let status = scree.agent.engine_status(&attached).await.expect("answers");
+    assert_eq!(status.stopped, None);
+    drop(attached);
+    let view = scree.control.unexport_volume("disk").await;
+    assert!(view.expect("closed").row.head.is_some());
+    end(scree).await;
+}
+
+/// What a host has in a journal of its own is of no use once another one has
+/// had the volume: replayed, it would mix two states.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
+    let rig = Rig::new();
+    let mut scree = start(&rig).await;
+    let (volume, id, attached) = written(&scree).await;
+    drop(attached);
+    scree.cut_off();
+    scree.control.detach(id, true).await.expect("asked");
+    rig.clock.advance(LEASE);
+    let view = scree.control.attachment(id, Duration::ZERO).await;
+    assert_eq!(view.expect("there").row.state, AttachmentState::Detached);
+
+    let other = PartyId::from_random(7);
+    let by = By {
+        at: Millis(0),
+        who: "test".to_owned(),
+        key: None,
+        address: None,
+    };
+    let party = PartyRow {
+        id: other,
+        subject: "scree://host/other".parse().expect("a subject"),
+        is_administrator: false,
+        is_disabled: false,
+        created: Millis(0),
+    };
+    let database = scree.control.database();
+    database.insert_party(&party, &by).await.expect("made");
+    let new = NewAttachment {
+        id: AttachmentId::from_random(8),
+        volume,
+        host: other,
+        vm: None,
+        access: Access::ReadWrite,
+        created: Millis(0),
+    };
+    database.attach(&new).await.expect("asked");
+    let salt = LeaseSalt([8; 16]);
+    let lease = database
+        .answer(other, CatalogCall::Acquire { volume, salt })
+        .await;
+    lease.expect("a lease");
+    scree.control.detach(new.id, true).await.expect("asked");
+    rig.clock.advance(LEASE);
+    let view = scree.control.attachment(new.id, Duration::ZERO).await;
+    assert_eq!(view.expect("there").row.state, AttachmentState::Detached);
+
+    scree.connect();
+    is_let_go(&scree, volume).await;
+    // Nothing was renewed: the worker itself finds the journal in its way.
+    let row = scree.export("disk").await.expect("served");
+    let note = row.note.expect("a note");
+    assert!(note.contains("\"other\""), "{note}");
+    let kept = journals(&scree);
+    assert_eq!(kept.len(), 2, "{kept:?}");
+    assert!(kept[1].contains(".fenced-"), "{kept:?}");
+    end(scree).await;
+}

@@ -1,0 +1,174 @@
+//! Attachments to a VM that has no system, and so never lets go of a disk.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use api::host::AttachmentState;
+use base::AttachmentId;
+use control::attachments::{AttachmentRequest, AttachmentView};
+
+use super::end;
+use super::rig::{Rig, Scree, small};
+
+const ENOUGH: Duration = Duration::from_secs(60);
+
+/// A QEMU that stays in its firmware, with room for one disk.
+struct Qemu(Child);
+
+impl Qemu {
+    async fn start(monitor: &Path) -> Self {
+        // What one before it left.
+        let _ = std::fs::remove_file(monitor);
+        let mut command = Command::new("qemu-system-x86_64");
+        command
+            .args(["-accel", "tcg", "-m", "64", "-machine", "q35"])
+            .args(["-nodefaults", "-display", "none"])
+            .args(["-device", "pcie-root-port,id=one"])
+            .arg("-qmp")
+            .arg(format!("unix:{},server=on,wait=off", monitor.display()))
+            .stdin(Stdio::null());
+        let started = command.spawn();
+        let qemu = Self(started.expect("QEMU starts; `tools/packages test` installs it"));
+        while !monitor.exists() {
+            tokio::task::yield_now().await;
+        }
+        qemu
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn attach(scree: &Scree, vm: &str) -> AttachmentView {
+    let request = AttachmentRequest {
+        volume: "disk".to_owned(),
+        vm: Some(vm.to_owned()),
+        ..AttachmentRequest::default()
+    };
+    let asked = scree.control.attach(request).await.expect("asked");
+    let view = scree.control.attachment(asked.row.id, ENOUGH).await;
+    view.expect("there")
+}
+
+async fn detach(scree: &Scree, id: AttachmentId, force: bool) -> AttachmentView {
+    scree.control.detach(id, force).await.expect("asked");
+    scree.control.attachment(id, ENOUGH).await.expect("there")
+}
+
+fn is_busy(view: &AttachmentView) {
+    let reason = view.row.reason.as_deref().unwrap_or_default();
+    assert_eq!(view.row.state, AttachmentState::Busy, "{view:?}");
+    assert!(reason.contains("booted"), "{reason}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_that_does_not_let_go_keeps_its_disk_until_it_is_taken_by_force() {
+    let rig = Rig::new();
+    let scree = rig.start().await;
+    let monitor = rig.folder.path().join("qmp");
+    let vm = format!("qmp:{}", monitor.display());
+    let made = scree.control.create_volume(small("disk")).await;
+    let volume = made.expect("made").row.id;
+
+    // Its VM does not run yet; what is wanted is tried again.
+    let view = attach(&scree, &vm).await;
+    let id = view.row.id;
+    let reason = view.row.reason.expect("a reason");
+    assert_eq!(view.row.state, AttachmentState::Error);
+    assert!(reason.contains("does not run"), "{reason}");
+    let qemu = Qemu::start(&monitor).await;
+    let view = attach(&scree, &vm).await;
+    assert_eq!(view.row.state, AttachmentState::Attached, "{view:?}");
+    assert_eq!(view.row.id, id, "the same again");
+    let serial = volume.to_string().replace('-', "");
+    assert_eq!(view.row.device, Some(serial));
+    let socket = scree.agent.folder().vm_socket(id);
+    let mode = std::fs::metadata(&socket).expect("there").permissions();
+    assert_eq!(mode.mode() & 0o777, 0o600);
+
+    is_busy(&detach(&scree, id, false).await);
+    assert!(scree.open(volume).is_some(), "it is served as before");
+    // Somebody thinks better of it.
+    let view = attach(&scree, &vm).await;
+    assert_eq!(
+        (view.row.id, view.row.state),
+        (id, AttachmentState::Attached)
+    );
+
+    // A process that begins in the middle of it serves what is still plugged.
+    is_busy(&detach(&scree, id, false).await);
+    end(scree).await;
+    assert!(!socket.exists());
+    let scree = rig.start().await;
+    let view = scree.control.attachment(id, ENOUGH).await.expect("there");
+    is_busy(&view);
+    assert!(scree.open(volume).is_some() && socket.exists());
+
+    let view = detach(&scree, id, true).await;
+    assert_eq!(view.row.state, AttachmentState::Detached, "{view:?}");
+    let note = view.row.note.expect("a note");
+    assert!(note.contains("by force"), "{note}");
+    assert!(scree.open(volume).is_none() && !socket.exists());
+
+    // The VM's only port is taken by what it has not let go of.
+    let view = attach(&scree, &vm).await;
+    let reason = view.row.reason.expect("a reason");
+    assert_eq!(view.row.state, AttachmentState::Error);
+    assert!(reason.contains("no free port"), "{reason}");
+    drop(qemu);
+    let view = detach(&scree, view.row.id, false).await;
+    assert_eq!(view.row.state, AttachmentState::Detached, "{view:?}");
+    end(scree).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vm_that_ends_is_noticed_and_has_no_disk_to_give_back() {
+    let rig = Rig::new();
+    let scree = rig.start().await;
+    let monitor = rig.folder.path().join("qmp");
+    let vm = format!("qmp:{}", monitor.display());
+    let made = scree.control.create_volume(small("disk")).await;
+    made.expect("made");
+    let qemu = Qemu::start(&monitor).await;
+    let view = attach(&scree, &vm).await;
+    assert_eq!(view.row.state, AttachmentState::Attached, "{view:?}");
+    let id = view.row.id;
+    drop(qemu);
+    rig.clock.advance(Duration::from_secs(11));
+    let reason = loop {
+        let view = scree.control.attachment(id, Duration::ZERO).await;
+        let row = view.expect("there").row;
+        // No report was due yet by this clock.
+        if row.state == AttachmentState::Error {
+            break row.reason.expect("a reason");
+        }
+        tokio::task::yield_now().await;
+    };
+    assert!(reason.contains("does not run"), "{reason}");
+
+    // A volume that is deleted and made again under its name is another one.
+    let view = detach(&scree, id, false).await;
+    assert_eq!(view.row.state, AttachmentState::Detached, "{view:?}");
+    scree.control.delete_volume("disk").await.expect("deleted");
+    let mut again = scree.control.create_volume(small("disk")).await;
+    while again.is_err() {
+        scree
+            .agent
+            .remove_what_nothing_needs()
+            .await
+            .expect("cleaned");
+        again = scree.control.create_volume(small("disk")).await;
+    }
+    let _qemu = Qemu::start(&monitor).await;
+    let view = attach(&scree, &vm).await;
+    assert_eq!(view.row.state, AttachmentState::Attached, "{view:?}");
+    assert_eq!(view.row.volume, again.expect("made").row.id);
+    assert_ne!(view.row.id, id);
+    end(scree).await;
+}

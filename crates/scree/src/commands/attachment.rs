@@ -1,0 +1,189 @@
+//! `scree attach`, `scree detach` and `scree attachment`.
+
+use api::types::{Attachment, CreateAttachment};
+
+use super::{Failure, Session, or_dash, segment};
+use crate::args::{AttachArguments, AttachmentCommand, DetachArguments};
+use crate::output::{Table, print, time};
+use crate::progress::Progress;
+
+/// How long a command waits for the host's word, in seconds: longer than a
+/// guest may take, and than the lease of a host that is dead.
+const WAIT_SECONDS: u64 = 60;
+
+impl Session {
+    pub(super) async fn attach(&self, arguments: AttachArguments) -> Result<(), Failure> {
+        let AttachArguments {
+            volume,
+            vm,
+            host,
+            read_only,
+            no_wait,
+            ..
+        } = arguments;
+        let progress = Progress::start(format!("attaching {volume}"));
+        let wait = if no_wait { 0 } else { WAIT_SECONDS };
+        let new = CreateAttachment {
+            volume,
+            host,
+            vm: Some(vm),
+            read_only,
+        };
+        let path = format!("/v1/attachments?wait={wait}");
+        let attachment: Attachment = self.client.post(&path, &new).await?;
+        drop(progress);
+        self.print_attachment(&attachment)?;
+        match attachment.state.as_str() {
+            "attached" => Ok(()),
+            _ if no_wait => Ok(()),
+            state => {
+                let why = attachment
+                    .reason
+                    .unwrap_or_else(|| format!("it is {state} after {WAIT_SECONDS} s"));
+                let volume = attachment.volume;
+                Err(Failure::new(format!(
+                    "volume {volume} is not attached yet: {why}; that is tried again until \
+                     `scree detach {volume}`"
+                )))
+            }
+        }
+    }
+
+    pub(super) async fn detach(&self, arguments: DetachArguments) -> Result<(), Failure> {
+        let found = self.attachment_of(&arguments).await?;
+        let wait = if arguments.no_wait { 0 } else { WAIT_SECONDS };
+        let path = format!(
+            "/v1/attachments/{}?force={}&wait={wait}",
+            found.id, arguments.force
+        );
+        let progress = Progress::start(format!("detaching {}", found.volume));
+        let attachment: Attachment = self.client.delete(&path).await?;
+        drop(progress);
+        self.print_attachment(&attachment)?;
+        match attachment.state.as_str() {
+            "detached" => Ok(()),
+            _ if arguments.no_wait => Ok(()),
+            state => {
+                let why = attachment
+                    .reason
+                    .unwrap_or_else(|| format!("it is {state} after {WAIT_SECONDS} s"));
+                Err(Failure::new(format!(
+                    "volume {} is not detached yet: {why}; that is tried again",
+                    attachment.volume
+                )))
+            }
+        }
+    }
+
+    /// The one that is meant.
+    async fn attachment_of(&self, arguments: &DetachArguments) -> Result<Attachment, Failure> {
+        let volume = &arguments.volume;
+        let mut path = format!("/v1/attachments?volume={}", segment(volume)?);
+        if let Some(host) = &arguments.host {
+            path += &format!("&host={}", segment(host)?);
+        }
+        let mut all: Vec<Attachment> = self.client.get(&path).await?;
+        if arguments.vm.is_some() {
+            all.retain(|one| one.vm == arguments.vm);
+        }
+        let one = all.pop().ok_or_else(|| {
+            Failure::new(match &arguments.vm {
+                Some(vm) => format!(
+                    "volume {volume:?} is not attached to {vm}; `scree attachment list` shows \
+                     what is"
+                ),
+                None => format!("volume {volume:?} is not attached"),
+            })
+        })?;
+        if all.is_empty() {
+            return Ok(one);
+        }
+        Err(Failure::new(format!(
+            "volume {volume:?} is attached {} times; say --vm or --host, as `scree attachment \
+             list` shows them",
+            all.len() + 1
+        )))
+    }
+
+    pub(super) async fn attachment(&self, command: AttachmentCommand) -> Result<(), Failure> {
+        match command {
+            AttachmentCommand::List {
+                volume,
+                host,
+                state,
+            } => {
+                let mut path = "/v1/attachments?".to_owned();
+                for (key, value) in [("volume", volume), ("host", host), ("state", state)] {
+                    if let Some(value) = value {
+                        path += &format!("{key}={}&", segment(&value)?);
+                    }
+                }
+                let all: Vec<Attachment> = self.client.get(&path).await?;
+                Ok(print(self.format, &all, |all| list(all))?)
+            }
+            AttachmentCommand::Show { id } => {
+                let path = format!("/v1/attachments/{}", segment(&id)?);
+                self.print_attachment(&self.client.get(&path).await?)
+            }
+        }
+    }
+
+    fn print_attachment(&self, attachment: &Attachment) -> Result<(), Failure> {
+        Ok(print(self.format, attachment, show)?)
+    }
+}
+
+fn access(attachment: &Attachment) -> &'static str {
+    match attachment.read_only {
+        true => "read-only",
+        false => "read-write",
+    }
+}
+
+/// Columns of short words; what is long comes last, or below.
+fn list(attachments: &[Attachment]) -> String {
+    let mut table = Table::new(&["VOLUME", "HOST", "MODE", "STATE", "VM"]);
+    for attachment in attachments {
+        table.row(vec![
+            attachment.volume.clone(),
+            attachment.host.clone(),
+            access(attachment).to_owned(),
+            attachment.state.clone(),
+            or_dash(attachment.vm.as_ref()),
+        ]);
+    }
+    let mut text = table.to_string();
+    for attachment in attachments {
+        for why in attachment.reason.iter().chain(&attachment.note) {
+            text += &format!("\n{} ({}): {why}\n", attachment.volume, attachment.id);
+        }
+    }
+    text
+}
+
+fn show(attachment: &Attachment) -> String {
+    let mut table = Table::new(&["volume", &attachment.volume]);
+    let mut row = |key: &str, value: String| table.row(vec![key.to_owned(), value]);
+    row("id", attachment.id.clone());
+    row("host", attachment.host.clone());
+    row("vm", or_dash(attachment.vm.as_ref()));
+    row("mode", access(attachment).to_owned());
+    row("state", attachment.state.clone());
+    if let Some(device) = &attachment.device {
+        row("device", format!("/dev/disk/by-id/virtio-{device}"));
+    }
+    if let Some(uri) = &attachment.uri {
+        row("uri", uri.clone());
+    }
+    row("created", time(&attachment.created));
+    if let Some(ended) = &attachment.ended {
+        row("ended", time(ended));
+    }
+    if let Some(reason) = &attachment.reason {
+        row("reason", reason.clone());
+    }
+    if let Some(note) = &attachment.note {
+        row("note", note.clone());
+    }
+    table.to_string()
+}

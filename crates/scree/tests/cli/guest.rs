@@ -1,0 +1,136 @@
+//! A running QEMU with a Linux guest, and a shell in it on its serial line.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::host::wait_until;
+
+/// The guest's kernel runs this: it ends in a shell that reads the serial line.
+/// Without double quotes: it is an argument on a kernel's command line.
+const GUEST: &str = "b=/bin/busybox; $b --install -s /bin; \
+     mount -t devtmpfs dev /dev; mount -t proc proc /proc; mount -t sysfs sys /sys; \
+     while read m; do insmod /modules/$m.ko; done </modules/order 2>/dev/null; \
+     stty -echo; export PS1=; echo GUEST up; exec sh";
+
+/// One line for the guest's shell: `disk SERIAL` says which device has that
+/// serial, once there is one.
+const DISK: &str = "disk() { while :; do for d in /sys/block/vd*; do \
+     [ x$(cat $d/serial 2>/dev/null) = x$1 ] && echo /dev/${d##*/} && return; done; \
+     sleep 0.1; done; }";
+
+pub struct Guest {
+    folder: TempDir,
+    qemu: Child,
+    said: u32,
+}
+
+/// A file of the guest that `tools/guest` makes.
+fn guest_file(name: &str) -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
+    let path = target.expect("target").join("guest").join(name);
+    assert!(
+        path.exists(),
+        "{} is missing; run `tools/guest`",
+        path.display()
+    );
+    path
+}
+
+impl Guest {
+    /// Boots one that has room for three disks.
+    pub fn boot() -> Self {
+        let folder = tempfile::Builder::new().prefix("vm-").tempdir_in("/tmp");
+        let folder = folder.expect("a folder");
+        let monitor = folder.path().join("qmp");
+        let mut command = Command::new("qemu-system-x86_64");
+        command
+            .args(["-accel", "tcg", "-m", "160", "-machine", "q35"])
+            .args(["-nodefaults", "-display", "none", "-serial", "stdio"])
+            .arg("-kernel")
+            .arg(guest_file("vmlinuz"))
+            .arg("-initrd")
+            .arg(guest_file("initrd"))
+            .arg("-append")
+            .arg(format!(
+                "console=ttyS0 quiet panic=-1 rdinit=/bin/busybox -- sh -c \"{GUEST}\""
+            ))
+            .arg("-qmp")
+            .arg(format!("unix:{},server=on,wait=off", monitor.display()));
+        for port in ["1", "2", "3"] {
+            let port = format!("pcie-root-port,id=port{port},chassis={port}");
+            command.args(["-device", &port]);
+        }
+        let console = File::create(folder.path().join("console"));
+        command.stdin(Stdio::piped()).stdout(console.expect("made"));
+        let qemu = command
+            .spawn()
+            .expect("QEMU starts; `tools/packages guest test` installs it");
+        Self {
+            folder,
+            qemu,
+            said: 0,
+        }
+    }
+
+    /// Waits until its shell reads.
+    pub fn wait_for_boot(&mut self) {
+        wait_until("the guest has booted", || {
+            self.console().contains("GUEST up")
+        });
+        self.shell(DISK);
+    }
+
+    /// How `scree` names it.
+    pub fn address(&self) -> String {
+        format!("qmp:{}", self.folder.path().join("qmp").display())
+    }
+
+    fn console(&self) -> String {
+        let text = std::fs::read(self.folder.path().join("console"));
+        String::from_utf8_lossy(&text.unwrap_or_default()).replace('\r', "")
+    }
+
+    /// What a command prints in the guest, and whether it succeeds.
+    pub fn shell(&mut self, command: &str) -> (bool, String) {
+        self.said += 1;
+        let (begin, end) = (
+            format!("BEGIN-{}\n", self.said),
+            format!("END-{} ", self.said),
+        );
+        let line = format!(
+            "echo BEGIN-{said}; {command}; echo END-{said} $?.\n",
+            said = self.said
+        );
+        let serial = self.qemu.stdin.as_mut().expect("piped");
+        serial.write_all(line.as_bytes()).expect("it listens");
+        serial.flush().expect("it listens");
+        let mut answer = None;
+        wait_until(&format!("the guest has done {command:?}"), || {
+            let console = self.console();
+            let said = console.split_once(&begin).map(|(_, said)| said);
+            answer = said
+                .and_then(|said| said.split_once(&end))
+                .and_then(|(said, rest)| Some((rest.split_once('.')?.0 == "0", said.to_owned())));
+            answer.is_some()
+        });
+        answer.expect("it has answered")
+    }
+
+    /// A command that must succeed.
+    pub fn does(&mut self, command: &str) -> String {
+        let (is_done, said) = self.shell(command);
+        assert!(is_done, "{command:?} failed: {said}");
+        said.trim().to_owned()
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+}
