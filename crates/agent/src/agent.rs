@@ -16,23 +16,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use api::host::{Assignments, Task, TaskKind};
+use api::host::{
+    Assignments, FIRST_KEY, FoundedKey, Refusal, Task, TaskAnswer, TaskDone, TaskKind, WrappingKey,
+};
 use api::{Client, ClientError};
-use base::{AttachmentId, ClusterId, VolumeId};
+use base::{AttachmentId, ClusterId, VolumeId, with_causes};
 use catalog::{Catalog, CatalogError};
 use frontend::nbd::ServerTls;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use volume::clean::Cleaner;
-use volume::seal::{KeyEncryptionKey, Keyring};
+use volume::seal::KeyEncryptionKey;
 use volume::{Store, VolumeConfig};
 use world::{World, host};
 
 use crate::claim::Claim;
-use crate::cluster_key::{self, KeyInput, KeyInputError};
 use crate::controller::{Controller, Pauses};
 use crate::folder::{Folder, FolderError};
+use crate::host_keys::{HostKeyError, HostKeys, KeyPlaces};
+use crate::keys::KeyEntry;
 use crate::plugging::Plugging;
 use crate::serving::{Serving, ServingError};
 use crate::terms::Held;
@@ -50,8 +53,10 @@ pub struct Settings {
     pub units: Option<usize>,
     /// As many, if nothing was said.
     pub units_default: usize,
-    /// Where the key is, if not in D's keys folder.
-    pub key: Option<KeyInput>,
+    /// Where the wrapping key `main` is, if `keys.toml` does not say so.
+    pub key: Option<KeyEntry>,
+    /// Where `keys.toml` is, if not in D's keys folder.
+    pub keys_file: Option<PathBuf>,
     /// Volumes may be written in the clear, where that is what their owner
     /// wants.
     pub allows_unsealed: bool,
@@ -81,7 +86,10 @@ pub enum StartError {
     Catalog(#[from] CatalogError),
     /// There is no key to work with.
     #[error(transparent)]
-    Key(#[from] KeyInputError),
+    Key(#[from] HostKeyError),
+    /// A task ended before its time.
+    #[error(transparent)]
+    Task(#[from] TaskEnded),
     /// The units cannot be used.
     #[error(transparent)]
     Units(#[from] UnitsError),
@@ -120,8 +128,10 @@ pub(crate) struct Inner {
     pub claim: Claim,
     pub catalog: Arc<dyn Catalog>,
     pub store: Arc<Store>,
-    /// Wraps the keys of volumes.
-    pub key: Arc<KeyEncryptionKey>,
+    /// Wrap the keys of volumes.
+    pub keys: Arc<HostKeys>,
+    /// Rung when the controllers list other keys than before.
+    pub keys_changed: Notify,
     /// Vouches for what is left on units.
     pub vouch: KeyEncryptionKey,
     pub allows_unsealed: bool,
@@ -148,6 +158,8 @@ pub(crate) struct Inner {
     pub removal_problem: Mutex<Option<String>>,
     /// Why freeing does not get on, if it does not.
     pub freeing_problem: Mutex<Option<String>>,
+    /// Why a wrapping key is not replaced, if it should be.
+    pub rewrap_problem: Mutex<Option<String>>,
     /// No more volumes are opened.
     is_ending: AtomicBool,
 }
@@ -173,17 +185,20 @@ impl Agent {
         let folder = Folder::lock(&world, &settings.folder)?;
         let controller = Controller::new(settings.client, Handle::current());
         let cluster = controller.begin().await?;
-        let input = settings
-            .key
-            .unwrap_or_else(|| KeyInput::File(folder.key_file()));
-        let key = match &cluster.key {
-            Some(known) => cluster_key::open(&world, &input, known)?,
-            None => {
-                let (key, made) = cluster_key::found(&world, &input)?;
-                controller.bring_key(&made).await?;
-                key
-            }
+        let places = KeyPlaces {
+            first: settings.key,
+            keys_file: settings.keys_file,
+            default_keys_file: folder.keys_file(),
+            default_key_file: folder.key_file(),
         };
+        let keys = Arc::new(HostKeys::new(&world, places));
+        keys.list(cluster.keys.clone());
+        if cluster.keys.is_empty() {
+            let first = Self::found_key(&keys, &controller, FIRST_KEY.to_owned()).await?;
+            keys.list(vec![first]);
+        }
+        let opening = Arc::clone(&keys);
+        blocking(move || opening.start()).await??;
         let vouch: &[u8; 32] = cluster
             .vouch
             .0
@@ -202,7 +217,8 @@ impl Agent {
                 catalog: Arc::new(controller.clone()),
                 store: Store::new(Arc::clone(&world.pool)),
                 cluster: cluster.id,
-                key: Arc::new(key),
+                keys,
+                keys_changed: Notify::new(),
                 vouch: KeyEncryptionKey::from_bytes(vouch),
                 allows_unsealed: settings.allows_unsealed,
                 units: Mutex::default(),
@@ -219,6 +235,7 @@ impl Agent {
                 busy: Mutex::default(),
                 removal_problem: Mutex::default(),
                 freeing_problem: Mutex::default(),
+                rewrap_problem: Mutex::default(),
                 is_ending: AtomicBool::new(false),
                 world,
                 folder,
@@ -268,7 +285,8 @@ impl Agent {
             self.keep_leases(),
             self.keep_watch(),
             self.keep_removing(),
-            self.keep_freeing()
+            self.keep_freeing(),
+            self.keep_rewrapping()
         );
     }
 
@@ -301,6 +319,7 @@ impl Agent {
 
     fn follow_one(&self, wanted: Assignments) {
         self.use_units(&wanted.units, &wanted.copysets);
+        self.use_keys(wanted.keys);
         for task in wanted.tasks {
             self.begin_task(task);
         }
@@ -321,14 +340,61 @@ impl Agent {
         }
         let agent = self.clone();
         tokio::spawn(async move {
-            let TaskKind::AddUnit { url } = &task.what;
-            let answer = agent.mark_unit(url).await;
+            let answer = match task.what {
+                TaskKind::AddUnit { url } => agent.mark_unit(&url).await.map(TaskDone::Unit),
+                TaskKind::AddKey { name } => agent.add_key(name).await,
+            };
             let controller = &agent.inner.controller;
             if let Err(error) = controller.task_done(task.id, &answer).await {
                 tracing::error!(task = task.id, %error, "what came of a task was not told");
             }
             lock(&agent.inner.tasks).remove(&task.id);
         });
+    }
+
+    /// Opens and closes wrapping keys as the controllers list them.
+    fn use_keys(&self, listed: Vec<WrappingKey>) {
+        if self.inner.keys.list(listed) {
+            let agent = self.clone();
+            tokio::task::spawn_blocking(move || {
+                agent.inner.keys.follow();
+                agent.inner.keys_changed.notify_one();
+            });
+        }
+    }
+
+    /// Founds a wrapping key, and has the controllers keep it.
+    async fn found_key(
+        keys: &Arc<HostKeys>,
+        controller: &Controller,
+        name: String,
+    ) -> Result<WrappingKey, StartError> {
+        let (keys, founding) = (Arc::clone(keys), name.clone());
+        let parameters = blocking(move || keys.found(&founding)).await??;
+        let parameters =
+            serde_json::to_value(parameters).map_err(|source| HostKeyError::Parameters {
+                name: name.clone(),
+                source,
+            })?;
+        Ok(controller
+            .bring_key(&FoundedKey { name, parameters })
+            .await?)
+    }
+
+    /// Founds the wrapping key that this host calls `name`, for a task. It may
+    /// have been founded already, before a crash.
+    async fn add_key(&self, name: String) -> TaskAnswer {
+        let inner = &self.inner;
+        let known = inner.keys.listed().into_iter().find(|key| key.name == name);
+        let key = match known {
+            Some(key) => Ok(key),
+            None => Self::found_key(&inner.keys, &inner.controller, name).await,
+        };
+        key.map(TaskDone::Key).map_err(|error| Refusal {
+            field: matches!(error, StartError::Key(HostKeyError::Unnamed { .. }))
+                .then(|| "name".to_owned()),
+            reason: with_causes(&error),
+        })
     }
 
     /// Closes every volume, also one that is just being opened: all that was
@@ -370,11 +436,11 @@ impl Agent {
 
     /// What removes versions and frees their slots.
     pub(crate) fn cleaner(&self) -> Cleaner {
-        let key = Arc::clone(&self.inner.key);
+        let wrapping = Arc::clone(&self.inner.keys);
         Cleaner::new(
             Arc::clone(&self.inner.store),
             Arc::clone(&self.inner.catalog),
-            Arc::new(move |keys| Keyring::unwrap(keys, &key)),
+            Arc::new(move |keys| wrapping.keyring(keys)),
         )
     }
 

@@ -17,10 +17,10 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use api::host::{Access, Assignment, Seal};
-use base::{AttachmentId, IoError, Lineage, with_causes};
+use base::{AttachmentId, IoError, KeyId, Lineage, with_causes};
 use catalog::{CatalogError, Lease, WrappedKey};
 use frontend::nbd::{Export, ExportGone, ExportOptions, ExportThread, SpawnError};
-use volume::seal::{DataKey, KeyError, Keyring};
+use volume::seal::{DataKey, KeyError};
 use volume::{
     LeaseTerm, OpenError, OpenParams, ReadOnlyParams, ReadOnlyVolume, Volume, VolumeStatus,
 };
@@ -28,6 +28,8 @@ use world::{Clock, Wake};
 
 use crate::agent::{Agent, Inner, TaskEnded, blocking};
 use crate::closer::Closer;
+use crate::host_keys::HostKeyError;
+use crate::keys::KeyProvider as _;
 use crate::leases::OlderDatabase;
 use crate::serving::ServingError;
 
@@ -141,8 +143,11 @@ pub enum AttachError {
     #[error("no unit could be told of its lease: {0}")]
     Untold(String),
     /// The keys do not open.
-    #[error(transparent)]
+    #[error("{}", with_causes(.0))]
     Key(#[from] KeyError),
+    /// There is no wrapping key for its key.
+    #[error("{}", with_causes(.0))]
+    HostKey(#[from] HostKeyError),
     /// The database names a key that is not this volume's, or another salt
     /// than the one it was given.
     #[error(
@@ -204,7 +209,7 @@ fn open(
     if !is_head_keyed(&lease) {
         return Err(AttachError::BeforeLeaseKeys);
     }
-    let keyring = Arc::new(Keyring::unwrap(&lease.keys, &inner.key)?);
+    let keyring = Arc::new(inner.keys.keyring(&lease.keys)?);
     Ok(Volume::open(OpenParams {
         world: inner.world.clone(),
         wake,
@@ -254,7 +259,7 @@ fn serve_read_only(
         Some(key) => {
             let version = inner.catalog.version(key)?;
             let keys = inner.catalog.keys(version.lineage)?;
-            let keyring = Arc::new(Keyring::unwrap(&keys, &inner.key)?);
+            let keyring = Arc::new(inner.keys.keyring(&keys)?);
             Some((version, keyring))
         }
     };
@@ -275,6 +280,24 @@ fn serve_read_only(
         .map_err(AttachError::from)
     })?;
     Ok(Served::ReadOnly(thread))
+}
+
+/// A key for a lineage, or the word that it has none, and which wrapping key
+/// wrapped it. Waits.
+fn new_key(
+    inner: &Inner,
+    lineage: Lineage,
+    seal: Seal,
+) -> Result<(KeyId, WrappedKey), AttachError> {
+    if seal == Seal::None && !inner.allows_unsealed {
+        return Err(AttachError::Unsealed);
+    }
+    let (id, key) = inner.keys.newest()?;
+    let wrapped = match seal {
+        Seal::Aes256Gcm => key.wrap(lineage, &DataKey::generate(&*inner.world.random))?,
+        Seal::None => key.wrap_none(lineage)?,
+    };
+    Ok((id, wrapped))
 }
 
 impl From<SpawnError<Self>> for AttachError {
@@ -404,28 +427,15 @@ impl Agent {
         {
             return Err(AttachError::KeyLost);
         }
-        let wrapped = self.new_key(own.lineage, wish.seal)?;
+        let (inner, lineage, seal) = (Arc::clone(&self.inner), own.lineage, wish.seal);
+        let (key, wrapped) = blocking(move || new_key(&inner, lineage, seal)).await??;
         let controller = &self.inner.controller;
         controller
-            .set_key(wish.volume, own.lineage, wrapped.clone())
+            .set_key(wish.volume, lineage, key, wrapped.clone())
             .await?;
         own.wrapped = Some(wrapped);
+        own.wrapped_by = Some(key);
         Ok(lease)
-    }
-
-    /// A key for a lineage, or the word that it has none.
-    fn new_key(&self, lineage: Lineage, seal: Seal) -> Result<WrappedKey, AttachError> {
-        let random = &*self.inner.world.random;
-        match seal {
-            Seal::Aes256Gcm => {
-                let key = DataKey::generate(random);
-                Ok(self.inner.key.wrap(lineage, &key, random))
-            }
-            Seal::None if self.inner.allows_unsealed => {
-                Ok(self.inner.key.wrap_none(lineage, random))
-            }
-            Seal::None => Err(AttachError::Unsealed),
-        }
     }
 
     /// Runs `action` on a volume that is open for writing, in its thread.

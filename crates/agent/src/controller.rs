@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use api::host::{
     Ahead, AskCleaning, Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning,
-    Cluster, EncodedPlan, HostUnit, MarkedUnits, Renewal, Renewed, Report, TaskAnswer, WrappingKey,
+    Cluster, EncodedPlan, FoundedKey, HostUnit, MarkedUnits, Renewal, Renewed, Report, TaskAnswer,
+    WrappedRow, WrappingKey,
 };
 use api::{Client, ClientError};
-use base::{AttachmentId, Lineage, SegmentId, SnapshotId, VolumeId};
+use base::{AttachmentId, KeyId, Lineage, SegmentId, SnapshotId, VolumeId};
 use catalog::{
     Catalog, CatalogError, Lease, LeaseSalt, LineageKey, Neighbours, PendingFree, StoredVersion,
     ThinShare, VersionCommit, VersionKey, WrappedKey,
@@ -125,8 +126,42 @@ impl Controller {
         self.heard(|| self.client.put(&path, answer)).await
     }
 
-    pub(crate) async fn bring_key(&self, key: &WrappingKey) -> Result<(), ClientError> {
-        self.answered(|| self.client.put("/v1/host/key", key)).await
+    /// Has a wrapping key kept that was founded here.
+    pub(crate) async fn bring_key(&self, key: &FoundedKey) -> Result<WrappingKey, ClientError> {
+        self.answered(|| self.client.post("/v1/host/keys", key))
+            .await
+    }
+
+    pub(crate) async fn wrapped_by(
+        &self,
+        key: KeyId,
+        after: Option<Lineage>,
+        count_max: u32,
+    ) -> Result<Vec<WrappedRow>, CatalogError> {
+        self.call(CatalogCall::WrappedBy {
+            key,
+            after,
+            count_max,
+        })
+        .await
+    }
+
+    pub(crate) async fn rewrap(
+        &self,
+        lineage: Lineage,
+        from: KeyId,
+        to: KeyId,
+        before: WrappedKey,
+        after: WrappedKey,
+    ) -> Result<bool, CatalogError> {
+        self.call(CatalogCall::Rewrap {
+            lineage,
+            from,
+            to,
+            before,
+            after,
+        })
+        .await
     }
 
     pub(crate) async fn register_units(&self, units: Vec<HostUnit>) -> Result<(), ClientError> {
@@ -180,11 +215,13 @@ impl Controller {
         &self,
         volume: VolumeId,
         lineage: Lineage,
+        key: KeyId,
         wrapped: WrappedKey,
     ) -> Result<(), CatalogError> {
         self.call(CatalogCall::SetKey {
             volume,
             lineage,
+            key,
             wrapped,
         })
         .await

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   D/agent.lock       held by the agent
-//!   D/keys/            the key file, unless it is kept elsewhere
+//!   D/keys/            keys.toml and key files, unless they are kept elsewhere
 //!   D/units/u1 …       folder units made on the first start
 //!   D/journal/vol-…    one journal for each volume that is attached
 //!   D/nbd.sock         NBD
@@ -83,6 +83,12 @@ impl Folder {
     #[must_use]
     pub fn key_file(&self) -> PathBuf {
         key_file(&self.path)
+    }
+
+    /// Where wrapping keys are, unless the operator says where.
+    #[must_use]
+    pub fn keys_file(&self) -> PathBuf {
+        self.path.join("keys").join("keys.toml")
     }
 
     /// Unit folder `number`, from 1.

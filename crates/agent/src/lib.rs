@@ -10,8 +10,8 @@
 //! * `cleaning`, `thin`: what goes on by itself
 //! * [`serving`]: the NBD server
 //! * [`vm`]: plugging disks into running virtual machines
-//! * [`keys`]: wrapping keys, wherever they are; [`cluster_key`]: the one that
-//!   this host uses
+//! * [`keys`]: wrapping keys, wherever they are; [`host_keys`]: those that this
+//!   host has; `rewrapping`: one in the place of another
 //! * [`folder`]: what lies where
 //!
 //! It must not know: SQL, who owns what, the terminal.
@@ -21,13 +21,14 @@ pub mod attached;
 mod claim;
 mod cleaning;
 mod closer;
-pub mod cluster_key;
 pub mod controller;
 pub mod folder;
+pub mod host_keys;
 pub mod keys;
 mod leases;
 mod plugging;
 mod report;
+mod rewrapping;
 pub mod serving;
 mod terms;
 #[cfg(test)]

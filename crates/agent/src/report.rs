@@ -77,6 +77,12 @@ impl Agent {
         if let Some(why) = lock(&self.inner.freeing_problem).as_ref() {
             problems.push(format!("room is not all given back: {why}"));
         }
+        if let Some(why) = lock(&self.inner.rewrap_problem).as_ref() {
+            problems.push(format!(
+                "a wrapping key is not replaced by this host: {why}"
+            ));
+        }
+        problems.extend(self.inner.keys.problems());
         problems
     }
 }

@@ -556,6 +556,9 @@ fn open_failure(name: &str, error: &AttachError) -> String {
         AttachError::Open(OpenError::Journal(_)) => {
             "without its journal it opens at its newest version"
         }
+        AttachError::Key(_) | AttachError::HostKey(_) => {
+            "`scree key list` shows the wrapping keys there are"
+        }
         AttachError::Lease(CatalogError::Refused { .. }) => "see what its controller says",
         _ => "`scree unit list` and `scree status` show what is missing",
     };

@@ -10,7 +10,7 @@
 //! PUT  /v1/host/attachments/{attachment}      how far one has come
 //! POST /v1/host/snapshots/{snapshot}/cut      its moment has been taken
 //! PUT  /v1/host/tasks/{task}                  what came of one
-//! PUT  /v1/host/key                           the first key of a new cluster
+//! POST /v1/host/keys                          a wrapping key that it founded
 //! POST /v1/host/units                         folders that it made units
 //! POST /v1/host/cleaning                      what may go
 //! POST /v1/host/ahead                         how many leases a unit knows of
@@ -23,7 +23,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use base::{
-    AttachmentId, BlockSize, ClusterId, DatabaseId, Lineage, SegmentId, SnapshotId, UnitId,
+    AttachmentId, BlockSize, ClusterId, DatabaseId, KeyId, Lineage, SegmentId, SnapshotId, UnitId,
     VolumeId,
 };
 use catalog::{
@@ -31,6 +31,7 @@ use catalog::{
     WrappedKey,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use world::Millis;
 
 /// What is true of the whole cluster.
@@ -48,8 +49,8 @@ pub struct Cluster {
     /// for ever, where there is only one host.
     #[serde(default)]
     pub lease_ms: Option<u64>,
-    /// The key that wraps all others; none in a new cluster.
-    pub key: Option<WrappingKey>,
+    /// As [`Assignments::keys`]; none in a new cluster.
+    pub keys: Vec<WrappingKey>,
 }
 
 /// Whose a unit is.
@@ -63,32 +64,52 @@ pub struct Owner {
     pub place: String,
 }
 
-/// How a wrapping key is had, and known again.
+/// The name of the wrapping key that a new cluster begins with.
+pub const FIRST_KEY: &str = "main";
+
+/// A wrapping key, as all hosts know it. Where it is, each knows for itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrappingKey {
-    /// Where it comes from.
-    pub source: KeySource,
-    /// A random key, wrapped with it: a wrong key does not open it.
-    pub verifier: WrappedKey,
+    /// Its id.
+    pub id: KeyId,
+    /// Its name.
+    pub name: String,
+    /// How it is had, and known again: the agents' own, and not secret.
+    pub parameters: Value,
+    /// What is done with it.
+    pub state: KeyState,
+    /// What takes over what it still wraps, if it is retiring.
+    pub replaced_by: Option<KeyId>,
 }
 
-/// Where a wrapping key comes from.
+/// A wrapping key that a host has founded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum KeySource {
-    /// 32 random bytes in a file.
-    File,
-    /// Argon2id of a passphrase.
-    Passphrase {
-        /// Salt.
-        salt: Vec<u8>,
-        /// Memory, in KiB.
-        memory_kib: u32,
-        /// Passes over it.
-        passes: u32,
-        /// Lanes.
-        lanes: u32,
-    },
+pub struct FoundedKey {
+    /// Its name.
+    pub name: String,
+    /// As [`WrappingKey::parameters`].
+    pub parameters: Value,
+}
+
+/// What is done with a wrapping key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyState {
+    /// It may wrap new data keys.
+    Active,
+    /// It wraps nothing new, and what it wraps is wrapped by another one.
+    Retiring,
+    /// It wraps nothing any more.
+    Retired,
+}
+
+/// A data key, and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrappedRow {
+    /// Whose.
+    pub lineage: Lineage,
+    /// The key.
+    pub wrapped: WrappedKey,
 }
 
 /// How a volume is attached.
@@ -153,6 +174,13 @@ spelt!(
     ReadOnly = "read-only"
 );
 spelt!(
+    KeyState,
+    "the state of a wrapping key",
+    Active = "active",
+    Retiring = "retiring",
+    Retired = "retired"
+);
+spelt!(
     AttachmentState,
     "the state of an attachment",
     Attaching = "attaching",
@@ -174,6 +202,8 @@ pub struct Assignments {
     pub units: Vec<HostUnit>,
     /// The sets of units that hold segments together.
     pub copysets: Vec<Copyset>,
+    /// The wrapping keys there are, those first that were founded first.
+    pub keys: Vec<WrappingKey>,
     /// What else is to be done.
     pub tasks: Vec<Task>,
     /// A report that says at least this is waited for.
@@ -339,10 +369,25 @@ pub enum TaskKind {
         /// Where it is, as somebody wrote it.
         url: String,
     },
+    /// To found the wrapping key that the host's `keys.toml` has under a name.
+    AddKey {
+        /// The name.
+        name: String,
+    },
 }
 
-/// What came of a task: a unit, or a refusal.
-pub type TaskAnswer = Result<HostUnit, Refusal>;
+/// What came of a task, or why it is not done.
+pub type TaskAnswer = Result<TaskDone, Refusal>;
+
+/// What came of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "done", rename_all = "kebab-case")]
+pub enum TaskDone {
+    /// A unit.
+    Unit(HostUnit),
+    /// A wrapping key, which the controllers know by now.
+    Key(WrappingKey),
+}
 
 /// Why something is not done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -446,7 +491,25 @@ pub enum CatalogCall {
     SetKey {
         volume: VolumeId,
         lineage: Lineage,
+        key: KeyId,
         wrapped: WrappedKey,
+    },
+    /// Data keys that `key` wraps: the first `count_max` of those whose
+    /// lineages come after `after`, in their order. `Vec<WrappedRow>`.
+    WrappedBy {
+        key: KeyId,
+        after: Option<Lineage>,
+        count_max: u32,
+    },
+    /// Puts the same data key, wrapped by `to`, in the place of what `from`
+    /// wrapped. `false` if those bytes are no longer there: then it was done,
+    /// or is not needed.
+    Rewrap {
+        lineage: Lineage,
+        from: KeyId,
+        to: KeyId,
+        before: WrappedKey,
+        after: WrappedKey,
     },
     /// How many leases were ever given: `u64`.
     Leases {},

@@ -240,6 +240,42 @@ pub struct AddUnit {
     pub url: String,
 }
 
+/// A wrapping key.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Key {
+    /// `key-…`.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// What kind it is: `file`, `passphrase`, `age`, `pkcs11` or `transit`.
+    pub kind: String,
+    /// `active`, `retiring` or `retired`.
+    pub state: String,
+    /// How many lineages' data keys it wraps: each volume has one, and so have
+    /// deleted ones that a clone or a snapshot needs.
+    pub lineages: u64,
+    /// The id of the key that takes these over, if it is retiring.
+    pub replaced_by: Option<String>,
+    /// When it was founded.
+    pub created: String,
+}
+
+/// A wrapping key to be founded.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddKey {
+    /// What the host's `keys.toml` calls it.
+    pub name: String,
+}
+
+/// A wrapping key to be replaced.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RotateKey {
+    /// The one that takes its place: name or id.
+    pub to: String,
+}
+
 /// How the whole is doing.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {

@@ -35,7 +35,7 @@ pub use salt::{LeaseSalt, WrappedKey};
 
 use std::ops::Range;
 
-use base::{BlockSize, CopysetId, Lineage, SnapshotId, UnitId, VolumeId};
+use base::{BlockSize, CopysetId, KeyId, Lineage, SnapshotId, UnitId, VolumeId};
 use serde::{Deserialize, Serialize};
 use world::Millis;
 
@@ -101,6 +101,9 @@ pub struct LineageKey {
     /// The key, wrapped, or the word that there is none. A catalog that has
     /// neither has lost it.
     pub wrapped: Option<WrappedKey>,
+    /// Which wrapping key did that; `None` where there is one key only.
+    #[serde(default)]
+    pub wrapped_by: Option<KeyId>,
     /// The salt of each lease, by its epoch, in ascending order.
     pub salts: Vec<(u32, LeaseSalt)>,
 }

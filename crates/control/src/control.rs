@@ -229,7 +229,6 @@ impl Control {
     pub async fn begin(&self, host: PartyId) -> Result<Cluster, ControlError> {
         let inner = &self.inner;
         inner.database.nothing_open(host).await?;
-        let row = inner.database.cluster().await?;
         Ok(Cluster {
             id: inner.cluster,
             owner: Owner {
@@ -242,7 +241,7 @@ impl Control {
             lease_ms: inner
                 .lease
                 .map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX)),
-            key: row.and_then(|row| row.key),
+            keys: self.wrapping_keys().await?,
         })
     }
 

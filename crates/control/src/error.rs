@@ -110,6 +110,8 @@ impl From<DatabaseError> for ControlError {
                     "`scree attachment list` shows those there are"
                 } else if what.starts_with("version") {
                     "`scree volume versions` and the volume's name show those that are kept"
+                } else if what.starts_with("wrapping key") {
+                    "`scree key list` shows those there are"
                 } else if what.starts_with("user") {
                     "`scree user list` shows those there are"
                 } else if what.starts_with("host") {

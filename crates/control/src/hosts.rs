@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use api::host::{
     Access, Assignment, Assignments, AttachmentReport, Cleaning, Deleted, HostUnit, Renewal,
-    Renewed, Report, TaskAnswer, WrappingKey,
+    Renewed, Report, TaskAnswer, TaskDone,
 };
 use base::{AttachmentId, PartyId, SnapshotId, VolumeId};
 use catalog::VersionKey;
@@ -64,6 +64,7 @@ impl Control {
                 })
                 .collect(),
             copysets: self.copysets().await?,
+            keys: self.wrapping_keys().await?,
             tasks: database.tasks_of(host).await?,
             look,
             clean,
@@ -156,18 +157,10 @@ impl Control {
         task: i64,
         answer: &TaskAnswer,
     ) -> Result<(), ControlError> {
-        if let Ok(unit) = answer {
+        if let Ok(TaskDone::Unit(unit)) = answer {
             self.register_units(std::slice::from_ref(unit)).await?;
         }
         Ok(self.inner.database.answer_task(host, task, answer).await?)
-    }
-
-    /// Keeps the first wrapping key of a new cluster.
-    ///
-    /// # Errors
-    /// [`ControlError::Conflict`] if it has another one.
-    pub async fn key_brought(&self, key: &WrappingKey) -> Result<(), ControlError> {
-        Ok(self.inner.database.set_key(key).await?)
     }
 
     /// Some unit knows of `leases`, more than the database: that is moved ahead

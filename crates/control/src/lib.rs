@@ -2,8 +2,8 @@
 //! the HTTP edge.
 //!
 //! * [`database`]: SQLite or PostgreSQL
-//! * [`control`]: an instance; [`volumes`], [`snapshots`], [`units`]: what
-//!   owners ask of it
+//! * [`control`]: an instance; [`volumes`], [`snapshots`], [`units`], [`keys`]:
+//!   what owners ask of it
 //! * [`hosts`]: what agents ask of it, and tell it
 //! * [`parties`]: users and hosts, and how they come to be known; [`authority`]:
 //!   what signs them
@@ -22,6 +22,7 @@ pub mod error;
 pub mod folder;
 pub mod hosts;
 pub mod http;
+pub mod keys;
 pub mod ownership;
 pub mod parse;
 pub mod parties;

@@ -1,6 +1,6 @@
 //! What people write, parsed once: names and sizes.
 
-use base::{BlockSize, SnapshotId, VolumeId};
+use base::{BlockSize, KeyId, SnapshotId, VolumeId};
 
 use crate::error::ControlError;
 use api::size::exact_bytes;
@@ -40,6 +40,18 @@ pub fn name(text: &str) -> Result<&str, ControlError> {
         return Err(ControlError::invalid("name", reason));
     }
     Ok(text)
+}
+
+/// Checks the name of a new wrapping key.
+///
+/// # Errors
+/// [`ControlError::Invalid`].
+pub fn key_name(text: &str) -> Result<&str, ControlError> {
+    if text.parse::<KeyId>().is_ok() {
+        let reason = format!("{text:?} would be taken for an id; choose another name");
+        return Err(ControlError::invalid("name", reason));
+    }
+    name(text)
 }
 
 /// Checks the size of a volume.

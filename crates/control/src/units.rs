@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::host::{HostUnit, Refusal, TaskKind, UnitReport};
+use api::host::{HostUnit, Refusal, TaskDone, TaskKind, UnitReport};
 use base::{PartyId, UnitId};
 use catalog::Copyset;
 use catalog::copysets::{self, SCATTER_WIDTH};
@@ -126,12 +126,34 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn add_unit(&self, host: PartyId, url: &str) -> Result<UnitView, ControlError> {
-        let database = &self.inner.database;
-        let now = self.inner.world.clock.wall();
         let what = TaskKind::AddUnit {
             url: url.to_owned(),
         };
-        let task = database.insert_task(host, &what, now).await?;
+        let hint = "it adds the unit when it can, and `scree unit list` shows it then";
+        let TaskDone::Unit(unit) = self.task(host, &what, "url", hint).await? else {
+            return Err(not_asked());
+        };
+        let hosts = self.ask_hosts().await?;
+        let row = UnitRow {
+            id: unit.id,
+            url: unit.url,
+        };
+        Ok(view(row, &hosts))
+    }
+
+    /// Has `host` do something, and waits until it has. What makes no sense is
+    /// in the request's `field`; `hint` says what comes of it if the host does
+    /// not answer.
+    pub(crate) async fn task(
+        &self,
+        host: PartyId,
+        what: &TaskKind,
+        field: &'static str,
+        hint: &str,
+    ) -> Result<TaskDone, ControlError> {
+        let database = &self.inner.database;
+        let now = self.inner.world.clock.wall();
+        let task = database.insert_task(host, what, now).await?;
         let answer = self
             .until(ADD_WITHIN, || async {
                 Ok(database.task_answer(task).await?)
@@ -139,20 +161,12 @@ impl Control {
             .await?;
         let Some(answer) = answer else {
             return Err(ControlError::Unavailable {
-                reason: "the host does not answer; it adds the unit when it can, and `scree unit \
-                         list` shows it then"
-                    .to_owned(),
+                reason: format!("the host does not answer; {hint}"),
             });
         };
         let old = Millis(now.0.saturating_sub(FORGET_MS));
         database.forget_task(task, old).await?;
-        let unit = answer.map_err(|refusal| refused(&refusal))?;
-        let hosts = self.ask_hosts().await?;
-        let row = UnitRow {
-            id: unit.id,
-            url: unit.url,
-        };
-        Ok(view(row, &hosts))
+        answer.map_err(|refusal| refused(&refusal, field))
     }
 
     /// Takes units in that a host has marked, and plans copysets over them.
@@ -242,9 +256,16 @@ fn default_replicas(units: usize) -> u8 {
     if units >= 2 { 2 } else { 1 }
 }
 
-fn refused(refusal: &Refusal) -> ControlError {
+/// A host has answered something that it was not asked.
+pub(crate) fn not_asked() -> ControlError {
+    ControlError::Internal {
+        reason: "the host has done something else than it was asked".to_owned(),
+    }
+}
+
+fn refused(refusal: &Refusal, field: &'static str) -> ControlError {
     match refusal.field {
-        Some(_) => ControlError::invalid("url", refusal.reason.clone()),
+        Some(_) => ControlError::invalid(field, refusal.reason.clone()),
         None => ControlError::conflict(refusal.reason.clone()),
     }
 }

@@ -35,7 +35,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", env = "SCREE_PROFILE", global = true)]
     pub profile: Option<String>,
 
-    /// How volumes, attachments, snapshots, units and status are printed. With json, a
+    /// How volumes, attachments, snapshots, units, keys and status are printed. With json, a
     /// failure is {"error": {…}} on standard error.
     #[arg(short, long, value_enum, default_value_t, global = true)]
     pub output: Format,
@@ -101,6 +101,10 @@ pub enum ApiCommand {
     /// Places where sealed blocks lie.
     #[command(subcommand)]
     Unit(UnitCommand),
+
+    /// Wrapping keys: what opens the volumes' own keys.
+    #[command(subcommand)]
+    Key(KeyCommand),
 
     /// Users of this cluster.
     #[command(subcommand)]
@@ -270,13 +274,18 @@ pub struct ServeArguments {
     #[arg(long, value_name = "UID")]
     pub vm_user: Option<u32>,
 
-    /// The file with the key that wraps all others; made if it does not exist.
-    /// [default: D/keys/master.key]
+    /// Says where this host's wrapping keys are. [default: D/keys/keys.toml, if
+    /// it is there]
+    #[arg(long, value_name = "FILE")]
+    pub keys_file: Option<PathBuf>,
+
+    /// The key file of the wrapping key `main`, the first one of a cluster; made
+    /// if it does not exist. [default: D/keys/master.key]
     #[arg(long, value_name = "FILE", conflicts_with = "passphrase_file")]
     pub key_file: Option<PathBuf>,
 
-    /// A file whose first line is the passphrase that wraps all keys. The
-    /// environment variable SCREE_PASSPHRASE does as well.
+    /// A file whose first line is the passphrase that the wrapping key `main` is
+    /// made of. The environment variable SCREE_PASSPHRASE does as well.
     #[arg(long, value_name = "FILE")]
     pub passphrase_file: Option<PathBuf>,
 
@@ -484,6 +493,39 @@ pub enum UnitCommand {
     Add {
         /// file:///path/to/folder, or the path.
         url: String,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum KeyCommand {
+    /// List the wrapping keys, and of how many volumes each wraps the keys.
+    List,
+    /// Show one wrapping key.
+    Show {
+        /// Name or id.
+        name: String,
+    },
+    /// Found a wrapping key: the one that this host's keys.toml calls NAME. New
+    /// volumes use it.
+    Add {
+        /// Its name in keys.toml.
+        name: String,
+    },
+    /// Let one wrapping key take the place of another. Volumes stay as they are
+    /// and in use: only their keys are wrapped anew.
+    Rotate {
+        /// The one that retires: name or id.
+        old: String,
+        /// The one that takes its place: name or id.
+        new: String,
+        /// Return when the old one wraps nothing any more.
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Forget a wrapping key that is retired.
+    Delete {
+        /// Name or id.
+        name: String,
     },
 }
 

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::Agent;
-use agent::cluster_key::{KeyInput, Passphrase};
 use agent::folder::traces;
+use agent::keys::{KeyEntry, Passphrase};
 use agent::vm::VmOptions;
 use api::size::exact_bytes;
 use api::{Client, Profile};
@@ -249,15 +249,12 @@ fn agent_settings(
         )));
     }
     let key = match (&arguments.key_file, &arguments.passphrase_file) {
-        (Some(path), _) => Some(KeyInput::File(path.clone())),
-        (None, Some(path)) => {
-            let passphrase = Passphrase::read(world, path).map_err(|error| Failure::of(&error))?;
-            Some(KeyInput::Passphrase(passphrase))
-        }
+        (Some(path), _) => Some(KeyEntry::File { path: path.clone() }),
+        (None, Some(path)) => Some(KeyEntry::Passphrase { path: path.clone() }),
         (None, None) => std::env::var(PASSPHRASE)
             .ok()
             .filter(|passphrase| !passphrase.is_empty())
-            .map(|passphrase| KeyInput::Passphrase(Passphrase::new(passphrase))),
+            .map(|passphrase| KeyEntry::Given(Passphrase::new(passphrase))),
     };
     Ok(agent::Settings {
         folder: folder.to_owned(),
@@ -265,6 +262,7 @@ fn agent_settings(
         units: None,
         units_default: 0,
         key,
+        keys_file: arguments.keys_file.clone(),
         allows_unsealed: false,
         listen_nbd: arguments.listen_nbd,
         nbd_tls: tls(world, arguments)?,

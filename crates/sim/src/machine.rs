@@ -276,6 +276,7 @@ impl Machine {
             lineage,
             epoch_first: 0,
             wrapped: Some(wrapped),
+            wrapped_by: None,
             salts: Vec::new(),
         }
     }

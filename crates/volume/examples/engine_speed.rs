@@ -82,6 +82,7 @@ fn open(folder: &Path, replicas: u8) -> Volume {
             lineage,
             epoch_first: 0,
             wrapped: Some(key),
+            wrapped_by: None,
             salts: Vec::new(),
         },
         from: None,

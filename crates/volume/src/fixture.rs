@@ -20,6 +20,7 @@ pub fn keyring(leases: u32) -> Keyring {
         lineage,
         epoch_first: 1,
         wrapped: Some(wrapping.wrap(lineage, &data_key, &SimulatedRandom::new(1))),
+        wrapped_by: None,
         salts: (1..=leases)
             .map(|epoch| (epoch, LeaseSalt([7; 16])))
             .collect(),

@@ -43,6 +43,7 @@ use std::path::{Path, PathBuf};
 use base::KeyId;
 use serde::Deserialize;
 use world::{OpenMode, World, host};
+use zeroize::Zeroizing;
 
 /// A longer file is no configuration.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -81,6 +82,31 @@ pub enum KeyEntry {
     Pkcs11(Pkcs11Entry),
     /// With a transit service.
     Transit(TransitEntry),
+    /// In a passphrase that the process was given; not in the file.
+    #[serde(skip)]
+    Given(Passphrase),
+}
+
+/// A passphrase; wiped from memory when dropped, never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Passphrase(Zeroizing<String>);
+
+impl Passphrase {
+    /// This passphrase.
+    #[must_use]
+    pub fn new(text: String) -> Self {
+        Self(Zeroizing::new(text))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+impl std::fmt::Debug for Passphrase {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Passphrase(..)")
+    }
 }
 
 /// Which key on which token.
@@ -197,11 +223,11 @@ impl KeysFile {
         Ok(read)
     }
 
-    /// Where the wrapping key with this id, or else with this name, is.
+    /// Where the wrapping key with this id, if it has one yet, or else with this
+    /// name, is.
     #[must_use]
-    pub fn entry(&self, id: KeyId, name: &str) -> Option<&KeyEntry> {
-        self.keys
-            .get(&id.to_string())
+    pub fn entry(&self, id: Option<KeyId>, name: &str) -> Option<&KeyEntry> {
+        id.and_then(|id| self.keys.get(&id.to_string()))
             .or_else(|| self.keys.get(name))
     }
 
@@ -217,7 +243,7 @@ impl KeyEntry {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::File { .. } => "file",
-            Self::Passphrase { .. } => "passphrase",
+            Self::Passphrase { .. } | Self::Given(_) => "passphrase",
             Self::Age { .. } => "age",
             Self::Pkcs11(_) => "pkcs11",
             Self::Transit(_) => "transit",
@@ -238,6 +264,7 @@ impl KeyEntry {
                 change(&mut entry.module);
                 change(&mut entry.pin_path);
             }
+            Self::Given(_) => {}
             Self::Transit(entry) => {
                 change(&mut entry.token_path);
                 entry.ca_path.iter_mut().for_each(change);

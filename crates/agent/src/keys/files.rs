@@ -143,6 +143,15 @@ pub(super) fn derive(
     path: &Path,
     source: &KeySource,
 ) -> Result<KeyEncryptionKey, PassphraseError> {
+    let passphrase = private::read_line(world, path, "passphrase")?;
+    derive_from(passphrase.as_bytes(), source)
+}
+
+/// The key made of `passphrase`, as `source` says.
+pub(super) fn derive_from(
+    passphrase: &[u8],
+    source: &KeySource,
+) -> Result<KeyEncryptionKey, PassphraseError> {
     let KeySource::Passphrase {
         salt,
         memory_kib,
@@ -155,12 +164,11 @@ pub(super) fn derive(
     if *memory_kib > MEMORY_KIB_MAX || *passes > PASSES_MAX {
         return Err(PassphraseError::Parameters);
     }
-    let passphrase = private::read_line(world, path, "passphrase")?;
     let params = Params::new(*memory_kib, *passes, *lanes, Some(32))
         .map_err(|_| PassphraseError::Parameters)?;
     let mut bytes = Zeroizing::new([0; 32]);
     Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
-        .hash_password_into(passphrase.as_bytes(), salt, &mut *bytes)
+        .hash_password_into(passphrase, salt, &mut *bytes)
         .map_err(|_| PassphraseError::Parameters)?;
     Ok(KeyEncryptionKey::from_bytes(&bytes))
 }

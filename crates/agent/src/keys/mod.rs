@@ -44,7 +44,7 @@ mod registry;
 mod remote;
 pub mod transit;
 
-pub use config::{KeyEntry, KeysFile, KeysFileError};
+pub use config::{KeyEntry, KeysFile, KeysFileError, Passphrase};
 pub use files::{FileKeyError, PassphraseError};
 pub use parameters::{KeyParameters, KeySource};
 pub use private::PrivateFileError;

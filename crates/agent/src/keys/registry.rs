@@ -111,6 +111,13 @@ pub enum OpenKeyError {
 }
 
 impl WrappingKey {
+    /// Whether it is the key that `parameters` were founded with.
+    #[must_use]
+    pub fn is_what_made(&self, parameters: &KeyParameters) -> bool {
+        let opened = self.provider.unwrap_key(VERIFIER, &parameters.verifier);
+        matches!(opened, Ok(Unwrapped::Key(_)))
+    }
+
     /// Whether the provider still has the right key, by its verifier.
     fn check(&self) -> Result<(), KeyError> {
         match self.provider.unwrap_key(VERIFIER, &self.verifier) {
@@ -198,8 +205,8 @@ impl std::fmt::Debug for WrappingKey {
     }
 }
 
-/// The wrapping keys of this host, by their ids. All calls but [`Self::get`]
-/// and [`Self::close`] may wait.
+/// The wrapping keys of this host, by their ids. All calls but [`Self::get`],
+/// [`Self::ids`] and [`Self::close`] may wait.
 pub struct WrappingKeys {
     world: World,
     modules: Modules,
@@ -228,7 +235,9 @@ impl WrappingKeys {
             KeyEntry::Pkcs11(entry) => {
                 return Ok(pkcs11::create(&self.world, &self.modules, entry)?);
             }
-            KeyEntry::Passphrase { .. } => "choose a passphrase and write it to its file",
+            KeyEntry::Passphrase { .. } | KeyEntry::Given(_) => {
+                "choose a passphrase and write it to its file"
+            }
             KeyEntry::Age { .. } => "run `age-keygen -o FILE`",
             KeyEntry::Transit(_) => "run `vault write -f transit/keys/NAME type=aes256-gcm96`",
         };
@@ -245,7 +254,7 @@ impl WrappingKeys {
         let random = &*self.world.random;
         let source = match entry {
             KeyEntry::File { .. } => KeySource::File,
-            KeyEntry::Passphrase { .. } => files::found_passphrase(random),
+            KeyEntry::Passphrase { .. } | KeyEntry::Given(_) => files::found_passphrase(random),
             KeyEntry::Age { .. } => {
                 let mut salt = [0; 16];
                 random.fill(&mut salt);
@@ -292,6 +301,13 @@ impl WrappingKeys {
         open.get(&id).cloned()
     }
 
+    /// Those that are open.
+    #[must_use]
+    pub fn ids(&self) -> Vec<KeyId> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.keys().copied().collect()
+    }
+
     /// Forgets a wrapping key. Volumes that are open stay so.
     pub fn close(&self, id: KeyId) {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
@@ -332,6 +348,10 @@ impl WrappingKeys {
             (KeyEntry::Passphrase { path }, KeySource::Passphrase { .. }) => {
                 let key = files::derive(world, path, source)?;
                 local(key, format!("the passphrase in {}", path.display()))
+            }
+            (KeyEntry::Given(passphrase), KeySource::Passphrase { .. }) => {
+                let key = files::derive_from(passphrase.bytes(), source)?;
+                local(key, "the passphrase that was given".to_owned())
             }
             (
                 KeyEntry::Age {

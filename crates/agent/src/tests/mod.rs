@@ -32,7 +32,7 @@ use rig::{Rig, Scree, aside, small};
 use world::host;
 
 use crate::agent::lock;
-use crate::cluster_key::{self, KeyInput};
+use crate::keys::{KeyEntry, WrappingKeys};
 
 /// A client that hung up cancelled what it had asked for half way, and the
 /// volume could be deleted while its journal was still being replayed.
@@ -425,8 +425,8 @@ fn a_key_file_may_lie_in_the_current_folder() {
     // Tests share the current folder, so the name is one nobody else has.
     let name = format!("test-{}.key", std::process::id());
     let path = Path::new(&name).to_owned();
-    let found = cluster_key::found(&rig.world(), &KeyInput::File(path.clone()));
+    let made = WrappingKeys::new(rig.world()).create(&KeyEntry::File { path: path.clone() });
     let removed = fs::remove_file(&path);
-    found.expect("made");
+    made.expect("made");
     removed.expect("it was there");
 }

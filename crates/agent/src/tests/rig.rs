@@ -277,6 +277,7 @@ impl Scree {
             units: Some(2),
             units_default: 0,
             key: None,
+            keys_file: None,
             allows_unsealed: true,
             listen_nbd: None,
             nbd_tls: None,

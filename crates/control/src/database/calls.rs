@@ -19,8 +19,24 @@ impl Database {
             CatalogCall::SetKey {
                 volume,
                 lineage,
+                key,
                 wrapped,
-            } => json(self.set_lineage_key(host, volume, lineage, &wrapped).await),
+            } => json(
+                self.set_lineage_key(host, volume, lineage, key, &wrapped)
+                    .await,
+            ),
+            CatalogCall::WrappedBy {
+                key,
+                after,
+                count_max,
+            } => json(self.wrapped_by(key, after, count_max).await),
+            CatalogCall::Rewrap {
+                lineage,
+                from,
+                to,
+                before,
+                after,
+            } => json(self.rewrap(lineage, from, to, &before, &after).await),
             CatalogCall::Leases {} => json(self.leases().await),
             CatalogCall::Commit { commit } => json(self.commit_version(&commit).await),
             CatalogCall::ReserveSerials {

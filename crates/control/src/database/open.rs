@@ -69,13 +69,15 @@ impl Database {
         })?;
         SQLITE_STEPS.run(&writer).await.map_err(migrate_error)?;
         let reader = sqlite_pool(&options.read_only(true), READERS_MAX).await?;
-        Ok(Self {
+        let database = Self {
             backend: Backend::Sqlite,
             writer,
             reader,
             changes: watch::Sender::new(0),
             _listener: None,
-        })
+        };
+        database.spell_former_key().await?;
+        Ok(database)
     }
 
     /// Connects to the PostgreSQL database at `url`, and makes its tables if
@@ -94,13 +96,15 @@ impl Database {
         POSTGRES_STEPS.run(&pool).await.map_err(migrate_error)?;
         let changes = watch::Sender::new(0);
         let listener = listen(url, changes.clone()).await?;
-        Ok(Self {
+        let database = Self {
             backend: Backend::Postgres,
             writer: pool.clone(),
             reader: pool,
             changes,
             _listener: Some(Arc::new(Listening(listener))),
-        })
+        };
+        database.spell_former_key().await?;
+        Ok(database)
     }
 }
 

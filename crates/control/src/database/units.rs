@@ -1,6 +1,5 @@
 //! The cluster, its units, and its table of copysets.
 
-use api::host::{KeySource, WrappingKey};
 use base::{ClusterId, CopysetId, UnitId, url};
 use catalog::Copyset;
 use catalog::WrappedKey;
@@ -19,8 +18,6 @@ pub struct ClusterRow {
     pub created: Millis,
     /// With this, hosts vouch for what they leave on units.
     pub vouch: WrappedKey,
-    /// The key that wraps all others, once a host has brought one.
-    pub key: Option<WrappingKey>,
 }
 
 /// A unit.
@@ -42,28 +39,10 @@ impl Database {
             .fetch_optional(&self.reader)
             .await?;
         let Some(row) = row else { return Ok(None) };
-        let source = match row.try_get::<Option<&str>, _>("key_source")? {
-            None => None,
-            Some("file") => Some(KeySource::File),
-            Some(_) => Some(KeySource::Passphrase {
-                salt: row.try_get("key_salt")?,
-                memory_kib: rows::small(&row, "key_memory_kib")?,
-                passes: rows::small(&row, "key_passes")?,
-                lanes: rows::small(&row, "key_lanes")?,
-            }),
-        };
-        let key = match source {
-            None => None,
-            Some(source) => Some(WrappingKey {
-                source,
-                verifier: WrappedKey(row.try_get("key_verifier")?),
-            }),
-        };
         Ok(Some(ClusterRow {
             id: rows::spelt(&row, "id")?,
             created: Millis(row.try_get("created_ms")?),
             vouch: WrappedKey(row.try_get("vouch")?),
-            key,
         }))
     }
 
@@ -85,49 +64,6 @@ impl Database {
                 .execute(change)
                 .await?;
             Ok(())
-        })
-    }
-
-    /// Keeps how the cluster's first wrapping key is had.
-    ///
-    /// # Errors
-    /// [`DatabaseError::Refused`] if there is another one already.
-    pub async fn set_key(&self, key: &WrappingKey) -> Result<(), DatabaseError> {
-        let (source, salt, memory_kib, passes, lanes) = match &key.source {
-            KeySource::File => ("file", None, None, None, None),
-            KeySource::Passphrase {
-                salt,
-                memory_kib,
-                passes,
-                lanes,
-            } => (
-                "passphrase",
-                Some(salt.clone()),
-                Some(i64::from(*memory_kib)),
-                Some(i64::from(*passes)),
-                Some(i64::from(*lanes)),
-            ),
-        };
-        change!(self, change, {
-            let set = sqlx::query(
-                "UPDATE cluster SET key_source = $1, key_salt = $2, key_memory_kib = $3, \
-                 key_passes = $4, key_lanes = $5, key_verifier = $6 \
-                 WHERE key_source IS NULL OR key_verifier = $6",
-            )
-            .bind(source)
-            .bind(salt.clone())
-            .bind(memory_kib)
-            .bind(passes)
-            .bind(lanes)
-            .bind(key.verifier.0.clone())
-            .execute(change)
-            .await?;
-            match set.rows_affected() {
-                1 => Ok(()),
-                _ => Err(DatabaseError::Refused {
-                    reason: "the cluster has a wrapping key already".to_owned(),
-                }),
-            }
         })
     }
 

@@ -1,6 +1,6 @@
 //! Versions, the keys that open them, and what is to be freed when one goes.
 
-use base::{Lineage, PartyId, VolumeId};
+use base::{KeyId, Lineage, PartyId, VolumeId};
 use catalog::{FreePlan, PLAN_BYTES_MAX};
 use catalog::{LeaseSalt, WrappedKey};
 use catalog::{LineageKey, Neighbours, PendingFree, StoredVersion, VersionKey};
@@ -162,6 +162,7 @@ pub(super) async fn keys_of(
             wrapped: row
                 .try_get::<Option<Vec<u8>>, _>("wrapped")?
                 .map(WrappedKey),
+            wrapped_by: rows::spelt_if_any(&row, "wrapping_key")?,
             salts: salts_of(&mut *connection, lineage).await?,
         });
         next = rows::spelt_if_any(&row, "parent")?;
@@ -222,7 +223,7 @@ pub(super) async fn forget_lineages(connection: &mut AnyConnection) -> Result<()
         .await?
         .rows_affected();
         if gone == 0 {
-            return Ok(());
+            return super::keys::retire(connection).await;
         }
     }
 }
@@ -280,22 +281,25 @@ impl Database {
     }
 
     /// Keeps the first key of a lineage, brought by the host that is the first
-    /// to open its volume.
+    /// to open its volume, and which wrapping key has wrapped it.
     ///
     /// # Errors
-    /// [`DatabaseError::Refused`] if it has another one, or is not that host's
-    /// to open.
+    /// [`DatabaseError::Refused`] if it has another one, is not that host's to
+    /// open, or the wrapping key is to wrap nothing new.
     pub(super) async fn set_lineage_key(
         &self,
         host: PartyId,
         volume: VolumeId,
         lineage: Lineage,
+        key: KeyId,
         wrapped: &WrappedKey,
     ) -> Result<(), DatabaseError> {
         change!(self, change, {
             let set = sqlx::query(
-                "UPDATE lineages SET wrapped = $1 WHERE lineage = $2 \
-                 AND (wrapped IS NULL OR wrapped = $1) \
+                "UPDATE lineages SET wrapped = $1, wrapping_key = $5 WHERE lineage = $2 \
+                 AND (wrapped = $1 AND wrapping_key = $5 OR wrapped IS NULL \
+                     AND EXISTS (SELECT 1 FROM wrapping_keys k WHERE k.id = $5 \
+                         AND k.state = 'active')) \
                  AND EXISTS (SELECT 1 FROM volumes v JOIN attachments a ON a.volume = v.id \
                      WHERE v.id = $3 AND v.lineage = $2 AND a.host = $4 \
                      AND a.state <> 'detached')",
@@ -304,12 +308,16 @@ impl Database {
             .bind(lineage.to_string())
             .bind(volume.to_string())
             .bind(host.to_string())
+            .bind(key.to_string())
             .execute(change)
             .await?;
             match set.rows_affected() {
                 1 => Ok(()),
                 _ => Err(DatabaseError::Refused {
-                    reason: format!("{lineage} has a key already, or is not this host's"),
+                    reason: format!(
+                        "{lineage} has a key already, or is not this host's, or {key} wraps \
+                         nothing new"
+                    ),
                 }),
             }
         })

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use api::host::{
     Ahead, AskCleaning, Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning,
-    Cluster, MarkedUnits, Renewal, Renewed, Report, TaskAnswer, WrappingKey,
+    Cluster, FoundedKey, MarkedUnits, Renewal, Renewed, Report, TaskAnswer, WrappingKey,
 };
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
@@ -51,7 +51,7 @@ pub(super) fn router() -> Router<Control> {
         .route("/v1/host/attachments/{attachment}", put(attachment))
         .route("/v1/host/snapshots/{snapshot}/cut", post(cut))
         .route("/v1/host/tasks/{task}", put(task))
-        .route("/v1/host/key", put(key))
+        .route("/v1/host/keys", post(key))
         .route("/v1/host/units", post(units))
         .route("/v1/host/cleaning", post(cleaning))
         .route("/v1/host/ahead", post(ahead))
@@ -123,9 +123,9 @@ async fn task(
 async fn key(
     State(control): State<Control>,
     _: Asking,
-    Body(key): Body<WrappingKey>,
-) -> Answer<()> {
-    Ok(Json(control.key_brought(&key).await?))
+    Body(key): Body<FoundedKey>,
+) -> Answer<WrappingKey> {
+    Ok(Json(control.key_founded(&key).await?))
 }
 
 async fn units(

@@ -20,16 +20,20 @@
 //! GET    /v1/attachments/{attachment}?wait=SECONDS
 //! DELETE /v1/attachments/{attachment}?force=BOOL&wait=SECONDS
 //! GET    /v1/units                        POST   /v1/units
+//! GET    /v1/keys                         POST   /v1/keys
+//! GET    /v1/keys/{key}                   DELETE /v1/keys/{key}
+//! POST   /v1/keys/{key}/rotate?wait=SECONDS
 //! ```
 //!
-//! `{volume}` and `{snapshot}` are names or ids. What takes long answers at
-//! once with a state (`pending`, `deleting`), and `wait` says how long to hold
+//! `{volume}`, `{snapshot}` and `{key}` are names or ids. What takes long answers at
+//! once with a state (`pending`, `deleting`, `retiring`), and `wait` says how long to hold
 //! the answer back until that state has ended.
 
 mod attachments;
 mod extract;
 mod host;
 pub mod https;
+mod keys;
 pub mod parties;
 mod problem;
 mod snapshots;
@@ -114,6 +118,9 @@ pub fn router(control: Control) -> Router {
             get(snapshots::show).delete(snapshots::delete),
         )
         .route("/v1/units", get(units::list).post(units::add))
+        .route("/v1/keys", get(keys::list).post(keys::add))
+        .route("/v1/keys/{key}", get(keys::show).delete(keys::delete))
+        .route("/v1/keys/{key}/rotate", post(keys::rotate))
         .merge(attachments::router())
         .layer(middleware::from_fn_with_state(
             control.clone(),

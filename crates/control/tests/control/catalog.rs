@@ -422,6 +422,7 @@ impl Memory {
             lineage: Lineage::from_random(number),
             epoch_first: 0,
             wrapped: None,
+            wrapped_by: None,
             salts: Vec::new(),
         };
         let new = catalog::NewVolume {

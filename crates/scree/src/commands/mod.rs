@@ -1,6 +1,7 @@
 //! The commands that ask a running Scree.
 
 mod attachment;
+mod key;
 mod party;
 mod snapshot;
 mod status;
@@ -105,6 +106,7 @@ pub fn run(
             ApiCommand::Detach(arguments) => session.detach(arguments).await,
             ApiCommand::Attachment(command) => session.attachment(command).await,
             ApiCommand::Unit(command) => session.unit(command).await,
+            ApiCommand::Key(command) => session.key(command).await,
             ApiCommand::User(command) => session.user(command).await,
             ApiCommand::Host(command) => session.host(command).await,
             ApiCommand::Whoami => session.whoami().await,

@@ -22,6 +22,7 @@ fn keyring() -> Keyring {
         lineage,
         epoch_first: 1,
         wrapped: Some(wrapping.wrap_none(lineage, &random)),
+        wrapped_by: None,
         salts: Vec::new(),
     };
     Keyring::unwrap(&[key], &wrapping).expect("no key to open")

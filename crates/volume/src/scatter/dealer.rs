@@ -361,6 +361,7 @@ mod tests {
                 lineage: Lineage::from_random(1),
                 epoch_first: 0,
                 wrapped: None,
+                wrapped_by: None,
                 salts: Vec::new(),
             },
             from: None,

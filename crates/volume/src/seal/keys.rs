@@ -348,6 +348,7 @@ mod tests {
             lineage: Lineage::from_random(lineage),
             epoch_first,
             wrapped: Some(wrapping.wrap_none(Lineage::from_random(lineage), &random)),
+            wrapped_by: None,
             salts: Vec::new(),
         };
         let ring = Keyring::unwrap(&[key(30, 7), key(20, 4), key(10, 1)], &wrapping).expect("ok");
@@ -360,6 +361,7 @@ mod tests {
         // Nobody else can say that a volume is not sealed.
         let forged = |wrapped| LineageKey {
             wrapped,
+            wrapped_by: None,
             ..key(30, 7)
         };
         let others = KeyEncryptionKey::from_bytes(&[2; 32]);
@@ -381,6 +383,7 @@ mod tests {
                 lineage,
                 epoch_first: 1,
                 wrapped: Some(wrapped.clone()),
+                wrapped_by: None,
                 salts: salts
                     .iter()
                     .map(|(epoch, byte)| (*epoch, LeaseSalt([*byte; 16])))
@@ -412,6 +415,7 @@ mod tests {
             lineage,
             epoch_first: 1,
             wrapped: Some(wrapped.clone()),
+            wrapped_by: None,
             salts: Vec::new(),
         };
         assert!(matches!(

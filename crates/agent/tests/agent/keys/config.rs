@@ -47,7 +47,7 @@ fn each_kind_is_read_and_its_paths_begin_at_the_file() {
     let place = Place::new();
     let file = read(&place, ALL).expect("it is right");
     let id = KeyId::from_random(1);
-    let entry = |name| file.entry(id, name).expect("an entry").clone();
+    let entry = |name| file.entry(Some(id), name).expect("an entry").clone();
     let main = entry("main");
     assert_eq!(
         main,
@@ -82,7 +82,10 @@ fn each_kind_is_read_and_its_paths_begin_at_the_file() {
 fn an_entry_is_found_by_id_before_it_is_found_by_name() {
     let place = Place::new();
     let file = read(&place, ALL).expect("it is right");
-    let kind = |id, name| file.entry(KeyId::from_random(id), name).map(KeyEntry::kind);
+    let kind = |id, name| {
+        file.entry(Some(KeyId::from_random(id)), name)
+            .map(KeyEntry::kind)
+    };
     assert_eq!(kind(7, "main"), Some("passphrase"));
     assert_eq!(kind(8, "main"), Some("file"));
     assert_eq!(kind(8, "other"), None);

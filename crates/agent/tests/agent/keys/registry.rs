@@ -22,6 +22,7 @@ fn a_volume_opens_with_the_keys_of_several_tenants() {
         lineage,
         epoch_first,
         wrapped: Some(wrapped),
+        wrapped_by: None,
         salts: vec![(epoch_first, LeaseSalt([7; 16]))],
     };
     let data_key = DataKey::from_bytes([1; 32]);

@@ -1,0 +1,331 @@
+//! Wrapping keys, as far as a database knows them: names, what agents keep of
+//! them, and which one wraps which data key.
+//!
+//! ```text
+//!   active ── rotate ──► retiring ── the last row that named it ──► retired ── delete
+//! ```
+//!
+//! Invariants:
+//! * a data key that was never wrapped before is wrapped by an active key;
+//! * what a retiring key wraps becomes less only, and its replacement is not
+//!   retired before it;
+//! * no row names a retired key.
+
+use api::host::{KeyState, WrappedRow, WrappingKey};
+use base::{KeyId, Lineage};
+use catalog::WrappedKey;
+use serde::Serialize;
+use serde_json::Value;
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row as _};
+use world::Millis;
+
+use super::{Database, DatabaseError, hosts, rows};
+
+/// A wrapping key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyRow {
+    /// What hosts know of it.
+    pub key: WrappingKey,
+    /// When it was founded.
+    pub created: Millis,
+    /// How many lineages' data keys it wraps.
+    pub lineages: u64,
+}
+
+const ROWS: &str = "SELECT k.*, \
+     (SELECT COUNT(*) FROM lineages l WHERE l.wrapping_key = k.id) AS lineages \
+     FROM wrapping_keys k";
+
+fn key_row(row: &AnyRow) -> Result<KeyRow, DatabaseError> {
+    let name: String = row.try_get("name")?;
+    let parameters: &str = row.try_get("parameters")?;
+    Ok(KeyRow {
+        key: WrappingKey {
+            id: rows::spelt(row, "id")?,
+            parameters: serde_json::from_str(parameters).map_err(|error| {
+                DatabaseError::Damaged {
+                    what: format!("the parameters of the wrapping key {name:?}: {error}"),
+                }
+            })?,
+            name,
+            state: rows::spelt(row, "state")?,
+            replaced_by: rows::spelt_if_any(row, "replaced_by")?,
+        },
+        created: Millis(row.try_get("created_ms")?),
+        lineages: rows::number(row, "lineages")?,
+    })
+}
+
+async fn find(connection: &mut AnyConnection, name: &str) -> Result<KeyRow, DatabaseError> {
+    let row = sqlx::query(&format!("{ROWS} WHERE k.id = $1 OR k.name = $1"))
+        .bind(name)
+        .fetch_optional(connection)
+        .await?
+        .ok_or_else(|| DatabaseError::NotFound {
+            what: format!("wrapping key {name:?}"),
+        })?;
+    key_row(&row)
+}
+
+fn refused<T>(reason: String) -> Result<T, DatabaseError> {
+    Err(DatabaseError::Refused { reason })
+}
+
+/// Retires the keys that were to be, and wrap nothing any more.
+pub(super) async fn retire(change: &mut AnyConnection) -> Result<(), DatabaseError> {
+    let retired = sqlx::query(
+        "UPDATE wrapping_keys SET state = 'retired' WHERE state = 'retiring' \
+         AND NOT EXISTS (SELECT 1 FROM lineages l WHERE l.wrapping_key = wrapping_keys.id)",
+    )
+    .execute(&mut *change)
+    .await?;
+    match retired.rows_affected() {
+        0 => Ok(()),
+        _ => hosts::assign_all(change).await,
+    }
+}
+
+/// What an earlier Scree had in columns, as agents spell it.
+#[derive(Serialize)]
+struct FormerKey {
+    source: FormerSource,
+    verifier: WrappedKey,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+enum FormerSource {
+    File,
+    Passphrase {
+        #[serde(with = "catalog::bytes")]
+        salt: Vec<u8>,
+        memory_kib: u32,
+        passes: u32,
+        lanes: u32,
+    },
+}
+
+fn former_key(row: &AnyRow) -> Result<String, DatabaseError> {
+    let source = match row.try_get("source")? {
+        "file" => FormerSource::File,
+        _ => FormerSource::Passphrase {
+            salt: row.try_get("salt")?,
+            memory_kib: rows::small(row, "memory_kib")?,
+            passes: rows::small(row, "passes")?,
+            lanes: rows::small(row, "lanes")?,
+        },
+    };
+    let verifier = WrappedKey(row.try_get("verifier")?);
+    spell(&FormerKey { source, verifier })
+}
+
+fn spell(parameters: &impl Serialize) -> Result<String, DatabaseError> {
+    serde_json::to_string(parameters).map_err(|error| DatabaseError::Refused {
+        reason: format!("the parameters cannot be kept: {error}"),
+    })
+}
+
+impl Database {
+    /// Spells the parameters of the one key that an earlier Scree had, which
+    /// the last step of the schema has put aside.
+    pub(super) async fn spell_former_key(&self) -> Result<(), DatabaseError> {
+        change!(self, change, {
+            let former = sqlx::query("SELECT * FROM former_key")
+                .fetch_optional(&mut *change)
+                .await?;
+            let Some(former) = former else { return Ok(()) };
+            sqlx::query("UPDATE wrapping_keys SET parameters = $1 WHERE parameters = '{}'")
+                .bind(former_key(&former)?)
+                .execute(&mut *change)
+                .await?;
+            sqlx::query("DELETE FROM former_key")
+                .execute(change)
+                .await?;
+            Ok(())
+        })
+    }
+
+    /// All wrapping keys, those first that were founded first.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn wrapping_keys(&self) -> Result<Vec<KeyRow>, DatabaseError> {
+        sqlx::query(&format!("{ROWS} ORDER BY k.created_ms, k.id"))
+            .fetch_all(&self.reader)
+            .await?
+            .iter()
+            .map(key_row)
+            .collect()
+    }
+
+    /// The wrapping key with this name or id.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn wrapping_key(&self, name: &str) -> Result<KeyRow, DatabaseError> {
+        find(&mut *self.reader.acquire().await?, name).await
+    }
+
+    /// Keeps a wrapping key that a host has founded; one that is there already
+    /// with these parameters is that.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Taken`] if another one has the name.
+    pub async fn insert_wrapping_key(
+        &self,
+        id: KeyId,
+        name: &str,
+        parameters: &Value,
+        now: Millis,
+    ) -> Result<WrappingKey, DatabaseError> {
+        let text = spell(parameters)?;
+        change_and_tell!(self, change, {
+            match find(&mut *change, name).await {
+                Ok(row) if row.key.parameters == *parameters => return Ok(row.key),
+                Ok(_) => {
+                    return Err(DatabaseError::Taken {
+                        what: format!("wrapping key {name:?}"),
+                    });
+                }
+                Err(DatabaseError::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            sqlx::query(
+                "INSERT INTO wrapping_keys (id, name, parameters, created_ms) \
+                 VALUES ($1, $2, $3, $4)",
+            )
+            .bind(id.to_string())
+            .bind(name)
+            .bind(&text)
+            .bind(now.0)
+            .execute(&mut *change)
+            .await?;
+            hosts::assign_all(&mut *change).await?;
+            Ok(find(change, name).await?.key)
+        })
+    }
+
+    /// From now on the key `old` wraps nothing new, and hosts that have both
+    /// wrap with `new` what it wraps. To say so again changes nothing.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Refused`] if one of them is not there for that.
+    pub async fn rotate_key(&self, old: &str, new: &str) -> Result<KeyRow, DatabaseError> {
+        change_and_tell!(self, change, {
+            let (from, to) = (
+                find(&mut *change, old).await?,
+                find(&mut *change, new).await?,
+            );
+            let (from, to) = (from.key, to.key);
+            if from.id == to.id {
+                return refused(format!("{old:?} cannot take its own place"));
+            }
+            if from.replaced_by == Some(to.id) {
+                return find(change, old).await;
+            }
+            if to.state != KeyState::Active {
+                return refused(format!(
+                    "the wrapping key {:?} is {}; name one that is active",
+                    to.name, to.state
+                ));
+            }
+            if from.state == KeyState::Retired {
+                return refused(format!(
+                    "the wrapping key {:?} is retired: it wraps nothing that another one could",
+                    from.name
+                ));
+            }
+            // What was on its way to the old one goes on to the new one.
+            sqlx::query(
+                "UPDATE wrapping_keys SET state = 'retiring', replaced_by = $1 \
+                 WHERE id = $2 OR replaced_by = $2 AND state = 'retiring'",
+            )
+            .bind(to.id.to_string())
+            .bind(from.id.to_string())
+            .execute(&mut *change)
+            .await?;
+            retire(&mut *change).await?;
+            hosts::assign_all(&mut *change).await?;
+            find(change, old).await
+        })
+    }
+
+    /// Forgets a retired key.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Refused`] if it is not retired.
+    pub async fn delete_wrapping_key(&self, name: &str) -> Result<KeyRow, DatabaseError> {
+        change_and_tell!(self, change, {
+            let row = find(&mut *change, name).await?;
+            if row.key.state != KeyState::Retired {
+                return refused(format!(
+                    "the wrapping key {:?} is {}, and wraps the keys of {} volumes; first let \
+                     another one take its place: `scree key rotate {} OTHER`",
+                    row.key.name, row.key.state, row.lineages, row.key.name
+                ));
+            }
+            sqlx::query("DELETE FROM wrapping_keys WHERE id = $1")
+                .bind(row.key.id.to_string())
+                .execute(&mut *change)
+                .await?;
+            hosts::assign_all(change).await?;
+            Ok(row)
+        })
+    }
+
+    /// The data keys that `key` wraps, in the order of their lineages.
+    pub(super) async fn wrapped_by(
+        &self,
+        key: KeyId,
+        after: Option<Lineage>,
+        count_max: u32,
+    ) -> Result<Vec<WrappedRow>, DatabaseError> {
+        sqlx::query(
+            "SELECT lineage, wrapped FROM lineages WHERE wrapping_key = $1 AND lineage > $2 \
+             ORDER BY lineage LIMIT $3",
+        )
+        .bind(key.to_string())
+        .bind(after.map_or_else(String::new, |after| after.to_string()))
+        .bind(i64::from(count_max))
+        .fetch_all(&self.reader)
+        .await?
+        .iter()
+        .map(|row| {
+            Ok(WrappedRow {
+                lineage: rows::spelt(row, "lineage")?,
+                wrapped: WrappedKey(row.try_get("wrapped")?),
+            })
+        })
+        .collect()
+    }
+
+    /// Puts `after`, wrapped by `to`, in the place of `before`, if that is
+    /// there and `to` is what `from` is to be replaced by.
+    pub(super) async fn rewrap(
+        &self,
+        lineage: Lineage,
+        from: KeyId,
+        to: KeyId,
+        before: &WrappedKey,
+        after: &WrappedKey,
+    ) -> Result<bool, DatabaseError> {
+        change_and_tell!(self, change, {
+            let set = sqlx::query(
+                "UPDATE lineages SET wrapped = $1, wrapping_key = $2 \
+                 WHERE lineage = $3 AND wrapping_key = $4 AND wrapped = $5 \
+                 AND EXISTS (SELECT 1 FROM wrapping_keys k WHERE k.id = $4 \
+                     AND k.state = 'retiring' AND k.replaced_by = $2)",
+            )
+            .bind(after.0.clone())
+            .bind(to.to_string())
+            .bind(lineage.to_string())
+            .bind(from.to_string())
+            .bind(before.0.clone())
+            .execute(&mut *change)
+            .await?;
+            retire(change).await?;
+            Ok(set.rows_affected() == 1)
+        })
+    }
+}

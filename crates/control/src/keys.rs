@@ -1,0 +1,114 @@
+//! Wrapping keys, as their owners and hosts speak of them. What is in them, no
+//! controller knows.
+
+use std::time::Duration;
+
+use api::host::{FoundedKey, KeyState, TaskDone, TaskKind, WrappingKey};
+use base::{KeyId, PartyId};
+
+use crate::control::Control;
+use crate::database::{DatabaseError, KeyRow};
+use crate::error::ControlError;
+use crate::parse;
+use crate::units::not_asked;
+
+impl Control {
+    /// All wrapping keys, as hosts know them.
+    pub(crate) async fn wrapping_keys(&self) -> Result<Vec<WrappingKey>, ControlError> {
+        let rows = self.keys().await?;
+        Ok(rows.into_iter().map(|row| row.key).collect())
+    }
+
+    /// All wrapping keys, those first that were founded first.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn keys(&self) -> Result<Vec<KeyRow>, ControlError> {
+        Ok(self.inner.database.wrapping_keys().await?)
+    }
+
+    /// One of them.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`].
+    pub async fn key(&self, name: &str) -> Result<KeyRow, ControlError> {
+        Ok(self.inner.database.wrapping_key(name).await?)
+    }
+
+    /// Keeps a wrapping key that a host has founded.
+    ///
+    /// # Errors
+    /// [`ControlError::Exists`] if another one has its name.
+    pub async fn key_founded(&self, key: &FoundedKey) -> Result<WrappingKey, ControlError> {
+        let name = parse::key_name(&key.name)?;
+        let id = KeyId::from_random(self.inner.world.random.u128());
+        let now = self.inner.world.clock.wall();
+        let database = &self.inner.database;
+        Ok(database
+            .insert_wrapping_key(id, name, &key.parameters, now)
+            .await?)
+    }
+
+    /// Has `host` found the wrapping key that its `keys.toml` calls `name`.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn add_key(&self, host: PartyId, name: &str) -> Result<KeyRow, ControlError> {
+        let name = parse::key_name(name)?;
+        match self.key(name).await {
+            Err(ControlError::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+            Ok(_) => {
+                return Err(ControlError::Exists {
+                    what: format!("wrapping key {name:?}"),
+                });
+            }
+        }
+        let what = TaskKind::AddKey {
+            name: name.to_owned(),
+        };
+        let hint = "it founds the key when it can, and `scree key list` shows it then";
+        let TaskDone::Key(key) = self.task(host, &what, "name", hint).await? else {
+            return Err(not_asked());
+        };
+        tracing::info!(key = %key.id, name = key.name, "wrapping key added");
+        self.key(&key.id.to_string()).await
+    }
+
+    /// Lets `new` take the place of `old`; waits for that as long as `wait`.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn rotate_key(
+        &self,
+        old: &str,
+        new: &str,
+        wait: Duration,
+    ) -> Result<KeyRow, ControlError> {
+        let database = &self.inner.database;
+        let begun = database.rotate_key(old, new).await?;
+        let id = begun.key.id.to_string();
+        tracing::info!(
+            key = id,
+            name = begun.key.name,
+            "wrapping key is being replaced"
+        );
+        self.until(wait, || async {
+            match database.wrapping_key(&id).await {
+                Ok(row) => Ok((row.key.state != KeyState::Retiring).then_some(())),
+                Err(DatabaseError::NotFound { .. }) => Ok(Some(())),
+                Err(error) => Err(error.into()),
+            }
+        })
+        .await?;
+        self.key(&id).await
+    }
+
+    /// Forgets a wrapping key that wraps nothing any more.
+    ///
+    /// # Errors
+    /// [`ControlError::Conflict`] if it is not retired.
+    pub async fn delete_key(&self, name: &str) -> Result<KeyRow, ControlError> {
+        Ok(self.inner.database.delete_wrapping_key(name).await?)
+    }
+}

@@ -1,0 +1,80 @@
+//! `scree key`.
+
+use api::types::{AddKey, Key, RotateKey};
+
+use super::{Failure, Session, or_dash, segment};
+use crate::args::KeyCommand;
+use crate::output::{Table, print};
+use crate::progress::Progress;
+
+/// How long `rotate --wait` waits.
+const WAIT_SECONDS: u64 = 300;
+
+impl Session {
+    pub(super) async fn key(&self, command: KeyCommand) -> Result<(), Failure> {
+        match command {
+            KeyCommand::List => {
+                let keys: Vec<Key> = self.client.get("/v1/keys").await?;
+                Ok(print(self.format, &keys, |keys| list(keys))?)
+            }
+            KeyCommand::Show { name } => {
+                let path = format!("/v1/keys/{}", segment(&name)?);
+                self.print_key(&self.client.get(&path).await?)
+            }
+            KeyCommand::Add { name } => {
+                let progress = Progress::start(format!("founding {name}"));
+                let key: Key = self.client.post("/v1/keys", &AddKey { name }).await?;
+                drop(progress);
+                self.print_key(&key)
+            }
+            KeyCommand::Rotate { old, new, wait } => self.rotate(&old, new, wait).await,
+            KeyCommand::Delete { name } => {
+                let path = format!("/v1/keys/{}", segment(&name)?);
+                let key: Key = self.client.delete(&path).await?;
+                Ok(print(self.format, &key, |key| {
+                    format!("wrapping key {} ({}) is deleted\n", key.name, key.id)
+                })?)
+            }
+        }
+    }
+
+    async fn rotate(&self, old: &str, new: String, wait: bool) -> Result<(), Failure> {
+        let wait_seconds = if wait { WAIT_SECONDS } else { 0 };
+        let path = format!("/v1/keys/{}/rotate?wait={wait_seconds}", segment(old)?);
+        let progress = Progress::start(format!("replacing {old}"));
+        let key: Key = self.client.post(&path, &RotateKey { to: new }).await?;
+        drop(progress);
+        self.print_key(&key)?;
+        if wait && key.state == "retiring" {
+            return Err(Failure::new(format!(
+                "after {WAIT_SECONDS} s {} still wraps {} keys; that goes on, and `scree status` \
+                 says what keeps it",
+                key.name, key.lineages
+            )));
+        }
+        Ok(())
+    }
+
+    fn print_key(&self, key: &Key) -> Result<(), Failure> {
+        Ok(print(self.format, key, |key| {
+            list(std::slice::from_ref(key))
+        })?)
+    }
+}
+
+fn list(keys: &[Key]) -> String {
+    let mut table = Table::new(&["ID", "NAME", "KIND", "STATE", "WRAPS", "REPLACED BY"]);
+    for key in keys {
+        let replaced_by = key.replaced_by.as_ref();
+        let name = |id: &String| keys.iter().find(|key| key.id == *id).map(|key| &key.name);
+        table.row(vec![
+            key.id.clone(),
+            key.name.clone(),
+            key.kind.clone(),
+            key.state.clone(),
+            key.lineages.to_string(),
+            or_dash(replaced_by.map(|id| name(id).unwrap_or(id))),
+        ]);
+    }
+    table.to_string()
+}
