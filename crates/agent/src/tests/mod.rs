@@ -9,6 +9,7 @@
 mod altered;
 mod copies;
 mod hangs;
+mod keys;
 mod leases;
 mod lost;
 mod requests;

@@ -351,6 +351,16 @@ impl Scree {
         open.find(|(id, _)| *id == volume).map(|(_, open)| open)
     }
 
+    /// Ends at once, with nothing closed.
+    pub async fn kill(self) {
+        self.follow.abort();
+        let _ = self.stop.send(());
+        self.api.await.expect("no panic").expect("served");
+        self.control.shut_down().await;
+        drop((self.control, self.agent));
+        is_free(&self.folder).await;
+    }
+
     /// Shuts down, and waits until the last that looks at a unit has let go of
     /// the folder. Returns how many volumes were not closed.
     pub async fn end(self) -> usize {

@@ -72,8 +72,9 @@ fn refused<T>(reason: String) -> Result<T, DatabaseError> {
     Err(DatabaseError::Refused { reason })
 }
 
-/// Retires the keys that were to be, and wrap nothing any more.
-pub(super) async fn retire(change: &mut AnyConnection) -> Result<(), DatabaseError> {
+/// Retires the keys that were to be, and wrap nothing any more; `true` if there
+/// were any.
+pub(super) async fn retire(change: &mut AnyConnection) -> Result<bool, DatabaseError> {
     let retired = sqlx::query(
         "UPDATE wrapping_keys SET state = 'retired' WHERE state = 'retiring' \
          AND NOT EXISTS (SELECT 1 FROM lineages l WHERE l.wrapping_key = wrapping_keys.id)",
@@ -81,8 +82,8 @@ pub(super) async fn retire(change: &mut AnyConnection) -> Result<(), DatabaseErr
     .execute(&mut *change)
     .await?;
     match retired.rows_affected() {
-        0 => Ok(()),
-        _ => hosts::assign_all(change).await,
+        0 => Ok(false),
+        _ => hosts::assign_all(change).await.map(|()| true),
     }
 }
 
@@ -310,7 +311,7 @@ impl Database {
         before: &WrappedKey,
         after: &WrappedKey,
     ) -> Result<bool, DatabaseError> {
-        change_and_tell!(self, change, {
+        let (is_set, is_retired) = change_and_tell!(self, change, {
             let set = sqlx::query(
                 "UPDATE lineages SET wrapped = $1, wrapping_key = $2 \
                  WHERE lineage = $3 AND wrapping_key = $4 AND wrapped = $5 \
@@ -324,8 +325,12 @@ impl Database {
             .bind(before.0.clone())
             .execute(&mut *change)
             .await?;
-            retire(change).await?;
-            Ok(set.rows_affected() == 1)
-        })
+            Ok((set.rows_affected() == 1, retire(change).await?))
+        })?;
+        if is_retired {
+            // What the old key wrapped is in no row any more.
+            self.erase().await;
+        }
+        Ok(is_set)
     }
 }

@@ -140,18 +140,27 @@ impl Database {
         self.changes.subscribe()
     }
 
-    /// Closes it; SQLite's log is written back into its file.
-    pub async fn close(&self) {
+    /// Makes sure that what was deleted from SQLite is in none of its files: the
+    /// file itself forgets by `secure_delete`, its log by being written back. One
+    /// who reads meanwhile puts that off, until the next time or the end.
+    async fn erase(&self) {
         if self.backend == Backend::Sqlite {
-            self.reader.close().await;
-            // SQLite does so by itself as the last connection goes, unless that
-            // is a reader whose thread ended late.
             let written = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
                 .execute(&self.writer)
                 .await;
             if let Err(error) = written {
                 tracing::warn!(%error, "scree.db-wal still holds a part of the database");
             }
+        }
+    }
+
+    /// Closes it; SQLite's log is written back into its file.
+    pub async fn close(&self) {
+        if self.backend == Backend::Sqlite {
+            self.reader.close().await;
+            // SQLite does so by itself as the last connection goes, unless that
+            // is a reader whose thread ended late.
+            self.erase().await;
         }
         self.writer.close().await;
     }

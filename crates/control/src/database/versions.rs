@@ -209,8 +209,10 @@ async fn neighbours_of(
     })
 }
 
-/// Erases the keys that nothing can need any more.
-pub(super) async fn forget_lineages(connection: &mut AnyConnection) -> Result<(), DatabaseError> {
+/// Erases the keys that nothing can need any more; `true` if there were any:
+/// then [`Database::erase`] is to follow.
+pub(super) async fn forget_lineages(connection: &mut AnyConnection) -> Result<bool, DatabaseError> {
+    let mut is_any = false;
     // Each round frees the parents of the rows it took away.
     loop {
         let gone = sqlx::query(
@@ -223,8 +225,10 @@ pub(super) async fn forget_lineages(connection: &mut AnyConnection) -> Result<()
         .await?
         .rows_affected();
         if gone == 0 {
-            return super::keys::retire(connection).await;
+            super::keys::retire(connection).await?;
+            return Ok(is_any);
         }
+        is_any = true;
     }
 }
 
@@ -337,7 +341,7 @@ impl Database {
         not_before: Millis,
         plan: &[u8],
     ) -> Result<(), DatabaseError> {
-        change!(self, change, {
+        let is_forgotten = change!(self, change, {
             let found = neighbours_of(&mut *change, key)
                 .await
                 .map_err(|error| match error {
@@ -383,9 +387,12 @@ impl Database {
                 .execute(&mut *change)
                 .await?;
             note_free(&mut *change, not_before, plan).await?;
-            forget_lineages(&mut *change).await?;
-            Ok(())
-        })
+            forget_lineages(&mut *change).await
+        })?;
+        if is_forgotten {
+            self.erase().await;
+        }
+        Ok(())
     }
 
     /// See [`catalog::Catalog::due_frees`].

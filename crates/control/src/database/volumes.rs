@@ -257,7 +257,7 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn finish_delete(&self, volume: VolumeId) -> Result<(), DatabaseError> {
-        change_and_tell!(self, change, {
+        let is_forgotten = change_and_tell!(self, change, {
             for statement in [
                 "DELETE FROM open_segments WHERE volume = $1",
                 "DELETE FROM serial_ranges WHERE volume = $1",
@@ -268,9 +268,12 @@ impl Database {
                     .execute(&mut *change)
                     .await?;
             }
-            super::versions::forget_lineages(&mut *change).await?;
-            Ok(())
-        })
+            super::versions::forget_lineages(&mut *change).await
+        })?;
+        if is_forgotten {
+            self.erase().await;
+        }
+        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@
 mod attachments;
 mod catalog;
 mod https;
+mod keys;
 mod parties;
 mod postgres;
 mod tls;

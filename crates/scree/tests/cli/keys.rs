@@ -1,4 +1,4 @@
-//! The key that wraps all others.
+//! The keys that wrap all others.
 
 use std::fs;
 use std::io::Write as _;
@@ -6,7 +6,9 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::host::Host;
+use serde_json::Value;
+
+use crate::host::{Host, wait_until};
 
 fn write_private(path: &Path, text: &str) {
     let mut file = fs::OpenOptions::new()
@@ -77,4 +79,75 @@ fn a_passphrase_does_as_well_and_a_wrong_one_is_told() {
         .env_remove("SCREE_PASSPHRASE");
     let said = by_file.stdout(Stdio::null()).output().expect("runs");
     assert!(String::from_utf8_lossy(&said.stderr).contains("made with a passphrase"));
+}
+
+/// The wrapping key's row in the list.
+fn shown(host: &Host, name: &str) -> Value {
+    let keys = host.json(&["key", "list"]);
+    let mut keys = keys.as_array().expect("a list").iter();
+    let key = keys.find(|key| key["name"] == name);
+    key.unwrap_or_else(|| panic!("{name} is not listed"))
+        .clone()
+}
+
+#[test]
+fn a_key_takes_the_place_of_another_however_often_it_is_killed() {
+    let mut host = Host::new();
+    let names = ["a", "b", "c"];
+    for name in names {
+        host.json(&["volume", "create", name, "--size", "8M"]);
+        host.qemu_io(name, &["write -P 9 0 1M"]);
+        host.json(&["volume", "unexport", name]);
+    }
+    let keys = host.path().join("keys");
+    host.refuses(1, &["key", "add", "new"], &["[keys.new]", "keys.toml"]);
+    write_private(
+        &keys.join("keys.toml"),
+        "[keys.new]\nkind = \"passphrase\"\npath = \"new.phrase\"\n",
+    );
+    host.refuses(1, &["key", "add", "new"], &["new.phrase"]);
+    write_private(&keys.join("new.phrase"), "correct horse\n");
+    let added = host.json(&["key", "add", "new"]);
+    assert_eq!(
+        (&added["kind"], &added["state"]),
+        (&"passphrase".into(), &"active".into())
+    );
+    host.refuses(1, &["key", "add", "new"], &["exists already"]);
+    host.refuses(1, &["key", "add", "No Name"], &["is not a name"]);
+    host.refuses(1, &["key", "rotate", "old", "new"], &["scree key list"]);
+    host.refuses(1, &["key", "rotate", "main", "main"], &["its own place"]);
+    host.refuses(1, &["key", "delete", "main"], &["scree key rotate main"]);
+
+    host.json(&["key", "rotate", "main", "new"]);
+    host.kill();
+    host.start();
+    wait_until("nothing is left to main", || {
+        shown(&host, "main")["state"] == "retired"
+    });
+    assert_eq!(shown(&host, "main")["lineages"], 0);
+    assert_eq!(shown(&host, "new")["lineages"], 3);
+    assert_eq!(host.stop(), 0);
+    fs::remove_file(keys.join("master.key")).expect("there");
+    host.start();
+    for name in names {
+        host.qemu_io(name, &["read -P 9 0 1M"]);
+    }
+    assert_eq!(host.json(&["status"])["state"], "ok");
+    host.json(&["key", "delete", "main"]);
+    host.refuses(1, &["key", "show", "main"], &["scree key list"]);
+    assert_eq!(
+        host.json(&["key", "list"]).as_array().map(Vec::len),
+        Some(1)
+    );
+
+    // The same key under another name protects nothing anew.
+    let text = fs::read_to_string(keys.join("keys.toml")).expect("text")
+        + "[keys.one]\nkind = \"file\"\npath = \"one.key\"\n"
+        + "[keys.two]\nkind = \"file\"\npath = \"one.key\"\n";
+    write_private(&keys.join("keys.toml"), &text);
+    host.json(&["key", "add", "one"]);
+    host.refuses(1, &["key", "add", "two"], &["the same key", "\"one\""]);
+    let done = host.json(&["key", "rotate", "new", "one", "--wait"]);
+    assert_eq!(done["state"], "retired");
+    host.qemu_io("a", &["read -P 9 0 1M"]);
 }
