@@ -412,6 +412,14 @@ impl Agent {
 
     /// Steps 1 and 2.
     async fn keyed(&self, wish: &Assignment) -> Result<Lease, AttachError> {
+        // Without its keys there is no use for a lease, nor for having fenced
+        // whoever had it.
+        let (inner, lineage) = (Arc::clone(&self.inner), wish.lineage);
+        blocking(move || {
+            let keys = inner.catalog.keys(lineage)?;
+            Ok::<_, AttachError>(inner.keys.check(&keys)?)
+        })
+        .await??;
         let mut lease = self.acquire(wish.volume).await?;
         let Some(own) = lease.keys.first_mut() else {
             return Err(AttachError::ForeignKey);

@@ -122,7 +122,7 @@ pub enum HostKeyError {
         /// Its name.
         name: String,
         /// Why.
-        source: OpenKeyError,
+        source: Box<OpenKeyError>,
     },
     /// A key that is to be founded is there already, under another name.
     #[error(
@@ -152,14 +152,12 @@ pub enum HostKeyError {
 impl HostKeyError {
     /// Whether it may pass by itself: the key is with somebody else.
     fn may_pass(&self) -> bool {
+        let Self::Unusable { source, .. } = self else {
+            return false;
+        };
         matches!(
-            self,
-            Self::Unusable {
-                source: OpenKeyError::Unavailable { .. }
-                    | OpenKeyError::Pkcs11(_)
-                    | OpenKeyError::Transit(_),
-                ..
-            }
+            **source,
+            OpenKeyError::Unavailable { .. } | OpenKeyError::Pkcs11(_) | OpenKeyError::Transit(_)
         )
     }
 }
@@ -316,7 +314,10 @@ impl HostKeys {
                 },
                 name,
             },
-            source => HostKeyError::Unusable { name, source },
+            other => HostKeyError::Unusable {
+                name,
+                source: Box::new(other),
+            },
         }
     }
 
@@ -337,8 +338,8 @@ impl HostKeys {
         Err(HostKeyError::NoneActive { names, path })
     }
 
-    /// Opens the data keys of one volume, which several keys may have wrapped.
-    pub fn keyring(&self, keys: &[LineageKey]) -> Result<Keyring, KeyError> {
+    /// Whether all that wrapped the data keys of one volume is here.
+    pub fn check(&self, keys: &[LineageKey]) -> Result<(), KeyError> {
         for key in keys {
             let Some(id) = key.wrapped_by else { continue };
             self.at_hand(id).map_err(|error| KeyError::Unavailable {
@@ -346,6 +347,12 @@ impl HostKeys {
                 source: Arc::new(error),
             })?;
         }
+        Ok(())
+    }
+
+    /// Opens the data keys of one volume, which several keys may have wrapped.
+    pub fn keyring(&self, keys: &[LineageKey]) -> Result<Keyring, KeyError> {
+        self.check(keys)?;
         let wrapped_by = |lineage| {
             let key = keys.iter().find(|key| key.lineage == lineage);
             key.and_then(|key| key.wrapped_by)

@@ -103,11 +103,12 @@ async fn rotates(database: &Database) {
     let host = PartyId::from_random(1);
     let main = database.wrapping_key("main").await.expect("there").key.id;
     let new = KeyId::from_random(2);
+    let (parameters, others) = (json!({}), json!({"a": 1}));
     let added = |parameters| database.insert_wrapping_key(new, "new", parameters, Millis(6));
     for _ in 0..2 {
-        assert_eq!(added(&json!({})).await.expect("kept").id, new);
+        assert_eq!(added(&parameters).await.expect("kept").id, new);
     }
-    let other = added(&json!({"a": 1})).await;
+    let other = added(&others).await;
     assert!(matches!(other, Err(DatabaseError::Taken { .. })));
 
     let rewrap = |before: u8, after: u8| CatalogCall::Rewrap {
@@ -155,7 +156,7 @@ async fn rotates(database: &Database) {
 
     // A third key takes over what was on its way to the second one.
     let third = KeyId::from_random(3);
-    let made = database.insert_wrapping_key(third, "third", &json!({}), Millis(7));
+    let made = database.insert_wrapping_key(third, "third", &parameters, Millis(7));
     made.await.expect("kept");
     let passed_on = database.rotate_key("new", "third").await.expect("begun");
     assert_eq!(passed_on.key.state, KeyState::Retired, "it wraps nothing");
