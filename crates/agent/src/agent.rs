@@ -112,6 +112,8 @@ pub const SHUT_DOWN_WITHIN: Duration = Duration::from_secs(95);
 
 /// How long the controllers have to hear of that.
 const GOODBYE: Duration = Duration::from_secs(3);
+/// What a controller keeps, it soon lists.
+const LISTED_WITHIN: Duration = Duration::from_secs(5);
 
 /// See the module's head. Cheap to clone.
 #[derive(Clone)]
@@ -390,6 +392,13 @@ impl Agent {
             Some(key) => Ok(key),
             None => Self::found_key(&inner.keys, &inner.controller, name).await,
         };
+        if let Ok(key) = &key {
+            // Whoever asked for it expects that new volumes use it.
+            let listed = inner
+                .keys
+                .until(|listed| listed.iter().any(|one| one.id == key.id));
+            host::within(LISTED_WITHIN, listed).await;
+        }
         key.map(TaskDone::Key).map_err(|error| Refusal {
             field: matches!(error, StartError::Key(HostKeyError::Unnamed { .. }))
                 .then(|| "name".to_owned()),

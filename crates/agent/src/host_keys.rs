@@ -13,7 +13,7 @@
 //! the file read anew: to name a key needs no restart.
 //!
 //! All of it may wait and belongs on a blocking thread, but [`HostKeys::list`],
-//! [`HostKeys::listed`] and [`HostKeys::problems`].
+//! [`HostKeys::listed`], [`HostKeys::until`] and [`HostKeys::problems`].
 
 use std::io;
 use std::path::PathBuf;
@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex};
 use api::host::{FIRST_KEY, KeyState, WrappingKey as Listed};
 use base::{KeyId, with_causes};
 use catalog::LineageKey;
+use tokio::sync::watch;
 use volume::seal::{KeyError, Keyring};
 use world::{OpenMode, World};
 
@@ -187,7 +188,7 @@ pub(crate) struct HostKeys {
     world: World,
     places: KeyPlaces,
     open: WrappingKeys,
-    listed: Mutex<Vec<Listed>>,
+    listed: watch::Sender<Vec<Listed>>,
     /// Why keys that are named here are not open.
     problems: Mutex<Vec<String>>,
 }
@@ -198,21 +199,28 @@ impl HostKeys {
             world: world.clone(),
             places,
             open: WrappingKeys::new(world.clone()),
-            listed: Mutex::default(),
+            listed: watch::Sender::default(),
             problems: Mutex::default(),
         }
     }
 
     /// Keeps what the controllers list; `false` if that is no news.
     pub fn list(&self, listed: Vec<Listed>) -> bool {
-        let mut known = lock(&self.listed);
-        let is_news = *known != listed;
-        *known = listed;
-        is_news
+        self.listed.send_if_modified(|known| {
+            let is_news = *known != listed;
+            *known = listed;
+            is_news
+        })
     }
 
     pub fn listed(&self) -> Vec<Listed> {
-        lock(&self.listed).clone()
+        self.listed.borrow().clone()
+    }
+
+    /// Waits until what is listed is as it should be.
+    pub async fn until(&self, is_so: impl FnMut(&Vec<Listed>) -> bool) {
+        // That nobody lists any more, while this is here, cannot be.
+        let _ = self.listed.subscribe().wait_for(is_so).await;
     }
 
     /// What is wrong with keys that are named here, one sentence each.

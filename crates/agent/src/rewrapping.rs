@@ -10,6 +10,7 @@
 //! Several hosts may do it at a time. When no row names the old key, the
 //! controllers retire it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::host::{KeyState, WrappedRow};
@@ -17,8 +18,6 @@ use base::{KeyId, Lineage, with_causes};
 use catalog::CatalogError;
 use volume::seal::KeyError;
 use world::host;
-
-use std::sync::Arc;
 
 use crate::agent::{Agent, TaskEnded, blocking, lock};
 use crate::host_keys::HostKeyError;

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
 
+use api::host::{KeyState, WrappingKey};
 use argon2::{Algorithm, Argon2, Params, Version};
 use base::{BlockDevice as _, ClusterId, Durability, Lineage, Outcome, Started};
 use control::ControlError;
@@ -90,16 +91,6 @@ async fn shown(scree: &Scree, key: &str) -> (String, u64) {
     (row.key.state.to_string(), row.lineages)
 }
 
-async fn listed(scree: &Scree) {
-    let host = scree.control.local_host();
-    let wanted = scree
-        .control
-        .assignments(host, None, std::time::Duration::ZERO)
-        .await
-        .expect("answers");
-    scree.agent.inner.keys.list(wanted.keys);
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rotation_that_is_killed_goes_on_and_leaves_nothing_to_the_old_key() {
     let rig = Rig::new();
@@ -130,7 +121,11 @@ async fn a_rotation_that_is_killed_goes_on_and_leaves_nothing_to_the_old_key() {
         .control
         .rotate_key("main", "new", std::time::Duration::ZERO);
     begun.await.expect("begun");
-    listed(&scree).await;
+    let is_retiring = |key: &WrappingKey| key.state == KeyState::Retiring;
+    let keys_here = &scree.agent.inner.keys;
+    keys_here
+        .until(|listed| listed.iter().any(is_retiring))
+        .await;
     make(&scree, "e", 5).await;
     assert_eq!(shown(&scree, "new").await.1, 1, "new volumes use it");
     assert_eq!(scree.agent.rewrap_some(2).await.expect("done"), 2);
@@ -173,7 +168,6 @@ async fn a_host_without_a_volumes_key_says_which_and_opens_the_others() {
     fs::write(keys.join("keys.toml"), text).expect("written");
     let host = scree.control.local_host();
     scree.control.add_key(host, "new").await.expect("founded");
-    listed(&scree).await;
     make(&scree, "b", 2).await;
     end(scree).await;
 

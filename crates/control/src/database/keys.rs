@@ -192,6 +192,11 @@ impl Database {
                 Err(DatabaseError::NotFound { .. }) => {}
                 Err(error) => return Err(error),
             }
+            // What is founded last is the newest, whatever the clock says.
+            let last: Option<i64> = sqlx::query_scalar("SELECT MAX(created_ms) FROM wrapping_keys")
+                .fetch_one(&mut *change)
+                .await?;
+            let created = last.map_or(now.0, |last| now.0.max(last.saturating_add(1)));
             sqlx::query(
                 "INSERT INTO wrapping_keys (id, name, parameters, created_ms) \
                  VALUES ($1, $2, $3, $4)",
@@ -199,7 +204,7 @@ impl Database {
             .bind(id.to_string())
             .bind(name)
             .bind(&text)
-            .bind(now.0)
+            .bind(created)
             .execute(&mut *change)
             .await?;
             hosts::assign_all(&mut *change).await?;

@@ -8,6 +8,7 @@ use api::host::{
 use base::{AttachmentId, BlockSize, Lineage, PartyId, VolumeId};
 use catalog::LeaseSalt;
 use control::database::{AttachmentRow, Database, DatabaseError, NewAttachment, NewVolume};
+use identity::Kind;
 use tokio::runtime::Runtime;
 use world::Millis;
 
@@ -29,7 +30,7 @@ struct Rows {
 
 impl Rows {
     async fn new(database: Database) -> Self {
-        let host = database.local_host(PartyId::from_random(number()), Millis(0));
+        let host = database.local_party(Kind::Host, PartyId::from_random(number()), Millis(0));
         let host = host.await.expect("there");
         let volume = VolumeId::from_random(number());
         let new = NewVolume {

@@ -40,6 +40,7 @@ impl Scene {
             remains: Box::new(|| Ok(Remains::default())),
             retention: Retention::default(),
             grace: Duration::ZERO,
+            lease: None,
             restored_database: false,
         };
         let control = Control::start(world.clone(), settings).await;
