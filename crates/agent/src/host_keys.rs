@@ -12,8 +12,8 @@
 //! A key that could not be opened is tried again when something needs it, with
 //! the file read anew: to name a key needs no restart.
 //!
-//! All of it may wait and belongs on a blocking thread, but [`HostKeys::list`],
-//! [`HostKeys::listed`], [`HostKeys::until`] and [`HostKeys::problems`].
+//! All of it may wait and belongs on a blocking thread, but `list`,
+//! `listed`, `until` and `problems`.
 
 use std::io;
 use std::path::PathBuf;

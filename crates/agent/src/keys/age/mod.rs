@@ -25,7 +25,7 @@
 //! wrapped for somebody of whom only the recipient is known.
 //!
 //! An identity file may itself be encrypted with a passphrase (`age -p`);
-//! [`encrypted`] opens it. The `age` crate would do that too, along with 80
+//! `encrypted` opens it. The `age` crate would do that too, along with 80
 //! others (HPKE, ML-KEM, P-256, translations); what is needed of the format is
 //! one recipient type and one chunk.
 
