@@ -69,7 +69,9 @@ impl Control {
             .iter()
             .filter(|host| host.heard.is_some_and(|heard| heard > since))
             .collect();
-        let local = there.iter().find(|host| host.host == self.local_host());
+        // It has an agent, also if that is slow to answer.
+        let is_local = |host: &&HeardRow| host.host == self.local_host() && host.heard.is_some();
+        let local = hosts.iter().find(is_local);
         match (local, there.as_slice()) {
             (Some(local), _) => Ok(local.host),
             (None, [one]) => Ok(one.host),
