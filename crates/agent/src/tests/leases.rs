@@ -103,8 +103,13 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_is_over() {
 
     // It comes back: it serves nothing, and keeps what it has.
     scree.agent.renew().await.expect("heard");
-    let status = scree.agent.engine_status(&attached).await.expect("answers");
-    let stopped = status.stopped.expect("it has stopped");
+    let stopped = loop {
+        // Its thread hears of it when it turns next.
+        let status = scree.agent.engine_status(&attached).await;
+        if let Some(stopped) = status.expect("answers").stopped {
+            break stopped;
+        }
+    };
     assert!(stopped.contains("lost"), "{stopped}");
     drop(attached);
     scree.connect();
