@@ -198,19 +198,7 @@ impl Profile {
             .map_err(io::Error::other)
             .map_err(failed)?;
         let text = Zeroizing::new(text);
-        let write = || {
-            let aside = path.with_extension("new");
-            match world.disk.remove(&aside) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            let file = world.disk.open(&aside, OpenMode::CreateNew)?;
-            file.write_at(text.as_bytes(), 0)?;
-            file.sync_data()?;
-            world.disk.rename(&aside, path)?;
-            world.disk.sync_directory(host::parent_of(path))
-        };
-        write().map_err(failed)
+        host::write_whole(&*world.disk, path, text.as_bytes()).map_err(failed)
     }
 
     /// TLS that shows the certificate.

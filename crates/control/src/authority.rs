@@ -130,19 +130,7 @@ fn read(world: &World, path: &Path) -> Result<Option<Zeroizing<String>>, Authori
 
 /// Makes a private file, whole or not at all.
 fn write(world: &World, path: &Path, content: &[u8]) -> Result<(), AuthorityFileError> {
-    let write = || {
-        let aside = path.with_extension("new");
-        match world.disk.remove(&aside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let file = world.disk.open(&aside, OpenMode::CreateNew)?;
-        file.write_at(content, 0)?;
-        file.sync_data()?;
-        world.disk.rename(&aside, path)?;
-        world.disk.sync_directory(host::parent_of(path))
-    };
-    write().map_err(failed(path))
+    host::write_whole(&*world.disk, path, content).map_err(failed(path))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //!   ~/.config/scree/current              the name of the one that is used
 //! ```
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use api::{Profile, ProfileError};
 use world::{OpenMode, World, host};
@@ -108,18 +108,11 @@ impl Profiles {
     }
 
     fn set_current(&self, name: &str) -> Result<(), Failure> {
-        let (path, aside) = (self.folder.join("current"), self.folder.join("current.new"));
-        remove_if_there(&self.world, &aside)?;
-        let file = self.world.disk.open(&aside, OpenMode::CreateNew)?;
-        file.write_at(name.as_bytes(), 0)?;
-        file.sync_data()?;
-        Ok(self.world.disk.rename(&aside, &path)?)
-    }
-}
-
-fn remove_if_there(world: &World, path: &Path) -> std::io::Result<()> {
-    match world.disk.remove(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+        let path = self.folder.join("current");
+        Ok(host::write_whole(
+            &*self.world.disk,
+            &path,
+            name.as_bytes(),
+        )?)
     }
 }

@@ -17,7 +17,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::Disk;
+use crate::{Disk, OpenMode};
 use tokio::time::{Interval, MissedTickBehavior};
 
 /// Opens a file that only its owner may read, and makes it if there is none.
@@ -45,6 +45,26 @@ pub fn make_folders(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     make_folders(disk, parent)?;
     disk.create_directory(path)?;
     disk.sync_directory(parent)
+}
+
+/// Writes a file that only its owner may read, durably: it is whole or as it
+/// was.
+///
+/// # Errors
+/// As the operating system says.
+pub fn write_whole(disk: &dyn Disk, path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".new");
+    let aside = PathBuf::from(aside);
+    match disk.remove(&aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = disk.open(&aside, OpenMode::CreateNew)?;
+    file.write_at(content, 0)?;
+    file.sync_data()?;
+    disk.rename(&aside, path)?;
+    disk.sync_directory(parent_of(path))
 }
 
 /// The folder that `path` lies in.

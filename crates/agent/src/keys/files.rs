@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use argon2::{Algorithm, Argon2, Params, Version};
 use volume::seal::KeyEncryptionKey;
-use world::{OpenMode, Random, World};
+use world::{OpenMode, Random, World, host};
 use zeroize::Zeroizing;
 
 use super::parameters::KeySource;
@@ -82,20 +82,7 @@ pub(super) fn create_key_file(world: &World, path: &Path) -> Result<(), FileKeyE
             let _ = write!(text, "{byte:02x}");
         }
         text.push('\n');
-        // Written aside first: a key file is whole or absent.
-        let mut aside = path.as_os_str().to_owned();
-        aside.push(".new");
-        let aside = PathBuf::from(aside);
-        match world.disk.remove(&aside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let file = world.disk.open(&aside, OpenMode::CreateNew)?;
-        file.write_at(text.as_bytes(), 0)?;
-        file.sync_data()?;
-        world.disk.rename(&aside, path)?;
-        let parent = path.parent().filter(|parent| *parent != Path::new(""));
-        world.disk.sync_directory(parent.unwrap_or(Path::new(".")))
+        host::write_whole(&*world.disk, path, text.as_bytes())
     };
     let path = path.to_owned();
     match make() {
