@@ -41,10 +41,7 @@ impl Control {
         let (serial, look, clean) = database.wanted_of(host).await?;
         let mut attachments = Vec::new();
         let pending = database.pending_cuts().await?;
-        for row in database.attachments().await? {
-            if row.host != host {
-                continue;
-            }
+        for row in database.attachments_on(host).await? {
             match database.volume(&row.volume.to_string()).await {
                 Ok(volume) => attachments.push(assignment(row, volume, &pending)),
                 // The report says what is damaged, and who is on the way out

@@ -302,6 +302,23 @@ impl Database {
             .collect()
     }
 
+    /// Those of one host.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn attachments_on(&self, host: PartyId) -> Result<Vec<AttachmentRow>, DatabaseError> {
+        sqlx::query(
+            "SELECT * FROM attachments WHERE host = $1 AND state <> 'detached' \
+             ORDER BY created_ms, id",
+        )
+        .bind(host.to_string())
+        .fetch_all(&self.reader)
+        .await?
+        .iter()
+        .map(attachment_row)
+        .collect()
+    }
+
     /// The attachments that were detached last, the newest first.
     ///
     /// # Errors
