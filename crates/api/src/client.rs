@@ -25,13 +25,16 @@ use tokio_rustls::TlsConnector;
 use tower_service::Service;
 use world::host;
 
-use crate::types::Problem;
+use crate::types::{Page, Problem};
 
 /// A server that is there takes a connection in less.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Answers are lists of volumes and the like: longer ones are a mistake.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
+
+/// So much is asked for at a time where everything is wanted.
+const PAGE: u32 = 1000;
 
 /// Why there is no answer, or a bad one.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +66,8 @@ impl ClientError {
 pub struct Client {
     http: hyper_util::client::legacy::Client<Connector, Full<Bytes>>,
     connector: Connector,
+    /// Under which key things are made.
+    idempotency_key: Option<Arc<str>>,
 }
 
 /// Where a server is, if not on this machine.
@@ -118,7 +123,15 @@ impl Client {
         Self {
             http: builder.build(connector.clone()),
             connector,
+            idempotency_key: None,
         }
+    }
+
+    /// Makes what it makes under `key`: the same again makes nothing twice.
+    #[must_use]
+    pub fn under(mut self, key: &str) -> Self {
+        self.idempotency_key = Some(key.into());
+        self
     }
 
     /// Shows another certificate from the next connection on.
@@ -134,6 +147,26 @@ impl Client {
     /// [`ClientError`]; so for the others.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.send(Method::GET, path, None::<&()>).await
+    }
+
+    /// Everything that a list has, page by page. `path` may have a query.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn all<T: DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, ClientError> {
+        let joint = if path.contains('?') { '&' } else { '?' };
+        let mut all = Vec::new();
+        let mut after = String::new();
+        loop {
+            let path = format!("{path}{joint}limit={PAGE}&after={after}");
+            let page: Page<T> = self.get(&path).await?;
+            all.extend(page.items);
+            match page.next {
+                // An id needs no escaping.
+                Some(next) => after = next,
+                None => return Ok(all),
+            }
+        }
     }
 
     /// `DELETE path`.
@@ -192,7 +225,11 @@ impl Client {
             Some(body) => serde_json::to_vec(body).map_err(|error| broken(&error))?,
             None => Vec::new(),
         };
-        let request = Request::builder()
+        let mut request = Request::builder();
+        if let (&Method::POST, Some(key)) = (&method, &self.idempotency_key) {
+            request = request.header("idempotency-key", &**key);
+        }
+        let request = request
             .method(method)
             // The name is none that is looked up: see `Connector`.
             .uri(format!("http://scree{path}"))

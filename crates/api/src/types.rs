@@ -2,19 +2,44 @@
 //!
 //! Fields are only ever added. Sizes are in bytes, times in RFC 3339.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// The most copies that a segment has. The database says so too.
 pub const REPLICAS_MAX: u8 = 4;
 
+/// A part of a list, in the order of ids.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Page<T> {
+    /// What is on it.
+    pub items: Vec<T>,
+    /// What to ask for as `after` to get the next page; null on the last one.
+    pub next: Option<String>,
+}
+
+/// Words for finding things: up to 50, keys of 1 to 128 bytes, values of up to
+/// 256.
+pub type Tags = BTreeMap<String, String>;
+
 /// A volume. Of one whose entry in the database is damaged, a list has id, name
 /// and reason; its state is `error`, its numbers are 0, its texts are empty.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Volume {
     /// `vol-…`.
     pub id: String,
-    /// Its name.
+    /// Its name. An owner has it once.
     pub name: String,
+    /// The name of the user whose it is.
+    #[serde(default)]
+    pub owner: Option<String>,
+    /// The name of the project on whose account it is.
+    #[serde(default)]
+    pub project: Option<String>,
+    /// Its tags.
+    #[serde(default)]
+    pub tags: Tags,
     /// Size in bytes.
     pub size: u64,
     /// `available`, `in-use`, `deleting` or `error`.
@@ -42,7 +67,7 @@ pub struct Volume {
 }
 
 /// An attached volume's engine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Engine {
     /// The newest version's number.
     pub version: Option<u64>,
@@ -61,7 +86,7 @@ pub struct Engine {
 }
 
 /// How a volume is served.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Export {
     /// What to give to a client: `nbd+unix:///…`.
     pub uri: String,
@@ -72,11 +97,18 @@ pub struct Export {
 }
 
 /// A volume to be made.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateVolume {
     /// Its name.
     pub name: String,
+    /// On the account of this project (name or id); of the caller's own, if it
+    /// is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// Its tags.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: Tags,
     /// Size in bytes. A clone has its snapshot's size if it is left out.
     pub size: Option<u64>,
     /// Start from this snapshot (name or id).
@@ -90,7 +122,7 @@ pub struct CreateVolume {
 }
 
 /// A new size.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GrowVolume {
     /// Size in bytes, larger than now.
@@ -98,7 +130,7 @@ pub struct GrowVolume {
 }
 
 /// Where to go back to: exactly one of the two.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RestoreVolume {
     /// The newest version not younger than this moment (RFC 3339).
@@ -108,16 +140,40 @@ pub struct RestoreVolume {
 }
 
 /// How to serve a volume.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExportVolume {
+    /// On this host (name or id); on the only one that there is for the caller,
+    /// if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// Refuse writes.
     #[serde(default)]
     pub read_only: bool,
 }
 
+/// A volume's or snapshot's tags.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetTags {
+    /// What takes the place of those that it has.
+    pub tags: Tags,
+}
+
+/// A volume to be given away.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GiveVolume {
+    /// To this user (name).
+    pub user: String,
+    /// On the account of this project of theirs (name or id); of their own, if
+    /// it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+}
+
 /// A volume on a host, plugged into a VM or exported.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Attachment {
     /// `att-…`.
     pub id: String,
@@ -141,6 +197,9 @@ pub struct Attachment {
     pub note: Option<String>,
     /// What to give to a client on its host.
     pub uri: Option<String>,
+    /// The id of the user who asked for it.
+    #[serde(default)]
+    pub asked_by: Option<String>,
     /// When it was asked for.
     pub created: String,
     /// When it was detached.
@@ -148,7 +207,7 @@ pub struct Attachment {
 }
 
 /// An attachment to be made.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateAttachment {
     /// Of this volume (name or id).
@@ -165,7 +224,7 @@ pub struct CreateAttachment {
 }
 
 /// A kept version of a volume.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Version {
     /// Its number.
     pub version: u64,
@@ -178,12 +237,18 @@ pub struct Version {
 }
 
 /// A snapshot.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
     /// `snap-…`.
     pub id: String,
-    /// Its name.
+    /// Its name. An owner has it once.
     pub name: String,
+    /// The name of the user whose it is.
+    #[serde(default)]
+    pub owner: Option<String>,
+    /// Its tags.
+    #[serde(default)]
+    pub tags: Tags,
     /// The name its volume had.
     pub volume: String,
     /// The id of its volume, which may be gone.
@@ -199,17 +264,20 @@ pub struct Snapshot {
 }
 
 /// A snapshot to be taken.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSnapshot {
     /// Of this volume (name or id).
     pub volume: String,
     /// Its name; its id if left out.
     pub name: Option<String>,
+    /// Its tags.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: Tags,
 }
 
 /// A storage unit.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Unit {
     /// `unit-…`.
     pub id: String,
@@ -233,15 +301,19 @@ pub struct Unit {
 }
 
 /// A unit to be added.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddUnit {
     /// `file:///path`, or an absolute path.
     pub url: String,
+    /// As this host (name or id) sees it; the only one that there is, if it is
+    /// left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
 }
 
 /// A wrapping key.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Key {
     /// `key-…`.
     pub id: String,
@@ -261,15 +333,19 @@ pub struct Key {
 }
 
 /// A wrapping key to be founded.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddKey {
     /// What the host's `keys.toml` calls it.
     pub name: String,
+    /// On this host (name or id); on the only one that there is, if it is left
+    /// out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
 }
 
 /// A wrapping key to be replaced.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RotateKey {
     /// The one that takes its place: name or id.
@@ -277,7 +353,7 @@ pub struct RotateKey {
 }
 
 /// How the whole is doing.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// `ok`, or `degraded` if a unit or a volume is not well.
     pub state: String,
@@ -317,7 +393,7 @@ pub struct Status {
 }
 
 /// A user or a host.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Party {
     /// `party-…`.
     pub id: String,
@@ -334,7 +410,7 @@ pub struct Party {
 }
 
 /// A user or host to be made.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddParty {
     /// Its name: 1 to 63 small letters, digits, dots, underscores and hyphens.
@@ -342,10 +418,104 @@ pub struct AddParty {
     /// It may everything but read volumes. Users only.
     #[serde(default)]
     pub administrator: bool,
+    /// The project (name or id) that it is a member of; a new one of the same
+    /// name, if it is left out. Users only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+}
+
+/// How much a project may have; what is left out has no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Quota {
+    /// How many volumes.
+    #[serde(default)]
+    pub volumes: Option<u64>,
+    /// How many snapshots.
+    #[serde(default)]
+    pub snapshots: Option<u64>,
+    /// How many bytes its volumes may have together, as their guests see them.
+    #[serde(default)]
+    pub bytes: Option<u64>,
+}
+
+/// A project: what quotas are for.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Project {
+    /// `proj-…`.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// How much it may have.
+    pub quota: Quota,
+    /// How many volumes it has.
+    pub volumes: u64,
+    /// How many snapshots.
+    pub snapshots: u64,
+    /// How many bytes its volumes have together, as their guests see them.
+    pub bytes: u64,
+    /// The names of the users who may make volumes on its account.
+    pub members: Vec<String>,
+    /// When it was made.
+    pub created: String,
+}
+
+/// A project to be made.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddProject {
+    /// Its name.
+    pub name: String,
+    /// How much it may have.
+    #[serde(default)]
+    pub quota: Quota,
+}
+
+/// A right that a user has on something of somebody else's.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Grant {
+    /// `grant-…`.
+    pub id: String,
+    /// The id of what it is on: a volume, a snapshot or a host.
+    pub on: String,
+    /// What that is called, if it is still there.
+    pub name: Option<String>,
+    /// The name of the user who has it.
+    pub user: String,
+    /// `read`, `use`, `snapshot` or `administer`.
+    pub right: String,
+    /// On a host: only for VMs whose address begins so.
+    pub vm: Option<String>,
+    /// Since when.
+    pub created: String,
+}
+
+/// A right to be given: on exactly one of volume, snapshot and host.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddGrant {
+    /// To this user (name).
+    pub user: String,
+    /// `read` (attach read-only, clone), `use` (attach), `snapshot` (take
+    /// snapshots) or `administer` (everything but giving it away). On a
+    /// snapshot only `read`, on a host only `use`.
+    pub right: String,
+    /// On this volume (name or id), and its snapshots.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
+    /// On this snapshot (name or id).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    /// On this host (name or id); administrators only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// On a host: only for VMs whose address begins so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm: Option<String>,
 }
 
 /// What somebody enrols with. It is shown once.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Token {
     /// Good for one certificate.
     pub token: String,
@@ -357,7 +527,7 @@ pub struct Token {
 }
 
 /// To become somebody.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Enrol {
     /// The token that an administrator handed out.
@@ -367,7 +537,7 @@ pub struct Enrol {
 }
 
 /// To stay somebody.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Renew {
     /// A signing request (PKCS #10 in PEM), for the same key or a new one.
@@ -375,7 +545,7 @@ pub struct Renew {
 }
 
 /// A certificate.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Certificate {
     /// Whose: `scree://user/…` or `scree://host/…`.
     pub subject: String,
@@ -388,14 +558,14 @@ pub struct Certificate {
 }
 
 /// The authority that signs users, hosts and controllers.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct AuthorityView {
     /// Its certificate, in PEM.
     pub certificate: String,
 }
 
 /// A line of the log of who changed what.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct AuditEntry {
     /// Its number; they grow.
     pub id: i64,
@@ -414,7 +584,7 @@ pub struct AuditEntry {
 }
 
 /// Why a request failed (RFC 9457).
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// A URI for the kind of problem.
     #[serde(rename = "type")]

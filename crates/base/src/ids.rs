@@ -106,6 +106,14 @@ id!(
     KeyId, "key-", 17, "a key id (`key-` and 17 hex digits)"
 );
 id!(
+    /// What quotas are for: `proj-` and 17 hex digits.
+    ProjectId, "proj-", 17, "a project id (`proj-` and 17 hex digits)"
+);
+id!(
+    /// A right that somebody was given: `grant-` and 17 hex digits.
+    GrantId, "grant-", 17, "a grant id (`grant-` and 17 hex digits)"
+);
+id!(
     /// All that shares one database: `cluster-` and 32 hex digits.
     ClusterId, "cluster-", 32, "a cluster id (`cluster-` and 32 hex digits)"
 );

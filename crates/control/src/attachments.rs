@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use api::host::{Access, AttachmentState};
 use api::vm::VmAddress;
-use base::{AttachmentId, PartyId};
+use base::AttachmentId;
 use world::{Millis, host};
 
-use crate::control::Control;
-use crate::database::{AttachmentRow, HeardRow, NewAttachment};
+use crate::acting::Acting;
+use crate::database::{AttachmentRow, HeardRow, Need, NewAttachment, Page, Right};
 use crate::error::ControlError;
 use crate::volumes::spell_time;
 
@@ -24,9 +24,6 @@ const SILENT_MS: i64 = 10_000;
 /// Who waits looks again after so long, even if nothing is known to have
 /// changed: time itself may have.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-/// So many that have ended are shown.
-const ENDED_MAX: u32 = 100;
 
 /// An attachment as it was asked for.
 #[derive(Debug, Clone, Default)]
@@ -76,7 +73,7 @@ impl AttachmentView {
     }
 }
 
-impl Control {
+impl Acting {
     /// Asks for a volume on a host, and in a VM there. The same again is asked
     /// for once more.
     ///
@@ -87,17 +84,14 @@ impl Control {
             VmAddress::from_str(vm)
                 .map_err(|error| ControlError::invalid("vm", error.to_string()))?;
         }
-        let host = match &request.host {
-            Some(host) => self.host_named(host).await?.host,
-            None => self.default_host().await?,
-        };
+        let host = self.host_or_default(request.host.as_deref()).await?;
         // Perhaps what is in the way has ended by now.
         self.end_forced().await?;
-        let volume = self.living(&request.volume).await?;
-        let access = match request.read_only {
-            true => Access::ReadOnly,
-            false => Access::ReadWrite,
+        let (access, need) = match request.read_only {
+            true => (Access::ReadOnly, Right::Read),
+            false => (Access::ReadWrite, Right::Use),
         };
+        let volume = self.living(&request.volume, need).await?;
         let world = &self.inner.world;
         let new = NewAttachment {
             id: AttachmentId::from_random(world.random.u128()),
@@ -107,7 +101,10 @@ impl Control {
             access,
             created: world.clock.wall(),
         };
-        let row = self.inner.database.attach(&new).await?;
+        let row = self.inner.database.attach(self.asker(), &new).await?;
+        if self.is_dry_run() {
+            return self.shown(row).await;
+        }
         tracing::info!(attachment = %row.id, volume = volume.name, vm = ?row.vm, %access, "asked for");
         self.seen_attachment(row.id).await
     }
@@ -122,7 +119,11 @@ impl Control {
         id: AttachmentId,
         is_forced: bool,
     ) -> Result<AttachmentView, ControlError> {
-        let row = self.inner.database.detach(id, is_forced).await?;
+        let database = &self.inner.database;
+        let row = database.detach(self.asker(), id, is_forced).await?;
+        if self.is_dry_run() {
+            return self.shown(row).await;
+        }
         tracing::info!(attachment = %id, is_forced, state = %row.state, "its end was asked for");
         self.seen_attachment(id).await
     }
@@ -138,6 +139,11 @@ impl Control {
         wait: Duration,
     ) -> Result<AttachmentView, ControlError> {
         self.end_forced().await?;
+        let database = &self.inner.database;
+        let id = database
+            .attachment_for(self.asker(), &id.to_string())
+            .await?
+            .id;
         let settled = async {
             loop {
                 let found = self
@@ -158,47 +164,53 @@ impl Control {
         }
     }
 
-    /// Attachments, in the order in which they were asked for.
+    /// A page of the attachments that the asker may see, and after what the
+    /// next one begins.
     ///
     /// # Errors
     /// [`ControlError`].
     pub async fn attachments(
         &self,
         filter: &AttachmentFilter,
-    ) -> Result<Vec<AttachmentView>, ControlError> {
+        page: &Page,
+    ) -> Result<(Vec<AttachmentView>, Option<String>), ControlError> {
         self.end_forced().await?;
         let database = &self.inner.database;
         let volume = match &filter.volume {
-            Some(volume) => Some(database.volume(volume).await?.id),
+            Some(volume) => {
+                let found = database.volume_for(self.asker(), volume, Need::See).await?;
+                Some(found.id)
+            }
             None => None,
         };
         let host = match &filter.host {
-            Some(host) => Some(self.host_named(host).await?.host),
+            Some(host) => Some(self.host_named(host).await?),
             None => None,
         };
-        let mut rows = match filter.state {
-            Some(AttachmentState::Detached) => database.ended_attachments(ENDED_MAX).await?,
-            _ => database.attachments().await?,
-        };
-        rows.retain(|row| {
-            volume.is_none_or(|volume| row.volume == volume)
-                && host.is_none_or(|host| row.host == host)
-                && filter.state.is_none_or(|state| row.state == state)
-        });
-        let (hosts, volumes) = (database.heard().await?, database.volumes().await?);
+        let (rows, next) = database
+            .attachment_page(self.asker(), volume, host, filter.state, page)
+            .await?;
+        let names = database
+            .volume_names(rows.iter().map(|row| row.volume))
+            .await?;
+        let hosts = database.heard().await?;
         let now = self.now().await?;
         let views = rows.into_iter().map(|row| {
-            let volume = volumes.name_of(row.volume).map(str::to_owned);
+            let volume = names.get(&row.volume).cloned();
             self.view(row, volume, &hosts, now)
         });
-        Ok(views.collect())
+        Ok((views.collect(), next))
     }
 
     async fn seen_attachment(&self, id: AttachmentId) -> Result<AttachmentView, ControlError> {
+        let row = self.inner.database.attachment(id).await?;
+        self.shown(row).await
+    }
+
+    async fn shown(&self, row: AttachmentRow) -> Result<AttachmentView, ControlError> {
         let database = &self.inner.database;
-        let row = database.attachment(id).await?;
         let hosts = database.heard().await?;
-        let volume = database.volume(&row.volume.to_string()).await;
+        let volume = database.volume(row.volume).await;
         let volume = volume.ok().map(|volume| volume.name);
         Ok(self.view(row, volume, &hosts, self.now().await?))
     }
@@ -241,17 +253,5 @@ impl Control {
             (false, true) => "start its agent",
         };
         Some(format!("host {name:?} {since}; {help}"))
-    }
-
-    async fn host_named(&self, name: &str) -> Result<HeardRow, ControlError> {
-        let hosts = self.inner.database.heard().await?;
-        let id: Option<PartyId> = name.parse().ok();
-        let found = hosts
-            .into_iter()
-            .find(|host| host.name == name || Some(host.host) == id);
-        found.ok_or_else(|| ControlError::NotFound {
-            what: format!("host {name:?}"),
-            hint: "`scree host list` shows those there are".into(),
-        })
     }
 }

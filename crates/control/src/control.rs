@@ -38,6 +38,8 @@ pub struct Settings {
     /// How long leases hold after a host was last heard of; for ever, if there
     /// is only one host.
     pub lease: Option<Duration>,
+    /// How many times the free room on the units may be promised to volumes.
+    pub overcommit: u32,
     /// The database was put back from a backup, and what is younger is lost.
     pub restored_database: bool,
 }
@@ -90,6 +92,10 @@ pub enum StartError {
     },
 }
 
+/// How many times the free room may be promised, if nobody says: volumes take
+/// room only as they are written, and most are never filled.
+pub const OVERCOMMIT: u32 = 100;
+
 /// How long leases hold where there are several hosts, if nobody says.
 pub const LEASE: Duration = Duration::from_secs(10);
 
@@ -115,6 +121,7 @@ pub(crate) struct Inner {
     /// Who may ask.
     pub parties: Parties,
     pub lease: Option<Duration>,
+    pub overcommit: u32,
     /// The host that is this machine.
     pub local: PartyId,
     /// One change of the units at a time, so that copysets are planned in
@@ -158,6 +165,7 @@ impl Control {
                 grace: settings.grace,
                 parties,
                 lease: settings.lease,
+                overcommit: settings.overcommit,
                 local,
                 units_door: tokio::sync::Mutex::default(),
                 is_open: AtomicBool::new(false),

@@ -52,6 +52,24 @@ pub enum ControlError {
         /// Who may.
         reason: String,
     },
+    /// A project has as much as it may have.
+    #[error("{reason}")]
+    QuotaExceeded {
+        /// What is full, and what to do.
+        reason: String,
+    },
+    /// The units have no room for what is asked.
+    #[error("{reason}")]
+    NoCapacity {
+        /// How much there is, and what to do.
+        reason: String,
+    },
+    /// An idempotency key was used for another request.
+    #[error("{reason}")]
+    IdempotencyConflict {
+        /// Which, and what to do.
+        reason: String,
+    },
     /// Something it depends on does not answer; trying again may help.
     #[error("{reason}")]
     Unavailable {
@@ -77,6 +95,9 @@ impl ControlError {
             Self::Conflict { .. } => "conflict",
             Self::Unauthenticated { .. } => "unauthenticated",
             Self::Forbidden { .. } => "forbidden",
+            Self::QuotaExceeded { .. } => "quota-exceeded",
+            Self::NoCapacity { .. } => "no-capacity",
+            Self::IdempotencyConflict { .. } => "idempotency-conflict",
             Self::Unavailable { .. } => "unavailable",
             Self::Internal { .. } => "internal",
         }
@@ -112,6 +133,10 @@ impl From<DatabaseError> for ControlError {
                     "`scree volume versions` and the volume's name show those that are kept"
                 } else if what.starts_with("wrapping key") {
                     "`scree key list` shows those there are"
+                } else if what.starts_with("project") {
+                    "`scree project list` shows those there are"
+                } else if what.starts_with("grant") {
+                    "`scree grant list` shows those there are"
                 } else if what.starts_with("user") {
                     "`scree user list` shows those there are"
                 } else if what.starts_with("host") {
@@ -126,6 +151,11 @@ impl From<DatabaseError> for ControlError {
             }
             DatabaseError::Taken { what } => Self::Exists { what },
             DatabaseError::Refused { reason } => Self::Conflict { reason },
+            DatabaseError::Forbidden { reason } => Self::Forbidden { reason },
+            DatabaseError::Quota { reason } => Self::QuotaExceeded { reason },
+            DatabaseError::OtherRequest { .. } => Self::IdempotencyConflict {
+                reason: error.to_string(),
+            },
             DatabaseError::Fenced { .. } => Self::Conflict {
                 reason: error.to_string(),
             },

@@ -42,7 +42,7 @@ impl Control {
         let mut attachments = Vec::new();
         let pending = database.pending_cuts().await?;
         for row in database.attachments_on(host).await? {
-            match database.volume(&row.volume.to_string()).await {
+            match database.volume(row.volume).await {
                 Ok(volume) => attachments.push(assignment(row, volume, &pending)),
                 // The report says what is damaged, and who is on the way out
                 // is fenced.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use api::host::{FoundedKey, KeyState, TaskDone, TaskKind, WrappingKey};
 use base::{KeyId, PartyId};
 
+use crate::acting::Acting;
 use crate::control::Control;
 use crate::database::{DatabaseError, KeyRow};
 use crate::error::ControlError;
@@ -48,12 +49,15 @@ impl Control {
             .insert_wrapping_key(id, name, &key.parameters, now)
             .await?)
     }
+}
 
+impl Acting {
     /// Has `host` found the wrapping key that its `keys.toml` calls `name`.
     ///
     /// # Errors
     /// [`ControlError`].
     pub async fn add_key(&self, host: PartyId, name: &str) -> Result<KeyRow, ControlError> {
+        self.must_administer()?;
         let name = parse::key_name(name)?;
         match self.key(name).await {
             Err(ControlError::NotFound { .. }) => {}
@@ -85,8 +89,12 @@ impl Control {
         new: &str,
         wait: Duration,
     ) -> Result<KeyRow, ControlError> {
+        self.must_administer()?;
         let database = &self.inner.database;
-        let begun = database.rotate_key(old, new).await?;
+        let begun = database.rotate_key(self.asker(), old, new).await?;
+        if self.is_dry_run() {
+            return Ok(begun);
+        }
         let id = begun.key.id.to_string();
         tracing::info!(
             key = id,
@@ -109,6 +117,8 @@ impl Control {
     /// # Errors
     /// [`ControlError::Conflict`] if it is not retired.
     pub async fn delete_key(&self, name: &str) -> Result<KeyRow, ControlError> {
-        Ok(self.inner.database.delete_wrapping_key(name).await?)
+        self.must_administer()?;
+        let database = &self.inner.database;
+        Ok(database.delete_wrapping_key(self.asker(), name).await?)
     }
 }

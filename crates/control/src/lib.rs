@@ -14,6 +14,7 @@
 //! It must not know: the terminal, where blocks lie, what opens them. Keys pass
 //! through it wrapped; it depends on nothing that could name one.
 
+pub mod acting;
 pub mod attachments;
 pub mod authority;
 pub mod control;
@@ -26,11 +27,13 @@ pub mod keys;
 pub mod ownership;
 pub mod parse;
 pub mod parties;
+pub mod projects;
 pub mod report;
 pub mod snapshots;
 pub mod units;
 pub mod volumes;
 
+pub use acting::Acting;
 pub use control::{Control, Settings, StartError};
 pub use error::ControlError;
 pub use parties::Parties;

@@ -1,7 +1,10 @@
 //! What people write, parsed once: names and sizes.
 
-use base::{BlockSize, KeyId, SnapshotId, VolumeId};
+use std::collections::BTreeMap;
 
+use base::{BlockSize, KeyId, ProjectId, SnapshotId, VolumeId};
+
+use crate::database::Quota;
 use crate::error::ControlError;
 use api::size::exact_bytes;
 
@@ -52,6 +55,70 @@ pub fn key_name(text: &str) -> Result<&str, ControlError> {
         return Err(ControlError::invalid("name", reason));
     }
     name(text)
+}
+
+/// A volume has at most so many tags.
+const TAGS_MAX: usize = 50;
+
+/// The longest key and value of a tag, in bytes.
+const TAG_KEY_BYTES_MAX: usize = 128;
+const TAG_VALUE_BYTES_MAX: usize = 256;
+
+/// Checks the tags of a volume or snapshot.
+///
+/// # Errors
+/// [`ControlError::Invalid`].
+pub fn tags(tags: &BTreeMap<String, String>) -> Result<(), ControlError> {
+    let invalid = |reason| Err(ControlError::invalid("tags", reason));
+    if tags.len() > TAGS_MAX {
+        return invalid(format!("{} tags; at most {TAGS_MAX} are kept", tags.len()));
+    }
+    for (key, value) in tags {
+        let is_plain = |text: &str| !text.chars().any(char::is_control);
+        if key.is_empty() || key.len() > TAG_KEY_BYTES_MAX || !is_plain(key) {
+            return invalid(format!(
+                "{key:?} is no tag's key: use 1 to {TAG_KEY_BYTES_MAX} bytes of plain text"
+            ));
+        }
+        if value.len() > TAG_VALUE_BYTES_MAX || !is_plain(value) {
+            return invalid(format!(
+                "the value of the tag {key:?} is too long, or not plain text: use up to \
+                 {TAG_VALUE_BYTES_MAX} bytes"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Checks the name of a new project.
+///
+/// # Errors
+/// [`ControlError::Invalid`].
+pub fn project_name(text: &str) -> Result<&str, ControlError> {
+    if text.parse::<ProjectId>().is_ok() {
+        let reason = format!("{text:?} would be taken for an id; choose another name");
+        return Err(ControlError::invalid("name", reason));
+    }
+    name(text)
+}
+
+/// Checks how much a project may have: what a database's integers hold.
+///
+/// # Errors
+/// [`ControlError::Invalid`].
+pub fn quota(quota: Quota) -> Result<Quota, ControlError> {
+    let limits = [
+        ("volumes", quota.volumes_max),
+        ("snapshots", quota.snapshots_max),
+        ("bytes", quota.bytes_max),
+    ];
+    for (field, limit) in limits {
+        if limit.is_some_and(|limit| i64::try_from(limit).is_err()) {
+            let reason = "leave it out for no limit, or give at most 2^63 - 1";
+            return Err(ControlError::invalid(field, reason));
+        }
+    }
+    Ok(quota)
 }
 
 /// Checks the size of a volume.

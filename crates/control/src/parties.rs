@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::PartyId;
+use base::{PartyId, ProjectId};
 use identity::{
     Authority, Credentials, EnrolmentToken, KeyFingerprint, KeyRequest, Kind, Lifetime, Subject,
     certificate_fingerprint, requested_key, server_config,
@@ -15,7 +15,7 @@ use identity::{
 use rustls::ServerConfig;
 use world::{Millis, World};
 
-use crate::database::{AuditRow, By, Database, DatabaseError, PartyRow};
+use crate::database::{Asker, AuditRow, By, Database, DatabaseError, Membership, PartyRow};
 use crate::error::ControlError;
 use crate::http::Caller;
 
@@ -30,15 +30,6 @@ pub struct Parties {
     authority: Arc<Authority>,
 }
 
-/// Somebody who was recognised, for one request.
-#[derive(Debug, Clone)]
-pub struct Asker {
-    /// Who.
-    pub party: PartyRow,
-    /// How, for the log.
-    pub by: By,
-}
-
 /// A certificate, fresh from the authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issued {
@@ -48,24 +39,6 @@ pub struct Issued {
     pub certificate_pem: String,
     /// When it ends.
     pub ends: Millis,
-}
-
-impl Asker {
-    /// Refuses whoever is no administrator.
-    ///
-    /// # Errors
-    /// [`ControlError::Forbidden`].
-    pub fn must_administer(&self) -> Result<(), ControlError> {
-        if self.party.is_administrator {
-            return Ok(());
-        }
-        Err(ControlError::Forbidden {
-            reason: format!(
-                "{} is no administrator; ask one to do this",
-                self.party.subject.name()
-            ),
-        })
-    }
 }
 
 impl Parties {
@@ -153,7 +126,7 @@ impl Parties {
             )),
             Some(party) => {
                 let by = self.by(caller, party.subject.to_string());
-                Ok(Asker { party, by })
+                Ok(asker(party, by))
             }
             None => Err(unauthenticated(
                 "nobody is known by this certificate's key; enrol with a new token",
@@ -162,10 +135,13 @@ impl Parties {
     }
 
     /// Whoever can open D's socket has D.
-    async fn local_asker(&self) -> Result<Asker, ControlError> {
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn local_asker(&self) -> Result<Asker, ControlError> {
         let party = self.one(&local(Kind::User)).await?;
         let by = self.by(&Caller::Local, party.subject.to_string());
-        Ok(Asker { party, by })
+        Ok(asker(party, by))
     }
 
     fn by(&self, caller: &Caller, who: String) -> By {
@@ -191,15 +167,17 @@ impl Parties {
         Ok(self.database.audit(before, count_max).await?)
     }
 
-    /// Makes a user or host that is known by no key yet.
+    /// Makes a user or host that is known by no key yet. A user is a member of
+    /// `project`, or of a new one of their own name.
     ///
     /// # Errors
     /// [`ControlError::Exists`].
     pub async fn add(
         &self,
+        asker: &Asker,
         subject: Subject,
         is_administrator: bool,
-        by: &By,
+        project: Option<String>,
     ) -> Result<PartyRow, ControlError> {
         if is_administrator && subject.kind() != Kind::User {
             return Err(ControlError::invalid(
@@ -207,23 +185,39 @@ impl Parties {
                 "only a user can be an administrator",
             ));
         }
+        let random = &self.world.random;
+        let membership = match (subject.kind(), project) {
+            (Kind::User, None) => Membership::Own(ProjectId::from_random(random.u128())),
+            (Kind::User, Some(project)) => Membership::Of(project),
+            (_, None) => Membership::None,
+            (_, Some(_)) => {
+                return Err(ControlError::invalid(
+                    "project",
+                    "only users are in projects",
+                ));
+            }
+        };
         let new = PartyRow {
-            id: PartyId::from_random(self.world.random.u128()),
+            id: PartyId::from_random(random.u128()),
             subject,
             is_administrator,
             is_disabled: false,
             created: self.world.clock.wall(),
         };
-        self.database.insert_party(&new, by).await?;
-        Ok(new)
+        Ok(self.database.insert_party(asker, &new, &membership).await?)
     }
 
-    /// The users, or the hosts, by name.
+    /// The users, or the hosts: after the id `after`, at most `count_max`.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn all(&self, kind: Kind) -> Result<Vec<PartyRow>, ControlError> {
-        Ok(self.database.parties(kind).await?)
+    pub async fn all(
+        &self,
+        kind: Kind,
+        after: &str,
+        count_max: u32,
+    ) -> Result<Vec<PartyRow>, ControlError> {
+        Ok(self.database.parties(kind, after, count_max).await?)
     }
 
     /// The user or host of this name.
@@ -240,14 +234,14 @@ impl Parties {
     /// [`ControlError::NotFound`].
     pub async fn invite(
         &self,
+        asker: &Asker,
         subject: &Subject,
-        by: &By,
     ) -> Result<(EnrolmentToken, Millis), ControlError> {
         let token = EnrolmentToken::generate(&*self.world.random);
         let term_ms = i64::try_from(TOKEN_TERM.as_millis()).expect("an hour");
         let expires = Millis(self.world.clock.wall().0.saturating_add(term_ms));
         self.database
-            .insert_enrolment(subject, token.hash(), expires, by)
+            .insert_enrolment(asker, subject, token.hash(), expires)
             .await?;
         Ok((token, expires))
     }
@@ -298,11 +292,13 @@ impl Parties {
     /// [`ControlError::NotFound`].
     pub async fn set_disabled(
         &self,
+        asker: &Asker,
         subject: &Subject,
         is_disabled: bool,
-        by: &By,
     ) -> Result<PartyRow, ControlError> {
-        self.database.set_disabled(subject, is_disabled, by).await?;
+        self.database
+            .set_disabled(asker, subject, is_disabled)
+            .await?;
         self.one(subject).await
     }
 
@@ -310,8 +306,12 @@ impl Parties {
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
-    pub async fn forget_keys(&self, subject: &Subject, by: &By) -> Result<PartyRow, ControlError> {
-        self.database.forget_keys(subject, by).await?;
+    pub async fn forget_keys(
+        &self,
+        asker: &Asker,
+        subject: &Subject,
+    ) -> Result<PartyRow, ControlError> {
+        self.database.forget_keys(asker, subject).await?;
         self.one(subject).await
     }
 
@@ -326,6 +326,15 @@ impl Parties {
             certificate_pem: signed.map_err(not_signed)?,
             ends: lifetime.ends(),
         })
+    }
+}
+
+fn asker(party: PartyRow, by: By) -> Asker {
+    Asker {
+        party,
+        by,
+        is_dry_run: false,
+        idempotency: None,
     }
 }
 

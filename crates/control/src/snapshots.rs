@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use base::SnapshotId;
 
-use crate::control::Control;
-use crate::database::{SnapshotRow, SnapshotState};
+use crate::acting::Acting;
+use crate::database::{
+    Filter, Need, NewSnapshot, Page, Right, SnapshotPage, SnapshotRow, SnapshotState, Tags,
+};
 use crate::error::ControlError;
 use crate::parse;
 
 /// A host that is well takes a snapshot's moment in less.
 const CUT_WITHIN: Duration = Duration::from_secs(10);
 
-impl Control {
+impl Acting {
     /// Takes a snapshot. Of a volume that is served it is pending at first; its
     /// moment lies between the call and its return, unless its host does not
     /// answer in time: then it comes later.
@@ -23,33 +25,47 @@ impl Control {
         &self,
         volume: &str,
         name: Option<&str>,
+        tags: Tags,
     ) -> Result<SnapshotRow, ControlError> {
         let (volume, name) = (volume.to_owned(), name.map(str::to_owned));
-        self.to_its_end(|control| async move { control.take(&volume, name.as_deref()).await })
+        self.to_its_end(|control| async move { control.take(&volume, name.as_deref(), tags).await })
             .await
     }
 
-    async fn take(&self, volume: &str, name: Option<&str>) -> Result<SnapshotRow, ControlError> {
+    async fn take(
+        &self,
+        volume: &str,
+        name: Option<&str>,
+        tags: Tags,
+    ) -> Result<SnapshotRow, ControlError> {
+        parse::tags(&tags)?;
         let id = SnapshotId::from_random(self.inner.world.random.u128());
         let name = match name {
             Some(name) => parse::name(name)?.to_owned(),
             None => id.to_string(),
         };
-        let row = self.living(volume).await?;
-        let now = self.inner.world.clock.wall();
+        let row = self.living(volume, Right::Snapshot).await?;
+        let new = NewSnapshot {
+            id,
+            name,
+            volume: row.id,
+            tags,
+            created: self.inner.world.clock.wall(),
+        };
         let database = &self.inner.database;
-        let snapshot = database.insert_snapshot(id, &name, row.id, now).await?;
-        if snapshot.state != SnapshotState::Pending {
+        let snapshot = database.insert_snapshot(self.asker(), &new).await?;
+        let id = snapshot.id;
+        if self.is_dry_run() || snapshot.state != SnapshotState::Pending {
             return Ok(snapshot);
         }
         // What is written after the answer is not in it.
         let taken = self.until(CUT_WITHIN, || async {
-            let snapshot = database.snapshot(&id.to_string()).await?;
+            let snapshot = database.snapshot(id).await?;
             let is_taken = snapshot.is_cut || snapshot.state != SnapshotState::Pending;
             Ok(is_taken.then_some(snapshot))
         });
         let snapshot = taken.await?.unwrap_or(snapshot);
-        tracing::info!(snapshot = %id, name, volume = %row.id, "snapshot taken");
+        tracing::info!(snapshot = %id, name = snapshot.name, volume = %row.id, "snapshot taken");
         Ok(snapshot)
     }
 
@@ -58,7 +74,8 @@ impl Control {
     /// # Errors
     /// [`ControlError::NotFound`].
     pub async fn snapshot(&self, name: &str) -> Result<SnapshotRow, ControlError> {
-        Ok(self.inner.database.snapshot(name).await?)
+        let database = &self.inner.database;
+        Ok(database.snapshot_for(self.asker(), name, Need::See).await?)
     }
 
     /// As [`Control::snapshot`], once it is no longer pending or `wait` has
@@ -81,12 +98,35 @@ impl Control {
         }
     }
 
-    /// All snapshots, oldest first.
+    /// A page of the snapshots that the asker may see.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn snapshots(&self) -> Result<Vec<SnapshotRow>, ControlError> {
-        Ok(self.inner.database.snapshots().await?)
+    pub async fn snapshots(
+        &self,
+        filter: &Filter,
+        page: &Page,
+    ) -> Result<SnapshotPage, ControlError> {
+        let database = &self.inner.database;
+        Ok(database.snapshot_page(self.asker(), filter, page).await?)
+    }
+
+    /// The tags of a snapshot.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn tags_of(&self, id: SnapshotId) -> Result<Tags, ControlError> {
+        Ok(self.inner.database.tags_of(&id.to_string()).await?)
+    }
+
+    /// Puts `tags` in the place of a snapshot's.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn tag_snapshot(&self, name: &str, tags: &Tags) -> Result<SnapshotRow, ControlError> {
+        parse::tags(tags)?;
+        let database = &self.inner.database;
+        Ok(database.tag_snapshot(self.asker(), name, tags).await?)
     }
 
     /// Deletes a snapshot. Clones of it go on; what only it held is freed in
@@ -97,9 +137,13 @@ impl Control {
     pub async fn delete_snapshot(&self, name: &str) -> Result<SnapshotRow, ControlError> {
         let name = name.to_owned();
         self.to_its_end(|control| async move {
-            let snapshot = control.inner.database.snapshot(&name).await?;
-            control.inner.database.delete_snapshot(snapshot.id).await?;
-            Ok(snapshot)
+            let snapshot = control.snapshot(&name).await?;
+            let database = &control.inner.database;
+            let gone = database
+                .delete_snapshot(control.asker(), snapshot.id)
+                .await?;
+            tracing::info!(snapshot = %gone.id, name = gone.name, "snapshot deleted");
+            Ok(gone)
         })
         .await
     }

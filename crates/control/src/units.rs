@@ -8,6 +8,7 @@ use catalog::Copyset;
 use catalog::copysets::{self, SCATTER_WIDTH};
 use world::Millis;
 
+use crate::acting::Acting;
 use crate::control::Control;
 use crate::database::{HeardRow, UnitRow};
 use crate::error::ControlError;
@@ -16,7 +17,7 @@ use crate::error::ControlError;
 const SHOW_WITHIN: Duration = Duration::from_millis(800);
 
 /// A host that was not heard of for longer is not waited for, in milliseconds.
-const SILENT_MS: i64 = 10_000;
+pub(crate) const SILENT_MS: i64 = 10_000;
 
 /// A host that is well makes a folder a unit in less.
 const ADD_WITHIN: Duration = Duration::from_secs(60);
@@ -57,36 +58,6 @@ impl UnitView {
 const HEALTHY: &str = "healthy";
 
 impl Control {
-    /// The host that is meant if none is named: the controller's own machine,
-    /// or else the only one that is there.
-    ///
-    /// # Errors
-    /// [`ControlError::Invalid`] if there are several, or none.
-    pub async fn default_host(&self) -> Result<PartyId, ControlError> {
-        let since = Millis(self.inner.world.clock.wall().0.saturating_sub(SILENT_MS));
-        let hosts = self.inner.database.heard().await?;
-        let there: Vec<&HeardRow> = hosts
-            .iter()
-            .filter(|host| host.heard.is_some_and(|heard| heard > since))
-            .collect();
-        // It has an agent, also if that is slow to answer.
-        let is_local = |host: &&HeardRow| host.host == self.local_host() && host.heard.is_some();
-        let local = hosts.iter().find(is_local);
-        match (local, there.as_slice()) {
-            (Some(local), _) => Ok(local.host),
-            (None, [one]) => Ok(one.host),
-            (None, []) => Err(ControlError::Unavailable {
-                reason: "no host is heard of; start `scree agent` on one".to_owned(),
-            }),
-            (None, several) => {
-                let names: Vec<&str> = several.iter().map(|host| host.name.as_str()).collect();
-                let names = names.join(", ");
-                let reason = format!("there are several hosts; name one of them: {names}");
-                Err(ControlError::invalid("host", reason))
-            }
-        }
-    }
-
     /// Asks the hosts that are there how they are; returns what all said last.
     pub(crate) async fn ask_hosts(&self) -> Result<Vec<HeardRow>, ControlError> {
         let since = Millis(self.now().await?.0.saturating_sub(SILENT_MS));
@@ -119,56 +90,6 @@ impl Control {
     pub(crate) async fn units_of(&self, hosts: &[HeardRow]) -> Result<Vec<UnitView>, ControlError> {
         let rows = self.inner.database.units().await?;
         Ok(rows.into_iter().map(|row| view(row, hosts)).collect())
-    }
-
-    /// Makes the folder at `url` a unit, as `host` sees it. It must exist, so
-    /// that a mistyped or unmounted path is not taken for a new unit; and be
-    /// empty, or be a unit of this cluster already.
-    ///
-    /// # Errors
-    /// [`ControlError`].
-    pub async fn add_unit(&self, host: PartyId, url: &str) -> Result<UnitView, ControlError> {
-        let what = TaskKind::AddUnit {
-            url: url.to_owned(),
-        };
-        let hint = "it adds the unit when it can, and `scree unit list` shows it then";
-        let TaskDone::Unit(unit) = self.task(host, &what, "url", hint).await? else {
-            return Err(not_asked());
-        };
-        let hosts = self.ask_hosts().await?;
-        let row = UnitRow {
-            id: unit.id,
-            url: unit.url,
-        };
-        Ok(view(row, &hosts))
-    }
-
-    /// Has `host` do something, and waits until it has. What makes no sense is
-    /// in the request's `field`; `hint` says what comes of it if the host does
-    /// not answer.
-    pub(crate) async fn task(
-        &self,
-        host: PartyId,
-        what: &TaskKind,
-        field: &'static str,
-        hint: &str,
-    ) -> Result<TaskDone, ControlError> {
-        let database = &self.inner.database;
-        let now = self.inner.world.clock.wall();
-        let task = database.insert_task(host, what, now).await?;
-        let answer = self
-            .until(ADD_WITHIN, || async {
-                Ok(database.task_answer(task).await?)
-            })
-            .await?;
-        let Some(answer) = answer else {
-            return Err(ControlError::Unavailable {
-                reason: format!("the host does not answer; {hint}"),
-            });
-        };
-        let old = Millis(now.0.saturating_sub(FORGET_MS));
-        database.forget_task(task, old).await?;
-        answer.map_err(|refusal| refused(&refusal, field))
     }
 
     /// Takes units in that a host has marked, and plans copysets over them.
@@ -251,6 +172,60 @@ impl Control {
     pub(crate) async fn free_bytes(&self) -> Result<Option<u64>, ControlError> {
         let hosts = self.inner.database.heard().await?;
         Ok(hosts.iter().filter_map(|host| host.report.free_bytes).min())
+    }
+}
+
+impl Acting {
+    /// Makes the folder at `url` a unit, as `host` sees it. It must exist, so
+    /// that a mistyped or unmounted path is not taken for a new unit; and be
+    /// empty, or be a unit of this cluster already.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn add_unit(&self, host: PartyId, url: &str) -> Result<UnitView, ControlError> {
+        self.must_administer()?;
+        let what = TaskKind::AddUnit {
+            url: url.to_owned(),
+        };
+        let hint = "it adds the unit when it can, and `scree unit list` shows it then";
+        let TaskDone::Unit(unit) = self.task(host, &what, "url", hint).await? else {
+            return Err(not_asked());
+        };
+        let hosts = self.ask_hosts().await?;
+        let row = UnitRow {
+            id: unit.id,
+            url: unit.url,
+        };
+        Ok(view(row, &hosts))
+    }
+
+    /// Has `host` do something, and waits until it has. What makes no sense is
+    /// in the request's `field`; `hint` says what comes of it if the host does
+    /// not answer.
+    pub(crate) async fn task(
+        &self,
+        host: PartyId,
+        what: &TaskKind,
+        field: &'static str,
+        hint: &str,
+    ) -> Result<TaskDone, ControlError> {
+        let database = &self.inner.database;
+        let now = self.asker().by.at;
+        self.asker().refuse_dry_run()?;
+        let task = database.insert_task(self.asker(), host, what).await?;
+        let answer = self
+            .until(ADD_WITHIN, || async {
+                Ok(database.task_answer(task).await?)
+            })
+            .await?;
+        let Some(answer) = answer else {
+            return Err(ControlError::Unavailable {
+                reason: format!("the host does not answer; {hint}"),
+            });
+        };
+        let old = Millis(now.0.saturating_sub(FORGET_MS));
+        database.forget_task(task, old).await?;
+        answer.map_err(|refusal| refused(&refusal, field))
     }
 }
 

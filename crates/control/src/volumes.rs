@@ -12,10 +12,10 @@ use base::{AttachmentId, Lineage, PartyId, VolumeId};
 use catalog::VersionKey;
 use world::Millis;
 
-use crate::control::Control;
+use crate::acting::Acting;
 use crate::database::{
-    AttachmentRow, DamagedVolume, DatabaseError, NewAttachment, NewVolume, SnapshotRow, VersionRow,
-    VolumeRow,
+    AttachmentRow, DamagedVolume, DatabaseError, Filter, Need, NewAttachment, NewVolume, Page,
+    Right, SnapshotRow, Tags, VersionRow, VolumePage, VolumeRow,
 };
 use crate::error::ControlError;
 use crate::parse;
@@ -31,6 +31,10 @@ const GROWN_WITHIN: Duration = Duration::from_secs(5);
 pub struct VolumeRequest {
     /// Its name.
     pub name: String,
+    /// On whose account; on the asker's own, if none is named.
+    pub project: Option<String>,
+    /// Its tags.
+    pub tags: Tags,
     /// Size in bytes; a clone's default is its snapshot's.
     pub size_bytes: Option<u64>,
     /// Start from this snapshot (name or id).
@@ -57,6 +61,8 @@ pub enum RestoreTo {
 pub struct VolumeView {
     /// Its row.
     pub row: VolumeRow,
+    /// Its tags.
+    pub tags: Tags,
     /// Where it is attached, or not yet detached.
     pub attachments: Vec<AttachmentRow>,
     /// How its engine is doing, as its host said last.
@@ -65,13 +71,15 @@ pub struct VolumeView {
     pub notice: Option<String>,
 }
 
-/// All volumes as they are shown.
+/// A page of volumes as they are shown.
 #[derive(Debug, Clone)]
 pub struct VolumeList {
     /// Those of which everything is known.
     pub volumes: Vec<VolumeView>,
     /// Those whose rows in the database are damaged.
     pub damaged: Vec<DamagedVolume>,
+    /// After what the next page begins, if there is one.
+    pub next: Option<String>,
 }
 
 impl VolumeView {
@@ -104,7 +112,20 @@ impl VolumeView {
     }
 }
 
-impl Control {
+impl VolumeView {
+    /// One that is attached nowhere.
+    fn fresh(row: VolumeRow, tags: Tags) -> Self {
+        Self {
+            row,
+            tags,
+            attachments: Vec::new(),
+            engine: None,
+            notice: None,
+        }
+    }
+}
+
+impl Acting {
     /// Makes a volume.
     ///
     /// # Errors
@@ -116,8 +137,13 @@ impl Control {
 
     async fn create(&self, request: VolumeRequest) -> Result<VolumeView, ControlError> {
         let name = parse::name(&request.name)?.to_owned();
+        parse::tags(&request.tags)?;
+        let database = &self.inner.database;
         let origin = match &request.from {
-            Some(from) => Some(self.inner.database.snapshot(from).await?),
+            Some(from) => {
+                let need = Need::Have(Right::Read);
+                Some(database.snapshot_for(self.asker(), from, need).await?)
+            }
             None => None,
         };
         let (size_bytes, block_size, seal) = shape_of(&request, origin.as_ref())?;
@@ -129,12 +155,15 @@ impl Control {
             let reason = format!("{replicas} replicas; a volume has 1 to {REPLICAS_MAX}");
             return Err(ControlError::invalid("replicas", reason));
         }
+        self.refuse_beyond_capacity(size_bytes, replicas).await?;
         self.ensure_copysets(replicas).await?;
         let world = &self.inner.world;
         let id = VolumeId::from_random(world.random.u128());
         let new = NewVolume {
             id,
             name,
+            project: request.project,
+            tags: request.tags,
             size_bytes,
             block_size,
             seal,
@@ -144,9 +173,13 @@ impl Control {
             origin: origin.map(|snapshot| snapshot.id),
             created: world.clock.wall(),
         };
-        self.inner.database.insert_volume(&new).await?;
-        tracing::info!(volume = %new.id, name = new.name, size_bytes, "volume created");
-        let mut view = self.seen(new.id).await?;
+        let row = database.insert_volume(self.asker(), &new).await?;
+        let mut view = if self.is_dry_run() {
+            VolumeView::fresh(row, new.tags)
+        } else {
+            tracing::info!(volume = %row.id, name = row.name, size_bytes, "volume created");
+            self.seen(row.id).await?
+        };
         view.notice = self.overcommitted(size_bytes, replicas).await?;
         Ok(view)
     }
@@ -170,12 +203,40 @@ impl Control {
         }))
     }
 
+    /// Refuses what, with all that was promised before, could be filled only
+    /// with many times the room that there is.
+    async fn refuse_beyond_capacity(
+        &self,
+        size_bytes: u64,
+        replicas: u8,
+    ) -> Result<(), ControlError> {
+        let Some(free) = self.free_bytes().await? else {
+            return Ok(());
+        };
+        let promised = self.inner.database.promised_bytes().await?;
+        let needed = promised.saturating_add(size_bytes.saturating_mul(u64::from(replicas)));
+        let overcommit = u64::from(self.inner.overcommit);
+        if needed <= free.saturating_mul(overcommit) {
+            return Ok(());
+        }
+        Err(ControlError::NoCapacity {
+            reason: format!(
+                "full, all volumes would take {} with this one, and the units have {} free, of \
+                 which {overcommit} times as much may be promised; add units, or raise \
+                 `--overcommit`",
+                about_bytes(needed),
+                about_bytes(free)
+            ),
+        })
+    }
+
     /// A volume by name or id, its host asked how it is.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
     pub async fn volume(&self, name: &str) -> Result<VolumeView, ControlError> {
-        let row = self.inner.database.volume(name).await?;
+        let database = &self.inner.database;
+        let row = database.volume_for(self.asker(), name, Need::See).await?;
         let mut view = self.seen(row.id).await?;
         if view.served().is_some() {
             let hosts = self.ask_hosts().await?;
@@ -190,32 +251,77 @@ impl Control {
 
     /// As [`Control::volume`], but nobody is asked.
     async fn seen(&self, id: VolumeId) -> Result<VolumeView, ControlError> {
+        let database = &self.inner.database;
         Ok(VolumeView {
-            row: self.inner.database.volume(&id.to_string()).await?,
-            attachments: self.inner.database.attachments_of(id).await?,
-            engine: None,
-            notice: None,
+            attachments: database.attachments_of(id).await?,
+            ..VolumeView::fresh(
+                database.volume(id).await?,
+                database.tags_of(&id.to_string()).await?,
+            )
         })
     }
 
-    /// All volumes, without their engines' states.
+    /// A page of the volumes that the asker may see, without their engines'
+    /// states.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn volumes(&self) -> Result<VolumeList, ControlError> {
-        let volumes = self.inner.database.volumes().await?;
-        let mut attachments = self.inner.database.attachments().await?;
+    pub async fn volumes(&self, filter: &Filter, page: &Page) -> Result<VolumeList, ControlError> {
+        let database = &self.inner.database;
+        let VolumePage {
+            volumes,
+            mut attachments,
+            mut tags,
+            next,
+        } = database.volume_page(self.asker(), filter, page).await?;
         let mut view = |row: VolumeRow| VolumeView {
             attachments: attachments
                 .extract_if(.., |attachment| attachment.volume == row.id)
                 .collect(),
-            row,
-            engine: None,
-            notice: None,
+            ..VolumeView::fresh(
+                row.clone(),
+                tags.remove(&row.id.to_string()).unwrap_or_default(),
+            )
         };
         Ok(VolumeList {
             volumes: volumes.rows.into_iter().map(&mut view).collect(),
             damaged: volumes.damaged,
+            next,
+        })
+    }
+
+    /// Puts `tags` in the place of a volume's.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn tag_volume(&self, name: &str, tags: Tags) -> Result<VolumeView, ControlError> {
+        parse::tags(&tags)?;
+        let database = &self.inner.database;
+        let row = database.tag_volume(self.asker(), name, &tags).await?;
+        Ok(VolumeView {
+            tags,
+            ..self.seen(row.id).await?
+        })
+    }
+
+    /// Gives a volume to another user.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn give_volume(
+        &self,
+        name: &str,
+        user: &str,
+        project: Option<&str>,
+    ) -> Result<VolumeView, ControlError> {
+        let database = &self.inner.database;
+        let row = database
+            .give_volume(self.asker(), name, user, project)
+            .await?;
+        let tags = database.tags_of(&row.id.to_string()).await?;
+        Ok(VolumeView {
+            attachments: database.attachments_of(row.id).await?,
+            ..VolumeView::fresh(row, tags)
         })
     }
 
@@ -234,7 +340,7 @@ impl Control {
     }
 
     async fn grow(&self, name: &str, size_bytes: u64) -> Result<VolumeView, ControlError> {
-        let row = self.living(name).await?;
+        let row = self.living(name, Right::Administer).await?;
         parse::volume_size(size_bytes, row.block_size)?;
         if size_bytes <= row.size_bytes {
             let reason = format!(
@@ -245,7 +351,16 @@ impl Control {
             );
             return Err(ControlError::invalid("size", reason));
         }
-        self.inner.database.set_size(row.id, size_bytes).await?;
+        let more = size_bytes - row.size_bytes;
+        self.refuse_beyond_capacity(more, row.replicas).await?;
+        let database = &self.inner.database;
+        let grown = database.set_size(self.asker(), row.id, size_bytes).await?;
+        if self.is_dry_run() {
+            return Ok(VolumeView {
+                row: grown,
+                ..self.seen(row.id).await?
+            });
+        }
         let seen = self.until(GROWN_WITHIN, || async {
             let view = self.seen(row.id).await?;
             let is_smaller = |one: &AttachmentRow| {
@@ -277,23 +392,25 @@ impl Control {
     }
 
     async fn delete(&self, name: &str) -> Result<VolumeView, ControlError> {
-        let row = self.living(name).await?;
+        let row = self.living(name, Right::Administer).await?;
         self.refuse_if_wanted(&row).await?;
         let now = self.inner.world.clock.wall();
-        self.inner.database.begin_delete(row.id, now).await?;
+        let database = &self.inner.database;
+        database.begin_delete(self.asker(), row.id, now).await?;
+        if self.is_dry_run() {
+            return self.seen(row.id).await;
+        }
         tracing::info!(volume = %row.id, name = row.name, "volume is being deleted");
         match self.seen(row.id).await {
             Ok(view) => Ok(view),
             // The cleaner was faster.
-            Err(_) => Ok(VolumeView {
-                row: VolumeRow {
+            Err(_) => {
+                let row = VolumeRow {
                     deleting: true,
                     ..row
-                },
-                attachments: Vec::new(),
-                engine: None,
-                notice: None,
-            }),
+                };
+                Ok(VolumeView::fresh(row, Tags::new()))
+            }
         }
     }
 
@@ -312,14 +429,15 @@ impl Control {
     }
 
     async fn restore(&self, name: &str, to: RestoreTo) -> Result<VolumeView, ControlError> {
-        let row = self.living(name).await?;
+        let row = self.living(name, Right::Administer).await?;
         self.refuse_if_wanted(&row).await?;
         // What a journal still has becomes a version first, so that going back
         // can itself be undone.
         self.refuse_if_attached(&row).await?;
         let line = self.inner.database.line_of(row.id).await?;
         let version = self.choose(&row, &line, to)?;
-        self.inner.database.set_head(row.id, version).await?;
+        let database = &self.inner.database;
+        database.set_head(self.asker(), row.id, version).await?;
         tracing::info!(volume = %row.id, name = row.name, version = version.number, "restored");
         self.seen(row.id).await
     }
@@ -364,7 +482,8 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn versions(&self, name: &str) -> Result<(VolumeRow, Vec<VersionRow>), ControlError> {
-        let row = self.inner.database.volume(name).await?;
+        let database = &self.inner.database;
+        let row = database.volume_for(self.asker(), name, Need::See).await?;
         let line = self.inner.database.line_of(row.id).await?;
         Ok((row, line))
     }
@@ -380,7 +499,11 @@ impl Control {
         host: PartyId,
         access: Access,
     ) -> Result<AttachmentRow, ControlError> {
-        let row = self.living(name).await?;
+        let need = match access {
+            Access::ReadOnly => Right::Read,
+            Access::ReadWrite => Right::Use,
+        };
+        let row = self.living(name, need).await?;
         let id = AttachmentId::from_random(self.inner.world.random.u128());
         let new = NewAttachment {
             id,
@@ -390,7 +513,7 @@ impl Control {
             access,
             created: self.inner.world.clock.wall(),
         };
-        let asked = self.inner.database.attach(&new).await?;
+        let asked = self.inner.database.attach(self.asker(), &new).await?;
         let now = self.settled(&asked).await?;
         match now.state {
             AttachmentState::Attached => Ok(now),
@@ -408,7 +531,7 @@ impl Control {
     /// # Errors
     /// [`ControlError`]. If it cannot be closed now, its host goes on trying.
     pub async fn unexport_volume(&self, name: &str) -> Result<VolumeView, ControlError> {
-        let row = self.living(name).await?;
+        let row = self.living(name, Right::Read).await?;
         let mut attachments = self.inner.database.attachments_of(row.id).await?;
         let of_vm = attachments.extract_if(.., |one| one.vm.is_some()).next();
         if attachments.is_empty() {
@@ -423,7 +546,8 @@ impl Control {
             }));
         }
         for attachment in attachments {
-            let asked = self.inner.database.detach(attachment.id, false).await?;
+            let database = &self.inner.database;
+            let asked = database.detach(self.asker(), attachment.id, false).await?;
             let now = self.settled(&asked).await?;
             if now.state != AttachmentState::Detached {
                 return Err(ControlError::Unavailable {
@@ -461,23 +585,13 @@ impl Control {
     /// [`ControlError`].
     pub async fn volume_gone(&self, id: VolumeId, wait: Duration) -> Result<(), ControlError> {
         let gone = self.until(wait, || async {
-            match self.inner.database.volume(&id.to_string()).await {
+            match self.inner.database.volume(id).await {
                 Err(DatabaseError::NotFound { .. }) => Ok(Some(())),
                 Err(error) => Err(error.into()),
                 Ok(_) => Ok(None),
             }
         });
         gone.await.map(|_| ())
-    }
-
-    /// A volume that is not being deleted.
-    pub(crate) async fn living(&self, name: &str) -> Result<VolumeRow, ControlError> {
-        let row = self.inner.database.volume(name).await?;
-        if row.deleting {
-            let reason = format!("volume {:?} is being deleted", row.name);
-            return Err(ControlError::conflict(reason));
-        }
-        Ok(row)
     }
 
     async fn refuse_if_wanted(&self, row: &VolumeRow) -> Result<(), ControlError> {

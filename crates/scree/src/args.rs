@@ -40,6 +40,15 @@ pub struct Arguments {
     #[arg(short, long, value_enum, default_value_t, global = true)]
     pub output: Format,
 
+    /// Check everything, and change nothing.
+    #[arg(long, global = true)]
+    pub dry_run: bool,
+
+    /// Make what is made under this key: the same command under the same key,
+    /// within a day, makes nothing twice.
+    #[arg(long, value_name = "KEY", global = true)]
+    pub idempotency_key: Option<String>,
+
     #[command(subcommand)]
     pub command: Command,
 }
@@ -97,6 +106,15 @@ pub enum ApiCommand {
     /// Volumes in VMs, and exports.
     #[command(subcommand)]
     Attachment(AttachmentCommand),
+
+    /// Projects: on whose account volumes are, and how many there may be.
+    #[command(subcommand)]
+    Project(ProjectCommand),
+
+    /// Rights that users give to each other on their volumes, and
+    /// administrators on hosts.
+    #[command(subcommand)]
+    Grant(GrantCommand),
 
     /// Places where sealed blocks lie.
     #[command(subcommand)]
@@ -157,6 +175,10 @@ pub enum PartyCommand {
         /// It may everything but read volumes. (Users only.)
         #[arg(long)]
         administrator: bool,
+        /// Make it a member of this project, not of a new one of its own name.
+        /// (Users only.)
+        #[arg(long)]
+        project: Option<String>,
     },
     /// List all.
     List,
@@ -309,6 +331,12 @@ pub struct KeepArguments {
     #[arg(long, value_name = "TIME", default_value = "1d", value_parser = moment::duration)]
     pub retain_age: Duration,
 
+    /// How many times the units' free room may be promised to volumes, as if
+    /// all were full.
+    #[arg(long, value_name = "N", default_value_t = control::control::OVERCOMMIT,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub overcommit: u32,
+
     /// How long the blocks of a removed version stay, against mistakes.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = moment::duration)]
     pub grace: Duration,
@@ -344,9 +372,51 @@ pub enum VolumeCommand {
         /// two units]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(REPLICAS))]
         replicas: Option<u8>,
+        /// On the account of this project. [default: your only one, or that of
+        /// your name]
+        #[arg(long)]
+        project: Option<String>,
+        /// A tag; may be given again.
+        #[arg(long, value_name = "KEY=VALUE")]
+        tag: Vec<String>,
     },
-    /// List all volumes.
-    List,
+    /// List volumes.
+    List {
+        /// Those called so.
+        #[arg(long)]
+        name: Option<String>,
+        /// Those of this user.
+        #[arg(long)]
+        owner: Option<String>,
+        /// Those on the account of this project.
+        #[arg(long)]
+        project: Option<String>,
+        /// Those in this state: available, in-use, deleting or error.
+        #[arg(long)]
+        state: Option<String>,
+        /// Those with this tag; may be given again.
+        #[arg(long, value_name = "KEY=VALUE")]
+        tag: Vec<String>,
+    },
+    /// Put these tags in the place of those that a volume has.
+    Tag {
+        /// Name or id.
+        name: String,
+        /// The tags; none takes all away.
+        #[arg(value_name = "KEY=VALUE")]
+        tags: Vec<String>,
+    },
+    /// Give a volume, and its snapshots, to another user.
+    Give {
+        /// Name or id.
+        name: String,
+        /// To this user.
+        user: String,
+        /// On the account of this project of theirs. [default: their only one,
+        /// or that of their name]
+        #[arg(long)]
+        project: Option<String>,
+    },
     /// Show one volume.
     Show {
         /// Name or id.
@@ -382,10 +452,13 @@ pub enum VolumeCommand {
         /// Name or id.
         name: String,
     },
-    /// Serve a volume on this host and print its NBD URI.
+    /// Serve a volume on a host and print its NBD URI.
     Export {
         /// Name or id.
         name: String,
+        /// On this host. [default: the controller's own, or the only one]
+        #[arg(long)]
+        host: Option<String>,
         /// Refuse writes.
         #[arg(long)]
         read_only: bool,
@@ -470,18 +543,146 @@ pub enum SnapshotCommand {
         /// Its name. [default: its id]
         #[arg(long, value_name = "S")]
         name: Option<String>,
+        /// A tag; may be given again.
+        #[arg(long, value_name = "KEY=VALUE")]
+        tag: Vec<String>,
         /// Return when it is completed, not while it is pending.
         #[arg(long)]
         wait: bool,
     },
-    /// List all snapshots.
-    List,
+    /// List snapshots.
+    List {
+        /// Those of this volume (name or id).
+        #[arg(long)]
+        volume: Option<String>,
+        /// Those of this user.
+        #[arg(long)]
+        owner: Option<String>,
+        /// Those in this state: pending, completed or error.
+        #[arg(long)]
+        state: Option<String>,
+        /// Those with this tag; may be given again.
+        #[arg(long, value_name = "KEY=VALUE")]
+        tag: Vec<String>,
+    },
+    /// Put these tags in the place of those that a snapshot has.
+    Tag {
+        /// Name or id.
+        name: String,
+        /// The tags; none takes all away.
+        #[arg(value_name = "KEY=VALUE")]
+        tags: Vec<String>,
+    },
     /// Show volumes, their snapshots, and what was cloned from them.
     Tree,
     /// Delete a snapshot. Clones of it go on.
     Delete {
         /// Name or id.
         name: String,
+    },
+}
+
+/// How much a project may have.
+#[derive(Args)]
+pub struct QuotaArguments {
+    /// So many volumes. [default: no limit]
+    #[arg(long, value_name = "N")]
+    pub volumes: Option<u64>,
+    /// So many snapshots. [default: no limit]
+    #[arg(long, value_name = "N")]
+    pub snapshots: Option<u64>,
+    /// So much in all its volumes together, as their guests see them. [default:
+    /// no limit]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: Option<u64>,
+}
+
+#[derive(Subcommand)]
+pub enum ProjectCommand {
+    /// Make a project.
+    Add {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        quota: QuotaArguments,
+    },
+    /// List your projects; all, for an administrator.
+    List,
+    /// Show a project: its quota, and how much of it is used.
+    Show {
+        /// Name or id.
+        name: String,
+    },
+    /// Set how much a project may have. What is left out has no limit.
+    Quota {
+        /// Name or id.
+        name: String,
+        #[command(flatten)]
+        quota: QuotaArguments,
+    },
+    /// Make a user a member.
+    Join {
+        /// Name or id.
+        name: String,
+        /// The user.
+        user: String,
+    },
+    /// Make a user no longer a member. What they own there stays.
+    Leave {
+        /// Name or id.
+        name: String,
+        /// The user.
+        user: String,
+    },
+    /// Delete a project that has nothing.
+    Delete {
+        /// Name or id.
+        name: String,
+    },
+}
+
+/// On what a right is.
+#[derive(Args)]
+#[group(multiple = false)]
+pub struct OnArguments {
+    /// On this volume, and its snapshots (name or id).
+    #[arg(long)]
+    pub volume: Option<String>,
+    /// On this snapshot (name or id).
+    #[arg(long)]
+    pub snapshot: Option<String>,
+    /// On this host (name or id).
+    #[arg(long)]
+    pub host: Option<String>,
+}
+
+#[derive(Subcommand)]
+pub enum GrantCommand {
+    /// Give a right.
+    Add {
+        /// To this user.
+        user: String,
+        /// read: attach read-only, clone. use: attach. snapshot: take snapshots.
+        /// administer: everything but giving it away. On a snapshot only read, on
+        /// a host only use.
+        #[arg(value_parser = ["read", "use", "snapshot", "administer"])]
+        right: String,
+        #[command(flatten)]
+        on: OnArguments,
+        /// On a host: only for VMs whose address begins so, such as
+        /// libvirt:alice-.
+        #[arg(long, value_name = "PREFIX", requires = "host")]
+        vm: Option<String>,
+    },
+    /// List the rights that you have been given, or can take away.
+    List {
+        #[command(flatten)]
+        on: OnArguments,
+    },
+    /// Take a right away. What is attached stays so.
+    Delete {
+        /// Its id.
+        id: String,
     },
 }
 
@@ -493,6 +694,10 @@ pub enum UnitCommand {
     Add {
         /// file:///path/to/folder, or the path.
         url: String,
+        /// As this host sees it. [default: the controller's own, or the only
+        /// one]
+        #[arg(long)]
+        host: Option<String>,
     },
 }
 
@@ -505,11 +710,14 @@ pub enum KeyCommand {
         /// Name or id.
         name: String,
     },
-    /// Found a wrapping key: the one that this host's keys.toml calls NAME. New
+    /// Found a wrapping key: the one that a host's keys.toml calls NAME. New
     /// volumes use it.
     Add {
         /// Its name in keys.toml.
         name: String,
+        /// That of this host. [default: the controller's own, or the only one]
+        #[arg(long)]
+        host: Option<String>,
     },
     /// Let one wrapping key take the place of another. Volumes stay as they are
     /// and in use: only their keys are wrapped anew.

@@ -69,6 +69,16 @@ impl std::fmt::Display for ClientError {
 pub struct Client {
     client: api::Client,
     at: At,
+    how: How,
+}
+
+/// How changes are asked for.
+#[derive(Debug, Clone, Default)]
+pub struct How {
+    /// Only to be checked.
+    pub is_dry_run: bool,
+    /// What is made under this key is made once.
+    pub idempotency_key: Option<String>,
 }
 
 /// Where it is.
@@ -83,7 +93,29 @@ impl Client {
         Self {
             client: api::Client::unix(&api_socket(folder)),
             at: At::Folder(folder.to_owned()),
+            how: How::default(),
         }
+    }
+
+    /// Asks for changes so.
+    pub fn so(mut self, how: How) -> Self {
+        if let Some(key) = &how.idempotency_key {
+            self.client = self.client.under(key);
+        }
+        self.how = how;
+        self
+    }
+
+    fn changing(&self, path: &str) -> String {
+        match (self.how.is_dry_run, path.contains('?')) {
+            (false, _) => path.to_owned(),
+            (true, true) => format!("{path}&dry_run=true"),
+            (true, false) => format!("{path}?dry_run=true"),
+        }
+    }
+
+    pub async fn all<T: DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, ClientError> {
+        self.told(self.client.all(path).await)
     }
 
     /// A client of the profile of this name, or of the current one. A
@@ -104,6 +136,7 @@ impl Client {
         Ok(Self {
             client: profile.client().map_err(|error| Failure::of(&error))?,
             at: At::Url(profile.url),
+            how: How::default(),
         })
     }
 
@@ -120,7 +153,7 @@ impl Client {
     }
 
     pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.told(self.client.delete(path).await)
+        self.told(self.client.delete(&self.changing(path)).await)
     }
 
     pub async fn post<T: DeserializeOwned>(
@@ -128,7 +161,7 @@ impl Client {
         path: &str,
         body: &(impl Serialize + Sync),
     ) -> Result<T, ClientError> {
-        self.told(self.client.post(path, body).await)
+        self.told(self.client.post(&self.changing(path), body).await)
     }
 
     pub async fn put<T: DeserializeOwned>(
@@ -136,7 +169,7 @@ impl Client {
         path: &str,
         body: &(impl Serialize + Sync),
     ) -> Result<T, ClientError> {
-        self.told(self.client.put(path, body).await)
+        self.told(self.client.put(&self.changing(path), body).await)
     }
 
     fn told<T>(&self, answer: Result<T, api::ClientError>) -> Result<T, ClientError> {

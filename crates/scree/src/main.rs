@@ -50,7 +50,11 @@ fn main() -> ExitCode {
             if folder.is_none() && profile.is_none() && !is_logged_in() {
                 folder = Some(args::folder(None));
             }
-            commands::run(folder.as_deref(), profile.as_deref(), format, command)
+            let how = client::How {
+                is_dry_run: arguments.dry_run,
+                idempotency_key: arguments.idempotency_key,
+            };
+            commands::run(folder.as_deref(), profile.as_deref(), format, how, command)
         }
     };
     match done {

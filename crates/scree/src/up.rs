@@ -224,6 +224,7 @@ fn control_settings(
         },
         grace: keep.grace,
         lease,
+        overcommit: keep.overcommit,
         restored_database: keep.restored_database,
     }
 }

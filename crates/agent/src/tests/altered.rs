@@ -7,6 +7,7 @@ use sqlx::SqlitePool;
 use super::end;
 use super::rig::{Rig, Scree, small};
 use control::ControlError;
+use control::database::{Filter, Page, Tags};
 
 pub async fn open(database: &Path) -> SqlitePool {
     let pool = SqlitePool::connect(database.to_str().expect("UTF-8")).await;
@@ -24,7 +25,11 @@ pub async fn alter(pool: &SqlitePool, statement: &str) {
 
 /// What the list says of "disk", which is damaged.
 async fn shown_reason(control: &Scree) -> String {
-    let list = control.control.volumes().await.expect("listed");
+    let list = control
+        .control
+        .volumes(&Filter::default(), &Page::default())
+        .await
+        .expect("listed");
     assert!(list.volumes.iter().all(|view| view.row.name != "disk"));
     let [disk] = &list.damaged[..] else {
         panic!("{list:?}");
@@ -65,7 +70,10 @@ async fn sizes_and_copies_that_no_volume_has_are_an_error() {
         .create_volume(small("disk"))
         .await
         .expect("made");
-    let taken = control.control.create_snapshot("disk", Some("held")).await;
+    let taken = control
+        .control
+        .create_snapshot("disk", Some("held"), Tags::new())
+        .await;
     taken.expect("taken");
     let pool = open(&control.control.folder().database()).await;
     let is_damaged = |error: &ControlError| {
@@ -90,7 +98,11 @@ async fn sizes_and_copies_that_no_volume_has_are_an_error() {
     }
     alter(&pool, "UPDATE snapshots SET size_bytes = 1").await;
     control.control.report().await.expect("all the same");
-    let error = control.control.snapshots().await.expect_err("damaged");
+    let error = control
+        .control
+        .snapshots(&Filter::default(), &Page::default())
+        .await
+        .expect_err("damaged");
     assert!(is_damaged(&error), "{error}");
     let served = control.export("disk").await;
     served.expect("as it was");

@@ -8,7 +8,7 @@ use api::host::{KeyState, WrappingKey};
 use argon2::{Algorithm, Argon2, Params, Version};
 use base::{BlockDevice as _, ClusterId, Durability, Lineage, Outcome, Started};
 use control::ControlError;
-use control::database::Database;
+use control::database::{Database, Filter, Page};
 use sqlx::Row as _;
 use sqlx::migrate::Migrator;
 use volume::seal::{DataKey, KeyEncryptionKey};
@@ -182,7 +182,12 @@ async fn a_host_without_a_volumes_key_says_which_and_opens_the_others() {
     scree.control.unexport_volume("a").await.expect("given up");
     scree.control.delete_volume("b").await.expect("deleted");
     let _ = scree.agent.remove_what_nothing_needs().await;
-    let left = scree.control.volumes().await.expect("listed").volumes;
+    let left = scree
+        .control
+        .volumes(&Filter::default(), &Page::default())
+        .await
+        .expect("listed")
+        .volumes;
     assert_eq!(left.len(), 1, "b is gone");
 
     // To name it needs no restart.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::host::{Access, AttachmentState, CatalogCall};
 use base::{AttachmentId, BlockDevice as _, PartyId, VolumeId};
 use catalog::LeaseSalt;
-use control::database::{By, NewAttachment, PartyRow};
+use control::database::{Membership, NewAttachment, PartyRow};
 use world::Millis;
 
 use super::end;
@@ -180,12 +180,7 @@ async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
     assert_eq!(view.expect("there").row.state, AttachmentState::Detached);
 
     let other = PartyId::from_random(7);
-    let by = By {
-        at: Millis(0),
-        who: "test".to_owned(),
-        key: None,
-        address: None,
-    };
+    let asker = scree.control.asker();
     let party = PartyRow {
         id: other,
         subject: "scree://host/other".parse().expect("a subject"),
@@ -194,7 +189,8 @@ async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
         created: Millis(0),
     };
     let database = scree.control.database();
-    database.insert_party(&party, &by).await.expect("made");
+    let made = database.insert_party(asker, &party, &Membership::None);
+    made.await.expect("made");
     let new = NewAttachment {
         id: AttachmentId::from_random(8),
         volume,
@@ -203,7 +199,7 @@ async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
         access: Access::ReadWrite,
         created: Millis(0),
     };
-    database.attach(&new).await.expect("asked");
+    database.attach(asker, &new).await.expect("asked");
     let salt = LeaseSalt([8; 16]);
     let lease = database
         .answer(other, CatalogCall::Acquire { volume, salt })

@@ -13,7 +13,7 @@ use control::database::AttachmentRow;
 use control::folder::Remains;
 use control::units::UnitView;
 use control::volumes::VolumeRequest;
-use control::{Control, ControlError, http};
+use control::{Acting, Control, ControlError, http};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -238,7 +238,8 @@ pub struct RigSettings {
 /// A controller and an agent in one process, as `scree up` has them, but that
 /// nothing goes on by itself except what somebody waits for.
 pub struct Scree {
-    pub control: Control,
+    /// On behalf of whoever runs it.
+    pub control: Acting,
     pub agent: Agent,
     folder: PathBuf,
     stop: oneshot::Sender<()>,
@@ -260,6 +261,7 @@ impl Scree {
             retention: Retention::default(),
             grace: Duration::ZERO,
             lease: settings.lease,
+            overcommit: control::control::OVERCOMMIT,
             restored_database: settings.restored_database,
         };
         let control = Control::start(world.clone(), control)
@@ -310,7 +312,7 @@ impl Scree {
             }
         });
         Ok(Self {
-            control,
+            control: control.acting_here().await.map_err(|error| text(&error))?,
             agent,
             folder,
             stop,

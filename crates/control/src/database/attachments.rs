@@ -13,8 +13,9 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
+use super::rights::{check_host, check_volume};
 use super::rows::{self, VolumeRow};
-use super::{Database, DatabaseError};
+use super::{Asker, Database, DatabaseError, Need, Right};
 
 /// An attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +56,8 @@ pub struct AttachmentRow {
     pub uri: Option<String>,
     /// What to give to one elsewhere.
     pub tcp_uri: Option<String>,
+    /// Who asked for it; none if Scree did.
+    pub asked_by: Option<PartyId>,
     /// When it was asked for.
     pub created: Millis,
     /// When it was detached.
@@ -90,6 +93,7 @@ pub(super) fn attachment_row(row: &AnyRow) -> Result<AttachmentRow, DatabaseErro
         is_forced: rows::flag(row, "forced")?,
         note: row.try_get("note")?,
         device: row.try_get("device")?,
+        asked_by: rows::spelt_if_any(row, "asked_by")?,
         created: Millis(row.try_get("created_ms")?),
         ended: row.try_get::<Option<i64>, _>("ended_ms")?.map(Millis),
         is_wanted: rows::flag(row, "wanted")?,
@@ -211,16 +215,22 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError::Refused`] if it is attached in another way.
-    pub async fn attach(&self, new: &NewAttachment) -> Result<AttachmentRow, DatabaseError> {
-        change_and_tell!(self, change, {
-            let row = sqlx::query("SELECT * FROM volumes WHERE id = $1")
-                .bind(new.volume.to_string())
-                .fetch_optional(&mut *change)
-                .await?
-                .ok_or_else(|| DatabaseError::NotFound {
-                    what: format!("volume {}", new.volume),
-                })?;
-            let volume = rows::volume_row(&row)?;
+    pub async fn attach(
+        &self,
+        asker: &Asker,
+        new: &NewAttachment,
+    ) -> Result<AttachmentRow, DatabaseError> {
+        act!(self, asker, change, {
+            if let Some(made) = asker.made_before(&mut *change).await? {
+                let seen = attachment_named(&mut *change, asker, &made).await;
+                return seen.map_err(super::asker::gone_since);
+            }
+            let need = Need::Have(match new.access {
+                Access::ReadOnly => Right::Read,
+                Access::ReadWrite => Right::Use,
+            });
+            let volume = check_volume(&mut *change, asker, new.volume, need).await?;
+            check_host(&mut *change, asker, new.host, new.vm.as_deref()).await?;
             let name = &volume.name;
             if volume.deleting {
                 let reason = format!("volume {name:?} is being deleted");
@@ -230,7 +240,10 @@ impl Database {
             let same = others
                 .iter()
                 .find(|one| (one.host, &one.vm, one.access) == (new.host, &new.vm, new.access));
+            let target = format!("{} {name} to {}", volume.id, new.host);
+            asker.note(&mut *change, "attach", target).await?;
             if let Some(same) = same {
+                asker.note_made(&mut *change, same.id).await?;
                 if !same.is_wanted || same.state != AttachmentState::Attached {
                     wish(&mut *change, same, true, false).await?;
                 }
@@ -244,7 +257,8 @@ impl Database {
                     reason: in_use(name, other),
                 });
             }
-            insert(&mut *change, new, &volume).await?;
+            insert(&mut *change, asker, new, &volume).await?;
+            asker.note_made(&mut *change, new.id).await?;
             super::hosts::assign(&mut *change, new.host).await?;
             attachment_of(change, new.id).await
         })
@@ -256,18 +270,35 @@ impl Database {
     /// [`DatabaseError::NotFound`].
     pub async fn detach(
         &self,
+        asker: &Asker,
         id: AttachmentId,
         is_forced: bool,
     ) -> Result<AttachmentRow, DatabaseError> {
-        change_and_tell!(self, change, {
-            let attachment = attachment_of(&mut *change, id).await?;
+        act!(self, asker, change, {
+            let attachment = attachment_named(&mut *change, asker, &id.to_string()).await?;
             if attachment.state != AttachmentState::Detached {
                 // What was to end by force is not asked for its consent again.
                 let is_forced = is_forced || attachment.is_forced;
                 wish(&mut *change, &attachment, false, is_forced).await?;
+                let how = if is_forced { " by force" } else { "" };
+                let target = format!("{} from {}{how}", attachment.volume, attachment.host);
+                asker.note(&mut *change, "detach", target).await?;
             }
             attachment_of(change, id).await
         })
+    }
+
+    /// The attachment with this id, if `asker` may see it: their own, or of a
+    /// volume that they administer.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn attachment_for(
+        &self,
+        asker: &Asker,
+        id: &str,
+    ) -> Result<AttachmentRow, DatabaseError> {
+        attachment_named(&mut *self.reader.acquire().await?, asker, id).await
     }
 
     /// The attachment with this id.
@@ -447,13 +478,14 @@ async fn wish(
 
 async fn insert(
     change: &mut AnyConnection,
+    asker: &Asker,
     new: &NewAttachment,
     volume: &VolumeRow,
 ) -> Result<(), DatabaseError> {
     let version = volume.head.filter(|_| new.access == Access::ReadOnly);
     sqlx::query(
         "INSERT INTO attachments (id, volume, host, access, version_volume, version_number, \
-         created_ms, vm) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+         created_ms, vm, asked_by) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
     )
     .bind(new.id.to_string())
     .bind(new.volume.to_string())
@@ -463,6 +495,7 @@ async fn insert(
     .bind(version.map(|version| version.number.cast_signed()))
     .bind(new.created.0)
     .bind(new.vm.clone())
+    .bind(asker.party.id.to_string())
     .execute(&mut *change)
     .await?;
     if new.access == Access::ReadOnly {
@@ -486,6 +519,30 @@ async fn insert(
             .await?;
     }
     Ok(())
+}
+
+/// The attachment with this id, if `asker` may see it, and so end it.
+async fn attachment_named(
+    connection: &mut AnyConnection,
+    asker: &Asker,
+    id: &str,
+) -> Result<AttachmentRow, DatabaseError> {
+    let not_found = || DatabaseError::NotFound {
+        what: format!("attachment {id}"),
+    };
+    let parsed: AttachmentId = id.parse().map_err(|_| not_found())?;
+    let attachment = attachment_of(&mut *connection, parsed).await?;
+    if attachment.asked_by == Some(asker.party.id) {
+        return Ok(attachment);
+    }
+    let need = Need::Have(Right::Administer);
+    match check_volume(connection, asker, attachment.volume, need).await {
+        Ok(_) => Ok(attachment),
+        // Its volume may be gone: administrators see it still.
+        Err(DatabaseError::NotFound { .. }) if asker.party.is_administrator => Ok(attachment),
+        Err(DatabaseError::NotFound { .. } | DatabaseError::Forbidden { .. }) => Err(not_found()),
+        Err(error) => Err(error),
+    }
 }
 
 async fn attachment_of(

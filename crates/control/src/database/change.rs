@@ -38,6 +38,21 @@ macro_rules! change_and_tell {
     };
 }
 
+/// As [`change_and_tell!`], on behalf of an [`Asker`](super::Asker).
+macro_rules! act {
+    ($database:expr, $asker:expr, $change:ident, $work:block) => {
+        change_and_tell!($database, $change, {
+            $crate::database::asker::begin(&mut *$change, $asker).await?;
+            let done = {
+                let $change: &mut sqlx::AnyConnection = &mut *$change;
+                $crate::database::change::typed(async { $work }).await?
+            };
+            $crate::database::asker::end(&mut *$change, $asker).await?;
+            Ok(done)
+        })
+    };
+}
+
 /// A change is made so often at most. Each time it was not alone, another one
 /// got through.
 const ATTEMPTS_MAX: u32 = 20;

@@ -26,6 +26,24 @@ pub enum DatabaseError {
         /// What has the name.
         what: String,
     },
+    /// Who asks may not.
+    #[error("{reason}")]
+    Forbidden {
+        /// Who may.
+        reason: String,
+    },
+    /// The project has no room for it.
+    #[error("{reason}")]
+    Quota {
+        /// What is full, and what to do.
+        reason: String,
+    },
+    /// An idempotency key was used for another request.
+    #[error("the idempotency key {key:?} was used for another request; take a new one")]
+    OtherRequest {
+        /// The key.
+        key: String,
+    },
     /// The change is refused, and will be until something else changes.
     #[error("{reason}")]
     Refused {
@@ -58,7 +76,10 @@ impl From<DatabaseError> for CatalogError {
             DatabaseError::Fenced { volume, reason } => Self::Fenced { volume, reason },
             DatabaseError::NotFound { what } => Self::NotFound { what },
             DatabaseError::Refused { reason } => Self::Refused { reason },
-            DatabaseError::Taken { .. } => Self::Refused {
+            DatabaseError::Taken { .. }
+            | DatabaseError::Forbidden { .. }
+            | DatabaseError::Quota { .. }
+            | DatabaseError::OtherRequest { .. } => Self::Refused {
                 reason: error.to_string(),
             },
             DatabaseError::Damaged { .. } | DatabaseError::Newer { .. } | DatabaseError::Sql(_) => {

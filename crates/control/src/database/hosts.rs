@@ -6,7 +6,7 @@ use base::PartyId;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::{Database, DatabaseError, rows};
+use super::{Asker, Database, DatabaseError, rows};
 
 /// A host, and when it was last heard of.
 #[derive(Debug, Clone, PartialEq)]
@@ -127,6 +127,23 @@ impl Database {
         .collect()
     }
 
+    /// The hosts on which a user was given any right.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn hosts_given(&self, user: PartyId) -> Result<Vec<PartyId>, DatabaseError> {
+        sqlx::query(
+            "SELECT h.party FROM hosts h WHERE EXISTS (SELECT 1 FROM grants g \
+             WHERE g.party = $1 AND g.object = h.party)",
+        )
+        .bind(user.to_string())
+        .fetch_all(&self.reader)
+        .await?
+        .iter()
+        .map(|row| rows::spelt(row, "party"))
+        .collect()
+    }
+
     /// Asks the hosts that were heard of after `since` for a fresh report;
     /// returns how many they are.
     ///
@@ -151,23 +168,26 @@ impl Database {
     /// [`DatabaseError`].
     pub async fn insert_task(
         &self,
+        asker: &Asker,
         host: PartyId,
         what: &TaskKind,
-        now: Millis,
     ) -> Result<i64, DatabaseError> {
         let text = serde_json::to_string(what).map_err(|error| DatabaseError::Refused {
             reason: format!("the task cannot be kept: {error}"),
         })?;
-        change_and_tell!(self, change, {
+        act!(self, asker, change, {
             let row = sqlx::query(
                 "INSERT INTO tasks (host, what, created_ms) VALUES ($1, $2, $3) RETURNING id",
             )
             .bind(host.to_string())
             .bind(&text)
-            .bind(now.0)
+            .bind(asker.by.at.0)
             .fetch_one(&mut *change)
             .await?;
-            assign(change, host).await?;
+            assign(&mut *change, host).await?;
+            asker
+                .note(change, "ask-host", format!("{host}: {text}"))
+                .await?;
             Ok(row.try_get("id")?)
         })
     }

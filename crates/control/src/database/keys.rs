@@ -20,7 +20,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::{Database, DatabaseError, hosts, rows};
+use super::{Asker, Database, DatabaseError, hosts, rows};
 
 /// A wrapping key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -217,8 +217,13 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError::Refused`] if one of them is not there for that.
-    pub async fn rotate_key(&self, old: &str, new: &str) -> Result<KeyRow, DatabaseError> {
-        change_and_tell!(self, change, {
+    pub async fn rotate_key(
+        &self,
+        asker: &Asker,
+        old: &str,
+        new: &str,
+    ) -> Result<KeyRow, DatabaseError> {
+        act!(self, asker, change, {
             let (from, to) = (
                 find(&mut *change, old).await?,
                 find(&mut *change, new).await?,
@@ -253,6 +258,8 @@ impl Database {
             .await?;
             retire(&mut *change).await?;
             hosts::assign_all(&mut *change).await?;
+            let target = format!("{} {} to {}", from.id, from.name, to.name);
+            asker.note(&mut *change, "rotate-key", target).await?;
             find(change, old).await
         })
     }
@@ -261,8 +268,12 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError::Refused`] if it is not retired.
-    pub async fn delete_wrapping_key(&self, name: &str) -> Result<KeyRow, DatabaseError> {
-        change_and_tell!(self, change, {
+    pub async fn delete_wrapping_key(
+        &self,
+        asker: &Asker,
+        name: &str,
+    ) -> Result<KeyRow, DatabaseError> {
+        act!(self, asker, change, {
             let row = find(&mut *change, name).await?;
             if row.key.state != KeyState::Retired {
                 return refused(format!(
@@ -275,7 +286,9 @@ impl Database {
                 .bind(row.key.id.to_string())
                 .execute(&mut *change)
                 .await?;
-            hosts::assign_all(change).await?;
+            hosts::assign_all(&mut *change).await?;
+            let target = format!("{} {}", row.key.id, row.key.name);
+            asker.note(change, "delete-key", target).await?;
             Ok(row)
         })
     }

@@ -104,7 +104,7 @@ impl Database {
         host: PartyId,
     ) -> Result<Lease, DatabaseError> {
         change!(self, change, {
-            let row = sqlx::query("SELECT * FROM volumes WHERE id = $1")
+            let row = sqlx::query(volumes!("WHERE v.id = $1"))
                 .bind(volume.to_string())
                 .fetch_optional(&mut *change)
                 .await?

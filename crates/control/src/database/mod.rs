@@ -19,33 +19,47 @@
 
 #[macro_use]
 mod change;
+#[macro_use]
+mod rows;
+mod asker;
 mod attachments;
 mod audit;
 mod calls;
 mod counters;
 mod error;
+mod grants;
 mod hosts;
 mod keys;
 mod leases;
 mod open;
 mod owner;
+mod pages;
 mod parties;
-mod rows;
+mod projects;
+mod rights;
 mod snapshots;
+mod tags;
 mod terms;
 mod thin;
 mod units;
 mod versions;
 mod volumes;
 
+pub use asker::{Asker, Idempotency};
 pub use attachments::{AttachmentRow, NewAttachment};
 pub use audit::{AuditRow, By};
 pub use error::DatabaseError;
+pub use grants::{GrantRow, NewGrant, Object};
 pub use hosts::HeardRow;
 pub use keys::KeyRow;
 pub use owner::{OwnerRow, PlaceRow};
-pub use parties::PartyRow;
+pub use pages::{Filter, Page, SnapshotPage, VolumePage};
+pub use parties::{Membership, PartyRow};
+pub use projects::{NewProject, ProjectRow, Quota};
+pub use rights::{Need, Right};
 pub use rows::{SnapshotRow, SnapshotState, VolumeRow};
+pub use snapshots::NewSnapshot;
+pub use tags::Tags;
 pub use thin::ThinVolume;
 pub use units::{ClusterRow, UnitRow};
 pub use versions::VersionRow;

@@ -1,13 +1,13 @@
 //! Users and hosts, the keys by which they are known, and the tokens with
 //! which they enrol.
 
-use base::PartyId;
+use base::{PartyId, ProjectId};
 use identity::{KeyFingerprint, Kind, Subject, TokenHash};
 use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
 use world::Millis;
 
-use super::{By, Database, DatabaseError, rows};
+use super::{Asker, By, Database, DatabaseError, rows};
 
 /// A user or a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +22,17 @@ pub struct PartyRow {
     pub is_disabled: bool,
     /// When it was made.
     pub created: Millis,
+}
+
+/// Of which project a new user is a member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Membership {
+    /// Of none: it is a host.
+    None,
+    /// Of a new one of their own name.
+    Own(ProjectId),
+    /// Of this one.
+    Of(String),
 }
 
 fn party_row(row: &AnyRow) -> Result<PartyRow, DatabaseError> {
@@ -54,12 +65,25 @@ fn not_found(subject: &Subject) -> DatabaseError {
 }
 
 impl Database {
-    /// Makes a user or a host.
+    /// Makes a user or a host. A user is a member of `project`, or of a new one
+    /// of the same name.
     ///
     /// # Errors
-    /// [`DatabaseError::Taken`].
-    pub async fn insert_party(&self, new: &PartyRow, by: &By) -> Result<(), DatabaseError> {
-        change!(self, change, {
+    /// [`DatabaseError::Taken`], [`DatabaseError::NotFound`] (the project).
+    pub async fn insert_party(
+        &self,
+        asker: &Asker,
+        new: &PartyRow,
+        project: &Membership,
+    ) -> Result<PartyRow, DatabaseError> {
+        act!(self, asker, change, {
+            if let Some(made) = asker.made_before(&mut *change).await? {
+                let row = sqlx::query("SELECT * FROM parties WHERE id = $1")
+                    .bind(made)
+                    .fetch_one(change)
+                    .await?;
+                return party_row(&row);
+            }
             let taken = sqlx::query("SELECT id FROM parties WHERE kind = $1 AND name = $2")
                 .bind(new.subject.kind().as_str())
                 .bind(new.subject.name())
@@ -71,7 +95,21 @@ impl Database {
                 });
             }
             insert(&mut *change, new).await?;
-            by.note(change, "add", &new.subject.to_string()).await
+            match project {
+                Membership::None => {}
+                Membership::Own(id) => {
+                    let name = new.subject.name();
+                    super::projects::insert(&mut *change, *id, name, new.created).await?;
+                    super::projects::join(&mut *change, *id, new.id).await?;
+                }
+                Membership::Of(name) => {
+                    let id = super::projects::id_of(&mut *change, asker, name).await?;
+                    super::projects::join(&mut *change, id, new.id).await?;
+                }
+            }
+            asker.note(&mut *change, "add", &new.subject).await?;
+            asker.note_made(change, new.id).await?;
+            Ok(new.clone())
         })
     }
 
@@ -103,7 +141,12 @@ impl Database {
                 is_disabled: false,
                 created: now,
             };
-            insert(change, &new).await?;
+            insert(&mut *change, &new).await?;
+            if kind == Kind::User {
+                let project = ProjectId::from_random(id.as_u128());
+                super::projects::insert(&mut *change, project, subject.name(), now).await?;
+                super::projects::join(change, project, id).await?;
+            }
             Ok(id)
         })
     }
@@ -136,13 +179,21 @@ impl Database {
         .transpose()
     }
 
-    /// All users, or all hosts, by name.
+    /// The users, or the hosts: after the id `after`, in the order of their
+    /// ids, at most `count_max`.
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn parties(&self, kind: Kind) -> Result<Vec<PartyRow>, DatabaseError> {
-        sqlx::query("SELECT * FROM parties WHERE kind = $1 ORDER BY name")
+    pub async fn parties(
+        &self,
+        kind: Kind,
+        after: &str,
+        count_max: u32,
+    ) -> Result<Vec<PartyRow>, DatabaseError> {
+        sqlx::query("SELECT * FROM parties WHERE kind = $1 AND id > $2 ORDER BY id LIMIT $3")
             .bind(kind.as_str())
+            .bind(after)
+            .bind(i64::from(count_max))
             .fetch_all(&self.reader)
             .await?
             .iter()
@@ -156,11 +207,11 @@ impl Database {
     /// [`DatabaseError::NotFound`].
     pub async fn set_disabled(
         &self,
+        asker: &Asker,
         subject: &Subject,
         is_disabled: bool,
-        by: &By,
     ) -> Result<(), DatabaseError> {
-        change!(self, change, {
+        act!(self, asker, change, {
             let changed =
                 sqlx::query("UPDATE parties SET disabled = $1 WHERE kind = $2 AND name = $3")
                     .bind(i64::from(is_disabled))
@@ -172,7 +223,7 @@ impl Database {
                 return Err(not_found(subject));
             }
             let action = if is_disabled { "disable" } else { "enable" };
-            by.note(change, action, &subject.to_string()).await
+            asker.note(change, action, subject).await
         })
     }
 
@@ -182,12 +233,12 @@ impl Database {
     /// [`DatabaseError::NotFound`].
     pub async fn insert_enrolment(
         &self,
+        asker: &Asker,
         subject: &Subject,
         token: TokenHash,
         expires: Millis,
-        by: &By,
     ) -> Result<(), DatabaseError> {
-        change!(self, change, {
+        act!(self, asker, change, {
             let party = party_of(&mut *change, subject).await?;
             sqlx::query("INSERT INTO enrolments (hash, party, expires_ms) VALUES ($1, $2, $3)")
                 .bind(&token.0[..])
@@ -195,7 +246,7 @@ impl Database {
                 .bind(expires.0)
                 .execute(&mut *change)
                 .await?;
-            by.note(change, "invite", &subject.to_string()).await
+            asker.note(change, "invite", subject).await
         })
     }
 
@@ -256,8 +307,8 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
-    pub async fn forget_keys(&self, subject: &Subject, by: &By) -> Result<(), DatabaseError> {
-        change!(self, change, {
+    pub async fn forget_keys(&self, asker: &Asker, subject: &Subject) -> Result<(), DatabaseError> {
+        act!(self, asker, change, {
             let party = party_of(&mut *change, subject).await?;
             for statement in [
                 "DELETE FROM party_keys WHERE party = $1",
@@ -268,7 +319,7 @@ impl Database {
                     .execute(&mut *change)
                     .await?;
             }
-            by.note(change, "forget-keys", &subject.to_string()).await
+            asker.note(change, "forget-keys", subject).await
         })
     }
 }
@@ -295,7 +346,7 @@ async fn insert(change: &mut AnyConnection, new: &PartyRow) -> Result<(), Databa
     Ok(())
 }
 
-async fn party_of(
+pub(super) async fn party_of(
     connection: &mut AnyConnection,
     subject: &Subject,
 ) -> Result<PartyRow, DatabaseError> {

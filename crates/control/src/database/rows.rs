@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use api::host::Seal;
-use base::{BlockSize, Lineage, PartyId, SnapshotId, VolumeId};
+use base::{BlockSize, Lineage, PartyId, ProjectId, SnapshotId, VolumeId};
 use catalog::{StoredVersion, VersionKey};
 use sqlx::Row;
 use sqlx::any::AnyRow;
@@ -12,6 +12,29 @@ use world::Millis;
 
 use super::DatabaseError;
 use api::types::REPLICAS_MAX;
+
+/// Volumes as they are read, with what follows `FROM`: their owners' and
+/// projects' names are part of them.
+macro_rules! volumes {
+    ($($rest:tt)*) => {
+        concat!(
+            "SELECT v.*, o.name AS owner_name, j.name AS project_name FROM volumes v \
+             LEFT JOIN parties o ON o.id = v.owner LEFT JOIN projects j ON j.id = v.project ",
+            $($rest)*
+        )
+    };
+}
+
+/// As [`volumes!`], snapshots.
+macro_rules! snapshots {
+    ($($rest:tt)*) => {
+        concat!(
+            "SELECT s.*, o.name AS owner_name FROM snapshots s \
+             LEFT JOIN parties o ON o.id = s.owner ",
+            $($rest)*
+        )
+    };
+}
 
 /// How far a snapshot has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +57,14 @@ pub struct VolumeRow {
     pub id: VolumeId,
     /// Its name.
     pub name: String,
+    /// Whose it is.
+    pub owner: Option<PartyId>,
+    /// What they are called.
+    pub owner_name: Option<String>,
+    /// On whose account it is.
+    pub project: Option<ProjectId>,
+    /// What that is called.
+    pub project_name: Option<String>,
     /// Size in bytes.
     pub size_bytes: u64,
     /// Block size.
@@ -65,6 +96,10 @@ pub struct SnapshotRow {
     pub id: SnapshotId,
     /// Its name.
     pub name: String,
+    /// Whose it is: its volume's owner.
+    pub owner: Option<PartyId>,
+    /// What they are called.
+    pub owner_name: Option<String>,
     /// Its volume, which may be gone.
     pub volume: VolumeId,
     /// The name that volume had.
@@ -125,6 +160,18 @@ fn parse<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<T, DatabaseError> 
         .map_err(|error: T::Err| DatabaseError::Damaged {
             what: error.to_string(),
         })
+}
+
+/// Reads whose something is; empty is nobody's.
+fn owned<T: FromStr<Err: fmt::Display>>(
+    row: &AnyRow,
+    column: &str,
+) -> Result<Option<T>, DatabaseError> {
+    let text: &str = row.try_get(column)?;
+    Some(text)
+        .filter(|text| !text.is_empty())
+        .map(parse)
+        .transpose()
 }
 
 pub(super) fn block_size(row: &AnyRow) -> Result<BlockSize, DatabaseError> {
@@ -190,6 +237,10 @@ pub(super) fn volume_row(row: &AnyRow) -> Result<VolumeRow, DatabaseError> {
     Ok(VolumeRow {
         id: spelt(row, "id")?,
         name: row.try_get("name")?,
+        owner: owned(row, "owner")?,
+        owner_name: row.try_get("owner_name")?,
+        project: owned(row, "project")?,
+        project_name: row.try_get("project_name")?,
         size_bytes: size_bytes(row, block_size)?,
         block_size,
         seal: spelt(row, "seal")?,
@@ -226,6 +277,8 @@ pub(super) fn snapshot_row(row: &AnyRow) -> Result<SnapshotRow, DatabaseError> {
     Ok(SnapshotRow {
         id: spelt(row, "id")?,
         name: row.try_get("name")?,
+        owner: owned(row, "owner")?,
+        owner_name: row.try_get("owner_name")?,
         volume: spelt(row, "volume")?,
         volume_name: row.try_get("volume_name")?,
         size_bytes: size_bytes(row, block_size)?,

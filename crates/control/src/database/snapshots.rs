@@ -1,11 +1,29 @@
 //! Snapshots: names that hold versions.
 
 use base::{PartyId, SnapshotId, VolumeId};
-use sqlx::{AnyConnection, Row};
+use sqlx::AnyConnection;
 use world::Millis;
 
+use super::projects::{More, check_quota};
+use super::rights::{check_snapshot, check_volume, snapshot_for};
 use super::rows::{self, SnapshotRow};
-use super::{Database, DatabaseError};
+use super::tags::{self, Tags};
+use super::{Asker, Database, DatabaseError, Need, Right};
+
+/// A snapshot to be taken.
+#[derive(Debug, Clone)]
+pub struct NewSnapshot {
+    /// Its id.
+    pub id: SnapshotId,
+    /// Its name.
+    pub name: String,
+    /// Of what.
+    pub volume: VolumeId,
+    /// Its tags.
+    pub tags: Tags,
+    /// When.
+    pub created: Millis,
+}
 
 /// Snapshots of `volume` that wait for a cut which will not come.
 pub(super) async fn give_up(
@@ -66,63 +84,87 @@ impl Database {
     /// [`DatabaseError::Taken`], [`DatabaseError::NotFound`].
     pub async fn insert_snapshot(
         &self,
-        id: SnapshotId,
-        name: &str,
-        volume: VolumeId,
-        created: Millis,
+        asker: &Asker,
+        new: &NewSnapshot,
     ) -> Result<SnapshotRow, DatabaseError> {
-        change_and_tell!(self, change, {
-            let taken: Option<String> =
-                sqlx::query_scalar("SELECT id FROM snapshots WHERE name = $1")
-                    .bind(name)
-                    .fetch_optional(&mut *change)
-                    .await?;
+        let NewSnapshot { id, volume, .. } = *new;
+        act!(self, asker, change, {
+            if let Some(made) = asker.made_before(&mut *change).await? {
+                let seen = snapshot_for(&mut *change, asker, &made, Need::See).await;
+                return seen.map_err(super::asker::gone_since);
+            }
+            let need = Need::Have(Right::Snapshot);
+            let of = check_volume(&mut *change, asker, volume, need).await?;
+            // It is the volume's owner's, whoever takes it.
+            let owner = of.owner.map(|owner| owner.to_string()).unwrap_or_default();
+            let taken = sqlx::query("SELECT id FROM snapshots WHERE name = $1 AND owner = $2")
+                .bind(&new.name)
+                .bind(&owner)
+                .fetch_optional(&mut *change)
+                .await?;
             if taken.is_some() {
                 return Err(DatabaseError::Taken {
-                    what: format!("a snapshot named {name:?}"),
+                    what: format!("a snapshot named {:?}", new.name),
                 });
             }
+            let more = More {
+                snapshots: 1,
+                ..More::default()
+            };
+            check_quota(&mut *change, of.project, more).await?;
             let writer = super::attachments::writer_of(&mut *change, volume).await?;
-            let row = sqlx::query(
-            "INSERT INTO snapshots (id, name, volume, volume_name, size_bytes, block_bytes, seal, \
-             version_volume, version_number, state, created_ms) \
-             SELECT $1, $2, id, name, size_bytes, block_bytes, seal, \
-             CASE $5 WHEN 0 THEN head_volume END, CASE $5 WHEN 0 THEN head_number END, \
-             CASE $5 WHEN 0 THEN 'completed' ELSE 'pending' END, $3 \
-             FROM volumes WHERE id = $4 AND deleting = 0 RETURNING *",
-        )
-        .bind(id.to_string())
-        .bind(name)
-        .bind(created.0)
-        .bind(volume.to_string())
-        .bind(i64::from(writer.is_some()))
-        .fetch_optional(&mut *change)
-        .await?
-        .ok_or_else(|| DatabaseError::NotFound {
-            what: format!("volume {volume}"),
-        })?;
+            let made = sqlx::query(
+                "INSERT INTO snapshots (id, name, owner, project, volume, volume_name, \
+                 size_bytes, block_bytes, seal, version_volume, version_number, state, created_ms) \
+                 SELECT $1, $2, owner, project, id, name, size_bytes, block_bytes, seal, \
+                 CASE $5 WHEN 0 THEN head_volume END, CASE $5 WHEN 0 THEN head_number END, \
+                 CASE $5 WHEN 0 THEN 'completed' ELSE 'pending' END, $3 \
+                 FROM volumes WHERE id = $4 AND deleting = 0",
+            )
+            .bind(id.to_string())
+            .bind(&new.name)
+            .bind(new.created.0)
+            .bind(volume.to_string())
+            .bind(i64::from(writer.is_some()))
+            .execute(&mut *change)
+            .await?;
+            if made.rows_affected() == 0 {
+                return Err(DatabaseError::NotFound {
+                    what: format!("volume {volume}"),
+                });
+            }
             if let Some(writer) = writer {
                 super::hosts::assign(&mut *change, writer).await?;
             }
-            let snapshot = rows::snapshot_row(&row)?;
-            Ok(snapshot)
+            tags::set(&mut *change, &id.to_string(), &new.tags).await?;
+            let target = format!("{id} {} of {volume} {}", new.name, of.name);
+            asker.note(&mut *change, "snapshot", target).await?;
+            asker.note_made(&mut *change, id).await?;
+            by_id(change, id).await
         })
     }
 
-    /// The snapshot with this id, or else this name.
+    /// The snapshot that `asker` means by this id, name or `owner/name`, if
+    /// they may do what is needed.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`], also if they may not see it;
+    /// [`DatabaseError::Forbidden`].
+    pub async fn snapshot_for(
+        &self,
+        asker: &Asker,
+        text: &str,
+        need: Need,
+    ) -> Result<SnapshotRow, DatabaseError> {
+        snapshot_for(&mut *self.reader.acquire().await?, asker, text, need).await
+    }
+
+    /// The snapshot with this id.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
-    pub async fn snapshot(&self, id_or_name: &str) -> Result<SnapshotRow, DatabaseError> {
-        let row =
-            sqlx::query("SELECT * FROM snapshots WHERE id = $1 OR name = $1 ORDER BY id = $1 DESC")
-                .bind(id_or_name)
-                .fetch_optional(&self.reader)
-                .await?
-                .ok_or_else(|| DatabaseError::NotFound {
-                    what: format!("snapshot {id_or_name:?}"),
-                })?;
-        rows::snapshot_row(&row)
+    pub async fn snapshot(&self, id: SnapshotId) -> Result<SnapshotRow, DatabaseError> {
+        by_id(&mut *self.reader.acquire().await?, id).await
     }
 
     /// All snapshots, oldest first.
@@ -130,7 +172,7 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn snapshots(&self) -> Result<Vec<SnapshotRow>, DatabaseError> {
-        sqlx::query("SELECT * FROM snapshots ORDER BY created_ms, id")
+        sqlx::query(snapshots!("ORDER BY s.created_ms, s.id"))
             .fetch_all(&self.reader)
             .await?
             .iter()
@@ -185,21 +227,38 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
-    pub async fn delete_snapshot(&self, id: SnapshotId) -> Result<(), DatabaseError> {
-        change_and_tell!(self, change, {
-            let gone = sqlx::query("DELETE FROM snapshots WHERE id = $1 RETURNING name")
+    pub async fn delete_snapshot(
+        &self,
+        asker: &Asker,
+        id: SnapshotId,
+    ) -> Result<SnapshotRow, DatabaseError> {
+        act!(self, asker, change, {
+            let need = Need::Have(Right::Administer);
+            let snapshot = check_snapshot(&mut *change, asker, id, need).await?;
+            sqlx::query("DELETE FROM snapshots WHERE id = $1")
                 .bind(id.to_string())
-                .fetch_optional(&mut *change)
+                .execute(&mut *change)
                 .await?;
-            if let Some(gone) = gone {
-                super::hosts::clean(&mut *change).await?;
-                let name: String = gone.try_get("name")?;
-                tracing::info!(snapshot = %id, name, "snapshot deleted");
-                return Ok(());
-            }
-            Err(DatabaseError::NotFound {
-                what: format!("snapshot {id}"),
-            })
+            super::hosts::clean(&mut *change).await?;
+            tags::forget(&mut *change, &id.to_string()).await?;
+            super::grants::forget(&mut *change, &id.to_string()).await?;
+            let target = format!("{id} {}", snapshot.name);
+            asker.note(&mut *change, "delete", target).await?;
+            Ok(snapshot)
         })
     }
+}
+
+async fn by_id(
+    connection: &mut AnyConnection,
+    id: SnapshotId,
+) -> Result<SnapshotRow, DatabaseError> {
+    let row = sqlx::query(snapshots!("WHERE s.id = $1"))
+        .bind(id.to_string())
+        .fetch_optional(connection)
+        .await?
+        .ok_or_else(|| DatabaseError::NotFound {
+            what: format!("snapshot {id}"),
+        })?;
+    rows::snapshot_row(&row)
 }

@@ -1,14 +1,20 @@
 //! Volumes, as their owners see them.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use api::host::Seal;
 use api::size::exact_bytes;
-use base::{BlockSize, Lineage, SnapshotId, VolumeId};
+use base::{BlockSize, Lineage, PartyId, SnapshotId, VolumeId};
 use catalog::{RESTORE_SKIPS_BYTES, VersionKey};
+use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
+use super::projects::{More, account_of, check_quota};
+use super::rights::{check_snapshot, check_volume, volume_for};
 use super::rows::{self, SnapshotState, VolumeRow};
-use super::{Database, DatabaseError};
+use super::tags::{self, Tags};
+use super::{Asker, Database, DatabaseError, Need, Right};
 
 /// A volume to be made. Its names, sizes and key have been checked or made by
 /// the caller.
@@ -18,6 +24,10 @@ pub struct NewVolume {
     pub id: VolumeId,
     /// Its name.
     pub name: String,
+    /// On whose account; on the asker's own, if none is named.
+    pub project: Option<String>,
+    /// Its tags.
+    pub tags: Tags,
     /// Size in bytes.
     pub size_bytes: u64,
     /// Block size.
@@ -82,19 +92,32 @@ impl Database {
     /// key, and a number a version, along the whole line.
     ///
     /// # Errors
-    /// [`DatabaseError::Taken`], [`DatabaseError::NotFound`] (the snapshot),
-    /// [`DatabaseError::Refused`] if the snapshot is not completed.
-    pub async fn insert_volume(&self, new: &NewVolume) -> Result<(), DatabaseError> {
-        change_and_tell!(self, change, {
-            let taken: Option<String> =
-                sqlx::query_scalar("SELECT id FROM volumes WHERE name = $1 AND deleting = 0")
-                    .bind(&new.name)
-                    .fetch_optional(&mut *change)
-                    .await?;
-            if taken.is_some() {
-                return Err(DatabaseError::Taken {
-                    what: format!("a volume named {:?}", new.name),
-                });
+    /// [`DatabaseError::Taken`], [`DatabaseError::NotFound`] (the snapshot, the
+    /// project), [`DatabaseError::Quota`], [`DatabaseError::Refused`] if the
+    /// snapshot is not completed.
+    pub async fn insert_volume(
+        &self,
+        asker: &Asker,
+        new: &NewVolume,
+    ) -> Result<VolumeRow, DatabaseError> {
+        act!(self, asker, change, {
+            if let Some(made) = asker.made_before(&mut *change).await? {
+                let need = Need::See;
+                let seen = volume_for(&mut *change, asker, &made, need).await;
+                return seen.map_err(super::asker::gone_since);
+            }
+            let party = &asker.party;
+            let account = account_of(&mut *change, party, new.project.as_deref()).await?;
+            refuse_name(&mut *change, party.id, &new.name).await?;
+            let more = More {
+                volumes: 1,
+                bytes: new.size_bytes,
+                snapshots: 0,
+            };
+            check_quota(&mut *change, Some(account), more).await?;
+            if let Some(origin) = new.origin {
+                let need = Need::Have(Right::Read);
+                check_snapshot(&mut *change, asker, origin, need).await?;
             }
             let start = match new.origin {
                 Some(origin) => start_of(&mut *change, origin).await?,
@@ -109,8 +132,8 @@ impl Database {
             sqlx::query(
                 "INSERT INTO volumes (id, name, size_bytes, block_bytes, seal, replicas, lineage, \
              epoch, number_last, head_volume, head_number, origin, created_ms, origin_volume, \
-             origin_number) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $10, $11)",
+             origin_number, owner, project) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $10, $11, $14, $15)",
             )
             .bind(new.id.to_string())
             .bind(&new.name)
@@ -125,28 +148,76 @@ impl Database {
             .bind(start.head.map(|head| head.number.cast_signed()))
             .bind(new.origin.map(|origin| origin.to_string()))
             .bind(new.created.0)
+            .bind(party.id.to_string())
+            .bind(account.to_string())
             .execute(&mut *change)
             .await?;
-            Ok(())
+            tags::set(&mut *change, &new.id.to_string(), &new.tags).await?;
+            let target = format!("{} {}", new.id, new.name);
+            asker.note(&mut *change, "create", target).await?;
+            asker.note_made(&mut *change, new.id).await?;
+            by_id(change, new.id).await
         })
     }
 
-    /// The volume with this id, or else this name.
+    /// The volume that `asker` means by this id, name or `owner/name`, if they
+    /// may do what is needed.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`], also if they may not see it;
+    /// [`DatabaseError::Forbidden`].
+    pub async fn volume_for(
+        &self,
+        asker: &Asker,
+        text: &str,
+        need: Need,
+    ) -> Result<VolumeRow, DatabaseError> {
+        volume_for(&mut *self.reader.acquire().await?, asker, text, need).await
+    }
+
+    /// The volume with this id.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
-    pub async fn volume(&self, id_or_name: &str) -> Result<VolumeRow, DatabaseError> {
-        let row = sqlx::query(
-            "SELECT * FROM volumes WHERE id = $1 OR (name = $1 AND deleting = 0) \
-             ORDER BY id = $1 DESC",
+    pub async fn volume(&self, id: VolumeId) -> Result<VolumeRow, DatabaseError> {
+        by_id(&mut *self.reader.acquire().await?, id).await
+    }
+
+    /// What all volumes would take if they were full, in bytes: every copy
+    /// counts.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn promised_bytes(&self) -> Result<u64, DatabaseError> {
+        // A sum of integers might be more than a database's integers hold.
+        let promised: f64 = sqlx::query_scalar(
+            "SELECT CAST(COALESCE(SUM(CAST(size_bytes AS DOUBLE PRECISION) * replicas), 0) \
+             AS DOUBLE PRECISION) FROM volumes WHERE deleting = 0",
         )
-        .bind(id_or_name)
-        .fetch_optional(&self.reader)
-        .await?
-        .ok_or_else(|| DatabaseError::NotFound {
-            what: format!("volume {id_or_name:?}"),
-        })?;
-        rows::volume_row(&row)
+        .fetch_one(&self.reader)
+        .await?;
+        Ok(promised as u64)
+    }
+
+    /// What some volumes are called, as far as they are there.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn volume_names(
+        &self,
+        ids: impl Iterator<Item = VolumeId>,
+    ) -> Result<BTreeMap<VolumeId, String>, DatabaseError> {
+        let ids: BTreeSet<VolumeId> = ids.collect();
+        let mut moment = self.moment().await?;
+        let mut names = BTreeMap::new();
+        for id in ids {
+            let name: Option<String> = sqlx::query_scalar("SELECT name FROM volumes WHERE id = $1")
+                .bind(id.to_string())
+                .fetch_optional(&mut *moment)
+                .await?;
+            names.extend(name.map(|name| (id, name)));
+        }
+        Ok(names)
     }
 
     /// All volumes. One that is damaged keeps no other from being used.
@@ -154,29 +225,30 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn volumes(&self) -> Result<Volumes, DatabaseError> {
-        let found = sqlx::query("SELECT * FROM volumes ORDER BY name, id")
+        let found = sqlx::query(volumes!("ORDER BY v.name, v.id"))
             .fetch_all(&self.reader)
             .await?;
-        let mut volumes = Volumes::default();
-        for row in &found {
-            match rows::volume_row(row) {
-                Ok(row) => volumes.rows.push(row),
-                Err(error) => volumes.damaged.push(DamagedVolume {
-                    id: row.try_get("id").unwrap_or_default(),
-                    name: row.try_get("name").unwrap_or_default(),
-                    reason: error.to_string(),
-                }),
-            }
-        }
-        Ok(volumes)
+        Ok(volumes_of(&found))
     }
 
     /// Makes the volume larger.
     ///
     /// # Errors
     /// [`DatabaseError::Refused`] if it is that large already.
-    pub async fn set_size(&self, volume: VolumeId, size_bytes: u64) -> Result<(), DatabaseError> {
-        change_and_tell!(self, change, {
+    pub async fn set_size(
+        &self,
+        asker: &Asker,
+        volume: VolumeId,
+        size_bytes: u64,
+    ) -> Result<VolumeRow, DatabaseError> {
+        act!(self, asker, change, {
+            let need = Need::Have(Right::Administer);
+            let row = check_volume(&mut *change, asker, volume, need).await?;
+            let more = More {
+                bytes: size_bytes.saturating_sub(row.size_bytes),
+                ..More::default()
+            };
+            check_quota(&mut *change, row.project, more).await?;
             let changed =
                 sqlx::query("UPDATE volumes SET size_bytes = $1 WHERE id = $2 AND size_bytes < $1")
                     .bind(size_bytes.cast_signed())
@@ -185,9 +257,11 @@ impl Database {
                     .await?;
             if changed.rows_affected() == 1 {
                 if let Some(writer) = super::attachments::writer_of(&mut *change, volume).await? {
-                    super::hosts::assign(change, writer).await?;
+                    super::hosts::assign(&mut *change, writer).await?;
                 }
-                return Ok(());
+                let target = format!("{volume} {} to {size_bytes}", row.name);
+                asker.note(&mut *change, "grow", target).await?;
+                return by_id(change, volume).await;
             }
             let size = exact_bytes(size_bytes);
             let reason = format!("{volume} is gone, or not smaller than {size}");
@@ -201,8 +275,15 @@ impl Database {
     /// # Errors
     /// [`DatabaseError::Refused`] if the volume is attached;
     /// [`DatabaseError::NotFound`] if the version has gone.
-    pub async fn set_head(&self, volume: VolumeId, head: VersionKey) -> Result<(), DatabaseError> {
-        change_and_tell!(self, change, {
+    pub async fn set_head(
+        &self,
+        asker: &Asker,
+        volume: VolumeId,
+        head: VersionKey,
+    ) -> Result<(), DatabaseError> {
+        act!(self, asker, change, {
+            let need = Need::Have(Right::Administer);
+            check_volume(&mut *change, asker, volume, need).await?;
             super::versions::version_of(&mut *change, head).await?;
             let changed = sqlx::query(
                 "UPDATE volumes SET head_volume = $1, head_number = $2, epoch = epoch + 1, \
@@ -220,7 +301,8 @@ impl Database {
                 let reason = format!("{volume} is open, or being deleted");
                 return Err(DatabaseError::Refused { reason });
             }
-            Ok(())
+            let target = format!("{volume} to version {}", head.number);
+            asker.note(change, "restore", target).await
         })
     }
 
@@ -230,8 +312,15 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError::Refused`] if it is in use, or gone.
-    pub async fn begin_delete(&self, volume: VolumeId, now: Millis) -> Result<(), DatabaseError> {
-        change_and_tell!(self, change, {
+    pub async fn begin_delete(
+        &self,
+        asker: &Asker,
+        volume: VolumeId,
+        now: Millis,
+    ) -> Result<(), DatabaseError> {
+        act!(self, asker, change, {
+            let need = Need::Have(Right::Administer);
+            let row = check_volume(&mut *change, asker, volume, need).await?;
             let changed = sqlx::query(
                 "UPDATE volumes SET deleting = 1, head_volume = NULL, head_number = NULL, \
              epoch = epoch + 1 WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM attachments \
@@ -247,7 +336,9 @@ impl Database {
             super::attachments::fence(&mut *change, volume, now, "its volume was deleted").await?;
             super::hosts::clean(&mut *change).await?;
             super::snapshots::give_up(&mut *change, volume, "its volume was deleted").await?;
-            Ok(())
+            super::tags::forget(&mut *change, &volume.to_string()).await?;
+            let target = format!("{volume} {}", row.name);
+            asker.note(change, "delete", target).await
         })
     }
 
@@ -262,6 +353,9 @@ impl Database {
                 "DELETE FROM open_segments WHERE volume = $1",
                 "DELETE FROM serial_ranges WHERE volume = $1",
                 "DELETE FROM volumes WHERE id = $1 AND deleting = 1",
+                // Whose rights were on it has them on its snapshots still.
+                "DELETE FROM grants WHERE object = $1 \
+                 AND NOT EXISTS (SELECT 1 FROM snapshots WHERE volume = $1)",
             ] {
                 sqlx::query(statement)
                     .bind(volume.to_string())
@@ -277,12 +371,62 @@ impl Database {
     }
 }
 
+/// The volumes of rows, as far as they can be read.
+pub(super) fn volumes_of(found: &[AnyRow]) -> Volumes {
+    let mut volumes = Volumes::default();
+    for row in found {
+        match rows::volume_row(row) {
+            Ok(row) => volumes.rows.push(row),
+            Err(error) => volumes.damaged.push(DamagedVolume {
+                id: row.try_get("id").unwrap_or_default(),
+                name: row.try_get("name").unwrap_or_default(),
+                reason: error.to_string(),
+            }),
+        }
+    }
+    volumes
+}
+
+pub(super) async fn by_id(
+    connection: &mut AnyConnection,
+    id: VolumeId,
+) -> Result<VolumeRow, DatabaseError> {
+    let row = sqlx::query(volumes!("WHERE v.id = $1"))
+        .bind(id.to_string())
+        .fetch_optional(connection)
+        .await?
+        .ok_or_else(|| DatabaseError::NotFound {
+            what: format!("volume {id}"),
+        })?;
+    rows::volume_row(&row)
+}
+
+/// Refuses a name that another volume of this owner has.
+pub(super) async fn refuse_name(
+    change: &mut AnyConnection,
+    owner: PartyId,
+    name: &str,
+) -> Result<(), DatabaseError> {
+    let taken =
+        sqlx::query("SELECT id FROM volumes WHERE owner = $1 AND name = $2 AND deleting = 0")
+            .bind(owner.to_string())
+            .bind(name)
+            .fetch_optional(change)
+            .await?;
+    match taken {
+        None => Ok(()),
+        Some(_) => Err(DatabaseError::Taken {
+            what: format!("a volume named {name:?}"),
+        }),
+    }
+}
+
 /// Where a clone of `snapshot` begins.
 async fn start_of(
     connection: &mut AnyConnection,
     snapshot: SnapshotId,
 ) -> Result<Start, DatabaseError> {
-    let row = sqlx::query("SELECT * FROM snapshots WHERE id = $1")
+    let row = sqlx::query(snapshots!("WHERE s.id = $1"))
         .bind(snapshot.to_string())
         .fetch_optional(&mut *connection)
         .await?

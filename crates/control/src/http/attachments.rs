@@ -1,15 +1,18 @@
 //! `/v1/attachments`.
 
 use api::host::{Access, AttachmentState};
-use api::types::{Attachment, CreateAttachment};
-use axum::extract::State;
+use api::types::{Attachment, CreateAttachment, Page};
+use axum::Json;
 use axum::http::StatusCode;
-use axum::routing::get;
-use axum::{Json, Router};
 use base::AttachmentId;
 use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
+use super::asking::Paging;
 use super::{ApiError, Body, Name, Query, Wait};
+use crate::acting::Acting;
 use crate::attachments::{AttachmentFilter, AttachmentRequest, AttachmentView};
 use crate::control::Control;
 use crate::error::ControlError;
@@ -17,41 +20,57 @@ use crate::volumes::spell_time;
 
 type Answer = Result<(StatusCode, Json<Attachment>), ApiError>;
 
-pub(super) fn router() -> Router<Control> {
-    Router::new()
-        .route("/v1/attachments", get(list).post(create))
-        .route("/v1/attachments/{attachment}", get(show).delete(detach))
+pub(super) fn router() -> OpenApiRouter<Control> {
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(show, detach))
 }
 
-/// `?volume=&host=&state=`.
-#[derive(Debug, Default, Deserialize)]
+/// Which attachments: those of which all holds that is said.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(default)]
-struct Filter {
+struct Which {
+    /// Of this volume (name or id).
     volume: Option<String>,
+    /// On this host (name or id).
     host: Option<String>,
+    /// `attaching`, `attached`, `detaching`, `busy` or `error`; `detached` for
+    /// those that have ended.
     state: Option<String>,
 }
 
+/// List attachments: the caller's own, and those of volumes they administer
+#[utoipa::path(get, path = "/v1/attachments", operation_id = "list_attachments",
+    tag = "attachments", params(Which, Paging),
+    responses((status = 200, body = Page<Attachment>)))]
 async fn list(
-    State(control): State<Control>,
-    Query(filter): Query<Filter>,
-) -> Result<Json<Vec<Attachment>>, ApiError> {
-    let state = filter.state.map(|state| {
+    acting: Acting,
+    Query(which): Query<Which>,
+    Query(paging): Query<Paging>,
+) -> Result<Json<Page<Attachment>>, ApiError> {
+    let state = which.state.map(|state| {
         state
             .parse()
             .map_err(|reason: String| ControlError::invalid("state", reason))
     });
     let filter = AttachmentFilter {
-        volume: filter.volume,
-        host: filter.host,
+        volume: which.volume,
+        host: which.host,
         state: state.transpose()?,
     };
-    let views = control.attachments(&filter).await?;
-    Ok(Json(views.into_iter().map(shown).collect()))
+    let (views, next) = acting.attachments(&filter, &paging.page()?).await?;
+    let items = views.into_iter().map(shown).collect();
+    Ok(Json(Page { items, next }))
 }
 
+/// Attach a volume on a host, or to a VM there
+#[utoipa::path(post, path = "/v1/attachments", operation_id = "create_attachment",
+    tag = "attachments", params(Wait), request_body = CreateAttachment,
+    responses((status = 201, description = "It is attached", body = Attachment),
+        (status = 202, description = "It is on its way, or cannot be now", body = Attachment)))]
 async fn create(
-    State(control): State<Control>,
+    acting: Acting,
     Query(wait): Query<Wait>,
     Body(new): Body<CreateAttachment>,
 ) -> Answer {
@@ -61,44 +80,62 @@ async fn create(
         vm: new.vm,
         read_only: new.read_only,
     };
-    let asked = control
-        .to_its_end(|control| async move { control.attach(request).await })
+    let asked = acting
+        .to_its_end(|acting| async move { acting.attach(request).await })
         .await?;
-    let view = control.attachment(asked.row.id, wait.duration()).await?;
+    if acting.is_dry_run() {
+        return Ok((StatusCode::ACCEPTED, Json(shown(asked))));
+    }
+    let view = acting.attachment(asked.row.id, wait.duration()).await?;
     Ok(match view.row.state {
         AttachmentState::Attached => (StatusCode::CREATED, Json(shown(view))),
         _ => (StatusCode::ACCEPTED, Json(shown(view))),
     })
 }
 
+/// Show an attachment
+#[utoipa::path(get, path = "/v1/attachments/{attachment}", operation_id = "show_attachment",
+    tag = "attachments", params(("attachment" = String, Path, description = "Its id"), Wait),
+    responses((status = 200, body = Attachment)))]
 async fn show(
-    State(control): State<Control>,
+    acting: Acting,
     Name(id): Name,
     Query(wait): Query<Wait>,
 ) -> Result<Json<Attachment>, ApiError> {
-    let view = control.attachment(parse(&id)?, wait.duration()).await?;
+    let view = acting.attachment(parse(&id)?, wait.duration()).await?;
     Ok(Json(shown(view)))
 }
 
-/// `?force=true&wait=SECONDS`.
-#[derive(Debug, Default, Deserialize)]
+/// How it is to end.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(default)]
 struct Detach {
+    /// Whether or not the guest lets go of it, and without its host if that is
+    /// dead.
     force: bool,
-    wait: u64,
 }
 
+/// Detach
+#[utoipa::path(delete, path = "/v1/attachments/{attachment}", operation_id = "delete_attachment",
+    tag = "attachments",
+    params(("attachment" = String, Path, description = "Its id"), Detach, Wait),
+    responses((status = 200, description = "It is detached", body = Attachment),
+        (status = 202, description = "It is on its way, or cannot be now", body = Attachment)))]
 async fn detach(
-    State(control): State<Control>,
+    acting: Acting,
     Name(id): Name,
     Query(how): Query<Detach>,
+    Query(wait): Query<Wait>,
 ) -> Answer {
     let (id, force) = (parse(&id)?, how.force);
-    control
-        .to_its_end(|control| async move { control.detach(id, force).await })
+    let asked = acting
+        .to_its_end(|acting| async move { acting.detach(id, force).await })
         .await?;
-    let wait = Wait { wait: how.wait }.duration();
-    let view = control.attachment(id, wait).await?;
+    if acting.is_dry_run() {
+        return Ok((StatusCode::ACCEPTED, Json(shown(asked))));
+    }
+    let view = acting.attachment(id, wait.duration()).await?;
     Ok(match view.row.state {
         AttachmentState::Detached => (StatusCode::OK, Json(shown(view))),
         _ => (StatusCode::ACCEPTED, Json(shown(view))),
@@ -126,6 +163,7 @@ fn shown(view: AttachmentView) -> Attachment {
         reason: row.reason,
         note: row.note,
         uri: row.uri,
+        asked_by: row.asked_by.map(|user| user.to_string()),
         created: spell_time(row.created),
         ended: row.ended.map(spell_time),
     }

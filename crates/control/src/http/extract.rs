@@ -35,16 +35,20 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
-/// What follows the `?`.
+/// What follows the `?`. What may be given several times is a list.
 pub struct Query<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        match axum::extract::Query::<T>::from_request_parts(parts, state).await {
-            Ok(axum::extract::Query(query)) => Ok(Self(query)),
-            Err(error) => Err(ApiError::mistake(error.status(), error.body_text())),
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let text = parts.uri.query().unwrap_or_default();
+        match serde_html_form::from_str(text) {
+            Ok(query) => Ok(Self(query)),
+            Err(error) => Err(ApiError::mistake(
+                StatusCode::BAD_REQUEST,
+                format!("what follows the `?` cannot be read: {error}"),
+            )),
         }
     }
 }

@@ -15,7 +15,7 @@ use identity::Kind;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::parties::nowhere;
+use super::asking::nowhere;
 use super::{ApiError, Body, Caller, Name, Query, WAIT_MAX};
 use crate::control::Control;
 use crate::error::ControlError;

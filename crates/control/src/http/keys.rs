@@ -1,52 +1,78 @@
 //! `/v1/keys`.
 
+use api::types::{AddKey, Key, RotateKey};
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
+use super::asking::Administrator;
 use super::{ApiError, Body, Name, Query, Wait};
 use crate::control::Control;
 use crate::database::KeyRow;
 use crate::volumes::spell_time;
-use api::types::{AddKey, Key, RotateKey};
 
-pub(super) async fn list(State(control): State<Control>) -> Result<Json<Vec<Key>>, ApiError> {
-    let keys = control.keys().await?;
+pub(super) fn router() -> OpenApiRouter<Control> {
+    OpenApiRouter::new()
+        .routes(routes!(list, add))
+        .routes(routes!(show, delete))
+        .routes(routes!(rotate))
+}
+
+/// List the wrapping keys
+#[utoipa::path(get, path = "/v1/keys", operation_id = "list_keys", tag = "keys",
+    responses((status = 200, body = Vec<Key>)))]
+async fn list(Administrator(acting): Administrator) -> Result<Json<Vec<Key>>, ApiError> {
+    let keys = acting.keys().await?;
     Ok(Json(keys.into_iter().map(shown).collect()))
 }
 
-pub(super) async fn show(
-    State(control): State<Control>,
+/// Show a wrapping key
+#[utoipa::path(get, path = "/v1/keys/{key}", operation_id = "show_key", tag = "keys",
+    params(("key" = String, Path, description = "Name or id")),
+    responses((status = 200, body = Key)))]
+async fn show(
+    Administrator(acting): Administrator,
     Name(key): Name,
 ) -> Result<Json<Key>, ApiError> {
-    Ok(Json(shown(control.key(&key).await?)))
+    Ok(Json(shown(acting.key(&key).await?)))
 }
 
-pub(super) async fn add(
-    State(control): State<Control>,
+/// Have a host found a wrapping key
+#[utoipa::path(post, path = "/v1/keys", operation_id = "add_key", tag = "keys",
+    request_body = AddKey, responses((status = 201, body = Key)))]
+async fn add(
+    Administrator(acting): Administrator,
     Body(new): Body<AddKey>,
 ) -> Result<(StatusCode, Json<Key>), ApiError> {
-    let key = control.add_key(control.local_host(), &new.name).await?;
+    let host = acting.host_or_default(new.host.as_deref()).await?;
+    let key = acting.add_key(host, &new.name).await?;
     Ok((StatusCode::CREATED, Json(shown(key))))
 }
 
-pub(super) async fn rotate(
-    State(control): State<Control>,
+/// Let one wrapping key take the place of another
+#[utoipa::path(post, path = "/v1/keys/{key}/rotate", operation_id = "rotate_key", tag = "keys",
+    params(("key" = String, Path, description = "Name or id"), Wait), request_body = RotateKey,
+    responses((status = 202, body = Key)))]
+async fn rotate(
+    Administrator(acting): Administrator,
     Name(old): Name,
     Query(wait): Query<Wait>,
     Body(rotate): Body<RotateKey>,
 ) -> Result<(StatusCode, Json<Key>), ApiError> {
-    let key = control
-        .rotate_key(&old, &rotate.to, wait.duration())
-        .await?;
+    let key = acting.rotate_key(&old, &rotate.to, wait.duration()).await?;
     Ok((StatusCode::ACCEPTED, Json(shown(key))))
 }
 
-pub(super) async fn delete(
-    State(control): State<Control>,
+/// Forget a wrapping key that is retired
+#[utoipa::path(delete, path = "/v1/keys/{key}", operation_id = "delete_key", tag = "keys",
+    params(("key" = String, Path, description = "Name or id")),
+    responses((status = 200, body = Key)))]
+async fn delete(
+    Administrator(acting): Administrator,
     Name(key): Name,
 ) -> Result<Json<Key>, ApiError> {
-    Ok(Json(shown(control.delete_key(&key).await?)))
+    Ok(Json(shown(acting.delete_key(&key).await?)))
 }
 
 fn shown(row: KeyRow) -> Key {

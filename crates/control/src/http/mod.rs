@@ -5,37 +5,23 @@
 //! stable `code`. (What is not HTTP, and a request line of more than 64 KiB,
 //! never gets here: hyper answers with a status and no body.)
 //!
-//! ```text
-//! GET    /v1/status
-//! GET    /v1/volumes                      POST   /v1/volumes
-//! GET    /v1/volumes/{volume}             DELETE /v1/volumes/{volume}?wait=SECONDS
-//! POST   /v1/volumes/{volume}/grow        POST   /v1/volumes/{volume}/restore
-//! GET    /v1/volumes/{volume}/versions
-//! PUT    /v1/volumes/{volume}/export      DELETE /v1/volumes/{volume}/export
-//! GET    /v1/snapshots                    POST   /v1/snapshots?wait=SECONDS
-//! GET    /v1/snapshots/{snapshot}?wait=SECONDS
-//! DELETE /v1/snapshots/{snapshot}
-//! GET    /v1/attachments?volume=&host=&state=
-//! POST   /v1/attachments?wait=SECONDS
-//! GET    /v1/attachments/{attachment}?wait=SECONDS
-//! DELETE /v1/attachments/{attachment}?force=BOOL&wait=SECONDS
-//! GET    /v1/units                        POST   /v1/units
-//! GET    /v1/keys                         POST   /v1/keys
-//! GET    /v1/keys/{key}                   DELETE /v1/keys/{key}
-//! POST   /v1/keys/{key}/rotate?wait=SECONDS
-//! ```
+//! The routes are written beside their handlers, from which `docs/openapi.json`
+//! is made ([`openapi`]). What hosts ask is not in it.
 //!
 //! `{volume}`, `{snapshot}` and `{key}` are names or ids. What takes long answers at
 //! once with a state (`pending`, `deleting`, `retiring`), and `wait` says how long to hold
 //! the answer back until that state has ended.
 
+mod asking;
 mod attachments;
 mod extract;
 mod host;
 pub mod https;
 mod keys;
-pub mod parties;
+mod openapi;
+mod parties;
 mod problem;
+mod projects;
 mod snapshots;
 mod units;
 mod volumes;
@@ -49,13 +35,17 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use axum::routing::{get, post, put};
-use axum::{Extension, Router, middleware};
+use axum::routing::get;
+use axum::{Extension, Json, Router, middleware};
 use identity::Peer;
 use serde::Deserialize;
 use tokio::net::UnixListener;
+use utoipa::{IntoParams, OpenApi as _};
+use utoipa_axum::router::OpenApiRouter;
 use world::Endpoint;
 use world::real::Listener;
+
+use api::types::Problem;
 
 use crate::control::Control;
 use crate::error::ControlError;
@@ -66,10 +56,13 @@ pub use problem::ApiError;
 /// Nobody is kept waiting for longer.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
-/// `?wait=SECONDS`.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+/// How long to wait.
+#[derive(Debug, Clone, Copy, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(default)]
 struct Wait {
+    /// How long to hold the answer back while something is on its way, in
+    /// seconds; at most 300.
     wait: u64,
 }
 
@@ -93,60 +86,47 @@ pub enum Caller {
     },
 }
 
-/// All routes. Whoever serves them says where each request came from.
-pub fn router(control: Control) -> Router {
-    let owners = Router::new()
-        .route("/v1/status", get(units::status))
-        .route("/v1/volumes", get(volumes::list).post(volumes::create))
-        .route(
-            "/v1/volumes/{volume}",
-            get(volumes::show).delete(volumes::delete),
-        )
-        .route("/v1/volumes/{volume}/grow", post(volumes::grow))
-        .route("/v1/volumes/{volume}/restore", post(volumes::restore))
-        .route("/v1/volumes/{volume}/versions", get(volumes::versions))
-        .route(
-            "/v1/volumes/{volume}/export",
-            put(volumes::export).delete(volumes::unexport),
-        )
-        .route(
-            "/v1/snapshots",
-            get(snapshots::list).post(snapshots::create),
-        )
-        .route(
-            "/v1/snapshots/{snapshot}",
-            get(snapshots::show).delete(snapshots::delete),
-        )
-        .route("/v1/units", get(units::list).post(units::add))
-        .route("/v1/keys", get(keys::list).post(keys::add))
-        .route("/v1/keys/{key}", get(keys::show).delete(keys::delete))
-        .route("/v1/keys/{key}/rotate", post(keys::rotate))
+/// What users ask, and how it is described.
+fn users() -> OpenApiRouter<Control> {
+    /// Where the description begins.
+    #[derive(utoipa::OpenApi)]
+    #[openapi(components(schemas(Problem)))]
+    struct Scree;
+
+    OpenApiRouter::with_openapi(Scree::openapi())
+        .merge(volumes::router())
+        .merge(snapshots::router())
         .merge(attachments::router())
-        .layer(middleware::from_fn_with_state(
-            control.clone(),
-            must_administer,
-        ));
-    Router::new()
-        .merge(owners)
-        .merge(host::router())
-        .with_state(control.clone())
-        .merge(parties::routes(control.parties().clone()))
-        .fallback(problem::no_such_route)
-        .method_not_allowed_fallback(problem::no_such_method)
-        .layer(middleware::from_fn(problem::refuse_long_urls))
-        .layer(middleware::from_fn_with_state(control, refuse_unless_open))
+        .merge(projects::router())
+        .merge(units::router())
+        .merge(keys::router())
+        .merge(parties::router())
 }
 
-/// Volumes are administrators' affair, until they have owners.
-async fn must_administer(
-    State(control): State<Control>,
-    Extension(caller): Extension<Caller>,
-    request: Request,
-    next: Next,
-) -> Result<Response, ApiError> {
-    let asker = control.parties().asker(&caller).await?;
-    asker.must_administer()?;
-    Ok(next.run(request).await)
+/// The API's description, as OpenAPI 3.1 in JSON.
+#[must_use]
+pub fn description() -> utoipa::openapi::OpenApi {
+    let (_, document) = users().split_for_parts();
+    openapi::complete(document)
+}
+
+async fn describe() -> Json<utoipa::openapi::OpenApi> {
+    Json(description())
+}
+
+/// All routes. Whoever serves them says where each request came from.
+pub fn router(control: Control) -> Router {
+    let (users, _) = users().split_for_parts();
+    Router::new()
+        .merge(users)
+        .merge(host::router())
+        .route("/v1/openapi.json", get(describe))
+        .with_state(control.clone())
+        .fallback(problem::no_such_route)
+        .method_not_allowed_fallback(problem::no_such_method)
+        .layer(middleware::from_fn(asking::note_idempotency))
+        .layer(middleware::from_fn(problem::refuse_long_urls))
+        .layer(middleware::from_fn_with_state(control, refuse_unless_open))
 }
 
 /// As it begins and ends, only hosts are heard.

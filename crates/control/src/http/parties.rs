@@ -12,147 +12,245 @@
 //! and the same for `/v1/hosts`. The first two are for anybody; what concerns
 //! others is for administrators.
 
-use axum::extract::{FromRequestParts, State};
+use api::types::{
+    AddParty, AuditEntry, AuthorityView, Certificate, Enrol, Page, Party, Renew, Token,
+};
+use axum::extract::State;
 use axum::http::StatusCode;
-use axum::http::request::Parts;
-use axum::routing::{delete, get, post};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use identity::{Kind, Subject};
 use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
+use super::asking::{Administrator, Paging, page_of};
 use super::{ApiError, Body, Caller, Name, Query};
-use crate::database::{AuditRow, PartyRow};
+use crate::control::Control;
+use crate::database::{Asker, AuditRow, PartyRow};
 use crate::error::ControlError;
-use crate::parties::{Asker, Issued, Parties};
+use crate::parties::{Issued, Parties};
 use crate::volumes::spell_time;
-use api::types::{AddParty, AuditEntry, AuthorityView, Certificate, Enrol, Party, Renew, Token};
 
 /// A page of the log has at most so many lines, and usually.
 const LINES_MAX: u32 = 1000;
 const LINES: u32 = 100;
 
-/// Users or hosts: which of them a route is about.
-#[derive(Clone, Copy)]
-struct Of(Kind);
-
 /// All routes.
-pub(super) fn routes(parties: Parties) -> Router {
-    let of = |kind| {
-        Router::new()
-            .route("/", get(list).post(add))
-            .route("/{name}", get(show))
-            .route("/{name}/token", post(invite))
-            .route("/{name}/disable", post(disable))
-            .route("/{name}/enable", post(enable))
-            .route("/{name}/keys", delete(forget_keys))
-            .layer(Extension(Of(kind)))
-    };
-    Router::new()
-        .route("/v1/authority", get(authority))
-        .route("/v1/enrol", post(enrol))
-        .route("/v1/me", get(me))
-        .route("/v1/me/certificate", post(renew))
-        .route("/v1/audit", get(audit))
-        .nest("/v1/users", of(Kind::User))
-        .nest("/v1/hosts", of(Kind::Host))
-        .with_state(parties)
+pub(super) fn router() -> OpenApiRouter<Control> {
+    OpenApiRouter::new()
+        .routes(routes!(authority))
+        .routes(routes!(enrol))
+        .routes(routes!(me))
+        .routes(routes!(renew))
+        .routes(routes!(audit))
+        .merge(users::router())
+        .merge(hosts::router())
 }
 
-impl FromRequestParts<Parties> for Asker {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, parties: &Parties) -> Result<Self, ApiError> {
-        match parts.extensions.get::<Caller>() {
-            Some(caller) => Ok(parties.asker(caller).await?),
-            None => Err(nowhere().into()),
-        }
-    }
-}
-
-/// Nobody has said where a request came from.
-pub(super) fn nowhere() -> ControlError {
-    ControlError::Internal {
-        reason: "the request came over no connection".to_owned(),
-    }
-}
-
-/// An asker who is an administrator.
-struct Administrator(Asker);
-
-impl FromRequestParts<Parties> for Administrator {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, parties: &Parties) -> Result<Self, ApiError> {
-        let asker = Asker::from_request_parts(parts, parties).await?;
-        asker.must_administer()?;
-        Ok(Self(asker))
-    }
-}
-
-async fn authority(State(parties): State<Parties>) -> Json<AuthorityView> {
+/// The authority by which everybody is known
+#[utoipa::path(get, path = "/v1/authority", operation_id = "authority", tag = "identity",
+    responses((status = 200, body = AuthorityView)))]
+async fn authority(State(control): State<Control>) -> Json<AuthorityView> {
     Json(AuthorityView {
-        certificate: parties.authority_pem().to_owned(),
+        certificate: control.parties().authority_pem().to_owned(),
     })
 }
 
+/// Become somebody, with a token
+#[utoipa::path(post, path = "/v1/enrol", operation_id = "enrol", tag = "identity",
+    request_body = Enrol, responses((status = 201, body = Certificate)))]
 async fn enrol(
-    State(parties): State<Parties>,
+    State(control): State<Control>,
     Extension(caller): Extension<Caller>,
     Body(enrol): Body<Enrol>,
 ) -> Result<(StatusCode, Json<Certificate>), ApiError> {
+    let parties = control.parties();
     let issued = parties.enrol(&caller, &enrol.token, &enrol.request).await?;
-    Ok((StatusCode::CREATED, Json(certificate(&parties, issued))))
+    Ok((StatusCode::CREATED, Json(certificate(parties, issued))))
 }
 
+/// Who is asking
+#[utoipa::path(get, path = "/v1/me", operation_id = "me", tag = "identity",
+    responses((status = 200, body = Party)))]
 async fn me(asker: Asker) -> Json<Party> {
     Json(shown(asker.party))
 }
 
+/// Have one's certificate renewed
+#[utoipa::path(post, path = "/v1/me/certificate", operation_id = "renew_certificate",
+    tag = "identity", request_body = Renew, responses((status = 201, body = Certificate)))]
 async fn renew(
-    State(parties): State<Parties>,
+    State(control): State<Control>,
     asker: Asker,
     Body(renew): Body<Renew>,
 ) -> Result<(StatusCode, Json<Certificate>), ApiError> {
+    asker.refuse_dry_run()?;
+    let parties = control.parties();
     let issued = parties.renew(&asker, &renew.request).await?;
-    Ok((StatusCode::CREATED, Json(certificate(&parties, issued))))
+    Ok((StatusCode::CREATED, Json(certificate(parties, issued))))
 }
+
+/// The same routes for users and for hosts.
+macro_rules! party_routes {
+    ($module:ident, $kind:expr, $path:literal, $tag:literal, $one:literal, $list:literal,
+        $show:literal, $create:literal, $token:literal, $disable:literal, $enable:literal,
+        $forget:literal) => {
+        mod $module {
+            use super::*;
+
+            pub(super) fn router() -> OpenApiRouter<Control> {
+                OpenApiRouter::new()
+                    .routes(routes!(list, create))
+                    .routes(routes!(show))
+                    .routes(routes!(token))
+                    .routes(routes!(disable))
+                    .routes(routes!(enable))
+                    .routes(routes!(forget))
+            }
+
+            #[doc = concat!("List the ", $tag)]
+            #[utoipa::path(get, path = $path, operation_id = $list, tag = $tag, params(Paging),
+                        responses((status = 200, body = Page<Party>)))]
+            async fn list(
+                administrator: Administrator,
+                Query(paging): Query<Paging>,
+            ) -> Result<Json<Page<Party>>, ApiError> {
+                super::list(administrator, $kind, paging).await
+            }
+
+            #[doc = concat!("Show a ", $one)]
+            #[utoipa::path(get, path = concat!($path, "/{name}"), operation_id = $show, tag = $tag,
+                        params(("name" = String, Path, description = "Its name")),
+                        responses((status = 200, body = Party)))]
+            async fn show(
+                Administrator(acting): Administrator,
+                Name(name): Name,
+            ) -> Result<Json<Party>, ApiError> {
+                let subject = subject($kind, &name)?;
+                Ok(Json(shown(acting.parties().one(&subject).await?)))
+            }
+
+            #[doc = concat!("Make a ", $one)]
+            #[utoipa::path(post, path = $path, operation_id = $create, tag = $tag,
+                        request_body = AddParty, responses((status = 201, body = Party)))]
+            async fn create(
+                administrator: Administrator,
+                Body(new): Body<AddParty>,
+            ) -> Result<(StatusCode, Json<Party>), ApiError> {
+                super::create(administrator, $kind, new).await
+            }
+
+            #[doc = concat!("Hand out a token with which a ", $one, " can enrol, once")]
+            #[utoipa::path(post, path = concat!($path, "/{name}/token"), operation_id = $token,
+                        tag = $tag, params(("name" = String, Path, description = "Its name")),
+                        responses((status = 201, body = Token)))]
+            async fn token(
+                administrator: Administrator,
+                Name(name): Name,
+            ) -> Result<(StatusCode, Json<Token>), ApiError> {
+                super::invite(administrator, &subject($kind, &name)?).await
+            }
+
+            #[doc = concat!("Refuse the requests of a ", $one, ", from the next one on")]
+            #[utoipa::path(post, path = concat!($path, "/{name}/disable"), operation_id = $disable,
+                        tag = $tag, params(("name" = String, Path, description = "Its name")),
+                        responses((status = 200, body = Party)))]
+            async fn disable(
+                administrator: Administrator,
+                Name(name): Name,
+            ) -> Result<Json<Party>, ApiError> {
+                super::set_disabled(administrator, &subject($kind, &name)?, true).await
+            }
+
+            #[doc = concat!("Refuse the requests of a ", $one, " no longer")]
+            #[utoipa::path(post, path = concat!($path, "/{name}/enable"), operation_id = $enable,
+                        tag = $tag, params(("name" = String, Path, description = "Its name")),
+                        responses((status = 200, body = Party)))]
+            async fn enable(
+                administrator: Administrator,
+                Name(name): Name,
+            ) -> Result<Json<Party>, ApiError> {
+                super::set_disabled(administrator, &subject($kind, &name)?, false).await
+            }
+
+            #[doc = concat!("Know a ", $one, " by none of its keys any more")]
+            #[utoipa::path(delete, path = concat!($path, "/{name}/keys"), operation_id = $forget,
+                        tag = $tag, params(("name" = String, Path, description = "Its name")),
+                        responses((status = 200, body = Party)))]
+            async fn forget(
+                Administrator(acting): Administrator,
+                Name(name): Name,
+            ) -> Result<Json<Party>, ApiError> {
+                let subject = subject($kind, &name)?;
+                let parties = acting.parties();
+                Ok(Json(shown(
+                    parties.forget_keys(acting.asker(), &subject).await?,
+                )))
+            }
+        }
+    };
+}
+
+party_routes!(
+    users,
+    Kind::User,
+    "/v1/users",
+    "users",
+    "user",
+    "list_users",
+    "show_user",
+    "create_user",
+    "invite_user",
+    "disable_user",
+    "enable_user",
+    "forget_user_keys"
+);
+party_routes!(
+    hosts,
+    Kind::Host,
+    "/v1/hosts",
+    "hosts",
+    "host",
+    "list_hosts",
+    "show_host",
+    "create_host",
+    "invite_host",
+    "disable_host",
+    "enable_host",
+    "forget_host_keys"
+);
 
 async fn list(
-    State(parties): State<Parties>,
-    Extension(Of(kind)): Extension<Of>,
-    Administrator(_): Administrator,
-) -> Result<Json<Vec<Party>>, ApiError> {
-    let all = parties.all(kind).await?;
-    Ok(Json(all.into_iter().map(shown).collect()))
+    Administrator(acting): Administrator,
+    kind: Kind,
+    paging: Paging,
+) -> Result<Json<Page<Party>>, ApiError> {
+    let page = paging.page()?;
+    let parties = acting.parties();
+    let rows = parties.all(kind, &page.after, page.count_max + 1).await?;
+    Ok(Json(page_of(rows, &page, |row| row.id.to_string(), shown)))
 }
 
-async fn show(
-    State(parties): State<Parties>,
-    Extension(of): Extension<Of>,
-    Administrator(_): Administrator,
-    Name(name): Name,
-) -> Result<Json<Party>, ApiError> {
-    Ok(Json(shown(parties.one(&of.subject(&name)?).await?)))
-}
-
-async fn add(
-    State(parties): State<Parties>,
-    Extension(of): Extension<Of>,
-    Administrator(asker): Administrator,
-    Body(new): Body<AddParty>,
+async fn create(
+    Administrator(acting): Administrator,
+    kind: Kind,
+    new: AddParty,
 ) -> Result<(StatusCode, Json<Party>), ApiError> {
-    let subject = of.subject(&new.name)?;
-    let added = parties.add(subject, new.administrator, &asker.by).await?;
+    let subject = subject(kind, &new.name)?;
+    let parties = acting.parties();
+    let added = parties
+        .add(acting.asker(), subject, new.administrator, new.project)
+        .await?;
     Ok((StatusCode::CREATED, Json(shown(added))))
 }
 
 async fn invite(
-    State(parties): State<Parties>,
-    Extension(of): Extension<Of>,
-    Administrator(asker): Administrator,
-    Name(name): Name,
+    Administrator(acting): Administrator,
+    subject: &Subject,
 ) -> Result<(StatusCode, Json<Token>), ApiError> {
-    let (token, expires) = parties.invite(&of.subject(&name)?, &asker.by).await?;
+    let parties = acting.parties();
+    let (token, expires) = parties.invite(acting.asker(), subject).await?;
     let token = Token {
         token: token.reveal().to_string(),
         expires: spell_time(expires),
@@ -161,53 +259,35 @@ async fn invite(
     Ok((StatusCode::CREATED, Json(token)))
 }
 
-async fn disable(
-    State(parties): State<Parties>,
-    Extension(of): Extension<Of>,
-    Administrator(asker): Administrator,
-    Name(name): Name,
+async fn set_disabled(
+    Administrator(acting): Administrator,
+    subject: &Subject,
+    is_disabled: bool,
 ) -> Result<Json<Party>, ApiError> {
-    let subject = of.subject(&name)?;
-    if subject == asker.party.subject {
+    if is_disabled && *subject == acting.asker().party.subject {
         let reason = "you cannot disable yourself; another administrator can";
         return Err(ControlError::conflict(reason).into());
     }
-    Ok(Json(shown(
-        parties.set_disabled(&subject, true, &asker.by).await?,
-    )))
+    let parties = acting.parties();
+    let row = parties
+        .set_disabled(acting.asker(), subject, is_disabled)
+        .await?;
+    Ok(Json(shown(row)))
 }
 
-async fn enable(
-    State(parties): State<Parties>,
-    Extension(of): Extension<Of>,
-    Administrator(asker): Administrator,
-    Name(name): Name,
-) -> Result<Json<Party>, ApiError> {
-    let subject = of.subject(&name)?;
-    Ok(Json(shown(
-        parties.set_disabled(&subject, false, &asker.by).await?,
-    )))
-}
-
-async fn forget_keys(
-    State(parties): State<Parties>,
-    Extension(of): Extension<Of>,
-    Administrator(asker): Administrator,
-    Name(name): Name,
-) -> Result<Json<Party>, ApiError> {
-    let subject = of.subject(&name)?;
-    Ok(Json(shown(parties.forget_keys(&subject, &asker.by).await?)))
-}
-
-/// Which page of the log.
-#[derive(Debug, Deserialize)]
+/// Which lines of the log.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(default)]
-struct Page {
+struct Lines {
+    /// Only lines with smaller numbers.
     before: i64,
+    /// At most so many.
+    #[param(minimum = 1, maximum = 1000)]
     limit: u32,
 }
 
-impl Default for Page {
+impl Default for Lines {
     fn default() -> Self {
         Self {
             before: i64::MAX,
@@ -216,21 +296,20 @@ impl Default for Page {
     }
 }
 
+/// Who changed what, newest first
+#[utoipa::path(get, path = "/v1/audit", operation_id = "audit", tag = "identity", params(Lines),
+    responses((status = 200, body = Vec<AuditEntry>)))]
 async fn audit(
-    State(parties): State<Parties>,
-    Administrator(_): Administrator,
-    Query(page): Query<Page>,
+    Administrator(acting): Administrator,
+    Query(lines): Query<Lines>,
 ) -> Result<Json<Vec<AuditEntry>>, ApiError> {
-    let lines = parties
-        .audit(page.before, page.limit.clamp(1, LINES_MAX))
-        .await?;
+    let limit = lines.limit.clamp(1, LINES_MAX);
+    let lines = acting.parties().audit(lines.before, limit).await?;
     Ok(Json(lines.into_iter().map(line).collect()))
 }
 
-impl Of {
-    fn subject(self, name: &str) -> Result<Subject, ControlError> {
-        Ok(Subject::new(self.0, name)?)
-    }
+fn subject(kind: Kind, name: &str) -> Result<Subject, ControlError> {
+    Ok(Subject::new(kind, name)?)
 }
 
 fn certificate(parties: &Parties, issued: Issued) -> Certificate {

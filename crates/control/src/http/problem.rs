@@ -25,9 +25,14 @@ impl From<ControlError> for ApiError {
         let status = match &error {
             ControlError::Invalid { .. } => StatusCode::BAD_REQUEST,
             ControlError::NotFound { .. } => StatusCode::NOT_FOUND,
-            ControlError::Exists { .. } | ControlError::Conflict { .. } => StatusCode::CONFLICT,
+            ControlError::Exists { .. }
+            | ControlError::Conflict { .. }
+            | ControlError::IdempotencyConflict { .. } => StatusCode::CONFLICT,
             ControlError::Unauthenticated { .. } => StatusCode::UNAUTHORIZED,
-            ControlError::Forbidden { .. } => StatusCode::FORBIDDEN,
+            ControlError::Forbidden { .. } | ControlError::QuotaExceeded { .. } => {
+                StatusCode::FORBIDDEN
+            }
+            ControlError::NoCapacity { .. } => StatusCode::INSUFFICIENT_STORAGE,
             ControlError::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
             ControlError::Internal { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         };

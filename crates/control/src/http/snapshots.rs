@@ -1,54 +1,136 @@
 //! `/v1/snapshots`.
 
+use api::types::{CreateSnapshot, Page, SetTags, Snapshot};
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
+use super::asking::Paging;
+use super::volumes::{parse_state, parse_tags};
 use super::{ApiError, Body, Name, Query, Wait};
+use crate::acting::Acting;
 use crate::control::Control;
-use crate::database::{SnapshotRow, SnapshotState};
+use crate::database::{Filter, SnapshotRow, SnapshotState, Tags};
 use crate::volumes::spell_time;
-use api::types::{CreateSnapshot, Snapshot};
 
-pub(super) async fn list(State(control): State<Control>) -> Result<Json<Vec<Snapshot>>, ApiError> {
-    let snapshots = control.snapshots().await?;
-    Ok(Json(snapshots.into_iter().map(shown).collect()))
+pub(super) fn router() -> OpenApiRouter<Control> {
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(show, delete))
+        .routes(routes!(tag))
 }
 
-pub(super) async fn show(
-    State(control): State<Control>,
+/// Which snapshots: those of which all holds that is said.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(default)]
+struct Which {
+    /// Called so.
+    name: Option<String>,
+    /// Of this user (name).
+    owner: Option<String>,
+    /// Of this volume (name or id).
+    volume: Option<String>,
+    /// `pending`, `completed` or `error`.
+    state: Option<String>,
+    /// With this tag, as `KEY=VALUE`; may be given again.
+    tag: Vec<String>,
+}
+
+/// List the snapshots that the caller may see
+#[utoipa::path(get, path = "/v1/snapshots", operation_id = "list_snapshots", tag = "snapshots",
+    params(Which, Paging), responses((status = 200, body = Page<Snapshot>)))]
+async fn list(
+    acting: Acting,
+    Query(which): Query<Which>,
+    Query(paging): Query<Paging>,
+) -> Result<Json<Page<Snapshot>>, ApiError> {
+    let volume = match &which.volume {
+        Some(volume) => Some(acting.volume_id(volume).await?),
+        None => None,
+    };
+    let filter = Filter {
+        name: which.name,
+        owner: which.owner,
+        project: None,
+        state: parse_state(which.state, &["pending", "completed", "error"])?,
+        volume,
+        tags: parse_tags(&which.tag)?,
+    };
+    let mut page = acting.snapshots(&filter, &paging.page()?).await?;
+    let items = page.snapshots.into_iter().map(|row| {
+        let tags = page.tags.remove(&row.id.to_string());
+        shown(row, tags.unwrap_or_default())
+    });
+    Ok(Json(Page {
+        items: items.collect(),
+        next: page.next,
+    }))
+}
+
+/// Show a snapshot
+#[utoipa::path(get, path = "/v1/snapshots/{snapshot}", operation_id = "show_snapshot",
+    tag = "snapshots", params(("snapshot" = String, Path, description = "Name or id"), Wait),
+    responses((status = 200, body = Snapshot)))]
+async fn show(
+    acting: Acting,
     Name(snapshot): Name,
     Query(wait): Query<Wait>,
 ) -> Result<Json<Snapshot>, ApiError> {
-    Ok(Json(shown(
-        control.snapshot_settled(&snapshot, wait.duration()).await?,
-    )))
+    let row = acting.snapshot_settled(&snapshot, wait.duration()).await?;
+    let tags = acting.tags_of(row.id).await?;
+    Ok(Json(shown(row, tags)))
 }
 
-pub(super) async fn create(
-    State(control): State<Control>,
+/// Take a snapshot
+#[utoipa::path(post, path = "/v1/snapshots", operation_id = "create_snapshot", tag = "snapshots",
+    params(Wait), request_body = CreateSnapshot, responses((status = 201, body = Snapshot)))]
+async fn create(
+    acting: Acting,
     Query(wait): Query<Wait>,
     Body(new): Body<CreateSnapshot>,
 ) -> Result<(StatusCode, Json<Snapshot>), ApiError> {
-    let mut snapshot = control
-        .create_snapshot(&new.volume, new.name.as_deref())
+    let name = new.name.as_deref();
+    let mut snapshot = acting
+        .create_snapshot(&new.volume, name, new.tags.clone())
         .await?;
-    if !wait.duration().is_zero() {
-        snapshot = control
-            .snapshot_settled(&snapshot.id.to_string(), wait.duration())
-            .await?;
+    if acting.is_dry_run() {
+        return Ok((StatusCode::CREATED, Json(shown(snapshot, new.tags))));
     }
-    Ok((StatusCode::CREATED, Json(shown(snapshot))))
+    if !wait.duration().is_zero() {
+        let id = snapshot.id.to_string();
+        snapshot = acting.snapshot_settled(&id, wait.duration()).await?;
+    }
+    let tags = acting.tags_of(snapshot.id).await?;
+    Ok((StatusCode::CREATED, Json(shown(snapshot, tags))))
 }
 
-pub(super) async fn delete(
-    State(control): State<Control>,
+/// Set a snapshot's tags
+#[utoipa::path(put, path = "/v1/snapshots/{snapshot}/tags", operation_id = "tag_snapshot",
+    tag = "snapshots", params(("snapshot" = String, Path, description = "Name or id")),
+    request_body = SetTags, responses((status = 200, body = Snapshot)))]
+async fn tag(
+    acting: Acting,
     Name(snapshot): Name,
+    Body(set): Body<SetTags>,
 ) -> Result<Json<Snapshot>, ApiError> {
-    Ok(Json(shown(control.delete_snapshot(&snapshot).await?)))
+    let row = acting.tag_snapshot(&snapshot, &set.tags).await?;
+    Ok(Json(shown(row, set.tags)))
 }
 
-fn shown(row: SnapshotRow) -> Snapshot {
+/// Delete a snapshot; clones of it go on
+#[utoipa::path(delete, path = "/v1/snapshots/{snapshot}", operation_id = "delete_snapshot",
+    tag = "snapshots", params(("snapshot" = String, Path, description = "Name or id")),
+    responses((status = 200, body = Snapshot)))]
+async fn delete(acting: Acting, Name(snapshot): Name) -> Result<Json<Snapshot>, ApiError> {
+    let row = acting.delete_snapshot(&snapshot).await?;
+    Ok(Json(shown(row, Tags::new())))
+}
+
+fn shown(row: SnapshotRow, tags: Tags) -> Snapshot {
     let (state, reason) = match row.state {
         SnapshotState::Pending => ("pending", None),
         SnapshotState::Completed(_) => ("completed", None),
@@ -57,6 +139,8 @@ fn shown(row: SnapshotRow) -> Snapshot {
     Snapshot {
         id: row.id.to_string(),
         name: row.name,
+        owner: row.owner_name,
+        tags,
         volume: row.volume_name,
         volume_id: row.volume.to_string(),
         size: row.size_bytes,

@@ -1,30 +1,46 @@
 //! `/v1/units` and `/v1/status`.
 
+use api::types::{AddUnit, Status, Unit};
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
+use super::asking::Administrator;
 use super::{ApiError, Body};
 use crate::control::Control;
 use crate::units::UnitView;
-use api::types::{AddUnit, Status, Unit};
 
-pub(super) async fn list(State(control): State<Control>) -> Result<Json<Vec<Unit>>, ApiError> {
-    let units = control.units().await?;
+pub(super) fn router() -> OpenApiRouter<Control> {
+    OpenApiRouter::new()
+        .routes(routes!(list, add))
+        .routes(routes!(status))
+}
+
+/// List the units, and how they are
+#[utoipa::path(get, path = "/v1/units", operation_id = "list_units", tag = "units",
+    responses((status = 200, body = Vec<Unit>)))]
+async fn list(Administrator(acting): Administrator) -> Result<Json<Vec<Unit>>, ApiError> {
+    let units = acting.units().await?;
     Ok(Json(units.into_iter().map(shown).collect()))
 }
 
-pub(super) async fn add(
-    State(control): State<Control>,
+/// Make an empty folder a unit
+#[utoipa::path(post, path = "/v1/units", operation_id = "add_unit", tag = "units",
+    request_body = AddUnit, responses((status = 201, body = Unit)))]
+async fn add(
+    Administrator(acting): Administrator,
     Body(new): Body<AddUnit>,
 ) -> Result<(StatusCode, Json<Unit>), ApiError> {
-    let unit = control
-        .add_unit(control.default_host().await?, &new.url)
-        .await?;
+    let host = acting.host_or_default(new.host.as_deref()).await?;
+    let unit = acting.add_unit(host, &new.url).await?;
     Ok((StatusCode::CREATED, Json(shown(unit))))
 }
 
-pub(super) async fn status(State(control): State<Control>) -> Result<Json<Status>, ApiError> {
+/// How the whole is doing
+#[utoipa::path(get, path = "/v1/status", operation_id = "status", tag = "units",
+    responses((status = 200, body = Status)))]
+async fn status(Administrator(control): Administrator) -> Result<Json<Status>, ApiError> {
     let report = control.report().await?;
     let healthy = report.problems.is_empty();
     Ok(Json(Status {

@@ -1,36 +1,127 @@
 //! `/v1/volumes`.
 
 use api::host::Access;
+use api::types::{
+    CreateVolume, Export, ExportVolume, GiveVolume, GrowVolume, Page, RestoreVolume, SetTags,
+    Version, Volume,
+};
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
+use super::asking::Paging;
 use super::{ApiError, Body, Name, Query, Wait};
+use crate::acting::Acting;
 use crate::control::Control;
-use crate::database::{AttachmentRow, DamagedVolume};
+use crate::database::{AttachmentRow, DamagedVolume, Filter, Tags};
 use crate::error::ControlError;
 use crate::volumes::{RestoreTo, VolumeRequest, VolumeView, spell_time};
-use api::types::{CreateVolume, Export, ExportVolume, GrowVolume, RestoreVolume, Version, Volume};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
-pub(super) async fn list(State(control): State<Control>) -> Answer<Vec<Volume>> {
-    let list = control.volumes().await?;
+pub(super) fn router() -> OpenApiRouter<Control> {
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(show, delete))
+        .routes(routes!(grow))
+        .routes(routes!(restore))
+        .routes(routes!(tag))
+        .routes(routes!(give))
+        .routes(routes!(versions))
+        .routes(routes!(export, unexport))
+}
+
+/// Which volumes: those of which all holds that is said.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(default)]
+pub(super) struct Which {
+    /// Called so.
+    name: Option<String>,
+    /// Of this user (name).
+    owner: Option<String>,
+    /// On the account of this project (name).
+    project: Option<String>,
+    /// `creating`, `available`, `in-use`, `deleting` or `error`.
+    state: Option<String>,
+    /// With this tag, as `KEY=VALUE`; may be given again.
+    tag: Vec<String>,
+}
+
+/// Tags as queries have them.
+pub(super) fn parse_tags(tags: &[String]) -> Result<Tags, ControlError> {
+    let parse = |tag: &String| {
+        let (key, value) = tag.split_once('=').ok_or_else(|| {
+            ControlError::invalid("tag", format!("{tag:?} is not of the form KEY=VALUE"))
+        })?;
+        Ok((key.to_owned(), value.to_owned()))
+    };
+    let tags = tags
+        .iter()
+        .map(parse)
+        .collect::<Result<Tags, ControlError>>()?;
+    crate::parse::tags(&tags)?;
+    Ok(tags)
+}
+
+/// Refuses a state that there is not.
+pub(super) fn parse_state(
+    state: Option<String>,
+    states: &[&str],
+) -> Result<Option<String>, ControlError> {
+    match state {
+        Some(state) if !states.contains(&state.as_str()) => Err(ControlError::invalid(
+            "state",
+            format!("{state:?} is no state; use one of {}", states.join(", ")),
+        )),
+        state => Ok(state),
+    }
+}
+
+const STATES: [&str; 5] = ["creating", "available", "in-use", "deleting", "error"];
+
+/// List the volumes that the caller may see
+#[utoipa::path(get, path = "/v1/volumes", operation_id = "list_volumes", tag = "volumes",
+    params(Which, Paging), responses((status = 200, body = Page<Volume>)))]
+async fn list(
+    acting: Acting,
+    Query(which): Query<Which>,
+    Query(paging): Query<Paging>,
+) -> Answer<Page<Volume>> {
+    let filter = Filter {
+        name: which.name,
+        owner: which.owner,
+        project: which.project,
+        state: parse_state(which.state, &STATES)?,
+        volume: None,
+        tags: parse_tags(&which.tag)?,
+    };
+    let list = acting.volumes(&filter, &paging.page()?).await?;
     let known = list.volumes.into_iter().map(shown);
-    let mut volumes: Vec<Volume> = known
+    let mut items: Vec<Volume> = known
         .chain(list.damaged.into_iter().map(shown_damaged))
         .collect();
-    volumes.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
-    Ok(Json(volumes))
+    items.sort_by(|one, other| one.id.cmp(&other.id));
+    let next = list.next;
+    Ok(Json(Page { items, next }))
 }
 
-pub(super) async fn show(State(control): State<Control>, Name(volume): Name) -> Answer<Volume> {
-    let view = control.volume(&volume).await?;
-    Ok(Json(shown(view)))
+/// Show a volume
+#[utoipa::path(get, path = "/v1/volumes/{volume}", operation_id = "show_volume", tag = "volumes",
+    params(("volume" = String, Path, description = "Name or id")),
+    responses((status = 200, body = Volume)))]
+async fn show(acting: Acting, Name(volume): Name) -> Answer<Volume> {
+    Ok(Json(shown(acting.volume(&volume).await?)))
 }
 
-pub(super) async fn create(
-    State(control): State<Control>,
+/// Make a volume, empty or from a snapshot
+#[utoipa::path(post, path = "/v1/volumes", operation_id = "create_volume", tag = "volumes",
+    request_body = CreateVolume, responses((status = 201, body = Volume)))]
+async fn create(
+    acting: Acting,
     Body(new): Body<CreateVolume>,
 ) -> Result<(StatusCode, Json<Volume>), ApiError> {
     let seal = new
@@ -42,42 +133,50 @@ pub(super) async fn create(
             })
         })
         .transpose()?;
-    let view = control
-        .create_volume(VolumeRequest {
-            name: new.name,
-            size_bytes: new.size,
-            from: new.from,
-            block_bytes: new.block_size,
-            seal,
-            replicas: new.replicas,
-        })
-        .await?;
+    let request = VolumeRequest {
+        name: new.name,
+        project: new.project,
+        tags: new.tags,
+        size_bytes: new.size,
+        from: new.from,
+        block_bytes: new.block_size,
+        seal,
+        replicas: new.replicas,
+    };
+    let view = acting.create_volume(request).await?;
     Ok((StatusCode::CREATED, Json(shown(view))))
 }
 
-pub(super) async fn delete(
-    State(control): State<Control>,
+/// Delete a volume; its snapshots stay
+#[utoipa::path(delete, path = "/v1/volumes/{volume}", operation_id = "delete_volume",
+    tag = "volumes", params(("volume" = String, Path, description = "Name or id"), Wait),
+    responses((status = 202, body = Volume)))]
+async fn delete(
+    acting: Acting,
     Name(volume): Name,
     Query(wait): Query<Wait>,
 ) -> Result<(StatusCode, Json<Volume>), ApiError> {
-    let view = control.delete_volume(&volume).await?;
-    if !wait.duration().is_zero() {
-        control.volume_gone(view.row.id, wait.duration()).await?;
+    let view = acting.delete_volume(&volume).await?;
+    if !wait.duration().is_zero() && !acting.is_dry_run() {
+        acting.volume_gone(view.row.id, wait.duration()).await?;
     }
     Ok((StatusCode::ACCEPTED, Json(shown(view))))
 }
 
-pub(super) async fn grow(
-    State(control): State<Control>,
-    Name(volume): Name,
-    Body(grow): Body<GrowVolume>,
-) -> Answer<Volume> {
-    let view = control.grow_volume(&volume, grow.size).await?;
-    Ok(Json(shown(view)))
+/// Make a volume larger
+#[utoipa::path(post, path = "/v1/volumes/{volume}/grow", operation_id = "grow_volume",
+    tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
+    request_body = GrowVolume, responses((status = 200, body = Volume)))]
+async fn grow(acting: Acting, Name(volume): Name, Body(grow): Body<GrowVolume>) -> Answer<Volume> {
+    Ok(Json(shown(acting.grow_volume(&volume, grow.size).await?)))
 }
 
-pub(super) async fn restore(
-    State(control): State<Control>,
+/// Go back to an earlier state of a volume
+#[utoipa::path(post, path = "/v1/volumes/{volume}/restore", operation_id = "restore_volume",
+    tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
+    request_body = RestoreVolume, responses((status = 200, body = Volume)))]
+async fn restore(
+    acting: Acting,
     Name(volume): Name,
     Body(restore): Body<RestoreVolume>,
 ) -> Answer<Volume> {
@@ -95,15 +194,33 @@ pub(super) async fn restore(
         (None, Some(version)) => RestoreTo::Version(version),
         _ => return Err(invalid("say either `time` or `version`".to_owned()).into()),
     };
-    let view = control.restore_volume(&volume, to).await?;
+    Ok(Json(shown(acting.restore_volume(&volume, to).await?)))
+}
+
+/// Set a volume's tags
+#[utoipa::path(put, path = "/v1/volumes/{volume}/tags", operation_id = "tag_volume",
+    tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
+    request_body = SetTags, responses((status = 200, body = Volume)))]
+async fn tag(acting: Acting, Name(volume): Name, Body(set): Body<SetTags>) -> Answer<Volume> {
+    Ok(Json(shown(acting.tag_volume(&volume, set.tags).await?)))
+}
+
+/// Give a volume, and its snapshots, to another user
+#[utoipa::path(post, path = "/v1/volumes/{volume}/give", operation_id = "give_volume",
+    tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
+    request_body = GiveVolume, responses((status = 200, body = Volume)))]
+async fn give(acting: Acting, Name(volume): Name, Body(give): Body<GiveVolume>) -> Answer<Volume> {
+    let project = give.project.as_deref();
+    let view = acting.give_volume(&volume, &give.user, project).await?;
     Ok(Json(shown(view)))
 }
 
-pub(super) async fn versions(
-    State(control): State<Control>,
-    Name(volume): Name,
-) -> Answer<Vec<Version>> {
-    let (row, versions) = control.versions(&volume).await?;
+/// List the states that a volume can go back to
+#[utoipa::path(get, path = "/v1/volumes/{volume}/versions", operation_id = "list_versions",
+    tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
+    responses((status = 200, body = Vec<Version>)))]
+async fn versions(acting: Acting, Name(volume): Name) -> Answer<Vec<Version>> {
+    let (row, versions) = acting.versions(&volume).await?;
     let shown = versions.into_iter().map(|version| Version {
         version: version.key.number,
         created: spell_time(version.created),
@@ -113,24 +230,33 @@ pub(super) async fn versions(
     Ok(Json(shown.collect()))
 }
 
-pub(super) async fn export(
-    State(control): State<Control>,
+/// Serve a volume on a host, until it is asked not to
+#[utoipa::path(put, path = "/v1/volumes/{volume}/export", operation_id = "export_volume",
+    tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
+    request_body = ExportVolume, responses((status = 200, body = Export)))]
+async fn export(
+    acting: Acting,
     Name(volume): Name,
     Body(how): Body<ExportVolume>,
 ) -> Answer<Export> {
+    acting.asker().refuse_dry_run()?;
     let access = if how.read_only {
         Access::ReadOnly
     } else {
         Access::ReadWrite
     };
-    let host = control.default_host().await?;
-    let attachment = control.export_volume(&volume, host, access).await?;
+    let host = acting.host_or_default(how.host.as_deref()).await?;
+    let attachment = acting.export_volume(&volume, host, access).await?;
     Ok(Json(export_of(&attachment)))
 }
 
-pub(super) async fn unexport(State(control): State<Control>, Name(volume): Name) -> Answer<Volume> {
-    let view = control.unexport_volume(&volume).await?;
-    Ok(Json(shown(view)))
+/// Serve a volume no more
+#[utoipa::path(delete, path = "/v1/volumes/{volume}/export", operation_id = "unexport_volume",
+    tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
+    responses((status = 200, body = Volume)))]
+async fn unexport(acting: Acting, Name(volume): Name) -> Answer<Volume> {
+    acting.asker().refuse_dry_run()?;
+    Ok(Json(shown(acting.unexport_volume(&volume).await?)))
 }
 
 /// As far as it is known.
@@ -138,6 +264,9 @@ fn shown_damaged(volume: DamagedVolume) -> Volume {
     Volume {
         id: volume.id,
         name: volume.name,
+        owner: None,
+        project: None,
+        tags: Tags::new(),
         size: 0,
         state: "error".to_owned(),
         block_size: 0,
@@ -168,6 +297,9 @@ fn shown(view: VolumeView) -> Volume {
     Volume {
         state: state.to_owned(),
         id: row.id.to_string(),
+        owner: row.owner_name,
+        project: row.project_name,
+        tags: view.tags,
         size: row.size_bytes,
         block_size: row.block_size.bytes() as u64,
         seal: row.seal.to_string(),

@@ -7,11 +7,14 @@ use api::host::{
 };
 use base::{AttachmentId, BlockSize, Lineage, PartyId, VolumeId};
 use catalog::LeaseSalt;
-use control::database::{AttachmentRow, Database, DatabaseError, NewAttachment, NewVolume};
+use control::database::{
+    Asker, AttachmentRow, Database, DatabaseError, NewAttachment, NewVolume, Tags,
+};
 use identity::Kind;
 use tokio::runtime::Runtime;
 use world::Millis;
 
+use crate::askers::local;
 use crate::postgres::Postgres;
 
 const LEASE_MS: i64 = 10_000;
@@ -24,6 +27,7 @@ fn number() -> u128 {
 
 struct Rows {
     database: Database,
+    asker: Asker,
     host: PartyId,
     volume: VolumeId,
 }
@@ -40,13 +44,17 @@ impl Rows {
             block_size: BlockSize::DEFAULT,
             seal: Seal::Aes256Gcm,
             replicas: 1,
+            project: None,
+            tags: Tags::new(),
             lineage: Lineage::from_random(volume.as_u128()),
             origin: None,
             created: Millis(0),
         };
-        database.insert_volume(&new).await.expect("made");
+        let asker = local(&database).await;
+        database.insert_volume(&asker, &new).await.expect("made");
         Self {
             database,
+            asker,
             host,
             volume,
         }
@@ -65,7 +73,7 @@ impl Rows {
             access,
             created: Millis(0),
         };
-        self.database.attach(&new).await
+        self.database.attach(&self.asker, &new).await
     }
 
     async fn acquire(&self) {
@@ -176,7 +184,11 @@ mod claims {
             assert!(matches!(refused, Err(DatabaseError::Refused { .. })));
         }
         for one in rows.database.attachments().await.expect("read") {
-            let asked = rows.database.detach(one.id, false).await.expect("there");
+            let asked = rows
+                .database
+                .detach(&rows.asker, one.id, false)
+                .await
+                .expect("there");
             assert!(rows.report(&asked, AttachmentState::Detached).await);
         }
         let ended = rows.database.ended_attachments(10).await.expect("read");
@@ -193,11 +205,19 @@ mod claims {
     pub async fn a_late_word_about_an_older_wish_changes_nothing(rows: Rows) {
         let asked = rows.attach(Some("libvirt:one"), Access::ReadWrite).await;
         let asked = asked.expect("asked");
-        let ended = rows.database.detach(asked.id, false).await.expect("there");
+        let ended = rows
+            .database
+            .detach(&rows.asker, asked.id, false)
+            .await
+            .expect("there");
         assert!(!rows.report(&asked, AttachmentState::Attached).await);
         assert!(rows.report(&ended, AttachmentState::Busy).await);
         // Asked again, the guest is asked again; until then it is not busy.
-        let again = rows.database.detach(asked.id, false).await.expect("there");
+        let again = rows
+            .database
+            .detach(&rows.asker, asked.id, false)
+            .await
+            .expect("there");
         assert_eq!(again.state, AttachmentState::Detaching);
         assert!(!rows.report(&ended, AttachmentState::Detached).await);
         // It may be wanted once more instead.
@@ -230,7 +250,10 @@ mod claims {
         let late = Millis(heard.0 + 100 * LEASE_MS);
         let ended = database.end_forced(LEASE_MS, late).await;
         assert_eq!(ended.expect("looked"), []);
-        let forced = database.detach(asked.id, true).await.expect("there");
+        let forced = database
+            .detach(&rows.asker, asked.id, true)
+            .await
+            .expect("there");
         assert_eq!(forced.state, AttachmentState::Detaching);
         for (after, taken) in [(LEASE_MS - 1, vec![]), (LEASE_MS, vec![asked.id])] {
             let now = Millis(heard.0 + after);

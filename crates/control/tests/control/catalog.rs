@@ -13,13 +13,16 @@ use catalog::{
     PLAN_BYTES_MAX, PendingFree, RESTORE_SKIPS_BYTES, StoredVersion, ThinShare, VersionCommit,
     VersionKey,
 };
-use control::database::{Database, DatabaseError, NewAttachment, NewVolume, SnapshotState};
+use control::database::{
+    Asker, Database, DatabaseError, Need, NewAttachment, NewVolume, SnapshotState, Tags,
+};
 use identity::Kind;
 use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 use tokio::runtime::Runtime;
 use world::Millis;
 
+use crate::askers::{local, snapshot};
 use crate::postgres::Postgres;
 
 const SALT: LeaseSalt = LeaseSalt([3; 16]);
@@ -30,6 +33,7 @@ static ATTACHMENTS: AtomicU64 = AtomicU64::new(1);
 /// volume that it takes a lease on is attached to it.
 struct Called {
     database: Database,
+    asker: Asker,
     host: PartyId,
     runtime: Handle,
 }
@@ -39,6 +43,7 @@ impl Called {
         let host = database.local_party(Kind::Host, PartyId::from_random(1), Millis(0));
         Self {
             host: runtime.block_on(host).expect("there"),
+            asker: runtime.block_on(local(database)),
             database: database.clone(),
             runtime: runtime.handle().clone(),
         }
@@ -62,7 +67,7 @@ impl Called {
             access: Access::ReadWrite,
             created: Millis(0),
         };
-        let attached = self.database.attach(&new);
+        let attached = self.database.attach(&self.asker, &new);
         self.runtime.block_on(attached).expect("attached");
     }
 
@@ -70,7 +75,11 @@ impl Called {
     fn detach(&self, volume: VolumeId) {
         self.runtime.block_on(async {
             let of = self.database.attachments_of(volume).await.expect("read");
-            let asked = self.database.detach(of[0].id, false).await.expect("there");
+            let asked = self
+                .database
+                .detach(&self.asker, of[0].id, false)
+                .await
+                .expect("there");
             let report = AttachmentReport {
                 generation: asked.generation,
                 state: AttachmentState::Detached,
@@ -92,7 +101,7 @@ impl Called {
 impl Catalog for Called {
     fn acquire(&self, volume: VolumeId, salt: LeaseSalt) -> Result<Lease, CatalogError> {
         let of = self.runtime.block_on(async {
-            self.database.volume(&volume.to_string()).await?;
+            self.database.volume(volume).await?;
             self.database.attachments_of(volume).await
         });
         // One that is gone, the database is to refuse.
@@ -235,11 +244,14 @@ impl Sqlite {
             block_size: BlockSize::DEFAULT,
             seal: Seal::Aes256Gcm,
             replicas: 2,
+            project: None,
+            tags: Tags::new(),
             lineage: Lineage::from_random(self.number()),
             origin,
             created: Millis(1),
         };
-        self.runtime.block_on(self.database.insert_volume(&new))?;
+        let inserted = self.database.insert_volume(&self.catalog.asker, &new);
+        self.runtime.block_on(inserted)?;
         Ok(id)
     }
 
@@ -249,14 +261,13 @@ impl Sqlite {
 
     fn take_snapshot(&self, volume: VolumeId, name: &str) -> Result<SnapshotId, DatabaseError> {
         let id = SnapshotId::from_random(self.number());
-        let insert = self.database.insert_snapshot(id, name, volume, Millis(2));
+        let new = snapshot(id, name, volume);
+        let insert = self.database.insert_snapshot(&self.catalog.asker, &new);
         self.runtime.block_on(insert).map(|row| row.id)
     }
 
     fn state(&self, snapshot: SnapshotId) -> SnapshotState {
-        let row = self
-            .runtime
-            .block_on(self.database.snapshot(&snapshot.to_string()));
+        let row = self.runtime.block_on(self.database.snapshot(snapshot));
         row.expect("there").state
     }
 
@@ -318,7 +329,7 @@ impl Fixture for Sqlite {
 
     fn delete_snapshot(&self, snapshot: SnapshotId) {
         self.runtime
-            .block_on(self.database.delete_snapshot(snapshot))
+            .block_on(self.database.delete_snapshot(&self.catalog.asker, snapshot))
             .expect("there");
     }
 }
@@ -378,7 +389,8 @@ fn instances_on_one_database_never_give_the_same_twice() {
                             snapshots.fetch_add(1, Ordering::Relaxed).into(),
                         );
                         let name = format!("of-turn-{turn}");
-                        let taken = database.insert_snapshot(id, &name, volume, Millis(0));
+                        let new = snapshot(id, &name, volume);
+                        let taken = database.insert_snapshot(&catalog.asker, &new);
                         match runtime.block_on(taken) {
                             Ok(_) => made += 1,
                             Err(DatabaseError::Taken { .. }) => {}
@@ -489,14 +501,19 @@ fn a_clone_goes_back_to_its_origin_and_no_further() {
     assert_eq!(keys(), [held, own]);
     assert_eq!(line()[0].snapshots, ["held"]);
     let go_back = |to| {
-        let gone = sqlite.runtime.block_on(sqlite.database.set_head(clone, to));
+        let gone =
+            sqlite
+                .runtime
+                .block_on(sqlite.database.set_head(&sqlite.catalog.asker, clone, to));
         gone.expect("detached");
     };
     go_back(held);
     assert_eq!(keys(), [held, own], "and forth");
     go_back(own);
     // Whatever becomes of the snapshot and of the versions around it.
-    let forgotten = sqlite.database.delete_snapshot(snapshot);
+    let forgotten = sqlite
+        .database
+        .delete_snapshot(&sqlite.catalog.asker, snapshot);
     sqlite.runtime.block_on(forgotten).expect("there");
     assert_eq!(keys(), [held, own]);
     let around = sqlite.catalog.neighbours(held).expect("kept");
@@ -515,12 +532,20 @@ fn names_are_taken_until_their_volume_is_deleted() {
     ));
     sqlite
         .runtime
-        .block_on(sqlite.database.begin_delete(first, Millis(0)))
+        .block_on(
+            sqlite
+                .database
+                .begin_delete(&sqlite.catalog.asker, first, Millis(0)),
+        )
         .expect("detached");
     let second = sqlite.insert("disk", None).expect("free again");
     let found = sqlite
         .runtime
-        .block_on(sqlite.database.volume("disk"))
+        .block_on(
+            sqlite
+                .database
+                .volume_for(&sqlite.catalog.asker, "disk", Need::See),
+        )
         .expect("there");
     assert_eq!(found.id, second);
 }
@@ -577,11 +602,17 @@ fn a_pending_snapshot_ends_and_never_stays() {
     let deleted = sqlite.snapshot(volume);
     let attachments = sqlite.database.attachments_of(volume);
     let attachments = sqlite.runtime.block_on(attachments).expect("read");
-    let asked = sqlite.database.detach(attachments[0].id, false);
+    let asked = sqlite
+        .database
+        .detach(&sqlite.catalog.asker, attachments[0].id, false);
     sqlite.runtime.block_on(asked).expect("there");
     sqlite
         .runtime
-        .block_on(sqlite.database.begin_delete(volume, Millis(0)))
+        .block_on(
+            sqlite
+                .database
+                .begin_delete(&sqlite.catalog.asker, volume, Millis(0)),
+        )
         .expect("not wanted");
     assert!(is_error(deleted));
 }
@@ -595,7 +626,11 @@ fn deleting_a_volume_leaves_its_snapshots_and_their_clones() {
     let head = sqlite.write(volume);
     sqlite
         .runtime
-        .block_on(sqlite.database.begin_delete(volume, Millis(0)))
+        .block_on(
+            sqlite
+                .database
+                .begin_delete(&sqlite.catalog.asker, volume, Millis(0)),
+        )
         .expect("detached");
     sqlite.remove(head).expect("nothing holds the head now");
     assert!(matches!(
@@ -622,7 +657,11 @@ fn a_key_is_erased_when_nothing_sealed_with_it_is_left() {
     let parent = keys[1].lineage;
     sqlite
         .runtime
-        .block_on(sqlite.database.begin_delete(volume, Millis(0)))
+        .block_on(
+            sqlite
+                .database
+                .begin_delete(&sqlite.catalog.asker, volume, Millis(0)),
+        )
         .expect("detached");
     sqlite
         .runtime
@@ -636,7 +675,11 @@ fn a_key_is_erased_when_nothing_sealed_with_it_is_left() {
     sqlite.catalog.detach(clone);
     sqlite
         .runtime
-        .block_on(sqlite.database.begin_delete(clone, Millis(0)))
+        .block_on(
+            sqlite
+                .database
+                .begin_delete(&sqlite.catalog.asker, clone, Millis(0)),
+        )
         .expect("detached");
     sqlite.remove(key).expect("nothing holds it now");
     assert!(
@@ -668,7 +711,7 @@ fn going_back_fences_the_owner_and_needs_a_closed_volume() {
     let set_head = || {
         sqlite
             .runtime
-            .block_on(sqlite.database.set_head(volume, old))
+            .block_on(sqlite.database.set_head(&sqlite.catalog.asker, volume, old))
     };
     assert!(matches!(set_head(), Err(DatabaseError::Refused { .. })));
     sqlite.catalog.detach(volume);
@@ -686,9 +729,11 @@ fn a_volume_in_use_is_not_deleted() {
     let sqlite = Sqlite::new();
     let volume = sqlite.create();
     sqlite.attach(volume);
-    let refused = sqlite
-        .runtime
-        .block_on(sqlite.database.begin_delete(volume, Millis(0)));
+    let refused = sqlite.runtime.block_on(sqlite.database.begin_delete(
+        &sqlite.catalog.asker,
+        volume,
+        Millis(0),
+    ));
     assert!(matches!(refused, Err(DatabaseError::Refused { .. })));
 }
 

@@ -12,6 +12,7 @@ use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, any::install_default_drivers};
 use world::Millis;
 
+use crate::askers::local;
 use crate::postgres::Postgres;
 
 static SQLITE: Migrator = sqlx::migrate!("migrations/sqlite");
@@ -99,6 +100,7 @@ fn the_key_of_an_earlier_scree_is_the_key_main() {
 
 /// What an agent asks while it rewraps.
 async fn rotates(database: &Database) {
+    let asker = local(database).await;
     use api::host::CatalogCall;
     let host = PartyId::from_random(1);
     let main = database.wrapping_key("main").await.expect("there").key.id;
@@ -123,16 +125,22 @@ async fn rotates(database: &Database) {
     assert_eq!(early, json!(false), "nobody asked for it");
     for refused in [("new", "new"), ("main", "none"), ("none", "new")] {
         let (old, by) = refused;
-        assert!(database.rotate_key(old, by).await.is_err(), "{refused:?}");
+        assert!(
+            database.rotate_key(&asker, old, by).await.is_err(),
+            "{refused:?}"
+        );
     }
     for _ in 0..2 {
-        let begun = database.rotate_key("main", "new").await.expect("begun");
+        let begun = database
+            .rotate_key(&asker, "main", "new")
+            .await
+            .expect("begun");
         assert_eq!((begun.key.state, begun.lineages), (KeyState::Retiring, 1));
     }
-    let back = database.rotate_key("new", "main").await;
+    let back = database.rotate_key(&asker, "new", "main").await;
     assert!(matches!(back, Err(DatabaseError::Refused { .. })));
     for name in ["main", "new"] {
-        let kept = database.delete_wrapping_key(name).await;
+        let kept = database.delete_wrapping_key(&asker, name).await;
         assert!(matches!(kept, Err(DatabaseError::Refused { .. })), "{name}");
     }
     let fresh = CatalogCall::SetKey {
@@ -158,7 +166,10 @@ async fn rotates(database: &Database) {
     let third = KeyId::from_random(3);
     let made = database.insert_wrapping_key(third, "third", &parameters, Millis(7));
     made.await.expect("kept");
-    let passed_on = database.rotate_key("new", "third").await.expect("begun");
+    let passed_on = database
+        .rotate_key(&asker, "new", "third")
+        .await
+        .expect("begun");
     assert_eq!(passed_on.key.state, KeyState::Retired, "it wraps nothing");
     assert_eq!(call(rewrap(4, 5)).await.expect("answers"), json!(false));
     let to_third = |before: u8| CatalogCall::Rewrap {
@@ -174,7 +185,10 @@ async fn rotates(database: &Database) {
     let main = database.wrapping_key("main").await.expect("there");
     assert_eq!((main.key.state, main.lineages), (KeyState::Retired, 0));
     for name in ["main", "new"] {
-        database.delete_wrapping_key(name).await.expect("retired");
+        database
+            .delete_wrapping_key(&asker, name)
+            .await
+            .expect("retired");
     }
     assert_eq!(database.wrapping_keys().await.expect("read").len(), 1);
 }

@@ -5,10 +5,13 @@
     reason = "these tests are foreign clients on a real machine"
 )]
 
+mod askers;
 mod attachments;
 mod catalog;
 mod https;
 mod keys;
 mod parties;
 mod postgres;
+mod requests;
+mod rights;
 mod tls;

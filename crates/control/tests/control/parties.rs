@@ -3,36 +3,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::host::HostUnit;
+use base::UnitId;
 use catalog::retention::Retention;
-use control::database::By;
 use control::folder::Remains;
 use control::{Control, Settings, authority, http};
 use identity::KeyRequest;
 use serde_json::{Value, json};
-use world::{Millis, World};
+use world::World;
 
 use crate::tls::{Party, Server};
 
 /// A controller with one administrator, `root`.
-struct Scene {
-    server: Server,
-    root: Party,
-    control: Control,
+pub struct Scene {
+    pub server: Server,
+    pub root: Party,
+    pub control: Control,
     _folder: tempfile::TempDir,
 }
 
-/// The operator, at the machine itself.
-fn by() -> By {
-    By {
-        at: Millis(0),
-        who: "the operator".to_owned(),
-        key: None,
-        address: None,
-    }
-}
-
 impl Scene {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let world = World::real(1);
         let settings = Settings {
@@ -41,17 +32,26 @@ impl Scene {
             retention: Retention::default(),
             grace: Duration::ZERO,
             lease: None,
+            overcommit: control::control::OVERCOMMIT,
             restored_database: false,
         };
         let control = Control::start(world.clone(), settings).await;
         let control = control.expect("starts");
         control.set_open(true);
+        // As if a host had marked one: volumes need room somewhere.
+        let unit = HostUnit {
+            id: UnitId::from_random(1),
+            url: "file:///unit".to_owned(),
+        };
+        control.register_units(&[unit]).await.expect("taken in");
         let authority = authority::open(&world, folder.path(), "").expect("founded");
         let parties = control.parties();
         let subject = "scree://user/root".parse().expect("a subject");
-        parties.add(subject, true, &by()).await.expect("made");
+        let asker = parties.local_asker().await.expect("there");
+        let added = parties.add(&asker, subject, true, None).await;
+        added.expect("made");
         let subject = "scree://user/root".parse().expect("a subject");
-        let (token, _) = parties.invite(&subject, &by()).await.expect("invited");
+        let (token, _) = parties.invite(&asker, &subject).await.expect("invited");
         let server = Server::start(Arc::new(authority), http::router(control.clone())).await;
         let root = enrolled(&server, &token.reveal()).await;
         Self {
@@ -63,24 +63,34 @@ impl Scene {
     }
 
     /// Asks, and expects this status.
-    async fn ask(&self, party: Option<&Party>, request: &str, body: Value, status: u16) -> Value {
-        let (method, path) = request.split_once(' ').expect("a method and a path");
+    pub async fn ask(
+        &self,
+        party: Option<&Party>,
+        request: &str,
+        body: Value,
+        status: u16,
+    ) -> Value {
         let text = if body.is_null() {
             String::new()
         } else {
             body.to_string()
         };
-        let answer = self
-            .server
-            .send(party, method, path, &text)
-            .await
-            .expect("answered");
-        assert_eq!(answer.status, status, "{request}: {}", answer.body);
-        serde_json::from_str(&answer.body).expect("JSON")
+        let (said, answer) = self.try_ask(party, request, &text).await;
+        assert_eq!(said, status, "{request}: {answer}");
+        answer
+    }
+
+    /// Asks.
+    pub async fn try_ask(&self, party: Option<&Party>, request: &str, body: &str) -> (u16, Value) {
+        let (method, path) = request.split_once(' ').expect("a method and a path");
+        let answer = self.server.send(party, method, path, body).await;
+        let answer = answer.expect("answered");
+        let value = serde_json::from_str(&answer.body).expect("JSON");
+        (answer.status, value)
     }
 
     /// A new user or host with a certificate. `path`: `users` or `hosts`.
-    async fn member(&self, path: &str, name: &str) -> Party {
+    pub async fn member(&self, path: &str, name: &str) -> Party {
         let new = json!({ "name": name });
         self.ask(Some(&self.root), &format!("POST /v1/{path}"), new, 201)
             .await;
@@ -303,8 +313,8 @@ async fn what_was_changed_is_in_the_log_and_what_was_refused_is_not() {
         line("scree://user/root", "invite", "alice"),
         line("scree://user/root", "add", "alice"),
         line("a token", "enrol", "root"),
-        line("the operator", "invite", "root"),
-        line("the operator", "add", "root"),
+        line("scree://user/local", "invite", "root"),
+        line("scree://user/local", "add", "root"),
     ];
     assert_eq!(told, expected);
     assert!(

@@ -89,6 +89,18 @@ impl Server {
         path: &str,
         body: &str,
     ) -> std::io::Result<Answer> {
+        self.send_with(party, method, path, "", body).await
+    }
+
+    /// As [`Server::send`], with more headers.
+    pub async fn send_with(
+        &self,
+        party: Option<&Party>,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &str,
+    ) -> std::io::Result<Answer> {
         let pem = self.authority.certificate_pem();
         let config = client_config(&[pem], party.map(Party::credentials)).expect("a client");
         let stream = TcpStream::connect(self.address).await?;
@@ -99,7 +111,7 @@ impl Server {
         let length = body.len();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-             content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+             {headers}content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
         );
         stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();

@@ -2,7 +2,7 @@
 
 use api::types::{Attachment, CreateAttachment};
 
-use super::{Failure, Session, or_dash, segment};
+use super::{Failure, Session, or_dash, query, segment};
 use crate::args::{AttachArguments, AttachmentCommand, DetachArguments};
 use crate::output::{Table, print, time};
 use crate::progress::Progress;
@@ -35,7 +35,7 @@ impl Session {
         self.print_attachment(&attachment)?;
         match attachment.state.as_str() {
             "attached" => Ok(()),
-            _ if no_wait => Ok(()),
+            _ if no_wait || self.is_dry_run => Ok(()),
             state => {
                 let why = attachment
                     .reason
@@ -62,7 +62,7 @@ impl Session {
         self.print_attachment(&attachment)?;
         match attachment.state.as_str() {
             "detached" => Ok(()),
-            _ if arguments.no_wait => Ok(()),
+            _ if arguments.no_wait || self.is_dry_run => Ok(()),
             state => {
                 let why = attachment
                     .reason
@@ -82,7 +82,7 @@ impl Session {
         if let Some(host) = &arguments.host {
             path += &format!("&host={}", segment(host)?);
         }
-        let mut all: Vec<Attachment> = self.client.get(&path).await?;
+        let mut all: Vec<Attachment> = self.client.all(&path).await?;
         if arguments.vm.is_some() {
             all.retain(|one| one.vm == arguments.vm);
         }
@@ -112,13 +112,16 @@ impl Session {
                 host,
                 state,
             } => {
-                let mut path = "/v1/attachments?".to_owned();
-                for (key, value) in [("volume", volume), ("host", host), ("state", state)] {
-                    if let Some(value) = value {
-                        path += &format!("{key}={}&", segment(&value)?);
-                    }
-                }
-                let all: Vec<Attachment> = self.client.get(&path).await?;
+                let said = [
+                    ("volume", volume.as_deref()),
+                    ("host", host.as_deref()),
+                    ("state", state.as_deref()),
+                ];
+                let path = query("/v1/attachments", &said, &[])?;
+                let mut all: Vec<Attachment> = self.client.all(&path).await?;
+                all.sort_by_key(|one| {
+                    (one.created.parse::<jiff::Timestamp>().ok(), one.id.clone())
+                });
                 Ok(print(self.format, &all, |all| list(all))?)
             }
             AttachmentCommand::Show { id } => {

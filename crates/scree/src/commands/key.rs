@@ -21,9 +21,9 @@ impl Session {
                 let path = format!("/v1/keys/{}", segment(&name)?);
                 self.print_key(&self.client.get(&path).await?)
             }
-            KeyCommand::Add { name } => {
+            KeyCommand::Add { name, host } => {
                 let progress = Progress::start(format!("founding {name}"));
-                let key: Key = self.client.post("/v1/keys", &AddKey { name }).await?;
+                let key: Key = self.client.post("/v1/keys", &AddKey { name, host }).await?;
                 drop(progress);
                 self.print_key(&key)
             }

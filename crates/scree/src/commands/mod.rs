@@ -1,8 +1,10 @@
 //! The commands that ask a running Scree.
 
 mod attachment;
+mod grant;
 mod key;
 mod party;
+mod project;
 mod snapshot;
 mod status;
 mod unit;
@@ -12,14 +14,15 @@ pub use party::{enrol_host, login};
 
 use std::error::Error;
 use std::fmt;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
 
+use api::types::Tags;
 use base::url::encode as percent_encode;
 use serde::Serialize;
 
 use crate::args::ApiCommand;
-use crate::client::{Client, ClientError};
+use crate::client::{Client, ClientError, How};
 use crate::output::Format;
 
 /// Why a command failed.
@@ -80,6 +83,7 @@ impl From<io::Error> for Failure {
 struct Session {
     client: Client,
     format: Format,
+    is_dry_run: bool,
 }
 
 /// Runs one command: asks whoever serves `folder`, or else the controller of a
@@ -88,8 +92,10 @@ pub fn run(
     folder: Option<&Path>,
     profile: Option<&str>,
     format: Format,
+    how: How,
     command: ApiCommand,
 ) -> Result<(), Failure> {
+    let is_dry_run = how.is_dry_run;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -98,13 +104,19 @@ pub fn run(
             Some(folder) => Client::of_folder(folder),
             None => Client::of_profile(profile).await?,
         };
-        let session = Session { client, format };
+        let session = Session {
+            client: client.so(how),
+            format,
+            is_dry_run,
+        };
         match command {
             ApiCommand::Volume(command) => session.volume(command).await,
             ApiCommand::Snapshot(command) => session.snapshot(command).await,
             ApiCommand::Attach(arguments) => session.attach(arguments).await,
             ApiCommand::Detach(arguments) => session.detach(arguments).await,
             ApiCommand::Attachment(command) => session.attachment(command).await,
+            ApiCommand::Project(command) => session.project(command).await,
+            ApiCommand::Grant(command) => session.grant(command).await,
             ApiCommand::Unit(command) => session.unit(command).await,
             ApiCommand::Key(command) => session.key(command).await,
             ApiCommand::User(command) => session.user(command).await,
@@ -112,7 +124,12 @@ pub fn run(
             ApiCommand::Whoami => session.whoami().await,
             ApiCommand::Audit { limit } => session.audit(limit).await,
             ApiCommand::Status => session.status().await,
+        }?;
+        if is_dry_run {
+            // Where this cannot be said, nothing was changed all the same.
+            let _ = io::stderr().write_all(b"scree: nothing was changed (--dry-run)\n");
         }
+        Ok(())
     })
 }
 
@@ -122,6 +139,34 @@ fn segment(name: &str) -> Result<String, Failure> {
         return Err(Failure::new("the name is empty"));
     }
     Ok(percent_encode(Path::new(name)).replace('/', "%2F"))
+}
+
+/// Words of the form KEY=VALUE.
+fn tags(words: &[String]) -> Result<Tags, Failure> {
+    let parse = |word: &String| match word.split_once('=') {
+        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+        None => Err(Failure::new(format!(
+            "{word:?} is no tag; write it as KEY=VALUE"
+        ))),
+    };
+    words.iter().map(parse).collect()
+}
+
+/// A path with what of these was said as its query.
+fn query(path: &str, said: &[(&str, Option<&str>)], tags: &[String]) -> Result<String, Failure> {
+    let mut words = Vec::new();
+    for (key, value) in said {
+        if let Some(value) = value {
+            words.push(format!("{key}={}", segment(value)?));
+        }
+    }
+    for tag in tags {
+        words.push(format!("tag={}", segment(tag)?));
+    }
+    Ok(match words.is_empty() {
+        true => path.to_owned(),
+        false => format!("{path}?{}", words.join("&")),
+    })
 }
 
 /// A value that may not be there, in a table.

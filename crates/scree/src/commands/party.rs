@@ -40,18 +40,24 @@ impl Session {
         let shown = |party: &Party| list(std::slice::from_ref(party));
         match command {
             PartyCommand::List => {
-                let parties: Vec<Party> = self.client.get(&format!("/v1/{kind}")).await?;
+                let mut parties: Vec<Party> = self.client.all(&format!("/v1/{kind}")).await?;
+                parties.sort_by(|one, other| one.name.cmp(&other.name));
                 Ok(print(self.format, &parties, |parties| list(parties))?)
             }
             PartyCommand::Add {
                 name,
                 administrator,
+                project,
             } => {
                 let new = AddParty {
                     name: name.clone(),
                     administrator,
+                    project,
                 };
-                let _: Party = self.client.post(&format!("/v1/{kind}"), &new).await?;
+                let party: Party = self.client.post(&format!("/v1/{kind}"), &new).await?;
+                if self.is_dry_run {
+                    return Ok(print(self.format, &party, shown)?);
+                }
                 self.invite(kind, enrol, &name).await
             }
             PartyCommand::Token { name } => self.invite(kind, enrol, &name).await,

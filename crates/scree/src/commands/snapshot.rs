@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use api::size::about_bytes as bytes;
-use api::types::{CreateSnapshot, Snapshot, Volume};
+use api::types::{CreateSnapshot, SetTags, Snapshot, Volume};
 use serde::Serialize;
 
-use super::{Failure, Session, segment};
+use super::{Failure, Session, query, segment, tags};
 use crate::args::SnapshotCommand;
 use crate::output::{Table, print, time};
 use crate::progress::Progress;
@@ -36,37 +36,65 @@ struct SnapshotNode {
 impl Session {
     pub(super) async fn snapshot(&self, command: SnapshotCommand) -> Result<(), Failure> {
         match command {
-            SnapshotCommand::Create { volume, name, wait } => {
+            SnapshotCommand::Create {
+                volume,
+                name,
+                tag,
+                wait,
+            } => {
                 let wait_seconds = if wait { WAIT_SECONDS } else { 0 };
                 let path = format!("/v1/snapshots?wait={wait_seconds}");
                 let progress = Progress::start(format!("taking a snapshot of {volume}"));
-                let snapshot: Snapshot = self
-                    .client
-                    .post(&path, &CreateSnapshot { volume, name })
-                    .await?;
+                let new = CreateSnapshot {
+                    volume,
+                    name,
+                    tags: tags(&tag)?,
+                };
+                let snapshot: Snapshot = self.client.post(&path, &new).await?;
                 drop(progress);
                 print(self.format, &snapshot, |snapshot| {
                     list(std::slice::from_ref(snapshot))
                 })?;
                 match snapshot.reason {
                     Some(reason) => Err(Failure::new(format!("the snapshot failed: {reason}"))),
-                    None if wait && snapshot.state != "completed" => Err(Failure::new(format!(
-                        "snapshot {} is {} after {WAIT_SECONDS} s; that goes on, and `scree \
+                    None if wait && !self.is_dry_run && snapshot.state != "completed" => {
+                        Err(Failure::new(format!(
+                            "snapshot {} is {} after {WAIT_SECONDS} s; that goes on, and `scree \
                          snapshot list` shows when it is completed",
-                        snapshot.name, snapshot.state
-                    ))),
+                            snapshot.name, snapshot.state
+                        )))
+                    }
                     None => Ok(()),
                 }
             }
-            SnapshotCommand::List => {
-                let snapshots: Vec<Snapshot> = self.client.get("/v1/snapshots").await?;
+            SnapshotCommand::List {
+                volume,
+                owner,
+                state,
+                tag,
+            } => {
+                let said = [
+                    ("volume", volume.as_deref()),
+                    ("owner", owner.as_deref()),
+                    ("state", state.as_deref()),
+                ];
+                let path = query("/v1/snapshots", &said, &tag)?;
+                let snapshots = self.snapshots(&path).await?;
                 Ok(print(self.format, &snapshots, |snapshots| list(snapshots))?)
             }
             SnapshotCommand::Tree => {
-                let volumes = self.client.get("/v1/volumes").await?;
-                let snapshots = self.client.get("/v1/snapshots").await?;
+                let volumes = self.client.all("/v1/volumes").await?;
+                let snapshots = self.snapshots("/v1/snapshots").await?;
                 let tree = tree(volumes, snapshots);
                 Ok(print(self.format, &tree, |tree| draw(tree))?)
+            }
+            SnapshotCommand::Tag { name, tags: words } => {
+                let path = format!("/v1/snapshots/{}/tags", segment(&name)?);
+                let tags = tags(&words)?;
+                let snapshot: Snapshot = self.client.put(&path, &SetTags { tags }).await?;
+                Ok(print(self.format, &snapshot, |snapshot| {
+                    list(std::slice::from_ref(snapshot))
+                })?)
             }
             SnapshotCommand::Delete { name } => {
                 let path = format!("/v1/snapshots/{}", segment(&name)?);
@@ -76,6 +104,15 @@ impl Session {
                 })?)
             }
         }
+    }
+}
+
+impl Session {
+    /// Oldest first.
+    async fn snapshots(&self, path: &str) -> Result<Vec<Snapshot>, Failure> {
+        let mut snapshots: Vec<Snapshot> = self.client.all(path).await?;
+        snapshots.sort_by_key(|one| (one.created.parse::<jiff::Timestamp>().ok(), one.id.clone()));
+        Ok(snapshots)
     }
 }
 

@@ -14,8 +14,11 @@ impl Session {
                 let units: Vec<Unit> = self.client.get("/v1/units").await?;
                 Ok(print(self.format, &units, |units| list(units))?)
             }
-            UnitCommand::Add { url } => {
-                let unit: Unit = self.client.post("/v1/units", &AddUnit { url }).await?;
+            UnitCommand::Add { url, host } => {
+                let unit: Unit = self
+                    .client
+                    .post("/v1/units", &AddUnit { url, host })
+                    .await?;
                 Ok(print(self.format, &unit, |unit| {
                     list(std::slice::from_ref(unit))
                 })?)

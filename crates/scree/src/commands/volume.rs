@@ -1,11 +1,14 @@
 //! `scree volume`.
 
+use std::collections::BTreeSet;
+
 use api::size::about_bytes as bytes;
 use api::types::{
-    CreateVolume, Export, ExportVolume, GrowVolume, RestoreVolume, Snapshot, Version, Volume,
+    CreateVolume, Export, ExportVolume, GiveVolume, GrowVolume, RestoreVolume, SetTags, Snapshot,
+    Version, Volume,
 };
 
-use super::{Failure, Session, or_dash, segment};
+use super::{Failure, Session, or_dash, query, segment, tags};
 use crate::args::VolumeCommand;
 use crate::client::ClientError;
 use crate::moment::Moment;
@@ -29,9 +32,13 @@ impl Session {
                 block_size,
                 seal,
                 replicas,
+                project,
+                tag,
             } => {
                 let new = CreateVolume {
                     name,
+                    project,
+                    tags: tags(&tag)?,
                     size,
                     from,
                     block_size,
@@ -40,13 +47,41 @@ impl Session {
                 };
                 self.create_volume(new).await
             }
-            VolumeCommand::List => {
-                let volumes: Vec<Volume> = self.client.get("/v1/volumes").await?;
+            VolumeCommand::List {
+                name,
+                owner,
+                project,
+                state,
+                tag,
+            } => {
+                let said = [
+                    ("name", name.as_deref()),
+                    ("owner", owner.as_deref()),
+                    ("project", project.as_deref()),
+                    ("state", state.as_deref()),
+                ];
+                let path = query("/v1/volumes", &said, &tag)?;
+                let mut volumes: Vec<Volume> = self.client.all(&path).await?;
+                volumes.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
                 Ok(print(self.format, &volumes, |volumes| list(volumes))?)
             }
             VolumeCommand::Show { name } => {
                 let path = format!("/v1/volumes/{}", segment(&name)?);
                 self.print_volume(&self.client.get(&path).await?)
+            }
+            VolumeCommand::Tag { name, tags: words } => {
+                let path = format!("/v1/volumes/{}/tags", segment(&name)?);
+                let tags = tags(&words)?;
+                self.print_volume(&self.client.put(&path, &SetTags { tags }).await?)
+            }
+            VolumeCommand::Give {
+                name,
+                user,
+                project,
+            } => {
+                let path = format!("/v1/volumes/{}/give", segment(&name)?);
+                let give = GiveVolume { user, project };
+                self.print_volume(&self.client.post(&path, &give).await?)
             }
             VolumeCommand::Grow { name, size } => {
                 let path = format!("/v1/volumes/{}/grow", segment(&name)?);
@@ -61,10 +96,17 @@ impl Session {
                     version_list(versions)
                 })?)
             }
-            VolumeCommand::Export { name, read_only } => {
+            VolumeCommand::Export {
+                name,
+                host,
+                read_only,
+            } => {
                 let path = format!("/v1/volumes/{}/export", segment(&name)?);
                 let progress = Progress::start(format!("opening {name}"));
-                let export: Export = self.client.put(&path, &ExportVolume { read_only }).await?;
+                let export: Export = self
+                    .client
+                    .put(&path, &ExportVolume { host, read_only })
+                    .await?;
                 drop(progress);
                 Ok(print(self.format, &export, |export| {
                     let tcp = export.tcp_uri.iter();
@@ -97,6 +139,7 @@ impl Session {
         let path = format!("/v1/volumes/{}?wait={wait_seconds}", segment(name)?);
         let progress = Progress::start(format!("deleting {name}"));
         let mut volume: Volume = self.client.delete(&path).await?;
+        let wait = wait && !self.is_dry_run;
         if wait {
             // What came back is how it was before the wait.
             let path = format!("/v1/volumes/{}", segment(&volume.id)?);
@@ -111,7 +154,11 @@ impl Session {
         drop(progress);
         let is_gone = volume.state == GONE;
         print(self.format, &volume, |volume| {
-            let state = if is_gone { GONE } else { "being deleted" };
+            let state = match (self.is_dry_run, is_gone) {
+                (true, _) => "one that can be deleted",
+                (_, true) => GONE,
+                _ => "being deleted",
+            };
             format!("volume {} ({}) is {state}\n", volume.name, volume.id)
         })?;
         if wait && !is_gone {
@@ -149,12 +196,17 @@ impl Session {
 
 fn list(volumes: &[Volume]) -> String {
     let mut table = Table::new(&["NAME", "ID", "SIZE", "STATE", "REPLICAS", "SEAL", "CREATED"]);
+    let owners: BTreeSet<_> = volumes.iter().map(|volume| &volume.owner).collect();
     for volume in volumes {
         // No volume has no blocks: its entry in the database is damaged.
         let is_known = volume.block_size > 0;
         let known = |cell: String| or_dash(is_known.then_some(cell));
         table.row(vec![
-            volume.name.clone(),
+            // With whose it is, where that is not clear.
+            match &volume.owner {
+                Some(owner) if owners.len() > 1 => format!("{owner}/{}", volume.name),
+                _ => volume.name.clone(),
+            },
             volume.id.clone(),
             known(bytes(volume.size)),
             volume.state.clone(),
@@ -178,6 +230,11 @@ fn show(volume: &Volume) -> String {
     row("block size", bytes(volume.block_size));
     row("seal", volume.seal.clone());
     row("replicas", volume.replicas.to_string());
+    row("owner", or_dash(volume.owner.as_ref()));
+    row("project", or_dash(volume.project.as_ref()));
+    for (key, value) in &volume.tags {
+        row("tag", format!("{key}={value}"));
+    }
     row("created", time(&volume.created));
     row("from", or_dash(volume.from.as_ref()));
     if let Some(export) = &volume.export {

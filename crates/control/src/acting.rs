@@ -1,0 +1,196 @@
+//! [`Acting`]: a controller on somebody's behalf. What owners ask of it, it
+//! does as far as they may (`database::rights`).
+
+use std::ops::Deref;
+
+use base::{PartyId, VolumeId};
+use identity::Kind;
+use world::Millis;
+
+use crate::control::Control;
+use crate::database::{Asker, HeardRow, Need, Right, VolumeRow};
+use crate::error::ControlError;
+use crate::units::SILENT_MS;
+
+/// A controller, for one request of one asker.
+#[derive(Clone)]
+pub struct Acting {
+    control: Control,
+    asker: Asker,
+}
+
+impl Deref for Acting {
+    type Target = Control;
+
+    fn deref(&self) -> &Control {
+        &self.control
+    }
+}
+
+impl Control {
+    /// On behalf of `asker`.
+    #[must_use]
+    pub fn acting(&self, asker: Asker) -> Acting {
+        Acting {
+            control: self.clone(),
+            asker,
+        }
+    }
+
+    /// On behalf of whoever has D.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn acting_here(&self) -> Result<Acting, ControlError> {
+        Ok(self.acting(self.parties().local_asker().await?))
+    }
+}
+
+impl Acting {
+    /// Who asks.
+    #[must_use]
+    pub fn asker(&self) -> &Asker {
+        &self.asker
+    }
+
+    /// Whether everything is only to be checked.
+    pub(crate) fn is_dry_run(&self) -> bool {
+        self.asker.is_dry_run
+    }
+
+    /// As [`Control::to_its_end`], for the same asker.
+    pub(crate) async fn to_its_end<T, F>(
+        &self,
+        operation: impl FnOnce(Self) -> F,
+    ) -> Result<T, ControlError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, ControlError>> + Send + 'static,
+    {
+        let asker = self.asker.clone();
+        self.control
+            .to_its_end(|control| operation(control.acting(asker)))
+            .await
+    }
+
+    /// The volume that is meant, unless it is being deleted.
+    pub(crate) async fn living(&self, name: &str, need: Right) -> Result<VolumeRow, ControlError> {
+        let need = Need::Have(need);
+        let row = self
+            .inner
+            .database
+            .volume_for(&self.asker, name, need)
+            .await?;
+        if row.deleting {
+            let reason = format!("volume {:?} is being deleted", row.name);
+            return Err(ControlError::conflict(reason));
+        }
+        Ok(row)
+    }
+
+    /// The hosts that the asker may know of: all, for an administrator.
+    pub(crate) async fn hosts(&self) -> Result<Vec<HeardRow>, ControlError> {
+        let database = &self.inner.database;
+        let mut hosts = database.heard().await?;
+        if !self.asker.party.is_administrator {
+            let given = database.hosts_given(self.asker.party.id).await?;
+            hosts.retain(|host| given.contains(&host.host));
+        }
+        Ok(hosts)
+    }
+
+    /// The host with this name or id.
+    pub(crate) async fn host_named(&self, name: &str) -> Result<PartyId, ControlError> {
+        let hosts = self.hosts().await?;
+        let id: Option<PartyId> = name.parse().ok();
+        let mut hosts = hosts.into_iter();
+        let found = hosts.find(|host| host.name == name || Some(host.host) == id);
+        found
+            .map(|host| host.host)
+            .ok_or_else(|| ControlError::NotFound {
+                what: format!("host {name:?}"),
+                hint: "`scree host list` shows those there are".into(),
+            })
+    }
+
+    /// The host of this name, or the one that is meant if none is named.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn host_or_default(&self, name: Option<&str>) -> Result<PartyId, ControlError> {
+        match name {
+            Some(name) => self.host_named(name).await,
+            None => self.default_host().await,
+        }
+    }
+
+    /// The id of a volume that the asker may see.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`].
+    pub async fn volume_id(&self, name: &str) -> Result<VolumeId, ControlError> {
+        let database = &self.inner.database;
+        let row = database.volume_for(&self.asker, name, Need::See).await?;
+        Ok(row.id)
+    }
+
+    /// The host that is meant if none is named: the controller's own machine,
+    /// or else the only one that is there; of those that are for the asker.
+    ///
+    /// # Errors
+    /// [`ControlError::Invalid`] if there are several, or none.
+    pub async fn default_host(&self) -> Result<PartyId, ControlError> {
+        let hosts = self.hosts().await?;
+        let since = Millis(self.now().await?.0.saturating_sub(SILENT_MS));
+        let there: Vec<&HeardRow> = hosts
+            .iter()
+            .filter(|host| host.heard.is_some_and(|heard| heard > since))
+            .collect();
+        // It has an agent, also if that is slow to answer.
+        let is_local = |host: &&HeardRow| host.host == self.local_host() && host.heard.is_some();
+        let local = hosts.iter().find(is_local);
+        match (local, there.as_slice()) {
+            (Some(local), _) => Ok(local.host),
+            (None, [one]) => Ok(one.host),
+            (None, []) if !self.asker.party.is_administrator && hosts.is_empty() => {
+                Err(ControlError::Forbidden {
+                    reason: format!(
+                        "no host is for you; an administrator can give you one: `scree grant add \
+                         {} use --host HOST`",
+                        self.asker.party.subject.name()
+                    ),
+                })
+            }
+            (None, []) => Err(ControlError::Unavailable {
+                reason: "no host is heard of; start `scree agent` on one".to_owned(),
+            }),
+            (None, several) => {
+                let names: Vec<&str> = several.iter().map(|host| host.name.as_str()).collect();
+                let names = names.join(", ");
+                let reason = format!("there are several hosts; name one of them: {names}");
+                Err(ControlError::invalid("host", reason))
+            }
+        }
+    }
+
+    /// Refuses hosts, and whoever is no administrator.
+    ///
+    /// # Errors
+    /// [`ControlError::Forbidden`].
+    pub fn must_administer(&self) -> Result<(), ControlError> {
+        self.asker.must_administer()
+    }
+
+    /// Refuses hosts: what users ask is not for them.
+    ///
+    /// # Errors
+    /// [`ControlError::Forbidden`].
+    pub fn must_be_user(&self) -> Result<(), ControlError> {
+        match self.asker.party.subject.kind() {
+            Kind::User => Ok(()),
+            _ => Err(ControlError::Forbidden {
+                reason: "this is for users only".to_owned(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Who asks, and how: what every change on somebody's behalf is made with.
+
+use sqlx::AnyConnection;
+
+use super::{By, DatabaseError, PartyRow};
+use crate::error::ControlError;
+
+/// Somebody who was recognised, for one request.
+#[derive(Debug, Clone)]
+pub struct Asker {
+    /// Who.
+    pub party: PartyRow,
+    /// How, for the log.
+    pub by: By,
+    /// Everything is checked, and nothing is changed.
+    pub is_dry_run: bool,
+    /// Under which key something is made.
+    pub idempotency: Option<Idempotency>,
+}
+
+/// Makes a creation one that can be repeated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Idempotency {
+    /// The caller's own word for it.
+    pub key: String,
+    /// What stands for method, path and body.
+    pub request: String,
+}
+
+/// So long a key is remembered, in milliseconds: a day.
+const REMEMBERED_MS: i64 = 24 * 60 * 60 * 1000;
+
+impl Asker {
+    /// Refuses whoever is no administrator.
+    ///
+    /// # Errors
+    /// [`ControlError::Forbidden`].
+    pub fn must_administer(&self) -> Result<(), ControlError> {
+        if self.party.is_administrator {
+            return Ok(());
+        }
+        Err(ControlError::Forbidden {
+            reason: format!(
+                "{} is no administrator; ask one to do this",
+                self.party.subject.name()
+            ),
+        })
+    }
+
+    /// Refuses to try what cannot be tried.
+    ///
+    /// # Errors
+    /// [`ControlError::Invalid`].
+    pub fn refuse_dry_run(&self) -> Result<(), ControlError> {
+        match self.is_dry_run {
+            false => Ok(()),
+            true => Err(ControlError::invalid(
+                "dry_run",
+                "only a host can tell whether this can be done; ask without `dry_run`",
+            )),
+        }
+    }
+
+    /// What was made under the same key before.
+    ///
+    /// # Errors
+    /// [`DatabaseError::OtherRequest`] if that was another request.
+    pub(super) async fn made_before(
+        &self,
+        change: &mut AnyConnection,
+    ) -> Result<Option<String>, DatabaseError> {
+        let Some(idempotency) = &self.idempotency else {
+            return Ok(None);
+        };
+        let made: Option<(String, String)> = sqlx::query_as(
+            "SELECT request, object FROM idempotency WHERE party = $1 AND key = $2 \
+             AND created_ms > $3",
+        )
+        .bind(self.party.id.to_string())
+        .bind(&idempotency.key)
+        .bind(self.by.at.0.saturating_sub(REMEMBERED_MS))
+        .fetch_optional(change)
+        .await?;
+        match made {
+            None => Ok(None),
+            Some((request, object)) if request == idempotency.request => Ok(Some(object)),
+            Some(_) => Err(DatabaseError::OtherRequest {
+                key: idempotency.key.clone(),
+            }),
+        }
+    }
+
+    /// Notes what was made under the key, if there is one.
+    pub(super) async fn note_made(
+        &self,
+        change: &mut AnyConnection,
+        object: impl std::fmt::Display,
+    ) -> Result<(), DatabaseError> {
+        let Some(idempotency) = &self.idempotency else {
+            return Ok(());
+        };
+        sqlx::query("DELETE FROM idempotency WHERE created_ms <= $1")
+            .bind(self.by.at.0.saturating_sub(REMEMBERED_MS))
+            .execute(&mut *change)
+            .await?;
+        sqlx::query(
+            "INSERT INTO idempotency (party, key, request, object, created_ms) \
+             VALUES ($1, $2, $3, $4, $5)",
+        )
+        .bind(self.party.id.to_string())
+        .bind(&idempotency.key)
+        .bind(&idempotency.request)
+        .bind(object.to_string())
+        .bind(self.by.at.0)
+        .execute(change)
+        .await?;
+        Ok(())
+    }
+
+    /// Notes in the log that this was done.
+    pub(super) async fn note(
+        &self,
+        change: &mut AnyConnection,
+        action: &str,
+        target: impl std::fmt::Display,
+    ) -> Result<(), DatabaseError> {
+        self.by.note(change, action, &target.to_string()).await
+    }
+}
+
+/// The same request, whose result has gone since.
+pub(super) fn gone_since(error: DatabaseError) -> DatabaseError {
+    match error {
+        DatabaseError::NotFound { what } => DatabaseError::Refused {
+            reason: format!(
+                "{what} was made with this idempotency key, and is gone since; take another key"
+            ),
+        },
+        other => other,
+    }
+}
+
+/// What a change on somebody's behalf begins with.
+pub(super) async fn begin(change: &mut AnyConnection, asker: &Asker) -> Result<(), DatabaseError> {
+    if asker.is_dry_run {
+        sqlx::query("SAVEPOINT dry_run").execute(change).await?;
+    }
+    Ok(())
+}
+
+/// What it ends with: one that was only tried is taken back.
+pub(super) async fn end(change: &mut AnyConnection, asker: &Asker) -> Result<(), DatabaseError> {
+    if asker.is_dry_run {
+        sqlx::query("ROLLBACK TO SAVEPOINT dry_run")
+            .execute(change)
+            .await?;
+    }
+    Ok(())
+}

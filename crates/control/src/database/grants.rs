@@ -1,0 +1,237 @@
+//! Grants: the rights that owners give to others on their volumes and
+//! snapshots, and administrators on hosts.
+
+use base::{GrantId, PartyId, SnapshotId, VolumeId};
+use identity::Subject;
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row as _};
+use world::Millis;
+
+use super::{Asker, Database, DatabaseError, Need, Right, rights, rows};
+
+/// On what a right is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Object {
+    /// On a volume, and on its snapshots.
+    Volume(VolumeId),
+    /// On one snapshot.
+    Snapshot(SnapshotId),
+    /// On a host: to attach volumes there.
+    Host(PartyId),
+}
+
+impl Object {
+    fn id(self) -> String {
+        match self {
+            Self::Volume(id) => id.to_string(),
+            Self::Snapshot(id) => id.to_string(),
+            Self::Host(id) => id.to_string(),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, DatabaseError> {
+        let volume = text.parse().map(Self::Volume);
+        let snapshot = || text.parse().map(Self::Snapshot);
+        let host = || text.parse().map(Self::Host);
+        volume
+            .or_else(|_| snapshot())
+            .or_else(|_| host())
+            .map_err(|_| DatabaseError::Damaged {
+                what: format!("a grant on {text:?}"),
+            })
+    }
+}
+
+/// A right that somebody has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrantRow {
+    /// Its id.
+    pub id: GrantId,
+    /// On what.
+    pub object: Object,
+    /// What that is called; none if it is gone.
+    pub object_name: Option<String>,
+    /// Who has it: a user's name.
+    pub user: String,
+    /// Which right.
+    pub right: Right,
+    /// On a host: for VMs whose address begins so.
+    pub vm: String,
+    /// Since when.
+    pub created: Millis,
+}
+
+/// A right to be given.
+#[derive(Debug, Clone)]
+pub struct NewGrant {
+    /// Its id.
+    pub id: GrantId,
+    /// On what.
+    pub object: Object,
+    /// To whom.
+    pub user: Subject,
+    /// Which.
+    pub right: Right,
+    /// On a host: for VMs whose address begins so; all, if it is empty.
+    pub vm: String,
+}
+
+const ROWS: &str = "SELECT g.*, p.name AS user_name, \
+     COALESCE(v.name, s.name, h.name) AS object_name FROM grants g \
+     JOIN parties p ON p.id = g.party LEFT JOIN volumes v ON v.id = g.object \
+     LEFT JOIN snapshots s ON s.id = g.object LEFT JOIN parties h ON h.id = g.object";
+
+/// Those that the asker has, or can take away.
+const SEEN: &str = "($2 = 1 OR g.party = $1 OR v.owner = $1 OR s.owner = $1 \
+     OR EXISTS (SELECT 1 FROM grants a WHERE a.party = $1 AND a.right_name = 'administer' \
+         AND a.object IN (g.object, s.volume)))";
+
+fn grant_row(row: &AnyRow) -> Result<GrantRow, DatabaseError> {
+    Ok(GrantRow {
+        id: rows::spelt(row, "id")?,
+        object: Object::parse(row.try_get("object")?)?,
+        object_name: row.try_get("object_name")?,
+        user: row.try_get("user_name")?,
+        right: rows::spelt(row, "right_name")?,
+        vm: row.try_get("vm")?,
+        created: Millis(row.try_get("created_ms")?),
+    })
+}
+
+/// What `object` gave to anybody goes with it.
+pub(super) async fn forget(change: &mut AnyConnection, object: &str) -> Result<(), DatabaseError> {
+    sqlx::query("DELETE FROM grants WHERE object = $1")
+        .bind(object)
+        .execute(change)
+        .await?;
+    Ok(())
+}
+
+/// Refuses who may not give or take rights on `object`.
+async fn check(
+    change: &mut AnyConnection,
+    asker: &Asker,
+    object: Object,
+) -> Result<(), DatabaseError> {
+    let need = Need::Have(Right::Administer);
+    match object {
+        Object::Volume(id) => drop(rights::check_volume(change, asker, id, need).await?),
+        Object::Snapshot(id) => drop(rights::check_snapshot(change, asker, id, need).await?),
+        Object::Host(_) if asker.party.is_administrator => {}
+        Object::Host(_) => {
+            return Err(DatabaseError::Forbidden {
+                reason: "only an administrator says who may use a host".to_owned(),
+            });
+        }
+    }
+    Ok(())
+}
+
+async fn find(
+    connection: &mut AnyConnection,
+    asker: &Asker,
+    id: &str,
+) -> Result<GrantRow, DatabaseError> {
+    let row = sqlx::query(&format!("{ROWS} WHERE {SEEN} AND g.id = $3"))
+        .bind(asker.party.id.to_string())
+        .bind(i64::from(asker.party.is_administrator))
+        .bind(id)
+        .fetch_optional(connection)
+        .await?;
+    grant_row(&row.ok_or_else(|| DatabaseError::NotFound {
+        what: format!("grant {id:?}"),
+    })?)
+}
+
+impl Database {
+    /// Gives a right. One that is there already is that.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`].
+    pub async fn insert_grant(
+        &self,
+        asker: &Asker,
+        new: &NewGrant,
+    ) -> Result<GrantRow, DatabaseError> {
+        act!(self, asker, change, {
+            if let Some(made) = asker.made_before(&mut *change).await? {
+                let seen = find(&mut *change, asker, &made).await;
+                return seen.map_err(super::asker::gone_since);
+            }
+            check(&mut *change, asker, new.object).await?;
+            let user = super::parties::party_of(&mut *change, &new.user).await?;
+            sqlx::query(
+                "INSERT INTO grants (id, object, party, right_name, vm, created_ms) \
+                 VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+            )
+            .bind(new.id.to_string())
+            .bind(new.object.id())
+            .bind(user.id.to_string())
+            .bind(new.right.as_str())
+            .bind(&new.vm)
+            .bind(asker.by.at.0)
+            .execute(&mut *change)
+            .await?;
+            let id: String = sqlx::query_scalar(
+                "SELECT id FROM grants WHERE object = $1 AND party = $2 AND right_name = $3 \
+                 AND vm = $4",
+            )
+            .bind(new.object.id())
+            .bind(user.id.to_string())
+            .bind(new.right.as_str())
+            .bind(&new.vm)
+            .fetch_one(&mut *change)
+            .await?;
+            let target = format!("{} {} {}", new.object.id(), new.right, new.user.name());
+            asker.note(&mut *change, "grant", target).await?;
+            asker.note_made(&mut *change, &id).await?;
+            find(change, asker, &id).await
+        })
+    }
+
+    /// The grants that `asker` has, or can take away: on `object` or on all,
+    /// after `after`, in the order of their ids, at most `count_max`.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn grants(
+        &self,
+        asker: &Asker,
+        object: Option<Object>,
+        after: &str,
+        count_max: u32,
+    ) -> Result<Vec<GrantRow>, DatabaseError> {
+        sqlx::query(&format!(
+            "{ROWS} WHERE {SEEN} AND g.id > $3 AND ($4 = '' OR g.object = $4) \
+             ORDER BY g.id LIMIT $5"
+        ))
+        .bind(asker.party.id.to_string())
+        .bind(i64::from(asker.party.is_administrator))
+        .bind(after)
+        .bind(object.map_or_else(String::new, Object::id))
+        .bind(i64::from(count_max))
+        .fetch_all(&self.reader)
+        .await?
+        .iter()
+        .map(grant_row)
+        .collect()
+    }
+
+    /// Takes a right away. What is attached stays so.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`].
+    pub async fn delete_grant(&self, asker: &Asker, id: &str) -> Result<GrantRow, DatabaseError> {
+        act!(self, asker, change, {
+            let grant = find(&mut *change, asker, id).await?;
+            check(&mut *change, asker, grant.object).await?;
+            sqlx::query("DELETE FROM grants WHERE id = $1")
+                .bind(id)
+                .execute(&mut *change)
+                .await?;
+            let target = format!("{} {} {}", grant.object.id(), grant.right, grant.user);
+            asker.note(change, "revoke", target).await?;
+            Ok(grant)
+        })
+    }
+}

@@ -1,0 +1,292 @@
+//! Lists, a page at a time, as somebody may see them.
+//!
+//! Every list is in the order of its ids: those neither change nor come twice,
+//! so a page goes on exactly where the one before ended, whatever was made or
+//! deleted in between.
+
+use std::collections::BTreeMap;
+
+use api::host::AttachmentState;
+use base::{PartyId, VolumeId};
+use sqlx::AnyConnection;
+use sqlx::any::AnyRow;
+
+use super::attachments::{AttachmentRow, attachment_row};
+use super::tags::{self, Tags};
+use super::volumes::volumes_of;
+use super::{Asker, Database, DatabaseError, SnapshotRow, Volumes, rows};
+
+/// Which page.
+#[derive(Debug, Clone)]
+pub struct Page {
+    /// What comes after this id; from the beginning, if it is empty.
+    pub after: String,
+    /// At most so many.
+    pub count_max: u32,
+}
+
+impl Default for Page {
+    /// The first one.
+    fn default() -> Self {
+        Self {
+            after: String::new(),
+            count_max: 100,
+        }
+    }
+}
+
+/// Which volumes or snapshots are meant: those of which all holds that is
+/// said.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Called so.
+    pub name: Option<String>,
+    /// Of the user of this name.
+    pub owner: Option<String>,
+    /// On the account of the project of this name. (Volumes.)
+    pub project: Option<String>,
+    /// In this state, one of those that there are.
+    pub state: Option<String>,
+    /// Of this volume. (Snapshots.)
+    pub volume: Option<VolumeId>,
+    /// With all of these tags.
+    pub tags: Tags,
+}
+
+/// A page of volumes, with what is shown of each.
+#[derive(Debug, Clone, Default)]
+pub struct VolumePage {
+    /// The volumes.
+    pub volumes: Volumes,
+    /// Their attachments that are not detached.
+    pub attachments: Vec<AttachmentRow>,
+    /// Their tags, by id.
+    pub tags: BTreeMap<String, Tags>,
+    /// After what the next page begins, if there is one.
+    pub next: Option<String>,
+}
+
+/// A page of snapshots.
+#[derive(Debug, Clone, Default)]
+pub struct SnapshotPage {
+    /// The snapshots.
+    pub snapshots: Vec<SnapshotRow>,
+    /// Their tags, by id.
+    pub tags: BTreeMap<String, Tags>,
+    /// After what the next page begins, if there is one.
+    pub next: Option<String>,
+}
+
+/// An SQL condition that grows, and its values. The first three are the page's
+/// beginning, the asker, and whether that is an administrator.
+struct Condition {
+    text: String,
+    values: Vec<String>,
+}
+
+impl Condition {
+    /// `{}` in `text` stands for `value`.
+    fn and(&mut self, text: &str, value: impl Into<String>) {
+        self.values.push(value.into());
+        let place = format!("${}", self.values.len() + 3);
+        self.text.push_str(" AND ");
+        self.text.push_str(&text.replace("{}", &place));
+    }
+
+    fn and_tags(&mut self, column: &str, tags: &Tags) {
+        for (key, value) in tags {
+            self.and(
+                &format!(
+                    "EXISTS (SELECT 1 FROM tags t WHERE t.object = {column} AND t.key = {{}} "
+                ),
+                key,
+            );
+            self.and("t.value = {})", value);
+        }
+    }
+
+    /// One row more than the page has tells whether there is another page.
+    async fn page(
+        &self,
+        connection: &mut AnyConnection,
+        select: &str,
+        order: &str,
+        asker: &Asker,
+        page: &Page,
+    ) -> Result<(Vec<AnyRow>, Option<String>), DatabaseError> {
+        let limit = page.count_max.saturating_add(1);
+        let text = format!(
+            "{select} WHERE {} ORDER BY {order} LIMIT {limit}",
+            self.text
+        );
+        let mut query = sqlx::query(&text)
+            .bind(&page.after)
+            .bind(asker.party.id.to_string())
+            .bind(i64::from(asker.party.is_administrator));
+        for value in &self.values {
+            query = query.bind(value);
+        }
+        let mut found = query.fetch_all(connection).await?;
+        let more = found.len() > page.count_max as usize;
+        found.truncate(page.count_max as usize);
+        let next = match found.last() {
+            Some(last) if more => Some(sqlx::Row::try_get(last, "id")?),
+            _ => None,
+        };
+        Ok((found, next))
+    }
+}
+
+/// What is not detached of the volume of a row.
+const OPEN: &str = "SELECT 1 FROM attachments a WHERE a.volume = v.id AND a.state <> 'detached'";
+
+impl Database {
+    /// The volumes that `asker` may see.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn volume_page(
+        &self,
+        asker: &Asker,
+        filter: &Filter,
+        page: &Page,
+    ) -> Result<VolumePage, DatabaseError> {
+        let mut condition = Condition {
+            text: "v.id > $1 AND ($3 = 1 OR v.id IN (SELECT id FROM volumes WHERE owner = $2 \
+                   UNION SELECT object FROM grants WHERE party = $2))"
+                .to_owned(),
+            values: Vec::new(),
+        };
+        if let Some(name) = &filter.name {
+            condition.and("v.name = {}", name);
+        }
+        if let Some(owner) = &filter.owner {
+            condition.and("o.name = {}", owner);
+        }
+        if let Some(project) = &filter.project {
+            condition.and("j.name = {}", project);
+        }
+        condition.and_tags("v.id", &filter.tags);
+        let state = filter.state.as_deref();
+        condition.text += &match state {
+            None => String::new(),
+            Some("deleting") => " AND v.deleting = 1".to_owned(),
+            Some("available") => format!(" AND v.deleting = 0 AND NOT EXISTS ({OPEN})"),
+            Some("error") => {
+                format!(" AND v.deleting = 0 AND EXISTS ({OPEN} AND a.reason IS NOT NULL)")
+            }
+            Some("in-use") => format!(
+                " AND v.deleting = 0 AND EXISTS ({OPEN}) \
+                 AND NOT EXISTS ({OPEN} AND a.reason IS NOT NULL)"
+            ),
+            // `creating`: it is over when it is answered.
+            Some(_) => " AND 1 = 0".to_owned(),
+        };
+        let mut moment = self.moment().await?;
+        let (found, next) = condition
+            .page(&mut moment, volumes!(""), "v.id", asker, page)
+            .await?;
+        let (first, last) = super::projects::ends(&found)?;
+        let attachments = sqlx::query(
+            "SELECT * FROM attachments WHERE volume >= $1 AND volume <= $2 \
+             AND state <> 'detached' ORDER BY created_ms, id",
+        )
+        .bind(&first)
+        .bind(&last)
+        .fetch_all(&mut *moment)
+        .await?;
+        Ok(VolumePage {
+            volumes: volumes_of(&found),
+            attachments: attachments
+                .iter()
+                .map(attachment_row)
+                .collect::<Result<_, _>>()?,
+            tags: tags::between(&mut moment, &first, &last).await?,
+            next,
+        })
+    }
+
+    /// The snapshots that `asker` may see.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn snapshot_page(
+        &self,
+        asker: &Asker,
+        filter: &Filter,
+        page: &Page,
+    ) -> Result<SnapshotPage, DatabaseError> {
+        let mut condition = Condition {
+            text: "s.id > $1 AND ($3 = 1 OR s.owner = $2 OR EXISTS (SELECT 1 FROM grants g \
+                   WHERE g.party = $2 AND g.object IN (s.id, s.volume)))"
+                .to_owned(),
+            values: Vec::new(),
+        };
+        if let Some(name) = &filter.name {
+            condition.and("s.name = {}", name);
+        }
+        if let Some(owner) = &filter.owner {
+            condition.and("o.name = {}", owner);
+        }
+        if let Some(state) = &filter.state {
+            condition.and("s.state = {}", state);
+        }
+        if let Some(volume) = filter.volume {
+            condition.and("s.volume = {}", volume.to_string());
+        }
+        condition.and_tags("s.id", &filter.tags);
+        let mut moment = self.moment().await?;
+        let (found, next) = condition
+            .page(&mut moment, snapshots!(""), "s.id", asker, page)
+            .await?;
+        let (first, last) = super::projects::ends(&found)?;
+        Ok(SnapshotPage {
+            snapshots: found
+                .iter()
+                .map(rows::snapshot_row)
+                .collect::<Result<_, _>>()?,
+            tags: tags::between(&mut moment, &first, &last).await?,
+            next,
+        })
+    }
+
+    /// The attachments that `asker` may see: their own, and those of volumes
+    /// that they administer. Those that are not detached, unless that is the
+    /// state that is asked for.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn attachment_page(
+        &self,
+        asker: &Asker,
+        volume: Option<VolumeId>,
+        host: Option<PartyId>,
+        state: Option<AttachmentState>,
+        page: &Page,
+    ) -> Result<(Vec<AttachmentRow>, Option<String>), DatabaseError> {
+        let mut condition = Condition {
+            text: "a.id > $1 AND ($3 = 1 OR a.asked_by = $2 OR v.owner = $2 OR EXISTS \
+                   (SELECT 1 FROM grants g WHERE g.party = $2 AND g.object = a.volume \
+                   AND g.right_name = 'administer'))"
+                .to_owned(),
+            values: Vec::new(),
+        };
+        if let Some(volume) = volume {
+            condition.and("a.volume = {}", volume.to_string());
+        }
+        if let Some(host) = host {
+            condition.and("a.host = {}", host.to_string());
+        }
+        match state {
+            Some(state) => condition.and("a.state = {}", state.as_str()),
+            None => condition.text.push_str(" AND a.state <> 'detached'"),
+        }
+        let mut moment = self.moment().await?;
+        let select = "SELECT a.* FROM attachments a LEFT JOIN volumes v ON v.id = a.volume";
+        let (found, next) = condition
+            .page(&mut moment, select, "a.id", asker, page)
+            .await?;
+        let rows = found.iter().map(attachment_row);
+        Ok((rows.collect::<Result<_, _>>()?, next))
+    }
+}

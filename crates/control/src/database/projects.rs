@@ -1,0 +1,548 @@
+//! Projects: on whose account volumes are, and how many there may be.
+//!
+//! What a project has is counted when something is added, in the transaction
+//! that adds it; where there is no limit, nothing is counted, so that makers
+//! do not get in each other's way.
+
+use std::collections::BTreeMap;
+
+use api::size::about_bytes;
+use base::{PartyId, ProjectId};
+use identity::{Kind, Subject};
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row as _};
+use world::Millis;
+
+use super::{Asker, Database, DatabaseError, Need, rows};
+
+/// How much a project may have; none is no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// How many volumes.
+    pub volumes_max: Option<u64>,
+    /// How many snapshots.
+    pub snapshots_max: Option<u64>,
+    /// How many bytes its volumes may have together, as their guests see them.
+    pub bytes_max: Option<u64>,
+}
+
+/// A project.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProjectRow {
+    /// Its id.
+    pub id: ProjectId,
+    /// Its name.
+    pub name: String,
+    /// How much it may have.
+    pub quota: Quota,
+    /// How many volumes it has.
+    pub volumes: u64,
+    /// How many snapshots.
+    pub snapshots: u64,
+    /// How many bytes its volumes have together.
+    pub bytes: u64,
+    /// The names of its members.
+    pub members: Vec<String>,
+    /// When it was made.
+    pub created: Millis,
+}
+
+/// A project to be made.
+#[derive(Debug, Clone)]
+pub struct NewProject {
+    /// Its id.
+    pub id: ProjectId,
+    /// Its name.
+    pub name: String,
+    /// How much it may have.
+    pub quota: Quota,
+}
+
+/// What is to be added to a project.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct More {
+    pub volumes: u64,
+    pub snapshots: u64,
+    pub bytes: u64,
+}
+
+const ROWS: &str = "SELECT j.*, \
+     (SELECT COUNT(*) FROM volumes v WHERE v.project = j.id AND v.deleting = 0) AS volumes, \
+     (SELECT CAST(COALESCE(SUM(v.size_bytes), 0) AS BIGINT) FROM volumes v \
+         WHERE v.project = j.id AND v.deleting = 0) AS bytes, \
+     (SELECT COUNT(*) FROM snapshots s WHERE s.project = j.id) AS snapshots FROM projects j";
+
+/// Only those that the asker is a member of, or all for an administrator.
+const SEEN: &str = "($2 = 1 OR EXISTS (SELECT 1 FROM project_members m \
+     WHERE m.project = j.id AND m.party = $1))";
+
+fn limit(row: &AnyRow, column: &str) -> Result<Option<u64>, DatabaseError> {
+    let limit: Option<i64> = row.try_get(column)?;
+    Ok(limit.map(i64::cast_unsigned))
+}
+
+fn project_row(row: &AnyRow) -> Result<ProjectRow, DatabaseError> {
+    Ok(ProjectRow {
+        id: rows::spelt(row, "id")?,
+        name: row.try_get("name")?,
+        quota: Quota {
+            volumes_max: limit(row, "volumes_max")?,
+            snapshots_max: limit(row, "snapshots_max")?,
+            bytes_max: limit(row, "bytes_max")?,
+        },
+        volumes: rows::number(row, "volumes")?,
+        snapshots: rows::number(row, "snapshots")?,
+        bytes: rows::number(row, "bytes")?,
+        members: Vec::new(),
+        created: Millis(row.try_get("created_ms")?),
+    })
+}
+
+fn not_found(name: &str) -> DatabaseError {
+    DatabaseError::NotFound {
+        what: format!("project {name:?}"),
+    }
+}
+
+impl Database {
+    /// Makes a project.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Taken`].
+    pub async fn insert_project(
+        &self,
+        asker: &Asker,
+        new: &NewProject,
+    ) -> Result<ProjectRow, DatabaseError> {
+        act!(self, asker, change, {
+            if let Some(made) = asker.made_before(&mut *change).await? {
+                let seen = find(&mut *change, asker, &made).await;
+                return seen.map_err(super::asker::gone_since);
+            }
+            insert(&mut *change, new.id, &new.name, asker.by.at).await?;
+            set_quota(&mut *change, new.id, new.quota).await?;
+            asker.note(&mut *change, "add-project", &new.name).await?;
+            asker.note_made(&mut *change, new.id).await?;
+            find(change, asker, &new.id.to_string()).await
+        })
+    }
+
+    /// The projects that `asker` may see: after `after`, in the order of their
+    /// ids, at most `count_max`.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn projects(
+        &self,
+        asker: &Asker,
+        after: &str,
+        count_max: u32,
+    ) -> Result<Vec<ProjectRow>, DatabaseError> {
+        let mut moment = self.moment().await?;
+        let found = sqlx::query(&format!(
+            "{ROWS} WHERE {SEEN} AND j.id > $3 ORDER BY j.id LIMIT $4"
+        ))
+        .bind(asker.party.id.to_string())
+        .bind(i64::from(asker.party.is_administrator))
+        .bind(after)
+        .bind(i64::from(count_max))
+        .fetch_all(&mut *moment)
+        .await?;
+        let mut members = BTreeMap::<String, Vec<String>>::new();
+        let (first, last) = ends(&found)?;
+        for row in sqlx::query(
+            "SELECT m.project, p.name FROM project_members m JOIN parties p ON p.id = m.party \
+             WHERE m.project >= $1 AND m.project <= $2 ORDER BY p.name",
+        )
+        .bind(first)
+        .bind(last)
+        .fetch_all(&mut *moment)
+        .await?
+        {
+            let of = members.entry(row.try_get("project")?).or_default();
+            of.push(row.try_get("name")?);
+        }
+        let projects = found.iter().map(|row| {
+            let project = project_row(row)?;
+            let members = members.remove(&project.id.to_string());
+            Ok(ProjectRow {
+                members: members.unwrap_or_default(),
+                ..project
+            })
+        });
+        projects.collect()
+    }
+
+    /// The project with this name or id.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn project(&self, asker: &Asker, name: &str) -> Result<ProjectRow, DatabaseError> {
+        let mut moment = self.moment().await?;
+        find(&mut moment, asker, name).await
+    }
+
+    /// Sets how much a project may have. What it has already, it keeps.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn set_quota(
+        &self,
+        asker: &Asker,
+        name: &str,
+        quota: Quota,
+    ) -> Result<ProjectRow, DatabaseError> {
+        act!(self, asker, change, {
+            let project = find(&mut *change, asker, name).await?;
+            set_quota(&mut *change, project.id, quota).await?;
+            asker.note(&mut *change, "set-quota", &project.name).await?;
+            find(change, asker, name).await
+        })
+    }
+
+    /// Makes a user a member of a project, or no longer one.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn set_member(
+        &self,
+        asker: &Asker,
+        name: &str,
+        user: &Subject,
+        is_member: bool,
+    ) -> Result<ProjectRow, DatabaseError> {
+        act!(self, asker, change, {
+            let project = find(&mut *change, asker, name).await?;
+            let party = super::parties::party_of(&mut *change, user).await?;
+            let action = if is_member {
+                join(&mut *change, project.id, party.id).await?;
+                "join"
+            } else {
+                sqlx::query("DELETE FROM project_members WHERE project = $1 AND party = $2")
+                    .bind(project.id.to_string())
+                    .bind(party.id.to_string())
+                    .execute(&mut *change)
+                    .await?;
+                "leave"
+            };
+            let target = format!("{} {}", project.name, user.name());
+            asker.note(&mut *change, action, target).await?;
+            find(change, asker, name).await
+        })
+    }
+
+    /// Deletes a project that has nothing.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Refused`] if it has something.
+    pub async fn delete_project(
+        &self,
+        asker: &Asker,
+        name: &str,
+    ) -> Result<ProjectRow, DatabaseError> {
+        act!(self, asker, change, {
+            let project = find(&mut *change, asker, name).await?;
+            // What is being deleted still names it, until it is gone.
+            let volumes: i64 =
+                sqlx::query_scalar("SELECT COUNT(*) FROM volumes WHERE project = $1")
+                    .bind(project.id.to_string())
+                    .fetch_one(&mut *change)
+                    .await?;
+            if volumes > 0 || project.snapshots > 0 {
+                return Err(DatabaseError::Refused {
+                    reason: format!(
+                        "project {:?} has {volumes} volumes and {} snapshots; delete those first, \
+                         or give the volumes to others",
+                        project.name, project.snapshots
+                    ),
+                });
+            }
+            sqlx::query("DELETE FROM projects WHERE id = $1")
+                .bind(project.id.to_string())
+                .execute(&mut *change)
+                .await?;
+            asker.note(change, "delete-project", &project.name).await?;
+            Ok(project)
+        })
+    }
+}
+
+/// The first and the last id of a page, whose rows are in their order.
+pub(super) fn ends(rows: &[AnyRow]) -> Result<(String, String), DatabaseError> {
+    let id = |row: Option<&AnyRow>| match row {
+        Some(row) => Ok(row.try_get("id")?),
+        None => Ok::<_, DatabaseError>(String::new()),
+    };
+    Ok((id(rows.first())?, id(rows.last())?))
+}
+
+/// Makes a project without limits.
+///
+/// # Errors
+/// [`DatabaseError::Taken`].
+pub(super) async fn insert(
+    change: &mut AnyConnection,
+    id: ProjectId,
+    name: &str,
+    created: Millis,
+) -> Result<(), DatabaseError> {
+    let taken = sqlx::query("SELECT id FROM projects WHERE name = $1")
+        .bind(name)
+        .fetch_optional(&mut *change)
+        .await?;
+    if taken.is_some() {
+        return Err(DatabaseError::Taken {
+            what: format!("a project named {name:?}"),
+        });
+    }
+    sqlx::query("INSERT INTO projects (id, name, created_ms) VALUES ($1, $2, $3)")
+        .bind(id.to_string())
+        .bind(name)
+        .bind(created.0)
+        .execute(change)
+        .await?;
+    Ok(())
+}
+
+async fn set_quota(
+    change: &mut AnyConnection,
+    project: ProjectId,
+    quota: Quota,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "UPDATE projects SET volumes_max = $1, snapshots_max = $2, bytes_max = $3 WHERE id = $4",
+    )
+    .bind(quota.volumes_max.map(u64::cast_signed))
+    .bind(quota.snapshots_max.map(u64::cast_signed))
+    .bind(quota.bytes_max.map(u64::cast_signed))
+    .bind(project.to_string())
+    .execute(change)
+    .await?;
+    Ok(())
+}
+
+/// Makes a user a member.
+pub(super) async fn join(
+    change: &mut AnyConnection,
+    project: ProjectId,
+    party: PartyId,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "INSERT INTO project_members (project, party) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+    )
+    .bind(project.to_string())
+    .bind(party.to_string())
+    .execute(change)
+    .await?;
+    Ok(())
+}
+
+async fn find(
+    connection: &mut AnyConnection,
+    asker: &Asker,
+    name: &str,
+) -> Result<ProjectRow, DatabaseError> {
+    let row = sqlx::query(&format!(
+        "{ROWS} WHERE {SEEN} AND (j.id = $3 OR j.name = $3) ORDER BY j.id = $3 DESC LIMIT 1"
+    ))
+    .bind(asker.party.id.to_string())
+    .bind(i64::from(asker.party.is_administrator))
+    .bind(name)
+    .fetch_optional(&mut *connection)
+    .await?
+    .ok_or_else(|| not_found(name))?;
+    let mut project = project_row(&row)?;
+    project.members = sqlx::query_scalar(
+        "SELECT p.name FROM project_members m JOIN parties p ON p.id = m.party \
+         WHERE m.project = $1 ORDER BY p.name",
+    )
+    .bind(project.id.to_string())
+    .fetch_all(connection)
+    .await?;
+    Ok(project)
+}
+
+/// The id of the project with this name or id.
+pub(super) async fn id_of(
+    connection: &mut AnyConnection,
+    asker: &Asker,
+    name: &str,
+) -> Result<ProjectId, DatabaseError> {
+    Ok(find(connection, asker, name).await?.id)
+}
+
+/// The project on whose account `party` makes something: the one that is
+/// named, or the only one that there is for them, or the one of their name.
+pub(super) async fn account_of(
+    change: &mut AnyConnection,
+    party: &super::PartyRow,
+    name: Option<&str>,
+) -> Result<ProjectId, DatabaseError> {
+    let rows: Vec<(String, String)> = sqlx::query_as(
+        "SELECT j.id, j.name FROM projects j JOIN project_members m ON m.project = j.id \
+         WHERE m.party = $1 ORDER BY j.name",
+    )
+    .bind(party.id.to_string())
+    .fetch_all(change)
+    .await?;
+    let own = party.subject.name();
+    let found = match name {
+        Some(name) => rows.iter().find(|(id, one)| id == name || one == name),
+        None => match rows.as_slice() {
+            [one] => Some(one),
+            several => several.iter().find(|(_, name)| name == own),
+        },
+    };
+    match (found, name) {
+        (Some((id, _)), _) => id.parse().map_err(|error| DatabaseError::Damaged {
+            what: format!("a project's id: {error}"),
+        }),
+        (None, Some(name)) => Err(not_found(name)),
+        (None, None) if rows.is_empty() => Err(DatabaseError::Refused {
+            reason: format!(
+                "{own} is in no project, on whose account this could be; an administrator can \
+                 change that: `scree project join PROJECT {own}`"
+            ),
+        }),
+        (None, None) => {
+            let names: Vec<&str> = rows.iter().map(|(_, name)| name.as_str()).collect();
+            Err(DatabaseError::Refused {
+                reason: format!("say for which project: {}", names.join(", ")),
+            })
+        }
+    }
+}
+
+/// Refuses what is more than `project` may have.
+///
+/// # Errors
+/// [`DatabaseError::Quota`].
+pub(super) async fn check_quota(
+    change: &mut AnyConnection,
+    project: Option<ProjectId>,
+    more: More,
+) -> Result<(), DatabaseError> {
+    let Some(project) = project else {
+        return Ok(());
+    };
+    let row = sqlx::query("SELECT * FROM projects WHERE id = $1")
+        .bind(project.to_string())
+        .fetch_optional(&mut *change)
+        .await?;
+    let Some(row) = row else { return Ok(()) };
+    let name: String = row.try_get("name")?;
+    let counts = [
+        (
+            "volumes_max",
+            more.volumes,
+            "SELECT COUNT(*) FROM volumes WHERE project = $1 AND deleting = 0",
+        ),
+        (
+            "snapshots_max",
+            more.snapshots,
+            "SELECT COUNT(*) FROM snapshots WHERE project = $1",
+        ),
+        (
+            "bytes_max",
+            more.bytes,
+            "SELECT CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT) FROM volumes \
+             WHERE project = $1 AND deleting = 0",
+        ),
+    ];
+    for (column, more, count) in counts {
+        let limit = limit(&row, column)?.filter(|_| more > 0);
+        let Some(limit) = limit else { continue };
+        let has: i64 = sqlx::query_scalar(count)
+            .bind(project.to_string())
+            .fetch_one(&mut *change)
+            .await?;
+        let has = has.cast_unsigned();
+        if has.saturating_add(more) > limit {
+            let spell = |number: u64| match column {
+                "bytes_max" => about_bytes(number),
+                _ => number.to_string(),
+            };
+            let of = match column {
+                "volumes_max" => " volumes",
+                "snapshots_max" => " snapshots",
+                _ => "",
+            };
+            return Err(DatabaseError::Quota {
+                reason: format!(
+                    "project {name:?} has {}{of} and may have {}, so not {} more; delete \
+                     something, or ask an administrator for more: `scree project quota {name} …`",
+                    spell(has),
+                    spell(limit),
+                    spell(more)
+                ),
+            });
+        }
+    }
+    Ok(())
+}
+
+impl Database {
+    /// Gives a volume to another user, on the account of a project of theirs.
+    /// Who is no administrator must be in that project too. Its snapshots go
+    /// with it.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn give_volume(
+        &self,
+        asker: &Asker,
+        volume: &str,
+        user: &str,
+        project: Option<&str>,
+    ) -> Result<rows::VolumeRow, DatabaseError> {
+        act!(self, asker, change, {
+            let volume = super::rights::volume_for(&mut *change, asker, volume, Need::Own).await?;
+            let subject =
+                Subject::new(Kind::User, user).map_err(|error| DatabaseError::NotFound {
+                    what: format!("user {user:?}: {error}"),
+                })?;
+            let party = super::parties::party_of(&mut *change, &subject).await?;
+            let account = account_of(&mut *change, &party, project).await?;
+            if !asker.party.is_administrator {
+                // It would be on the account of somebody who was not asked.
+                account_of(&mut *change, &asker.party, Some(&account.to_string())).await?;
+            }
+            super::volumes::refuse_name(&mut *change, party.id, &volume.name).await?;
+            if volume.project != Some(account) {
+                let more = More {
+                    volumes: 1,
+                    bytes: volume.size_bytes,
+                    snapshots: 0,
+                };
+                check_quota(&mut *change, Some(account), more).await?;
+            }
+            let taken = sqlx::query(
+                "SELECT s.id FROM snapshots s JOIN snapshots t ON t.name = s.name \
+                 AND t.owner = $1 AND t.id <> s.id WHERE s.volume = $2 LIMIT 1",
+            )
+            .bind(party.id.to_string())
+            .bind(volume.id.to_string())
+            .fetch_optional(&mut *change)
+            .await?;
+            if taken.is_some() {
+                return Err(DatabaseError::Taken {
+                    what: format!("a snapshot of {user} with the name of one of this volume's"),
+                });
+            }
+            for table in [
+                "volumes SET owner = $1, project = $2 WHERE id = $3",
+                "snapshots SET owner = $1, project = $2 WHERE volume = $3",
+            ] {
+                sqlx::query(&format!("UPDATE {table}"))
+                    .bind(party.id.to_string())
+                    .bind(account.to_string())
+                    .bind(volume.id.to_string())
+                    .execute(&mut *change)
+                    .await?;
+            }
+            let target = format!("{} {} to {user}", volume.id, volume.name);
+            asker.note(&mut *change, "give", target).await?;
+            super::volumes::by_id(change, volume.id).await
+        })
+    }
+}

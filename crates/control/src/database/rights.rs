@@ -1,0 +1,343 @@
+//! Who may do what with whose volumes, snapshots and hosts (docs/service.md,
+//! "Owners, grants and projects").
+//!
+//! * What somebody may not see is to them as if it did not exist: the same
+//!   answer, in the words of the question.
+//! * Rights are looked up in the transaction that makes use of them, so one
+//!   that was taken away a moment ago is no right.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base::{PartyId, SnapshotId, VolumeId};
+use sqlx::AnyConnection;
+
+use super::rows::{self, SnapshotRow, VolumeRow};
+use super::{Asker, DatabaseError};
+
+/// A right that can be given to a user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Right {
+    /// To read: attach read-only, clone from a snapshot.
+    Read,
+    /// To use: attach, and what [`Right::Read`] has. The only one on hosts.
+    Use,
+    /// To take snapshots, and see them.
+    Snapshot,
+    /// Everything but giving it away.
+    Administer,
+}
+
+impl Right {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Read, Self::Use, Self::Snapshot, Self::Administer];
+
+    /// As it is spelt.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Use => "use",
+            Self::Snapshot => "snapshot",
+            Self::Administer => "administer",
+        }
+    }
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Right {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|right| right.as_str() == text);
+        found.ok_or_else(|| format!("{text:?} is no right; use read, use, snapshot or administer"))
+    }
+}
+
+/// What a request needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// To know that it is there.
+    See,
+    /// One of the rights.
+    Have(Right),
+    /// To be its owner, or an administrator of the cluster.
+    Own,
+}
+
+/// What somebody may do with one thing.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Rights {
+    owns: bool,
+    is_administrator: bool,
+    given: Vec<Right>,
+}
+
+impl Rights {
+    /// Administrators see and manage everything; but to hand out content, to
+    /// themselves too, they would have to be given the right, and that is in
+    /// the log.
+    pub(super) fn allow(&self, need: Need) -> bool {
+        let given = |right| self.given.contains(&right) || self.given.contains(&Right::Administer);
+        let administers = self.is_administrator;
+        self.owns
+            || match need {
+                Need::See => administers || !self.given.is_empty(),
+                Need::Have(Right::Read) => given(Right::Read) || given(Right::Use),
+                Need::Have(Right::Use) => given(Right::Use),
+                Need::Have(right) => administers || given(right),
+                Need::Own => administers,
+            }
+    }
+}
+
+/// What `asker` may do with what `owner` has; rights were given on any of
+/// `objects`.
+async fn rights_on(
+    connection: &mut AnyConnection,
+    asker: &Asker,
+    owner: Option<PartyId>,
+    objects: [&str; 2],
+) -> Result<Rights, DatabaseError> {
+    let owns = owner == Some(asker.party.id);
+    let given = if owns {
+        Vec::new()
+    } else {
+        sqlx::query("SELECT right_name FROM grants WHERE party = $1 AND object IN ($2, $3)")
+            .bind(asker.party.id.to_string())
+            .bind(objects[0])
+            .bind(objects[1])
+            .fetch_all(connection)
+            .await?
+            .iter()
+            .map(|row| rows::spelt(row, "right_name"))
+            .collect::<Result<_, _>>()?
+    };
+    Ok(Rights {
+        owns,
+        is_administrator: asker.party.is_administrator,
+        given,
+    })
+}
+
+fn not_found(kind: &str, text: &str) -> DatabaseError {
+    DatabaseError::NotFound {
+        what: format!("{kind} {text:?}"),
+    }
+}
+
+/// Refuses what `rights` do not allow: `text` is what was asked for.
+fn refuse_unless(rights: &Rights, need: Need, kind: &str, text: &str) -> Result<(), DatabaseError> {
+    if rights.allow(need) {
+        return Ok(());
+    }
+    if !rights.allow(Need::See) {
+        return Err(not_found(kind, text));
+    }
+    Err(DatabaseError::Forbidden {
+        reason: match need {
+            Need::Have(right) => format!(
+                "this needs the right to {right} on {kind} {text:?}; its owner can give it, by \
+                 `scree grant add USER {right} --{kind} {text}`"
+            ),
+            _ => format!("only the owner of {kind} {text:?}, or an administrator, may do this"),
+        },
+    })
+}
+
+/// A name as people write it: `name`, or `owner/name`; or an id.
+pub(super) struct Named<'a> {
+    whole: &'a str,
+    owner: &'a str,
+    name: &'a str,
+}
+
+impl<'a> Named<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        let (owner, name) = text.split_once('/').unwrap_or(("", text));
+        Self {
+            whole: text,
+            owner,
+            name,
+        }
+    }
+}
+
+/// Of the rows that are called so, and that `asker` may see, the one that is
+/// meant: by its id, else the asker's own, else the only one. `rows` are in
+/// this order, each with its id and owner.
+fn the_one<T>(
+    mut rows: Vec<T>,
+    named: &Named<'_>,
+    asker: &Asker,
+    kind: &str,
+    of: impl Fn(&T) -> (String, Option<PartyId>, Option<String>),
+) -> Result<T, DatabaseError> {
+    let Some(first) = rows.first() else {
+        return Err(not_found(kind, named.whole));
+    };
+    let (id, owner, _) = of(first);
+    let is_certain = id == named.whole || owner == Some(asker.party.id) || rows.len() == 1;
+    if is_certain {
+        return Ok(rows.swap_remove(0));
+    }
+    let names = rows.iter().map(|row| {
+        let (_, _, owner) = of(row);
+        format!("{}/{}", owner.unwrap_or_default(), named.name)
+    });
+    let names: Vec<String> = names.collect();
+    Err(DatabaseError::Refused {
+        reason: format!(
+            "several owners have a {kind} {:?}: say which, such as {}",
+            named.name,
+            names.join(" or ")
+        ),
+    })
+}
+
+/// What `asker` may see of the rows `t`: for an SQL condition. `objects` are
+/// the columns on which rights may have been given.
+macro_rules! visible {
+    ($t:literal, $objects:literal) => {
+        concat!(
+            "($3 = 1 OR ",
+            $t,
+            ".owner = $2 OR EXISTS (SELECT 1 FROM grants g WHERE g.party = $2 AND g.object IN (",
+            $objects,
+            ")))"
+        )
+    };
+}
+
+/// The volume that `asker` means by `text`, if they may do what is needed.
+pub(super) async fn volume_for(
+    connection: &mut AnyConnection,
+    asker: &Asker,
+    text: &str,
+    need: Need,
+) -> Result<VolumeRow, DatabaseError> {
+    let named = Named::new(text);
+    let found = sqlx::query(volumes!(
+        "WHERE (v.id = $1 OR (v.name = $4 AND v.deleting = 0 AND ($5 = '' OR o.name = $5))) AND ",
+        visible!("v", "v.id"),
+        " ORDER BY v.id = $1 DESC, v.owner = $2 DESC, v.id LIMIT 3"
+    ))
+    .bind(text)
+    .bind(asker.party.id.to_string())
+    .bind(i64::from(asker.party.is_administrator))
+    .bind(named.name)
+    .bind(named.owner)
+    .fetch_all(&mut *connection)
+    .await?;
+    let volumes = found.iter().map(rows::volume_row);
+    let volumes = volumes.collect::<Result<Vec<_>, _>>()?;
+    let volume = the_one(volumes, &named, asker, "volume", |row| {
+        (row.id.to_string(), row.owner, row.owner_name.clone())
+    })?;
+    let id = volume.id.to_string();
+    let rights = rights_on(connection, asker, volume.owner, [&id, &id]).await?;
+    refuse_unless(&rights, need, "volume", text)?;
+    Ok(volume)
+}
+
+/// As [`volume_for`], a snapshot: rights on its volume are rights on it.
+pub(super) async fn snapshot_for(
+    connection: &mut AnyConnection,
+    asker: &Asker,
+    text: &str,
+    need: Need,
+) -> Result<SnapshotRow, DatabaseError> {
+    let named = Named::new(text);
+    let found = sqlx::query(snapshots!(
+        "WHERE (s.id = $1 OR (s.name = $4 AND ($5 = '' OR o.name = $5))) AND ",
+        visible!("s", "s.id, s.volume"),
+        " ORDER BY s.id = $1 DESC, s.owner = $2 DESC, s.id LIMIT 3"
+    ))
+    .bind(text)
+    .bind(asker.party.id.to_string())
+    .bind(i64::from(asker.party.is_administrator))
+    .bind(named.name)
+    .bind(named.owner)
+    .fetch_all(&mut *connection)
+    .await?;
+    let snapshots = found.iter().map(rows::snapshot_row);
+    let snapshots = snapshots.collect::<Result<Vec<_>, _>>()?;
+    let snapshot = the_one(snapshots, &named, asker, "snapshot", |row| {
+        (row.id.to_string(), row.owner, row.owner_name.clone())
+    })?;
+    let rights = snapshot_rights(connection, asker, &snapshot).await?;
+    refuse_unless(&rights, need, "snapshot", text)?;
+    Ok(snapshot)
+}
+
+async fn snapshot_rights(
+    connection: &mut AnyConnection,
+    asker: &Asker,
+    snapshot: &SnapshotRow,
+) -> Result<Rights, DatabaseError> {
+    let (id, volume) = (snapshot.id.to_string(), snapshot.volume.to_string());
+    rights_on(connection, asker, snapshot.owner, [&id, &volume]).await
+}
+
+/// Refuses what `asker` may not do with the volume `id`.
+pub(super) async fn check_volume(
+    connection: &mut AnyConnection,
+    asker: &Asker,
+    id: VolumeId,
+    need: Need,
+) -> Result<VolumeRow, DatabaseError> {
+    volume_for(connection, asker, &id.to_string(), need).await
+}
+
+/// Refuses what `asker` may not do with the snapshot `id`.
+pub(super) async fn check_snapshot(
+    connection: &mut AnyConnection,
+    asker: &Asker,
+    id: SnapshotId,
+    need: Need,
+) -> Result<SnapshotRow, DatabaseError> {
+    snapshot_for(connection, asker, &id.to_string(), need).await
+}
+
+/// Refuses to put anything on `host`, and in the VM there, for one who was not
+/// given that.
+pub(super) async fn check_host(
+    connection: &mut AnyConnection,
+    asker: &Asker,
+    host: PartyId,
+    vm: Option<&str>,
+) -> Result<(), DatabaseError> {
+    if asker.party.is_administrator {
+        return Ok(());
+    }
+    let given: Vec<(String,)> =
+        sqlx::query_as("SELECT vm FROM grants WHERE party = $1 AND object = $2")
+            .bind(asker.party.id.to_string())
+            .bind(host.to_string())
+            .fetch_all(connection)
+            .await?;
+    let covers = |prefix: &str| prefix.is_empty() || vm.is_some_and(|vm| vm.starts_with(prefix));
+    if given.iter().any(|(prefix,)| covers(prefix)) {
+        return Ok(());
+    }
+    if given.is_empty() {
+        return Err(DatabaseError::Forbidden {
+            reason: "this host is not for you; an administrator can give it to you: `scree grant \
+                     add USER use --host HOST`"
+                .to_owned(),
+        });
+    }
+    let only: Vec<String> = given.iter().map(|(prefix,)| format!("{prefix}…")).collect();
+    Err(DatabaseError::Forbidden {
+        reason: format!(
+            "on this host you may use the VMs {}; an administrator can give you others: \
+             `scree grant add USER use --host HOST --vm ADDRESS`",
+            only.join(", ")
+        ),
+    })
+}

@@ -1,0 +1,171 @@
+//! On whose behalf a request is, and how: what handlers take out of it first.
+//!
+//! `Idempotency-Key: KEY` makes a creation one that can be repeated: what the
+//! key stands for is the method, the path and the body, whose JSON is compared
+//! by its meaning. `?dry_run=true` checks everything and changes nothing.
+
+use aws_lc_rs::digest;
+use axum::body::{Body as RawBody, to_bytes};
+use axum::extract::{FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::Response;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::{ApiError, Caller, Query};
+use crate::acting::Acting;
+use crate::control::Control;
+use crate::database::{Asker, Idempotency, Page};
+use crate::error::ControlError;
+
+/// The header's name.
+pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// The longest key, in bytes.
+pub(super) const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+
+/// The longest body that is looked at, as axum has it.
+const BODY_BYTES_MAX: usize = 2 << 20;
+
+/// A page has at most so many lines, and usually.
+const LIMIT_MAX: u32 = 1000;
+const LIMIT: u32 = 100;
+
+/// An asker who is an administrator.
+pub(super) struct Administrator(pub Acting);
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct How {
+    dry_run: bool,
+}
+
+impl FromRequestParts<Control> for Asker {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
+        let caller = parts.extensions.get::<Caller>().ok_or_else(nowhere)?;
+        let mut asker = control.parties().asker(caller).await?;
+        asker.idempotency = parts.extensions.get::<Idempotency>().cloned();
+        let Query(how) = Query::<How>::from_request_parts(parts, control).await?;
+        asker.is_dry_run = how.dry_run;
+        Ok(asker)
+    }
+}
+
+impl FromRequestParts<Control> for Acting {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
+        let acting = control.acting(Asker::from_request_parts(parts, control).await?);
+        acting.must_be_user()?;
+        Ok(acting)
+    }
+}
+
+impl FromRequestParts<Control> for Administrator {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
+        let acting = Acting::from_request_parts(parts, control).await?;
+        acting.must_administer()?;
+        Ok(Self(acting))
+    }
+}
+
+/// Nobody has said where a request came from.
+pub(super) fn nowhere() -> ControlError {
+    ControlError::Internal {
+        reason: "the request came over no connection".to_owned(),
+    }
+}
+
+/// Which page of a list.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(default)]
+pub(super) struct Paging {
+    /// What comes after this: the `next` of the page before.
+    after: Option<String>,
+    /// At most so many; 100 if nothing is said.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+}
+
+impl Paging {
+    /// # Errors
+    /// [`ControlError::Invalid`].
+    pub(super) fn page(self) -> Result<Page, ControlError> {
+        let count_max = self.limit.unwrap_or(LIMIT);
+        if !(1..=LIMIT_MAX).contains(&count_max) {
+            let reason = format!("a page has 1 to {LIMIT_MAX} lines, not {count_max}");
+            return Err(ControlError::invalid("limit", reason));
+        }
+        Ok(Page {
+            after: self.after.unwrap_or_default(),
+            count_max,
+        })
+    }
+}
+
+/// A page as it is shown, of rows of which one more was asked for than it has.
+pub(super) fn page_of<R, T>(
+    mut rows: Vec<R>,
+    page: &Page,
+    id: impl Fn(&R) -> String,
+    shown: impl Fn(R) -> T,
+) -> api::types::Page<T> {
+    let has_more = rows.len() > page.count_max as usize;
+    rows.truncate(page.count_max as usize);
+    api::types::Page {
+        next: rows.last().filter(|_| has_more).map(id),
+        items: rows.into_iter().map(shown).collect(),
+    }
+}
+
+/// Takes note of an idempotency key, and of what it stands for.
+pub(super) async fn note_idempotency(request: Request, next: Next) -> Result<Response, ApiError> {
+    let Some(key) = request.headers().get(IDEMPOTENCY_KEY) else {
+        return Ok(next.run(request).await);
+    };
+    if request.method() != Method::POST {
+        return Ok(next.run(request).await);
+    }
+    let is_plain = |key: &&str| {
+        let length = 1..=IDEMPOTENCY_KEY_BYTES_MAX;
+        length.contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    let key = key.to_str().ok().filter(is_plain).map(str::to_owned);
+    let key = key.ok_or_else(|| {
+        ControlError::invalid(
+            "Idempotency-Key",
+            format!("use 1 to {IDEMPOTENCY_KEY_BYTES_MAX} printable ASCII characters, no spaces"),
+        )
+    })?;
+    let (mut parts, body) = request.into_parts();
+    let body = to_bytes(body, BODY_BYTES_MAX)
+        .await
+        .map_err(|error| ApiError::mistake(StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?;
+    let meaning = match serde_json::from_slice::<serde_json::Value>(&body) {
+        Ok(value) => value.to_string().into_bytes(),
+        Err(_) => body.to_vec(),
+    };
+    let mut hash = digest::Context::new(&digest::SHA256);
+    for part in [
+        parts.method.as_str().as_bytes(),
+        parts.uri.path().as_bytes(),
+        &meaning,
+    ] {
+        hash.update(&(part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    let hash = hash.finish();
+    let hex = hash.as_ref().iter().map(|byte| format!("{byte:02x}"));
+    let request = hex.collect();
+    parts.extensions.insert(Idempotency { key, request });
+    Ok(next
+        .run(Request::from_parts(parts, RawBody::from(body)))
+        .await)
+}

@@ -1,0 +1,243 @@
+//! `/v1/projects` and `/v1/grants`.
+
+use api::types::{AddGrant, AddProject, Grant, Page, Project};
+use axum::Json;
+use axum::extract::Path;
+use axum::http::StatusCode;
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::asking::{Administrator, Paging, page_of};
+use super::{ApiError, Body, Name, Query};
+use crate::acting::Acting;
+use crate::control::Control;
+use crate::database::{GrantRow, Object, ProjectRow, Quota};
+use crate::error::ControlError;
+use crate::projects::{GrantRequest, Named};
+use crate::volumes::spell_time;
+
+type Answer<T> = Result<Json<T>, ApiError>;
+
+pub(super) fn router() -> OpenApiRouter<Control> {
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(show, delete))
+        .routes(routes!(set_quota))
+        .routes(routes!(join, leave))
+        .routes(routes!(list_grants, create_grant))
+        .routes(routes!(delete_grant))
+}
+
+/// List the projects that the caller is in; all, for an administrator
+#[utoipa::path(get, path = "/v1/projects", operation_id = "list_projects", tag = "projects",
+    params(Paging), responses((status = 200, body = Page<Project>)))]
+async fn list(acting: Acting, Query(paging): Query<Paging>) -> Answer<Page<Project>> {
+    let page = paging.page()?;
+    let rows = acting.projects(&page.after, page.count_max + 1).await?;
+    Ok(Json(page_of(rows, &page, |row| row.id.to_string(), shown)))
+}
+
+/// Show a project: its quota, and how much of it is used
+#[utoipa::path(get, path = "/v1/projects/{project}", operation_id = "show_project",
+    tag = "projects", params(("project" = String, Path, description = "Name or id")),
+    responses((status = 200, body = Project)))]
+async fn show(acting: Acting, Name(project): Name) -> Answer<Project> {
+    Ok(Json(shown(acting.project(&project).await?)))
+}
+
+/// Make a project
+#[utoipa::path(post, path = "/v1/projects", operation_id = "create_project", tag = "projects",
+    request_body = AddProject, responses((status = 201, body = Project)))]
+async fn create(
+    Administrator(acting): Administrator,
+    Body(new): Body<AddProject>,
+) -> Result<(StatusCode, Json<Project>), ApiError> {
+    let project = acting.add_project(&new.name, quota_of(new.quota)).await?;
+    Ok((StatusCode::CREATED, Json(shown(project))))
+}
+
+/// Set how much a project may have
+#[utoipa::path(put, path = "/v1/projects/{project}/quota", operation_id = "set_quota",
+    tag = "projects", params(("project" = String, Path, description = "Name or id")),
+    request_body = api::types::Quota, responses((status = 200, body = Project)))]
+async fn set_quota(
+    Administrator(acting): Administrator,
+    Name(project): Name,
+    Body(quota): Body<api::types::Quota>,
+) -> Answer<Project> {
+    let project = acting.set_quota(&project, quota_of(quota)).await?;
+    Ok(Json(shown(project)))
+}
+
+/// A project and a user.
+struct Member {
+    project: String,
+    user: String,
+}
+
+impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Member {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(
+        parts: &mut axum::http::request::Parts,
+        state: &S,
+    ) -> Result<Self, ApiError> {
+        match Path::<(String, String)>::from_request_parts(parts, state).await {
+            Ok(Path((project, user))) => Ok(Self { project, user }),
+            Err(error) => Err(ApiError::mistake(error.status(), error.body_text())),
+        }
+    }
+}
+
+/// Make a user a member of a project
+#[utoipa::path(put, path = "/v1/projects/{project}/members/{user}", operation_id = "join_project",
+    tag = "projects", params(("project" = String, Path, description = "Name or id"),
+        ("user" = String, Path, description = "Name")),
+    responses((status = 200, body = Project)))]
+async fn join(Administrator(acting): Administrator, member: Member) -> Answer<Project> {
+    let project = acting
+        .set_member(&member.project, &member.user, true)
+        .await?;
+    Ok(Json(shown(project)))
+}
+
+/// Make a user no longer a member of a project
+#[utoipa::path(delete, path = "/v1/projects/{project}/members/{user}",
+    operation_id = "leave_project", tag = "projects",
+    params(("project" = String, Path, description = "Name or id"),
+        ("user" = String, Path, description = "Name")),
+    responses((status = 200, body = Project)))]
+async fn leave(Administrator(acting): Administrator, member: Member) -> Answer<Project> {
+    let project = acting
+        .set_member(&member.project, &member.user, false)
+        .await?;
+    Ok(Json(shown(project)))
+}
+
+/// Delete a project that has nothing
+#[utoipa::path(delete, path = "/v1/projects/{project}", operation_id = "delete_project",
+    tag = "projects", params(("project" = String, Path, description = "Name or id")),
+    responses((status = 200, body = Project)))]
+async fn delete(Administrator(acting): Administrator, Name(project): Name) -> Answer<Project> {
+    Ok(Json(shown(acting.delete_project(&project).await?)))
+}
+
+/// On what: at most one of them.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(default)]
+struct On {
+    /// On this volume (name or id).
+    volume: Option<String>,
+    /// On this snapshot (name or id).
+    snapshot: Option<String>,
+    /// On this host (name or id).
+    host: Option<String>,
+}
+
+impl On {
+    fn named(self) -> Result<Option<Named>, ControlError> {
+        match (self.volume, self.snapshot, self.host) {
+            (None, None, None) => Ok(None),
+            (Some(volume), None, None) => Ok(Some(Named::Volume(volume))),
+            (None, Some(snapshot), None) => Ok(Some(Named::Snapshot(snapshot))),
+            (None, None, Some(host)) => Ok(Some(Named::Host(host))),
+            _ => Err(on_one()),
+        }
+    }
+}
+
+fn on_one() -> ControlError {
+    ControlError::invalid("volume", "name one of `volume`, `snapshot` and `host`")
+}
+
+/// List the rights that the caller has been given, or can take away
+#[utoipa::path(get, path = "/v1/grants", operation_id = "list_grants", tag = "grants",
+    params(On, Paging), responses((status = 200, body = Page<Grant>)))]
+async fn list_grants(
+    acting: Acting,
+    Query(on): Query<On>,
+    Query(paging): Query<Paging>,
+) -> Answer<Page<Grant>> {
+    let (page, on) = (paging.page()?, on.named()?);
+    let rows = acting
+        .grants(on.as_ref(), &page.after, page.count_max + 1)
+        .await?;
+    Ok(Json(page_of(rows, &page, |row| row.id.to_string(), grant)))
+}
+
+/// Give a right
+#[utoipa::path(post, path = "/v1/grants", operation_id = "create_grant", tag = "grants",
+    request_body = AddGrant, responses((status = 201, body = Grant)))]
+async fn create_grant(
+    acting: Acting,
+    Body(new): Body<AddGrant>,
+) -> Result<(StatusCode, Json<Grant>), ApiError> {
+    let on = On {
+        volume: new.volume,
+        snapshot: new.snapshot,
+        host: new.host,
+    };
+    let request = GrantRequest {
+        on: on.named()?.ok_or_else(on_one)?,
+        user: new.user,
+        right: new
+            .right
+            .parse()
+            .map_err(|reason: String| ControlError::invalid("right", reason))?,
+        vm: new.vm,
+    };
+    let row = acting.add_grant(request).await?;
+    Ok((StatusCode::CREATED, Json(grant(row))))
+}
+
+/// Take a right away; what is attached stays so
+#[utoipa::path(delete, path = "/v1/grants/{grant}", operation_id = "delete_grant", tag = "grants",
+    params(("grant" = String, Path, description = "Its id")),
+    responses((status = 200, body = Grant)))]
+async fn delete_grant(acting: Acting, Name(id): Name) -> Answer<Grant> {
+    Ok(Json(grant(acting.delete_grant(&id).await?)))
+}
+
+fn quota_of(quota: api::types::Quota) -> Quota {
+    Quota {
+        volumes_max: quota.volumes,
+        snapshots_max: quota.snapshots,
+        bytes_max: quota.bytes,
+    }
+}
+
+fn shown(row: ProjectRow) -> Project {
+    Project {
+        id: row.id.to_string(),
+        name: row.name,
+        quota: api::types::Quota {
+            volumes: row.quota.volumes_max,
+            snapshots: row.quota.snapshots_max,
+            bytes: row.quota.bytes_max,
+        },
+        volumes: row.volumes,
+        snapshots: row.snapshots,
+        bytes: row.bytes,
+        members: row.members,
+        created: spell_time(row.created),
+    }
+}
+
+fn grant(row: GrantRow) -> Grant {
+    Grant {
+        id: row.id.to_string(),
+        on: match row.object {
+            Object::Volume(id) => id.to_string(),
+            Object::Snapshot(id) => id.to_string(),
+            Object::Host(id) => id.to_string(),
+        },
+        name: row.object_name,
+        user: row.user,
+        right: row.right.to_string(),
+        vm: Some(row.vm).filter(|vm| !vm.is_empty()),
+        created: spell_time(row.created),
+    }
+}

@@ -1,0 +1,198 @@
+//! Projects and grants: on whose account things are, and who else may use them.
+
+use base::{GrantId, ProjectId};
+use identity::{Kind, Subject};
+
+use crate::acting::Acting;
+use crate::database::{GrantRow, Need, NewGrant, NewProject, Object, ProjectRow, Quota, Right};
+use crate::error::ControlError;
+use crate::parse;
+
+/// The longest address of a VM that a grant names, in bytes.
+const VM_BYTES_MAX: usize = 256;
+
+/// On what a right is to be given, by name or id.
+#[derive(Debug, Clone)]
+pub enum Named {
+    /// A volume.
+    Volume(String),
+    /// A snapshot.
+    Snapshot(String),
+    /// A host.
+    Host(String),
+}
+
+/// A right to be given, as it was asked for.
+#[derive(Debug, Clone)]
+pub struct GrantRequest {
+    /// On what.
+    pub on: Named,
+    /// To this user.
+    pub user: String,
+    /// Which.
+    pub right: Right,
+    /// On a host: for VMs whose address begins so.
+    pub vm: Option<String>,
+}
+
+impl Acting {
+    /// Makes a project.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn add_project(&self, name: &str, quota: Quota) -> Result<ProjectRow, ControlError> {
+        self.must_administer()?;
+        let new = NewProject {
+            id: ProjectId::from_random(self.inner.world.random.u128()),
+            name: parse::project_name(name)?.to_owned(),
+            quota: parse::quota(quota)?,
+        };
+        let database = &self.inner.database;
+        Ok(database.insert_project(self.asker(), &new).await?)
+    }
+
+    /// The projects that the asker is in; all, for an administrator.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn projects(
+        &self,
+        after: &str,
+        count_max: u32,
+    ) -> Result<Vec<ProjectRow>, ControlError> {
+        let database = &self.inner.database;
+        Ok(database.projects(self.asker(), after, count_max).await?)
+    }
+
+    /// One of them.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`].
+    pub async fn project(&self, name: &str) -> Result<ProjectRow, ControlError> {
+        Ok(self.inner.database.project(self.asker(), name).await?)
+    }
+
+    /// Sets how much a project may have.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn set_quota(&self, name: &str, quota: Quota) -> Result<ProjectRow, ControlError> {
+        self.must_administer()?;
+        let quota = parse::quota(quota)?;
+        let database = &self.inner.database;
+        Ok(database.set_quota(self.asker(), name, quota).await?)
+    }
+
+    /// Makes a user a member of a project, or no longer one.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn set_member(
+        &self,
+        name: &str,
+        user: &str,
+        is_member: bool,
+    ) -> Result<ProjectRow, ControlError> {
+        self.must_administer()?;
+        let user = user_named(user)?;
+        let database = &self.inner.database;
+        Ok(database
+            .set_member(self.asker(), name, &user, is_member)
+            .await?)
+    }
+
+    /// Deletes a project that has nothing.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn delete_project(&self, name: &str) -> Result<ProjectRow, ControlError> {
+        self.must_administer()?;
+        Ok(self
+            .inner
+            .database
+            .delete_project(self.asker(), name)
+            .await?)
+    }
+
+    /// Gives a right.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn add_grant(&self, request: GrantRequest) -> Result<GrantRow, ControlError> {
+        let object = self.object(&request.on).await?;
+        let is_host = matches!(object, Object::Host(_));
+        if is_host && request.right != Right::Use {
+            let reason = "on a host there is only the right to `use` it";
+            return Err(ControlError::invalid("right", reason));
+        }
+        if matches!(object, Object::Snapshot(_)) && request.right != Right::Read {
+            let reason = "on a snapshot there is only the right to `read` it";
+            return Err(ControlError::invalid("right", reason));
+        }
+        if request.vm.is_some() && !is_host {
+            let reason = "VMs are named with hosts only";
+            return Err(ControlError::invalid("vm", reason));
+        }
+        let vm = request.vm.unwrap_or_default();
+        if vm.len() > VM_BYTES_MAX || vm.chars().any(char::is_control) {
+            let reason = format!("a VM's address has up to {VM_BYTES_MAX} bytes of plain text");
+            return Err(ControlError::invalid("vm", reason));
+        }
+        let new = NewGrant {
+            id: GrantId::from_random(self.inner.world.random.u128()),
+            object,
+            user: user_named(&request.user)?,
+            right: request.right,
+            vm,
+        };
+        Ok(self.inner.database.insert_grant(self.asker(), &new).await?)
+    }
+
+    /// The rights that the asker has been given, or can take away: on one
+    /// thing, or on all.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn grants(
+        &self,
+        on: Option<&Named>,
+        after: &str,
+        count_max: u32,
+    ) -> Result<Vec<GrantRow>, ControlError> {
+        let object = match on {
+            Some(on) => Some(self.object(on).await?),
+            None => None,
+        };
+        let database = &self.inner.database;
+        Ok(database
+            .grants(self.asker(), object, after, count_max)
+            .await?)
+    }
+
+    /// Takes a right away. What is attached stays so.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn delete_grant(&self, id: &str) -> Result<GrantRow, ControlError> {
+        Ok(self.inner.database.delete_grant(self.asker(), id).await?)
+    }
+
+    async fn object(&self, named: &Named) -> Result<Object, ControlError> {
+        let database = &self.inner.database;
+        Ok(match named {
+            Named::Volume(name) => {
+                let row = database.volume_for(self.asker(), name, Need::See).await?;
+                Object::Volume(row.id)
+            }
+            Named::Snapshot(name) => {
+                let row = database.snapshot_for(self.asker(), name, Need::See).await?;
+                Object::Snapshot(row.id)
+            }
+            Named::Host(name) => Object::Host(self.host_named(name).await?),
+        })
+    }
+}
+
+fn user_named(name: &str) -> Result<Subject, ControlError> {
+    Subject::new(Kind::User, name).map_err(|error| ControlError::invalid("user", error.to_string()))
+}

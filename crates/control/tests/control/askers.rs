@@ -1,0 +1,43 @@
+//! Who asks, in tests that are about something else.
+
+use base::{PartyId, SnapshotId, VolumeId};
+use control::database::{Asker, By, Database, NewSnapshot, PartyRow, Tags};
+use identity::Kind;
+use world::Millis;
+
+/// Whoever has the database.
+pub async fn local(database: &Database) -> Asker {
+    let id = PartyId::from_random(2);
+    let made = database.local_party(Kind::User, id, Millis(0)).await;
+    let subject = control::parties::local(Kind::User);
+    let party = database.party(&subject).await.expect("there");
+    assert_eq!(made.expect("made"), party.id);
+    of(party)
+}
+
+/// This user.
+pub fn of(party: PartyRow) -> Asker {
+    let by = By {
+        at: Millis(0),
+        who: party.subject.to_string(),
+        key: None,
+        address: None,
+    };
+    Asker {
+        party,
+        by,
+        is_dry_run: false,
+        idempotency: None,
+    }
+}
+
+/// A snapshot to be taken.
+pub fn snapshot(id: SnapshotId, name: &str, volume: VolumeId) -> NewSnapshot {
+    NewSnapshot {
+        id,
+        name: name.to_owned(),
+        volume,
+        tags: Tags::new(),
+        created: Millis(2),
+    }
+}

@@ -1,0 +1,469 @@
+//! What is claimed of every request: keys under which things are made once,
+//! trying without doing, pages, filters, tags, quotas.
+
+use serde_json::{Value, json};
+
+use crate::parties::Scene;
+use crate::tls::Party;
+
+async fn post(scene: &Scene, party: &Party, path: &str, key: &str, body: &Value) -> (u16, Value) {
+    let headers = format!("idempotency-key: {key}\r\n");
+    let body = body.to_string();
+    let answer = scene
+        .server
+        .send_with(Some(party), "POST", path, &headers, &body)
+        .await;
+    let answer = answer.expect("answered");
+    let value = serde_json::from_str(&answer.body).expect("JSON");
+    (answer.status, value)
+}
+
+async fn names(scene: &Scene, party: &Party, path: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut after = String::new();
+    loop {
+        let joint = if path.contains('?') { '&' } else { '?' };
+        let request = format!("GET {path}{joint}after={after}");
+        let page = scene.ask(Some(party), &request, Value::Null, 200).await;
+        let items = page["items"].as_array().expect("a list");
+        names.extend(
+            items
+                .iter()
+                .map(|item| item["name"].as_str().expect("a name").to_owned()),
+        );
+        match page["next"].as_str() {
+            Some(next) => after = next.to_owned(),
+            None => return names,
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_same_request_under_the_same_key_makes_nothing_twice() {
+    let scene = Scene::new().await;
+    let alice = scene.member("users", "alice").await;
+    let bob = scene.member("users", "bob").await;
+    let new = json!({"name": "disk", "size": 1 << 20});
+    let (status, first) = post(&scene, &alice, "/v1/volumes", "k1", &new).await;
+    assert_eq!(status, 201, "{first}");
+    // The same in other words.
+    let again = json!({"size": 1 << 20, "name": "disk"});
+    let (status, second) = post(&scene, &alice, "/v1/volumes", "k1", &again).await;
+    assert_eq!((status, &second), (201, &first));
+    assert_eq!(names(&scene, &alice, "/v1/volumes").await, ["disk"]);
+    // Other words under the same key, and the same ones by somebody else.
+    let other = json!({"name": "disk-2", "size": 1 << 20});
+    let (status, refused) = post(&scene, &alice, "/v1/volumes", "k1", &other).await;
+    assert_eq!(
+        (status, &refused["code"]),
+        (409, &json!("idempotency-conflict"))
+    );
+    let (status, _) = post(&scene, &bob, "/v1/volumes", "k1", &other).await;
+    assert_eq!(status, 201, "a key is its user's own");
+    let (status, refused) = post(&scene, &alice, "/v1/snapshots", "k1", &new).await;
+    assert_eq!(
+        (status, &refused["code"]),
+        (422, &json!("invalid-argument")),
+        "{refused}"
+    );
+
+    let new = json!({"volume": "disk", "name": "noon"});
+    let (status, first) = post(&scene, &alice, "/v1/snapshots", "k2", &new).await;
+    assert_eq!(status, 201, "{first}");
+    let (_, second) = post(&scene, &alice, "/v1/snapshots", "k2", &new).await;
+    assert_eq!(second, first);
+    // What was refused was not made: the key is free.
+    let clone = json!({"name": "disk", "from": "noon"});
+    let (status, _) = post(&scene, &alice, "/v1/volumes", "k3", &clone).await;
+    assert_eq!(status, 409);
+    let clone = json!({"name": "clone", "from": "noon"});
+    let (status, _) = post(&scene, &alice, "/v1/volumes", "k3", &clone).await;
+    assert_eq!(status, 201);
+    // What is gone since is not made again.
+    let snapshot = "DELETE /v1/snapshots/noon";
+    scene.ask(Some(&alice), snapshot, Value::Null, 200).await;
+    let (status, gone) = post(&scene, &alice, "/v1/snapshots", "k2", &new).await;
+    assert_eq!(status, 409, "{gone}");
+    assert!(
+        gone["detail"]
+            .as_str()
+            .expect("text")
+            .contains("gone since"),
+        "{gone}"
+    );
+
+    for key in ["", "with space", &"x".repeat(256), "\u{e4}"] {
+        let (status, refused) = post(&scene, &alice, "/v1/volumes", key, &clone).await;
+        assert_eq!(
+            (status, &refused["field"]),
+            (400, &json!("Idempotency-Key")),
+            "{key:?}"
+        );
+    }
+    let root = &scene.root;
+    for (path, body) in [
+        ("/v1/users", json!({"name": "carol"})),
+        ("/v1/hosts", json!({"name": "h1"})),
+        ("/v1/projects", json!({"name": "red"})),
+        (
+            "/v1/grants",
+            json!({"user": "alice", "right": "use", "host": "h1"}),
+        ),
+    ] {
+        let (status, first) = post(&scene, root, path, path, &body).await;
+        assert_eq!(status, 201, "{first}");
+        let (status, second) = post(&scene, root, path, path, &body).await;
+        assert_eq!((status, second), (201, first), "{path}");
+    }
+    let attach = json!({"volume": "disk", "host": "h1"});
+    let (status, first) = post(&scene, &alice, "/v1/attachments", "k4", &attach).await;
+    assert_eq!(status, 202, "{first}");
+    let (_, second) = post(&scene, &alice, "/v1/attachments", "k4", &attach).await;
+    assert_eq!(second["id"], first["id"]);
+}
+
+/// Of two that come at the same time, one makes it and both are told so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_at_once_under_one_key_make_one() {
+    let scene = Scene::new().await;
+    let alice = scene.member("users", "alice").await;
+    for turn in 0..8 {
+        let new = json!({"name": format!("disk-{turn}"), "size": 1 << 20});
+        let key = format!("k{turn}");
+        let (one, other) = tokio::join!(
+            post(&scene, &alice, "/v1/volumes", &key, &new),
+            post(&scene, &alice, "/v1/volumes", &key, &new)
+        );
+        assert_eq!(one, other);
+        assert_eq!(one.0, 201, "{}", one.1);
+    }
+    assert_eq!(names(&scene, &alice, "/v1/volumes").await.len(), 8);
+}
+
+#[tokio::test]
+async fn what_is_only_tried_is_checked_and_not_done() {
+    let scene = Scene::new().await;
+    let alice = scene.member("users", "alice").await;
+    let root = Some(&scene.root);
+    scene.member("hosts", "h1").await;
+    let grant = json!({"user": "alice", "right": "use", "host": "h1"});
+    scene.ask(root, "POST /v1/grants", grant, 201).await;
+    let asker = Some(&alice);
+    let new = json!({"name": "disk", "size": 1 << 20, "tags": {"tier": "gold"}});
+    let request = "POST /v1/volumes?dry_run=true";
+    let tried = scene.ask(asker, request, new.clone(), 201).await;
+    assert_eq!(
+        (&tried["name"], &tried["tags"]["tier"]),
+        (&json!("disk"), &json!("gold"))
+    );
+    assert!(names(&scene, &alice, "/v1/volumes").await.is_empty());
+    scene.ask(asker, "POST /v1/volumes", new.clone(), 201).await;
+    scene.ask(asker, request, new, 409).await;
+    let log = async || {
+        let log = scene.ask(root, "GET /v1/audit", Value::Null, 200).await;
+        log.as_array().expect("lines").len()
+    };
+    let before = (
+        log().await,
+        scene
+            .ask(asker, "GET /v1/volumes/disk", Value::Null, 200)
+            .await,
+    );
+    for (request, body, status) in [
+        (
+            "POST /v1/snapshots?dry_run=true",
+            json!({"volume": "disk", "name": "noon"}),
+            201,
+        ),
+        (
+            "POST /v1/snapshots?dry_run=true&wait=5",
+            json!({"volume": "none"}),
+            404,
+        ),
+        (
+            "POST /v1/volumes/disk/grow?dry_run=true",
+            json!({"size": 1 << 30}),
+            200,
+        ),
+        (
+            "POST /v1/volumes/disk/grow?dry_run=true",
+            json!({"size": 5}),
+            400,
+        ),
+        (
+            "PUT /v1/volumes/disk/tags?dry_run=true",
+            json!({"tags": {}}),
+            200,
+        ),
+        (
+            "POST /v1/attachments?dry_run=true&wait=5",
+            json!({"volume": "disk"}),
+            503,
+        ),
+        (
+            "POST /v1/attachments?dry_run=true&wait=5",
+            json!({"volume": "disk", "host": "h1"}),
+            202,
+        ),
+        (
+            "DELETE /v1/volumes/disk?dry_run=true&wait=5",
+            Value::Null,
+            202,
+        ),
+        (
+            "PUT /v1/volumes/disk/export?dry_run=true",
+            json!({"host": "h1"}),
+            400,
+        ),
+        (
+            "DELETE /v1/volumes/disk/export?dry_run=true",
+            Value::Null,
+            400,
+        ),
+        (
+            "POST /v1/me/certificate?dry_run=true",
+            json!({"request": ""}),
+            400,
+        ),
+        (
+            "POST /v1/grants?dry_run=true",
+            json!({"user": "alice", "right": "read", "volume": "disk"}),
+            201,
+        ),
+        ("POST /v1/users?dry_run=true", json!({"name": "carol"}), 403),
+    ] {
+        scene.ask(asker, request, body, status).await;
+    }
+    for (request, body) in [
+        ("POST /v1/users?dry_run=true", json!({"name": "carol"})),
+        ("POST /v1/users/alice/token?dry_run=true", Value::Null),
+        ("POST /v1/users/alice/disable?dry_run=true", Value::Null),
+        ("DELETE /v1/users/alice/keys?dry_run=true", Value::Null),
+        ("POST /v1/projects?dry_run=true", json!({"name": "red"})),
+        (
+            "PUT /v1/projects/alice/quota?dry_run=true",
+            json!({"volumes": 0}),
+        ),
+        ("DELETE /v1/projects/root?dry_run=true", Value::Null),
+        (
+            "POST /v1/volumes/alice%2Fdisk/give?dry_run=true",
+            json!({"user": "root"}),
+        ),
+    ] {
+        let (status, answer) = scene
+            .try_ask(
+                root,
+                request,
+                &match body {
+                    Value::Null => String::new(),
+                    body => body.to_string(),
+                },
+            )
+            .await;
+        assert!((200..300).contains(&status), "{request}: {answer}");
+    }
+    let after = (
+        log().await,
+        scene
+            .ask(asker, "GET /v1/volumes/disk", Value::Null, 200)
+            .await,
+    );
+    assert_eq!(before, after);
+    scene
+        .ask(root, "GET /v1/users/carol", Value::Null, 404)
+        .await;
+    scene
+        .ask(root, "GET /v1/projects/red", Value::Null, 404)
+        .await;
+    assert!(names(&scene, &alice, "/v1/snapshots").await.is_empty());
+}
+
+#[tokio::test]
+async fn lists_come_in_pages_and_only_what_is_asked_for() {
+    let scene = Scene::new().await;
+    let alice = scene.member("users", "alice").await;
+    let asker = Some(&alice);
+    for number in 0..7 {
+        let tier = if number % 2 == 0 { "gold" } else { "tin" };
+        let tags = json!({"tier": tier, "number": number.to_string()});
+        let new = json!({"name": format!("disk-{number}"), "size": 1 << 20, "tags": tags});
+        scene.ask(asker, "POST /v1/volumes", new, 201).await;
+        let new = json!({"volume": format!("disk-{number}"), "name": format!("noon-{number}"),
+            "tags": {"tier": tier}});
+        scene.ask(asker, "POST /v1/snapshots", new, 201).await;
+    }
+    for limit in [1, 2, 3, 6, 7, 8, 1000] {
+        let mut all = names(&scene, &alice, &format!("/v1/volumes?limit={limit}")).await;
+        all.sort();
+        let expected: Vec<_> = (0..7).map(|number| format!("disk-{number}")).collect();
+        assert_eq!(all, expected, "{limit}");
+    }
+    for (query, count) in [
+        ("tag=tier%3Dgold", 4),
+        ("tag=tier%3Dgold&tag=number%3D2", 1),
+        ("tag=tier%3Dgold&tag=number%3D1", 0),
+        ("tag=tier%3D", 0),
+        ("name=disk-3", 1),
+        ("name=disk", 0),
+        ("state=available", 7),
+        ("state=in-use", 0),
+        ("state=error", 0),
+        ("state=deleting", 0),
+        ("state=creating", 0),
+        ("owner=alice", 7),
+        ("owner=bob", 0),
+        (
+            "project=alice&name=disk-1&state=available&tag=tier%3Dtin",
+            1,
+        ),
+        ("project=red", 0),
+    ] {
+        let found = names(&scene, &alice, &format!("/v1/volumes?limit=3&{query}")).await;
+        assert_eq!(found.len(), count, "{query}");
+    }
+    for (query, count) in [
+        ("tag=tier%3Dtin", 3),
+        ("volume=disk-5", 1),
+        ("state=completed", 7),
+        ("state=pending", 0),
+        ("owner=alice&name=noon-4", 1),
+    ] {
+        let found = names(&scene, &alice, &format!("/v1/snapshots?limit=2&{query}")).await;
+        assert_eq!(found.len(), count, "{query}");
+    }
+    for query in ["limit=0", "limit=1001", "limit=x", "state=lost", "tag=x"] {
+        let request = format!("GET /v1/volumes?{query}");
+        scene.ask(asker, &request, Value::Null, 400).await;
+    }
+    let set = json!({"tags": {"tier": "lead"}});
+    let tagged = scene
+        .ask(asker, "PUT /v1/volumes/disk-0/tags", set.clone(), 200)
+        .await;
+    assert_eq!(tagged["tags"], set["tags"]);
+    assert_eq!(
+        names(&scene, &alice, "/v1/volumes?tag=tier%3Dlead").await,
+        ["disk-0"]
+    );
+    assert_eq!(
+        names(&scene, &alice, "/v1/volumes?tag=number%3D0")
+            .await
+            .len(),
+        0
+    );
+    for tags in [
+        json!({"": "x"}),
+        json!({"a": "x".repeat(257)}),
+        json!({"a\n": ""}),
+    ] {
+        let set = json!({"tags": tags});
+        let refused = scene
+            .ask(asker, "PUT /v1/volumes/disk-0/tags", set, 400)
+            .await;
+        assert_eq!(refused["field"], "tags");
+    }
+}
+
+#[tokio::test]
+async fn a_project_has_no_more_than_it_may_have() {
+    let scene = Scene::new().await;
+    let alice = scene.member("users", "alice").await;
+    let (root, asker) = (Some(&scene.root), Some(&alice));
+    let quota = json!({"volumes": 3, "snapshots": 1, "bytes": 4 << 20});
+    scene
+        .ask(root, "PUT /v1/projects/alice/quota", quota, 200)
+        .await;
+    let make = async |name: &str, size: u64, status| {
+        let new = json!({"name": name, "size": size});
+        scene.ask(asker, "POST /v1/volumes", new, status).await
+    };
+    make("one", 1 << 20, 201).await;
+    let refused = make("large", 4 << 20, 403).await;
+    assert_eq!(refused["code"], "quota-exceeded");
+    make("two", 1 << 20, 201).await;
+    let grow = async |size: u64, status| {
+        let request = "POST /v1/volumes/two/grow";
+        scene
+            .ask(asker, request, json!({"size": size}), status)
+            .await
+    };
+    grow(4 << 20, 403).await;
+    grow(2 << 20, 200).await;
+    make("three", 1 << 20, 201).await;
+    make("four", 4096, 403).await;
+    let snapshot = async |name: &str, status| {
+        let new = json!({"volume": "one", "name": name});
+        scene.ask(asker, "POST /v1/snapshots", new, status).await
+    };
+    snapshot("first", 201).await;
+    assert_eq!(snapshot("second", 403).await["code"], "quota-exceeded");
+    let shown = scene
+        .ask(asker, "GET /v1/projects/alice", Value::Null, 200)
+        .await;
+    let used = (&shown["volumes"], &shown["snapshots"], &shown["bytes"]);
+    assert_eq!(used, (&json!(3), &json!(1), &json!(4 << 20)));
+    scene
+        .ask(asker, "DELETE /v1/volumes/three", Value::Null, 202)
+        .await;
+    make("four", 1 << 20, 201).await;
+    // A clone is on the account of whoever makes it.
+    let bob = scene.member("users", "bob").await;
+    let quota = json!({"volumes": 0});
+    scene
+        .ask(root, "PUT /v1/projects/bob/quota", quota, 200)
+        .await;
+    let grant = json!({"user": "bob", "right": "read", "snapshot": "first"});
+    scene.ask(asker, "POST /v1/grants", grant, 201).await;
+    let clone = json!({"name": "clone", "from": "alice/first"});
+    scene
+        .ask(Some(&bob), "POST /v1/volumes", clone.clone(), 403)
+        .await;
+    scene
+        .ask(root, "PUT /v1/projects/bob/quota", json!({}), 200)
+        .await;
+    let made = scene.ask(Some(&bob), "POST /v1/volumes", clone, 201).await;
+    assert_eq!(
+        (&made["owner"], &made["project"]),
+        (&json!("bob"), &json!("bob"))
+    );
+    // And whoever is given something must have room for it.
+    scene
+        .ask(
+            root,
+            "PUT /v1/projects/bob/quota",
+            json!({"volumes": 1}),
+            200,
+        )
+        .await;
+    let give = json!({"user": "bob"});
+    scene
+        .ask(root, "POST /v1/volumes/alice%2Fone/give", give.clone(), 403)
+        .await;
+    scene
+        .ask(root, "PUT /v1/projects/bob/quota", json!({}), 200)
+        .await;
+    let given = scene
+        .ask(root, "POST /v1/volumes/alice%2Fone/give", give, 200)
+        .await;
+    assert_eq!(given["owner"], "bob");
+    scene
+        .ask(asker, "GET /v1/snapshots/first", Value::Null, 404)
+        .await;
+    scene
+        .ask(Some(&bob), "GET /v1/snapshots/first", Value::Null, 200)
+        .await;
+}
+
+/// So that what clients are made from is what the server does.
+#[test]
+fn the_committed_description_is_what_the_handlers_say() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
+    let made = control::http::description().to_pretty_json().expect("JSON") + "\n";
+    if std::env::var_os("SCREE_WRITE_OPENAPI").is_some() {
+        std::fs::write(path, &made).expect("written");
+    }
+    let kept = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        kept == made,
+        "docs/openapi.json is not what the handlers say; `make openapi` writes it anew"
+    );
+}

@@ -1,0 +1,507 @@
+//! What each of them gets from each call: nobody, a host, a stranger, who has
+//! been given one right, the owner, an administrator.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::parties::Scene;
+use crate::tls::Party;
+
+/// Who asks, in the order of the columns below.
+const WHO: [&str; 9] = [
+    "nobody",
+    "a host",
+    "a stranger",
+    "read",
+    "use",
+    "snapshot",
+    "administer",
+    "the owner",
+    "an administrator",
+];
+
+/// For whom it exists, that is everybody with a right.
+const SEE: [u16; 9] = [401, 403, 404, 200, 200, 200, 200, 200, 200];
+/// Whoever has the right to administer.
+const MANAGE: [u16; 9] = [401, 403, 404, 403, 403, 403, 200, 200, 200];
+/// The same, for what does not even exist for others.
+const HIDDEN: [u16; 9] = [401, 403, 404, 404, 404, 404, 200, 200, 200];
+/// Administrators of the cluster.
+const ROOT: [u16; 9] = [401, 403, 403, 403, 403, 403, 403, 403, 200];
+/// Every user.
+const ANY: [u16; 9] = [401, 403, 200, 200, 200, 200, 200, 200, 200];
+
+/// The same, where success is another status.
+const fn with(mut row: [u16; 9], success: u16) -> [u16; 9] {
+    let mut column = 0;
+    while column < row.len() {
+        if row[column] == 200 {
+            row[column] = success;
+        }
+        column += 1;
+    }
+    row
+}
+
+/// A call, its body, and what each gets. `{v}` is a volume of alice's, `{s}` a
+/// snapshot of it, `{a}` an attachment of it that she has asked for, `{g}` a
+/// right on it that she has given to carol; `{n}` is a new name.
+fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
+    let none = Value::Null;
+    let clone = [401, 403, 404, 201, 201, 403, 201, 201, 403];
+    let take = [401, 403, 404, 403, 403, 201, 201, 201, 201];
+    let read = [401, 403, 404, 202, 202, 403, 202, 202, 403];
+    let write = [401, 403, 404, 403, 202, 403, 202, 202, 403];
+    let give = [401, 403, 404, 403, 403, 403, 403, 200, 200];
+    let own_project = [401, 403, 404, 404, 404, 404, 404, 200, 200];
+    let me = [401, 200, 200, 200, 200, 200, 200, 200, 200];
+    let add_right = json!({"user": "carol", "right": "use", "volume": "{v}"});
+    let add_project = json!({"name": "{n}"});
+    let on_host = json!({"user": "carol", "right": "use", "host": "h1"});
+    // Only an administrator says who may use a host.
+    let host_right = [401, 403, 403, 403, 403, 403, 403, 403, 201];
+    vec![
+        ("GET /v1/volumes", none.clone(), ANY),
+        (
+            "POST /v1/volumes",
+            json!({"name": "{n}", "size": 1 << 20}),
+            with(ANY, 201),
+        ),
+        (
+            "POST /v1/volumes",
+            json!({"name": "{n}", "from": "{s}"}),
+            clone,
+        ),
+        ("GET /v1/volumes/{v}", none.clone(), SEE),
+        ("GET /v1/volumes/{v}/versions", none.clone(), SEE),
+        (
+            "POST /v1/volumes/{v}/grow",
+            json!({"size": 1 << 30}),
+            MANAGE,
+        ),
+        (
+            "PUT /v1/volumes/{v}/tags",
+            json!({"tags": {"a": "b"}}),
+            MANAGE,
+        ),
+        // It may be asked for; but what is to come is no state.
+        (
+            "POST /v1/volumes/{v}/restore",
+            json!({"time": "2999-01-01T00:00:00Z"}),
+            with(MANAGE, 400),
+        ),
+        (
+            "POST /v1/volumes/{v}/give",
+            json!({"user": "carol", "project": "shared"}),
+            give,
+        ),
+        ("DELETE /v1/volumes/{v}", none.clone(), with(MANAGE, 202)),
+        ("GET /v1/snapshots", none.clone(), ANY),
+        (
+            "POST /v1/snapshots",
+            json!({"volume": "{v}", "name": "{n}"}),
+            take,
+        ),
+        ("GET /v1/snapshots?volume={v}", none.clone(), SEE),
+        ("GET /v1/snapshots/{s}", none.clone(), SEE),
+        ("PUT /v1/snapshots/{s}/tags", json!({"tags": {}}), MANAGE),
+        ("DELETE /v1/snapshots/{s}", none.clone(), MANAGE),
+        ("GET /v1/attachments", none.clone(), ANY),
+        ("GET /v1/attachments?volume={v}", none.clone(), SEE),
+        (
+            "POST /v1/attachments",
+            json!({"volume": "{v}", "host": "h1", "read_only": true}),
+            read,
+        ),
+        (
+            "POST /v1/attachments",
+            json!({"volume": "{v}", "host": "h1"}),
+            write,
+        ),
+        ("GET /v1/attachments/{a}", none.clone(), HIDDEN),
+        (
+            "DELETE /v1/attachments/{a}",
+            none.clone(),
+            with(HIDDEN, 202),
+        ),
+        ("GET /v1/grants", none.clone(), ANY),
+        ("GET /v1/grants?volume={v}", none.clone(), SEE),
+        ("POST /v1/grants", add_right, with(MANAGE, 201)),
+        ("POST /v1/grants", on_host, host_right),
+        ("DELETE /v1/grants/{g}", none.clone(), HIDDEN),
+        ("GET /v1/projects", none.clone(), ANY),
+        ("GET /v1/projects/alice", none.clone(), own_project),
+        ("POST /v1/projects", add_project, with(ROOT, 201)),
+        (
+            "PUT /v1/projects/alice/quota",
+            json!({"volumes": 9999}),
+            ROOT,
+        ),
+        ("PUT /v1/projects/alice/members/carol", none.clone(), ROOT),
+        (
+            "DELETE /v1/projects/alice/members/carol",
+            none.clone(),
+            ROOT,
+        ),
+        ("DELETE /v1/projects/shared", none.clone(), with(ROOT, 409)),
+        ("GET /v1/me", none.clone(), me),
+        ("GET /v1/status", none.clone(), ROOT),
+        ("GET /v1/audit", none.clone(), ROOT),
+        ("GET /v1/units", none.clone(), ROOT),
+        ("GET /v1/keys", none.clone(), ROOT),
+        ("GET /v1/keys/none", none.clone(), with(ROOT, 404)),
+        (
+            "POST /v1/keys/none/rotate",
+            json!({"to": "other"}),
+            with(ROOT, 404),
+        ),
+        ("DELETE /v1/keys/none", none.clone(), with(ROOT, 404)),
+        // No host has an agent here that could do it.
+        (
+            "POST /v1/units",
+            json!({"url": "/nowhere", "host": "none"}),
+            with(ROOT, 404),
+        ),
+        (
+            "POST /v1/keys",
+            json!({"name": "new", "host": "none"}),
+            with(ROOT, 404),
+        ),
+        ("GET /v1/users", none.clone(), ROOT),
+        ("POST /v1/users", json!({"name": "{n}"}), with(ROOT, 201)),
+        ("GET /v1/users/carol", none.clone(), ROOT),
+        ("POST /v1/users/carol/token", none.clone(), with(ROOT, 201)),
+        ("POST /v1/users/carol/disable", none.clone(), ROOT),
+        ("POST /v1/users/carol/enable", none.clone(), ROOT),
+        ("DELETE /v1/users/carol/keys", none.clone(), ROOT),
+        ("GET /v1/hosts", none.clone(), ROOT),
+        ("POST /v1/hosts", json!({"name": "{n}"}), with(ROOT, 201)),
+        ("GET /v1/hosts/h1", none.clone(), ROOT),
+        ("POST /v1/hosts/h1/token", none.clone(), with(ROOT, 201)),
+        ("POST /v1/hosts/h2/disable", none.clone(), ROOT),
+        ("POST /v1/hosts/h2/enable", none.clone(), ROOT),
+        ("DELETE /v1/hosts/h2/keys", none, ROOT),
+    ]
+}
+
+/// What needs no certificate, or would wait for an agent; these have tests of
+/// their own.
+const ELSEWHERE: [&str; 5] = [
+    "GET /v1/authority",
+    "POST /v1/enrol",
+    "POST /v1/me/certificate",
+    "PUT /v1/volumes/{volume}/export",
+    "DELETE /v1/volumes/{volume}/export",
+];
+
+struct Cast {
+    scene: Scene,
+    host: Party,
+    alice: Party,
+    bob: Party,
+}
+
+impl Cast {
+    async fn new() -> Self {
+        let scene = Scene::new().await;
+        let alice = scene.member("users", "alice").await;
+        let bob = scene.member("users", "bob").await;
+        scene.member("users", "carol").await;
+        let host = scene.member("hosts", "h1").await;
+        scene.member("hosts", "h2").await;
+        let root = Some(&scene.root);
+        for user in ["alice", "bob"] {
+            let grant = json!({"user": user, "right": "use", "host": "h1"});
+            scene.ask(root, "POST /v1/grants", grant, 201).await;
+        }
+        let shared = json!({"name": "shared"});
+        scene.ask(root, "POST /v1/projects", shared, 201).await;
+        for user in ["alice", "carol"] {
+            let join = format!("PUT /v1/projects/shared/members/{user}");
+            scene.ask(root, &join, Value::Null, 200).await;
+        }
+        // What keeps the project from being deleted.
+        let kept = json!({"name": "kept", "size": 1 << 20, "project": "shared"});
+        scene.ask(Some(&alice), "POST /v1/volumes", kept, 201).await;
+        Self {
+            scene,
+            host,
+            alice,
+            bob,
+        }
+    }
+
+    /// New things of alice's, on which bob has `right`: what the letters in
+    /// the calls stand for.
+    async fn things(&self, number: usize, right: Option<&str>) -> Vec<(&'static str, String)> {
+        let (scene, alice) = (&self.scene, Some(&self.alice));
+        let made = async |request: &str, body: Value, status| -> String {
+            let made = scene.ask(alice, request, body, status).await;
+            made["id"].as_str().expect("an id").to_owned()
+        };
+        let name = format!("thing-{number}");
+        let new = json!({"name": name, "size": 1 << 20, "project": "alice"});
+        let volume = made("POST /v1/volumes", new, 201).await;
+        let new = json!({"volume": volume, "name": name});
+        let snapshot = made("POST /v1/snapshots", new, 201).await;
+        let new = json!({"user": "carol", "right": "read", "volume": volume});
+        let grant = made("POST /v1/grants", new, 201).await;
+        if let Some(right) = right {
+            let new = json!({"user": "bob", "right": right, "volume": volume});
+            made("POST /v1/grants", new, 201).await;
+        }
+        let new = json!({"name": format!("other-{number}"), "size": 1 << 20, "project": "alice"});
+        let other = made("POST /v1/volumes", new, 201).await;
+        let new = json!({"volume": other, "host": "h1"});
+        let attachment = made("POST /v1/attachments", new, 202).await;
+        if let Some(right) = right {
+            let new = json!({"user": "bob", "right": right, "volume": other});
+            made("POST /v1/grants", new, 201).await;
+        }
+        vec![
+            ("{v}", volume),
+            ("{s}", snapshot),
+            ("{a}", attachment),
+            ("{g}", grant),
+            ("{n}", format!("new-{number}")),
+        ]
+    }
+
+    fn who(&self, column: usize) -> Option<&Party> {
+        match column {
+            0 => None,
+            1 => Some(&self.host),
+            7 => Some(&self.alice),
+            8 => Some(&self.scene.root),
+            _ => Some(&self.bob),
+        }
+    }
+}
+
+fn filled(text: &str, things: &[(&str, String)]) -> String {
+    let mut text = text.to_owned();
+    for (letter, thing) in things {
+        text = text.replace(letter, thing);
+    }
+    text
+}
+
+#[tokio::test]
+async fn each_call_gives_everybody_what_is_theirs() {
+    let cast = Cast::new().await;
+    let mut wrong = Vec::new();
+    for (row, (request, body, expected)) in calls().into_iter().enumerate() {
+        for (column, who) in WHO.iter().enumerate() {
+            let right = Some(*who).filter(|_| (3..=6).contains(&column));
+            let things = cast.things(row * WHO.len() + column, right).await;
+            let asked = filled(request, &things);
+            let sent = match &body {
+                Value::Null => String::new(),
+                body => filled(&body.to_string(), &things),
+            };
+            let (status, answer) = cast.scene.try_ask(cast.who(column), &asked, &sent).await;
+            if status != expected[column] {
+                wrong.push(format!(
+                    "{request} {body} by {who}: {status} and not {}: {answer}",
+                    expected[column]
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Whoever guesses ids learns nothing from the answers.
+#[tokio::test]
+async fn what_is_a_strangers_is_answered_like_what_does_not_exist() {
+    let cast = Cast::new().await;
+    let things = cast.things(0, None).await;
+    let absent = [
+        ("{v}", "vol-00000000000000000".to_owned()),
+        ("{s}", "snap-00000000000000000".to_owned()),
+        ("{a}", "att-00000000000000000".to_owned()),
+        ("{g}", "grant-00000000000000000".to_owned()),
+        ("{n}", "new".to_owned()),
+    ];
+    let names = [
+        ("{v}", "alice/thing-0".to_owned()),
+        ("{s}", "alice/thing-0".to_owned()),
+    ];
+    let no_names = [
+        ("{v}", "alice/nothing".to_owned()),
+        ("{s}", "alice/nothing".to_owned()),
+    ];
+    let mut compared = 0;
+    for (request, body, expected) in calls() {
+        if expected[2] != 404 {
+            continue;
+        }
+        let whole = format!("{request} {body}");
+        let ask = async |things: &[(&str, String)]| {
+            let path_things: Vec<_> = things
+                .iter()
+                .map(|(letter, thing)| (*letter, thing.replace('/', "%2F")))
+                .collect();
+            let asked = filled(request, &path_things);
+            let sent = match &body {
+                Value::Null => String::new(),
+                body => filled(&body.to_string(), things),
+            };
+            let (status, answer) = cast.scene.try_ask(Some(&cast.bob), &asked, &sent).await;
+            let mut text = answer.to_string();
+            for (letter, thing) in things {
+                text = text.replace(thing, letter);
+            }
+            (status, text)
+        };
+        assert_eq!(ask(&things).await, ask(&absent).await, "{request} {body}");
+        let has_name = whole.contains("{v}") || whole.contains("{s}");
+        if has_name && !whole.contains("{n}") {
+            assert_eq!(ask(&names).await, ask(&no_names).await, "{request} {body}");
+        }
+        compared += 1;
+    }
+    assert!(compared > 15, "{compared}");
+    for request in [
+        "PUT /v1/volumes/{v}/export",
+        "DELETE /v1/volumes/{v}/export",
+    ] {
+        let body = match request.starts_with("PUT") {
+            true => r#"{"host": "h1"}"#,
+            false => "",
+        };
+        for (letter, id) in [&things[0], &absent[0]] {
+            let asked = request.replace(letter, id);
+            let (status, answer) = cast.scene.try_ask(Some(&cast.bob), &asked, body).await;
+            assert_eq!(status, 404, "{answer}");
+            let detail = answer["detail"].as_str().expect("text");
+            let expected = format!("volume {id:?} does not exist; `scree volume list` shows those");
+            assert!(detail.starts_with(&expected), "{detail}");
+        }
+    }
+}
+
+#[test]
+fn the_table_of_rights_has_every_call() {
+    let document = serde_json::to_value(control::http::description()).expect("JSON");
+    let mut described = BTreeSet::new();
+    for (path, item) in document["paths"].as_object().expect("paths") {
+        for method in item.as_object().expect("methods").keys() {
+            described.insert(format!("{} {path}", method.to_uppercase()));
+        }
+    }
+    let is_same = |described: &str, called: &str| {
+        let called = called.split('?').next().expect("a path");
+        let (one, other) = (described.split('/'), called.split('/'));
+        one.clone().count() == other.clone().count()
+            && one
+                .zip(other)
+                .all(|(one, other)| one == other || one.starts_with('{'))
+    };
+    let calls = calls();
+    let missing = described.iter().filter(|described| {
+        !ELSEWHERE.contains(&described.as_str())
+            && !calls.iter().any(|(called, ..)| is_same(described, called))
+    });
+    let missing: Vec<_> = missing.collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    assert!(described.len() > 50, "{described:?}");
+}
+
+#[tokio::test]
+async fn a_right_that_was_taken_away_is_no_right_for_the_next_request() {
+    let cast = Cast::new().await;
+    let (scene, alice, bob) = (&cast.scene, Some(&cast.alice), Some(&cast.bob));
+    let things = cast.things(0, Some("use")).await;
+    let of_bob = format!("GET /v1/grants?volume={}", things[0].1);
+    let grants = scene.ask(alice, &of_bob, Value::Null, 200).await;
+    let grants = grants["items"].as_array().expect("a list");
+    let grant = grants
+        .iter()
+        .find(|grant| grant["user"] == "bob")
+        .expect("given");
+    let attach = json!({"volume": things[0].1, "host": "h1"});
+    let made = scene
+        .ask(bob, "POST /v1/attachments", attach.clone(), 202)
+        .await;
+    let delete = format!("DELETE /v1/grants/{}", grant["id"].as_str().expect("an id"));
+    scene.ask(alice, &delete, Value::Null, 200).await;
+    scene.ask(bob, "POST /v1/attachments", attach, 404).await;
+    // What was attached with it can still be ended.
+    let end = format!(
+        "DELETE /v1/attachments/{}",
+        made["id"].as_str().expect("an id")
+    );
+    scene.ask(bob, &end, Value::Null, 202).await;
+}
+
+#[tokio::test]
+async fn a_host_is_for_those_it_was_given_to_and_for_their_vms() {
+    let cast = Cast::new().await;
+    let (scene, root) = (&cast.scene, Some(&cast.scene.root));
+    let dave = scene.member("users", "dave").await;
+    let new = json!({"name": "disk", "size": 1 << 20});
+    scene.ask(Some(&dave), "POST /v1/volumes", new, 201).await;
+    let attach = |vm: Value| json!({"volume": "disk", "host": "h1", "vm": vm});
+    let request = "POST /v1/attachments";
+    // As if it did not exist.
+    scene
+        .ask(Some(&dave), request, attach(Value::Null), 404)
+        .await;
+    let none = scene
+        .ask(Some(&dave), request, json!({"volume": "disk"}), 403)
+        .await;
+    assert!(
+        none["detail"]
+            .as_str()
+            .expect("text")
+            .contains("scree grant add dave use --host")
+    );
+    let grant = json!({"user": "dave", "right": "use", "host": "h1", "vm": "libvirt:dave-"});
+    scene.ask(root, "POST /v1/grants", grant, 201).await;
+    for other in [json!("libvirt:erin-1"), json!("qmp:/run/vm"), Value::Null] {
+        let refused = scene.ask(Some(&dave), request, attach(other), 403).await;
+        assert!(
+            refused["detail"]
+                .as_str()
+                .expect("text")
+                .contains("libvirt:dave-")
+        );
+    }
+    scene
+        .ask(Some(&dave), request, attach(json!("libvirt:dave-1")), 202)
+        .await;
+}
+
+#[tokio::test]
+async fn names_are_an_owners_affair() {
+    let cast = Cast::new().await;
+    let (scene, alice, bob) = (&cast.scene, Some(&cast.alice), Some(&cast.bob));
+    let new = json!({"name": "data", "size": 1 << 20, "project": "alice"});
+    let hers = scene.ask(alice, "POST /v1/volumes", new, 201).await;
+    let new = json!({"name": "data", "size": 1 << 20});
+    // Hers is not known to him by that.
+    let his = scene.ask(bob, "POST /v1/volumes", new.clone(), 201).await;
+    scene.ask(bob, "POST /v1/volumes", new, 409).await;
+    let grant = json!({"user": "bob", "right": "read", "volume": "data"});
+    scene.ask(alice, "POST /v1/grants", grant, 201).await;
+    let shown = async |who, name: &str| {
+        let path = format!("GET /v1/volumes/{name}");
+        scene.ask(who, &path, Value::Null, 200).await["id"].clone()
+    };
+    assert_eq!(shown(bob, "data").await, his["id"], "his own first");
+    assert_eq!(shown(bob, "alice%2Fdata").await, hers["id"]);
+    assert_eq!(shown(bob, "bob%2Fdata").await, his["id"]);
+    // Both are somebody else's.
+    let root = Some(&scene.root);
+    let unclear = scene
+        .ask(root, "GET /v1/volumes/data", Value::Null, 409)
+        .await;
+    let detail = unclear["detail"].as_str().expect("text");
+    assert!(
+        detail.contains("alice/data") && detail.contains("bob/data"),
+        "{detail}"
+    );
+    assert_eq!(shown(root, "alice%2Fdata").await, hers["id"]);
+}
