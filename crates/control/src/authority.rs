@@ -7,12 +7,13 @@
 //! ```
 //!
 //! Instances on one database have the same two files: who founds the cluster
-//! makes them, and copies them to the other machines.
+//! makes them, and they are copied to the other machines. The database has the
+//! certificate's fingerprint, so that none goes on with others.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use identity::{Authority, AuthorityError};
+use identity::{Authority, AuthorityError, TlsError, certificate_fingerprint};
 use world::{OpenMode, World, host};
 use zeroize::Zeroizing;
 
@@ -55,6 +56,44 @@ pub enum AuthorityFileError {
         /// The other.
         missing: PathBuf,
     },
+    /// The cluster has an authority, and its files are not here.
+    #[error(
+        "{folder} has no authority.key and authority.pem, and the cluster has an authority \
+         ({fingerprint}); copy both files from the folder of another of its controllers, with \
+         mode 600. If they are lost everywhere, start one controller with --new-authority: \
+         everybody enrols anew then",
+        folder = folder.display()
+    )]
+    Missing {
+        /// D.
+        folder: PathBuf,
+        /// Of the authority's certificate.
+        fingerprint: String,
+    },
+    /// The cluster has another one.
+    #[error(
+        "{path} is another authority ({found}) than the cluster's ({expected}); put authority.key \
+         and authority.pem of another of its controllers in their place, with mode 600. If those \
+         are lost everywhere, start one controller with --new-authority: everybody enrols anew \
+         then",
+        path = path.display()
+    )]
+    Other {
+        /// The certificate's file.
+        path: PathBuf,
+        /// Its fingerprint.
+        found: String,
+        /// That of the cluster's authority.
+        expected: String,
+    },
+    /// The certificate is none.
+    #[error("{path} cannot be used", path = path.display())]
+    Certificate {
+        /// The certificate's file.
+        path: PathBuf,
+        /// Why.
+        source: TlsError,
+    },
     /// They are no authority's.
     #[error("{path} cannot be used", path = path.display())]
     Authority {
@@ -63,6 +102,52 @@ pub enum AuthorityFileError {
         /// Why.
         source: AuthorityError,
     },
+}
+
+/// What there has to be in a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect<'a> {
+    /// Whatever is there, or else a new one.
+    Any,
+    /// The one with this fingerprint.
+    The(&'a str),
+}
+
+/// The authority in `folder`, founded if there is none and any will do; and its
+/// fingerprint.
+///
+/// # Errors
+/// [`AuthorityFileError`].
+pub fn open_expected(
+    world: &World,
+    folder: &Path,
+    cluster: &str,
+    expect: Expect<'_>,
+) -> Result<(Authority, String), AuthorityFileError> {
+    let path = folder.join("authority.pem");
+    if let Expect::The(fingerprint) = expect
+        && read(world, &path)?.is_none()
+        && read(world, &folder.join("authority.key"))?.is_none()
+    {
+        return Err(AuthorityFileError::Missing {
+            folder: folder.to_owned(),
+            fingerprint: fingerprint.to_owned(),
+        });
+    }
+    let authority = open(world, folder, cluster)?;
+    let found = certificate_fingerprint(authority.certificate_pem());
+    let found = found.map_err(|source| AuthorityFileError::Certificate {
+        path: path.clone(),
+        source,
+    })?;
+    match expect {
+        Expect::The(expected) if expected != found => Err(AuthorityFileError::Other {
+            path,
+            found,
+            expected: expected.to_owned(),
+        }),
+        _ => Ok((authority, found)),
+    }
 }
 
 /// The authority in `folder`, founded if there is none.
@@ -150,6 +235,25 @@ mod tests {
         assert_eq!(first.certificate_pem(), again.certificate_pem());
         let mode = host::mode(&folder.path().join("authority.key")).expect("there");
         assert_eq!(mode, 0o600);
+    }
+
+    #[test]
+    fn an_authority_that_is_not_the_clusters_is_not_used() {
+        let (folder, world) = founded();
+        let open = |expect| open_expected(&world, folder.path(), "cluster-1", expect);
+        let missing = open(Expect::The("sha256:00"));
+        assert!(matches!(missing, Err(AuthorityFileError::Missing { .. })));
+        let nothing = world.disk.list(folder.path()).expect("listed");
+        assert!(nothing.is_empty(), "nothing is founded in its place");
+        let (_, fingerprint) = open(Expect::Any).expect("founded");
+        open(Expect::The(&fingerprint)).expect("the same");
+        let Err(AuthorityFileError::Other {
+            found, expected, ..
+        }) = open(Expect::The("sha256:00"))
+        else {
+            panic!("another one was used");
+        };
+        assert_eq!((found, expected.as_str()), (fingerprint, "sha256:00"));
     }
 
     #[test]

@@ -14,12 +14,12 @@ use api::host::{Cluster, Owner};
 use base::{ClusterId, PartyId};
 use catalog::retention::Retention;
 use catalog::{Copyset, WrappedKey};
-use identity::Kind;
+use identity::{Authority, Kind};
 use tokio::task::JoinError;
 use world::{World, host};
 
-use crate::authority::{self, AuthorityFileError};
-use crate::database::{Database, DatabaseError};
+use crate::authority::{self, AuthorityFileError, Expect};
+use crate::database::{Database, DatabaseError, PostgresUrl};
 use crate::error::ControlError;
 use crate::folder::{Folder, FolderError, LookForRemains};
 use crate::ownership::{self, Claim};
@@ -29,6 +29,8 @@ use crate::parties::Parties;
 pub struct Settings {
     /// D.
     pub folder: PathBuf,
+    /// The database, if it is not D's own.
+    pub database: Option<PostgresUrl>,
     /// Looks for what lies in D beside the database.
     pub remains: LookForRemains,
     /// How many automatic versions are kept, and how long.
@@ -42,6 +44,8 @@ pub struct Settings {
     pub overcommit: u32,
     /// The database was put back from a backup, and what is younger is lost.
     pub restored_database: bool,
+    /// The authority in D, or a new one, takes the place of the cluster's.
+    pub new_authority: bool,
 }
 
 /// Why it does not start.
@@ -81,6 +85,21 @@ pub enum StartError {
     Renewed {
         /// D.
         folder: PathBuf,
+    },
+    /// The database is another one than it was, by what no copy has in common
+    /// with it.
+    #[error(
+        "the database was served as {was}, and is {is} now: it is a copy (a dump that was \
+         restored, or one made from a template), or its server was made anew (pg_upgrade); two \
+         copies that are served destroy each other's data on the units. Serve the original; or, if \
+         that is gone for good, stop every controller and start this one once with \
+         --restored-database"
+    )]
+    Moved {
+        /// Where it was served before.
+        was: String,
+        /// Where it is now.
+        is: String,
     },
     /// D cannot be told from its copies.
     #[error("cannot look when {folder} was made: {source}", folder = folder.display())]
@@ -124,9 +143,6 @@ pub(crate) struct Inner {
     pub overcommit: u32,
     /// The host that is this machine.
     pub local: PartyId,
-    /// One change of the units at a time, so that copysets are planned in
-    /// order.
-    pub units_door: tokio::sync::Mutex<()>,
     /// Whether owners are served.
     is_open: AtomicBool,
 }
@@ -144,12 +160,25 @@ impl Control {
     /// [`StartError`].
     pub async fn start(world: World, settings: Settings) -> Result<Self, StartError> {
         let folder = Folder::lock(&world, &settings.folder)?;
-        folder.check_database(&world, &settings.remains)?;
-        let database = Database::open(&folder.database()).await?;
+        let database = match &settings.database {
+            None => {
+                folder.check_own(&world)?;
+                folder.check_database(&world, &settings.remains)?;
+                Database::open(&folder.database()).await?
+            }
+            Some(url) => {
+                folder.check_elsewhere(&world)?;
+                Database::connect(url).await?
+            }
+        };
         let (cluster, vouch) = cluster_of(&world, &folder, &database, &settings.remains).await?;
         let restored = settings.restored_database;
         let claim = ownership::claim(&world, &database, folder.path(), restored).await?;
-        let authority = authority::open(&world, folder.path(), &cluster.to_string())?;
+        let authority = authority_of(&world, &folder, &database, cluster, &settings).await?;
+        if let Some(url) = &settings.database {
+            folder.note_elsewhere(&world, &url.to_string())?;
+            tracing::info!("{url}");
+        }
         let parties = Parties::new(world.clone(), database.clone(), Arc::new(authority));
         parties.make_local(Kind::User).await?;
         let local = parties.make_local(Kind::Host).await?;
@@ -167,7 +196,6 @@ impl Control {
                 lease: settings.lease,
                 overcommit: settings.overcommit,
                 local,
-                units_door: tokio::sync::Mutex::default(),
                 is_open: AtomicBool::new(false),
             }),
         })
@@ -237,11 +265,15 @@ impl Control {
     pub async fn begin(&self, host: PartyId) -> Result<Cluster, ControlError> {
         let inner = &self.inner;
         inner.database.nothing_open(host).await?;
+        let owner = inner.database.owner().await?;
+        let owner = owner.ok_or_else(|| ControlError::Internal {
+            reason: "the database does not know any more which copy it is".to_owned(),
+        })?;
         Ok(Cluster {
             id: inner.cluster,
             owner: Owner {
-                database: inner.claim.database,
-                generation: inner.claim.generation,
+                database: owner.id,
+                generation: owner.generation,
                 place: inner.claim.place.clone(),
             },
             takes_over: inner.claim.takes_over,
@@ -299,5 +331,50 @@ async fn cluster_of(
     let mut vouch = vec![0; 32];
     world.random.fill(&mut vouch);
     database.found(id, &vouch, world.clock.wall()).await?;
-    Ok((id, WrappedKey(vouch)))
+    // Another controller may have been faster.
+    let founded = database.cluster().await?;
+    let founded = founded.ok_or_else(|| DatabaseError::Damaged {
+        what: "the cluster that was just founded is not there".to_owned(),
+    })?;
+    Ok((founded.id, founded.vouch))
+}
+
+/// The cluster's authority. Where there may be several controllers, it must be
+/// the one that the others have; a folder with its database has its authority,
+/// too.
+async fn authority_of(
+    world: &World,
+    folder: &Folder,
+    database: &Database,
+    cluster: ClusterId,
+    settings: &Settings,
+) -> Result<Authority, StartError> {
+    let known = database.authority().await?;
+    let expect = match &known {
+        Some(known) if settings.database.is_some() && !settings.new_authority => Expect::The(known),
+        _ => Expect::Any,
+    };
+    let path = folder.path();
+    let (authority, found) = authority::open_expected(world, path, &cluster.to_string(), expect)?;
+    if known.as_ref() == Some(&found) {
+        return Ok(authority);
+    }
+    if let Some(known) = &known {
+        tracing::warn!(
+            was = known,
+            is = found,
+            "another authority: everybody enrols anew"
+        );
+    }
+    let noted = database.set_authority(known.as_deref(), &found).await?;
+    match noted {
+        Some(noted) if noted == found => Ok(authority),
+        // Another controller was faster.
+        noted => Err(AuthorityFileError::Other {
+            path: path.join("authority.pem"),
+            found,
+            expected: noted.unwrap_or_default(),
+        }
+        .into()),
+    }
 }

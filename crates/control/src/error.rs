@@ -159,9 +159,11 @@ impl From<DatabaseError> for ControlError {
             DatabaseError::Fenced { .. } => Self::Conflict {
                 reason: error.to_string(),
             },
-            DatabaseError::Sql(_) => Self::Unavailable {
-                reason: error.to_string(),
-            },
+            DatabaseError::Away(_) | DatabaseError::ReadOnly(_) | DatabaseError::Sql(_) => {
+                Self::Unavailable {
+                    reason: error.to_string(),
+                }
+            }
             DatabaseError::Damaged { .. } | DatabaseError::Newer { .. } => Self::Internal {
                 reason: error.to_string(),
             },

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   D/scree.db         the database, if it is SQLite
+//!   D/database         where else it is, without its password
 //!   D/lock             held by the process that serves D
 //!   D/api.sock         the HTTP API, for the user who runs it
 //! ```
@@ -11,6 +12,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use world::{OpenMode, World, host};
+
+/// A longer note is cut off where it is shown.
+const NOTE_BYTES_MAX: u64 = 4096;
 
 /// A locked D. The lock ends with the process, however that ends.
 #[derive(Debug)]
@@ -35,7 +39,7 @@ pub struct Remains {
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// Another process serves it.
-    #[error("{path} is served by another `scree up`; stop that one first", path = path.display())]
+    #[error("{path} is served by another `scree up` or controller; stop that one first", path = path.display())]
     Locked {
         /// D.
         path: PathBuf,
@@ -52,6 +56,28 @@ pub enum FolderError {
         path: PathBuf,
         /// What only a database that was in use leaves.
         trace: PathBuf,
+    },
+    /// Its database is another one than the one that was named.
+    #[error(
+        "{path} was served with {elsewhere}; name that again, with --database or --database-file, \
+         or give another folder for a new start",
+        path = path.display()
+    )]
+    Elsewhere {
+        /// D.
+        path: PathBuf,
+        /// Where its database is.
+        elsewhere: String,
+    },
+    /// It has a database of its own.
+    #[error(
+        "{path} has a database of its own, scree.db, which naming another one does not move; leave \
+         the other one out, or give a folder of its own to this controller",
+        path = path.display()
+    )]
+    Own {
+        /// D.
+        path: PathBuf,
     },
     /// It cannot be made or entered.
     #[error("cannot use the folder {path}: {source}", path = path.display())]
@@ -111,6 +137,60 @@ impl Folder {
     #[must_use]
     pub fn database(&self) -> PathBuf {
         self.path.join("scree.db")
+    }
+
+    /// Refuses a D whose database is elsewhere.
+    ///
+    /// # Errors
+    /// [`FolderError::Elsewhere`].
+    pub fn check_own(&self, world: &World) -> Result<(), FolderError> {
+        let path = self.elsewhere();
+        let failed = |source| FolderError::Io {
+            path: path.clone(),
+            source,
+        };
+        let file = match world.disk.open(&path, OpenMode::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            opened => opened.map_err(failed)?,
+        };
+        let length = file.length().map_err(failed)?.min(NOTE_BYTES_MAX);
+        let mut bytes = vec![0; length as usize];
+        file.read_at(&mut bytes, 0).map_err(failed)?;
+        Err(FolderError::Elsewhere {
+            path: self.path.clone(),
+            elsewhere: String::from_utf8_lossy(&bytes).trim().to_owned(),
+        })
+    }
+
+    /// Refuses a D that has a database of its own.
+    ///
+    /// # Errors
+    /// [`FolderError::Own`].
+    pub fn check_elsewhere(&self, world: &World) -> Result<(), FolderError> {
+        let path = self.database();
+        match world.disk.open(&path, OpenMode::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(source) => Err(FolderError::Io { path, source }),
+            Ok(_) => Err(FolderError::Own {
+                path: self.path.clone(),
+            }),
+        }
+    }
+
+    /// Notes where its database is, so that a start without that does not found
+    /// another cluster.
+    ///
+    /// # Errors
+    /// [`FolderError::Io`].
+    pub fn note_elsewhere(&self, world: &World, database: &str) -> Result<(), FolderError> {
+        let path = self.elsewhere();
+        let text = format!("{database}\n");
+        host::write_whole(&*world.disk, &path, text.as_bytes())
+            .map_err(|source| FolderError::Io { path, source })
+    }
+
+    fn elsewhere(&self) -> PathBuf {
+        self.path.join("database")
     }
 
     /// Refuses a D whose database is not there, or empty, though it once was.

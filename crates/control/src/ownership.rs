@@ -1,11 +1,14 @@
-//! Which of several copies of D may change the units.
+//! Which of several copies of the database may change the units.
 //!
-//! A copy of D has the same database, so it would hand out the same segments
-//! as the original and free what that still needs. Two things keep them apart:
+//! A copy would hand out the same segments as the original and free what that
+//! still needs. Two things keep them apart:
 //!
-//! * the database knows the *place* it was served from: when D was made, which
-//!   no tool copies, or D's path and inode where the file system does not know
-//!   that. Served from another place, it is a copy, and Scree does not start;
+//! * the database knows the *place* it was served from. Of SQLite that is D:
+//!   when it was made, which no tool copies, or its path and inode where the
+//!   file system does not know that. Of PostgreSQL it is the server's system
+//!   identifier and the database's number there, so that all controllers on it
+//!   are at the same place, and a restored dump is not. Served from another
+//!   place, it is a copy, and Scree does not start;
 //! * each unit's marker names the *owner*: a database that is served with the
 //!   word of the operator that the others are gone (`--restored-database`)
 //!   enters a later generation, and the units are its own from then on. A
@@ -13,8 +16,9 @@
 //!   whichever copies it was said to.
 //!
 //! A copy of a whole file system has the same place as its original, whether it
-//! was made block by block or as a snapshot or clone of btrfs or ZFS; nothing
-//! here can tell them apart.
+//! was made block by block or as a snapshot or clone of btrfs or ZFS; and so has
+//! a PostgreSQL server that was copied whole (`pg_basebackup`, a standby). Nothing
+//! here can tell them apart (docs/service.md, "Several controllers").
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,17 +28,15 @@ use base::{DatabaseId, url};
 use world::{Millis, World};
 
 use crate::control::StartError;
-use crate::database::{Database, OwnerRow, PlaceRow};
+use crate::database::{Database, FolderPlace, OwnerRow, PlaceRow};
 use world::host;
 
-/// Who this is, for the units.
+/// That this may change the units. Which database it is, and of which
+/// generation, is read from there each time: another controller may have been
+/// told that it was restored.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
-    /// Which copy of the database.
-    pub database: DatabaseId,
-    /// The second of the operator's last word.
-    pub generation: u32,
-    /// Where, for people.
+    /// Where it is, for people.
     pub place: String,
     /// The operator says that whoever has the units is gone.
     pub takes_over: bool,
@@ -48,17 +50,26 @@ pub fn place_of(folder: &Path) -> io::Result<PlaceRow> {
     let born = host::born(folder)?.and_then(|born| born.duration_since(UNIX_EPOCH).ok());
     // Zero is what a file system says that does not know it.
     let born = born.filter(|since| !since.is_zero());
-    Ok(PlaceRow {
+    Ok(PlaceRow::Folder(FolderPlace {
         folder: url::encode(folder),
         inode: Some(host::inode(folder)?.cast_signed()),
         born_ns: born.and_then(|since| i64::try_from(since.as_nanos()).ok()),
-    })
+    }))
+}
+
+/// Whether both may be the same.
+fn may_be(one: &PlaceRow, other: &PlaceRow) -> bool {
+    match (one, other) {
+        (PlaceRow::Folder(one), PlaceRow::Folder(other)) => may_be_folder(one, other),
+        (PlaceRow::Server(one), PlaceRow::Server(other)) => one == other,
+        _ => false,
+    }
 }
 
 /// Whether both may be the same: born at the same time, wherever it has been
 /// moved since; where the file system does not know that, the same inode at the
 /// same path.
-fn may_be(one: &PlaceRow, other: &PlaceRow) -> bool {
+fn may_be_folder(one: &FolderPlace, other: &FolderPlace) -> bool {
     match (one.born_ns, other.born_ns) {
         (Some(one), Some(other)) => one == other,
         _ => one.folder == other.folder && is_equal_if_known(one.inode, other.inode),
@@ -76,71 +87,111 @@ fn generation_after(known: u32, now: Millis) -> u32 {
     known.saturating_add(1).max(seconds)
 }
 
-/// Who the database in `folder` is. `is_restored`: the operator has said that
-/// its other copies are gone.
+/// Who the database of the controller in `folder` is. `is_restored`: the
+/// operator has said that its other copies are gone.
 pub(crate) async fn claim(
     world: &World,
     database: &Database,
     folder: &Path,
     is_restored: bool,
 ) -> Result<Claim, StartError> {
-    let place = place_of(folder).map_err(|source| StartError::Place {
-        folder: folder.to_owned(),
-        source,
-    })?;
-    let known = database.owner().await?;
-    let new_id = || DatabaseId::from_random(world.random.u128());
-    let now = match &known {
-        None => OwnerRow {
-            id: new_id(),
-            generation: 1,
-            place,
-        },
-        Some(known) => {
-            let is_same = may_be(&known.place, &place);
-            if !is_same && !is_restored {
-                return Err(other_place(folder, &known.place, &place));
-            }
-            OwnerRow {
-                id: if is_same { known.id } else { new_id() },
-                generation: match is_restored {
-                    true => generation_after(known.generation, world.clock.wall()),
-                    false => known.generation,
-                },
-                place,
-            }
-        }
+    let place = match database.server_place().await? {
+        Some(place) => PlaceRow::Server(place),
+        None => place_of(folder).map_err(|source| StartError::Place {
+            folder: folder.to_owned(),
+            source,
+        })?,
     };
-    if known.as_ref() != Some(&now) {
-        database.set_owner(&now).await?;
+    let new_id = DatabaseId::from_random(world.random.u128());
+    // Another controller may be claiming it, too: who is second finds it
+    // claimed.
+    loop {
+        let known = database.owner().await?;
+        let now = match &known {
+            None => OwnerRow {
+                id: new_id,
+                generation: 1,
+                place: place.clone(),
+            },
+            Some(known) => {
+                let is_same = may_be(&known.place, &place);
+                if !is_same && !is_restored {
+                    return Err(other_place(folder, &known.place, &place));
+                }
+                OwnerRow {
+                    id: if is_same { known.id } else { new_id },
+                    generation: match is_restored {
+                        true => generation_after(known.generation, world.clock.wall()),
+                        false => known.generation,
+                    },
+                    place: place.clone(),
+                }
+            }
+        };
+        if known.as_ref() == Some(&now) || database.set_owner(known.as_ref(), &now).await? {
+            return Ok(Claim {
+                place: spelt(folder, &now.place),
+                takes_over: is_restored,
+            });
+        }
     }
-    let host = host::name();
-    Ok(Claim {
-        database: now.id,
-        generation: now.generation,
-        place: format!("{} on {host}", folder.display()),
-        takes_over: is_restored,
-    })
+}
+
+/// A place, for people who find it in a unit's marker.
+fn spelt(folder: &Path, place: &PlaceRow) -> String {
+    match place {
+        PlaceRow::Folder(_) => format!("{} on {}", folder.display(), host::name()),
+        PlaceRow::Server(place) => place.to_string(),
+    }
 }
 
 fn other_place(folder: &Path, was: &PlaceRow, is: &PlaceRow) -> StartError {
     let folder = folder.to_owned();
-    if was.folder == is.folder {
-        return StartError::Renewed { folder };
+    match (was, is) {
+        (PlaceRow::Folder(was), PlaceRow::Folder(is)) => {
+            if was.folder == is.folder {
+                return StartError::Renewed { folder };
+            }
+            let was = url::decode(&was.folder).unwrap_or_else(|| PathBuf::from(&was.folder));
+            StartError::Copied { folder, was }
+        }
+        (was, is) => StartError::Moved {
+            was: spelt(Path::new("a folder"), was),
+            is: spelt(&folder, is),
+        },
     }
-    let was = url::decode(&was.folder).unwrap_or_else(|| PathBuf::from(&was.folder));
-    StartError::Copied { folder, was }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::database::ServerPlace;
 
     fn place(folder: &str, inode: Option<i64>, born_ns: Option<i64>) -> PlaceRow {
-        PlaceRow {
+        PlaceRow::Folder(FolderPlace {
             folder: folder.to_owned(),
             inode,
             born_ns,
+        })
+    }
+
+    #[test]
+    fn a_server_is_known_by_its_identifier_and_the_databases_number() {
+        let server = |system, database| PlaceRow::Server(ServerPlace { system, database });
+        assert!(may_be(&server(-7, 16384), &server(-7, 16384)));
+        assert!(!may_be(&server(-7, 16384), &server(-7, 16385)));
+        assert!(!may_be(&server(-7, 16384), &server(-8, 16384)));
+        let folder = place("/srv/a", Some(7), Some(1));
+        assert!(!may_be(&folder, &server(-7, 16384)));
+        assert!(!may_be(&server(-7, 16384), &folder));
+        let said = other_place(Path::new("/srv/c"), &server(-7, 16384), &server(-8, 16384));
+        let said = said.to_string();
+        for word in [
+            "postgresql:-7/16384",
+            "postgresql:-8/16384",
+            "--restored-database",
+        ] {
+            assert!(said.contains(word), "{said}");
         }
     }
 

@@ -98,35 +98,35 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn register_units(&self, units: &[HostUnit]) -> Result<(), ControlError> {
-        let _door = self.inner.units_door.lock().await;
-        let database = &self.inner.database;
-        let known = database.units().await?;
-        let new: Vec<UnitRow> = units
+        let asked: Vec<UnitRow> = units
             .iter()
-            .filter(|unit| known.iter().all(|known| known.id != unit.id))
             .map(|unit| UnitRow {
                 id: unit.id,
                 url: unit.url.clone(),
             })
             .collect();
-        if new.is_empty() {
+        let known = self.inner.database.units().await?;
+        let is_known = |unit: &UnitRow| known.iter().any(|known| known.id == unit.id);
+        if asked.iter().all(is_known) {
             return Ok(());
         }
-        let ids: Vec<UnitId> = known.iter().chain(&new).map(|unit| unit.id).collect();
-        let mut existing = self.copysets().await?;
-        let mut added = Vec::new();
-        let mut widths: Vec<usize> = existing.iter().map(|set| set.members.len()).collect();
-        widths.push(usize::from(default_replicas(ids.len())));
-        widths.sort_unstable();
-        widths.dedup();
-        for width in widths {
-            let more = self.plan(&ids, width as u8, &existing);
-            existing.extend_from_slice(&more);
-            added.extend(more);
-        }
+        let plan = |all: &[UnitRow], existing: &[Copyset]| {
+            let ids: Vec<UnitId> = all.iter().map(|unit| unit.id).collect();
+            let mut widths: Vec<usize> = existing.iter().map(|set| set.members.len()).collect();
+            widths.push(usize::from(default_replicas(ids.len())));
+            widths.sort_unstable();
+            widths.dedup();
+            let mut existing = existing.to_vec();
+            let mut added = Vec::new();
+            for width in widths {
+                let more = self.plan(&ids, width as u8, &existing);
+                existing.extend_from_slice(&more);
+                added.extend(more);
+            }
+            added
+        };
         let now = self.inner.world.clock.wall();
-        database.insert_units(&new, &added, now).await?;
-        for unit in new {
+        for unit in self.inner.database.plan_units(&asked, plan, now).await? {
             tracing::info!(unit = %unit.id, url = unit.url, "unit added");
         }
         Ok(())
@@ -139,24 +139,25 @@ impl Control {
 
     /// Makes sure that there are copysets of `replicas` units.
     pub(crate) async fn ensure_copysets(&self, replicas: u8) -> Result<(), ControlError> {
-        let _door = self.inner.units_door.lock().await;
         let units = self.inner.database.units().await?;
-        let ids: Vec<UnitId> = units.iter().map(|unit| unit.id).collect();
-        if ids.len() < usize::from(replicas) {
+        if units.len() < usize::from(replicas) {
             return Err(ControlError::invalid(
                 "replicas",
                 format!(
                     "{replicas} replicas need {replicas} units, and there are {}; add units with \
                      `scree unit add`, or ask for fewer replicas",
-                    ids.len()
+                    units.len()
                 ),
             ));
         }
-        let existing = self.copysets().await?;
-        let added = self.plan(&ids, replicas, &existing);
-        if !added.is_empty() {
+        let plan = |all: &[UnitRow], existing: &[Copyset]| {
+            let ids: Vec<UnitId> = all.iter().map(|unit| unit.id).collect();
+            self.plan(&ids, replicas, existing)
+        };
+        // Nearly always there is nothing to add, and nobody has to wait for that.
+        if !plan(&units, &self.copysets().await?).is_empty() {
             let now = self.inner.world.clock.wall();
-            self.inner.database.insert_units(&[], &added, now).await?;
+            self.inner.database.plan_units(&[], plan, now).await?;
         }
         Ok(())
     }

@@ -248,6 +248,24 @@ pub struct ControllerArguments {
     #[arg(long, value_name = "NAME", default_value = "localhost")]
     pub name: Vec<String>,
 
+    /// The database, which several controllers may share:
+    /// postgres://USER@HOST/DATABASE, with sslmode=verify-full and
+    /// sslrootcert=FILE for TLS. Give a URL with a password in a file, or in the
+    /// environment variable SCREE_DATABASE: others can read a command line.
+    /// [default: D/scree.db]
+    #[arg(long, value_name = "URL", conflicts_with = "database_file")]
+    pub database: Option<String>,
+
+    /// A private file (mode 600) whose first line is the database's URL.
+    #[arg(long, value_name = "FILE")]
+    pub database_file: Option<PathBuf>,
+
+    /// The authority in D, or a new one if there is none, takes the place of the
+    /// cluster's, which is lost. Everybody enrols anew, and the other controllers
+    /// get its files. Give it once.
+    #[arg(long)]
+    pub new_authority: bool,
+
     /// How long a host's leases hold after it was last heard of: then others
     /// may have its volumes.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = moment::duration)]

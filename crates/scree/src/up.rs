@@ -26,6 +26,7 @@ use api::size::exact_bytes;
 use api::{Client, Profile};
 use catalog::RESTORE_SKIPS_BYTES;
 use catalog::retention::Retention;
+use control::database::{AddressError, PostgresUrl};
 use control::folder::{LookForRemains, Remains, api_socket};
 use control::http::https::HttpsListener;
 use control::{Control, http};
@@ -67,8 +68,9 @@ const REPEATS: Duration = Duration::from_secs(1);
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// What a folder that a start made, and did not get through with, may hold.
-const OURS: [&str; 14] = [
+const OURS: [&str; 15] = [
     "lock",
+    "database",
     "authority.key",
     "authority.pem",
     "identity.toml",
@@ -83,6 +85,9 @@ const OURS: [&str; 14] = [
     "scree.db-shm",
     "lost+found",
 ];
+
+/// The environment variable with the URL of a controller's database.
+const DATABASE: &str = "SCREE_DATABASE";
 
 /// The environment variable with a passphrase.
 const PASSPHRASE: &str = "SCREE_PASSPHRASE";
@@ -115,13 +120,11 @@ pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
 /// Runs `scree controller`.
 pub fn run_controller(folder: &Path, arguments: ControllerArguments) -> Result<(), Failure> {
     begin(folder, |world| {
+        let mut control = control_settings(world, folder, &arguments.keep, Some(arguments.lease));
+        control.database = database(world, &arguments)?;
+        control.new_authority = arguments.new_authority;
         Ok(Settings {
-            control: Some(control_settings(
-                world,
-                folder,
-                &arguments.keep,
-                Some(arguments.lease),
-            )),
+            control: Some(control),
             agent: None,
             listen: Some((arguments.listen, arguments.name)),
             identity: None,
@@ -226,6 +229,35 @@ fn control_settings(
         lease,
         overcommit: keep.overcommit,
         restored_database: keep.restored_database,
+        new_authority: false,
+        database: None,
+    }
+}
+
+/// The database that a controller was told of. Nothing that is said of it quotes
+/// it.
+fn database(
+    world: &World,
+    arguments: &ControllerArguments,
+) -> Result<Option<PostgresUrl>, Failure> {
+    let failed = |error: AddressError| Failure::of(&error);
+    match (&arguments.database, &arguments.database_file) {
+        (Some(text), _) => {
+            let url: PostgresUrl = text.parse().map_err(failed)?;
+            if url.has_password() {
+                tracing::warn!(
+                    "the password in --database can be read by every user of this machine; put \
+                     the URL in a private file, and give that with --database-file"
+                );
+            }
+            Ok(Some(url))
+        }
+        (None, Some(path)) => PostgresUrl::read(world, path).map(Some).map_err(failed),
+        (None, None) => std::env::var(DATABASE)
+            .ok()
+            .filter(|text| !text.is_empty())
+            .map(|text| text.parse().map_err(failed))
+            .transpose(),
     }
 }
 

@@ -263,6 +263,8 @@ impl Scree {
             lease: settings.lease,
             overcommit: control::control::OVERCOMMIT,
             restored_database: settings.restored_database,
+            new_authority: false,
+            database: None,
         };
         let control = Control::start(world.clone(), control)
             .await

@@ -88,8 +88,10 @@ impl Attempts {
 
 /// Whether PostgreSQL could not make the change as if it were alone.
 fn came_in_between(error: &sqlx::Error) -> bool {
-    /// `serialization_failure` and `deadlock_detected`.
-    const CODES: [&str; 2] = ["40001", "40P01"];
+    /// `serialization_failure` and `deadlock_detected`; and `unique_violation`,
+    /// by which PostgreSQL may tell of the same: every change looks first
+    /// whether a name is taken, and says so by itself the next time.
+    const CODES: [&str; 3] = ["40001", "40P01", "23505"];
     let code = error.as_database_error().and_then(|error| error.code());
     code.is_some_and(|code| CODES.contains(&&*code))
 }

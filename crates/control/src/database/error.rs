@@ -65,9 +65,53 @@ pub enum DatabaseError {
         /// The first step that is not known.
         step: i64,
     },
-    /// SQLite failed.
+    /// Nobody answers where the database should be, or no more.
+    #[error("the database does not answer: {0}; it is asked again with each request")]
+    Away(sqlx::Error),
+    /// It takes no changes.
+    #[error(
+        "the database takes no changes: {0}; let it be written again (see its file's mode and file \
+         system; PostgreSQL's default_transaction_read_only, and whether it is a standby)"
+    )]
+    ReadOnly(sqlx::Error),
+    /// SQLite or PostgreSQL failed.
     #[error("the database failed: {0}")]
-    Sql(#[from] sqlx::Error),
+    Sql(sqlx::Error),
+}
+
+impl From<sqlx::Error> for DatabaseError {
+    fn from(error: sqlx::Error) -> Self {
+        let code = error.as_database_error().and_then(|error| error.code());
+        match code.as_deref() {
+            Some(code) if is_read_only(code) => Self::ReadOnly(error),
+            Some(code) if is_ending(code) => Self::Away(error),
+            Some(_) => Self::Sql(error),
+            None => match &error {
+                sqlx::Error::Io(_)
+                | sqlx::Error::Tls(_)
+                | sqlx::Error::PoolTimedOut
+                | sqlx::Error::PoolClosed
+                | sqlx::Error::WorkerCrashed => Self::Away(error),
+                _ => Self::Sql(error),
+            },
+        }
+    }
+}
+
+/// PostgreSQL's codes have five characters. `read_only_sql_transaction`; for
+/// SQLite, `SQLITE_READONLY` in the low byte.
+fn is_read_only(code: &str) -> bool {
+    match code.len() {
+        5 => code == "25006",
+        _ => code.parse::<u32>().is_ok_and(|code| code & 0xff == 8),
+    }
+}
+
+/// Of PostgreSQL: a connection failed, or the server ends, starts or has no
+/// room for one more.
+fn is_ending(code: &str) -> bool {
+    const CODES: [&str; 4] = ["57P01", "57P02", "57P03", "53300"];
+    code.len() == 5 && (code.starts_with("08") || CODES.contains(&code))
 }
 
 impl From<DatabaseError> for CatalogError {
@@ -82,11 +126,13 @@ impl From<DatabaseError> for CatalogError {
             | DatabaseError::OtherRequest { .. } => Self::Refused {
                 reason: error.to_string(),
             },
-            DatabaseError::Damaged { .. } | DatabaseError::Newer { .. } | DatabaseError::Sql(_) => {
-                Self::Unavailable {
-                    reason: error.to_string(),
-                }
-            }
+            DatabaseError::Damaged { .. }
+            | DatabaseError::Newer { .. }
+            | DatabaseError::Away(_)
+            | DatabaseError::ReadOnly(_)
+            | DatabaseError::Sql(_) => Self::Unavailable {
+                reason: error.to_string(),
+            },
         }
     }
 }

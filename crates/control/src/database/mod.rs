@@ -21,9 +21,11 @@
 mod change;
 #[macro_use]
 mod rows;
+mod address;
 mod asker;
 mod attachments;
 mod audit;
+mod authority;
 mod calls;
 mod counters;
 mod error;
@@ -45,6 +47,7 @@ mod units;
 mod versions;
 mod volumes;
 
+pub use address::{AddressError, PostgresUrl};
 pub use asker::{Asker, Idempotency};
 pub use attachments::{AttachmentRow, NewAttachment};
 pub use audit::{AuditRow, By};
@@ -52,7 +55,7 @@ pub use error::DatabaseError;
 pub use grants::{GrantRow, NewGrant, Object};
 pub use hosts::HeardRow;
 pub use keys::KeyRow;
-pub use owner::{OwnerRow, PlaceRow};
+pub use owner::{FolderPlace, OwnerRow, PlaceRow, ServerPlace};
 pub use pages::{Filter, Page, SnapshotPage, VolumePage};
 pub use parties::{Membership, PartyRow};
 pub use projects::{NewProject, ProjectRow, Quota};
@@ -65,7 +68,7 @@ pub use units::{ClusterRow, UnitRow};
 pub use versions::VersionRow;
 pub use volumes::{DamagedVolume, NewVolume, Volumes};
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use sqlx::AnyPool;
 use tokio::sync::watch;
@@ -87,6 +90,9 @@ pub struct Database {
     reader: AnyPool,
     /// Rings when a snapshot or a volume changed its state.
     changes: watch::Sender<u64>,
+    /// Where PostgreSQL has this database, once that was looked at: a connection
+    /// that leads elsewhere is not used.
+    place: Arc<OnceLock<ServerPlace>>,
     _listener: Option<Arc<open::Listening>>,
 }
 

@@ -1,7 +1,7 @@
 //! Opening the database, and bringing its schema up to date.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions, install_default_drivers};
@@ -12,7 +12,8 @@ use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _, Executo
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::{Backend, Database, DatabaseError};
+use super::owner::server_place;
+use super::{Backend, Database, DatabaseError, PostgresUrl, ServerPlace};
 use world::host;
 
 static SQLITE_STEPS: Migrator = sqlx::migrate!("migrations/sqlite");
@@ -24,8 +25,22 @@ const READERS_MAX: u32 = 4;
 /// Connections to PostgreSQL: as many changes at a time.
 const CONNECTIONS_MAX: u32 = 16;
 
-/// How long to wait for a connection before saying that there is none.
-const CONNECT_WAIT_MAX: Duration = Duration::from_secs(10);
+/// How long a change on SQLite waits for those before it.
+const WRITER_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// How long to wait for a connection to PostgreSQL before saying that there is
+/// none. Whoever asked is told so before a host's leases end.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+
+/// What each connection to PostgreSQL is told first. No change takes nearly as
+/// long; and what a controller had begun whose machine has gone is given up by
+/// the server soon, instead of after hours.
+const POSTGRES_SETTINGS: &str = "SET statement_timeout = '30s'; \
+     SET idle_in_transaction_session_timeout = '30s'; \
+     SET tcp_keepalives_idle = 5; \
+     SET tcp_keepalives_interval = 5; \
+     SET tcp_keepalives_count = 3; \
+     SET tcp_user_timeout = '15s'";
 
 /// What each connection to SQLite is told first. A wrapped key that was deleted
 /// is then gone from the file too.
@@ -74,26 +89,45 @@ impl Database {
             writer,
             reader,
             changes: watch::Sender::new(0),
+            place: Arc::default(),
             _listener: None,
         };
         database.spell_former_key().await?;
         Ok(database)
     }
 
-    /// Connects to the PostgreSQL database at `url`, and makes its tables if
-    /// it has none.
+    /// Connects to the PostgreSQL database at `url`, and makes its tables if it
+    /// has none. Others may be doing so, too: one after the other.
     ///
     /// # Errors
+    /// [`DatabaseError::Away`] if nobody answers there,
     /// [`DatabaseError::Newer`], or what PostgreSQL says.
-    pub async fn connect(url: &str) -> Result<Self, DatabaseError> {
+    pub async fn connect(url: &PostgresUrl) -> Result<Self, DatabaseError> {
         install_default_drivers();
-        let options: AnyConnectOptions = url.parse()?;
+        let options: AnyConnectOptions = url.reveal().parse()?;
+        // A pool would try again and again, and not say why.
+        let first = host::within(CONNECT_WITHIN, AnyConnection::connect_with(&options)).await;
+        let first = first.ok_or_else(|| sqlx::Error::from(timed_out()))??;
+        first.close().await?;
+        // On a connection whose statements may take their time.
+        let patient = AnyPoolOptions::new().max_connections(1);
+        let patient = patient.connect_with(options.clone()).await?;
+        POSTGRES_STEPS.run(&patient).await.map_err(migrate_error)?;
+        patient.close().await;
+        let place = Arc::new(OnceLock::new());
+        let expected = Arc::clone(&place);
         let pool = AnyPoolOptions::new()
             .max_connections(CONNECTIONS_MAX)
-            .acquire_timeout(CONNECT_WAIT_MAX)
+            .acquire_timeout(CONNECT_WITHIN)
+            .after_connect(move |connection, _| {
+                let expected = Arc::clone(&expected);
+                Box::pin(async move {
+                    connection.execute(POSTGRES_SETTINGS).await?;
+                    check_place(connection, expected.get()).await
+                })
+            })
             .connect_with(options)
             .await?;
-        POSTGRES_STEPS.run(&pool).await.map_err(migrate_error)?;
         let changes = watch::Sender::new(0);
         let listener = listen(url, changes.clone()).await?;
         let database = Self {
@@ -101,6 +135,7 @@ impl Database {
             writer: pool.clone(),
             reader: pool,
             changes,
+            place,
             _listener: Some(Arc::new(Listening(listener))),
         };
         database.spell_former_key().await?;
@@ -108,11 +143,37 @@ impl Database {
     }
 }
 
+fn timed_out() -> std::io::Error {
+    std::io::ErrorKind::TimedOut.into()
+}
+
+/// Refuses a connection to another database than before: a name that leads to a
+/// copy by now.
+async fn check_place(
+    connection: &mut AnyConnection,
+    expected: Option<&ServerPlace>,
+) -> Result<(), sqlx::Error> {
+    let Some(expected) = expected else {
+        return Ok(());
+    };
+    let found = server_place(connection).await;
+    let found = found.map_err(|error| sqlx::Error::Configuration(error.into()))?;
+    if found == *expected {
+        return Ok(());
+    }
+    tracing::error!(
+        %found, %expected,
+        "the database's address leads to another database than before; it is not used"
+    );
+    let why = "another database than before";
+    Err(sqlx::Error::Configuration(why.into()))
+}
+
 async fn sqlite_pool(options: &SqliteConnectOptions, size: u32) -> Result<AnyPool, sqlx::Error> {
     let options: AnyConnectOptions = options.to_url_lossy().as_str().parse()?;
     AnyPoolOptions::new()
         .max_connections(size)
-        .acquire_timeout(CONNECT_WAIT_MAX)
+        .acquire_timeout(WRITER_WAIT_MAX)
         .after_connect(|connection, _| {
             Box::pin(async move {
                 connection.execute(SQLITE_SETTINGS).await?;
@@ -135,23 +196,40 @@ impl Drop for Listening {
 }
 
 /// Rings `changes` whenever an instance has changed something.
-async fn listen(url: &str, changes: watch::Sender<u64>) -> Result<JoinHandle<()>, DatabaseError> {
-    let mut listener = PgListener::connect(url).await?;
+async fn listen(
+    url: &PostgresUrl,
+    changes: watch::Sender<u64>,
+) -> Result<JoinHandle<()>, DatabaseError> {
+    let mut listener = PgListener::connect(url.reveal()).await?;
     listener.listen(CHANNEL).await?;
     Ok(tokio::spawn(async move {
-        let mut ticks = host::ticks(LOOK_AGAIN);
-        loop {
-            // The listener connects again by itself; until it has, the ticks
-            // do its work.
-            tokio::select! {
-                heard = listener.recv() => if let Err(error) = heard {
-                    tracing::warn!(%error, "no notices from the database; it is tried again");
-                    ticks.tick().await;
-                },
-                _ = ticks.tick() => {}
+        let ring = || changes.send_modify(|count| *count += 1);
+        // The listener connects again by itself; until it has, the ticks do its
+        // work.
+        let listening = async {
+            let mut is_deaf = false;
+            loop {
+                match listener.recv().await {
+                    Ok(_) => is_deaf = false,
+                    Err(error) => {
+                        if !is_deaf {
+                            tracing::warn!(%error, "no notices from the database; tried again");
+                        }
+                        is_deaf = true;
+                        host::pause(LOOK_AGAIN).await;
+                    }
+                }
+                ring();
             }
-            changes.send_modify(|count| *count += 1);
-        }
+        };
+        let ticking = async {
+            let mut ticks = host::ticks(LOOK_AGAIN);
+            loop {
+                ticks.tick().await;
+                ring();
+            }
+        };
+        tokio::join!(listening, ticking);
     }))
 }
 
@@ -180,16 +258,14 @@ fn damaged_if_no_database(error: sqlx::Error) -> DatabaseError {
         Some(11 | 26) => DatabaseError::Damaged {
             what: error.to_string(),
         },
-        _ => DatabaseError::Sql(error),
+        _ => error.into(),
     }
 }
 
 fn migrate_error(error: MigrateError) -> DatabaseError {
     match error {
         MigrateError::VersionMissing(step) => DatabaseError::Newer { step },
-        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
-            DatabaseError::Sql(error)
-        }
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => error.into(),
         other => DatabaseError::Damaged {
             what: other.to_string(),
         },

@@ -3,7 +3,7 @@
 use base::{ClusterId, CopysetId, UnitId, url};
 use catalog::Copyset;
 use catalog::WrappedKey;
-use sqlx::Row;
+use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
 use super::rows;
@@ -46,7 +46,8 @@ impl Database {
         }))
     }
 
-    /// Founds the cluster, once. It has no key yet.
+    /// Founds the cluster, unless somebody else has meanwhile: then this changes
+    /// nothing. It has no key yet.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -57,6 +58,12 @@ impl Database {
         created: Millis,
     ) -> Result<(), DatabaseError> {
         change!(self, change, {
+            let founded = sqlx::query("SELECT id FROM cluster")
+                .fetch_optional(&mut *change)
+                .await?;
+            if founded.is_some() {
+                return Ok(());
+            }
             sqlx::query("INSERT INTO cluster (one, id, created_ms, vouch) VALUES (1, $1, $2, $3)")
                 .bind(id.to_string())
                 .bind(created.0)
@@ -72,20 +79,7 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn units(&self) -> Result<Vec<UnitRow>, DatabaseError> {
-        sqlx::query("SELECT * FROM units ORDER BY added_ms, url")
-            .fetch_all(&self.reader)
-            .await?
-            .iter()
-            .map(|row| {
-                let url: String = row.try_get("url")?;
-                Ok(UnitRow {
-                    id: rows::spelt(row, "id")?,
-                    // One from before they were percent-encoded has spaces
-                    // and the like as they are.
-                    url: url::path_of(&url).map_or(url, |folder| url::url_of(&folder)),
-                })
-            })
-            .collect()
+        units_of(&mut *self.reader.acquire().await?).await
     }
 
     /// The table of copysets, by number.
@@ -93,74 +87,112 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn copysets(&self) -> Result<Vec<Copyset>, DatabaseError> {
-        let members = sqlx::query("SELECT * FROM copyset_members ORDER BY copyset, place")
-            .fetch_all(&self.reader)
-            .await?;
-        let mut copysets: Vec<Copyset> = Vec::new();
-        for row in &members {
-            let number: u16 = rows::small(row, "copyset")?;
-            let id = CopysetId::new(number).ok_or_else(|| DatabaseError::Damaged {
-                what: format!("copyset {number}"),
-            })?;
-            let unit = rows::spelt(row, "unit")?;
-            match copysets.last_mut() {
-                Some(last) if last.id == id => last.members.push(unit),
-                _ => copysets.push(Copyset {
-                    id,
-                    members: vec![unit],
-                }),
-            }
-        }
-        Ok(copysets)
+        copysets_of(&mut *self.reader.acquire().await?).await
     }
 
-    /// Adds units, and copysets over them and those there were, together.
+    /// Adds those of `units` that are not there yet, and the copysets that
+    /// `plan` wants over all units beside those there are. It sees the units and
+    /// copysets of one moment, whoever else plans: so none is planned twice. It
+    /// may be asked several times. Returns the units that were new.
     ///
     /// # Errors
-    /// [`DatabaseError::Taken`] if one is there already.
-    pub async fn insert_units(
+    /// [`DatabaseError::Taken`] if another unit has one's URL.
+    pub async fn plan_units(
         &self,
         units: &[UnitRow],
-        copysets: &[Copyset],
+        plan: impl Fn(&[UnitRow], &[Copyset]) -> Vec<Copyset> + Send + Sync,
         added: Millis,
-    ) -> Result<(), DatabaseError> {
+    ) -> Result<Vec<UnitRow>, DatabaseError> {
         change_and_tell!(self, change, {
-            for unit in units {
-                let taken: Option<String> =
-                    sqlx::query_scalar("SELECT url FROM units WHERE id = $1 OR url = $2")
-                        .bind(unit.id.to_string())
-                        .bind(&unit.url)
-                        .fetch_optional(&mut *change)
-                        .await?;
-                if let Some(url) = taken {
-                    return Err(DatabaseError::Taken {
-                        what: format!("unit {} ({url})", unit.id),
-                    });
-                }
-                sqlx::query("INSERT INTO units (id, url, added_ms) VALUES ($1, $2, $3)")
-                    .bind(unit.id.to_string())
-                    .bind(&unit.url)
-                    .bind(added.0)
-                    .execute(&mut *change)
-                    .await?;
+            let mut all = units_of(&mut *change).await?;
+            let is_new = |unit: &&UnitRow| all.iter().all(|known| known.id != unit.id);
+            let new: Vec<UnitRow> = units.iter().filter(is_new).cloned().collect();
+            all.extend_from_slice(&new);
+            let existing = copysets_of(&mut *change).await?;
+            let copysets = plan(&all, &existing);
+            if !new.is_empty() || !copysets.is_empty() {
+                insert(&mut *change, &new, &copysets, added).await?;
             }
-            for copyset in copysets {
-                sqlx::query("INSERT INTO copysets (number) VALUES ($1)")
-                    .bind(i64::from(copyset.id.number()))
-                    .execute(&mut *change)
-                    .await?;
-                for (place, member) in copyset.members.iter().enumerate() {
-                    sqlx::query(
-                        "INSERT INTO copyset_members (copyset, place, unit) VALUES ($1, $2, $3)",
-                    )
-                    .bind(i64::from(copyset.id.number()))
-                    .bind(place as i64)
-                    .bind(member.to_string())
-                    .execute(&mut *change)
-                    .await?;
-                }
-            }
-            super::hosts::assign_all(&mut *change).await
+            Ok(new)
         })
     }
+}
+
+async fn units_of(connection: &mut AnyConnection) -> Result<Vec<UnitRow>, DatabaseError> {
+    sqlx::query("SELECT * FROM units ORDER BY added_ms, url")
+        .fetch_all(connection)
+        .await?
+        .iter()
+        .map(|row| {
+            let url: String = row.try_get("url")?;
+            Ok(UnitRow {
+                id: rows::spelt(row, "id")?,
+                // One from before they were percent-encoded has spaces and the
+                // like as they are.
+                url: url::path_of(&url).map_or(url, |folder| url::url_of(&folder)),
+            })
+        })
+        .collect()
+}
+
+async fn copysets_of(connection: &mut AnyConnection) -> Result<Vec<Copyset>, DatabaseError> {
+    let members = sqlx::query("SELECT * FROM copyset_members ORDER BY copyset, place")
+        .fetch_all(connection)
+        .await?;
+    let mut copysets: Vec<Copyset> = Vec::new();
+    for row in &members {
+        let number: u16 = rows::small(row, "copyset")?;
+        let id = CopysetId::new(number).ok_or_else(|| DatabaseError::Damaged {
+            what: format!("copyset {number}"),
+        })?;
+        let unit = rows::spelt(row, "unit")?;
+        match copysets.last_mut() {
+            Some(last) if last.id == id => last.members.push(unit),
+            _ => copysets.push(Copyset {
+                id,
+                members: vec![unit],
+            }),
+        }
+    }
+    Ok(copysets)
+}
+
+async fn insert(
+    change: &mut AnyConnection,
+    units: &[UnitRow],
+    copysets: &[Copyset],
+    added: Millis,
+) -> Result<(), DatabaseError> {
+    for unit in units {
+        let taken: Option<String> = sqlx::query_scalar("SELECT url FROM units WHERE url = $1")
+            .bind(&unit.url)
+            .fetch_optional(&mut *change)
+            .await?;
+        if let Some(url) = taken {
+            return Err(DatabaseError::Taken {
+                what: format!("unit {} ({url})", unit.id),
+            });
+        }
+        sqlx::query("INSERT INTO units (id, url, added_ms) VALUES ($1, $2, $3)")
+            .bind(unit.id.to_string())
+            .bind(&unit.url)
+            .bind(added.0)
+            .execute(&mut *change)
+            .await?;
+    }
+    for copyset in copysets {
+        sqlx::query("INSERT INTO copysets (number) VALUES ($1)")
+            .bind(i64::from(copyset.id.number()))
+            .execute(&mut *change)
+            .await?;
+        for (place, member) in copyset.members.iter().enumerate() {
+            sqlx::query("INSERT INTO copyset_members (copyset, place, unit) VALUES ($1, $2, $3)")
+                .bind(i64::from(copyset.id.number()))
+                .bind(place as i64)
+                .bind(member.to_string())
+                .execute(&mut *change)
+                .await?;
+        }
+    }
+    super::hosts::assign_all(&mut *change).await
 }

@@ -118,7 +118,7 @@ fn on_postgres<F: Future<Output = ()>>(server: &Postgres, claim: impl Fn(Rows) -
     let runtime = Runtime::new().expect("a runtime");
     let url = server.database(&runtime);
     runtime.block_on(async {
-        let database = Database::connect(&url).await;
+        let database = Database::connect(&url.parse().expect("a URL")).await;
         claim(Rows::new(database.expect("made")).await).await;
     });
 }

@@ -213,7 +213,7 @@ impl Sqlite {
         let runtime = runtime();
         let url = server.database(&runtime);
         let database = runtime
-            .block_on(Database::connect(&url))
+            .block_on(Database::connect(&url.parse().expect("a URL")))
             .expect("a new database");
         Self::on(runtime, database, tempfile::tempdir().expect("a folder"))
     }
@@ -359,7 +359,11 @@ fn instances_on_one_database_never_give_the_same_twice() {
     let server = Postgres::start();
     let runtime = runtime();
     let url = server.database(&runtime);
-    let open = || runtime.block_on(Database::connect(&url)).expect("open");
+    let open = || {
+        runtime
+            .block_on(Database::connect(&url.parse().expect("a URL")))
+            .expect("open")
+    };
     let first = Sqlite::on(
         self::runtime(),
         open(),

@@ -16,13 +16,13 @@ use crate::askers::local;
 use crate::postgres::Postgres;
 
 static SQLITE: Migrator = sqlx::migrate!("migrations/sqlite");
-static POSTGRES: Migrator = sqlx::migrate!("migrations/postgres");
+pub static POSTGRES: Migrator = sqlx::migrate!("migrations/postgres");
 
 const LINEAGE: Lineage = Lineage::from_random(7);
 
 /// A database as an earlier Scree left it, with a passphrase and one wrapped
 /// key.
-async fn earlier(url: &str, steps: &Migrator, last: i64) {
+pub async fn earlier(url: &str, steps: &Migrator, last: i64) {
     install_default_drivers();
     let pool = AnyPool::connect(url).await.expect("connects");
     let steps = steps.iter().filter(|step| step.version <= last).cloned();
@@ -86,7 +86,10 @@ fn the_key_of_an_earlier_scree_is_the_key_main() {
         earlier(&url_of(&path), &SQLITE, 10).await;
         earlier(&url, &POSTGRES, 3).await;
         for turn in 0..2 {
-            for database in [Database::open(&path).await, Database::connect(&url).await] {
+            for database in [
+                Database::open(&path).await,
+                Database::connect(&url.parse().expect("a URL")).await,
+            ] {
                 let database = database.expect("an earlier Scree's");
                 is_converted(&database).await;
                 if turn == 1 {

@@ -9,6 +9,7 @@ mod askers;
 mod attachments;
 mod catalog;
 mod https;
+mod instances;
 mod keys;
 mod parties;
 mod postgres;

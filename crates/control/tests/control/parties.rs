@@ -34,6 +34,8 @@ impl Scene {
             lease: None,
             overcommit: control::control::OVERCOMMIT,
             restored_database: false,
+            new_authority: false,
+            database: None,
         };
         let control = Control::start(world.clone(), settings).await;
         let control = control.expect("starts");

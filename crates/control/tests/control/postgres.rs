@@ -5,10 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::process::{Pid, Signal};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
 /// The user that Debian's package makes; the server refuses to run as root.
 const USER: &str = "postgres";
+
+/// How often it is asked whether it is ready, and how many times.
+const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(50);
+const LOOKS_MAX: usize = 600;
 
 /// A running server.
 pub struct Postgres {
@@ -47,6 +52,22 @@ fn as_server(program: &Path) -> Command {
     command
 }
 
+/// The server's process.
+fn running(folder: &tempfile::TempDir) -> Child {
+    let mut command = as_server(&programs().join("postgres"));
+    command
+        .arg("-D")
+        .arg(folder.path().join("data"))
+        .arg("-k")
+        .arg(folder.path())
+        .args(["-c", "listen_addresses=", "-c", "fsync=off"])
+        .args(["-c", "max_connections=200"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0);
+    command.spawn().expect("the server starts")
+}
+
 impl Postgres {
     /// Makes a server that listens on a socket in its folder only. It syncs
     /// nothing: no test cuts its power.
@@ -64,35 +85,80 @@ impl Postgres {
             .stdout(Stdio::null())
             .status();
         assert!(made.expect("initdb runs").success());
-        let mut command = as_server(&programs.join("postgres"));
-        command
-            .arg("-D")
-            .arg(&data)
-            .arg("-k")
-            .arg(folder.path())
-            .args(["-c", "listen_addresses=", "-c", "fsync=off"])
-            .args(["-c", "max_connections=200"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .process_group(0);
         let server = Self {
-            server: command.spawn().expect("the server starts"),
+            server: running(&folder),
             folder,
             databases: AtomicU64::new(0),
         };
+        server.wait();
+        server
+    }
+
+    fn wait(&self) {
         let ready = std::iter::repeat_with(|| {
-            as_server(&programs.join("pg_isready"))
+            as_server(&programs().join("pg_isready"))
                 .args(["--quiet", "--timeout=10", "-d", "postgres", "-h"])
-                .arg(server.folder.path())
+                .arg(self.folder.path())
                 .status()
                 .expect("pg_isready runs")
                 .success()
         });
-        assert!(
-            ready.take(200).any(|is_ready| is_ready),
-            "it never got ready"
-        );
-        server
+        let mut some = ready.take(LOOKS_MAX).inspect(|is_ready| {
+            if !is_ready {
+                std::thread::park_timeout(LOOK_AGAIN);
+            }
+        });
+        assert!(some.any(|is_ready| is_ready), "it never got ready");
+    }
+
+    /// SIGKILL: it ends at once, and all its processes with it.
+    pub fn kill(&mut self) {
+        let children = self.children();
+        for process in children.into_iter().chain([self.pid()]) {
+            // Some end by themselves, when the first one does.
+            let _ = rustix::process::kill_process(process, Signal::KILL);
+        }
+        self.server.wait().expect("it ends");
+    }
+
+    /// Starts it again.
+    pub fn restart(&mut self) {
+        self.server = running(&self.folder);
+        self.wait();
+    }
+
+    /// Lets all its processes stand still, or go on.
+    pub fn freeze(&self, is_frozen: bool) {
+        let signal = if is_frozen {
+            Signal::STOP
+        } else {
+            Signal::CONT
+        };
+        for process in self.children().into_iter().chain([self.pid()]) {
+            let _ = rustix::process::kill_process(process, signal);
+        }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.server)
+    }
+
+    fn children(&self) -> Vec<Pid> {
+        let pid = self.pid().as_raw_nonzero();
+        let path = format!("/proc/{pid}/task/{pid}/children");
+        let children = std::fs::read_to_string(path).expect("Linux tells a process's children");
+        let children = children.split_whitespace();
+        children
+            .filter_map(|child| Pid::from_raw(child.parse().ok()?))
+            .collect()
+    }
+
+    /// Runs statements on a database of this server, as its superuser.
+    pub async fn execute(&self, database: &str, statements: &str) {
+        let mut connection = PgConnection::connect(&self.url(database))
+            .await
+            .expect("it is ready");
+        connection.execute(statements).await.expect("done");
     }
 
     /// The URL of a new, empty database on it.
@@ -108,7 +174,8 @@ impl Postgres {
         self.url(&name)
     }
 
-    fn url(&self, database: &str) -> String {
+    /// The URL of a database on it.
+    pub fn url(&self, database: &str) -> String {
         let folder = self.folder.path().to_str().expect("UTF-8");
         let host = folder.replace('/', "%2F");
         format!("postgres://scree@{host}/{database}")
@@ -118,8 +185,7 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         // The whole group: `setpriv` has become the server, which has children.
-        let group = rustix::process::Pid::from_child(&self.server);
-        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        let _ = rustix::process::kill_process_group(self.pid(), Signal::KILL);
         let _ = self.server.wait();
     }
 }

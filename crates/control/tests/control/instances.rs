@@ -1,0 +1,528 @@
+//! Several controllers on one PostgreSQL, and what becomes of them when it goes
+//! away.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use api::host::HostUnit;
+use base::UnitId;
+use catalog::retention::Retention;
+use control::authority::AuthorityFileError;
+use control::database::{Database, DatabaseError};
+use control::folder::{FolderError, Remains};
+use control::volumes::VolumeRequest;
+use control::{Control, ControlError, Settings, StartError};
+use tempfile::TempDir;
+use world::World;
+
+use crate::keys;
+use crate::postgres::Postgres;
+
+/// A request that cannot be carried out is answered within.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(8);
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+fn settings(folder: &Path, url: Option<&str>) -> Settings {
+    Settings {
+        folder: folder.to_owned(),
+        database: url.map(|url| url.parse().expect("a URL")),
+        remains: Box::new(|| Ok(Remains::default())),
+        retention: Retention::default(),
+        grace: Duration::ZERO,
+        lease: Some(Duration::from_secs(10)),
+        restored_database: false,
+        new_authority: false,
+    }
+}
+
+async fn start(folder: &Path, url: &str) -> Result<Control, StartError> {
+    let control = Control::start(World::real(1), settings(folder, Some(url))).await?;
+    control.set_open(true);
+    Ok(control)
+}
+
+/// Why a controller does not start.
+async fn refused(settings: Settings) -> StartError {
+    match Control::start(World::real(1), settings).await {
+        Ok(_) => panic!("it started"),
+        Err(error) => error,
+    }
+}
+
+fn copy_authority(from: &TempDir, to: &TempDir) {
+    for name in ["authority.key", "authority.pem"] {
+        fs::copy(from.path().join(name), to.path().join(name)).expect("copied");
+    }
+}
+
+/// Two controllers on a database, each with a folder of its own.
+struct Pair {
+    controls: [Control; 2],
+    folders: [TempDir; 2],
+    url: String,
+}
+
+impl Pair {
+    async fn new(url: String) -> Self {
+        let folders = [folder(), folder()];
+        let first = start(folders[0].path(), &url).await.expect("starts");
+        copy_authority(&folders[0], &folders[1]);
+        let second = start(folders[1].path(), &url).await.expect("starts");
+        Self {
+            controls: [first, second],
+            folders,
+            url,
+        }
+    }
+
+    async fn shut_down(self) -> [TempDir; 2] {
+        for control in self.controls {
+            control.shut_down().await;
+        }
+        self.folders
+    }
+}
+
+fn run<F: Future<Output = ()>>(test: impl FnOnce(Postgres, String) -> F) {
+    let server = Postgres::start();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let url = server.database(&runtime);
+    runtime.block_on(test(server, url));
+}
+
+fn small(name: &str, replicas: u8) -> VolumeRequest {
+    VolumeRequest {
+        name: name.to_owned(),
+        size_bytes: Some(1 << 20),
+        replicas: Some(replicas),
+        ..VolumeRequest::default()
+    }
+}
+
+fn units(count: u128) -> Vec<HostUnit> {
+    let unit = |number| HostUnit {
+        id: UnitId::from_random(number),
+        url: format!("file:///srv/u{number}"),
+    };
+    (1..=count).map(unit).collect()
+}
+
+/// Sends everybody away from a database, and lets nobody in.
+async fn empty(server: &Postgres, database: &str) {
+    for statement in [
+        format!("ALTER DATABASE {database} ALLOW_CONNECTIONS false"),
+        format!(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity \
+             WHERE datname = '{database}'"
+        ),
+    ] {
+        server.execute("postgres", &statement).await;
+    }
+}
+
+#[test]
+fn controllers_with_folders_of_their_own_are_one_cluster() {
+    run(async |_server, url| {
+        let pair = Pair::new(url).await;
+        let [first, second] = &pair.controls;
+        let (one, other) = (
+            first.begin(first.local_host()).await.expect("answered"),
+            second.begin(second.local_host()).await.expect("answered"),
+        );
+        assert_eq!(one.id, other.id);
+        assert_eq!(one.owner, other.owner, "the same place");
+        first.register_units(&units(1)).await.expect("registered");
+        first.create_volume(small("disk", 1)).await.expect("made");
+        let seen = second.volume("disk").await.expect("the other sees it");
+        assert_eq!(seen.row.size_bytes, 1 << 20);
+        let taken = second.create_volume(small("disk", 1)).await;
+        assert!(matches!(taken, Err(ControlError::Exists { .. })));
+        // They start again, in any order.
+        let url = pair.url.clone();
+        let [first, second] = pair.shut_down().await;
+        for folder in [&second, &first] {
+            let control = start(folder.path(), &url).await.expect("starts");
+            let again = control.begin(control.local_host()).await.expect("answered");
+            assert_eq!(again.owner, one.owner);
+        }
+    });
+}
+
+/// Each would have made certificates that the others refuse.
+#[test]
+fn a_controller_without_the_clusters_authority_does_not_start() {
+    run(async |_server, url| {
+        let (first, second) = (folder(), folder());
+        start(first.path(), &url)
+            .await
+            .expect("starts")
+            .shut_down()
+            .await;
+        let missing = refused(settings(second.path(), Some(&url))).await;
+        let said = missing.to_string();
+        assert!(
+            matches!(
+                missing,
+                StartError::Authority(AuthorityFileError::Missing { .. })
+            ),
+            "{said}"
+        );
+        for word in [
+            second.path().to_str().expect("UTF-8"),
+            "authority.key",
+            "copy",
+            "600",
+        ] {
+            assert!(said.contains(word), "{said}");
+        }
+        // One of its own, from another cluster.
+        let own = Control::start(World::real(1), settings(second.path(), None)).await;
+        own.expect("starts").shut_down().await;
+        fs::remove_file(second.path().join("scree.db")).expect("removed");
+        let other = refused(settings(second.path(), Some(&url))).await;
+        let said = other.to_string();
+        assert!(
+            matches!(
+                other,
+                StartError::Authority(AuthorityFileError::Other { .. })
+            ),
+            "{said}"
+        );
+        assert!(said.contains("--new-authority"), "{said}");
+        // The operator's word that the others are lost.
+        let accepted = Settings {
+            new_authority: true,
+            ..settings(second.path(), Some(&url))
+        };
+        let control = Control::start(World::real(1), accepted).await;
+        control.expect("starts").shut_down().await;
+        let late = refused(settings(first.path(), Some(&url))).await;
+        assert!(matches!(
+            late,
+            StartError::Authority(AuthorityFileError::Other { .. })
+        ));
+    });
+}
+
+/// Without one place to be second at, each would found a cluster of its own.
+#[test]
+fn controllers_that_start_at_once_on_a_new_database_found_one_cluster() {
+    run(async |_server, url| {
+        let folders: Vec<TempDir> = (0..4).map(|_| folder()).collect();
+        let starts = folders.iter().map(|folder| {
+            let (path, url) = (folder.path().to_owned(), url.clone());
+            tokio::spawn(async move { start(&path, &url).await })
+        });
+        let starts: Vec<_> = starts.collect();
+        let mut controls = Vec::new();
+        for start in starts {
+            match start.await.expect("no panic") {
+                Ok(control) => controls.push(control),
+                // Who was slower has an authority of its own, or none.
+                Err(StartError::Authority(
+                    AuthorityFileError::Other { .. } | AuthorityFileError::Missing { .. },
+                )) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(controls.len(), 1, "each of them would sign by its own");
+    });
+}
+
+#[test]
+fn two_that_start_at_once_on_an_older_database_bring_it_up_to_date_once() {
+    run(async |_server, url| {
+        keys::earlier(&url, &keys::POSTGRES, 3).await;
+        let connect = || {
+            let url = url.parse().expect("a URL");
+            tokio::spawn(async move { Database::connect(&url).await })
+        };
+        let (one, other) = (connect(), connect());
+        for database in [one, other] {
+            let database = database
+                .await
+                .expect("no panic")
+                .expect("brought up to date");
+            let keys = database.wrapping_keys().await.expect("read");
+            assert_eq!(keys.len(), 1);
+            database.close().await;
+        }
+    });
+}
+
+#[test]
+fn a_database_that_was_copied_is_not_taken_for_the_original() {
+    run(async |server, url| {
+        let folder = folder();
+        let control = start(folder.path(), &url).await.expect("starts");
+        let before = control.begin(control.local_host()).await.expect("answered");
+        control.shut_down().await;
+        drop(control);
+        empty(&server, "scree0").await;
+        server
+            .execute("postgres", "CREATE DATABASE copy TEMPLATE scree0")
+            .await;
+        server
+            .execute("postgres", "ALTER DATABASE scree0 ALLOW_CONNECTIONS true")
+            .await;
+        let copy = server.url("copy");
+        let said = refused(settings(folder.path(), Some(&copy))).await;
+        assert!(matches!(said, StartError::Moved { .. }), "{said}");
+        assert!(said.to_string().contains("--restored-database"), "{said}");
+        // The operator's word that the original is gone: another owner.
+        let accepted = Settings {
+            restored_database: true,
+            ..settings(folder.path(), Some(&copy))
+        };
+        let control = Control::start(World::real(1), accepted).await;
+        let control = control.expect("starts");
+        let after = control.begin(control.local_host()).await.expect("answered");
+        assert_ne!(after.owner.database, before.owner.database);
+        assert!(after.owner.generation > before.owner.generation);
+        control.shut_down().await;
+        drop(control);
+        // The original knows nothing of that.
+        start(folder.path(), &url).await.expect("starts");
+    });
+}
+
+/// A name that leads to a restored dump, say, while a controller runs.
+#[test]
+fn a_connection_that_leads_to_another_database_is_not_used() {
+    run(async |server, url| {
+        let folder = folder();
+        let control = start(folder.path(), &url).await.expect("starts");
+        // The same name, and another database of the server.
+        empty(&server, "scree0").await;
+        server
+            .execute("postgres", "ALTER DATABASE scree0 RENAME TO original")
+            .await;
+        server
+            .execute("postgres", "CREATE DATABASE scree0 TEMPLATE original")
+            .await;
+        let refused = control.volumes().await;
+        assert!(
+            matches!(refused, Err(ControlError::Unavailable { .. })),
+            "{refused:?}"
+        );
+        // The original is there again: it goes on.
+        empty(&server, "scree0").await;
+        server
+            .execute("postgres", "ALTER DATABASE scree0 RENAME TO copy")
+            .await;
+        for statement in [
+            "ALTER DATABASE original RENAME TO scree0",
+            "ALTER DATABASE scree0 ALLOW_CONNECTIONS true",
+        ] {
+            server.execute("postgres", statement).await;
+        }
+        control.volumes().await.expect("it goes on");
+    });
+}
+
+#[test]
+fn a_folder_keeps_to_its_database() {
+    run(async |_server, url| {
+        let (first, second) = (folder(), folder());
+        start(first.path(), &url)
+            .await
+            .expect("starts")
+            .shut_down()
+            .await;
+        let forgotten = refused(settings(first.path(), None)).await;
+        assert!(
+            matches!(forgotten, StartError::Folder(FolderError::Elsewhere { .. })),
+            "{forgotten}"
+        );
+        let own = Control::start(World::real(1), settings(second.path(), None)).await;
+        own.expect("starts").shut_down().await;
+        let moved = refused(settings(second.path(), Some(&url))).await;
+        assert!(
+            matches!(moved, StartError::Folder(FolderError::Own { .. })),
+            "{moved}"
+        );
+    });
+}
+
+#[test]
+fn copysets_are_planned_once_whoever_plans() {
+    run(async |_server, url| {
+        let pair = Pair::new(url).await;
+        let mut asked = Vec::new();
+        for turn in 0..8 {
+            let control = pair.controls[turn % 2].clone();
+            asked.push(tokio::spawn(async move {
+                control.register_units(&units(6)).await.expect("registered");
+                for replicas in 1..=4 {
+                    let volume = small(&format!("disk-{turn}-{replicas}"), replicas);
+                    control.create_volume(volume).await.expect("made");
+                }
+            }));
+        }
+        for one in asked {
+            one.await.expect("no panic");
+        }
+        let database = pair.controls[0].database();
+        assert_eq!(database.units().await.expect("read").len(), 6);
+        let copysets = database.copysets().await.expect("read");
+        let mut members: Vec<_> = copysets.iter().map(|set| set.members.clone()).collect();
+        let count = members.len();
+        members.sort_unstable();
+        members.dedup();
+        assert_eq!(members.len(), count, "no set of units is there twice");
+        let widths: Vec<usize> = (1..=4)
+            .filter(|width| members.iter().any(|set| set.len() == *width))
+            .collect();
+        assert_eq!(widths, [1, 2, 3, 4]);
+    });
+}
+
+#[test]
+fn requests_are_answered_while_the_database_is_away_and_carried_out_when_it_is_back() {
+    run(async |mut server, url| {
+        let pair = Pair::new(url).await;
+        pair.controls[0]
+            .register_units(&units(1))
+            .await
+            .expect("registered");
+        for (turn, control) in pair.controls.iter().enumerate() {
+            server.kill();
+            let asked = Instant::now();
+            let away = control.create_volume(small("lost", 1)).await;
+            assert!(
+                matches!(away, Err(ControlError::Unavailable { .. })),
+                "{away:?}"
+            );
+            assert!(asked.elapsed() < ANSWERED_WITHIN, "{:?}", asked.elapsed());
+            server.restart();
+            let name = format!("disk-{turn}");
+            control.create_volume(small(&name, 1)).await.expect("made");
+        }
+        let volumes = pair.controls[0].volumes().await.expect("listed");
+        assert_eq!(volumes.volumes.len(), 2, "what was refused was not made");
+    });
+}
+
+#[test]
+fn a_database_that_stands_still_holds_nobody_up_for_ever() {
+    run(async |server, url| {
+        let pair = Pair::new(url).await;
+        let [control, _] = &pair.controls;
+        server.freeze(true);
+        let asked = Instant::now();
+        let away = control.volumes().await;
+        assert!(
+            matches!(away, Err(ControlError::Unavailable { .. })),
+            "{away:?}"
+        );
+        assert!(asked.elapsed() < ANSWERED_WITHIN, "{:?}", asked.elapsed());
+        server.freeze(false);
+        control.volumes().await.expect("it goes on");
+    });
+}
+
+#[test]
+fn a_controller_whose_connections_are_cut_connects_again() {
+    run(async |server, url| {
+        let pair = Pair::new(url).await;
+        let [control, _] = &pair.controls;
+        control.register_units(&units(1)).await.expect("registered");
+        for turn in 0..5 {
+            server
+                .execute(
+                    "postgres",
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                     WHERE datname = 'scree0'",
+                )
+                .await;
+            let volume = small(&format!("disk-{turn}"), 1);
+            control.create_volume(volume).await.expect("made");
+        }
+    });
+}
+
+#[test]
+fn a_database_that_takes_no_changes_is_read_and_says_so() {
+    run(async |server, url| {
+        let pair = Pair::new(url).await;
+        let [control, _] = &pair.controls;
+        control.register_units(&units(1)).await.expect("registered");
+        control.create_volume(small("disk", 1)).await.expect("made");
+        let read_only = |is_read_only: bool| {
+            format!(
+                "ALTER DATABASE scree0 SET default_transaction_read_only = {is_read_only}; \
+                 SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                 WHERE datname = 'scree0'"
+            )
+        };
+        server.execute("postgres", &read_only(true)).await;
+        let refused = control.create_volume(small("more", 1)).await;
+        let Err(ControlError::Unavailable { reason }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(reason.contains("takes no changes"), "{reason}");
+        control.volume("disk").await.expect("it can be read");
+        let error = refused_start(&pair).await;
+        assert!(
+            matches!(error, StartError::Database(DatabaseError::ReadOnly(_))),
+            "{error}"
+        );
+        server.execute("postgres", &read_only(false)).await;
+        control.create_volume(small("more", 1)).await.expect("made");
+    });
+}
+
+/// What a third controller says as it gives up.
+async fn refused_start(pair: &Pair) -> StartError {
+    let folder = folder();
+    copy_authority(&pair.folders[0], &folder);
+    refused(settings(folder.path(), Some(&pair.url))).await
+}
+
+#[test]
+fn a_controller_whose_database_is_away_does_not_start_and_says_which() {
+    run(async |mut server, url| {
+        server.kill();
+        let folder = folder();
+        let asked = Instant::now();
+        let error = refused(settings(folder.path(), Some(&url))).await;
+        assert!(
+            matches!(error, StartError::Database(DatabaseError::Away(_))),
+            "{error}"
+        );
+        assert!(asked.elapsed() < ANSWERED_WITHIN);
+    });
+}
+
+/// The system identifier may be kept from a user.
+#[test]
+fn a_database_user_who_may_not_tell_copies_apart_is_told_what_to_grant() {
+    run(async |server, url| {
+        let folder = folder();
+        for statements in [
+            "CREATE ROLE plain LOGIN; ALTER DATABASE scree0 OWNER TO plain",
+            "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC",
+        ] {
+            let database = if statements.starts_with("CREATE") {
+                "postgres"
+            } else {
+                "scree0"
+            };
+            server.execute(database, statements).await;
+        }
+        let url = url.replace("scree@", "plain@");
+        let error = refused(settings(folder.path(), Some(&url))).await;
+        assert!(error.to_string().contains("GRANT EXECUTE"), "{error}");
+        server
+            .execute(
+                "scree0",
+                "GRANT EXECUTE ON FUNCTION pg_control_system() TO plain",
+            )
+            .await;
+        start(folder.path(), &url).await.expect("starts");
+    });
+}
