@@ -1,34 +1,48 @@
-//! A client of the API. Connections are kept and used again.
+//! A client of the API, of one controller or of several that have one database.
+//! Connections are kept and used again.
+//!
+//! Of several controllers one is asked, as long as it answers:
+//!
+//! ```text
+//!   no connection                    the next one is asked the same
+//!   no answer, or given up waiting   nobody knows what came of it: a GET is asked
+//!                                    again of the next one; what changes something
+//!                                    is not, its caller decides
+//!   503                              likewise: perhaps only this one is ending, or
+//!                                    cannot reach the database
+//! ```
+//!
+//! In each of these cases the next one is asked from then on.
 
 use std::future::Future;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::pin::Pin;
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, Uri, header};
-use hyper_util::client::legacy::connect::{Connected, Connection};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioExecutor;
 use rustls::ClientConfig;
-use rustls_pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
-use tokio_rustls::TlsConnector;
-use tower_service::Service;
 use world::host;
 
+use crate::connect::{Connector, Way};
 use crate::types::{Page, Problem};
 
 /// A server that is there takes a connection in less.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+
+/// If there is another one to ask, it is not waited for as long: a host has to
+/// find one before its leases end.
+const CONNECT_TO_ONE_WITHIN: Duration = Duration::from_secs(2);
+
+/// What a server says that cannot carry out a request now.
+const UNAVAILABLE: u16 = 503;
 
 /// Answers are lists of volumes and the like: longer ones are a mistake.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
@@ -61,14 +75,25 @@ impl ClientError {
     }
 }
 
-/// Asks one server. Cheap to clone.
+/// Asks one server, or one of several. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
-    http: hyper_util::client::legacy::Client<Connector, Full<Bytes>>,
-    connector: Connector,
+    inner: Arc<Inner>,
     /// Under which key things are made.
     idempotency_key: Option<Arc<str>>,
 }
+
+struct Inner {
+    /// At least one.
+    servers: Vec<Http>,
+    /// Which of them is asked.
+    current: watch::Sender<usize>,
+    /// What is shown to them, where they ask for it.
+    tls: Option<watch::Sender<Arc<ClientConfig>>>,
+}
+
+/// Connections to one server.
+type Http = hyper_util::client::legacy::Client<Connector, Full<Bytes>>;
 
 /// Where a server is, if not on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,22 +132,40 @@ impl Client {
     /// Asks the server that listens at `socket`.
     #[must_use]
     pub fn unix(socket: &Path) -> Self {
-        Self::with(Way::Unix(socket.into()))
+        Self::with(vec![Way::Unix(socket.into())], None)
     }
 
-    /// Asks the server at `address`, as `tls` says.
+    /// Asks the servers at `addresses`, as `tls` says; they have one database.
+    ///
+    /// # Panics
+    /// If there are none.
     #[must_use]
-    pub fn https(address: Address, tls: Arc<ClientConfig>) -> Self {
+    pub fn https(addresses: Vec<Address>, tls: Arc<ClientConfig>) -> Self {
         let tls = watch::Sender::new(tls);
-        Self::with(Way::Https { address, tls })
+        let ways = addresses.into_iter().map(|address| Way::Https {
+            address,
+            tls: tls.subscribe(),
+        });
+        Self::with(ways.collect(), Some(tls))
     }
 
-    fn with(way: Way) -> Self {
-        let connector = Connector(Arc::new(way));
-        let builder = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
+    fn with(ways: Vec<Way>, tls: Option<watch::Sender<Arc<ClientConfig>>>) -> Self {
+        assert!(!ways.is_empty(), "there is nobody to ask");
+        let within = match ways.len() {
+            1 => CONNECT_WITHIN,
+            _ => CONNECT_TO_ONE_WITHIN,
+        };
+        let connect = |way| {
+            let builder = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
+            let way = Arc::new(way);
+            builder.build(Connector { way, within })
+        };
         Self {
-            http: builder.build(connector.clone()),
-            connector,
+            inner: Arc::new(Inner {
+                servers: ways.into_iter().map(connect).collect(),
+                current: watch::Sender::new(0),
+                tls,
+            }),
             idempotency_key: None,
         }
     }
@@ -136,7 +179,7 @@ impl Client {
 
     /// Shows another certificate from the next connection on.
     pub fn renew(&self, config: Arc<ClientConfig>) {
-        if let Way::Https { tls, .. } = &*self.connector.0 {
+        if let Some(tls) = &self.inner.tls {
             tls.send_replace(config);
         }
     }
@@ -225,8 +268,59 @@ impl Client {
             Some(body) => serde_json::to_vec(body).map_err(|error| broken(&error))?,
             None => Vec::new(),
         };
+        let body = Bytes::from(body);
+        let is_keyed = method == Method::POST && self.idempotency_key.is_some();
+        let is_safe = method == Method::GET || is_keyed;
+        let mut others = self.inner.servers.len() - 1;
+        loop {
+            let at = *self.inner.current.borrow();
+            let asked = self.ask(at, &method, path, body.clone());
+            let answer = match is_safe {
+                true => match self.unless_left(at, asked).await {
+                    Some(answer) => answer,
+                    // Somebody else has waited in vain for the same server.
+                    None => continue,
+                },
+                false => asked.await,
+            };
+            let may_ask_another = match &answer {
+                Err(ClientError::Unreachable(_)) => true,
+                Err(ClientError::Broken(_)) => is_safe,
+                Err(ClientError::Refused(problem)) => is_safe && problem.status == UNAVAILABLE,
+                Ok(_) => false,
+            };
+            if !may_ask_another || others == 0 {
+                let answer = answer?;
+                return serde_json::from_slice(&answer).map_err(|error| broken(&error));
+            }
+            others -= 1;
+        }
+    }
+
+    /// `asked`, unless the server at `at` is not the one to ask any more.
+    async fn unless_left<T>(&self, at: usize, asked: impl Future<Output = T>) -> Option<T> {
+        let mut current = self.inner.current.subscribe();
+        let left = async {
+            // What it returns is a lock on it, which whoever asks takes, too.
+            drop(current.wait_for(|now| *now != at).await);
+        };
+        tokio::select! {
+            answer = asked => Some(answer),
+            () = left => None,
+        }
+    }
+
+    /// Asks one server. If it does not answer, or cannot do it now, the next
+    /// one is asked from then on.
+    async fn ask(
+        &self,
+        at: usize,
+        method: &Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Bytes, ClientError> {
         let mut request = Request::builder();
-        if let (&Method::POST, Some(key)) = (&method, &self.idempotency_key) {
+        if let (&Method::POST, Some(key)) = (method, &self.idempotency_key) {
             request = request.header("idempotency-key", &**key);
         }
         let request = request
@@ -234,22 +328,53 @@ impl Client {
             // The name is none that is looked up: see `Connector`.
             .uri(format!("http://scree{path}"))
             .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(body)))
+            .body(Full::new(body))
             .map_err(|error| broken(&error))?;
-        let response = self.http.request(request).await.map_err(unreachable)?;
+        let mut waiting = Waiting {
+            inner: &self.inner,
+            at,
+            is_answered: false,
+        };
+        let response = self.inner.servers[at].request(request);
+        let response = response.await.map_err(unreachable)?;
         let status = response.status();
         let answer = http_body_util::Limited::new(response.into_body(), ANSWER_BYTES_MAX)
             .collect()
             .await
             .map_err(|error| broken(&error))?
             .to_bytes();
+        waiting.is_answered = status.as_u16() != UNAVAILABLE;
         if status.is_success() {
-            return serde_json::from_slice(&answer).map_err(|error| broken(&error));
+            return Ok(answer);
         }
         match serde_json::from_slice(&answer) {
             Ok(problem) => Err(ClientError::Refused(Box::new(problem))),
             Err(_) => Err(ClientError::Broken(format!("HTTP status {status}"))),
         }
+    }
+}
+
+/// A server that is waited for. If that ends without an answer, also because
+/// whoever waits gives up, it is not asked next.
+struct Waiting<'a> {
+    inner: &'a Inner,
+    at: usize,
+    is_answered: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.is_answered || self.inner.servers.len() == 1 {
+            return;
+        }
+        let count = self.inner.servers.len();
+        self.inner.current.send_if_modified(|current| {
+            let is_asked = *current == self.at;
+            if is_asked {
+                *current = (self.at + 1) % count;
+            }
+            is_asked
+        });
     }
 }
 
@@ -278,120 +403,5 @@ fn unreachable(error: hyper_util::client::legacy::Error) -> ClientError {
     ClientError::Unreachable(io::Error::other(error.to_string()))
 }
 
-/// How the one server is reached.
-enum Way {
-    Unix(PathBuf),
-    Https {
-        address: Address,
-        tls: watch::Sender<Arc<ClientConfig>>,
-    },
-}
-
-/// Makes connections, whatever host a URI names: there is one server.
-#[derive(Clone)]
-struct Connector(Arc<Way>);
-
-impl Service<Uri> for Connector {
-    type Response = TokioIo<Stream>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<Stream>>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Uri) -> Self::Future {
-        let way = Arc::clone(&self.0);
-        Box::pin(async move {
-            let connected = host::within(CONNECT_WITHIN, connect(&way)).await;
-            let stream = connected.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
-            Ok(TokioIo::new(Stream(stream)))
-        })
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "hyper wants tokio's sockets")]
-async fn connect(way: &Way) -> io::Result<Box<dyn Both>> {
-    match way {
-        Way::Unix(socket) => Ok(Box::new(UnixStream::connect(socket).await?)),
-        Way::Https { address, tls } => {
-            let name = ServerName::try_from(address.host.clone()).map_err(io::Error::other)?;
-            let config = Arc::clone(&tls.borrow());
-            let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
-            stream.set_nodelay(true)?;
-            let stream = TlsConnector::from(config).connect(name, stream).await?;
-            Ok(Box::new(stream))
-        }
-    }
-}
-
-/// What a connection can do.
-trait Both: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Both for T {}
-
-/// A connection, as hyper wants it.
-struct Stream(Box<dyn Both>);
-
-impl Connection for Stream {
-    fn connected(&self) -> Connected {
-        Connected::new()
-    }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, into)
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        from: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, from)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_controllers_url_has_a_host_and_perhaps_a_port() {
-        for (text, host, port) in [
-            ("https://c1.example:8443", "c1.example", 8443),
-            ("https://c1.example/", "c1.example", 443),
-            ("https://[::1]:8443", "::1", 8443),
-            ("https://127.0.0.1", "127.0.0.1", 443),
-        ] {
-            let address: Address = text.parse().expect("an address");
-            assert_eq!((address.host.as_str(), address.port), (host, port));
-        }
-        for bad in [
-            "",
-            "c1",
-            "http://c1",
-            "https://",
-            "https://c1/v1",
-            "https://c1?a=b",
-            "ftp://c1",
-        ] {
-            assert!(bad.parse::<Address>().is_err(), "{bad}");
-        }
-    }
-}
+mod tests;

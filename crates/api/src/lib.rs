@@ -10,6 +10,7 @@
 //! It must not know: SQL, keys, what a request leads to.
 
 pub mod client;
+mod connect;
 pub mod host;
 pub mod profile;
 pub mod size;

@@ -1,8 +1,8 @@
-//! Who somebody is to a controller: its URL, and a certificate with its key; in
-//! a file that only its owner can read.
+//! Who somebody is to the controllers of a cluster: their URLs, and a certificate
+//! with its key; in a file that only its owner can read.
 //!
 //! ```toml
-//! url = "https://c1.example:8443"
+//! urls = ["https://c1.example:8443", "https://c2.example:8443"]
 //! subject = "scree://user/alice"
 //! expires = "2026-01-31T09:30:00Z"
 //! authority = """-----BEGIN CERTIFICATE-----…"""
@@ -19,7 +19,7 @@ use identity::{
     trusting_client_config,
 };
 use rustls::ClientConfig;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use world::{OpenMode, World, host};
 use zeroize::Zeroizing;
 
@@ -34,8 +34,10 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// The controller's URL.
-    pub url: String,
+    /// The controllers' URLs: at least one. An earlier program wrote one, as
+    /// `url`.
+    #[serde(alias = "url", deserialize_with = "one_or_more")]
+    pub urls: Vec<String>,
     /// Who it is.
     pub subject: String,
     /// When the certificate ends.
@@ -47,7 +49,12 @@ pub struct Profile {
 
 impl std::fmt::Debug for Profile {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Profile({} at {})", self.subject, self.url)
+        write!(
+            formatter,
+            "Profile({} at {})",
+            self.subject,
+            self.urls.join(", ")
+        )
     }
 }
 
@@ -115,29 +122,34 @@ pub enum ProfileError {
 }
 
 impl Profile {
-    /// Becomes somebody: whoever `token` is for, at the controller at `url`
-    /// whose authority has this fingerprint.
+    /// Becomes somebody: whoever `token` is for, at the controllers at `urls`
+    /// whose authority has this fingerprint. One of them is asked.
     ///
     /// # Errors
     /// [`ProfileError`].
-    pub async fn enrol(url: &str, token: &str, fingerprint: &str) -> Result<Self, ProfileError> {
-        let address: Address = url.parse()?;
+    pub async fn enrol(
+        urls: &[String],
+        token: &str,
+        fingerprint: &str,
+    ) -> Result<Self, ProfileError> {
+        let addresses = addresses(urls)?;
+        let url = urls.join(", ");
         let failed = |source| ProfileError::Server {
-            url: url.to_owned(),
+            url: url.clone(),
             source,
         };
-        let trusting = Client::https(address.clone(), Arc::new(trusting_client_config()?));
+        let trusting = Client::https(addresses.clone(), Arc::new(trusting_client_config()?));
         let view: AuthorityView = trusting.get("/v1/authority").await.map_err(failed)?;
         let found = certificate_fingerprint(&view.certificate)?;
         if found != fingerprint {
             return Err(ProfileError::OtherAuthority {
-                url: url.to_owned(),
+                url,
                 found,
                 expected: fingerprint.to_owned(),
             });
         }
         let tls = client_config(&[&view.certificate], None)?;
-        let client = Client::https(address, Arc::new(tls));
+        let client = Client::https(addresses, Arc::new(tls));
         let key = KeyRequest::generate()?;
         let ask = Enrol {
             token: token.to_owned(),
@@ -145,7 +157,7 @@ impl Profile {
         };
         let issued: Certificate = client.post("/v1/enrol", &ask).await.map_err(failed)?;
         Ok(Self {
-            url: url.to_owned(),
+            urls: urls.to_vec(),
             subject: issued.subject,
             expires: issued.expires,
             authority: view.certificate,
@@ -219,7 +231,7 @@ impl Profile {
     /// # Errors
     /// [`ProfileError`].
     pub fn client(&self) -> Result<Client, ProfileError> {
-        Ok(Client::https(self.url.parse()?, self.tls()?))
+        Ok(Client::https(addresses(&self.urls)?, self.tls()?))
     }
 
     /// Has a new certificate signed, for the same key: `client` is this party
@@ -236,11 +248,57 @@ impl Profile {
                 .post("/v1/me/certificate", &ask)
                 .await
                 .map_err(|source| ProfileError::Server {
-                    url: self.url.clone(),
+                    url: self.urls.join(", "),
                     source,
                 })?;
         self.expires = issued.expires;
         self.certificate = issued.certificate;
         Ok(())
+    }
+}
+
+fn addresses(urls: &[String]) -> Result<Vec<Address>, BadAddress> {
+    if urls.is_empty() {
+        return Err(BadAddress(String::new()));
+    }
+    urls.iter().map(|url| url.parse()).collect()
+}
+
+fn one_or_more<'a, D: Deserializer<'a>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum OneOrMore {
+        One(String),
+        More(Vec<String>),
+    }
+    Ok(match OneOrMore::deserialize(deserializer)? {
+        OneOrMore::One(url) => vec![url],
+        OneOrMore::More(urls) => urls,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REST: &str = "subject = \"scree://user/a\"\nexpires = \"\"\nauthority = \"\"\n\
+        certificate = \"\"\nkey = \"\"\n";
+
+    fn read(urls: &str) -> Result<Profile, toml::de::Error> {
+        toml::from_str(&format!("{urls}\n{REST}"))
+    }
+
+    #[test]
+    fn a_profile_of_one_controller_is_still_read_and_written_as_a_list() {
+        let old = read("url = \"https://c1:8443\"").expect("a profile");
+        assert_eq!(old.urls, ["https://c1:8443"]);
+        let text = toml::to_string(&old).expect("TOML");
+        assert!(text.contains("urls = [\"https://c1:8443\"]"), "{text}");
+        let new = read("urls = [\"https://c1:8443\", \"https://c2:8443\"]").expect("a profile");
+        assert_eq!(new.urls.len(), 2);
+        assert!(read("").is_err(), "a profile has a controller");
+        assert!(read("urls = [\"https://c1\"]\nurl = \"https://c1\"").is_err());
+        let none = read("urls = []").expect("read").client();
+        assert!(matches!(none, Err(ProfileError::Address(_))));
     }
 }

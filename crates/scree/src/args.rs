@@ -149,8 +149,11 @@ pub enum ApiCommand {
 /// How to become somebody.
 #[derive(Args)]
 pub struct EnrolArguments {
-    /// The controller: https://HOST:PORT
-    pub url: String,
+    /// The controllers of one cluster, or one of them: https://HOST:PORT; each
+    /// can be asked when another one is away. Several with commas or spaces
+    /// between them.
+    #[arg(value_name = "URL", required = true, value_delimiter = ',')]
+    pub urls: Vec<String>,
     /// The token that an administrator handed out.
     #[arg(long, value_name = "TOKEN")]
     pub token: String,

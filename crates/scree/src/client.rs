@@ -21,7 +21,10 @@ pub enum ClientError {
     /// Nobody listens.
     Unreachable { folder: PathBuf, source: io::Error },
     /// Nobody answers there.
-    Unanswered { url: String, source: io::Error },
+    Unanswered {
+        urls: Vec<String>,
+        source: io::Error,
+    },
     /// The connection broke, or what came back is no answer.
     Broken(String),
     /// The server says no.
@@ -51,9 +54,16 @@ impl std::fmt::Display for ClientError {
                     ),
                 }
             }
-            Self::Unanswered { url, source } => {
-                write!(formatter, "{url} does not answer: {source}")
-            }
+            Self::Unanswered { urls, source } => match urls.as_slice() {
+                [url] => write!(formatter, "{url} does not answer: {source}"),
+                urls => {
+                    let urls = urls.join(", ");
+                    write!(
+                        formatter,
+                        "none of {urls} answers; of the last one: {source}"
+                    )
+                }
+            },
             Self::Broken(why) => {
                 write!(
                     formatter,
@@ -65,7 +75,7 @@ impl std::fmt::Display for ClientError {
     }
 }
 
-/// Talks to one server.
+/// Talks to one server, or to one of several.
 pub struct Client {
     client: api::Client,
     at: At,
@@ -84,7 +94,7 @@ pub struct How {
 /// Where it is.
 enum At {
     Folder(PathBuf),
-    Url(String),
+    Urls(Vec<String>),
 }
 
 impl Client {
@@ -135,16 +145,16 @@ impl Client {
         }
         Ok(Self {
             client: profile.client().map_err(|error| Failure::of(&error))?,
-            at: At::Url(profile.url),
+            at: At::Urls(profile.urls),
             how: How::default(),
         })
     }
 
-    /// The server's URL, if it has one.
-    pub fn url(&self) -> Option<&str> {
+    /// The servers' URLs as a command takes them, if they have some.
+    pub fn urls(&self) -> Option<String> {
         match &self.at {
             At::Folder(_) => None,
-            At::Url(url) => Some(url),
+            At::Urls(urls) => Some(urls.join(",")),
         }
     }
 
@@ -179,8 +189,8 @@ impl Client {
                     folder: folder.clone(),
                     source,
                 },
-                At::Url(url) => ClientError::Unanswered {
-                    url: url.clone(),
+                At::Urls(urls) => ClientError::Unanswered {
+                    urls: urls.clone(),
                     source,
                 },
             },

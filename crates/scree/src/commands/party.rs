@@ -77,10 +77,11 @@ impl Session {
     async fn invite(&self, kind: &str, enrol: &str, name: &str) -> Result<(), Failure> {
         let path = format!("/v1/{kind}/{}/token", segment(name)?);
         let token: Token = self.client.post(&path, &()).await?;
-        let url = self.client.url().unwrap_or("https://CONTROLLER:PORT");
+        let urls = self.client.urls();
+        let urls = urls.unwrap_or_else(|| "https://CONTROLLER:PORT".to_owned());
         let invitation = Invitation {
             command: format!(
-                "{enrol} {url} --token {} --authority {}",
+                "{enrol} {urls} --token {} --authority {}",
                 token.token, token.authority
             ),
             token,
@@ -137,7 +138,7 @@ fn enrolled(arguments: &EnrolArguments) -> Result<Profile, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let enrol = Profile::enrol(&arguments.url, &arguments.token, &arguments.authority);
+    let enrol = Profile::enrol(&arguments.urls, &arguments.token, &arguments.authority);
     runtime.block_on(enrol).map_err(|error| Failure::of(&error))
 }
 
@@ -145,7 +146,7 @@ fn enrolled(arguments: &EnrolArguments) -> Result<Profile, Failure> {
 #[derive(Serialize)]
 struct Enrolled<'a> {
     subject: &'a str,
-    url: &'a str,
+    urls: &'a [String],
     expires: &'a str,
     file: String,
 }
@@ -153,14 +154,16 @@ struct Enrolled<'a> {
 fn tell(format: Format, profile: &Profile, path: &Path) -> Result<(), Failure> {
     let enrolled = Enrolled {
         subject: &profile.subject,
-        url: &profile.url,
+        urls: &profile.urls,
         expires: &profile.expires,
         file: path.display().to_string(),
     };
     Ok(print(format, &enrolled, |enrolled| {
         format!(
             "{} at {}, kept in {}\n",
-            enrolled.subject, enrolled.url, enrolled.file
+            enrolled.subject,
+            enrolled.urls.join(", "),
+            enrolled.file
         )
     })?)
 }
