@@ -27,8 +27,9 @@ use world::{Millis, host};
 /// A controller that is well answers in less.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
-/// A renewal whose answer takes longer is made anew: the lease is short.
-const RENEW_WITHIN: Duration = Duration::from_secs(4);
+/// A renewal whose answer takes longer is made anew, by another controller if
+/// there is one: the lease is short.
+const RENEW_WITHIN: Duration = Duration::from_secs(3);
 
 /// What is wanted is waited for so long at a time, in seconds.
 const FOLLOW_SECONDS: u64 = 30;

@@ -14,6 +14,7 @@
 
 mod asking;
 mod attachments;
+mod bounded;
 mod extract;
 mod host;
 pub mod https;
@@ -127,6 +128,10 @@ pub fn router(control: Control) -> Router {
         .layer(middleware::from_fn(asking::note_idempotency))
         .layer(middleware::from_fn(problem::refuse_long_urls))
         .layer(middleware::from_fn_with_state(control, refuse_unless_open))
+        .layer(middleware::from_fn_with_state(
+            bounded::BOUND,
+            bounded::answer_in_time,
+        ))
 }
 
 /// As it begins and ends, only hosts are heard.

@@ -9,10 +9,10 @@ use api::host::HostUnit;
 use base::UnitId;
 use catalog::retention::Retention;
 use control::authority::AuthorityFileError;
-use control::database::{Database, DatabaseError};
+use control::database::{Database, DatabaseError, Filter, Page};
 use control::folder::{FolderError, Remains};
 use control::volumes::VolumeRequest;
-use control::{Control, ControlError, Settings, StartError};
+use control::{Acting, Control, ControlError, Settings, StartError};
 use tempfile::TempDir;
 use world::World;
 
@@ -34,15 +34,16 @@ fn settings(folder: &Path, url: Option<&str>) -> Settings {
         retention: Retention::default(),
         grace: Duration::ZERO,
         lease: Some(Duration::from_secs(10)),
+        overcommit: control::control::OVERCOMMIT,
         restored_database: false,
         new_authority: false,
     }
 }
 
-async fn start(folder: &Path, url: &str) -> Result<Control, StartError> {
+async fn start(folder: &Path, url: &str) -> Result<Acting, StartError> {
     let control = Control::start(World::real(1), settings(folder, Some(url))).await?;
     control.set_open(true);
-    Ok(control)
+    Ok(control.acting_here().await.expect("the operator's own"))
 }
 
 /// Why a controller does not start.
@@ -61,7 +62,7 @@ fn copy_authority(from: &TempDir, to: &TempDir) {
 
 /// Two controllers on a database, each with a folder of its own.
 struct Pair {
-    controls: [Control; 2],
+    controls: [Acting; 2],
     folders: [TempDir; 2],
     url: String,
 }
@@ -304,7 +305,7 @@ fn a_connection_that_leads_to_another_database_is_not_used() {
         server
             .execute("postgres", "CREATE DATABASE scree0 TEMPLATE original")
             .await;
-        let refused = control.volumes().await;
+        let refused = control.volumes(&Filter::default(), &Page::default()).await;
         assert!(
             matches!(refused, Err(ControlError::Unavailable { .. })),
             "{refused:?}"
@@ -320,7 +321,10 @@ fn a_connection_that_leads_to_another_database_is_not_used() {
         ] {
             server.execute("postgres", statement).await;
         }
-        control.volumes().await.expect("it goes on");
+        control
+            .volumes(&Filter::default(), &Page::default())
+            .await
+            .expect("it goes on");
     });
 }
 
@@ -402,7 +406,10 @@ fn requests_are_answered_while_the_database_is_away_and_carried_out_when_it_is_b
             let name = format!("disk-{turn}");
             control.create_volume(small(&name, 1)).await.expect("made");
         }
-        let volumes = pair.controls[0].volumes().await.expect("listed");
+        let volumes = pair.controls[0]
+            .volumes(&Filter::default(), &Page::default())
+            .await
+            .expect("listed");
         assert_eq!(volumes.volumes.len(), 2, "what was refused was not made");
     });
 }
@@ -414,14 +421,17 @@ fn a_database_that_stands_still_holds_nobody_up_for_ever() {
         let [control, _] = &pair.controls;
         server.freeze(true);
         let asked = Instant::now();
-        let away = control.volumes().await;
+        let away = control.volumes(&Filter::default(), &Page::default()).await;
         assert!(
             matches!(away, Err(ControlError::Unavailable { .. })),
             "{away:?}"
         );
         assert!(asked.elapsed() < ANSWERED_WITHIN, "{:?}", asked.elapsed());
         server.freeze(false);
-        control.volumes().await.expect("it goes on");
+        control
+            .volumes(&Filter::default(), &Page::default())
+            .await
+            .expect("it goes on");
     });
 }
 
