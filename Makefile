@@ -5,7 +5,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 MINUTES ?= 5
 ROUNDS ?= 200
 
-.PHONY: help demo test bench fuzz soak build fmt clippy scripts clean-demo
+.PHONY: help demo test bench fuzz soak chaos build fmt clippy scripts clean-demo
 
 help: ## show this
 	@echo "make TARGET, where TARGET is one of"
@@ -18,7 +18,7 @@ demo: ## boot a guest from a Scree disk, break things, show that nothing is lost
 	@tools/guest
 	@tools/demo
 
-test: ## format, lints, all tests, and short runs of demo, bench, fuzz and soak
+test: ## format, lints, all tests, and short runs of demo, bench, fuzz, soak and chaos
 	@tools/test
 
 bench: ## measure Scree beside qcow2, raw and nbdkit; writes docs/benchmarks.md
@@ -35,6 +35,11 @@ soak: ## ROUNDS=200 of random writes, each ended by kill -9, and a check of ever
 	@$(MAKE) --no-print-directory build
 	@tools/soak --rounds $(ROUNDS)
 
+chaos: ## MINUTES=5 of requests to two controllers that are killed again and again
+	@tools/packages build test
+	@$(MAKE) --no-print-directory build
+	@tools/chaos --minutes $(MINUTES)
+
 build: ## the release binary, target/release/scree
 	@cargo build --release -p scree
 
@@ -46,7 +51,7 @@ clippy: ## lints, as in test
 
 scripts: ## check the shell scripts and compile the Python ones
 	@shellcheck tools/packages tools/guest tools/test tools/fuzz .ci/run crates/agent/tests/agent/fake-virsh
-	@for script in demo bench bench_report.py soak lib.py; do \
+	@for script in demo bench bench_report.py soak chaos lib.py service.py; do \
 	  python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' tools/$$script || exit 1; \
 	done
 
