@@ -1,5 +1,6 @@
 //! Opening the database, and bringing its schema up to date.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -69,7 +70,16 @@ impl Database {
     pub async fn open(path: &Path) -> Result<Self, DatabaseError> {
         install_default_drivers();
         // For its owner only; SQLite gives its other files the same mode.
-        host::open_private(path).map_err(sqlx::Error::Io)?;
+        host::open_private(path).map_err(|error| {
+            let is_read_only = matches!(
+                error.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
+            );
+            match is_read_only {
+                true => DatabaseError::ReadOnly(sqlx::Error::Io(error)),
+                false => DatabaseError::Sql(sqlx::Error::Io(error)),
+            }
+        })?;
         let options = SqliteConnectOptions::new().filename(path);
         // A pool would try again and again.
         let mut first = AnyConnection::connect(options.to_url_lossy().as_str()).await?;
@@ -144,7 +154,7 @@ impl Database {
 }
 
 fn timed_out() -> std::io::Error {
-    std::io::ErrorKind::TimedOut.into()
+    ErrorKind::TimedOut.into()
 }
 
 /// Refuses a connection to another database than before: a name that leads to a
