@@ -34,7 +34,7 @@ pub struct Said {
 }
 
 impl Said {
-    fn of(output: Output) -> Self {
+    pub fn of(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
             out: String::from_utf8(output.stdout).expect("UTF-8"),

@@ -8,6 +8,7 @@
 
 mod bad_input;
 mod crash;
+mod database;
 mod guest;
 mod host;
 mod keys;
