@@ -51,7 +51,7 @@ clippy: ## lints, as in test
 
 scripts: ## check the shell scripts and compile the Python ones
 	@shellcheck tools/packages tools/guest tools/test tools/fuzz .ci/run crates/agent/tests/agent/fake-virsh
-	@for script in demo bench bench_report.py soak chaos bench-service lib.py service.py; do \
+	@for script in demo bench bench_report.py soak chaos bench-service lib.py service.py parse-metrics; do \
 	  python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' tools/$$script || exit 1; \
 	done
 

@@ -22,6 +22,7 @@ use crate::authority::{self, AuthorityFileError, Expect};
 use crate::database::{Database, DatabaseError, PostgresUrl};
 use crate::error::ControlError;
 use crate::folder::{Folder, FolderError, LookForRemains};
+use crate::health::Health;
 use crate::ownership::{self, Claim};
 use crate::parties::Parties;
 
@@ -141,6 +142,8 @@ pub(crate) struct Inner {
     pub parties: Parties,
     pub lease: Option<Duration>,
     pub overcommit: u32,
+    /// For those who watch.
+    pub health: Health,
     /// The host that is this machine.
     pub local: PartyId,
     /// Whether owners are served.
@@ -195,6 +198,7 @@ impl Control {
                 parties,
                 lease: settings.lease,
                 overcommit: settings.overcommit,
+                health: Health::default(),
                 local,
                 is_open: AtomicBool::new(false),
             }),

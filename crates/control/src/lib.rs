@@ -10,6 +10,7 @@
 //! * [`ownership`]: folders that are copies
 //! * [`folder`], [`parse`]: what operators hand in, checked once
 //! * [`http`]: HTTP over all of that, thin
+//! * `health`: whether it can do its work, and how it is doing
 //!
 //! It must not know: the terminal, where blocks lie, what opens them. Keys pass
 //! through it wrapped; it depends on nothing that could name one.
@@ -21,6 +22,7 @@ pub mod control;
 pub mod database;
 pub mod error;
 pub mod folder;
+mod health;
 pub mod hosts;
 pub mod http;
 pub mod keys;

@@ -16,9 +16,11 @@ mod asking;
 mod attachments;
 mod bounded;
 mod extract;
+mod health;
 mod host;
 pub mod https;
 mod keys;
+mod metered;
 mod openapi;
 mod parties;
 mod problem;
@@ -52,6 +54,7 @@ use crate::control::Control;
 use crate::error::ControlError;
 
 pub use extract::{Body, Name, Query};
+pub(crate) use metered::Requests;
 pub use problem::ApiError;
 
 /// Nobody is kept waiting for longer.
@@ -121,13 +124,18 @@ pub fn router(control: Control) -> Router {
     Router::new()
         .merge(users)
         .merge(host::router())
+        .merge(health::router())
         .route("/v1/openapi.json", get(describe))
         .with_state(control.clone())
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(middleware::from_fn(asking::note_idempotency))
         .layer(middleware::from_fn(problem::refuse_long_urls))
-        .layer(middleware::from_fn_with_state(control, refuse_unless_open))
+        .layer(middleware::from_fn_with_state(
+            control.clone(),
+            refuse_unless_open,
+        ))
+        .layer(middleware::from_fn_with_state(control, metered::count))
         .layer(middleware::from_fn_with_state(
             bounded::BOUND,
             bounded::answer_in_time,
@@ -140,7 +148,9 @@ async fn refuse_unless_open(
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    if !control.is_open() && !request.uri().path().starts_with("/v1/host/") {
+    let path = request.uri().path();
+    let is_always = path.starts_with("/v1/host/") || health::is_for_watchers(path);
+    if !control.is_open() && !is_always {
         let reason = "`scree` is starting or ending; ask again when it is ready".to_owned();
         return Err(ControlError::Unavailable { reason }.into());
     }

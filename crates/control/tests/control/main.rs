@@ -8,6 +8,7 @@
 mod askers;
 mod attachments;
 mod catalog;
+mod health;
 mod https;
 mod instances;
 mod keys;

@@ -100,7 +100,7 @@ impl Scene {
         enrolled(&self.server, &token).await
     }
 
-    async fn token(&self, path: &str, name: &str) -> String {
+    pub async fn token(&self, path: &str, name: &str) -> String {
         let request = format!("POST /v1/{path}/{name}/token");
         let token = self.ask(Some(&self.root), &request, Value::Null, 201).await;
         token["token"].as_str().expect("a token").to_owned()

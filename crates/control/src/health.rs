@@ -1,0 +1,217 @@
+//! Whether a controller can do its work, and how it is doing, for those who
+//! watch.
+//!
+//! It is *ready* when it serves owners and the database answers within
+//! [`DATABASE_WITHIN`]. What is counted is read from the database when somebody
+//! asks: every controller of a database has the same numbers of it, and its own
+//! of requests.
+//!
+//! Anybody who reaches the API may ask whether it is ready: an answer is good for
+//! [`ASK_AGAIN`], and only one question is under way at a time. What they hear
+//! says nothing of what the database said; the log does.
+
+use std::time::Duration;
+
+use api::host::AttachmentState;
+use monitor::{Answer, Labels, Measures, Part};
+use prometheus_client::registry::Registry;
+use tokio::sync::Mutex;
+use world::{Millis, host};
+
+use crate::control::{Control, LEASE};
+use crate::database::Counts;
+use crate::http::Requests;
+
+/// A database that is well answers in less.
+const DATABASE_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long it is believed that it is well, or not.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What a controller keeps for those who watch it.
+pub(crate) struct Health {
+    /// What was asked of the API.
+    pub requests: Requests,
+    registry: Registry,
+    probed: Mutex<Option<Probed>>,
+}
+
+/// What came of a question to the database.
+#[derive(Debug, Clone, Copy)]
+struct Probed {
+    /// When it was asked.
+    at: Duration,
+    /// How long the answer took; `None` if there was none.
+    latency: Option<Duration>,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        let (requests, mut registry) = (Requests::default(), Registry::default());
+        requests.register(&mut registry);
+        Self {
+            requests,
+            registry,
+            probed: Mutex::default(),
+        }
+    }
+}
+
+impl Control {
+    /// Why it cannot do its work at this moment, one sentence each.
+    pub(crate) async fn unready_for(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if !self.is_open() {
+            reasons.push("it is starting or ending".to_owned());
+        }
+        if self.probe().await.latency.is_none() {
+            reasons.push("the database does not answer; see the log".to_owned());
+        }
+        reasons
+    }
+
+    /// Asks the database whether it is there, unless it was asked just now.
+    async fn probe(&self) -> Probed {
+        let clock = &self.inner.world.clock;
+        let mut last = self.inner.health.probed.lock().await;
+        let at = clock.monotonic();
+        if let Some(probed) = *last
+            && at.saturating_sub(probed.at) < ASK_AGAIN
+        {
+            return probed;
+        }
+        let was_well = last.is_none_or(|probed| probed.latency.is_some());
+        let failure = match host::within(DATABASE_WITHIN, self.inner.database.ping()).await {
+            Some(Ok(())) => None,
+            Some(Err(error)) => Some(error.to_string()),
+            None => Some(format!("no answer in {} s", DATABASE_WITHIN.as_secs())),
+        };
+        match &failure {
+            Some(why) if was_well => tracing::error!(why, "the database does not answer"),
+            None if !was_well => tracing::info!("the database answers again"),
+            _ => {}
+        }
+        let took = clock.monotonic().saturating_sub(at);
+        let probed = Probed {
+            at,
+            latency: failure.is_none().then_some(took),
+        };
+        *last = Some(probed);
+        probed
+    }
+
+    /// What those who watch it are told.
+    pub(crate) async fn measures(&self) -> Measures {
+        let mut measures = Measures::default();
+        measures.include(&self.inner.health.registry);
+        measures.one(
+            "scree_controller_open",
+            "Whether owners are served: not while it starts or ends",
+            f64::from(self.is_open()),
+        );
+        let probed = self.probe().await;
+        measures.one(
+            "scree_database_up",
+            "Whether the database answers",
+            f64::from(probed.latency.is_some()),
+        );
+        let Some(latency) = probed.latency else {
+            return measures;
+        };
+        measures.one(
+            "scree_database_latency_seconds",
+            "How long the database took for the smallest answer",
+            latency.as_secs_f64(),
+        );
+        match host::within(DATABASE_WITHIN, self.counts()).await {
+            Some(Ok(counts)) => tell(&mut measures, &counts),
+            Some(Err(error)) => tracing::warn!(%error, "nothing is counted"),
+            None => tracing::warn!("nothing is counted: the database takes too long"),
+        }
+        measures
+    }
+
+    async fn counts(&self) -> Result<Counts, crate::ControlError> {
+        let term = self.inner.lease.unwrap_or(LEASE);
+        let term_ms = i64::try_from(term.as_millis()).unwrap_or(i64::MAX);
+        let heard_min = Millis(self.now().await?.0.saturating_sub(term_ms));
+        Ok(self.inner.database.counts(heard_min).await?)
+    }
+}
+
+impl Part for Control {
+    fn name(&self) -> &'static str {
+        "controller"
+    }
+
+    fn reasons(&self) -> Answer<'_, Vec<String>> {
+        Box::pin(self.unready_for())
+    }
+
+    fn measure(&self) -> Answer<'_, Measures> {
+        Box::pin(self.measures())
+    }
+}
+
+const ATTACHMENT_STATES: [&str; 5] = [
+    AttachmentState::Attaching.as_str(),
+    AttachmentState::Attached.as_str(),
+    AttachmentState::Detaching.as_str(),
+    AttachmentState::Busy.as_str(),
+    AttachmentState::Error.as_str(),
+];
+
+fn tell(measures: &mut Measures, counts: &Counts) {
+    measures.gauge(
+        "scree_volumes",
+        "Volumes by state",
+        all(
+            &["available", "in-use", "deleting", "error"],
+            &counts.volumes,
+        ),
+    );
+    measures.gauge(
+        "scree_snapshots",
+        "Snapshots by state",
+        all(&["pending", "completed", "error"], &counts.snapshots),
+    );
+    measures.gauge(
+        "scree_attachments",
+        "Attachments by state, those that have not ended",
+        all(&ATTACHMENT_STATES, &counts.attachments),
+    );
+    measures.gauge(
+        "scree_hosts",
+        "Hosts, by whether they were heard of within the term of a lease",
+        all(
+            &["heard", "silent", "never-heard", "disabled"],
+            &counts.hosts,
+        ),
+    );
+    let (frees, thin) = (counts.pending_frees, counts.thin_segments);
+    measures.one(
+        "scree_pending_frees",
+        "Removed versions whose room waits to be given back",
+        float(frees),
+    );
+    measures.one(
+        "scree_thin_segments",
+        "Segments with fewer copies than they should have",
+        float(thin),
+    );
+}
+
+/// A row for each state, also for those that nothing is in.
+fn all(states: &[&str], counts: &[(String, u64)]) -> Vec<(Labels, f64)> {
+    let row = |state: &&str| {
+        let found = counts.iter().find(|(found, _)| found == state);
+        let labels = vec![("state", (*state).to_owned())];
+        (labels, float(found.map_or(0, |(_, count)| *count)))
+    };
+    states.iter().map(row).collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count, for a graph")]
+fn float(count: u64) -> f64 {
+    count as f64
+}

@@ -1,0 +1,39 @@
+//! `/healthz`, `/readyz` and `/metrics` of the API itself, on D's socket and over
+//! TLS. The first two are for anybody who reaches it, a load balancer's probe for
+//! one; numbers are for administrators.
+
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use axum::{Extension, Router};
+use monitor::{CONTENT_TYPE, healthz, readyz};
+
+use super::{ApiError, Caller};
+use crate::control::Control;
+
+pub(super) fn router() -> Router<Control> {
+    Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+}
+
+/// Whether this is answered also while owners are not served.
+pub(super) fn is_for_watchers(path: &str) -> bool {
+    matches!(path, "/healthz" | "/readyz" | "/metrics")
+}
+
+async fn ready(State(control): State<Control>) -> Response {
+    readyz(&control.unready_for().await)
+}
+
+async fn metrics(
+    State(control): State<Control>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Response, ApiError> {
+    let asker = control.parties().asker(&caller).await?;
+    asker.must_administer()?;
+    let kind = [(header::CONTENT_TYPE, CONTENT_TYPE)];
+    Ok((kind, control.measures().await.whole()).into_response())
+}

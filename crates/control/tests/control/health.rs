@@ -1,0 +1,233 @@
+//! What those who watch a controller hear, over real connections and as the
+//! foreign parser of Prometheus reads it.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use api::host::{Access, Report, Seal};
+use base::{AttachmentId, BlockSize, Lineage, PartyId, VolumeId};
+use control::database::{Counts, Database, NewAttachment, NewVolume, Tags};
+use identity::Kind;
+use monitor::Part as _;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+use world::{Millis, host};
+
+use crate::askers::local;
+use crate::parties::Scene;
+use crate::postgres::Postgres;
+use crate::tls::{Answer, Party};
+
+/// The numbers in a text, read strictly.
+struct Numbers(Vec<Value>);
+
+impl Numbers {
+    fn read(text: &str) -> Self {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tools/parse-metrics");
+        let mut parser = Command::new(script)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("tools/parse-metrics runs");
+        let mut into = parser.stdin.take().expect("piped");
+        into.write_all(text.as_bytes()).expect("taken");
+        drop(into);
+        let output = parser.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said} of {text}");
+        Self(serde_json::from_slice(&output.stdout).expect("JSON"))
+    }
+
+    /// Those rows of this name that have these labels, and perhaps more.
+    fn of(&self, name: &str, labels: &[(&str, &str)]) -> Vec<f64> {
+        let has = |row: &&Value| {
+            row["name"] == name
+                && labels
+                    .iter()
+                    .all(|(key, value)| row["labels"][*key] == *value)
+        };
+        let rows = self.0.iter().filter(has);
+        rows.map(|row| row["value"].as_f64().expect("a number"))
+            .collect()
+    }
+
+    fn one(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let found = self.of(name, labels);
+        assert_eq!(found.len(), 1, "{name} {labels:?} of {:?}", self.0);
+        found[0]
+    }
+}
+
+async fn get(scene: &Scene, party: Option<&Party>, path: &str) -> Answer {
+    let answer = scene.server.send(party, "GET", path, "").await;
+    answer.expect("answered")
+}
+
+#[tokio::test]
+async fn anybody_hears_whether_it_is_ready_and_administrators_how_it_is() {
+    let scene = Scene::new().await;
+    let alice = scene.member("users", "alice").await;
+    for (path, said) in [("/healthz", "alive\n"), ("/readyz", "ready\n")] {
+        let answer = get(&scene, None, path).await;
+        assert_eq!((answer.status, answer.body.as_str()), (200, said));
+    }
+    let statuses = [(None, 401), (Some(&alice), 403), (Some(&scene.root), 200)];
+    for (party, status) in statuses {
+        assert_eq!(get(&scene, party, "/metrics").await.status, status);
+    }
+    let numbers = Numbers::read(&get(&scene, Some(&scene.root), "/metrics").await.body);
+    assert_eq!(numbers.one("scree_database_up", &[]), 1.0);
+    assert_eq!(numbers.one("scree_controller_open", &[]), 1.0);
+    assert_eq!(numbers.one("scree_volumes", &[("state", "available")]), 0.0);
+    assert_eq!(
+        numbers.one("scree_hosts", &[("state", "never-heard")]),
+        1.0,
+        "its own machine has no agent"
+    );
+    assert!(numbers.one("scree_database_latency_seconds", &[]) < 2.0);
+}
+
+/// Whoever makes up paths and methods makes no rows.
+#[tokio::test]
+async fn requests_are_counted_by_route_and_never_by_path() {
+    let scene = Scene::new().await;
+    let ask = async |method: &str, path: &str| {
+        let answer = scene.server.send(Some(&scene.root), method, path, "").await;
+        answer.expect("answered").status
+    };
+    for name in ["a", "b", "c"] {
+        assert_eq!(ask("GET", &format!("/v1/users/{name}")).await, 404);
+        assert_eq!(ask("GET", &format!("/v1/volumes/{name}")).await, 404);
+        assert_eq!(ask("GET", &format!("/v1/{name}")).await, 404);
+        assert_eq!(ask(&format!("X{name}"), "/v1/units").await, 405);
+    }
+    assert_eq!(ask("GET", "/v1/users/root").await, 200);
+    let numbers = Numbers::read(&scene.control.measure().await.whole());
+    let count = |labels: &[(&str, &str)]| numbers.of("scree_http_requests_total", labels);
+    let of = |route| [("route", route), ("status", "4xx")];
+    assert_eq!(count(&of("/v1/users/{name}")), [3.0]);
+    assert_eq!(count(&of("/v1/volumes/{volume}")), [3.0]);
+    assert_eq!(count(&of("other")), [3.0]);
+    assert_eq!(count(&[("route", "/v1/units"), ("method", "other")]), [3.0]);
+    let well = [("route", "/v1/users/{name}"), ("status", "2xx")];
+    assert_eq!(count(&well), [1.0]);
+    let took = [("route", "/v1/users/{name}"), ("method", "GET")];
+    let name = "scree_http_request_duration_seconds_count";
+    assert_eq!(numbers.one(name, &took), 4.0);
+}
+
+#[tokio::test]
+async fn a_controller_whose_database_is_gone_is_alive_and_not_ready() {
+    let scene = Scene::new().await;
+    assert_eq!(get(&scene, None, "/readyz").await.status, 200);
+    scene.control.database().close().await;
+    // What was heard a moment ago is believed for a second.
+    let told = host::within(Duration::from_secs(30), async {
+        loop {
+            let answer = get(&scene, None, "/readyz").await;
+            if answer.status != 200 {
+                return answer;
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+    let told = told.await.expect("it is noticed");
+    assert_eq!(told.status, 503);
+    assert_eq!(told.body, "the database does not answer; see the log\n");
+    assert_eq!(get(&scene, None, "/healthz").await.status, 200);
+    let numbers = Numbers::read(&scene.control.measure().await.whole());
+    assert_eq!(numbers.one("scree_database_up", &[]), 0.0);
+    assert!(numbers.of("scree_volumes", &[]).is_empty());
+    assert!(!numbers.of("scree_http_requests_total", &[]).is_empty());
+}
+
+#[tokio::test]
+async fn a_controller_that_starts_or_ends_is_not_ready() {
+    let scene = Scene::new().await;
+    scene.control.set_open(false);
+    let answer = get(&scene, None, "/readyz").await;
+    let expected = "it is starting or ending\n";
+    assert_eq!((answer.status, answer.body.as_str()), (503, expected));
+    assert_eq!(get(&scene, None, "/healthz").await.status, 200);
+    assert_eq!(
+        get(&scene, Some(&scene.root), "/v1/users").await.status,
+        503
+    );
+    let numbers = Numbers::read(&get(&scene, Some(&scene.root), "/metrics").await.body);
+    assert_eq!(numbers.one("scree_controller_open", &[]), 0.0);
+    scene.control.set_open(true);
+    assert_eq!(get(&scene, None, "/readyz").await.status, 200);
+}
+
+/// Two volumes, one of them attached; a host that was heard of at 100.
+async fn counted(database: &Database) -> Counts {
+    let host = database.local_party(Kind::Host, PartyId::from_random(1), Millis(0));
+    let host = host.await.expect("made");
+    let asker = local(database).await;
+    for number in [2, 3] {
+        let id = VolumeId::from_random(number);
+        let new = NewVolume {
+            id,
+            name: format!("disk{number}"),
+            size_bytes: 1 << 20,
+            block_size: BlockSize::DEFAULT,
+            seal: Seal::Aes256Gcm,
+            replicas: 1,
+            project: None,
+            tags: Tags::new(),
+            lineage: Lineage::from_random(number),
+            origin: None,
+            created: Millis(0),
+        };
+        database.insert_volume(&asker, &new).await.expect("made");
+    }
+    let new = NewAttachment {
+        id: AttachmentId::from_random(4),
+        volume: VolumeId::from_random(2),
+        host,
+        vm: None,
+        access: Access::ReadWrite,
+        created: Millis(0),
+    };
+    database.attach(&asker, &new).await.expect("attached");
+    let report = Report::default();
+    let kept = database.keep_report(host, &report, Millis(100));
+    kept.await.expect("kept");
+    database.counts(Millis(50)).await.expect("counted")
+}
+
+fn check(mut counts: Counts) {
+    counts.volumes.sort();
+    let row = |state: &str, count| (state.to_owned(), count);
+    let expected = Counts {
+        volumes: vec![row("available", 1), row("in-use", 1)],
+        attachments: vec![row("attaching", 1)],
+        hosts: vec![row("heard", 1)],
+        ..Counts::default()
+    };
+    assert_eq!(counts, expected);
+}
+
+#[test]
+fn everything_is_counted_on_both_databases() {
+    let runtime = Runtime::new().expect("a runtime");
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Postgres::start();
+    let url = server.database(&runtime);
+    runtime.block_on(async {
+        let sqlite = Database::open(&folder.path().join("scree.db")).await;
+        let sqlite = sqlite.expect("made");
+        check(counted(&sqlite).await);
+        let later = sqlite.counts(Millis(100)).await.expect("counted");
+        assert_eq!(later.hosts, [("silent".to_owned(), 1)]);
+        let postgres = Database::connect(&url.parse().expect("a URL"))
+            .await
+            .expect("made");
+        check(counted(&postgres).await);
+        postgres.ping().await.expect("it is there");
+        drop(server);
+        postgres.ping().await.expect_err("it is gone");
+    });
+}

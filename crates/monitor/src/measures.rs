@@ -1,0 +1,107 @@
+//! Numbers, as OpenMetrics writes them.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// What the text is.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What tells a number from others of its name.
+pub type Labels = Vec<(&'static str, String)>;
+
+/// Numbers of one moment. Each name is given once, with all its rows: a text
+/// that has a name twice is none.
+#[derive(Default)]
+pub struct Measures {
+    registry: Registry,
+    /// What others keep by themselves, in text.
+    kept: String,
+}
+
+impl Measures {
+    /// A number that goes up and down. Its name ends in its unit, if it has one:
+    /// `_seconds`, `_bytes`.
+    pub fn gauge(&mut self, name: &str, help: &str, rows: impl IntoIterator<Item = (Labels, f64)>) {
+        let family = Family::<Labels, Gauge<f64, AtomicU64>>::default();
+        for (labels, value) in rows {
+            family.get_or_create(&labels).set(value);
+        }
+        self.registry.register(name, help, family);
+    }
+
+    /// As [`Measures::gauge`], of one row without labels.
+    pub fn one(&mut self, name: &str, help: &str, value: f64) {
+        self.gauge(name, help, [(Labels::new(), value)]);
+    }
+
+    /// A number that only goes up, while the process lives. `_total` is added to
+    /// its name.
+    pub fn counter(
+        &mut self,
+        name: &str,
+        help: &str,
+        rows: impl IntoIterator<Item = (Labels, u64)>,
+    ) {
+        let family = Family::<Labels, Counter>::default();
+        for (labels, value) in rows {
+            family.get_or_create(&labels).inc_by(value);
+        }
+        self.registry.register(name, help, family);
+    }
+
+    /// Numbers that somebody keeps: counters and histograms over time.
+    ///
+    /// # Panics
+    /// Never: a text takes what is written to it.
+    pub fn include(&mut self, registry: &Registry) {
+        encode_registry(&mut self.kept, registry).expect("a text takes it");
+    }
+
+    /// The text without its end, so that another part's may follow.
+    pub(crate) fn text(&self) -> String {
+        let mut text = self.kept.clone();
+        encode_registry(&mut text, &self.registry).expect("a text takes it");
+        text
+    }
+
+    /// The whole text.
+    #[must_use]
+    pub fn whole(&self) -> String {
+        ended(self.text())
+    }
+}
+
+/// `text`, with the mark of its end: one that was cut off is told by that.
+pub(crate) fn ended(mut text: String) -> String {
+    encode_eof(&mut text).expect("a text takes it");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_written_with_their_labels_and_a_counter_ends_in_total() {
+        let mut measures = Measures::default();
+        let row = |state: &str| vec![("state", state.to_owned())];
+        measures.gauge("scree_a", "A", [(row("x"), 1.5), (row("a\"\\\nb"), 0.0)]);
+        measures.counter("scree_b", "B", [(row("x"), u64::MAX)]);
+        let text = measures.whole();
+        for line in [
+            "# TYPE scree_a gauge",
+            "scree_a{state=\"x\"} 1.5",
+            "scree_a{state=\"a\\\"\\\\\\nb\"} 0.0",
+            "# TYPE scree_b counter",
+            "scree_b_total{state=\"x\"} 18446744073709551615",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in {text}");
+        }
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+}
