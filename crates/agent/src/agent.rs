@@ -34,6 +34,7 @@ use world::{World, host};
 use crate::claim::Claim;
 use crate::controller::{Controller, Pauses};
 use crate::folder::{Folder, FolderError};
+use crate::health::Health;
 use crate::host_keys::{HostKeyError, HostKeys, KeyPlaces};
 use crate::keys::KeyEntry;
 use crate::plugging::Plugging;
@@ -162,6 +163,8 @@ pub(crate) struct Inner {
     pub freeing_problem: Mutex<Option<String>>,
     /// Why a wrapping key is not replaced, if it should be.
     pub rewrap_problem: Mutex<Option<String>>,
+    /// For those who watch.
+    pub health: Health,
     /// No more volumes are opened.
     is_ending: AtomicBool,
 }
@@ -186,6 +189,7 @@ impl Agent {
     pub async fn start(world: World, settings: Settings) -> Result<Self, StartError> {
         let folder = Folder::lock(&world, &settings.folder)?;
         let controller = Controller::new(settings.client, Handle::current());
+        let begun = world.clock.monotonic();
         let cluster = controller.begin().await?;
         let places = KeyPlaces {
             first: settings.key,
@@ -238,6 +242,7 @@ impl Agent {
                 removal_problem: Mutex::default(),
                 freeing_problem: Mutex::default(),
                 rewrap_problem: Mutex::default(),
+                health: Health::new(begun),
                 is_ending: AtomicBool::new(false),
                 world,
                 folder,
@@ -300,6 +305,7 @@ impl Agent {
         loop {
             match self.inner.controller.assignments(after).await {
                 Ok(wanted) => {
+                    self.note_heard();
                     if is_lost {
                         tracing::info!("a controller answers again");
                     }

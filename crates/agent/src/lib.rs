@@ -12,7 +12,7 @@
 //! * [`vm`]: plugging disks into running virtual machines
 //! * [`keys`]: wrapping keys, wherever they are; [`host_keys`]: those that this
 //!   host has; `rewrapping`: one in the place of another
-//! * [`folder`]: what lies where
+//! * [`folder`]: what lies where; `health`: whether it can do its work, and how it is doing
 //!
 //! It must not know: SQL, who owns what, the terminal.
 
@@ -23,6 +23,7 @@ mod cleaning;
 mod closer;
 pub mod controller;
 pub mod folder;
+mod health;
 pub mod host_keys;
 pub mod keys;
 mod leases;

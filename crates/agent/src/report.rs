@@ -41,8 +41,9 @@ impl Agent {
             free_bytes: self.free_bytes(),
             problems: self.problems().await,
         };
-        if let Err(error) = self.inner.controller.report(&report).await {
-            tracing::debug!(%error, "a report was not heard");
+        match self.inner.controller.report(&report).await {
+            Ok(()) => self.note_heard(),
+            Err(error) => tracing::debug!(%error, "a report was not heard"),
         }
     }
 

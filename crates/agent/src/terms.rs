@@ -44,7 +44,7 @@ pub(crate) struct Held {
 }
 
 /// The part of a term in which its holder acknowledges.
-fn own_part(lease: Duration) -> Duration {
+pub(crate) fn own_part(lease: Duration) -> Duration {
     lease * 4 / 5
 }
 
@@ -113,6 +113,8 @@ impl Agent {
         };
         let asked = self.inner.world.clock.monotonic();
         let renewed = self.inner.controller.renew(&renewal).await?;
+        self.note_heard();
+        self.inner.health.renewed(asked);
         {
             let terms = lock(&self.inner.terms);
             for one in &leases {

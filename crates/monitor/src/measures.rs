@@ -36,7 +36,9 @@ impl Measures {
 
     /// As [`Measures::gauge`], of one row without labels.
     pub fn one(&mut self, name: &str, help: &str, value: f64) {
-        self.gauge(name, help, [(Labels::new(), value)]);
+        let gauge = Gauge::<f64, AtomicU64>::default();
+        gauge.set(value);
+        self.registry.register(name, help, gauge);
     }
 
     /// A number that only goes up, while the process lives. `_total` is added to
@@ -91,12 +93,14 @@ mod tests {
         let mut measures = Measures::default();
         let row = |state: &str| vec![("state", state.to_owned())];
         measures.gauge("scree_a", "A", [(row("x"), 1.5), (row("a\"\\\nb"), 0.0)]);
+        measures.one("scree_c", "C", 2.0);
         measures.counter("scree_b", "B", [(row("x"), u64::MAX)]);
         let text = measures.whole();
         for line in [
             "# TYPE scree_a gauge",
             "scree_a{state=\"x\"} 1.5",
             "scree_a{state=\"a\\\"\\\\\\nb\"} 0.0",
+            "scree_c 2.0",
             "# TYPE scree_b counter",
             "scree_b_total{state=\"x\"} 18446744073709551615",
         ] {

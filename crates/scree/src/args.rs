@@ -239,6 +239,9 @@ pub struct UpArguments {
         requires = "listen_api"
     )]
     pub api_name: Vec<String>,
+
+    #[command(flatten)]
+    pub monitor: MonitorArguments,
 }
 
 #[derive(Args)]
@@ -276,6 +279,9 @@ pub struct ControllerArguments {
 
     #[command(flatten)]
     pub keep: KeepArguments,
+
+    #[command(flatten)]
+    pub monitor: MonitorArguments,
 }
 
 #[derive(Args)]
@@ -291,6 +297,18 @@ pub struct AgentArguments {
 
     #[command(flatten)]
     pub serve: ServeArguments,
+
+    #[command(flatten)]
+    pub monitor: MonitorArguments,
+}
+
+/// What those who watch are told, and where.
+#[derive(Args)]
+pub struct MonitorArguments {
+    /// Answer /healthz, /readyz and /metrics (for Prometheus) over plain HTTP
+    /// here, to anybody: use a loopback address or a management network.
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
+    pub listen_metrics: Option<SocketAddr>,
 }
 
 /// What agents are told.

@@ -11,6 +11,7 @@ mod args;
 mod client;
 mod commands;
 mod moment;
+mod monitoring;
 mod output;
 mod profiles;
 mod progress;

@@ -31,6 +31,7 @@ use control::folder::{LookForRemains, Remains, api_socket};
 use control::http::https::HttpsListener;
 use control::{Control, http};
 use frontend::nbd::ServerTls;
+use monitor::Monitor;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -42,6 +43,7 @@ use crate::args::{
     AgentArguments, ControllerArguments, KeepArguments, ServeArguments, UpArguments,
 };
 use crate::commands::Failure;
+use crate::monitoring;
 use crate::output::{shell_word, write_out};
 
 /// Threads for work that waits: destages, reads that miss, syncs.
@@ -112,6 +114,7 @@ pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
             control: Some(control_settings(world, folder, &arguments.keep, None)),
             agent: Some(agent),
             listen: arguments.listen_api.map(|at| (at, arguments.api_name)),
+            listen_metrics: arguments.monitor.listen_metrics,
             identity: None,
         })
     })
@@ -127,6 +130,7 @@ pub fn run_controller(folder: &Path, arguments: ControllerArguments) -> Result<(
             control: Some(control),
             agent: None,
             listen: Some((arguments.listen, arguments.name)),
+            listen_metrics: arguments.monitor.listen_metrics,
             identity: None,
         })
     })
@@ -148,6 +152,7 @@ pub fn run_agent(folder: &Path, arguments: AgentArguments) -> Result<(), Failure
             control: None,
             agent: Some(agent),
             listen: None,
+            listen_metrics: arguments.monitor.listen_metrics,
             identity: Some(Identity {
                 profile: identity,
                 path,
@@ -208,6 +213,8 @@ struct Settings {
     agent: Option<agent::Settings>,
     /// Where the API is served over TLS, and by which names it is reached.
     listen: Option<(SocketAddr, Vec<String>)>,
+    /// Where those who watch are answered.
+    listen_metrics: Option<SocketAddr>,
     /// Who the agent is, if its controllers are elsewhere.
     identity: Option<Identity>,
 }
@@ -413,13 +420,20 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
     let _hangup = signal(SignalKind::hangup())?;
 
     let clock = Arc::clone(&world.clock);
+    let parts = [
+        settings.control.as_ref().map(|_| "controller"),
+        settings.agent.as_ref().map(|_| "agent"),
+    ];
+    let parts: Vec<&str> = parts.into_iter().flatten().collect();
+    let monitor = monitoring::monitor(&world, &parts);
+    let metrics = monitoring::listen(settings.listen_metrics, &monitor)?;
     let Up {
         control,
         agent,
         mut api,
         address,
         stop,
-    } = Up::start(world, settings).await?;
+    } = Up::start(world, settings, &monitor).await?;
     let mut running = tokio::spawn({
         let agent = agent.clone();
         async move {
@@ -429,7 +443,7 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
             }
         }
     });
-    say_ready(control.as_ref(), agent.as_ref(), address).await?;
+    say_ready(control.as_ref(), agent.as_ref(), address, metrics).await?;
 
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM"),
@@ -502,7 +516,7 @@ struct Up {
 }
 
 impl Up {
-    async fn start(world: World, settings: Settings) -> Result<Self, Failure> {
+    async fn start(world: World, settings: Settings, monitor: &Monitor) -> Result<Self, Failure> {
         let mut up = Self {
             control: None,
             agent: None,
@@ -515,19 +529,24 @@ impl Up {
                 .await
                 .map_err(|error| Failure::of(&error))?;
             up.serve_here(&control)?;
+            monitor.add(Arc::new(control.clone()));
             up.control = Some(control);
         }
         if let Some(identity) = settings.identity {
-            up.api.spawn(keep_renewed(world.clone(), identity));
+            monitoring::note_identity(monitor, &identity.profile);
+            up.api
+                .spawn(keep_renewed(world.clone(), identity, monitor.clone()));
         }
         if let Some(settings) = settings.agent {
             let agent = Agent::start(world, settings).await;
-            up.agent = Some(agent.map_err(|error| Failure::of(&error))?);
+            let agent = agent.map_err(|error| Failure::of(&error))?;
+            monitor.add(Arc::new(agent.clone()));
+            up.agent = Some(agent);
         }
         if let Some(control) = up.control.clone() {
             control.set_open(true);
             if let Some((at, names)) = settings.listen {
-                up.serve_elsewhere(control, at, names)?;
+                up.serve_elsewhere(control, at, names, monitor.clone())?;
             }
         }
         Ok(up)
@@ -561,12 +580,14 @@ impl Up {
         control: Control,
         at: SocketAddr,
         names: Vec<String>,
+        monitor: Monitor,
     ) -> Result<(), Failure> {
         let listener = HttpsListener::bind(at)
             .map_err(|error| Failure::new(format!("cannot listen at {at}: {error}")))?;
         self.address = Some(listener.address());
         let make = move |control: &Control| control.parties().server_tls(&names);
-        let (first, _) = make(&control).map_err(|error| Failure::of(&error))?;
+        let (first, ends) = make(&control).map_err(|error| Failure::of(&error))?;
+        monitor.set_certificate("server", ends);
         let (tls, newest) = watch::channel(first);
         let router = http::router(control.clone());
         let serving = listener.serve(router, newest, self.stopped());
@@ -577,7 +598,10 @@ impl Up {
                 loop {
                     ticks.tick().await;
                     match make(&control) {
-                        Ok((config, _)) => drop(tls.send_replace(config)),
+                        Ok((config, ends)) => {
+                            tls.send_replace(config);
+                            monitor.set_certificate("server", ends);
+                        }
                         Err(error) => tracing::error!(%error, "no new server certificate"),
                     }
                 }
@@ -592,7 +616,7 @@ impl Up {
 }
 
 /// Has an agent's certificate renewed, long before it ends.
-async fn keep_renewed(world: World, mut identity: Identity) {
+async fn keep_renewed(world: World, mut identity: Identity, monitor: Monitor) {
     let mut ticks = host::ticks(RENEW_EVERY);
     loop {
         ticks.tick().await;
@@ -606,6 +630,7 @@ async fn keep_renewed(world: World, mut identity: Identity) {
             Ok(tls) => {
                 identity.client.renew(tls);
                 identity.profile = profile;
+                monitoring::note_identity(&monitor, &identity.profile);
                 tracing::info!(expires = identity.profile.expires, "certificate renewed");
             }
             Err(error) => {
@@ -620,7 +645,11 @@ async fn say_ready(
     control: Option<&Control>,
     agent: Option<&Agent>,
     address: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
 ) -> Result<(), Failure> {
+    let at = |what: &str, address: Option<SocketAddr>| {
+        address.map_or_else(String::new, |address| format!("{what} at {address}; "))
+    };
     let line = match (control, agent) {
         (Some(control), _) => {
             let report = control
@@ -632,18 +661,23 @@ async fn say_ready(
             }
             let folder = control.folder().path();
             format!(
-                "scree is ready: {} ({} units, {} volumes, {} exported); {}export SCREE_DIR={}\n",
+                "scree is ready: {} ({} units, {} volumes, {} exported); {}{}export SCREE_DIR={}\n",
                 folder.display(),
                 report.units,
                 report.volumes,
                 report.exported,
-                address.map_or_else(String::new, |address| format!("API at {address}; ")),
+                at("API", address),
+                at("metrics", metrics),
                 shell_word(folder)
             )
         }
         (None, Some(agent)) => {
             let folder = agent.folder().path().display();
-            format!("scree agent is ready: {folder}\n")
+            let metrics = metrics.map(|address| format!("; metrics at {address}"));
+            format!(
+                "scree agent is ready: {folder}{}\n",
+                metrics.unwrap_or_default()
+            )
         }
         (None, None) => return Ok(()),
     };

@@ -9,6 +9,7 @@
 mod altered;
 mod copies;
 mod hangs;
+mod health;
 mod keys;
 mod leases;
 mod lost;

@@ -13,6 +13,7 @@ mod guest;
 mod host;
 mod keys;
 mod lifecycle;
+mod monitoring;
 mod service;
 mod streams;
 mod units;

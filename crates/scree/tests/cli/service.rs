@@ -13,13 +13,15 @@ use crate::host::{Said, wait_until};
 const SCREE: &str = env!("CARGO_BIN_EXE_scree");
 
 /// A process that serves, and the port of its API if it has one.
-struct Process {
+pub struct Process {
     child: Child,
     port: Option<u16>,
+    /// That of its metrics.
+    pub metrics: Option<u16>,
 }
 
 impl Process {
-    fn start(arguments: &[&str]) -> Self {
+    pub fn start(arguments: &[&str]) -> Self {
         let mut child = Command::new(SCREE)
             .args(arguments)
             .env_remove("SCREE_DIR")
@@ -31,19 +33,24 @@ impl Process {
         let mut line = String::new();
         BufReader::new(out).read_line(&mut line).expect("readable");
         assert!(line.contains("is ready"), "it said {line:?}");
-        let port = line.split_once("API at 127.0.0.1:").map(|(_, rest)| {
-            let (port, _) = rest.split_once(';').expect("it goes on");
-            port.parse().expect("a port")
-        });
-        Self { child, port }
+        let port = |what: &str| {
+            let (_, rest) = line.split_once(&format!("{what} at 127.0.0.1:"))?;
+            let port = rest.split([';', '\n']).next().expect("a first part");
+            Some(port.parse().expect("a port"))
+        };
+        Self {
+            port: port("API"),
+            metrics: port("metrics"),
+            child,
+        }
     }
 
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it ends");
     }
 
-    fn stop(mut self) {
+    pub fn stop(mut self) {
         let pid = self.child.id().to_string();
         let told = Command::new("kill").args(["-TERM", &pid]).status();
         assert!(told.expect("kill runs").success());
@@ -59,13 +66,13 @@ impl Drop for Process {
 }
 
 /// Three folders: a controller's, an agent's, and the profiles of users.
-struct Site {
+pub struct Site {
     folder: TempDir,
     port: u16,
 }
 
 impl Site {
-    fn new() -> (Self, Process) {
+    pub fn new() -> (Self, Process) {
         let folder = tempfile::Builder::new().prefix("scree-").tempdir_in("/tmp");
         let mut site = Self {
             folder: folder.expect("a folder"),
@@ -76,7 +83,7 @@ impl Site {
         (site, controller)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -85,16 +92,24 @@ impl Site {
     }
 
     /// A controller; again on the same port.
-    fn controller(&self) -> Process {
+    pub fn controller(&self) -> Process {
         let listen = format!("127.0.0.1:{}", self.port);
         let folder = self.text("c");
-        Process::start(&["controller", "--dir", &folder, "--listen", &listen])
+        let metrics = ["--listen-metrics", "127.0.0.1:0"];
+        Process::start(
+            &[
+                &["controller", "--dir", &folder, "--listen", &listen],
+                &metrics[..],
+            ]
+            .concat(),
+        )
     }
 
-    fn agent(&self) -> Process {
+    pub fn agent(&self) -> Process {
         let folder = self.text("a");
         let sizes = ["--units", "2", "--journal-size", "16M"];
-        Process::start(&[&["agent", "--dir", &folder], &sizes[..]].concat())
+        let metrics = ["--listen-metrics", "127.0.0.1:0"];
+        Process::start(&[&["agent", "--dir", &folder], &sizes[..], &metrics].concat())
     }
 
     fn url(&self) -> String {
@@ -117,14 +132,14 @@ impl Site {
         }
     }
 
-    fn scree(&self, arguments: &[&str]) -> Value {
+    pub fn scree(&self, arguments: &[&str]) -> Value {
         let said = self.try_scree(&[arguments, &["-o", "json"]].concat());
         assert_eq!(said.code, 0, "{arguments:?}: {}", said.error);
         serde_json::from_str(&said.out).expect("JSON")
     }
 
     /// As the operator, at the controller's machine.
-    fn locally(&self, arguments: &[&str]) -> Value {
+    pub fn locally(&self, arguments: &[&str]) -> Value {
         self.scree(&[&["--dir", &self.text("c")], arguments].concat())
     }
 
@@ -142,7 +157,7 @@ impl Site {
         self.try_scree(&[&["login", "--profile", profile], &words[..]].concat())
     }
 
-    fn enrol_host(&self, invited: &Value) -> Said {
+    pub fn enrol_host(&self, invited: &Value) -> Said {
         let words = self.invitation(invited);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let folder = self.text("a");

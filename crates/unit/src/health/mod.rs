@@ -94,7 +94,8 @@ impl UnitState {
         }
     }
 
-    const ALL: [Self; 5] = [
+    /// All states.
+    pub const ALL: [Self; 5] = [
         Self::Healthy,
         Self::Full,
         Self::ReadOnly,

@@ -1,0 +1,371 @@
+//! Whether this host can do its work, and how it is doing, for those who watch.
+//!
+//! It is *ready* when a controller has heard of it within the part of a lease's
+//! term in which volumes go on, and some unit takes writes.
+//!
+//! Nothing here waits for what it tells of: a volume that does not answer within
+//! [`VOLUMES_WITHIN`] is shown as it was when it last did, and is not asked again
+//! until it has. Rows are bounded by [`ROWS_MAX`].
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use api::host::UnitReport;
+use base::{AttachmentId, VolumeId};
+use monitor::{Answer, Labels, Measures, Part};
+use unit::UnitState;
+use volume::VolumeStatus;
+use world::host;
+
+use crate::agent::{Agent, lock};
+use crate::attached::Attached;
+use crate::terms::own_part;
+
+/// Volumes that are well say how they are in less.
+const VOLUMES_WITHIN: Duration = Duration::from_secs(1);
+
+/// Without leases that end, a controller is asked at least so often: what is
+/// wanted is waited for 30 s at a time.
+const HEARD_WITHIN: Duration = Duration::from_secs(40);
+
+/// So many volumes, and units, have rows of their own.
+const ROWS_MAX: usize = 1000;
+
+/// What an agent keeps for those who watch it.
+pub(crate) struct Health {
+    /// When a controller last answered, by the monotonic clock.
+    heard: Mutex<Duration>,
+    /// When the last renewal of leases was asked for that was heard.
+    renewed: Mutex<Duration>,
+    volumes: Mutex<HashMap<AttachmentId, Known>>,
+}
+
+/// What is known of an open volume.
+#[derive(Default)]
+struct Known {
+    status: Option<VolumeStatus>,
+    /// It owes an answer.
+    is_asked: bool,
+}
+
+/// A volume as it is shown: one that is open several times to be read has one
+/// row.
+#[derive(Default)]
+struct Shown {
+    journal_bytes: u64,
+    journal_used_bytes: u64,
+    blocks_written: u64,
+    blocks_destaged: u64,
+    connections: u64,
+    is_stalled: bool,
+    is_stopped: bool,
+    is_stuck: bool,
+    is_silent: bool,
+}
+
+impl Health {
+    /// A controller has answered at `now`.
+    pub fn new(now: Duration) -> Self {
+        Self {
+            heard: Mutex::new(now),
+            renewed: Mutex::new(now),
+            volumes: Mutex::default(),
+        }
+    }
+
+    /// A controller has just answered.
+    pub fn heard(&self, now: Duration) {
+        let mut heard = lock(&self.heard);
+        *heard = (*heard).max(now);
+    }
+
+    /// Leases were renewed, as was asked at `asked`: they are counted from that.
+    pub fn renewed(&self, asked: Duration) {
+        let mut renewed = lock(&self.renewed);
+        *renewed = (*renewed).max(asked);
+    }
+}
+
+impl Agent {
+    /// A controller has just answered.
+    pub(crate) fn note_heard(&self) {
+        self.inner.health.heard(self.inner.world.clock.monotonic());
+    }
+
+    fn since(&self, moment: &Mutex<Duration>) -> Duration {
+        let moment = *lock(moment);
+        self.inner.world.clock.monotonic().saturating_sub(moment)
+    }
+
+    /// Why this host cannot do its work at this moment, one sentence each.
+    pub(crate) fn unready_for(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if self.is_ending() {
+            reasons.push("it is ending".to_owned());
+        }
+        let health = &self.inner.health;
+        let (age, within) = match self.inner.lease {
+            Some(lease) => (self.since(&health.renewed), own_part(lease)),
+            None => (self.since(&health.heard), HEARD_WITHIN),
+        };
+        if age >= within {
+            reasons.push(format!(
+                "no controller has answered for {} s",
+                age.as_secs()
+            ));
+        }
+        let units = lock(&self.inner.units);
+        if units.is_empty() {
+            reasons.push("the cluster has no units; add some with `scree unit add`".to_owned());
+        } else if !units.iter().any(|mounted| mounted.unit.can_write()) {
+            let count = units.len();
+            reasons.push(format!("none of the {count} units takes writes"));
+        }
+        reasons
+    }
+
+    /// What those who watch it are told.
+    pub(crate) async fn measures(&self) -> Measures {
+        let mut measures = Measures::default();
+        let health = &self.inner.health;
+        measures.one(
+            "scree_controller_answer_age_seconds",
+            "How long ago a controller has answered last",
+            self.since(&health.heard).as_secs_f64(),
+        );
+        if let Some(lease) = self.inner.lease {
+            measures.one(
+                "scree_lease_age_seconds",
+                "How long ago the leases of this host were renewed",
+                self.since(&health.renewed).as_secs_f64(),
+            );
+            measures.one(
+                "scree_lease_stall_seconds",
+                "The age of a lease at which its volume stalls",
+                own_part(lease).as_secs_f64(),
+            );
+        }
+        measures.one(
+            "scree_leases",
+            "Leases that this host has",
+            float(lock(&self.inner.terms).len() as u64),
+        );
+        let mut left_out = Vec::new();
+        let units = self.units_as_known();
+        left_out.push(("units", units.len().saturating_sub(ROWS_MAX)));
+        self.measure_units(&mut measures, &units[..units.len().min(ROWS_MAX)]);
+        let volumes = self.shown_volumes().await;
+        left_out.push(("volumes", volumes.len().saturating_sub(ROWS_MAX)));
+        measure_volumes(&mut measures, &volumes);
+        measures.gauge(
+            "scree_rows_left_out",
+            "Units and volumes that have no rows here, because there are so many",
+            left_out
+                .into_iter()
+                .map(|(of, count)| (vec![("of", of.to_owned())], float(count as u64))),
+        );
+        measures
+    }
+
+    fn measure_units(&self, measures: &mut Measures, units: &[UnitReport]) {
+        let named = |unit: &UnitReport| vec![("unit", unit.id.to_string())];
+        let urls: Vec<_> = lock(&self.inner.units)
+            .iter()
+            .take(ROWS_MAX)
+            .map(|mounted| {
+                let url = ("url", mounted.url.clone());
+                (vec![("unit", mounted.id.to_string()), url], 1.0)
+            })
+            .collect();
+        measures.gauge("scree_unit_info", "Where a unit is", urls);
+        let states = units.iter().flat_map(|unit| {
+            UnitState::ALL.into_iter().map(move |state| {
+                let mut labels = named(unit);
+                labels.push(("state", state.name().to_owned()));
+                (labels, f64::from(unit.state == state.name()))
+            })
+        });
+        let help = "Whether a unit is in this state, as this host finds it";
+        measures.gauge("scree_unit_state", help, states);
+        let known = |of: fn(&UnitReport) -> Option<u64>| {
+            let row = move |unit| Some((named(unit), float(of(unit)?)));
+            units.iter().filter_map(row)
+        };
+        let help = "The room that segments take on a unit";
+        measures.gauge("scree_unit_bytes", help, known(|unit| unit.bytes));
+        let help = "Free room of a unit's file system, which others may share";
+        measures.gauge("scree_unit_free_bytes", help, known(|unit| unit.free_bytes));
+        let help = "Segments on a unit";
+        measures.gauge("scree_unit_segments", help, known(|unit| unit.segments));
+        let traffic =
+            |of: fn(&UnitReport) -> u64| units.iter().map(move |unit| (named(unit), of(unit)));
+        measures.counter(
+            "scree_unit_read_bytes",
+            "Bytes of blocks that this host has read from a unit",
+            traffic(|unit| unit.read_bytes),
+        );
+        measures.counter(
+            "scree_unit_written_bytes",
+            "Bytes of blocks that this host has written to a unit",
+            traffic(|unit| unit.written_bytes),
+        );
+    }
+
+    /// The open volumes. Those that owe an answer are not asked once more.
+    async fn shown_volumes(&self) -> BTreeMap<VolumeId, Shown> {
+        let open: Vec<(AttachmentId, VolumeId, Arc<Attached>)> = lock(&self.inner.workers)
+            .iter()
+            .filter_map(|(id, worker)| {
+                let (volume, attached) = worker.open()?;
+                Some((*id, volume, attached))
+            })
+            .collect();
+        let mut answers = Vec::new();
+        {
+            let mut known = lock(&self.inner.health.volumes);
+            known.retain(|id, _| open.iter().any(|(open, ..)| open == id));
+            for (id, _, attached) in &open {
+                let known = known.entry(*id).or_default();
+                if !std::mem::replace(&mut known.is_asked, true) {
+                    answers.push(tokio::spawn(self.clone().ask(*id, Arc::clone(attached))));
+                }
+            }
+        }
+        let answered = async {
+            for answer in answers {
+                // One that panicked has said so.
+                let _ = answer.await;
+            }
+        };
+        // Those that are late are asked on, and heard the next time.
+        host::within(VOLUMES_WITHIN, answered).await;
+        let known = lock(&self.inner.health.volumes);
+        let mut shown = BTreeMap::<VolumeId, Shown>::new();
+        for (id, volume, attached) in &open {
+            let Some(known) = known.get(id) else { continue };
+            let shown = shown.entry(*volume).or_default();
+            shown.connections += attached.export.connections() as u64;
+            shown.is_silent |= known.is_asked;
+            if let Some(status) = &known.status {
+                shown.add(status);
+            }
+        }
+        shown
+    }
+
+    /// Asks one volume how it is, and waits for that.
+    async fn ask(self, id: AttachmentId, attached: Arc<Attached>) {
+        let status = self.engine_status(&attached).await;
+        let mut known = lock(&self.inner.health.volumes);
+        if let Some(known) = known.get_mut(&id) {
+            known.is_asked = false;
+            known.status = status.ok().or(known.status.take());
+        }
+    }
+}
+
+impl Shown {
+    fn add(&mut self, status: &VolumeStatus) {
+        self.journal_bytes += status.journal_bytes;
+        self.journal_used_bytes += status.journal_used_bytes;
+        self.blocks_written += status.counters.blocks_written;
+        self.blocks_destaged += status.counters.blocks_destaged;
+        self.is_stalled |= status.stalled;
+        self.is_stopped |= status.stopped.is_some();
+        self.is_stuck |= status.destage_error.is_some();
+    }
+}
+
+impl Part for Agent {
+    fn name(&self) -> &'static str {
+        "agent"
+    }
+
+    fn reasons(&self) -> Answer<'_, Vec<String>> {
+        Box::pin(async { self.unready_for() })
+    }
+
+    fn measure(&self) -> Answer<'_, Measures> {
+        Box::pin(self.measures())
+    }
+}
+
+fn measure_volumes(measures: &mut Measures, volumes: &BTreeMap<VolumeId, Shown>) {
+    let rows = |of: fn(&Shown) -> u64| {
+        let row = move |(volume, shown)| (named(volume), of(shown));
+        volumes.iter().take(ROWS_MAX).map(row)
+    };
+    let mut gauge = |name: &str, help: &str, of: fn(&Shown) -> u64| {
+        measures.gauge(
+            name,
+            help,
+            rows(of).map(|(labels, value)| (labels, float(value))),
+        );
+    };
+    gauge(
+        "scree_volume_journal_bytes",
+        "The size of an open volume's journal",
+        |shown| shown.journal_bytes,
+    );
+    gauge(
+        "scree_volume_journal_used_bytes",
+        "How much of it waits to be destaged",
+        |shown| shown.journal_used_bytes,
+    );
+    gauge(
+        "scree_volume_connections",
+        "Connections of NBD clients to an open volume",
+        |shown| shown.connections,
+    );
+    gauge(
+        "scree_volume_stalled",
+        "Whether it waits for its lease: it reads, and acknowledges nothing else",
+        |shown| shown.is_stalled.into(),
+    );
+    gauge(
+        "scree_volume_stopped",
+        "Whether it has stopped: all requests fail",
+        |shown| shown.is_stopped.into(),
+    );
+    gauge(
+        "scree_volume_destage_failing",
+        "Whether its destaging does not get on",
+        |shown| shown.is_stuck.into(),
+    );
+    gauge(
+        "scree_volume_silent",
+        "Whether it does not say how it is: its other rows are of when it last did",
+        |shown| shown.is_silent.into(),
+    );
+    measures.counter(
+        "scree_volume_blocks_written",
+        "Blocks written to a volume since it was opened here",
+        rows(|shown| shown.blocks_written),
+    );
+    measures.counter(
+        "scree_volume_blocks_destaged",
+        "Blocks of it that were put on units since then",
+        rows(|shown| shown.blocks_destaged),
+    );
+    measures.one(
+        "scree_volumes_open",
+        "Volumes that are open here",
+        float(volumes.len() as u64),
+    );
+    let stalled = volumes.values().filter(|shown| shown.is_stalled).count();
+    measures.one(
+        "scree_volumes_stalled",
+        "How many of them wait for their leases",
+        float(stalled as u64),
+    );
+}
+
+fn named(volume: &VolumeId) -> Labels {
+    vec![("volume", volume.to_string())]
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a number for a graph")]
+fn float(number: u64) -> f64 {
+    number as f64
+}

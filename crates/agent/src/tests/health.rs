@@ -1,0 +1,144 @@
+//! What those who watch a host hear: of leases, units and volumes, and of those
+//! that do not answer.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use monitor::Part as _;
+
+use super::end;
+use super::rig::{Rig, RigSettings, Scree, small};
+
+const LEASE: Duration = Duration::from_secs(10);
+
+async fn start(rig: &Rig) -> Scree {
+    let settings = RigSettings {
+        lease: Some(LEASE),
+        ..rig.settings()
+    };
+    rig.try_start(settings).await.expect("starts")
+}
+
+/// The number in the row that begins so, up to the space.
+fn number(text: &str, row: &str) -> Option<f64> {
+    let rest = text
+        .lines()
+        .find_map(|line| line.strip_prefix(row)?.strip_prefix(' '));
+    rest.map(|rest| rest.parse().expect("a number"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_nobody_hears_is_not_ready_and_shows_that_its_volumes_stall() {
+    let rig = Rig::new();
+    let mut scree = start(&rig).await;
+    let made = scree.control.create_volume(small("disk")).await;
+    let volume = made.expect("made").row.id;
+    scree.export("disk").await.expect("served");
+    scree.agent.renew().await.expect("heard");
+    assert_eq!(scree.agent.reasons().await, [""; 0]);
+    let stalled = format!("scree_volume_stalled{{volume=\"{volume}\"}}");
+    let text = scree.agent.measure().await.whole();
+    assert_eq!(number(&text, &stalled), Some(0.0), "{text}");
+    assert_eq!(number(&text, "scree_volumes_stalled"), Some(0.0));
+    assert_eq!(number(&text, "scree_leases"), Some(1.0));
+
+    scree.cut_off();
+    rig.clock.advance(Duration::from_secs(8));
+    let reasons = scree.agent.reasons().await;
+    assert_eq!(reasons, ["no controller has answered for 8 s"]);
+    let text = scree.agent.measure().await.whole();
+    assert_eq!(number(&text, &stalled), Some(1.0), "{text}");
+    assert_eq!(number(&text, "scree_volumes_stalled"), Some(1.0));
+    assert_eq!(number(&text, "scree_lease_age_seconds"), Some(8.0));
+    assert_eq!(number(&text, "scree_lease_stall_seconds"), Some(8.0));
+
+    scree.agent.renew().await.expect("heard");
+    assert_eq!(scree.agent.reasons().await, [""; 0]);
+    let text = scree.agent.measure().await.whole();
+    assert_eq!(number(&text, &stalled), Some(0.0), "{text}");
+    scree.connect();
+    end(scree).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_that_does_not_answer_is_shown_as_it_was_and_asked_once() {
+    let rig = Rig::new();
+    let scree = rig.start().await;
+    let made = scree.control.create_volume(small("disk")).await;
+    let volume = made.expect("made").row.id;
+    scree.export("disk").await.expect("served");
+    let silent = format!("scree_volume_silent{{volume=\"{volume}\"}}");
+    let journal = format!("scree_volume_journal_bytes{{volume=\"{volume}\"}}");
+    let text = scree.agent.measure().await.whole();
+    assert_eq!(number(&text, &silent), Some(0.0), "{text}");
+    let bytes = number(&text, &journal).expect("known");
+    assert!(bytes > 0.0);
+
+    // Its thread is busy until it is let go.
+    let attached = scree.open(volume).expect("open");
+    let (let_go, held) = mpsc::channel::<()>();
+    let (tell, holds) = tokio::sync::oneshot::channel();
+    let agent = scree.agent.clone();
+    let busy = tokio::spawn(async move {
+        let wait = move |_: &mut volume::Volume| {
+            let _ = tell.send(());
+            let _ = held.recv();
+        };
+        agent.on_volume(&attached, wait).await
+    });
+    holds.await.expect("it has begun");
+    for _ in 0..2 {
+        let text = scree.agent.measure().await.whole();
+        assert_eq!(number(&text, &silent), Some(1.0), "{text}");
+        assert_eq!(number(&text, &journal), Some(bytes), "as it was");
+    }
+    drop(let_go);
+    busy.await.expect("no panic").expect("it goes on");
+    // The answer that it owed comes by itself.
+    loop {
+        let text = scree.agent.measure().await.whole();
+        if number(&text, &silent) == Some(0.0) {
+            break;
+        }
+    }
+    end(scree).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_without_a_unit_that_takes_writes_is_not_ready() {
+    let rig = Rig::new();
+    let scree = rig.start().await;
+    assert_eq!(scree.agent.reasons().await, [""; 0]);
+    let units = scree.agent.units_as_known();
+    let state = |unit: usize, state: &str| {
+        let id = units[unit].id;
+        format!("scree_unit_state{{unit=\"{id}\",state=\"{state}\"}}")
+    };
+    let (first, second) = (rig.unit(1), rig.unit(2));
+    for (from, to) in [(&first, "away1"), (&second, "away2")] {
+        std::fs::rename(from, rig.folder.path().join(to)).expect("moved");
+    }
+    scree.agent.units().await;
+    // A look notes what it finds; the next one at the latest sees it.
+    while scree.agent.reasons().await.is_empty() {
+        for probe in scree.agent.probe_units(true) {
+            probe.await.expect("no panic");
+        }
+    }
+    let reasons = scree.agent.reasons().await;
+    assert_eq!(reasons, ["none of the 2 units takes writes"]);
+    let text = scree.agent.measure().await.whole();
+    for unit in 0..2 {
+        assert_eq!(number(&text, &state(unit, "missing")), Some(1.0), "{text}");
+        assert_eq!(number(&text, &state(unit, "healthy")), Some(0.0), "{text}");
+    }
+    for (to, from) in [(&first, "away1"), (&second, "away2")] {
+        std::fs::rename(rig.folder.path().join(from), to).expect("moved");
+    }
+    while !scree.agent.reasons().await.is_empty() {
+        for probe in scree.agent.probe_units(true) {
+            probe.await.expect("no panic");
+        }
+    }
+    end(scree).await;
+}
