@@ -24,14 +24,13 @@ use std::time::Duration;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, Uri, header};
-use hyper_util::rt::TokioExecutor;
 use rustls::ClientConfig;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use world::host;
 
-use crate::connect::{Connector, Way};
+use crate::connect::{Connector, Server, Way};
 use crate::types::{Page, Problem};
 
 /// A server that is there takes a connection in less.
@@ -59,6 +58,10 @@ pub enum ClientError {
     /// The connection broke, or what came back is no answer.
     #[error("the server did not answer properly: {0}; see its log")]
     Broken(String),
+    /// The server takes this client's certificate for none, or this client the
+    /// server's.
+    #[error("{0}")]
+    Certificate(&'static str),
     /// The server says no.
     #[error("{}", .0.detail)]
     Refused(Box<Problem>),
@@ -69,7 +72,8 @@ impl ClientError {
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Broken(_) => true,
+            // A certificate may be renewed meanwhile.
+            Self::Unreachable(_) | Self::Broken(_) | Self::Certificate(_) => true,
             Self::Refused(problem) => problem.status >= 500,
         }
     }
@@ -85,15 +89,12 @@ pub struct Client {
 
 struct Inner {
     /// At least one.
-    servers: Vec<Http>,
+    servers: Vec<Server>,
     /// Which of them is asked.
     current: watch::Sender<usize>,
     /// What is shown to them, where they ask for it.
     tls: Option<watch::Sender<Arc<ClientConfig>>>,
 }
-
-/// Connections to one server.
-type Http = hyper_util::client::legacy::Client<Connector, Full<Bytes>>;
 
 /// Where a server is, if not on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,9 +157,8 @@ impl Client {
             _ => CONNECT_TO_ONE_WITHIN,
         };
         let connect = |way| {
-            let builder = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
             let way = Arc::new(way);
-            builder.build(Connector { way, within })
+            Server::new(Connector { way, within })
         };
         Self {
             inner: Arc::new(Inner {
@@ -177,10 +177,15 @@ impl Client {
         self
     }
 
-    /// Shows another certificate from the next connection on.
+    /// Shows another certificate from the next request on: connections that have
+    /// shown the one before are used no more.
     pub fn renew(&self, config: Arc<ClientConfig>) {
         if let Some(tls) = &self.inner.tls {
             tls.send_replace(config);
+            self.inner
+                .servers
+                .iter()
+                .for_each(Server::forget_connections);
         }
     }
 
@@ -284,7 +289,8 @@ impl Client {
                 false => asked.await,
             };
             let may_ask_another = match &answer {
-                Err(ClientError::Unreachable(_)) => true,
+                // Neither has heard the request.
+                Err(ClientError::Unreachable(_) | ClientError::Certificate(_)) => true,
                 Err(ClientError::Broken(_)) => is_safe,
                 Err(ClientError::Refused(problem)) => is_safe && problem.status == UNAVAILABLE,
                 Ok(_) => false,
@@ -335,7 +341,7 @@ impl Client {
             at,
             is_answered: false,
         };
-        let response = self.inner.servers[at].request(request);
+        let response = self.inner.servers[at].begin(request);
         let response = response.await.map_err(unreachable)?;
         let status = response.status();
         let answer = http_body_util::Limited::new(response.into_body(), ANSWER_BYTES_MAX)
@@ -382,8 +388,63 @@ fn broken(error: &dyn std::fmt::Display) -> ClientError {
     ClientError::Broken(error.to_string())
 }
 
+/// What TLS says of a certificate, in words that help. A server's word about the
+/// client's comes after the handshake, with the first answer.
+fn refused_certificate(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    use rustls::AlertDescription as Alert;
+    use rustls::{CertificateError, Error};
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let inner = error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref);
+        let tls = inner.and_then(|inner| inner.downcast_ref::<Error>());
+        let tls = tls.or_else(|| error.downcast_ref::<Error>());
+        match tls {
+            Some(Error::AlertReceived(Alert::CertificateExpired)) => {
+                return Some(
+                    "the controller refuses this certificate: it has ended, or does not hold \
+                     yet; look at this machine's clock, and enrol with a new token",
+                );
+            }
+            Some(Error::AlertReceived(Alert::UnknownCA)) => {
+                return Some(
+                    "the controller refuses this certificate: it knows no authority that signed \
+                     it; enrol with a token of this controller",
+                );
+            }
+            Some(Error::AlertReceived(
+                Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateRevoked
+                | Alert::CertificateUnknown
+                | Alert::DecryptError,
+            )) => {
+                return Some(
+                    "the controller refuses this certificate: it is not made for clients, or is \
+                     damaged; enrol with a new token",
+                );
+            }
+            Some(Error::InvalidCertificate(
+                CertificateError::UnknownIssuer | CertificateError::BadSignature,
+            )) => {
+                return Some(
+                    "the server's certificate is of an authority that is not trusted here: it \
+                     is another server, or its authority has changed",
+                );
+            }
+            _ => {}
+        }
+        cause = error.source();
+    }
+    None
+}
+
 /// What the client's own error hides: who could not be reached, and why.
 fn unreachable(error: hyper_util::client::legacy::Error) -> ClientError {
+    if let Some(why) = refused_certificate(&error) {
+        return ClientError::Certificate(why);
+    }
     if !error.is_connect() {
         let cause: &dyn std::error::Error = &error;
         return ClientError::Broken(base::with_causes(cause));

@@ -4,13 +4,16 @@ use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::Uri;
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::{Request, Uri};
 use hyper_util::client::legacy::connect::{Connected, Connection};
-use hyper_util::rt::TokioIo;
+use hyper_util::client::legacy::{self, ResponseFuture};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -38,6 +41,41 @@ pub(crate) struct Connector {
     pub way: Arc<Way>,
     /// A server that is there takes a connection in less.
     pub within: Duration,
+}
+
+/// Connections to one server.
+type Http = legacy::Client<Connector, Full<Bytes>>;
+
+/// One server, and connections to it, which are kept and used again.
+pub(crate) struct Server {
+    connector: Connector,
+    http: RwLock<Http>,
+}
+
+impl Server {
+    pub fn new(connector: Connector) -> Self {
+        Self {
+            http: RwLock::new(http(&connector)),
+            connector,
+        }
+    }
+
+    /// Begins to send a request.
+    pub fn begin(&self, request: Request<Full<Bytes>>) -> ResponseFuture {
+        let http = self.http.read().unwrap_or_else(PoisonError::into_inner);
+        http.request(request)
+    }
+
+    /// The connections that there are are used no more.
+    pub fn forget_connections(&self) {
+        let mut kept = self.http.write().unwrap_or_else(PoisonError::into_inner);
+        *kept = http(&self.connector);
+    }
+}
+
+/// A client without connections yet.
+fn http(connector: &Connector) -> Http {
+    legacy::Client::builder(TokioExecutor::new()).build(connector.clone())
 }
 
 impl Service<Uri> for Connector {

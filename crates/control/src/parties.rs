@@ -18,6 +18,7 @@ use world::{Millis, World};
 use crate::database::{Asker, AuditRow, By, Database, DatabaseError, Membership, PartyRow};
 use crate::error::ControlError;
 use crate::http::Caller;
+use crate::volumes::spell_time;
 
 /// How long a token may be used.
 pub const TOKEN_TERM: Duration = Duration::from_secs(60 * 60);
@@ -119,6 +120,14 @@ impl Parties {
                 "no certificate was shown; enrol with `scree login` and a token",
             ));
         };
+        // TLS has looked at that once, as the connection began.
+        if self.world.clock.wall() > peer.ends {
+            return Err(unauthenticated(&format!(
+                "the certificate has ended at {}; connect again with a newer one, or enrol with a \
+                 new token",
+                spell_time(peer.ends)
+            )));
+        }
         let found = self.database.party_of_key(peer.key).await?;
         match found {
             Some(party) if party.is_disabled => Err(unauthenticated(

@@ -27,6 +27,8 @@ pub enum ClientError {
     },
     /// The connection broke, or what came back is no answer.
     Broken(String),
+    /// One of the two has a certificate that the other one does not take.
+    Certificate(&'static str),
     /// The server says no.
     Refused(Box<Problem>),
 }
@@ -70,6 +72,7 @@ impl std::fmt::Display for ClientError {
                     "the server did not answer properly: {why}; see its log"
                 )
             }
+            Self::Certificate(why) => formatter.write_str(why),
             Self::Refused(problem) => formatter.write_str(&problem.detail),
         }
     }
@@ -195,6 +198,7 @@ impl Client {
                 },
             },
             api::ClientError::Broken(why) => ClientError::Broken(why),
+            api::ClientError::Certificate(why) => ClientError::Certificate(why),
             api::ClientError::Refused(problem) => ClientError::Refused(problem),
         })
     }
