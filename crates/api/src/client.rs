@@ -407,7 +407,8 @@ fn refused_certificate(error: &(dyn std::error::Error + 'static)) -> Option<&'st
                      yet; look at this machine's clock, and enrol with a new token",
                 );
             }
-            Some(Error::AlertReceived(Alert::UnknownCA)) => {
+            // The latter, if an authority has the same name and another key.
+            Some(Error::AlertReceived(Alert::UnknownCA | Alert::DecryptError)) => {
                 return Some(
                     "the controller refuses this certificate: it knows no authority that signed \
                      it; enrol with a token of this controller",
@@ -417,8 +418,7 @@ fn refused_certificate(error: &(dyn std::error::Error + 'static)) -> Option<&'st
                 Alert::BadCertificate
                 | Alert::UnsupportedCertificate
                 | Alert::CertificateRevoked
-                | Alert::CertificateUnknown
-                | Alert::DecryptError,
+                | Alert::CertificateUnknown,
             )) => {
                 return Some(
                     "the controller refuses this certificate: it is not made for clients, or is \

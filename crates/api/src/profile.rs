@@ -9,14 +9,18 @@
 //! certificate = """-----BEGIN CERTIFICATE-----…"""
 //! key = """-----BEGIN PRIVATE KEY-----…"""
 //! ```
+//!
+//! `authority` is what the server is trusted by. With a certificate of another
+//! authority than the cluster's own, `certificate_file` and `key_file` say where
+//! it is from, and it is read there again: others renew it.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use identity::{
-    AuthorityError, Credentials, KeyRequest, TlsError, certificate_fingerprint, client_config,
-    trusting_client_config,
+    AuthorityError, Credentials, KeyRequest, TlsError, certificate_end, certificate_fingerprint,
+    client_config, trusting_client_config,
 };
 use rustls::ClientConfig;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -24,7 +28,7 @@ use world::{OpenMode, World, host};
 use zeroize::Zeroizing;
 
 use crate::client::{Address, BadAddress};
-use crate::types::{AuthorityView, Certificate, Enrol, Renew};
+use crate::types::{AuthorityView, Certificate, Enrol, Party, Renew};
 use crate::{Client, ClientError};
 
 /// Longer files are no profiles.
@@ -45,6 +49,10 @@ pub struct Profile {
     authority: String,
     certificate: String,
     key: Zeroizing<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    certificate_file: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key_file: Option<PathBuf>,
 }
 
 impl std::fmt::Debug for Profile {
@@ -81,8 +89,8 @@ pub enum ProfileError {
         /// Its mode.
         mode: u32,
     },
-    /// The file is no profile.
-    #[error("{path} is not a profile: {why}", path = path.display())]
+    /// The file is no profile, or no certificate.
+    #[error("{path} cannot be used: {why}", path = path.display())]
     Bad {
         /// Which file.
         path: PathBuf,
@@ -148,8 +156,26 @@ impl Profile {
                 expected: fingerprint.to_owned(),
             });
         }
-        let tls = client_config(&[&view.certificate], None)?;
-        let client = Client::https(addresses, Arc::new(tls));
+        Self::enrol_trusting(urls, token, view.certificate).await
+    }
+
+    /// As [`Profile::enrol`], at a controller whose certificate `authority` (PEM)
+    /// has signed.
+    ///
+    /// # Errors
+    /// [`ProfileError`].
+    pub async fn enrol_trusting(
+        urls: &[String],
+        token: &str,
+        authority: String,
+    ) -> Result<Self, ProfileError> {
+        let url = urls.join(", ");
+        let failed = |source| ProfileError::Server {
+            url: url.clone(),
+            source,
+        };
+        let tls = client_config(&[&authority], None)?;
+        let client = Client::https(addresses(urls)?, Arc::new(tls));
         let key = KeyRequest::generate()?;
         let ask = Enrol {
             token: token.to_owned(),
@@ -160,10 +186,84 @@ impl Profile {
             urls: urls.to_vec(),
             subject: issued.subject,
             expires: issued.expires,
-            authority: view.certificate,
+            authority,
             certificate: issued.certificate,
             key: key.key_pem,
+            certificate_file: None,
+            key_file: None,
         })
+    }
+
+    /// Is whoever the certificate in a file names, of an authority that the
+    /// controller at `url` was told of; whether it takes it, the controller says.
+    /// That one's own certificate `authority` (PEM) has signed.
+    ///
+    /// # Errors
+    /// [`ProfileError`].
+    pub async fn bring(
+        world: &World,
+        urls: &[String],
+        authority: String,
+        (certificate, key): (&Path, &Path),
+    ) -> Result<Self, ProfileError> {
+        let mut profile = Self {
+            urls: urls.to_vec(),
+            subject: String::new(),
+            expires: String::new(),
+            authority,
+            certificate: String::new(),
+            key: Zeroizing::default(),
+            certificate_file: Some(certificate.to_owned()),
+            key_file: Some(key.to_owned()),
+        };
+        profile.read_again(world)?;
+        let me: Party =
+            profile
+                .client()?
+                .get("/v1/me")
+                .await
+                .map_err(|source| ProfileError::Server {
+                    url: urls.join(", "),
+                    source,
+                })?;
+        profile.subject = format!("scree://{}/{}", me.kind, me.name);
+        Ok(profile)
+    }
+
+    /// Whether its certificate is another authority's, which renews it.
+    #[must_use]
+    pub fn is_brought(&self) -> bool {
+        self.certificate_file.is_some()
+    }
+
+    /// Reads a certificate that others renew from where it is.
+    ///
+    /// # Errors
+    /// [`ProfileError`].
+    pub fn read_again(&mut self, world: &World) -> Result<(), ProfileError> {
+        let (Some(certificate), Some(key)) = (&self.certificate_file, &self.key_file) else {
+            return Ok(());
+        };
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| ProfileError::Io { path, source }
+        };
+        let mode = host::mode(key).map_err(failed(key))?;
+        if mode & 0o077 != 0 {
+            let path = key.clone();
+            return Err(ProfileError::Open { path, mode });
+        }
+        let chain = read_text(world, certificate)?;
+        let ends = certificate_end(&chain)?;
+        let ends =
+            jiff::Timestamp::from_millisecond(ends.0).map_err(|error| ProfileError::Bad {
+                path: certificate.clone(),
+                why: error.to_string(),
+            })?;
+        self.key = read_text(world, key)?;
+        self.expires = ends.to_string();
+        self.certificate = chain.to_string();
+        Ok(())
     }
 
     /// The profile in the file at `path`.
@@ -180,21 +280,12 @@ impl Profile {
             let path = path.to_owned();
             return Err(ProfileError::Open { path, mode });
         }
-        let read = || {
-            let file = world.disk.open(path, OpenMode::Read)?;
-            let length = file.length()?.min(FILE_BYTES_MAX);
-            let mut bytes = Zeroizing::new(vec![0; length as usize]);
-            file.read_at(&mut bytes, 0)?;
-            Ok(bytes)
-        };
-        let bytes = read().map_err(failed)?;
-        let bad = |why: String| ProfileError::Bad {
-            path: path.to_owned(),
-            why,
-        };
-        let text = std::str::from_utf8(&bytes).map_err(|error| bad(error.to_string()))?;
+        let text = read_text(world, path)?;
         // What the parser says may quote the file, and so the key.
-        toml::from_str(text).map_err(|error| bad(error.message().to_owned()))
+        toml::from_str(&text).map_err(|error| ProfileError::Bad {
+            path: path.to_owned(),
+            why: error.message().to_owned(),
+        })
     }
 
     /// Writes it to the file at `path`, whole or not at all.
@@ -275,6 +366,28 @@ fn one_or_more<'a, D: Deserializer<'a>>(deserializer: D) -> Result<Vec<String>, 
         OneOrMore::One(url) => vec![url],
         OneOrMore::More(urls) => urls,
     })
+}
+
+/// What a small text file says.
+fn read_text(world: &World, path: &Path) -> Result<Zeroizing<String>, ProfileError> {
+    let read = || {
+        let file = world.disk.open(path, OpenMode::Read)?;
+        let length = file.length()?.min(FILE_BYTES_MAX);
+        let mut bytes = Zeroizing::new(vec![0; length as usize]);
+        file.read_at(&mut bytes, 0)?;
+        Ok(bytes)
+    };
+    let bytes = read().map_err(|source| ProfileError::Io {
+        path: path.to_owned(),
+        source,
+    })?;
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => Ok(Zeroizing::new(text.to_owned())),
+        Err(error) => Err(ProfileError::Bad {
+            path: path.to_owned(),
+            why: error.to_string(),
+        }),
+    }
 }
 
 #[cfg(test)]

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use base::{PartyId, ProjectId};
 use identity::{
-    Authority, Credentials, EnrolmentToken, KeyFingerprint, KeyRequest, Kind, Lifetime, Subject,
-    certificate_fingerprint, requested_key, server_config,
+    Authority, Credentials, EnrolmentToken, KeyFingerprint, KeyRequest, Kind, Lifetime, Peer,
+    ServerTls, SignedBy, Subject, certificate_end, certificate_fingerprint, requested_key,
 };
-use rustls::ServerConfig;
 use world::{Millis, World};
+use zeroize::Zeroizing;
 
 use crate::database::{Asker, AuditRow, By, Database, DatabaseError, Membership, PartyRow};
 use crate::error::ControlError;
@@ -29,6 +29,20 @@ pub struct Parties {
     world: World,
     database: Database,
     authority: Arc<Authority>,
+}
+
+/// How the API is served over TLS.
+#[derive(Default)]
+pub struct ServerOptions {
+    /// DNS names and addresses by which the server is reached; for a certificate
+    /// that is made for it.
+    pub names: Vec<String>,
+    /// Authorities (PEM) of the operator's: whom they sign is known by what the
+    /// certificate says.
+    pub client_authorities: Vec<String>,
+    /// A certificate with what lies between it and its root, and its key (PEM), to
+    /// serve with in place of one that is made.
+    pub credentials: Option<(String, Zeroizing<String>)>,
 }
 
 /// A certificate, fresh from the authority.
@@ -78,32 +92,40 @@ impl Parties {
         })
     }
 
-    /// TLS for a server that has these names, with a new key of its own; and
+    /// TLS for a server, with a new key and certificate unless it has some; and
     /// when its certificate ends.
     ///
     /// # Errors
     /// [`ControlError`].
     pub fn server_tls(
         &self,
-        names: &[String],
-    ) -> Result<(Arc<ServerConfig>, Millis), ControlError> {
-        let internal = |error: &dyn std::error::Error| ControlError::Internal {
-            reason: base::with_causes(error),
-        };
+        options: &ServerOptions,
+    ) -> Result<(Arc<ServerTls>, Millis), ControlError> {
+        let named: Vec<&str> = options
+            .client_authorities
+            .iter()
+            .map(String::as_str)
+            .collect();
+        if let Some((chain_pem, key_pem)) = &options.credentials {
+            let credentials = Credentials { chain_pem, key_pem };
+            let tls = ServerTls::new(self.authority_pem(), &named, credentials);
+            let ends = certificate_end(chain_pem).map_err(|error| internal(&error))?;
+            return Ok((Arc::new(tls.map_err(|error| internal(&error))?), ends));
+        }
         let key = KeyRequest::generate().map_err(|error| internal(&error))?;
         let subject = Subject::new(Kind::Controller, "local")?;
         let lifetime = Lifetime::day(self.world.clock.wall());
         let random = &*self.world.random;
-        let signed = self
-            .authority
-            .sign(&key.request_pem, &subject, names, lifetime, random);
+        let signed =
+            self.authority
+                .sign(&key.request_pem, &subject, &options.names, lifetime, random);
         let credentials = Credentials {
             chain_pem: &signed.map_err(not_signed)?,
             key_pem: &key.key_pem,
         };
-        let config = server_config(&[self.authority_pem()], credentials);
-        let config = config.map_err(|error| internal(&error))?;
-        Ok((Arc::new(config), lifetime.ends()))
+        let tls = ServerTls::new(self.authority_pem(), &named, credentials);
+        let tls = tls.map_err(|error| internal(&error))?;
+        Ok((Arc::new(tls), lifetime.ends()))
     }
 
     /// Who is asking.
@@ -128,18 +150,51 @@ impl Parties {
                 spell_time(peer.ends)
             )));
         }
-        let found = self.database.party_of_key(peer.key).await?;
+        let (found, nobody) = match peer.signed_by {
+            SignedBy::OwnAuthority => (
+                self.database.party_of_key(peer.key).await?,
+                "nobody is known by this certificate's key; enrol with a new token".to_owned(),
+            ),
+            SignedBy::NamedAuthority => self.party_named_by(peer).await?,
+        };
         match found {
             Some(party) if party.is_disabled => Err(unauthenticated(
                 "this user or host is disabled; an administrator can enable it",
             )),
             Some(party) => {
                 let by = self.by(caller, party.subject.to_string());
-                Ok(asker(party, by))
+                let signed_by = Some(peer.signed_by);
+                Ok(asker(party, by, signed_by))
             }
-            None => Err(unauthenticated(
-                "nobody is known by this certificate's key; enrol with a new token",
-            )),
+            None => Err(unauthenticated(&nobody)),
+        }
+    }
+
+    /// Whom a certificate names that one of the operator's authorities has
+    /// signed; or what to say if it is nobody.
+    async fn party_named_by(
+        &self,
+        peer: &Peer,
+    ) -> Result<(Option<PartyRow>, String), ControlError> {
+        let subject = match peer.subject() {
+            Ok(subject) => subject,
+            Err(error) => return Ok((None, error.to_string())),
+        };
+        if !matches!(subject.kind(), Kind::User | Kind::Host) || *subject == local(subject.kind()) {
+            let nobody = format!("the certificate names {subject}, who is nobody over TLS");
+            return Ok((None, nobody));
+        }
+        match self.database.party(subject).await {
+            Ok(party) => Ok((Some(party), String::new())),
+            Err(DatabaseError::NotFound { .. }) => {
+                let (kind, name) = (subject.kind(), subject.name());
+                let nobody = format!(
+                    "nobody is known as {subject}; an administrator adds one with \
+                     `scree {kind} add {name}`"
+                );
+                Ok((None, nobody))
+            }
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -150,7 +205,7 @@ impl Parties {
     pub async fn local_asker(&self) -> Result<Asker, ControlError> {
         let party = self.one(&local(Kind::User)).await?;
         let by = self.by(&Caller::Local, party.subject.to_string());
-        Ok(asker(party, by))
+        Ok(asker(party, by, None))
     }
 
     fn by(&self, caller: &Caller, who: String) -> By {
@@ -288,6 +343,10 @@ impl Parties {
     /// # Errors
     /// As [`Parties::enrol`].
     pub async fn renew(&self, asker: &Asker, request_pem: &str) -> Result<Issued, ControlError> {
+        if asker.signed_by == Some(SignedBy::NamedAuthority) {
+            let reason = "this certificate is another authority's: have that one renew it";
+            return Err(ControlError::conflict(reason));
+        }
         let key = key_of(request_pem)?;
         self.database
             .insert_key(&asker.party, key, &asker.by)
@@ -338,10 +397,11 @@ impl Parties {
     }
 }
 
-fn asker(party: PartyRow, by: By) -> Asker {
+fn asker(party: PartyRow, by: By, signed_by: Option<SignedBy>) -> Asker {
     Asker {
         party,
         by,
+        signed_by,
         is_dry_run: false,
         idempotency: None,
     }
@@ -354,6 +414,12 @@ fn asker(party: PartyRow, by: By) -> Asker {
 #[must_use]
 pub fn local(kind: Kind) -> Subject {
     Subject::new(kind, "local").expect("a name")
+}
+
+fn internal(error: &dyn std::error::Error) -> ControlError {
+    ControlError::Internal {
+        reason: base::with_causes(error),
+    }
 }
 
 fn unauthenticated(reason: &str) -> ControlError {

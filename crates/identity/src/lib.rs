@@ -2,8 +2,9 @@
 //! them with, and TLS made of them (docs/service.md, "Identity").
 //!
 //! The authority signs a *subject*, a kind and a name, as a URI in the
-//! certificate. Its holder is known by that, or by the key itself; never by
-//! the common name, which is there for people to read.
+//! certificate. Its holder is known by the key itself, or, if an authority signed
+//! it that the operator has named, by that; never by the common name, which is
+//! there for people to read.
 //!
 //! ```text
 //!  1. token     an administrator hands one out; its hash is kept
@@ -23,11 +24,11 @@ mod tls;
 mod token;
 
 pub use authority::{Authority, AuthorityError, Lifetime, requested_key};
-pub use peer::{KeyFingerprint, Peer, PeerError};
+pub use peer::{KeyFingerprint, NoSubject, Peer, PeerError, SignedBy};
 pub use request::KeyRequest;
 pub use subject::{BadSubject, Kind, Subject};
 pub use tls::{
-    Credentials, TlsError, certificate_fingerprint, client_config, server_config,
-    trusting_client_config,
+    Credentials, ServerTls, TlsError, certificate_end, certificate_fingerprint, client_config,
+    server_config, trusting_client_config,
 };
 pub use token::{BadToken, EnrolmentToken, TokenHash};

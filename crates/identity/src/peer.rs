@@ -81,9 +81,40 @@ pub enum PeerError {
     /// It is no X.509.
     #[error("the certificate cannot be read")]
     Certificate,
+    /// No authority that counts has signed it, or it does not hold now.
+    #[error("no authority that counts has signed the certificate, or it has just ended")]
+    Unsigned,
     /// Its key cannot be read.
     #[error("the certificate's key cannot be read")]
     Key,
+}
+
+/// Why a certificate names nobody.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoSubject {
+    /// Nothing in it is a subject. (The common name is for people.)
+    #[error(
+        "the certificate names nobody: it needs one URI scree://user/NAME or scree://host/NAME as \
+         its subject alternative name; the common name does not count"
+    )]
+    None,
+    /// It is for several.
+    #[error("the certificate names both {0} and {1}: it must name one of them")]
+    Several(Subject, Subject),
+    /// Nearly a subject.
+    #[error(
+        "the certificate names {0:?}, which is not spelt scree://user/NAME or scree://host/NAME"
+    )]
+    Misspelt(String),
+}
+
+/// By whom a certificate is signed, and so what is believed of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SignedBy {
+    /// The cluster's own authority: its holder is known by the key.
+    OwnAuthority,
+    /// One that the operator has named: its holder is known by what it says.
+    NamedAuthority,
 }
 
 /// The holder of a certificate whose chain and dates have been checked.
@@ -91,8 +122,12 @@ pub enum PeerError {
 pub struct Peer {
     /// Its key.
     pub key: KeyFingerprint,
+    /// Whom it is signed by.
+    pub signed_by: SignedBy,
     /// Who it is said to be. Worth as much as the authority that signed it.
     pub subjects: Vec<Subject>,
+    /// What is said so that begins like a subject and is none.
+    pub misspelt: Vec<String>,
     /// When it ends.
     pub ends: Millis,
 }
@@ -102,24 +137,44 @@ impl Peer {
     ///
     /// # Errors
     /// [`PeerError`].
-    pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, PeerError> {
+    pub fn of(certificate: &CertificateDer<'_>, signed_by: SignedBy) -> Result<Self, PeerError> {
         let parsed = parse(certificate)?;
         let names = parsed
             .subject_alternative_name()
             .map_err(|_| PeerError::Certificate)?;
-        let uri = |name: &GeneralName<'_>| match name {
-            GeneralName::URI(uri) => uri.parse().ok(),
-            _ => None,
-        };
+        let (mut subjects, mut misspelt) = (Vec::new(), Vec::new());
+        for name in names.iter().flat_map(|names| &names.value.general_names) {
+            let GeneralName::URI(uri) = name else {
+                continue;
+            };
+            match uri.parse() {
+                Ok(subject) => subjects.push(subject),
+                Err(_) if looks_like_a_subject(uri) => misspelt.push((*uri).to_owned()),
+                // Other programs' names are their own.
+                Err(_) => {}
+            }
+        }
         Ok(Self {
             key: KeyFingerprint::of(parsed.tbs_certificate.subject_pki.raw),
-            subjects: names
-                .iter()
-                .flat_map(|names| &names.value.general_names)
-                .filter_map(uri)
-                .collect(),
+            signed_by,
+            subjects,
+            misspelt,
             ends: Millis(parsed.validity().not_after.timestamp().saturating_mul(1000)),
         })
+    }
+
+    /// The one subject that the certificate names.
+    ///
+    /// # Errors
+    /// [`NoSubject`] if there is none, or more than one: then it is not for this
+    /// program to choose.
+    pub fn subject(&self) -> Result<&Subject, NoSubject> {
+        match (self.subjects.as_slice(), self.misspelt.as_slice()) {
+            (_, [first, ..]) => Err(NoSubject::Misspelt(first.clone())),
+            ([], []) => Err(NoSubject::None),
+            ([subject], []) => Ok(subject),
+            ([one, other, ..], []) => Err(NoSubject::Several(one.clone(), other.clone())),
+        }
     }
 
     /// Whether the certificate is an authority's.
@@ -137,6 +192,11 @@ impl Peer {
         key.parsed().map_err(|_| PeerError::Key)?;
         Ok(*key.subject_public_key.data == *raw)
     }
+}
+
+fn looks_like_a_subject(uri: &str) -> bool {
+    let scheme = uri.split(':').next().unwrap_or_default();
+    scheme.eq_ignore_ascii_case("scree")
 }
 
 fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, PeerError> {

@@ -1,19 +1,23 @@
 //! TLS made of certificates: both sides show one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::{
     WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature, verify_tls13_signature,
 };
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 use rustls_pki_types::pem::{self, PemObject as _};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
-use crate::KeyFingerprint;
+use world::Millis;
+
+use crate::{KeyFingerprint, Peer, PeerError, SignedBy};
 
 /// A certificate, any between it and its root, and its key; all in PEM.
 #[derive(Clone, Copy)]
@@ -41,6 +45,15 @@ pub enum TlsError {
     /// An authority's certificate cannot be used.
     #[error("an authority's certificate cannot be used")]
     Authority(#[source] rustls::Error),
+    /// A certificate cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] PeerError),
+    /// The operator has named the cluster's own authority.
+    #[error(
+        "the cluster's own authority is named as another one: those that it signs are known by \
+         their keys, which can be forgotten, and not by what their certificates say"
+    )]
+    OwnNamed,
     /// Peers cannot be checked by the authorities.
     #[error("peers cannot be checked by these authorities")]
     Verifier(#[from] VerifierBuilderError),
@@ -95,10 +108,7 @@ pub fn server_config(
     authorities_pem: &[&str],
     credentials: Credentials<'_>,
 ) -> Result<ServerConfig, TlsError> {
-    let verifier =
-        WebPkiClientVerifier::builder_with_provider(roots(authorities_pem)?.into(), provider())
-            .allow_unauthenticated()
-            .build()?;
+    let verifier = verifier(authorities_pem)?;
     let (chain, key) = credentials.parse()?;
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
@@ -108,6 +118,90 @@ pub fn server_config(
         .map_err(TlsError::Credentials)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
+}
+
+/// A server of TLS 1.3, and how its clients are known.
+pub struct ServerTls {
+    config: Arc<ServerConfig>,
+    own: Arc<dyn ClientCertVerifier>,
+    named: Option<Arc<dyn ClientCertVerifier>>,
+}
+
+impl ServerTls {
+    /// As [`server_config`], for clients that are signed by the cluster's own
+    /// authority or by one of those that the operator has `named`.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn new(
+        own_pem: &str,
+        named_pem: &[&str],
+        credentials: Credentials<'_>,
+    ) -> Result<Self, TlsError> {
+        let own = certificates("authority's certificate", own_pem)?;
+        for pem in named_pem {
+            let named = certificates("authority's certificate", pem)?;
+            if named.is_empty() {
+                return Err(TlsError::NoAuthority);
+            }
+            if named.iter().any(|named| own.contains(named)) {
+                return Err(TlsError::OwnNamed);
+            }
+        }
+        let all = [&[own_pem], named_pem].concat();
+        Ok(Self {
+            config: Arc::new(server_config(&all, credentials)?),
+            own: verifier(&[own_pem])?,
+            named: match named_pem {
+                [] => None,
+                named_pem => Some(verifier(named_pem)?),
+            },
+        })
+    }
+
+    /// For the handshake.
+    #[must_use]
+    pub fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.config)
+    }
+
+    /// Who has shown this chain in a handshake, at `now`; `None` for an empty one.
+    /// Each kind of authority is asked by itself: what is believed of a
+    /// certificate hangs on who signed it.
+    ///
+    /// # Errors
+    /// [`PeerError`]; [`PeerError::Unsigned`] if it has ended since.
+    pub fn peer(
+        &self,
+        chain: &[CertificateDer<'_>],
+        now: Millis,
+    ) -> Result<Option<Peer>, PeerError> {
+        let Some((first, between)) = chain.split_first() else {
+            return Ok(None);
+        };
+        let since = u64::try_from(now.0).unwrap_or_default();
+        let now = UnixTime::since_unix_epoch(Duration::from_millis(since));
+        let has_signed = |verifier: &Arc<dyn ClientCertVerifier>| {
+            verifier.verify_client_cert(first, between, now).is_ok()
+        };
+        let signed_by = if has_signed(&self.own) {
+            SignedBy::OwnAuthority
+        } else if self.named.as_ref().is_some_and(has_signed) {
+            SignedBy::NamedAuthority
+        } else {
+            return Err(PeerError::Unsigned);
+        };
+        Peer::of(first, signed_by).map(Some)
+    }
+}
+
+fn verifier(authorities_pem: &[&str]) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let roots = roots(authorities_pem)?.into();
+    Ok(
+        WebPkiClientVerifier::builder_with_provider(roots, provider())
+            .allow_unauthenticated()
+            .build()?,
+    )
 }
 
 /// A client of TLS 1.3 that trusts servers signed by one of the authorities,
@@ -147,6 +241,17 @@ pub fn trusting_client_config() -> Result<ClientConfig, TlsError> {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(trusting))
         .with_no_client_auth())
+}
+
+/// When the first certificate in a PEM text ends.
+///
+/// # Errors
+/// [`TlsError::Pem`], [`TlsError::Unreadable`].
+pub fn certificate_end(pem: &str) -> Result<Millis, TlsError> {
+    let what = "certificate";
+    let certificate = CertificateDer::from_pem_slice(pem.as_bytes())
+        .map_err(|source| TlsError::Pem { what, source })?;
+    Ok(Peer::of(&certificate, SignedBy::NamedAuthority)?.ends)
 }
 
 /// The SHA-256 of the first certificate in a PEM text, as `sha256:` and hex

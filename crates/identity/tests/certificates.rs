@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use identity::{
-    Authority, AuthorityError, Credentials, KeyRequest, Kind, Lifetime, Peer, Subject,
-    client_config, requested_key, server_config,
+    Authority, AuthorityError, Credentials, KeyRequest, Kind, Lifetime, Peer, PeerError, ServerTls,
+    SignedBy, Subject, TlsError, client_config, requested_key, server_config,
 };
 use rustls::{ClientConnection, ServerConnection};
 use rustls_pki_types::pem::PemObject as _;
@@ -88,7 +88,7 @@ fn handshake(
         client.process_new_packets()?;
     }
     let certificates = server.peer_certificates();
-    Ok(certificates.map(|chain| Peer::of(&chain[0]).expect("readable")))
+    Ok(certificates.map(|chain| Peer::of(&chain[0], SignedBy::OwnAuthority).expect("readable")))
 }
 
 fn feed(mut bytes: &[u8], mut read: impl FnMut(&mut dyn io::Read) -> io::Result<usize>) {
@@ -109,7 +109,10 @@ fn a_party_is_known_by_its_key_and_subject() {
             .expect("both are signed")
             .expect("alice showed one");
         let own = CertificateDer::from_pem_slice(alice.chain_pem.as_bytes()).expect("PEM");
-        assert_eq!(peer, Peer::of(&own).expect("readable"));
+        assert_eq!(
+            peer,
+            Peer::of(&own, SignedBy::OwnAuthority).expect("readable")
+        );
         let subject: Subject = "scree://user/alice".parse().expect("a subject");
         assert_eq!(peer.subjects, [subject]);
         let left_ms = peer.ends.0 - now().0;
@@ -135,7 +138,9 @@ fn a_renewed_certificate_has_the_same_key_and_a_new_pair_another() {
             )
             .expect("signed");
         let der = CertificateDer::from_pem_slice(pem.as_bytes()).expect("PEM");
-        Peer::of(&der).expect("readable").key
+        Peer::of(&der, SignedBy::OwnAuthority)
+            .expect("readable")
+            .key
     };
     assert_eq!(sign(&request), sign(&request));
     let requested = requested_key(&request.request_pem).expect("a request");
@@ -250,4 +255,50 @@ fn an_authority_is_opened_with_its_own_key_only() {
     assert!(matches!(foreign, Err(AuthorityError::ForeignKey)));
     assert!(Authority::open("", &one_key).is_err());
     assert!(Authority::open(one.certificate_pem(), "").is_err());
+}
+
+#[test]
+fn the_clusters_own_authority_is_not_named_as_another() {
+    let (own, other) = (authority(), authority());
+    let server = signed(&own, "scree://controller/c1", Lifetime::day(now()));
+    let tls = |named: &[&str]| {
+        ServerTls::new(own.certificate_pem(), named, server.credentials()).map(|_| ())
+    };
+    tls(&[]).expect("none");
+    tls(&[other.certificate_pem()]).expect("another");
+    let both = format!("{}{}", other.certificate_pem(), own.certificate_pem());
+    for named in [own.certificate_pem(), &both] {
+        assert!(matches!(tls(&[named]), Err(TlsError::OwnNamed)));
+    }
+    assert!(matches!(tls(&[""]), Err(TlsError::NoAuthority)));
+    assert!(tls(&["-----BEGIN CERTIFICATE-----\nx\n"]).is_err());
+}
+
+/// Who signed a chain is looked at anew whenever it is asked for: at a later time,
+/// nobody has.
+#[test]
+fn who_has_signed_is_told_and_an_ended_chain_is_signed_by_nobody() {
+    let (own, other) = (authority(), authority());
+    let day = Lifetime::day(now());
+    let server = signed(&own, "scree://controller/c1", day);
+    let named = [other.certificate_pem()];
+    let tls = ServerTls::new(own.certificate_pem(), &named, server.credentials());
+    let tls = tls.expect("a server");
+    let chain = |authority: &Authority| {
+        let party = signed(authority, "scree://user/alice", day);
+        [CertificateDer::from_pem_slice(party.chain_pem.as_bytes()).expect("PEM")]
+    };
+    for (authority, expected) in [
+        (&own, SignedBy::OwnAuthority),
+        (&other, SignedBy::NamedAuthority),
+    ] {
+        let chain = chain(authority);
+        let peer = tls.peer(&chain, now()).expect("signed").expect("somebody");
+        assert_eq!(peer.signed_by, expected);
+        let later = Millis(day.ends().0 + 1000);
+        assert_eq!(tls.peer(&chain, later), Err(PeerError::Unsigned));
+    }
+    let stranger = chain(&self::authority());
+    assert_eq!(tls.peer(&stranger, now()), Err(PeerError::Unsigned));
+    assert_eq!(tls.peer(&[], now()), Ok(None));
 }

@@ -155,11 +155,27 @@ pub struct EnrolArguments {
     #[arg(value_name = "URL", required = true, value_delimiter = ',')]
     pub urls: Vec<String>,
     /// The token that an administrator handed out.
-    #[arg(long, value_name = "TOKEN")]
-    pub token: String,
+    #[arg(long, value_name = "TOKEN", required_unless_present = "cert")]
+    pub token: Option<String>,
     /// The authority's fingerprint that came with it: sha256:…
-    #[arg(long, value_name = "FINGERPRINT")]
-    pub authority: String,
+    #[arg(
+        long,
+        value_name = "FINGERPRINT",
+        required_unless_present = "ca",
+        conflicts_with = "ca"
+    )]
+    pub authority: Option<String>,
+    /// Trust a controller whose certificate is signed by this authority (PEM).
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// Be whom this certificate (PEM) names, of an authority that the controller
+    /// was told of, rather than to use a token. The file is read again when it is
+    /// used.
+    #[arg(long, value_name = "FILE", requires_all = ["key", "ca"], conflicts_with = "token")]
+    pub cert: Option<PathBuf>,
+    /// The key (PEM) of that certificate.
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub key: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -272,6 +288,9 @@ pub struct ControllerArguments {
     #[arg(long)]
     pub new_authority: bool,
 
+    #[command(flatten)]
+    pub tls: TlsArguments,
+
     /// How long a host's leases hold after it was last heard of: then others
     /// may have its volumes.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = moment::duration)]
@@ -282,6 +301,24 @@ pub struct ControllerArguments {
 
     #[command(flatten)]
     pub monitor: MonitorArguments,
+}
+
+/// Certificates of the operator's own.
+#[derive(Args)]
+pub struct TlsArguments {
+    /// Know users and hosts also by certificates of this authority (PEM), which
+    /// name one scree://user/NAME or scree://host/NAME; may be given again.
+    #[arg(long, value_name = "FILE")]
+    pub client_ca: Vec<PathBuf>,
+
+    /// Serve with this certificate (PEM), with what lies between it and its root,
+    /// rather than with one of the cluster's own authority.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// The key (PEM) of that certificate.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
 }
 
 #[derive(Args)]

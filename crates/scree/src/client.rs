@@ -136,13 +136,16 @@ impl Client {
     pub async fn of_profile(name: Option<&str>) -> Result<Self, Failure> {
         let profiles = Profiles::of_user()?;
         let (mut profile, path) = profiles.open(name)?;
+        profile
+            .read_again(profiles.world())
+            .map_err(|error| Failure::of(&error))?;
         let client = profile.client().map_err(|error| Failure::of(&error))?;
         let soon = jiff::Timestamp::now() + RENEW_BEFORE;
         let ends_soon = profile
             .expires
             .parse::<jiff::Timestamp>()
             .is_ok_and(|ends| ends < soon);
-        if ends_soon && profile.renew(&client).await.is_ok() {
+        if ends_soon && !profile.is_brought() && profile.renew(&client).await.is_ok() {
             // If it cannot be kept, it is renewed again the next time.
             let _ = profile.write(profiles.world(), &path);
         }

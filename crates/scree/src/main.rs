@@ -16,6 +16,7 @@ mod output;
 mod profiles;
 mod progress;
 mod shell;
+mod tls_files;
 mod up;
 mod yaml;
 

@@ -45,6 +45,7 @@ use crate::args::{
 use crate::commands::Failure;
 use crate::monitoring;
 use crate::output::{shell_word, write_out};
+use crate::tls_files::{ApiTls, READ_EVERY};
 
 /// Threads for work that waits: destages, reads that miss, syncs.
 const POOL_THREADS_MAX: usize = 32;
@@ -113,7 +114,9 @@ pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
             // There is only one host.
             control: Some(control_settings(world, folder, &arguments.keep, None)),
             agent: Some(agent),
-            listen: arguments.listen_api.map(|at| (at, arguments.api_name)),
+            listen: arguments
+                .listen_api
+                .map(|at| (at, ApiTls::own(arguments.api_name))),
             listen_metrics: arguments.monitor.listen_metrics,
             identity: None,
         })
@@ -129,7 +132,7 @@ pub fn run_controller(folder: &Path, arguments: ControllerArguments) -> Result<(
         Ok(Settings {
             control: Some(control),
             agent: None,
-            listen: Some((arguments.listen, arguments.name)),
+            listen: Some((arguments.listen, ApiTls::of(arguments.name, arguments.tls))),
             listen_metrics: arguments.monitor.listen_metrics,
             identity: None,
         })
@@ -140,10 +143,12 @@ pub fn run_controller(folder: &Path, arguments: ControllerArguments) -> Result<(
 pub fn run_agent(folder: &Path, arguments: AgentArguments) -> Result<(), Failure> {
     begin(folder, |world| {
         let path = folder.join(IDENTITY);
-        let identity = Profile::read(world, &path).map_err(|error| {
+        let mut identity = Profile::read(world, &path).map_err(|error| {
             let text = base::with_causes(&error);
             Failure::new(format!("{text}; enrol this host with `scree host enrol`"))
         })?;
+        let read = identity.read_again(world);
+        read.map_err(|error| Failure::of(&error))?;
         let client = identity.client().map_err(|error| Failure::of(&error))?;
         let mut agent = agent_settings(world, folder, client.clone(), &arguments.serve)?;
         agent.units = arguments.units.map(usize::from);
@@ -211,8 +216,8 @@ struct Identity {
 struct Settings {
     control: Option<control::Settings>,
     agent: Option<agent::Settings>,
-    /// Where the API is served over TLS, and by which names it is reached.
-    listen: Option<(SocketAddr, Vec<String>)>,
+    /// Where the API is served over TLS, and how.
+    listen: Option<(SocketAddr, ApiTls)>,
     /// Where those who watch are answered.
     listen_metrics: Option<SocketAddr>,
     /// Who the agent is, if its controllers are elsewhere.
@@ -340,7 +345,7 @@ fn tls(world: &World, arguments: &ServeArguments) -> Result<Option<ServerTls>, F
 
 /// Refuses a key that others than its owner can read. That there is none, its
 /// reader will say.
-fn check_private(key: &Path) -> Result<(), Failure> {
+pub fn check_private(key: &Path) -> Result<(), Failure> {
     match host::mode(key) {
         Ok(mode) if mode & 0o077 != 0 => {
             let (path, word) = (key.display(), shell_word(key));
@@ -538,15 +543,15 @@ impl Up {
                 .spawn(keep_renewed(world.clone(), identity, monitor.clone()));
         }
         if let Some(settings) = settings.agent {
-            let agent = Agent::start(world, settings).await;
+            let agent = Agent::start(world.clone(), settings).await;
             let agent = agent.map_err(|error| Failure::of(&error))?;
             monitor.add(Arc::new(agent.clone()));
             up.agent = Some(agent);
         }
         if let Some(control) = up.control.clone() {
             control.set_open(true);
-            if let Some((at, names)) = settings.listen {
-                up.serve_elsewhere(control, at, names, monitor.clone())?;
+            if let Some((at, tls)) = settings.listen {
+                up.serve_elsewhere(world, control, (at, tls), monitor.clone())?;
             }
         }
         Ok(up)
@@ -577,23 +582,28 @@ impl Up {
     /// Over TLS, with a certificate that is renewed in time.
     fn serve_elsewhere(
         &mut self,
+        world: World,
         control: Control,
-        at: SocketAddr,
-        names: Vec<String>,
+        (at, api_tls): (SocketAddr, ApiTls),
         monitor: Monitor,
     ) -> Result<(), Failure> {
         let listener = HttpsListener::bind(at)
             .map_err(|error| Failure::new(format!("cannot listen at {at}: {error}")))?;
         self.address = Some(listener.address());
-        let make = move |control: &Control| control.parties().server_tls(&names);
-        let (first, ends) = make(&control).map_err(|error| Failure::of(&error))?;
+        let clock = Arc::clone(&world.clock);
+        let every = api_tls.renew_every(RENEW_EVERY);
+        let make = move |control: &Control| {
+            let made = control.parties().server_tls(&api_tls.read(&world)?);
+            made.map_err(|error| Failure::of(&error))
+        };
+        let (first, ends) = make(&control)?;
         monitor.set_certificate("server", ends);
         let (tls, newest) = watch::channel(first);
         let router = http::router(control.clone());
-        let serving = listener.serve(router, newest, self.stopped());
+        let serving = listener.serve(router, newest, clock, self.stopped());
         self.api.spawn(async move {
             let renewing = async {
-                let mut ticks = host::ticks(RENEW_EVERY);
+                let mut ticks = host::ticks(every);
                 ticks.tick().await;
                 loop {
                     ticks.tick().await;
@@ -617,12 +627,17 @@ impl Up {
 
 /// Has an agent's certificate renewed, long before it ends.
 async fn keep_renewed(world: World, mut identity: Identity, monitor: Monitor) {
-    let mut ticks = host::ticks(RENEW_EVERY);
+    let is_brought = identity.profile.is_brought();
+    let mut ticks = host::ticks(if is_brought { READ_EVERY } else { RENEW_EVERY });
     loop {
         ticks.tick().await;
         let mut profile = identity.profile.clone();
         let renewed = async {
-            profile.renew(&identity.client).await?;
+            if is_brought {
+                profile.read_again(&world)?;
+            } else {
+                profile.renew(&identity.client).await?;
+            }
             profile.write(&world, &identity.path)?;
             profile.tls()
         };

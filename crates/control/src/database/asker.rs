@@ -1,5 +1,6 @@
 //! Who asks, and how: what every change on somebody's behalf is made with.
 
+use identity::SignedBy;
 use sqlx::AnyConnection;
 
 use super::{By, DatabaseError, PartyRow};
@@ -12,6 +13,8 @@ pub struct Asker {
     pub party: PartyRow,
     /// How, for the log.
     pub by: By,
+    /// Who has signed the certificate that was shown.
+    pub signed_by: Option<SignedBy>,
     /// Everything is checked, and nothing is changed.
     pub is_dry_run: bool,
     /// Under which key something is made.

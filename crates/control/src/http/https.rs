@@ -22,15 +22,14 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use identity::Peer;
-use rustls::ServerConfig;
+use identity::ServerTls;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service as _;
-use world::Endpoint;
 use world::real::Listener;
+use world::{Clock, Endpoint};
 
 use super::Caller;
 use world::host;
@@ -89,7 +88,8 @@ impl HttpsListener {
     pub async fn serve(
         self,
         router: Router,
-        tls: watch::Receiver<Arc<ServerConfig>>,
+        tls: watch::Receiver<Arc<ServerTls>>,
+        clock: Arc<dyn Clock>,
         stop: impl Future<Output = ()>,
     ) {
         let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -110,10 +110,10 @@ impl HttpsListener {
                 }
             };
             let (router, watcher) = (router.clone(), graceful.watcher());
-            let config = Arc::clone(&tls.borrow());
+            let (tls, clock) = (Arc::clone(&tls.borrow()), Arc::clone(&clock));
             tokio::spawn(async move {
                 let _slot = slot;
-                let served = serve_one(stream, address, config, router, watcher).await;
+                let served = serve_one(stream, address, (tls, clock), router, watcher).await;
                 if let Err(error) = served {
                     tracing::debug!(%address, error, "a connection ended");
                 }
@@ -142,7 +142,7 @@ impl HttpsListener {
 async fn serve_one(
     stream: TcpStream,
     address: SocketAddr,
-    config: Arc<ServerConfig>,
+    (tls, clock): (Arc<ServerTls>, Arc<dyn Clock>),
     router: Router,
     watcher: hyper_util::server::graceful::Watcher,
 ) -> Result<(), String> {
@@ -155,18 +155,15 @@ async fn serve_one(
             tell_in_the_clear(stream).await?;
             return Err(io::Error::other("it spoke in the clear"));
         }
-        TlsAcceptor::from(config).accept(stream).await
+        TlsAcceptor::from(tls.config()).accept(stream).await
     };
     let stream = host::within(HANDSHAKE_MAX, handshake)
         .await
         .ok_or("its handshake took too long")?
         .map_err(|error| text(&error))?;
     let chain = stream.get_ref().1.peer_certificates();
-    let peer = chain
-        .and_then(|chain| chain.first())
-        .map(Peer::of)
-        .transpose()
-        .map_err(|error| text(&error))?;
+    let peer = tls.peer(chain.unwrap_or_default(), clock.wall());
+    let peer = peer.map_err(|error| text(&error))?;
     let caller = Caller::Remote { address, peer };
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(caller.clone());

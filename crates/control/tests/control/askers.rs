@@ -26,6 +26,7 @@ pub fn of(party: PartyRow) -> Asker {
     Asker {
         party,
         by,
+        signed_by: None,
         is_dry_run: false,
         idempotency: None,
     }

@@ -8,6 +8,7 @@
 mod askers;
 mod attachments;
 mod catalog;
+mod certificates;
 mod health;
 mod https;
 mod instances;

@@ -19,11 +19,16 @@ pub struct Scene {
     pub server: Server,
     pub root: Party,
     pub control: Control,
-    _folder: tempfile::TempDir,
+    pub folder: tempfile::TempDir,
 }
 
 impl Scene {
     pub async fn new() -> Self {
+        Self::naming(&[]).await
+    }
+
+    /// One that is told of these authorities, too.
+    pub async fn naming(authorities: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let world = World::real(1);
         let settings = Settings {
@@ -54,13 +59,14 @@ impl Scene {
         added.expect("made");
         let subject = "scree://user/root".parse().expect("a subject");
         let (token, _) = parties.invite(&asker, &subject).await.expect("invited");
-        let server = Server::start(Arc::new(authority), http::router(control.clone())).await;
+        let router = http::router(control.clone());
+        let server = Server::naming(Arc::new(authority), authorities, router).await;
         let root = enrolled(&server, &token.reveal()).await;
         Self {
             server,
             root,
             control,
-            _folder: folder,
+            folder,
         }
     }
 
@@ -107,7 +113,7 @@ impl Scene {
     }
 }
 
-async fn try_enrol(server: &Server, token: &str, key: &KeyRequest) -> (u16, Value) {
+pub async fn try_enrol(server: &Server, token: &str, key: &KeyRequest) -> (u16, Value) {
     let body = json!({ "token": token, "request": key.request_pem }).to_string();
     let answer = server.send(None, "POST", "/v1/enrol", &body).await;
     let answer = answer.expect("answered");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use control::http::https::HttpsListener;
-use identity::{Authority, Credentials, KeyRequest, Lifetime, client_config, server_config};
+use identity::{Authority, Credentials, KeyRequest, Lifetime, ServerTls, client_config};
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -62,15 +62,21 @@ pub struct Answer {
 
 impl Server {
     pub async fn start(authority: Arc<Authority>, router: Router) -> Self {
+        Self::naming(authority, &[], router).await
+    }
+
+    /// One that is told of these authorities, too.
+    pub async fn naming(authority: Arc<Authority>, named: &[&str], router: Router) -> Self {
         let names = ["localhost".to_owned()];
         let own = signed(&authority, "scree://controller/c1", &names);
-        let config = server_config(&[authority.certificate_pem()], own.credentials());
-        let (_, tls) = watch::channel(Arc::new(config.expect("a server")));
+        let tls = ServerTls::new(authority.certificate_pem(), named, own.credentials());
+        let (_, tls) = watch::channel(Arc::new(tls.expect("a server")));
         let listener =
             HttpsListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
         let address = listener.address();
+        let clock = Arc::new(RealClock::default());
         let (stop, stopped) = oneshot::channel::<()>();
-        let ended = tokio::spawn(listener.serve(router, tls, async {
+        let ended = tokio::spawn(listener.serve(router, tls, clock, async {
             let _ = stopped.await;
         }));
         Self {

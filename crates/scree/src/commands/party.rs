@@ -1,6 +1,6 @@
 //! `scree user`, `scree host`, `scree whoami`, `scree audit`, `scree login`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use api::Profile;
 use api::types::{AddParty, AuditEntry, Party, Token};
@@ -11,6 +11,7 @@ use super::{Failure, Session, or_dash, segment};
 use crate::args::{EnrolArguments, HostCommand, LoginArguments, PartyCommand};
 use crate::output::{Format, Table, print};
 use crate::profiles::Profiles;
+use crate::tls_files::read_pem;
 use crate::up::identity_of;
 
 /// What whoever enrols is given.
@@ -138,8 +139,29 @@ fn enrolled(arguments: &EnrolArguments) -> Result<Profile, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let enrol = Profile::enrol(&arguments.urls, &arguments.token, &arguments.authority);
-    runtime.block_on(enrol).map_err(|error| Failure::of(&error))
+    let (world, urls) = (World::real(1), &arguments.urls);
+    // They are read again from elsewhere.
+    let whole = |path: &Option<PathBuf>| path.as_deref().map(std::path::absolute).transpose();
+    let (cert, key) = (whole(&arguments.cert)?, whole(&arguments.key)?);
+    let ca = match &arguments.ca {
+        Some(path) => Some(read_pem(&world, path)?.to_string()),
+        None => None,
+    };
+    let become_somebody = async {
+        match (ca, &arguments.token, &arguments.authority, cert, key) {
+            (Some(ca), _, _, Some(cert), Some(key)) => {
+                Profile::bring(&world, urls, ca, (&cert, &key)).await
+            }
+            (Some(ca), Some(token), _, _, _) => Profile::enrol_trusting(urls, token, ca).await,
+            (None, Some(token), Some(authority), _, _) => {
+                Profile::enrol(urls, token, authority).await
+            }
+            // The command line's own rules leave nothing else.
+            _ => unreachable!("a token or a certificate, and whom to trust"),
+        }
+    };
+    let made = runtime.block_on(become_somebody);
+    made.map_err(|error| Failure::of(&error))
 }
 
 /// What somebody has become.

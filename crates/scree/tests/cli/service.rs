@@ -69,15 +69,25 @@ impl Drop for Process {
 pub struct Site {
     folder: TempDir,
     port: u16,
+    /// More of the controller's options.
+    options: Vec<String>,
 }
 
 impl Site {
     pub fn new() -> (Self, Process) {
+        Self::with(|_| Vec::new())
+    }
+
+    /// One whose controller has these options, which may be about files that
+    /// are put into the site's folder.
+    pub fn with(options: impl FnOnce(&Path) -> Vec<String>) -> (Self, Process) {
         let folder = tempfile::Builder::new().prefix("scree-").tempdir_in("/tmp");
         let mut site = Self {
             folder: folder.expect("a folder"),
             port: 0,
+            options: Vec::new(),
         };
+        site.options = options(site.folder.path());
         let controller = site.controller();
         site.port = controller.port.expect("it serves TLS");
         (site, controller)
@@ -87,7 +97,7 @@ impl Site {
         self.folder.path().join(name)
     }
 
-    fn text(&self, name: &str) -> String {
+    pub fn text(&self, name: &str) -> String {
         self.path(name).to_str().expect("UTF-8").to_owned()
     }
 
@@ -95,14 +105,10 @@ impl Site {
     pub fn controller(&self) -> Process {
         let listen = format!("127.0.0.1:{}", self.port);
         let folder = self.text("c");
-        let metrics = ["--listen-metrics", "127.0.0.1:0"];
-        Process::start(
-            &[
-                &["controller", "--dir", &folder, "--listen", &listen],
-                &metrics[..],
-            ]
-            .concat(),
-        )
+        let mut words = vec!["controller", "--dir", &folder, "--listen", &listen];
+        words.extend(["--listen-metrics", "127.0.0.1:0"]);
+        words.extend(self.options.iter().map(String::as_str));
+        Process::start(&words)
     }
 
     pub fn agent(&self) -> Process {
@@ -112,12 +118,12 @@ impl Site {
         Process::start(&[&["agent", "--dir", &folder], &sizes[..], &metrics].concat())
     }
 
-    fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("https://localhost:{}", self.port)
     }
 
     /// Runs a command with this site's profiles.
-    fn try_scree(&self, arguments: &[&str]) -> Said {
+    pub fn try_scree(&self, arguments: &[&str]) -> Said {
         let output = Command::new(SCREE)
             .args(arguments)
             .env_remove("SCREE_DIR")
@@ -151,7 +157,7 @@ impl Site {
         [&words[..], &["--authority".to_owned(), authority]].concat()
     }
 
-    fn login(&self, profile: &str, invited: &Value) -> Said {
+    pub fn login(&self, profile: &str, invited: &Value) -> Said {
         let words = self.invitation(invited);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         self.try_scree(&[&["login", "--profile", profile], &words[..]].concat())

@@ -1,0 +1,395 @@
+//! Certificates that are no good, and those of the operator's own authorities:
+//! who is let in, who is not, and in which words. For users and hosts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use identity::{KeyRequest, Lifetime, Subject, client_config};
+use rcgen::string::Ia5String;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use rustls::AlertDescription;
+use rustls_pki_types::ServerName;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use world::real::{RealClock, RealRandom};
+use world::{Clock as _, Millis, host};
+
+use crate::parties::{Scene, try_enrol};
+use crate::tls::{Party, authority, signed};
+
+/// Another program's authority.
+struct Foreign {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Foreign {
+    fn new() -> Self {
+        Self::called("Foreign")
+    }
+
+    fn called(name: &str) -> Self {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        params.distinguished_name.push(DnType::CommonName, name);
+        let pem = params.self_signed(&key).expect("signed").pem();
+        Self::of(pem, key)
+    }
+
+    fn of(pem: String, key: KeyPair) -> Self {
+        let issuer = Issuer::from_ca_cert_pem(&pem, key).expect("an authority");
+        Self { pem, issuer }
+    }
+
+    /// A client's certificate with these URIs and this common name.
+    fn client(&self, uris: &[&str], common_name: &str) -> Party {
+        let key = KeyPair::generate().expect("a key");
+        self.signed(uris, common_name, &key, ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
+    fn signed(
+        &self,
+        uris: &[&str],
+        common_name: &str,
+        key: &KeyPair,
+        purpose: ExtendedKeyUsagePurpose,
+    ) -> Party {
+        let mut params = CertificateParams::default();
+        params.extended_key_usages = vec![purpose];
+        params
+            .distinguished_name
+            .push(DnType::CommonName, common_name);
+        let uris = uris.iter().map(|uri| Ia5String::try_from(*uri));
+        params.subject_alt_names = uris.map(|uri| SanType::URI(uri.expect("ASCII"))).collect();
+        // What other programs put there does no harm.
+        let dns = Ia5String::try_from("alice.example").expect("ASCII");
+        params.subject_alt_names.push(SanType::DnsName(dns));
+        Party {
+            chain_pem: params.signed_by(key, &self.issuer).expect("signed").pem(),
+            key_pem: key.serialize_pem(),
+        }
+    }
+}
+
+fn subject(text: &str) -> Subject {
+    text.parse().expect("a subject")
+}
+
+/// The word with which TLS refuses this certificate.
+async fn alert(scene: &Scene, party: &Party) -> AlertDescription {
+    let answer = scene.server.send(Some(party), "GET", "/v1/me", "").await;
+    let error = answer.expect_err("refused");
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    match inner {
+        Some(rustls::Error::AlertReceived(alert)) => *alert,
+        _ => panic!("{error:?}"),
+    }
+}
+
+/// What a party hears that TLS lets through, and the API does not.
+async fn refusal(scene: &Scene, party: &Party, request: &str, status: u16) -> String {
+    let problem = scene.ask(Some(party), request, Value::Null, status).await;
+    problem["detail"].as_str().expect("a text").to_owned()
+}
+
+#[tokio::test]
+async fn tls_refuses_what_is_ended_early_foreign_or_for_another_purpose() {
+    let scene = Scene::new().await;
+    let now = RealClock::default().wall();
+    let key_pem = std::fs::read_to_string(scene.folder.path().join("authority.key"));
+    let own = Foreign::of(
+        scene.server.authority.certificate_pem().to_owned(),
+        KeyPair::from_pem(&key_pem.expect("there")).expect("a key"),
+    );
+    for (path, kind) in [("users", "user"), ("hosts", "host")] {
+        scene.member(path, "known").await;
+        let name = format!("scree://{kind}/known");
+        let signed_for = |lifetime: Lifetime| {
+            let key = KeyRequest::generate().expect("a key");
+            let authority = &scene.server.authority;
+            let (request, subject) = (&key.request_pem, subject(&name));
+            let chain = authority.sign(request, &subject, &[], lifetime, &RealRandom);
+            Party {
+                chain_pem: chain.expect("signed"),
+                key_pem: key.key_pem.to_string(),
+            }
+        };
+        let ended = signed_for(Lifetime {
+            now: Millis(now.0 - 7_200_000),
+            term: Duration::from_secs(3600),
+        });
+        let early = signed_for(Lifetime::day(Millis(now.0 + 7_200_000)));
+        let foreign = signed(&authority(), &name, &[]);
+        let key = KeyPair::generate().expect("a key");
+        let servers = own.signed(&[&name], "known", &key, ExtendedKeyUsagePurpose::ServerAuth);
+        for (what, party, expected) in [
+            ("ended", ended, AlertDescription::CertificateExpired),
+            ("early", early, AlertDescription::CertificateExpired),
+            ("foreign", foreign, AlertDescription::UnknownCA),
+            (
+                "a server's",
+                servers,
+                AlertDescription::UnsupportedCertificate,
+            ),
+        ] {
+            assert_eq!(alert(&scene, &party).await, expected, "{what} of a {kind}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_api_refuses_whom_it_does_not_know_any_more_or_in_that_role() {
+    let scene = Scene::new().await;
+    let root = Some(&scene.root);
+    for (path, kind) in [("users", "user"), ("hosts", "host")] {
+        let known = scene.member(path, "known").await;
+        let at = |what: &str| format!("/v1/{path}/known{what}");
+        scene
+            .ask(root, &format!("POST {}", at("/disable")), Value::Null, 200)
+            .await;
+        let said = refusal(&scene, &known, "GET /v1/me", 401).await;
+        assert!(said.contains("is disabled"), "{kind}: {said}");
+        scene
+            .ask(root, &format!("POST {}", at("/enable")), Value::Null, 200)
+            .await;
+        scene
+            .ask(Some(&known), "GET /v1/me", Value::Null, 200)
+            .await;
+        scene
+            .ask(root, &format!("DELETE {}", at("/keys")), Value::Null, 200)
+            .await;
+        let said = refusal(&scene, &known, "GET /v1/me", 401).await;
+        assert!(said.contains("enrol with a new token"), "{kind}: {said}");
+
+        // The authority has signed it, and nobody has enrolled with its key.
+        let stranger = signed(
+            &scene.server.authority,
+            &format!("scree://{kind}/known"),
+            &[],
+        );
+        let said = refusal(&scene, &stranger, "GET /v1/me", 401).await;
+        assert!(said.contains("nobody is known by"), "{kind}: {said}");
+    }
+    // A controller's is good for clients, too; it is none of them.
+    let server = signed(&scene.server.authority, "scree://controller/c1", &[]);
+    let said = refusal(&scene, &server, "GET /v1/me", 401).await;
+    assert!(said.contains("nobody is known by"), "{said}");
+
+    let (alice, h1) = (
+        scene.member("users", "alice").await,
+        scene.member("hosts", "h1").await,
+    );
+    let said = refusal(&scene, &alice, "POST /v1/host/begin", 403).await;
+    assert!(said.contains("for hosts only"), "{said}");
+    let said = refusal(&scene, &h1, "GET /v1/users", 403).await;
+    assert!(said.contains("is no administrator"), "{said}");
+}
+
+/// A connection that is kept.
+struct Kept(TlsStream<TcpStream>);
+
+impl Kept {
+    async fn new(scene: &Scene, party: &Party) -> Self {
+        let pem = scene.server.authority.certificate_pem();
+        let config = client_config(&[pem], Some(party.credentials())).expect("a client");
+        let stream = TcpStream::connect(scene.server.address).await;
+        let name = ServerName::try_from("localhost").expect("a name");
+        let connector = TlsConnector::from(Arc::new(config));
+        let connected = connector.connect(name, stream.expect("taken")).await;
+        Self(connected.expect("let in"))
+    }
+
+    /// The head and the body of the answer.
+    async fn ask(&mut self) -> (String, String) {
+        let request = b"GET /v1/me HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        self.0.write_all(request).await.expect("sent");
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(self.0.read_u8().await.expect("answered"));
+        }
+        let head = String::from_utf8(head).expect("text").to_lowercase();
+        let (_, length) = head.split_once("content-length: ").expect("a length");
+        let length = length.split("\r\n").next().expect("a line");
+        let mut body = vec![0; length.parse().expect("a number")];
+        self.0.read_exact(&mut body).await.expect("answered");
+        (head, String::from_utf8(body).expect("text"))
+    }
+}
+
+/// TLS looks at the dates as a connection begins, and connections are kept: for
+/// days, by an agent.
+#[tokio::test]
+async fn a_certificate_that_runs_out_is_nobodys_at_the_next_request() {
+    let scene = Scene::new().await;
+    for (path, kind) in [("users", "user"), ("hosts", "host")] {
+        scene.member(path, "brief").await;
+        let key = KeyRequest::generate().expect("a key");
+        let token = scene.token(path, "brief").await;
+        let (status, _) = try_enrol(&scene.server, &token, &key).await;
+        assert_eq!(status, 201);
+        let lifetime = Lifetime {
+            now: RealClock::default().wall(),
+            term: Duration::from_secs(3),
+        };
+        let subject = subject(&format!("scree://{kind}/brief"));
+        let authority = &scene.server.authority;
+        let chain = authority.sign(&key.request_pem, &subject, &[], lifetime, &RealRandom);
+        let brief = Party {
+            chain_pem: chain.expect("signed"),
+            key_pem: key.key_pem.to_string(),
+        };
+        let mut kept = Kept::new(&scene, &brief).await;
+        let (head, body) = kept.ask().await;
+        assert!(head.starts_with("http/1.1 200"), "{head}{body}");
+        let ended = host::within(Duration::from_secs(60), async {
+            loop {
+                let (head, body) = kept.ask().await;
+                if !head.starts_with("http/1.1 200") {
+                    return (head, body);
+                }
+            }
+        });
+        let (head, body) = ended.await.expect("it ends");
+        assert!(head.starts_with("http/1.1 401"), "{head}{body}");
+        assert!(body.contains("the certificate has ended at"), "{body}");
+        // Whoever has a newer one shows it on a new connection.
+        assert!(head.contains("connection: close"), "{head}");
+    }
+}
+
+/// It once went on with connections that had shown the old one, until that ended.
+#[tokio::test]
+async fn a_client_with_a_new_certificate_shows_it_at_the_next_request() {
+    let scene = Scene::new().await;
+    let (alice, bob) = (
+        scene.member("users", "alice").await,
+        scene.member("users", "bob").await,
+    );
+    let pem = scene.server.authority.certificate_pem();
+    let tls = |party: &Party| {
+        let config = client_config(&[pem], Some(party.credentials()));
+        Arc::new(config.expect("a client"))
+    };
+    let address = format!("https://localhost:{}", scene.server.address.port());
+    let client = api::Client::https(vec![address.parse().expect("an address")], tls(&alice));
+    let copy = client.clone();
+    let me = async || {
+        let me: api::types::Party = copy.get("/v1/me").await.expect("answered");
+        me.name
+    };
+    assert_eq!(me().await, "alice");
+    assert_eq!(me().await, "alice");
+    client.renew(tls(&bob));
+    assert_eq!(me().await, "bob");
+}
+
+#[tokio::test]
+async fn whom_a_named_authority_has_signed_is_known_by_the_one_uri_that_it_names() {
+    let named = Foreign::new();
+    let scene = Scene::naming(&[&named.pem]).await;
+    let root = Some(&scene.root);
+    for (path, kind) in [("users", "user"), ("hosts", "host")] {
+        let party = named.client(&[&format!("scree://{kind}/new")], "somebody else");
+        let said = refusal(&scene, &party, "GET /v1/me", 401).await;
+        let remedy = format!("`scree {kind} add new`");
+        assert!(said.contains(&remedy), "{said}");
+        let new = json!({ "name": "new" });
+        scene.ask(root, &format!("POST /v1/{path}"), new, 201).await;
+        let me = scene.ask(Some(&party), "GET /v1/me", Value::Null, 200);
+        let me = me.await;
+        assert_eq!((&me["kind"], &me["name"]), (&json!(kind), &json!("new")));
+        // It is that one's to renew.
+        let key = KeyRequest::generate().expect("a key");
+        let ask = json!({ "request": key.request_pem });
+        let said = scene.ask(Some(&party), "POST /v1/me/certificate", ask, 409);
+        let said = said.await["detail"].to_string();
+        assert!(said.contains("another authority's"), "{said}");
+        let disable = format!("POST /v1/{path}/new/disable");
+        scene.ask(root, &disable, Value::Null, 200).await;
+        let said = refusal(&scene, &party, "GET /v1/me", 401).await;
+        assert!(said.contains("is disabled"), "{said}");
+    }
+    let host = named.client(&["scree://host/h1"], "h1");
+    let new = json!({ "name": "h1" });
+    scene.ask(root, "POST /v1/hosts", new, 201).await;
+    scene
+        .ask(Some(&host), "POST /v1/host/begin", Value::Null, 200)
+        .await;
+}
+
+#[tokio::test]
+async fn a_named_authoritys_certificate_that_names_nobody_or_several_is_nobodys() {
+    let named = Foreign::new();
+    let scene = Scene::naming(&[&named.pem]).await;
+    for (path, name) in [("users", "alice"), ("users", "bob"), ("hosts", "alice")] {
+        scene.member(path, name).await;
+    }
+    let (alice, bob, host) = (
+        "scree://user/alice",
+        "scree://user/bob",
+        "scree://host/alice",
+    );
+    for (uris, common_name, why) in [
+        (&[][..], "alice", "names nobody"),
+        (&[], alice, "the common name does not count"),
+        (&["https://user/alice"], "alice", "names nobody"),
+        (&["spiffe://user/alice"], "alice", "names nobody"),
+        (&["SCREE://user/alice"], "alice", "is not spelt"),
+        (&["scree:user/alice"], "alice", "is not spelt"),
+        (&["scree://admin/alice"], "alice", "is not spelt"),
+        (&["scree://user/Alice"], "alice", "is not spelt"),
+        (&[alice, "scree://user/al ice"], "alice", "is not spelt"),
+        (&[alice, bob], "alice", "names both"),
+        (&[alice, host], "alice", "names both"),
+        (&[alice, alice], "alice", "names both"),
+        (&["scree://user/local"], "local", "nobody over TLS"),
+        (&["scree://host/local"], "local", "nobody over TLS"),
+        (&["scree://controller/c1"], "c1", "nobody over TLS"),
+    ] {
+        let party = named.client(uris, common_name);
+        let said = refusal(&scene, &party, "GET /v1/me", 401).await;
+        assert!(said.contains(why), "{uris:?} of {common_name}: {said}");
+    }
+    let both = named.client(&[alice, "spiffe://example/alice"], "x");
+    scene.ask(Some(&both), "GET /v1/me", Value::Null, 200).await;
+
+    let unnamed = Foreign::called("Other").client(&[alice], "alice");
+    assert_eq!(alert(&scene, &unnamed).await, AlertDescription::UnknownCA);
+    let namesake = Foreign::new().client(&[alice], "alice");
+    assert_eq!(
+        alert(&scene, &namesake).await,
+        AlertDescription::DecryptError,
+        "the same name, and another key"
+    );
+}
+
+/// Each authority's certificates are known in one way only: otherwise a key that
+/// was forgotten would be known by its name, and one that leaked by its key.
+#[tokio::test]
+async fn what_one_authority_has_signed_is_not_known_in_the_others_way() {
+    let named = Foreign::new();
+    let scene = Scene::naming(&[&named.pem]).await;
+    let alice = scene.member("users", "alice").await;
+    scene
+        .ask(Some(&alice), "GET /v1/me", Value::Null, 200)
+        .await;
+    // Her key, with a name that nobody has.
+    let key = KeyPair::from_pem(&alice.key_pem).expect("a key");
+    let purpose = ExtendedKeyUsagePurpose::ClientAuth;
+    let other = named.signed(&["scree://user/nobody"], "alice", &key, purpose);
+    let said = refusal(&scene, &other, "GET /v1/me", 401).await;
+    assert!(said.contains("nobody is known as"), "{said}");
+    // Her name, with a key that is forgotten.
+    let forget = "DELETE /v1/users/alice/keys";
+    scene.ask(Some(&scene.root), forget, Value::Null, 200).await;
+    let said = refusal(&scene, &alice, "GET /v1/me", 401).await;
+    assert!(said.contains("nobody is known by"), "{said}");
+}
