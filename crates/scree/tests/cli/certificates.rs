@@ -83,6 +83,8 @@ fn an_operators_own_authority_does_for_controllers_users_and_hosts() {
         site.try_scree(&[verb, &words].concat())
     };
 
+    let alice = |words: &[&str]| site.scree(&[&["--profile", "default"], words].concat());
+
     // Signed by the right authority, and nobody yet.
     let said = bring(&["login"], "alice");
     let remedy = "`scree user add alice`";
@@ -94,10 +96,10 @@ fn an_operators_own_authority_does_for_controllers_users_and_hosts() {
     site.locally(&["user", "add", "alice", "--administrator"]);
     let said = bring(&["login"], "alice");
     assert_eq!(said.code, 0, "{}", said.error);
-    assert_eq!(site.scree(&["whoami"])["name"], "alice");
+    assert_eq!(alice(&["whoami"])["name"], "alice");
 
     // A token does as well, with the server known by the company's authority.
-    let invited = site.scree(&["user", "add", "bob"]);
+    let invited = alice(&["user", "add", "bob"]);
     let token = invited["token"].as_str().expect("a text");
     let words = [
         "login",
@@ -114,7 +116,7 @@ fn an_operators_own_authority_does_for_controllers_users_and_hosts() {
     assert_eq!(site.scree(&["--profile", "bob", "whoami"])["name"], "bob");
 
     // Without it, the server is nobody whom Scree's own authority has signed.
-    let said = site.login("carol", &site.scree(&["user", "add", "carol"]));
+    let said = site.login("carol", &alice(&["user", "add", "carol"]));
     let why = "authority that is not trusted here";
     assert!(said.code == 1 && said.error.contains(why), "{}", said.error);
 
@@ -124,17 +126,17 @@ fn an_operators_own_authority_does_for_controllers_users_and_hosts() {
     let said = bring(&["host", "enrol", "--dir", &folder], "h1");
     assert_eq!(said.code, 0, "{}", said.error);
     let agent = site.agent();
-    site.scree(&["volume", "create", "disk", "--size", "64M"]);
-    site.scree(&["volume", "export", "disk"]);
-    assert_eq!(site.scree(&["volume", "show", "disk"])["state"], "in-use");
+    alice(&["volume", "create", "disk", "--size", "64M"]);
+    alice(&["volume", "export", "disk"]);
+    assert_eq!(alice(&["volume", "show", "disk"])["state"], "in-use");
 
     // A new certificate is used as soon as it is there; one that names somebody
     // else is that one.
     company.client("alice", "scree://user/bob");
-    assert_eq!(site.scree(&["whoami"])["name"], "bob");
+    assert_eq!(alice(&["whoami"])["name"], "bob");
     let stranger = Company::new(&site.path(""), "stranger");
     stranger.client("alice", "scree://user/alice");
-    let said = site.try_scree(&["whoami"]);
+    let said = site.try_scree(&["--profile", "default", "whoami"]);
     let why = "no authority that signed it";
     assert!(said.code == 1 && said.error.contains(why), "{}", said.error);
     agent.stop();
