@@ -69,6 +69,9 @@ impl Folder {
             let part = path.join(part);
             world.disk.create_directory(&part).map_err(failed(&part))?;
         }
+        // A socket in there is given to a VM's user, who has to get to it.
+        let sockets = path.join("vm");
+        host::let_pass(&sockets).map_err(failed(&sockets))?;
         world.disk.sync_directory(&path).map_err(failed(&path))?;
         Ok(Self { path, _lock: lock })
     }

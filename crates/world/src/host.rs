@@ -126,6 +126,15 @@ pub fn give(path: &Path, user: u32) -> io::Result<()> {
     std::os::unix::fs::chown(path, Some(user), None)
 }
 
+/// Lets every user pass through a folder, and only its owner look into it: who
+/// knows a name in it can use what that lets them use.
+///
+/// # Errors
+/// As the operating system says. Others' folders only root changes.
+pub fn let_pass(folder: &Path) -> io::Result<()> {
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o711))
+}
+
 /// Which file system a folder lies on.
 ///
 /// # Errors

@@ -3,6 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -84,6 +85,44 @@ fn a_signal_that_comes_twice_is_one() {
     host.qemu_io("disk", &["write -P 7 0 12M"]);
     signal(host.pid(), &["TERM", "INT", "TERM"]);
     assert_eq!(host.wait(), 0, "everything is destaged");
+}
+
+/// A restart that destages first keeps VMs waiting for as long as units take.
+#[test]
+fn sigquit_leaves_what_is_written_to_the_next_start() {
+    let mut host = Host::with(&["--destage-after", "1h"]);
+    host.json(&["volume", "create", "disk", "--size", "64M"]);
+    host.qemu_io("disk", &["write -P 7 0 4M", "flush"]);
+    let versions = host.json(&["volume", "versions", "disk"]);
+    signal(host.pid(), &["QUIT"]);
+    assert_eq!(host.wait(), 0, "that is a good end");
+    host.start();
+    assert_eq!(
+        host.json(&["volume", "versions", "disk"]),
+        versions,
+        "nothing was destaged"
+    );
+    host.qemu_io("disk", &["read -P 7 0 4M"]);
+    // Nor does it while a destage keeps the process from ending.
+    signal(host.pid(), &["TERM", "QUIT"]);
+    host.wait();
+    host.start();
+    host.qemu_io("disk", &["read -P 7 0 4M"]);
+}
+
+/// The folder of the sockets was one that only its owner could enter: a VM of
+/// another user could not reach the disk that it was given.
+#[test]
+fn every_user_may_pass_to_the_sockets_of_vms() {
+    let host = Host::new();
+    let mode = |part: &str| {
+        let folder = std::fs::metadata(host.path().join(part)).expect("it is there");
+        folder.permissions().mode() & 0o777
+    };
+    assert_eq!(mode("vm"), 0o711);
+    for part in ["keys", "journal", "units"] {
+        assert_eq!(mode(part), 0o700, "{part}");
+    }
 }
 
 #[test]
