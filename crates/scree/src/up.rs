@@ -203,9 +203,15 @@ fn begin(
     let settings = settings(&world)?;
     drop(entered);
     check_folder(folder)?;
-    let ended = runtime.block_on(serve(world, settings));
-    // What is left are requests that wait for something that will not come.
-    runtime.shutdown_timeout(Duration::from_millis(100));
+    let mut is_abandoned = false;
+    let ended = runtime.block_on(serve(world, settings, &mut is_abandoned));
+    if is_abandoned {
+        // Threads that are still at work would stumble over its end.
+        std::mem::forget(runtime);
+    } else {
+        // What is left are requests that wait for something that will not come.
+        runtime.shutdown_timeout(Duration::from_millis(100));
+    }
     ended
 }
 
@@ -421,7 +427,8 @@ fn whole_path(folder: &Path) -> io::Result<PathBuf> {
     Ok(absolute)
 }
 
-async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
+/// Sets `is_abandoned` if it ends while volumes are open.
+async fn serve(world: World, settings: Settings, is_abandoned: &mut bool) -> Result<(), Failure> {
     // Before anything is opened: a signal that comes early counts too.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -458,7 +465,11 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM"),
         _ = interrupt.recv() => tracing::info!("SIGINT"),
-        _ = quit.recv() => return Ok(end_at_once(agent)),
+        _ = quit.recv() => {
+            *is_abandoned = agent.is_some();
+            end_at_once(agent);
+            return Ok(());
+        }
         ended = api.join_next(), if !api.is_empty() => {
             tracing::error!(?ended, "the API ended by itself");
         }
@@ -499,11 +510,15 @@ async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
     };
     let unclean = tokio::select! {
         unclean = end => unclean,
-        () = insisted => return Err(Failure::new("ended at once by a second signal")),
+        () = insisted => {
+            *is_abandoned = agent.is_some();
+            return Err(Failure::new("ended at once by a second signal"));
+        }
     };
     if unclean > 0 {
         // Not even closing a file on a unit that hangs would come to an end.
         std::mem::forget(agent);
+        *is_abandoned = true;
         return Err(Failure::new(format!(
             "{unclean} volumes could not be destaged; their journals have what is missing, and \
              the next start goes on with them"
