@@ -5,7 +5,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 MINUTES ?= 5
 ROUNDS ?= 200
 
-.PHONY: help demo test bench fuzz soak chaos build fmt clippy scripts clean-demo
+.PHONY: help demo test bench fuzz soak chaos build deb package-test fmt clippy scripts clean-demo
 
 help: ## show this
 	@echo "make TARGET, where TARGET is one of"
@@ -43,6 +43,16 @@ chaos: ## MINUTES=5 of requests to two controllers that are killed again and aga
 build: ## the release binary, target/release/scree
 	@cargo build --release -p scree
 
+deb: ## the Debian package of the release build, in target/deb
+	@tools/packages build
+	@$(MAKE) --no-print-directory build
+	@packaging/build-deb
+
+package-test: ## install, configure, upgrade and purge that package on a machine of its own
+	@tools/packages build guest test
+	@$(MAKE) --no-print-directory build
+	@tools/package-test
+
 fmt: ## format the code
 	@cargo fmt --all
 
@@ -50,9 +60,10 @@ clippy: ## lints, as in test
 	@cargo clippy --workspace --all-targets -- -D warnings
 
 scripts: ## check the shell scripts and compile the Python ones
-	@shellcheck tools/packages tools/guest tools/test tools/fuzz .ci/run crates/agent/tests/agent/fake-virsh
-	@for script in demo bench bench_report.py soak chaos bench-service lib.py service.py parse-metrics; do \
-	  python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' tools/$$script || exit 1; \
+	@shellcheck tools/packages tools/guest tools/test tools/fuzz .ci/run crates/agent/tests/agent/fake-virsh \
+	  packaging/build-deb packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm
+	@for script in tools/{demo,bench,bench_report.py,soak,chaos,bench-service,lib.py,service.py,parse-metrics,machine.py,package-test} packaging/third-party; do \
+	  python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' $$script || exit 1; \
 	done
 
 clean-demo: ## stop the demo's Scree and delete its folder
