@@ -48,10 +48,11 @@ deb: ## the Debian package of the release build, in target/deb
 	@$(MAKE) --no-print-directory build
 	@packaging/build-deb
 
-package-test: ## install, configure, upgrade and purge that package on a machine of its own
+package-test: ## install, upgrade and purge that package, and run the example of three hosts
 	@tools/packages build guest test
 	@$(MAKE) --no-print-directory build
 	@tools/package-test
+	@tools/example-test
 
 fmt: ## format the code
 	@cargo fmt --all
@@ -62,7 +63,7 @@ clippy: ## lints, as in test
 scripts: ## check the shell scripts and compile the Python ones
 	@shellcheck tools/packages tools/guest tools/test tools/fuzz .ci/run crates/agent/tests/agent/fake-virsh \
 	  packaging/build-deb packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm
-	@for script in tools/{demo,bench,bench_report.py,soak,chaos,bench-service,lib.py,service.py,parse-metrics,machine.py,package-test} packaging/third-party; do \
+	@for script in tools/{demo,bench,bench_report.py,soak,chaos,bench-service,lib.py,service.py,parse-metrics,machine.py,package-test,example-test} packaging/third-party; do \
 	  python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' $$script || exit 1; \
 	done
 

@@ -51,6 +51,8 @@ mount -t tmpfs -o mode=755 run run
 mount -t tmpfs -o mode=1777 tmp tmp
 rm -rf etc/systemd/system/*.wants usr/lib/systemd/system/*.wants
 rm -f etc/machine-id usr/sbin/policy-rc.d
+# An index of manual pages takes longer than all else.
+rm -f var/lib/man-db/auto-update
 # Masked: what a sandbox of its own has no use for, and what waits for hardware.
 for unit in systemd-networkd-wait-online.service systemd-journal-flush.service tmp.mount; do
   ln -sf /dev/null "etc/systemd/system/$unit"
@@ -105,7 +107,8 @@ def control_groups():
 
 
 class Machine:
-    """See the module's head. `shares` maps folders here to folders there."""
+    """See the module's head. `shares` maps folders here to folders there; `hosts`
+    are the lines of its /etc/hosts: pairs of an address and names."""
 
     def __init__(self, name, work, address=None, shares=None, hosts=()):
         self.name = name
@@ -129,7 +132,7 @@ class Machine:
         self.wait_until("it has booted", self._is_up, 60)
         if address:
             self._connect(address)
-        known = "\n".join(["127.0.0.1 localhost", *(f"{at} {who}" for who, at in hosts)])
+        known = "\n".join(["127.0.0.1 localhost", *(f"{address} {names}" for address, names in hosts)])
         self.sh(f"printf '%s\\n' '{known}' >/etc/hosts")
 
     def _is_up(self):
