@@ -43,6 +43,8 @@ pub struct DestageState {
     /// A version is to be committed even if nothing was written.
     pub commit_wanted: bool,
     failed: Option<(Duration, IoError)>,
+    /// That was because no catalog answers, which will pass.
+    awaits_catalog: bool,
 }
 
 /// A cut that has been placed.
@@ -96,6 +98,7 @@ impl DestageState {
             dirty_since: Duration::ZERO,
             commit_wanted: false,
             failed: None,
+            awaits_catalog: false,
         }
     }
 
@@ -107,6 +110,13 @@ impl DestageState {
     /// Why destaging does not get on.
     pub fn error(&self) -> Option<&IoError> {
         self.failed.as_ref().map(|(_, error)| error)
+    }
+
+    /// Why a write that waits for room in the journal would wait for ever. It
+    /// does not while controllers are away: a restart of theirs must not cost a
+    /// guest its file system.
+    pub fn refusal(&self) -> Option<&IoError> {
+        self.error().filter(|_| !self.awaits_catalog)
     }
 
     /// What failed is tried again as if it never had.
@@ -245,6 +255,7 @@ impl Volume {
                     self.checkpoint.not_adopted();
                 }
                 self.destage.unfinished = end.placement;
+                self.destage.awaits_catalog = error.is_catalog_away();
                 self.destage.failed = Some((self.now(), error.to_io_error()));
             }
         }
@@ -407,6 +418,19 @@ impl DestageError {
         }
     }
 
+    /// Whether no catalog answers. Like [`Self::is_fenced`], that may show where
+    /// serials are reserved.
+    fn is_catalog_away(&self) -> bool {
+        use crate::scatter::DealError;
+        matches!(
+            self,
+            Self::Catalog(CatalogError::Unavailable { .. })
+                | Self::Place(PlaceError::Deal(DealError::Catalog(
+                    CatalogError::Unavailable { .. }
+                )))
+        )
+    }
+
     fn to_io_error(&self) -> IoError {
         use crate::scatter::DealError;
         use unit::UnitError;
@@ -416,6 +440,40 @@ impl DestageError {
             Self::Sequence(_) => IoError::Stopped(text),
             Self::Place(PlaceError::Deal(DealError::NoUnit)) => IoError::NoSpace(text),
             _ => IoError::Unavailable(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::VolumeId;
+
+    use super::*;
+    use crate::scatter::DealError;
+
+    /// A controller was restarted while a journal was full, and the guest got
+    /// I/O errors.
+    #[test]
+    fn only_a_catalog_that_is_away_is_waited_for() {
+        let away = || CatalogError::Unavailable {
+            reason: "connection refused".to_owned(),
+        };
+        let lost = || CatalogError::Fenced {
+            volume: VolumeId::from_random(1),
+            reason: "another host has it".to_owned(),
+        };
+        let dealt = |error| DestageError::Place(PlaceError::Deal(DealError::Catalog(error)));
+        for (error, waits) in [
+            (DestageError::Catalog(away()), true),
+            (dealt(away()), true),
+            (DestageError::Catalog(lost()), false),
+            (dealt(lost()), false),
+            (
+                DestageError::Place(PlaceError::Deal(DealError::NoUnit)),
+                false,
+            ),
+        ] {
+            assert_eq!(error.is_catalog_away(), waits, "{error}");
         }
     }
 }

@@ -137,7 +137,7 @@ impl Volume {
             ))));
         }
         // Waiting would be forever if nothing can be destaged.
-        match self.destage.error() {
+        match self.destage.refusal() {
             Some(error) => Err(Started::Failed(error.clone())),
             None => Err(Started::Busy),
         }
