@@ -19,8 +19,8 @@ from lib import Failed, check
 # what wants them is taken away in the overlay.
 BOOT = r"""
 set -euo pipefail
-name=$1 work=$2 groups=$3 console=$4
-shift 4
+name=$1 work=$2 console=$3
+shift 3
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 overlay "$work"
 mkdir "$work"/{upper,work,root}
@@ -40,13 +40,7 @@ mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts dev/pts
 ln -s pts/ptmx dev/ptmx
 mount -t tmpfs shm dev/shm
 touch dev/console && mount --bind "$console" dev/console
-if [ "$groups" = unified ]; then
-  mount -t cgroup2 cgroup2 sys/fs/cgroup
-else
-  mount -t tmpfs -o mode=755 cgroup sys/fs/cgroup
-  mkdir sys/fs/cgroup/systemd
-  mount -t cgroup -o none,name=systemd,xattr cgroup sys/fs/cgroup/systemd
-fi
+mount -t cgroup2 cgroup2 sys/fs/cgroup
 mount -t tmpfs -o mode=755 run run
 mount -t tmpfs -o mode=1777 tmp tmp
 rm -rf etc/systemd/system/*.wants usr/lib/systemd/system/*.wants
@@ -94,16 +88,15 @@ def in_own_network():
         subprocess.run(["ip", *words.split()], check=True)
 
 
-def control_groups():
-    """A new group for processes, and how the hierarchy is mounted."""
-    unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
-    top = Path("/sys/fs/cgroup" if unified else "/sys/fs/cgroup/systemd")
-    mark = "0::" if unified else ":name=systemd:"
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        if mark in line:
-            own = line.split(":", 2)[2]
-            return top / own.lstrip("/"), "unified" if unified else "systemd"
-    raise Failed(f"/proc/self/cgroup names no group with {mark!r}; is systemd's hierarchy mounted?")
+def control_group():
+    """The group of control groups' one hierarchy that this process is in."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        ours, _, theirs = line.partition(" - ")
+        if theirs.startswith("cgroup2 "):
+            top = Path(ours.split()[4])
+            own = Path("/proc/self/cgroup").read_text().rsplit("0::", 1)[1].splitlines()[0]
+            return top / own.lstrip("/")
+    raise Failed("no cgroup2 is mounted; machines need it: mount -t cgroup2 none /sys/fs/cgroup")
 
 
 class Machine:
@@ -115,17 +108,16 @@ class Machine:
         self.work = Path(work)
         self.log = self.work.parent / f"{name}.console"
         self.work.mkdir(parents=True, exist_ok=True)
-        above, hierarchy = control_groups()
-        self.group = above / f"scree-{name}-{os.getpid()}"
+        self.group = control_group() / f"scree-{name}-{os.getpid()}"
         self.group.mkdir()
         self.log.write_text("")
         shares = [f"{here}:{there}" for here, there in (shares or {}).items()]
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                ["bash", "-c", 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"', "bash",
+                ["setpriv", "--pdeathsig", "KILL", "bash", "-c", 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"', "bash",
                  str(self.group), "unshare", "--mount", "--pid", "--uts", "--ipc", "--net",
                  "--cgroup", "--fork", "--kill-child", "bash", "-c", BOOT, "machine",
-                 name, str(self.work), hierarchy, str(self.log), *shares],
+                 name, str(self.work), str(self.log), *shares],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )
         self.first = None
@@ -196,16 +188,19 @@ class Machine:
         """Pulls the plug."""
         self.process.kill()
         self.process.wait()
-        # Process 1 takes all others with it; their groups are empty then.
+        # Process 1 takes all others with it, and their groups are empty soon.
         until = time.monotonic() + 10
-        while any((folder / "cgroup.procs").read_text().strip() for folder in self._groups()):
-            check(time.monotonic() < until, f"processes of {self.name} do not end")
-            time.sleep(0.02)
-        for folder in self._groups():
-            folder.rmdir()
+        while (group := next(iter(self._groups()), None)) is not None:
+            try:
+                group.rmdir()
+            except OSError as error:
+                check(time.monotonic() < until, f"processes of {self.name} do not end: {error}")
+                time.sleep(0.02)
         shutil.rmtree(self.work, ignore_errors=True)
 
     def _groups(self):
         """Its groups, the innermost first."""
+        if not self.group.exists():
+            return []
         below = [path for path in self.group.rglob("*") if path.is_dir()]
         return sorted(below, key=lambda path: -len(path.parts)) + [self.group]
