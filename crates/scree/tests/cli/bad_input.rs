@@ -287,3 +287,26 @@ fn tcp_without_tls_is_for_this_host_only() {
     let uri = export["tcp_uri"].as_str().expect("it listens");
     host.qemu_io_at(uri, &["write -P 3 0 64k", "read -P 3 0 64k"]);
 }
+
+/// Where there were several hosts, these asked for the name of one, and there
+/// was no way to say it.
+#[test]
+fn a_host_can_be_named_where_several_could_be_meant() {
+    let host = Host::new();
+    host.json(&["volume", "create", "disk", "--size", "8M"]);
+    let own = host.json(&["host", "list"])[0]["name"].clone();
+    let own = own.as_str().expect("a name");
+    let folder = host.path().join("elsewhere");
+    std::fs::create_dir(&folder).expect("new");
+    let folder = folder.to_str().expect("text");
+    for command in [
+        &["volume", "export", "disk"][..],
+        &["unit", "add", folder],
+        &["key", "add", "other"],
+    ] {
+        let named = [command, &["--host", "nobody"]].concat();
+        host.refuses(1, &named, &["nobody", "scree host list"]);
+    }
+    host.json(&["volume", "export", "disk", "--host", own]);
+    host.json(&["unit", "add", folder, "--host", own]);
+}
