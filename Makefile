@@ -5,7 +5,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 MINUTES ?= 5
 ROUNDS ?= 200
 
-.PHONY: help demo test bench fuzz soak chaos build deb package-test fmt clippy scripts clean-demo
+.PHONY: openapi help demo test bench fuzz soak chaos build deb package-test fmt clippy scripts clean-demo
 
 help: ## show this
 	@echo "make TARGET, where TARGET is one of"
@@ -66,6 +66,9 @@ scripts: ## check the shell scripts and compile the Python ones
 	@for script in tools/{demo,bench,bench_report.py,soak,chaos,bench-service,lib.py,service.py,parse-metrics,machine.py,package-test,example-test} packaging/third-party; do \
 	  python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' $$script || exit 1; \
 	done
+
+openapi: ## write docs/openapi.json anew, from the handlers
+	@SCREE_WRITE_OPENAPI=1 cargo test -q -p control --test control -- the_committed_description_is
 
 clean-demo: ## stop the demo's Scree and delete its folder
 	@tools/demo --clean
