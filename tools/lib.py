@@ -140,7 +140,7 @@ class Scree:
 class Guest:
     """A Linux guest under QEMU, driven over its serial line."""
 
-    def __init__(self, socket, export, log, memory_mib=384):
+    def __init__(self, socket, export, log, memory_mib=384, monitor=None):
         self.log = open(log, "ab")
         self.count = 0
         guest = TARGET / "guest"
@@ -157,7 +157,9 @@ class Guest:
             + ["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"]
             + ["-kernel", str(guest / "vmlinuz"), "-initrd", str(guest / "initrd")]
             + ["-append", "console=ttyS0 quiet panic=-1"]
-            + ["-blockdev", disk, "-device", "virtio-blk-pci,drive=disk"],
+            + ["-blockdev", disk, "-device", "virtio-blk-pci,drive=disk"]
+            # Where disks are plugged in and out while it runs.
+            + (["-qmp", f"unix:{monitor},server=on,wait=off"] if monitor else []),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -9,11 +9,13 @@ use api::host::{
 use base::{AttachmentId, PartyId, SnapshotId, VolumeId};
 use catalog::VersionKey;
 use catalog::retention::{VersionInfo, expired};
+use identity::Kind;
 use world::Millis;
 
 use crate::control::Control;
 use crate::database::{AttachmentRow, DatabaseError, VersionRow, VolumeRow, Volumes};
 use crate::error::ControlError;
+use crate::parties::local;
 
 /// A volume with this many times the versions that retention allows is
 /// cleaned even while it is busy.
@@ -276,10 +278,33 @@ fn assignment(
         access: row.access,
         version: row.version,
         cuts: cuts.map(|(snapshot, _)| *snapshot).collect(),
-        name: volume.name,
+        name: export_name(volume.owner_name, volume.name),
         size_bytes: volume.size_bytes,
         block_size: volume.block_size,
         seal: volume.seal,
         lineage: volume.lineage,
+    }
+}
+
+/// What a volume is called on a host, where those of several owners meet: no
+/// two have the same. The machine's own have their plain names.
+fn export_name(owner: Option<String>, name: String) -> String {
+    match owner {
+        Some(owner) if owner != local(Kind::User).name() => format!("{owner}/{name}"),
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever made a volume of the same name got the other's clients.
+    #[test]
+    fn volumes_of_two_owners_are_not_served_under_one_name() {
+        let name = |owner: &str| export_name(Some(owner.to_owned()), "disk".to_owned());
+        assert_eq!(name("local"), "disk");
+        assert_eq!(name("alice"), "alice/disk");
+        assert_ne!(name("alice"), name("bob"));
     }
 }

@@ -135,6 +135,14 @@ pub(super) async fn writer_of(
     Ok(writer.map(|one| one.host))
 }
 
+/// Whether it is attached anywhere, or not yet detached.
+pub(super) async fn is_attached(
+    connection: &mut AnyConnection,
+    volume: VolumeId,
+) -> Result<bool, DatabaseError> {
+    Ok(!of_volume(connection, volume).await?.is_empty())
+}
+
 /// A lease is given for the attachment of `volume` to `host`.
 pub(super) async fn note_lease(
     change: &mut AnyConnection,

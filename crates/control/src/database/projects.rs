@@ -497,6 +497,15 @@ impl Database {
     ) -> Result<rows::VolumeRow, DatabaseError> {
         act!(self, asker, change, {
             let volume = super::rights::volume_for(&mut *change, asker, volume, Need::Own).await?;
+            if super::attachments::is_attached(&mut *change, volume.id).await? {
+                return Err(DatabaseError::Refused {
+                    reason: format!(
+                        "volume {:?} is attached; detach it first, so that nobody keeps what is \
+                         given away",
+                        volume.name
+                    ),
+                });
+            }
             let subject =
                 Subject::new(Kind::User, user).map_err(|error| DatabaseError::NotFound {
                     what: format!("user {user:?}: {error}"),
