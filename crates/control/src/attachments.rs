@@ -209,7 +209,7 @@ impl Acting {
 
     async fn shown(&self, row: AttachmentRow) -> Result<AttachmentView, ControlError> {
         let database = &self.inner.database;
-        let hosts = database.heard().await?;
+        let hosts = Vec::from_iter(database.heard_of(row.host).await?);
         let volume = database.volume(row.volume).await;
         let volume = volume.ok().map(|volume| volume.name);
         Ok(self.view(row, volume, &hosts, self.now().await?))

@@ -194,7 +194,9 @@ impl Control {
         let volumes = database.volumes().await?;
         let now = self.inner.world.clock.wall();
         let mut remove = Vec::new();
-        for owner in database.version_owners().await? {
+        let retention = &self.inner.retention;
+        let before = Millis(now.0.saturating_sub(retention.age_max_ms));
+        for owner in database.version_owners(retention.count_max, before).await? {
             let row = volumes.rows.iter().find(|row| row.id == owner);
             if row.is_none() && !volumes.damaged.is_empty() {
                 // Perhaps not deleted: its row cannot be read.

@@ -3,6 +3,7 @@
 
 use api::host::{Report, Task, TaskAnswer, TaskKind};
 use base::PartyId;
+use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
@@ -103,28 +104,26 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn heard(&self) -> Result<Vec<HeardRow>, DatabaseError> {
-        sqlx::query(
-            "SELECT h.party, p.name, h.look, r.heard_ms, r.report FROM hosts h \
-             JOIN parties p ON p.id = h.party LEFT JOIN host_reports r ON r.party = h.party \
-             ORDER BY p.name",
-        )
-        .fetch_all(&self.reader)
-        .await?
-        .iter()
-        .map(|row| {
-            let report: Option<&str> = row.try_get("report")?;
-            Ok(HeardRow {
-                host: rows::spelt(row, "party")?,
-                name: row.try_get("name")?,
-                look: rows::number(row, "look")?,
-                heard: row.try_get::<Option<i64>, _>("heard_ms")?.map(Millis),
-                // One of an earlier program says less; the next is soon there.
-                report: report
-                    .and_then(|report| serde_json::from_str(report).ok())
-                    .unwrap_or_default(),
-            })
-        })
-        .collect()
+        sqlx::query(&format!("{HEARD} ORDER BY p.name"))
+            .fetch_all(&self.reader)
+            .await?
+            .iter()
+            .map(heard_row)
+            .collect()
+    }
+
+    /// One host, and what it said last; `None` if there is no such host.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn heard_of(&self, host: PartyId) -> Result<Option<HeardRow>, DatabaseError> {
+        sqlx::query(&format!("{HEARD} WHERE h.party = $1"))
+            .bind(host.to_string())
+            .fetch_optional(&self.reader)
+            .await?
+            .as_ref()
+            .map(heard_row)
+            .transpose()
     }
 
     /// The hosts on which a user was given any right.
@@ -264,6 +263,24 @@ impl Database {
             Ok(())
         })
     }
+}
+
+/// Hosts, and what they said last.
+const HEARD: &str = "SELECT h.party, p.name, h.look, r.heard_ms, r.report FROM hosts h \
+     JOIN parties p ON p.id = h.party LEFT JOIN host_reports r ON r.party = h.party";
+
+fn heard_row(row: &AnyRow) -> Result<HeardRow, DatabaseError> {
+    let report: Option<&str> = row.try_get("report")?;
+    Ok(HeardRow {
+        host: rows::spelt(row, "party")?,
+        name: row.try_get("name")?,
+        look: rows::number(row, "look")?,
+        heard: row.try_get::<Option<i64>, _>("heard_ms")?.map(Millis),
+        // One of an earlier program says less; the next is soon there.
+        report: report
+            .and_then(|report| serde_json::from_str(report).ok())
+            .unwrap_or_default(),
+    })
 }
 
 fn read<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, DatabaseError> {

@@ -479,17 +479,33 @@ impl Database {
         version_rows(&mut moment, line, volume).await
     }
 
-    /// All volumes that have versions, those that are gone among them.
+    /// The volumes whose versions have to be looked at one by one, since some may
+    /// go: those with more than `count_max`; those with one from before `before`
+    /// that is no volume's head; those that are gone, or on their way out. Most
+    /// volumes of a cluster are none of these.
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn version_owners(&self) -> Result<Vec<VolumeId>, DatabaseError> {
-        sqlx::query("SELECT DISTINCT volume FROM versions ORDER BY volume")
-            .fetch_all(&self.reader)
-            .await?
-            .iter()
-            .map(|row| rows::spelt(row, "volume"))
-            .collect()
+    pub async fn version_owners(
+        &self,
+        count_max: usize,
+        before: Millis,
+    ) -> Result<Vec<VolumeId>, DatabaseError> {
+        sqlx::query(
+            "SELECT volume FROM versions GROUP BY volume HAVING COUNT(*) > $1 \
+             UNION SELECT s.volume FROM versions s WHERE s.created_ms < $2 AND NOT EXISTS \
+             (SELECT 1 FROM volumes v WHERE v.head_volume = s.volume \
+             AND v.head_number = s.number) \
+             UNION SELECT s.volume FROM versions s WHERE NOT EXISTS \
+             (SELECT 1 FROM volumes v WHERE v.id = s.volume AND v.deleting = 0) ORDER BY volume",
+        )
+        .bind(i64::try_from(count_max).unwrap_or(i64::MAX))
+        .bind(before.0)
+        .fetch_all(&self.reader)
+        .await?
+        .iter()
+        .map(|row| rows::spelt(row, "volume"))
+        .collect()
     }
 
     /// The lineage that version `key` was sealed under.

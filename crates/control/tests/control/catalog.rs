@@ -650,6 +650,37 @@ fn deleting_a_volume_leaves_its_snapshots_and_their_clones() {
     assert_eq!(lease.head.expect("a head").key, held);
 }
 
+/// Every volume of a cluster was looked at, at each turn of each host.
+#[test]
+fn only_volumes_with_versions_that_may_go_are_looked_at() {
+    let server = Postgres::start();
+    for fixture in [Sqlite::new(), Sqlite::postgres(&server)] {
+        let [busy, idle, gone] = [(); 3].map(|()| fixture.create());
+        let versions = [busy, busy, busy].map(|volume| fixture.write(volume));
+        fixture.write(idle);
+        let _held = fixture.write(gone);
+        fixture.take_snapshot(gone, "held").expect("a new name");
+        let owners = |count_max, before| {
+            let owners = fixture.database.version_owners(count_max, before);
+            fixture.runtime.block_on(owners).expect("read")
+        };
+        let first = Millis(versions[0].number.cast_signed());
+        let last = Millis(i64::MAX);
+        assert!(
+            owners(3, first).is_empty(),
+            "nothing is too many or too old"
+        );
+        assert_eq!(owners(2, first), [busy], "three are more than two");
+        assert_eq!(owners(3, last), [busy], "heads stay, however old");
+        let deleted = fixture.database.begin_delete(gone, Millis(0));
+        fixture.runtime.block_on(deleted).expect("detached");
+        assert_eq!(owners(3, first), [gone]);
+        let finished = fixture.database.finish_delete(gone);
+        fixture.runtime.block_on(finished).expect("gone");
+        assert_eq!(owners(3, first), [gone], "its snapshot is still there");
+    }
+}
+
 #[test]
 fn a_key_is_erased_when_nothing_sealed_with_it_is_left() {
     let sqlite = Sqlite::new();
