@@ -5,11 +5,11 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 MINUTES ?= 5
 ROUNDS ?= 200
 
-.PHONY: openapi help demo test bench fuzz soak chaos build deb package-test fmt clippy scripts clean-demo
+.PHONY: help demo test bench bench-service fuzz soak chaos build deb package-test openapi fmt clippy scripts clean-demo
 
 help: ## show this
 	@echo "make TARGET, where TARGET is one of"
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 18
 	@echo "demo and test install what they need from the distribution's packages."
 
 demo: ## boot a guest from a Scree disk, break things, show that nothing is lost (3 min)
@@ -25,6 +25,11 @@ bench: ## measure Scree beside qcow2, raw and nbdkit; writes docs/benchmarks.md
 	@tools/packages build bench
 	@$(MAKE) --no-print-directory build
 	@tools/bench --write docs/benchmarks.md
+
+bench-service: ## measure the API with 10,000 volumes, on SQLite and on PostgreSQL
+	@tools/packages build test
+	@$(MAKE) --no-print-directory build
+	@tools/bench-service
 
 fuzz: ## fuzz every parser for MINUTES=5 each
 	@tools/packages build

@@ -66,7 +66,7 @@ pub enum DatabaseError {
         step: i64,
     },
     /// Nobody answers where the database should be, or no more.
-    #[error("the database does not answer: {0}; it is asked again with each request")]
+    #[error("the database does not answer: {0}")]
     Away(sqlx::Error),
     /// It takes no changes.
     #[error(
