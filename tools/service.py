@@ -173,15 +173,18 @@ class Api:
         self.port, self.context, self.timeout_s = port, context, timeout_s
         self.connection = None
 
-    def ask(self, method, path, body=None):
-        """The answer; Refused, or Unknown."""
+    def ask(self, method, path, body=None, key=None):
+        """The answer; Refused, or Unknown. Under a key it may be asked again."""
         text = None if body is None else json.dumps(body)
+        headers = {"Content-Type": "application/json"}
+        if key is not None:
+            headers["Idempotency-Key"] = key
         try:
             if self.connection is None:
                 self.connection = http.client.HTTPSConnection(
                     "localhost", self.port, context=self.context, timeout=self.timeout_s
                 )
-            self.connection.request(method, path, text, {"Content-Type": "application/json"})
+            self.connection.request(method, path, text, headers)
             response = self.connection.getresponse()
             answer = json.loads(response.read() or b"null")
         except (OSError, http.client.HTTPException, ValueError) as error:
