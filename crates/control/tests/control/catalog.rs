@@ -672,7 +672,9 @@ fn only_volumes_with_versions_that_may_go_are_looked_at() {
         );
         assert_eq!(owners(2, first), [busy], "three are more than two");
         assert_eq!(owners(3, last), [busy], "heads stay, however old");
-        let deleted = fixture.database.begin_delete(&fixture.catalog.asker, gone, Millis(0));
+        let deleted = fixture
+            .database
+            .begin_delete(&fixture.catalog.asker, gone, Millis(0));
         fixture.runtime.block_on(deleted).expect("detached");
         assert_eq!(owners(3, first), [gone]);
         let finished = fixture.database.finish_delete(gone);

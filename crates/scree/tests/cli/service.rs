@@ -173,7 +173,7 @@ impl Site {
 
 /// Runs `qemu-io` commands against an export of the agent in `folder`.
 fn qemu_io(folder: &Path, commands: &[&str]) -> bool {
-    let uri = format!("nbd+unix:///disk?socket={}/nbd.sock", folder.display());
+    let uri = format!("nbd+unix:///root/disk?socket={}/nbd.sock", folder.display());
     let mut command = Command::new("qemu-io");
     command.args(["-f", "raw"]);
     for one in commands {
@@ -198,7 +198,7 @@ fn a_volume_is_served_on_a_host_that_has_enrolled() {
     assert_eq!(site.scree(&["whoami"])["name"], "root");
     site.scree(&["volume", "create", "disk", "--size", "64M"]);
     let uri = site.scree(&["volume", "export", "disk"]);
-    let expected = format!("nbd+unix:///disk?socket={}/nbd.sock", site.text("a"));
+    let expected = format!("nbd+unix:///root/disk?socket={}/nbd.sock", site.text("a"));
     assert_eq!(uri["uri"], expected);
     let folder = site.path("a");
     assert!(qemu_io(&folder, &["write -P 7 0 1M", "flush"]));
@@ -260,8 +260,9 @@ fn whoever_is_nobody_or_may_not_is_told_so() {
         "alice"
     );
     for arguments in [
-        &["volume", "list"][..],
+        &["status"][..],
         &["user", "list"],
+        &["project", "add", "red"],
         &["audit"],
         &["unit", "list"],
     ] {
