@@ -257,9 +257,13 @@ pub struct Snapshot {
     pub size: u64,
     /// `pending`, `completed` or `error`.
     pub state: String,
+    /// Its moment is over: what is written from now on is not in it. Of a volume
+    /// whose host does not answer in time, that comes later.
+    #[serde(default)]
+    pub taken: bool,
     /// What is wrong, in state `error`.
     pub reason: Option<String>,
-    /// When it was taken.
+    /// When it was asked for.
     pub created: String,
 }
 

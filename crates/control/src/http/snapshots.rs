@@ -131,6 +131,7 @@ async fn delete(acting: Acting, Name(snapshot): Name) -> Result<Json<Snapshot>, 
 }
 
 fn shown(row: SnapshotRow, tags: Tags) -> Snapshot {
+    let taken = row.is_cut || row.state != SnapshotState::Pending;
     let (state, reason) = match row.state {
         SnapshotState::Pending => ("pending", None),
         SnapshotState::Completed(_) => ("completed", None),
@@ -145,6 +146,7 @@ fn shown(row: SnapshotRow, tags: Tags) -> Snapshot {
         volume_id: row.volume.to_string(),
         size: row.size_bytes,
         state: state.to_owned(),
+        taken,
         reason,
         created: spell_time(row.created),
     }

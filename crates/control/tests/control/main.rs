@@ -13,6 +13,7 @@ mod health;
 mod https;
 mod instances;
 mod keys;
+#[macro_use]
 mod parties;
 mod postgres;
 mod requests;

@@ -22,6 +22,33 @@ pub struct Scene {
     pub folder: tempfile::TempDir,
 }
 
+/// Tests of claims, functions of a [`Scene`]: each on SQLite, and all of them on
+/// one PostgreSQL server.
+macro_rules! on_both {
+    ($($claim:ident)*) => {
+        mod on_sqlite {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $claim() {
+                    super::$claim(crate::parties::Scene::new().await).await;
+                }
+            )*
+        }
+
+        #[test]
+        fn all_of_it_holds_on_postgresql_too() {
+            let server = crate::postgres::Postgres::start();
+            let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+            $(
+                let url = server.database(&runtime);
+                runtime.block_on(async {
+                    $claim(crate::parties::Scene::on(&url).await).await;
+                });
+            )*
+        }
+    };
+}
+
 impl Scene {
     pub async fn new() -> Self {
         Self::naming(&[]).await
@@ -29,6 +56,15 @@ impl Scene {
 
     /// One that is told of these authorities, too.
     pub async fn naming(authorities: &[&str]) -> Self {
+        Self::with(authorities, None).await
+    }
+
+    /// One on the PostgreSQL database at `url`.
+    pub async fn on(url: &str) -> Self {
+        Self::with(&[], Some(url)).await
+    }
+
+    async fn with(authorities: &[&str], url: Option<&str>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let world = World::real(1);
         let settings = Settings {
@@ -40,7 +76,7 @@ impl Scene {
             overcommit: control::control::OVERCOMMIT,
             restored_database: false,
             new_authority: false,
-            database: None,
+            database: url.map(|url| url.parse().expect("a URL")),
         };
         let control = Control::start(world.clone(), settings).await;
         let control = control.expect("starts");

@@ -38,9 +38,7 @@ async fn names(scene: &Scene, party: &Party, path: &str) -> Vec<String> {
     }
 }
 
-#[tokio::test]
-async fn the_same_request_under_the_same_key_makes_nothing_twice() {
-    let scene = Scene::new().await;
+async fn the_same_request_under_the_same_key_makes_nothing_twice(scene: Scene) {
     let alice = scene.member("users", "alice").await;
     let bob = scene.member("users", "bob").await;
     let new = json!({"name": "disk", "size": 1 << 20});
@@ -123,9 +121,7 @@ async fn the_same_request_under_the_same_key_makes_nothing_twice() {
 }
 
 /// Of two that come at the same time, one makes it and both are told so.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_at_once_under_one_key_make_one() {
-    let scene = Scene::new().await;
+async fn two_at_once_under_one_key_make_one(scene: Scene) {
     let alice = scene.member("users", "alice").await;
     for turn in 0..8 {
         let new = json!({"name": format!("disk-{turn}"), "size": 1 << 20});
@@ -140,9 +136,7 @@ async fn two_at_once_under_one_key_make_one() {
     assert_eq!(names(&scene, &alice, "/v1/volumes").await.len(), 8);
 }
 
-#[tokio::test]
-async fn what_is_only_tried_is_checked_and_not_done() {
-    let scene = Scene::new().await;
+async fn what_is_only_tried_is_checked_and_not_done(scene: Scene) {
     let alice = scene.member("users", "alice").await;
     let root = Some(&scene.root);
     scene.member("hosts", "h1").await;
@@ -278,9 +272,7 @@ async fn what_is_only_tried_is_checked_and_not_done() {
     assert!(names(&scene, &alice, "/v1/snapshots").await.is_empty());
 }
 
-#[tokio::test]
-async fn lists_come_in_pages_and_only_what_is_asked_for() {
-    let scene = Scene::new().await;
+async fn lists_come_in_pages_and_only_what_is_asked_for(scene: Scene) {
     let alice = scene.member("users", "alice").await;
     let asker = Some(&alice);
     for number in 0..7 {
@@ -363,9 +355,7 @@ async fn lists_come_in_pages_and_only_what_is_asked_for() {
     }
 }
 
-#[tokio::test]
-async fn a_project_has_no_more_than_it_may_have() {
-    let scene = Scene::new().await;
+async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
     let alice = scene.member("users", "alice").await;
     let (root, asker) = (Some(&scene.root), Some(&alice));
     let quota = json!({"volumes": 3, "snapshots": 1, "bytes": 4 << 20});
@@ -452,6 +442,14 @@ async fn a_project_has_no_more_than_it_may_have() {
         .ask(Some(&bob), "GET /v1/snapshots/first", Value::Null, 200)
         .await;
 }
+
+on_both!(
+    the_same_request_under_the_same_key_makes_nothing_twice
+    two_at_once_under_one_key_make_one
+    what_is_only_tried_is_checked_and_not_done
+    lists_come_in_pages_and_only_what_is_asked_for
+    a_project_has_no_more_than_it_may_have
+);
 
 /// So that what clients are made from is what the server does.
 #[test]

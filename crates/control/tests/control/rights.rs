@@ -203,8 +203,7 @@ struct Cast {
 }
 
 impl Cast {
-    async fn new() -> Self {
-        let scene = Scene::new().await;
+    async fn new(scene: Scene) -> Self {
         let alice = scene.member("users", "alice").await;
         let bob = scene.member("users", "bob").await;
         scene.member("users", "carol").await;
@@ -287,9 +286,8 @@ fn filled(text: &str, things: &[(&str, String)]) -> String {
     text
 }
 
-#[tokio::test]
-async fn each_call_gives_everybody_what_is_theirs() {
-    let cast = Cast::new().await;
+async fn each_call_gives_everybody_what_is_theirs(scene: Scene) {
+    let cast = Cast::new(scene).await;
     let mut wrong = Vec::new();
     for (row, (request, body, expected)) in calls().into_iter().enumerate() {
         for (column, who) in WHO.iter().enumerate() {
@@ -313,9 +311,8 @@ async fn each_call_gives_everybody_what_is_theirs() {
 }
 
 /// Whoever guesses ids learns nothing from the answers.
-#[tokio::test]
-async fn what_is_a_strangers_is_answered_like_what_does_not_exist() {
-    let cast = Cast::new().await;
+async fn what_is_a_strangers_is_answered_like_what_does_not_exist(scene: Scene) {
+    let cast = Cast::new(scene).await;
     let things = cast.things(0, None).await;
     let absent = [
         ("{v}", "vol-00000000000000000".to_owned()),
@@ -409,9 +406,8 @@ fn the_table_of_rights_has_every_call() {
     assert!(described.len() > 50, "{described:?}");
 }
 
-#[tokio::test]
-async fn a_right_that_was_taken_away_is_no_right_for_the_next_request() {
-    let cast = Cast::new().await;
+async fn a_right_that_was_taken_away_is_no_right_for_the_next_request(scene: Scene) {
+    let cast = Cast::new(scene).await;
     let (scene, alice, bob) = (&cast.scene, Some(&cast.alice), Some(&cast.bob));
     let things = cast.things(0, Some("use")).await;
     let of_bob = format!("GET /v1/grants?volume={}", things[0].1);
@@ -436,9 +432,8 @@ async fn a_right_that_was_taken_away_is_no_right_for_the_next_request() {
     scene.ask(bob, &end, Value::Null, 202).await;
 }
 
-#[tokio::test]
-async fn a_host_is_for_those_it_was_given_to_and_for_their_vms() {
-    let cast = Cast::new().await;
+async fn a_host_is_for_those_it_was_given_to_and_for_their_vms(scene: Scene) {
+    let cast = Cast::new(scene).await;
     let (scene, root) = (&cast.scene, Some(&cast.scene.root));
     let dave = scene.member("users", "dave").await;
     let new = json!({"name": "disk", "size": 1 << 20});
@@ -474,9 +469,8 @@ async fn a_host_is_for_those_it_was_given_to_and_for_their_vms() {
         .await;
 }
 
-#[tokio::test]
-async fn names_are_an_owners_affair() {
-    let cast = Cast::new().await;
+async fn names_are_an_owners_affair(scene: Scene) {
+    let cast = Cast::new(scene).await;
     let (scene, alice, bob) = (&cast.scene, Some(&cast.alice), Some(&cast.bob));
     let new = json!({"name": "data", "size": 1 << 20, "project": "alice"});
     let hers = scene.ask(alice, "POST /v1/volumes", new, 201).await;
@@ -505,3 +499,11 @@ async fn names_are_an_owners_affair() {
     );
     assert_eq!(shown(root, "alice%2Fdata").await, hers["id"]);
 }
+
+on_both!(
+    each_call_gives_everybody_what_is_theirs
+    what_is_a_strangers_is_answered_like_what_does_not_exist
+    a_right_that_was_taken_away_is_no_right_for_the_next_request
+    a_host_is_for_those_it_was_given_to_and_for_their_vms
+    names_are_an_owners_affair
+);
