@@ -13,6 +13,9 @@ pub enum VmAddress {
     Libvirt(String),
 }
 
+/// The longest address, in bytes.
+pub const VM_BYTES_MAX: usize = 256;
+
 /// A text that names no VM.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` names no VM; write qmp:/path/to/its/socket or libvirt:ITS-NAME")]
@@ -23,10 +26,13 @@ impl FromStr for VmAddress {
 
     fn from_str(text: &str) -> Result<Self, BadVmAddress> {
         let is_plain = |name: &str| !name.is_empty() && !name.contains(char::is_control);
+        if text.len() > VM_BYTES_MAX {
+            // Not the whole of it: errors are shown, and logged.
+            let begin = text.chars().take(32).collect::<String>();
+            return Err(BadVmAddress(format!("{begin}…")));
+        }
         match text.split_once(':') {
-            Some(("qmp", path)) if path.starts_with('/') && is_plain(path) => {
-                Ok(Self::Qmp(path.into()))
-            }
+            Some(("qmp", path)) if is_plain(path) && is_normal(path) => Ok(Self::Qmp(path.into())),
             // What begins with a dash would be an option to virsh.
             Some(("libvirt", name)) if is_plain(name) && !name.starts_with('-') => {
                 Ok(Self::Libvirt(name.into()))
@@ -34,6 +40,13 @@ impl FromStr for VmAddress {
             _ => Err(BadVmAddress(text.into())),
         }
     }
+}
+
+/// Whether a path has one spelling only: whoever may use the VMs below a folder
+/// must not get out of it, and no VM has two names. (Links are not seen here.)
+fn is_normal(path: &str) -> bool {
+    let mut parts = path.strip_prefix('/').unwrap_or_default().split('/');
+    parts.all(|part| !matches!(part, "" | "." | ".."))
 }
 
 impl fmt::Display for VmAddress {
@@ -55,7 +68,13 @@ mod tests {
             let address: VmAddress = text.parse().expect("an address");
             assert_eq!(address.to_string(), text);
         }
+        let long = format!("libvirt:{}", "x".repeat(VM_BYTES_MAX));
         for text in [
+            &long,
+            "qmp:/run/mine/../other/one.qmp",
+            "qmp:/run/mine/./one.qmp",
+            "qmp:/run//one.qmp",
+            "qmp:/run/one.qmp/",
             "",
             "one",
             "qmp:",

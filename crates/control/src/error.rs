@@ -170,3 +170,13 @@ impl From<DatabaseError> for ControlError {
         }
     }
 }
+
+/// The same request under the same key, whose result has gone since.
+pub(crate) fn gone_since(error: ControlError) -> ControlError {
+    match error {
+        ControlError::NotFound { what, .. } => ControlError::conflict(format!(
+            "{what} was made with this idempotency key, and is gone since; take another key"
+        )),
+        other => other,
+    }
+}

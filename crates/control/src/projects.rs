@@ -1,5 +1,6 @@
 //! Projects and grants: on whose account things are, and who else may use them.
 
+use api::vm::VM_BYTES_MAX;
 use base::{GrantId, ProjectId};
 use identity::{Kind, Subject};
 
@@ -7,9 +8,6 @@ use crate::acting::Acting;
 use crate::database::{GrantRow, Need, NewGrant, NewProject, Object, ProjectRow, Quota, Right};
 use crate::error::ControlError;
 use crate::parse;
-
-/// The longest address of a VM that a grant names, in bytes.
-const VM_BYTES_MAX: usize = 256;
 
 /// On what a right is to be given, by name or id.
 #[derive(Debug, Clone)]

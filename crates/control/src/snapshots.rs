@@ -8,7 +8,7 @@ use crate::acting::Acting;
 use crate::database::{
     Filter, Need, NewSnapshot, Page, Right, SnapshotPage, SnapshotRow, SnapshotState, Tags,
 };
-use crate::error::ControlError;
+use crate::error::{ControlError, gone_since};
 use crate::parse;
 
 /// A host that is well takes a snapshot's moment in less.
@@ -38,6 +38,11 @@ impl Acting {
         name: Option<&str>,
         tags: Tags,
     ) -> Result<SnapshotRow, ControlError> {
+        let database = &self.inner.database;
+        // Whatever has become of its volume.
+        if let Some(made) = database.made_under_key(self.asker()).await? {
+            return self.snapshot_cut(&made).await.map_err(gone_since);
+        }
         parse::tags(&tags)?;
         let id = SnapshotId::from_random(self.inner.world.random.u128());
         let name = match name {
@@ -59,14 +64,22 @@ impl Acting {
             return Ok(snapshot);
         }
         // What is written after the answer is not in it.
+        let snapshot = self.snapshot_cut(&id.to_string()).await?;
+        tracing::info!(snapshot = %id, name = snapshot.name, volume = %row.id, "snapshot taken");
+        Ok(snapshot)
+    }
+
+    /// The snapshot, once its moment was taken, or its host has had its time.
+    async fn snapshot_cut(&self, id: &str) -> Result<SnapshotRow, ControlError> {
         let taken = self.until(CUT_WITHIN, || async {
-            let snapshot = database.snapshot(id).await?;
+            let snapshot = self.snapshot(id).await?;
             let is_taken = snapshot.is_cut || snapshot.state != SnapshotState::Pending;
             Ok(is_taken.then_some(snapshot))
         });
-        let snapshot = taken.await?.unwrap_or(snapshot);
-        tracing::info!(snapshot = %id, name = snapshot.name, volume = %row.id, "snapshot taken");
-        Ok(snapshot)
+        match taken.await? {
+            Some(snapshot) => Ok(snapshot),
+            None => self.snapshot(id).await,
+        }
     }
 
     /// A snapshot by name or id.

@@ -138,7 +138,11 @@ impl Control {
     }
 
     /// Makes sure that there are copysets of `replicas` units.
-    pub(crate) async fn ensure_copysets(&self, replicas: u8) -> Result<(), ControlError> {
+    pub(crate) async fn ensure_copysets(
+        &self,
+        replicas: u8,
+        is_dry_run: bool,
+    ) -> Result<(), ControlError> {
         let units = self.inner.database.units().await?;
         if units.len() < usize::from(replicas) {
             return Err(ControlError::invalid(
@@ -155,7 +159,7 @@ impl Control {
             self.plan(&ids, replicas, existing)
         };
         // Nearly always there is nothing to add, and nobody has to wait for that.
-        if !plan(&units, &self.copysets().await?).is_empty() {
+        if !is_dry_run && !plan(&units, &self.copysets().await?).is_empty() {
             let now = self.inner.world.clock.wall();
             self.inner.database.plan_units(&[], plan, now).await?;
         }

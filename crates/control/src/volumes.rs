@@ -17,7 +17,7 @@ use crate::database::{
     AttachmentRow, DamagedVolume, DatabaseError, Filter, Need, NewAttachment, NewVolume, Page,
     Right, SnapshotRow, Tags, VersionRow, VolumePage, VolumeRow,
 };
-use crate::error::ControlError;
+use crate::error::{ControlError, gone_since};
 use crate::parse;
 
 /// A host that is well opens or closes a volume in less.
@@ -136,9 +136,13 @@ impl Acting {
     }
 
     async fn create(&self, request: VolumeRequest) -> Result<VolumeView, ControlError> {
+        let database = &self.inner.database;
+        // Whatever has become of what it was made from.
+        if let Some(made) = database.made_under_key(self.asker()).await? {
+            return self.volume(&made).await.map_err(gone_since);
+        }
         let name = parse::name(&request.name)?.to_owned();
         parse::tags(&request.tags)?;
-        let database = &self.inner.database;
         let origin = match &request.from {
             Some(from) => {
                 let need = Need::Have(Right::Read);
@@ -156,7 +160,7 @@ impl Acting {
             return Err(ControlError::invalid("replicas", reason));
         }
         self.refuse_beyond_capacity(size_bytes, replicas).await?;
-        self.ensure_copysets(replicas).await?;
+        self.ensure_copysets(replicas, self.is_dry_run()).await?;
         let world = &self.inner.world;
         let id = VolumeId::from_random(world.random.u128());
         let new = NewVolume {
@@ -221,11 +225,10 @@ impl Acting {
         }
         Err(ControlError::NoCapacity {
             reason: format!(
-                "full, all volumes would take {} with this one, and the units have {} free, of \
-                 which {overcommit} times as much may be promised; add units, or raise \
-                 `--overcommit`",
-                about_bytes(needed),
-                about_bytes(free)
+                "full, it would take {}, and that is more than there is room for, even if \
+                 {overcommit} times the free room is promised; the operator can add units, or \
+                 raise `--overcommit`",
+                about_bytes(size_bytes.saturating_mul(u64::from(replicas))),
             ),
         })
     }
@@ -531,8 +534,18 @@ impl Acting {
     /// # Errors
     /// [`ControlError`]. If it cannot be closed now, its host goes on trying.
     pub async fn unexport_volume(&self, name: &str) -> Result<VolumeView, ControlError> {
-        let row = self.living(name, Right::Read).await?;
-        let mut attachments = self.inner.database.attachments_of(row.id).await?;
+        let database = &self.inner.database;
+        let row = database.volume_for(self.asker(), name, Need::See).await?;
+        let mut attachments = Vec::new();
+        for attachment in database.attachments_of(row.id).await? {
+            let id = attachment.id.to_string();
+            match database.attachment_for(self.asker(), &id).await {
+                Ok(seen) => attachments.push(seen),
+                // Another user's.
+                Err(DatabaseError::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
         let of_vm = attachments.extract_if(.., |one| one.vm.is_some()).next();
         if attachments.is_empty() {
             let name = &row.name;

@@ -21,6 +21,9 @@ pub enum Format {
     Yaml,
 }
 
+/// No column is made wider than this: what is longer sticks out.
+const CELL_WIDTH_MAX: usize = 256;
+
 /// Rows of columns, the first one a head.
 pub struct Table {
     rows: Vec<Vec<String>>,
@@ -45,7 +48,8 @@ impl std::fmt::Display for Table {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+            let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
+            widest.min(CELL_WIDTH_MAX)
         };
         let widths: Vec<usize> = (0..columns).map(width).collect();
         for row in &self.rows {
@@ -133,6 +137,15 @@ mod tests {
         let mut table = Table::new(&["NAME", "SIZE"]);
         table.row(vec!["a-long-name".into(), "1G".into()]);
         assert_eq!(table.to_string(), "NAME         SIZE\na-long-name  1G\n");
+    }
+
+    /// One long cell made the program stop: a width has 16 bits.
+    #[test]
+    fn a_cell_of_any_length_is_printed() {
+        let mut table = Table::new(&["NAME", "VM"]);
+        table.row(vec!["x".repeat(100_000), "vm".into()]);
+        let text = table.to_string();
+        assert!(text.lines().count() == 2 && text.len() < 101_000);
     }
 
     #[test]

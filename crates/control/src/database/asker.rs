@@ -3,7 +3,7 @@
 use identity::SignedBy;
 use sqlx::AnyConnection;
 
-use super::{By, DatabaseError, PartyRow};
+use super::{By, Database, DatabaseError, PartyRow};
 use crate::error::ControlError;
 
 /// Somebody who was recognised, for one request.
@@ -128,6 +128,19 @@ impl Asker {
         target: impl std::fmt::Display,
     ) -> Result<(), DatabaseError> {
         self.by.note(change, action, &target.to_string()).await
+    }
+}
+
+impl Database {
+    /// What was made under the asker's key before, if there is one.
+    ///
+    /// # Errors
+    /// [`DatabaseError::OtherRequest`] if that was another request.
+    pub async fn made_under_key(&self, asker: &Asker) -> Result<Option<String>, DatabaseError> {
+        match asker.idempotency {
+            None => Ok(None),
+            Some(_) => asker.made_before(&mut *self.reader.acquire().await?).await,
+        }
     }
 }
 

@@ -248,6 +248,19 @@ impl Database {
             let same = others
                 .iter()
                 .find(|one| (one.host, &one.vm, one.access) == (new.host, &new.vm, new.access));
+            if let Some(same) = same {
+                // Whose wish it is not must not renew it, nor hear of it.
+                let id = same.id.to_string();
+                match attachment_named(&mut *change, asker, &id).await {
+                    Ok(_) => {}
+                    Err(DatabaseError::NotFound { .. }) => {
+                        return Err(DatabaseError::Refused {
+                            reason: format!("volume {name:?} is attached so by another user"),
+                        });
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
             let target = format!("{} {name} to {}", volume.id, new.host);
             asker.note(&mut *change, "attach", target).await?;
             if let Some(same) = same {
@@ -261,8 +274,13 @@ impl Database {
                 one.access == Access::ReadWrite || new.access == Access::ReadWrite
             };
             if let Some(other) = others.iter().find(excludes) {
+                let id = other.id.to_string();
+                let is_seen = attachment_named(&mut *change, asker, &id).await.is_ok();
                 return Err(DatabaseError::Refused {
-                    reason: in_use(name, other),
+                    reason: match is_seen {
+                        true => in_use(name, other),
+                        false => format!("volume {name:?} is attached by another user"),
+                    },
                 });
             }
             insert(&mut *change, asker, new, &volume).await?;

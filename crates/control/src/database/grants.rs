@@ -83,6 +83,8 @@ const ROWS: &str = "SELECT g.*, p.name AS user_name, \
 
 /// Those that the asker has, or can take away.
 const SEEN: &str = "($2 = 1 OR g.party = $1 OR v.owner = $1 OR s.owner = $1 \
+     OR EXISTS (SELECT 1 FROM snapshots left_over WHERE left_over.volume = g.object \
+         AND left_over.owner = $1) \
      OR EXISTS (SELECT 1 FROM grants a WHERE a.party = $1 AND a.right_name = 'administer' \
          AND a.object IN (g.object, s.volume)))";
 
@@ -107,6 +109,22 @@ pub(super) async fn forget(change: &mut AnyConnection, object: &str) -> Result<(
     Ok(())
 }
 
+/// Nothing is left of a volume that is gone: neither are rights on it.
+pub(super) async fn forget_gone(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "DELETE FROM grants WHERE object = $1 \
+         AND NOT EXISTS (SELECT 1 FROM volumes WHERE id = $1) \
+         AND NOT EXISTS (SELECT 1 FROM snapshots WHERE volume = $1)",
+    )
+    .bind(volume.to_string())
+    .execute(change)
+    .await?;
+    Ok(())
+}
+
 /// Refuses who may not give or take rights on `object`.
 async fn check(
     change: &mut AnyConnection,
@@ -125,6 +143,24 @@ async fn check(
         }
     }
     Ok(())
+}
+
+/// Whether `asker` may take away any right on `object`, also when that is gone:
+/// rights on a volume are rights on the snapshots that are left of it.
+async fn may_take(
+    change: &mut AnyConnection,
+    asker: &Asker,
+    object: Object,
+) -> Result<bool, DatabaseError> {
+    if asker.party.is_administrator {
+        return Ok(true);
+    }
+    let left = sqlx::query("SELECT id FROM snapshots WHERE volume = $1 AND owner = $2 LIMIT 1")
+        .bind(object.id())
+        .bind(asker.party.id.to_string())
+        .fetch_optional(change)
+        .await?;
+    Ok(left.is_some())
 }
 
 async fn find(
@@ -217,14 +253,18 @@ impl Database {
         .collect()
     }
 
-    /// Takes a right away. What is attached stays so.
+    /// Takes a right away; whoever has it may give it back. What is attached
+    /// stays so.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`].
     pub async fn delete_grant(&self, asker: &Asker, id: &str) -> Result<GrantRow, DatabaseError> {
         act!(self, asker, change, {
             let grant = find(&mut *change, asker, id).await?;
-            check(&mut *change, asker, grant.object).await?;
+            let is_own = grant.user == asker.party.subject.name();
+            if !is_own && !may_take(&mut *change, asker, grant.object).await? {
+                check(&mut *change, asker, grant.object).await?;
+            }
             sqlx::query("DELETE FROM grants WHERE id = $1")
                 .bind(id)
                 .execute(&mut *change)

@@ -30,6 +30,7 @@ mod calls;
 mod counters;
 mod counts;
 mod error;
+mod giving;
 mod grants;
 mod hosts;
 mod keys;

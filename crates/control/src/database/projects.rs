@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 
 use api::size::about_bytes;
 use base::{PartyId, ProjectId};
-use identity::{Kind, Subject};
+use identity::Subject;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::{Asker, Database, DatabaseError, Need, rows};
+use super::{Asker, Database, DatabaseError, rows};
 
 /// How much a project may have; none is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -479,79 +479,4 @@ pub(super) async fn check_quota(
         }
     }
     Ok(())
-}
-
-impl Database {
-    /// Gives a volume to another user, on the account of a project of theirs.
-    /// Who is no administrator must be in that project too. Its snapshots go
-    /// with it.
-    ///
-    /// # Errors
-    /// [`DatabaseError`].
-    pub async fn give_volume(
-        &self,
-        asker: &Asker,
-        volume: &str,
-        user: &str,
-        project: Option<&str>,
-    ) -> Result<rows::VolumeRow, DatabaseError> {
-        act!(self, asker, change, {
-            let volume = super::rights::volume_for(&mut *change, asker, volume, Need::Own).await?;
-            if super::attachments::is_attached(&mut *change, volume.id).await? {
-                return Err(DatabaseError::Refused {
-                    reason: format!(
-                        "volume {:?} is attached; detach it first, so that nobody keeps what is \
-                         given away",
-                        volume.name
-                    ),
-                });
-            }
-            let subject =
-                Subject::new(Kind::User, user).map_err(|error| DatabaseError::NotFound {
-                    what: format!("user {user:?}: {error}"),
-                })?;
-            let party = super::parties::party_of(&mut *change, &subject).await?;
-            let account = account_of(&mut *change, &party, project).await?;
-            if !asker.party.is_administrator {
-                // It would be on the account of somebody who was not asked.
-                account_of(&mut *change, &asker.party, Some(&account.to_string())).await?;
-            }
-            super::volumes::refuse_name(&mut *change, party.id, &volume.name).await?;
-            if volume.project != Some(account) {
-                let more = More {
-                    volumes: 1,
-                    bytes: volume.size_bytes,
-                    snapshots: 0,
-                };
-                check_quota(&mut *change, Some(account), more).await?;
-            }
-            let taken = sqlx::query(
-                "SELECT s.id FROM snapshots s JOIN snapshots t ON t.name = s.name \
-                 AND t.owner = $1 AND t.id <> s.id WHERE s.volume = $2 LIMIT 1",
-            )
-            .bind(party.id.to_string())
-            .bind(volume.id.to_string())
-            .fetch_optional(&mut *change)
-            .await?;
-            if taken.is_some() {
-                return Err(DatabaseError::Taken {
-                    what: format!("a snapshot of {user} with the name of one of this volume's"),
-                });
-            }
-            for table in [
-                "volumes SET owner = $1, project = $2 WHERE id = $3",
-                "snapshots SET owner = $1, project = $2 WHERE volume = $3",
-            ] {
-                sqlx::query(&format!("UPDATE {table}"))
-                    .bind(party.id.to_string())
-                    .bind(account.to_string())
-                    .bind(volume.id.to_string())
-                    .execute(&mut *change)
-                    .await?;
-            }
-            let target = format!("{} {} to {user}", volume.id, volume.name);
-            asker.note(&mut *change, "give", target).await?;
-            super::volumes::by_id(change, volume.id).await
-        })
-    }
 }

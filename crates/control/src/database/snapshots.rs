@@ -242,6 +242,7 @@ impl Database {
             super::hosts::clean(&mut *change).await?;
             tags::forget(&mut *change, &id.to_string()).await?;
             super::grants::forget(&mut *change, &id.to_string()).await?;
+            super::grants::forget_gone(&mut *change, snapshot.volume).await?;
             let target = format!("{id} {}", snapshot.name);
             asker.note(&mut *change, "delete", target).await?;
             Ok(snapshot)

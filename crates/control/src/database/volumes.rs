@@ -323,7 +323,8 @@ impl Database {
             let row = check_volume(&mut *change, asker, volume, need).await?;
             let changed = sqlx::query(
                 "UPDATE volumes SET deleting = 1, head_volume = NULL, head_number = NULL, \
-             epoch = epoch + 1 WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM attachments \
+             epoch = epoch + 1 WHERE id = $1 AND deleting = 0 \
+             AND NOT EXISTS (SELECT 1 FROM attachments \
                  WHERE volume = $1 AND wanted = 1 AND state <> 'detached')",
             )
             .bind(volume.to_string())

@@ -38,8 +38,18 @@ pub(super) struct Administrator(pub Acting);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct How {
+pub(super) struct How {
     dry_run: bool,
+}
+
+impl How {
+    /// Refuses to try what cannot be tried.
+    pub(super) fn refuse_dry_run(&self) -> Result<(), ControlError> {
+        match self.dry_run {
+            false => Ok(()),
+            true => Err(ControlError::invalid("dry_run", "this cannot be tried")),
+        }
+    }
 }
 
 impl FromRequestParts<Control> for Asker {

@@ -25,14 +25,15 @@ const REPEATABLE: [&str; 8] = [
 
 /// Changes that cannot be tried: only somebody else knows whether they can be
 /// made, or they are none of the kind.
-const NEVER_DRY: [&str; 7] = [
+const NEVER_DRY: [&str; 8] = [
     "enrol",
     "renew_certificate",
     "add_unit",
     "add_key",
     "export_volume",
     "unexport_volume",
-    "forget",
+    "invite_user",
+    "invite_host",
 ];
 
 /// Adds what is true of every operation.

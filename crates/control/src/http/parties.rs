@@ -24,12 +24,12 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::asking::{Administrator, Paging, page_of};
+use super::asking::{Administrator, How, Paging, page_of};
 use super::{ApiError, Body, Caller, Name, Query};
 use crate::control::Control;
 use crate::database::{Asker, AuditRow, PartyRow};
 use crate::error::ControlError;
-use crate::parties::{Issued, Parties};
+use crate::parties::{Issued, Parties, local};
 use crate::volumes::spell_time;
 
 /// A page of the log has at most so many lines, and usually.
@@ -63,8 +63,10 @@ async fn authority(State(control): State<Control>) -> Json<AuthorityView> {
 async fn enrol(
     State(control): State<Control>,
     Extension(caller): Extension<Caller>,
+    Query(how): Query<How>,
     Body(enrol): Body<Enrol>,
 ) -> Result<(StatusCode, Json<Certificate>), ApiError> {
+    how.refuse_dry_run()?;
     let parties = control.parties();
     let issued = parties.enrol(&caller, &enrol.token, &enrol.request).await?;
     Ok((StatusCode::CREATED, Json(certificate(parties, issued))))
@@ -249,6 +251,12 @@ async fn invite(
     Administrator(acting): Administrator,
     subject: &Subject,
 ) -> Result<(StatusCode, Json<Token>), ApiError> {
+    if *subject == local(subject.kind()) {
+        let reason = "whoever is on the controller's machine is known by that, and nobody else is \
+                      `local`; add a user or host of another name";
+        return Err(ControlError::conflict(reason).into());
+    }
+    acting.asker().refuse_dry_run()?;
     let parties = acting.parties();
     let (token, expires) = parties.invite(acting.asker(), subject).await?;
     let token = Token {

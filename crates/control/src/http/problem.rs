@@ -97,6 +97,14 @@ pub(super) async fn refuse_long_urls(request: Request, next: Next) -> Result<Res
         let detail = format!("the URL has {bytes} bytes, and may have {URL_BYTES_MAX}");
         return Err(ApiError::mistake(StatusCode::URI_TOO_LONG, detail));
     }
+    // No name has it, and PostgreSQL takes none.
+    if uri
+        .path_and_query()
+        .is_some_and(|text| text.as_str().contains("%00"))
+    {
+        let detail = "the URL has a NUL character (%00) in it".to_owned();
+        return Err(ApiError::mistake(StatusCode::BAD_REQUEST, detail));
+    }
     Ok(next.run(request).await)
 }
 

@@ -230,7 +230,6 @@ async fn what_is_only_tried_is_checked_and_not_done(scene: Scene) {
     }
     for (request, body) in [
         ("POST /v1/users?dry_run=true", json!({"name": "carol"})),
-        ("POST /v1/users/alice/token?dry_run=true", Value::Null),
         ("POST /v1/users/alice/disable?dry_run=true", Value::Null),
         ("DELETE /v1/users/alice/keys?dry_run=true", Value::Null),
         ("POST /v1/projects?dry_run=true", json!({"name": "red"})),

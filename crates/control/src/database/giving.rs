@@ -1,0 +1,161 @@
+//! Giving a volume away: it changes its owner, its account and its name's
+//! place, and whoever had rights on it has none any more.
+
+use base::{PartyId, ProjectId, VolumeId};
+use identity::{Kind, Subject};
+use sqlx::AnyConnection;
+
+use super::projects::{More, account_of, check_quota};
+use super::rows::VolumeRow;
+use super::{Asker, Database, DatabaseError, Need, PartyRow};
+
+impl Database {
+    /// Gives a volume to another user, on the account of a project of theirs.
+    /// Who is no administrator must be in that project too. Its snapshots go
+    /// with it; the rights that were given on them and on it end.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn give_volume(
+        &self,
+        asker: &Asker,
+        volume: &str,
+        user: &str,
+        project: Option<&str>,
+    ) -> Result<VolumeRow, DatabaseError> {
+        act!(self, asker, change, {
+            let volume = super::rights::volume_for(&mut *change, asker, volume, Need::Own).await?;
+            refuse_if_in_use(&mut *change, &volume).await?;
+            let subject = Subject::new(Kind::User, user).map_err(|_| DatabaseError::NotFound {
+                what: format!("user {user:?}"),
+            })?;
+            let party = super::parties::party_of(&mut *change, &subject).await?;
+            let account = account_for(&mut *change, asker, &party, project).await?;
+            if volume.owner != Some(party.id) {
+                super::volumes::refuse_name(&mut *change, party.id, &volume.name).await?;
+                refuse_snapshot_names(&mut *change, party.id, user, volume.id).await?;
+            }
+            if volume.project != Some(account) {
+                let snapshots: i64 =
+                    sqlx::query_scalar("SELECT COUNT(*) FROM snapshots WHERE volume = $1")
+                        .bind(volume.id.to_string())
+                        .fetch_one(&mut *change)
+                        .await?;
+                let more = More {
+                    volumes: 1,
+                    bytes: volume.size_bytes,
+                    snapshots: snapshots.cast_unsigned(),
+                };
+                check_quota(&mut *change, Some(account), more).await?;
+            }
+            hand_over(&mut *change, &volume, party.id, account).await?;
+            let target = format!("{} {} to {user}", volume.id, volume.name);
+            asker.note(&mut *change, "give", target).await?;
+            super::volumes::by_id(change, volume.id).await
+        })
+    }
+}
+
+async fn refuse_if_in_use(
+    change: &mut AnyConnection,
+    volume: &VolumeRow,
+) -> Result<(), DatabaseError> {
+    let name = &volume.name;
+    let reason = if volume.deleting {
+        format!("volume {name:?} is being deleted")
+    } else if super::attachments::is_attached(change, volume.id).await? {
+        format!(
+            "volume {name:?} is attached; detach it first, so that nobody keeps what is given away"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(DatabaseError::Refused { reason })
+}
+
+/// On whose account it is to be. Of projects that the giver is not in, nothing
+/// is told.
+async fn account_for(
+    change: &mut AnyConnection,
+    asker: &Asker,
+    party: &PartyRow,
+    project: Option<&str>,
+) -> Result<ProjectId, DatabaseError> {
+    let account = account_of(&mut *change, party, project).await;
+    if asker.party.is_administrator {
+        return account;
+    }
+    if let Ok(account) = account {
+        // It would be on the account of somebody who was not asked.
+        let shared = account_of(&mut *change, &asker.party, Some(&account.to_string())).await;
+        if shared.is_ok() {
+            return Ok(account);
+        }
+    }
+    let user = party.subject.name();
+    let which = project.map_or_else(
+        || "a project".to_owned(),
+        |name| format!("project {name:?}"),
+    );
+    Err(DatabaseError::Refused {
+        reason: format!(
+            "there is not {which} that both you and {user} are in, on whose account it could be; \
+             name one (`--project`), or ask an administrator to give it"
+        ),
+    })
+}
+
+async fn refuse_snapshot_names(
+    change: &mut AnyConnection,
+    party: PartyId,
+    user: &str,
+    volume: VolumeId,
+) -> Result<(), DatabaseError> {
+    let taken = sqlx::query(
+        "SELECT s.id FROM snapshots s JOIN snapshots t ON t.name = s.name \
+         AND t.owner = $1 AND t.id <> s.id WHERE s.volume = $2 LIMIT 1",
+    )
+    .bind(party.to_string())
+    .bind(volume.to_string())
+    .fetch_optional(change)
+    .await?;
+    match taken {
+        None => Ok(()),
+        Some(_) => Err(DatabaseError::Taken {
+            what: format!("a snapshot of {user} with the name of one of this volume's"),
+        }),
+    }
+}
+
+async fn hand_over(
+    change: &mut AnyConnection,
+    volume: &VolumeRow,
+    party: PartyId,
+    account: ProjectId,
+) -> Result<(), DatabaseError> {
+    let id = volume.id.to_string();
+    for statement in [
+        "UPDATE volumes SET owner = $1, project = $2 WHERE id = $3",
+        "UPDATE snapshots SET owner = $1, project = $2 WHERE volume = $3",
+    ] {
+        sqlx::query(statement)
+            .bind(party.to_string())
+            .bind(account.to_string())
+            .bind(&id)
+            .execute(&mut *change)
+            .await?;
+    }
+    if volume.owner == Some(party) {
+        return Ok(());
+    }
+    for statement in [
+        "DELETE FROM grants WHERE object = $1",
+        "DELETE FROM grants WHERE object IN (SELECT id FROM snapshots WHERE volume = $1)",
+    ] {
+        sqlx::query(statement)
+            .bind(&id)
+            .execute(&mut *change)
+            .await?;
+    }
+    Ok(())
+}
