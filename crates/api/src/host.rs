@@ -32,6 +32,7 @@ use catalog::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 use world::Millis;
 
 /// What is true of the whole cluster.
@@ -92,7 +93,11 @@ pub struct FoundedKey {
 }
 
 /// What is done with a wrapping key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+///
+/// - `active`: it may wrap new data keys
+/// - `retiring`: what it wraps is being wrapped by the one that replaces it
+/// - `retired`: it wraps nothing any more, and can be deleted
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyState {
     /// It may wrap new data keys.
@@ -254,7 +259,14 @@ pub struct Assignment {
 }
 
 /// How far an attachment has come, in EC2's words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+///
+/// - `attaching`: on its way
+/// - `attached`: it can be used
+/// - `detaching`: on its way out
+/// - `detached`: it has ended
+/// - `busy`: it should end, and the guest does not let go; `reason` says why
+/// - `error`: it cannot be used; `reason` says why, and it is tried again
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum AttachmentState {
     /// On its way.

@@ -16,6 +16,7 @@ pub mod profile;
 pub mod size;
 pub mod types;
 pub mod vm;
+pub mod words;
 
 pub use client::{Address, Client, ClientError};
 pub use profile::{Profile, ProfileError};

@@ -4,11 +4,28 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
+use utoipa::openapi::schema::{KnownFormat, Object, ObjectBuilder, SchemaFormat, SchemaType, Type};
+
+use crate::host::{AttachmentState, KeyState};
+use crate::words::{
+    Health, KeyKind, PartyKind, ProblemCode, RightKind, SealKind, SealShown, SnapshotState,
+    VolumeState,
+};
 
 /// The most copies that a segment has. The database says so too.
 pub const REPLICAS_MAX: u8 = 4;
+
+/// A volume or snapshot has at most so many tags.
+pub const TAGS_MAX: usize = 50;
+
+/// The longest key of a tag, in characters.
+pub const TAG_KEY_LENGTH_MAX: usize = 128;
+
+/// The longest value of a tag, in characters.
+pub const TAG_VALUE_LENGTH_MAX: usize = 256;
 
 /// A part of a list, in the order of ids.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -19,15 +36,54 @@ pub struct Page<T> {
     pub next: Option<String>,
 }
 
-/// Words for finding things: up to 50, keys of 1 to 128 bytes, values of up to
-/// 256.
+/// Words for finding things: up to [`TAGS_MAX`], with keys of 1 to
+/// [`TAG_KEY_LENGTH_MAX`] characters and no `=`, and values of up to
+/// [`TAG_VALUE_LENGTH_MAX`]; no control characters in either.
 pub type Tags = BTreeMap<String, String>;
 
+fn described_tags() -> Object {
+    let text = || ObjectBuilder::new().schema_type(Type::String);
+    let key = text()
+        .min_length(Some(1))
+        .max_length(Some(TAG_KEY_LENGTH_MAX))
+        .pattern(Some(r"^[^=\u0000-\u001f\u007f-\u009f]+$"));
+    let value = text()
+        .max_length(Some(TAG_VALUE_LENGTH_MAX))
+        .pattern(Some(r"^[^\u0000-\u001f\u007f-\u009f]*$"));
+    ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .description(Some("Words for finding things. Keys have no `=`."))
+        .max_properties(Some(TAGS_MAX))
+        .property_names(Some(key))
+        .additional_properties(Some(value))
+        .build()
+}
+
+fn block_sizes() -> Object {
+    ObjectBuilder::new()
+        .schema_type(SchemaType::from_iter([Type::Integer, Type::Null]))
+        .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
+        .description(Some(
+            "Block size in bytes; 4096 if nothing is said. A clone has that of its snapshot.",
+        ))
+        .enum_values(Some([
+            Value::from(4096),
+            Value::from(8192),
+            Value::from(16384),
+            Value::from(32768),
+            Value::from(65536),
+            Value::Null,
+        ]))
+        .build()
+}
+
 /// A volume. Of one whose entry in the database is damaged, a list has id, name
-/// and reason; its state is `error`, its numbers are 0, its texts are empty.
+/// and reason; its state is `error`, its seal `unknown`, its numbers are 0, and so
+/// is its moment (of 1970).
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Volume {
     /// `vol-…`.
+    #[schema(pattern = "^vol-[0-9a-f]{17}$", example = "vol-0f3c5b7d9e1a2b4c6")]
     pub id: String,
     /// Its name. An owner has it once.
     pub name: String,
@@ -39,20 +95,25 @@ pub struct Volume {
     pub project: Option<String>,
     /// Its tags.
     #[serde(default)]
+    #[schema(schema_with = described_tags)]
     pub tags: Tags,
     /// Size in bytes.
     pub size: u64,
-    /// `available`, `in-use`, `deleting` or `error`.
+    /// How it is.
+    #[schema(value_type = VolumeState)]
     pub state: String,
     /// Block size in bytes.
     pub block_size: u64,
-    /// `aes-256-gcm` or `none`.
+    /// How its blocks are sealed.
+    #[schema(value_type = SealShown)]
     pub seal: String,
     /// Copies of each segment.
     pub replicas: u8,
     /// When it was made.
+    #[schema(format = DateTime)]
     pub created: String,
     /// The id of the snapshot it was cloned from, which may be gone.
+    #[schema(pattern = "^snap-[0-9a-f]{17}$")]
     pub from: Option<String>,
     /// How it is served, if it is.
     pub export: Option<Export>,
@@ -101,6 +162,7 @@ pub struct Export {
 #[serde(deny_unknown_fields)]
 pub struct CreateVolume {
     /// Its name.
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "disk")]
     pub name: String,
     /// On the account of this project (name or id); of the caller's own, if it
     /// is left out.
@@ -108,16 +170,26 @@ pub struct CreateVolume {
     pub project: Option<String>,
     /// Its tags.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(schema_with = described_tags)]
     pub tags: Tags,
     /// Size in bytes. A clone has its snapshot's size if it is left out.
+    #[schema(
+        minimum = 4096,
+        maximum = 70_368_744_177_664_u64,
+        multiple_of = 4096,
+        example = 1_073_741_824
+    )]
     pub size: Option<u64>,
     /// Start from this snapshot (name or id).
     pub from: Option<String>,
     /// Block size in bytes; 4096 unless cloned.
+    #[schema(schema_with = block_sizes)]
     pub block_size: Option<u64>,
-    /// `aes-256-gcm` (default) or `none`.
+    /// How its blocks are sealed; `aes-256-gcm` if nothing is said.
+    #[schema(value_type = Option<SealKind>)]
     pub seal: Option<String>,
     /// Copies of each segment: 2 if there are two units, else 1.
+    #[schema(minimum = 1, maximum = 4)]
     pub replicas: Option<u8>,
 }
 
@@ -126,17 +198,41 @@ pub struct CreateVolume {
 #[serde(deny_unknown_fields)]
 pub struct GrowVolume {
     /// Size in bytes, larger than now.
+    #[schema(
+        minimum = 4096,
+        maximum = 70_368_744_177_664_u64,
+        multiple_of = 4096,
+        example = 2_147_483_648_u64
+    )]
     pub size: u64,
 }
 
 /// Where to go back to: exactly one of the two.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(min_properties = 1, max_properties = 1)]
 pub struct RestoreVolume {
-    /// The newest version not younger than this moment (RFC 3339).
+    /// The newest version not younger than this moment (RFC 3339), which is past.
+    #[schema(format = DateTime, nullable = false)]
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub time: Option<String>,
     /// This version.
+    #[schema(nullable = false, maximum = 9_223_372_036_854_775_807_u64)]
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub version: Option<u64>,
+}
+
+/// What is there is a value: `null` is neither that nor left out.
+fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
 }
 
 /// How to serve a volume.
@@ -157,6 +253,7 @@ pub struct ExportVolume {
 #[serde(deny_unknown_fields)]
 pub struct SetTags {
     /// What takes the place of those that it has.
+    #[schema(schema_with = described_tags)]
     pub tags: Tags,
 }
 
@@ -165,6 +262,7 @@ pub struct SetTags {
 #[serde(deny_unknown_fields)]
 pub struct GiveVolume {
     /// To this user (name).
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "alice")]
     pub user: String,
     /// On the account of this project of theirs (name or id); of their own, if
     /// it is left out.
@@ -176,10 +274,12 @@ pub struct GiveVolume {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Attachment {
     /// `att-…`.
+    #[schema(pattern = "^att-[0-9a-f]{17}$", example = "att-0f3c5b7d9e1a2b4c6")]
     pub id: String,
     /// The volume's name; its id, if it is gone.
     pub volume: String,
     /// The volume's id.
+    #[schema(pattern = "^vol-[0-9a-f]{17}$")]
     pub volume_id: String,
     /// The host's name.
     pub host: String,
@@ -189,7 +289,8 @@ pub struct Attachment {
     pub device: Option<String>,
     /// Writes are refused.
     pub read_only: bool,
-    /// `attaching`, `attached`, `detaching`, `detached`, `busy` or `error`.
+    /// How far it has come.
+    #[schema(value_type = AttachmentState)]
     pub state: String,
     /// Why it is so, and what would help.
     pub reason: Option<String>,
@@ -199,10 +300,13 @@ pub struct Attachment {
     pub uri: Option<String>,
     /// The id of the user who asked for it.
     #[serde(default)]
+    #[schema(pattern = "^party-[0-9a-f]{17}$")]
     pub asked_by: Option<String>,
     /// When it was asked for.
+    #[schema(format = DateTime)]
     pub created: String,
     /// When it was detached.
+    #[schema(format = DateTime)]
     pub ended: Option<String>,
 }
 
@@ -211,12 +315,17 @@ pub struct Attachment {
 #[serde(deny_unknown_fields)]
 pub struct CreateAttachment {
     /// Of this volume (name or id).
+    #[schema(example = "disk")]
     pub volume: String,
     /// On this host (name or id); the controller's own if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// Plugged into this VM there: `qmp:/path/to/its/socket` or `libvirt:NAME`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(
+        pattern = r"^(qmp:/|libvirt:[^-\u0000-\u001f\u007f-\u009f])[^\u0000-\u001f\u007f-\u009f]*$",
+        example = "qmp:/run/vm1.qmp"
+    )]
     pub vm: Option<String>,
     /// Refuse writes.
     #[serde(default)]
@@ -229,6 +338,7 @@ pub struct Version {
     /// Its number.
     pub version: u64,
     /// When it was committed.
+    #[schema(format = DateTime)]
     pub created: String,
     /// It is the volume's state (but for what is in the journal).
     pub head: bool,
@@ -240,6 +350,7 @@ pub struct Version {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
     /// `snap-…`.
+    #[schema(pattern = "^snap-[0-9a-f]{17}$", example = "snap-0f3c5b7d9e1a2b4c6")]
     pub id: String,
     /// Its name. An owner has it once.
     pub name: String,
@@ -248,14 +359,17 @@ pub struct Snapshot {
     pub owner: Option<String>,
     /// Its tags.
     #[serde(default)]
+    #[schema(schema_with = described_tags)]
     pub tags: Tags,
     /// The name its volume had.
     pub volume: String,
     /// The id of its volume, which may be gone.
+    #[schema(pattern = "^vol-[0-9a-f]{17}$")]
     pub volume_id: String,
     /// Size in bytes.
     pub size: u64,
-    /// `pending`, `completed` or `error`.
+    /// How far it has come.
+    #[schema(value_type = SnapshotState)]
     pub state: String,
     /// Its moment is over: what is written from now on is not in it. Of a volume
     /// whose host does not answer in time, that comes later.
@@ -264,6 +378,7 @@ pub struct Snapshot {
     /// What is wrong, in state `error`.
     pub reason: Option<String>,
     /// When it was asked for.
+    #[schema(format = DateTime)]
     pub created: String,
 }
 
@@ -272,11 +387,14 @@ pub struct Snapshot {
 #[serde(deny_unknown_fields)]
 pub struct CreateSnapshot {
     /// Of this volume (name or id).
+    #[schema(example = "disk")]
     pub volume: String,
     /// Its name; its id if left out.
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "before-upgrade")]
     pub name: Option<String>,
     /// Its tags.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(schema_with = described_tags)]
     pub tags: Tags,
 }
 
@@ -284,6 +402,7 @@ pub struct CreateSnapshot {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Unit {
     /// `unit-…`.
+    #[schema(pattern = "^unit-[0-9a-f]{17}$", example = "unit-0f3c5b7d9e1a2b4c6")]
     pub id: String,
     /// Where it is.
     pub url: String,
@@ -309,6 +428,7 @@ pub struct Unit {
 #[serde(deny_unknown_fields)]
 pub struct AddUnit {
     /// `file:///path`, or an absolute path.
+    #[schema(pattern = "^(file://)?/", example = "/srv/unit-9")]
     pub url: String,
     /// As this host (name or id) sees it; the only one that there is, if it is
     /// left out.
@@ -320,19 +440,24 @@ pub struct AddUnit {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Key {
     /// `key-…`.
+    #[schema(pattern = "^key-[0-9a-f]{17}$", example = "key-0f3c5b7d9e1a2b4c6")]
     pub id: String,
     /// Its name.
     pub name: String,
-    /// What kind it is: `file`, `passphrase`, `age`, `pkcs11` or `transit`.
+    /// What holds it.
+    #[schema(value_type = KeyKind)]
     pub kind: String,
-    /// `active`, `retiring` or `retired`.
+    /// What is done with it.
+    #[schema(value_type = KeyState)]
     pub state: String,
     /// How many lineages' data keys it wraps: each volume has one, and so have
     /// deleted ones that a clone or a snapshot needs.
     pub lineages: u64,
     /// The id of the key that takes these over, if it is retiring.
+    #[schema(pattern = "^key-[0-9a-f]{17}$")]
     pub replaced_by: Option<String>,
     /// When it was founded.
+    #[schema(format = DateTime)]
     pub created: String,
 }
 
@@ -341,6 +466,7 @@ pub struct Key {
 #[serde(deny_unknown_fields)]
 pub struct AddKey {
     /// What the host's `keys.toml` calls it.
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "second")]
     pub name: String,
     /// On this host (name or id); on the only one that there is, if it is left
     /// out.
@@ -360,10 +486,12 @@ pub struct RotateKey {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// `ok`, or `degraded` if a unit or a volume is not well.
+    #[schema(value_type = Health)]
     pub state: String,
     /// Scree's version.
     pub version: String,
     /// The cluster's id.
+    #[schema(pattern = "^cluster-[0-9a-f]{32}$")]
     pub cluster: String,
     /// The folder it is served from.
     pub folder: String,
@@ -400,8 +528,10 @@ pub struct Status {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Party {
     /// `party-…`.
+    #[schema(pattern = "^party-[0-9a-f]{17}$", example = "party-0f3c5b7d9e1a2b4c6")]
     pub id: String,
-    /// `user` or `host`.
+    /// Whether it is a user or a host.
+    #[schema(value_type = PartyKind)]
     pub kind: String,
     /// Its name, unique within its kind.
     pub name: String,
@@ -410,6 +540,7 @@ pub struct Party {
     /// Its requests are refused.
     pub disabled: bool,
     /// When it was made.
+    #[schema(format = DateTime)]
     pub created: String,
 }
 
@@ -418,6 +549,7 @@ pub struct Party {
 #[serde(deny_unknown_fields)]
 pub struct AddParty {
     /// Its name: 1 to 63 small letters, digits, dots, underscores and hyphens.
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "bob")]
     pub name: String,
     /// It may everything but read volumes. Users only.
     #[serde(default)]
@@ -434,12 +566,15 @@ pub struct AddParty {
 pub struct Quota {
     /// How many volumes.
     #[serde(default)]
+    #[schema(maximum = 9_223_372_036_854_775_807_u64)]
     pub volumes: Option<u64>,
     /// How many snapshots.
     #[serde(default)]
+    #[schema(maximum = 9_223_372_036_854_775_807_u64)]
     pub snapshots: Option<u64>,
     /// How many bytes its volumes may have together, as their guests see them.
     #[serde(default)]
+    #[schema(maximum = 9_223_372_036_854_775_807_u64)]
     pub bytes: Option<u64>,
 }
 
@@ -447,6 +582,7 @@ pub struct Quota {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Project {
     /// `proj-…`.
+    #[schema(pattern = "^proj-[0-9a-f]{17}$", example = "proj-0f3c5b7d9e1a2b4c6")]
     pub id: String,
     /// Its name.
     pub name: String,
@@ -461,6 +597,7 @@ pub struct Project {
     /// The names of the users who may make volumes on its account.
     pub members: Vec<String>,
     /// When it was made.
+    #[schema(format = DateTime)]
     pub created: String,
 }
 
@@ -469,6 +606,7 @@ pub struct Project {
 #[serde(deny_unknown_fields)]
 pub struct AddProject {
     /// Its name.
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "web")]
     pub name: String,
     /// How much it may have.
     #[serde(default)]
@@ -479,6 +617,7 @@ pub struct AddProject {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Grant {
     /// `grant-…`.
+    #[schema(pattern = "^grant-[0-9a-f]{17}$", example = "grant-0f3c5b7d9e1a2b4c6")]
     pub id: String,
     /// The id of what it is on: a volume, a snapshot or a host.
     pub on: String,
@@ -487,10 +626,12 @@ pub struct Grant {
     /// The name of the user who has it.
     pub user: String,
     /// `read`, `use`, `snapshot` or `administer`.
+    #[schema(value_type = RightKind)]
     pub right: String,
     /// On a host: only for VMs whose address begins so.
     pub vm: Option<String>,
     /// Since when.
+    #[schema(format = DateTime)]
     pub created: String,
 }
 
@@ -499,10 +640,12 @@ pub struct Grant {
 #[serde(deny_unknown_fields)]
 pub struct AddGrant {
     /// To this user (name).
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "alice")]
     pub user: String,
     /// `read` (attach read-only, clone), `use` (attach), `snapshot` (take
     /// snapshots) or `administer` (everything but giving it away). On a
     /// snapshot only `read`, on a host only `use`.
+    #[schema(value_type = RightKind)]
     pub right: String,
     /// On this volume (name or id), and its snapshots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -515,6 +658,7 @@ pub struct AddGrant {
     pub host: Option<String>,
     /// On a host: only for VMs whose address begins so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 256, pattern = r"^[^\u0000-\u001f\u007f-\u009f]*$")]
     pub vm: Option<String>,
 }
 
@@ -524,6 +668,7 @@ pub struct Token {
     /// Good for one certificate.
     pub token: String,
     /// Until then.
+    #[schema(format = DateTime)]
     pub expires: String,
     /// The authority's fingerprint, by which whoever enrols knows the
     /// controllers: `sha256:…`.
@@ -558,6 +703,7 @@ pub struct Certificate {
     /// That of the authority that signed it, in PEM.
     pub authority: String,
     /// When it ends.
+    #[schema(format = DateTime)]
     pub expires: String,
 }
 
@@ -574,6 +720,7 @@ pub struct AuditEntry {
     /// Its number; they grow.
     pub id: i64,
     /// When.
+    #[schema(format = DateTime)]
     pub time: String,
     /// Who: `scree://user/…`, or where somebody without a name came from.
     pub who: String,
@@ -592,14 +739,20 @@ pub struct AuditEntry {
 pub struct Problem {
     /// A URI for the kind of problem.
     #[serde(rename = "type")]
+    #[schema(
+        pattern = "^urn:scree:problem:[a-z-]+$",
+        example = "urn:scree:problem:not-found"
+    )]
     pub kind: String,
     /// The kind in words.
     pub title: String,
     /// The HTTP status.
+    #[schema(minimum = 400, maximum = 599, example = 404)]
     pub status: u16,
     /// What happened this time, and what to do.
     pub detail: String,
     /// The kind, for programs.
+    #[schema(value_type = ProblemCode)]
     pub code: String,
     /// Which field of the request is meant.
     #[serde(skip_serializing_if = "Option::is_none")]

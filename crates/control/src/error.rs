@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use api::words::ProblemCode;
+
 use crate::database::DatabaseError;
 
 /// Why a request was not carried out, or not to its end. A refusal
@@ -87,19 +89,19 @@ pub enum ControlError {
 impl ControlError {
     /// The code that programs may rely on.
     #[must_use]
-    pub const fn code(&self) -> &'static str {
+    pub const fn code(&self) -> ProblemCode {
         match self {
-            Self::Invalid { .. } => "invalid-argument",
-            Self::NotFound { .. } => "not-found",
-            Self::Exists { .. } => "already-exists",
-            Self::Conflict { .. } => "conflict",
-            Self::Unauthenticated { .. } => "unauthenticated",
-            Self::Forbidden { .. } => "forbidden",
-            Self::QuotaExceeded { .. } => "quota-exceeded",
-            Self::NoCapacity { .. } => "no-capacity",
-            Self::IdempotencyConflict { .. } => "idempotency-conflict",
-            Self::Unavailable { .. } => "unavailable",
-            Self::Internal { .. } => "internal",
+            Self::Invalid { .. } => ProblemCode::InvalidArgument,
+            Self::NotFound { .. } => ProblemCode::NotFound,
+            Self::Exists { .. } => ProblemCode::AlreadyExists,
+            Self::Conflict { .. } => ProblemCode::Conflict,
+            Self::Unauthenticated { .. } => ProblemCode::Unauthenticated,
+            Self::Forbidden { .. } => ProblemCode::Forbidden,
+            Self::QuotaExceeded { .. } => ProblemCode::QuotaExceeded,
+            Self::NoCapacity { .. } => ProblemCode::NoCapacity,
+            Self::IdempotencyConflict { .. } => ProblemCode::IdempotencyConflict,
+            Self::Unavailable { .. } => ProblemCode::Unavailable,
+            Self::Internal { .. } => ProblemCode::Internal,
         }
     }
 

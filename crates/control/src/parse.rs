@@ -7,6 +7,7 @@ use base::{BlockSize, KeyId, ProjectId, SnapshotId, VolumeId};
 use crate::database::Quota;
 use crate::error::ControlError;
 use api::size::exact_bytes;
+use api::types::{TAG_KEY_LENGTH_MAX, TAG_VALUE_LENGTH_MAX, TAGS_MAX};
 
 /// The largest volume, 64 TiB: what a map of three levels addresses with room
 /// to spare, and more than any file system a guest will put on it.
@@ -57,13 +58,6 @@ pub fn key_name(text: &str) -> Result<&str, ControlError> {
     name(text)
 }
 
-/// A volume has at most so many tags.
-const TAGS_MAX: usize = 50;
-
-/// The longest key and value of a tag, in bytes.
-const TAG_KEY_BYTES_MAX: usize = 128;
-const TAG_VALUE_BYTES_MAX: usize = 256;
-
 /// Checks the tags of a volume or snapshot.
 ///
 /// # Errors
@@ -75,15 +69,19 @@ pub fn tags(tags: &BTreeMap<String, String>) -> Result<(), ControlError> {
     }
     for (key, value) in tags {
         let is_plain = |text: &str| !text.chars().any(char::is_control);
-        if key.is_empty() || key.len() > TAG_KEY_BYTES_MAX || !is_plain(key) {
+        let key_length = key.chars().count();
+        // A list is filtered by KEY=VALUE.
+        let is_key = (1..=TAG_KEY_LENGTH_MAX).contains(&key_length) && !key.contains('=');
+        if !is_key || !is_plain(key) {
             return invalid(format!(
-                "{key:?} is no tag's key: use 1 to {TAG_KEY_BYTES_MAX} bytes of plain text"
+                "{key:?} is no tag's key: use 1 to {TAG_KEY_LENGTH_MAX} characters of plain text, \
+                 and no `=`"
             ));
         }
-        if value.len() > TAG_VALUE_BYTES_MAX || !is_plain(value) {
+        if value.chars().count() > TAG_VALUE_LENGTH_MAX || !is_plain(value) {
             return invalid(format!(
                 "the value of the tag {key:?} is too long, or not plain text: use up to \
-                 {TAG_VALUE_BYTES_MAX} bytes"
+                 {TAG_VALUE_LENGTH_MAX} characters"
             ));
         }
     }

@@ -132,8 +132,9 @@ impl Acting {
             return Err(ControlError::invalid("vm", reason));
         }
         let vm = request.vm.unwrap_or_default();
-        if vm.len() > VM_BYTES_MAX || vm.chars().any(char::is_control) {
-            let reason = format!("a VM's address has up to {VM_BYTES_MAX} bytes of plain text");
+        if vm.chars().count() > VM_BYTES_MAX || vm.chars().any(char::is_control) {
+            let reason =
+                format!("a VM's address has up to {VM_BYTES_MAX} characters of plain text");
             return Err(ControlError::invalid("vm", reason));
         }
         let new = NewGrant {

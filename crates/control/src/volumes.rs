@@ -19,6 +19,7 @@ use crate::database::{
 };
 use crate::error::{ControlError, gone_since};
 use crate::parse;
+use api::words::VolumeState;
 
 /// A host that is well opens or closes a volume in less.
 const HOST_WITHIN: Duration = Duration::from_secs(100);
@@ -85,15 +86,15 @@ pub struct VolumeList {
 impl VolumeView {
     /// Its state, in EC2's words.
     #[must_use]
-    pub fn state(&self) -> &'static str {
+    pub fn state(&self) -> VolumeState {
         if self.row.deleting {
-            "deleting"
+            VolumeState::Deleting
         } else if self.reason().is_some() {
-            "error"
+            VolumeState::Error
         } else if self.attachments.is_empty() {
-            "available"
+            VolumeState::Available
         } else {
-            "in-use"
+            VolumeState::InUse
         }
     }
 

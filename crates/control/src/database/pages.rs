@@ -49,8 +49,8 @@ pub struct Filter {
     pub state: Option<String>,
     /// Of this volume. (Snapshots.)
     pub volume: Option<VolumeId>,
-    /// With all of these tags.
-    pub tags: Tags,
+    /// With all of these tags; none has one key with two values.
+    pub tags: Vec<(String, String)>,
 }
 
 /// A page of volumes, with what is shown of each.
@@ -93,15 +93,15 @@ impl Condition {
         self.text.push_str(&text.replace("{}", &place));
     }
 
-    fn and_tags(&mut self, column: &str, tags: &Tags) {
+    fn and_tags(&mut self, column: &str, tags: &[(String, String)]) {
         for (key, value) in tags {
             self.and(
                 &format!(
                     "EXISTS (SELECT 1 FROM tags t WHERE t.object = {column} AND t.key = {{}} "
                 ),
-                key,
+                key.as_str(),
             );
-            self.and("t.value = {})", value);
+            self.and("t.value = {})", value.as_str());
         }
     }
 

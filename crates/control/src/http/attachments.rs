@@ -35,8 +35,8 @@ struct Which {
     volume: Option<String>,
     /// On this host (name or id).
     host: Option<String>,
-    /// `attaching`, `attached`, `detaching`, `busy` or `error`; `detached` for
-    /// those that have ended.
+    /// In this state; without it, all that have not ended.
+    #[param(value_type = Option<AttachmentState>)]
     state: Option<String>,
 }
 

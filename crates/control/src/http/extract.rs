@@ -1,10 +1,12 @@
 //! What handlers take out of a request; its mistakes come back as problems.
 
 use axum::body::{Body as RawBody, Bytes};
+use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::ApiError;
 
@@ -30,15 +32,51 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
                 "the body has a NUL character (\\u0000) in it".to_owned(),
             ));
         }
-        let again = Request::from_parts(parts, RawBody::from(bytes));
+        let again = Request::from_parts(parts, RawBody::from(bytes.clone()));
         match axum::Json::<T>::from_request(again, state).await {
             Ok(_) if is_array => Err(ApiError::mistake(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "the body is an array; write it as an object, with its fields' names".to_owned(),
             )),
             Ok(axum::Json(body)) => Ok(Self(body)),
-            Err(error) => Err(ApiError::mistake(error.status(), error.body_text())),
+            Err(error) => match (&error, from_whole_numbers(&bytes)) {
+                (JsonRejection::JsonDataError(_), Some(body)) if !is_array => Ok(Self(body)),
+                _ => Err(ApiError::mistake(error.status(), error.body_text())),
+            },
         }
+    }
+}
+
+/// What a body says whose whole numbers are written as `4096.0`: to JSON Schema,
+/// and so to our description, that is an integer, and some clients write so.
+fn from_whole_numbers<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let mut value: Value = serde_json::from_slice(bytes).ok()?;
+    make_whole(&mut value).then_some(())?;
+    serde_json::from_value(value).ok()
+}
+
+/// Writes numbers without a fraction as integers; whether there was one.
+fn make_whole(value: &mut Value) -> bool {
+    /// Up to here each integer is a number of its own.
+    const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+
+    match value {
+        Value::Object(fields) => fields
+            .values_mut()
+            .fold(false, |any, one| make_whole(one) || any),
+        Value::Array(items) => items
+            .iter_mut()
+            .fold(false, |any, one| make_whole(one) || any),
+        Value::Number(number) if number.is_f64() => {
+            let whole = number
+                .as_f64()
+                .filter(|number| number.fract() == 0.0 && (0.0..=EXACT_MAX).contains(number));
+            if let Some(whole) = whole {
+                *value = Value::from(whole as u64);
+            }
+            whole.is_some()
+        }
+        _ => false,
     }
 }
 

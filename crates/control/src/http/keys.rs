@@ -1,6 +1,7 @@
 //! `/v1/keys`.
 
 use api::types::{AddKey, Key, RotateKey};
+use api::words::KeyKind;
 use axum::Json;
 use axum::http::StatusCode;
 use utoipa_axum::router::OpenApiRouter;
@@ -77,9 +78,10 @@ async fn delete(
 
 fn shown(row: KeyRow) -> Key {
     let kind = row.key.parameters["source"]["kind"].as_str();
+    let kind = kind.and_then(KeyKind::from_word);
     Key {
         id: row.key.id.to_string(),
-        kind: kind.unwrap_or("unknown").to_owned(),
+        kind: kind.unwrap_or(KeyKind::Unknown).as_str().to_owned(),
         state: row.key.state.to_string(),
         lineages: row.lineages,
         replaced_by: row.key.replaced_by.map(|id| id.to_string()),

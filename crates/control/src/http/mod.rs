@@ -25,6 +25,7 @@ mod openapi;
 mod parties;
 mod problem;
 mod projects;
+mod queries;
 mod snapshots;
 mod units;
 mod volumes;
@@ -41,14 +42,13 @@ use axum::response::Response;
 use axum::routing::get;
 use axum::{Extension, Json, Router, middleware};
 use identity::Peer;
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use tokio::net::UnixListener;
-use utoipa::{IntoParams, OpenApi as _};
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use world::Endpoint;
 use world::real::Listener;
-
-use api::types::Problem;
 
 use crate::control::Control;
 use crate::error::ControlError;
@@ -66,14 +66,28 @@ const WAIT_MAX: Duration = Duration::from_secs(300);
 #[serde(default)]
 struct Wait {
     /// How long to hold the answer back while something is on its way, in
-    /// seconds; at most 300.
+    /// seconds.
+    #[param(maximum = 300)]
+    #[serde(deserialize_with = "wait_seconds")]
     wait: u64,
 }
 
 impl Wait {
     fn duration(self) -> Duration {
-        Duration::from_secs(self.wait).min(WAIT_MAX)
+        Duration::from_secs(self.wait)
     }
+}
+
+/// Whoever asks for longer would believe that to be waited.
+fn wait_seconds<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    let seconds = u64::deserialize(from)?;
+    if seconds > WAIT_MAX.as_secs() {
+        let longest = WAIT_MAX.as_secs();
+        return Err(D::Error::custom(format!(
+            "wait={seconds} is too long; ask for up to {longest} seconds, and again"
+        )));
+    }
+    Ok(seconds)
 }
 
 /// Where a request came from.
@@ -92,12 +106,7 @@ pub enum Caller {
 
 /// What users ask, and how it is described.
 fn users() -> OpenApiRouter<Control> {
-    /// Where the description begins.
-    #[derive(utoipa::OpenApi)]
-    #[openapi(components(schemas(Problem)))]
-    struct Scree;
-
-    OpenApiRouter::with_openapi(Scree::openapi())
+    OpenApiRouter::with_openapi(openapi::beginning())
         .merge(volumes::router())
         .merge(snapshots::router())
         .merge(attachments::router())
@@ -120,7 +129,12 @@ async fn describe() -> Json<utoipa::openapi::OpenApi> {
 
 /// All routes. Whoever serves them says where each request came from.
 pub fn router(control: Control) -> Router {
-    let (users, _) = users().split_for_parts();
+    let (users, document) = users().split_for_parts();
+    let known = queries::Known::of(&openapi::complete(document));
+    let users = users.route_layer(middleware::from_fn_with_state(
+        known,
+        queries::refuse_unknown,
+    ));
     Router::new()
         .merge(users)
         .merge(host::router())

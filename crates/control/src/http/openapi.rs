@@ -1,12 +1,17 @@
 //! The API's description, made from the handlers themselves.
 //!
 //! What is true of every operation is added here, once: how it fails, that a
-//! change can be tried, and that a creation can be repeated.
+//! change can be tried, that a creation can be repeated, and who may ask.
 
-use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn};
+use api::types::Problem;
+use utoipa::OpenApi as _;
+use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn, PathItem};
 use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::security::{SecurityRequirement, SecurityScheme};
+use utoipa::openapi::tag::{Tag, TagBuilder};
 use utoipa::openapi::{
-    ContentBuilder, HttpMethod, InfoBuilder, OpenApi, Ref, RefOr, Required, ResponseBuilder,
+    Components, ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, Ref, RefOr, Required,
+    Response, ResponseBuilder,
 };
 
 use super::asking::{IDEMPOTENCY_KEY, IDEMPOTENCY_KEY_BYTES_MAX};
@@ -36,49 +41,269 @@ const NEVER_DRY: [&str; 8] = [
     "invite_host",
 ];
 
+/// What anybody may ask, without a certificate.
+const FOR_ANYBODY: [&str; 2] = ["authority", "enrol"];
+
+/// What takes room on units.
+const TAKES_ROOM: [&str; 2] = ["create_volume", "grow_volume"];
+
+/// The name of the one way to say who is asking.
+const CERTIFICATE: &str = "client certificate";
+
+/// The groups of operations, in the order in which they are shown.
+const TAGS: [(&str, &str); 10] = [
+    (
+        "volumes",
+        "Virtual disks. Making one writes a row, whatever its size; so does cloning.",
+    ),
+    (
+        "snapshots",
+        "Named moments of volumes, from which volumes can be made. They outlive their volume.",
+    ),
+    (
+        "attachments",
+        "Volumes on hosts: plugged into a VM there, or exported over NBD. An attachment is what \
+         is wanted; its state is how far the host has come.",
+    ),
+    (
+        "projects",
+        "On whose account volumes are, and how much that may have.",
+    ),
+    (
+        "grants",
+        "Rights on what is somebody else's: a volume, a snapshot, a host.",
+    ),
+    (
+        "identity",
+        "Who is asking, how one becomes somebody, and the log of who changed what.",
+    ),
+    ("users", "Who may ask. For administrators."),
+    (
+        "hosts",
+        "The machines on which volumes are attached. For administrators.",
+    ),
+    (
+        "units",
+        "Where blocks are kept, and how the whole is doing. For administrators.",
+    ),
+    (
+        "keys",
+        "The keys that wrap volumes' keys, which the controller never sees. For administrators.",
+    ),
+];
+
+/// How a request can fail: the name of the response, its status, and what it
+/// means.
+const PROBLEMS: [(&str, &str, &str); 13] = [
+    (
+        "BadRequest",
+        "400",
+        "`invalid-argument`: something in the request makes no sense; `field` says what.",
+    ),
+    (
+        "Unauthenticated",
+        "401",
+        "`unauthenticated`: nobody is known by the certificate that was shown, or none was.",
+    ),
+    (
+        "Forbidden",
+        "403",
+        "`forbidden`: the one who asks may not; `quota-exceeded`: the project has as much as it \
+         may have.",
+    ),
+    (
+        "NotFound",
+        "404",
+        "`not-found`: there is no such thing, or none that the one who asks may see.",
+    ),
+    (
+        "Conflict",
+        "409",
+        "`already-exists`: the name is taken; `conflict`: the thing is in a state in which this \
+         cannot be done; `idempotency-conflict`: the key was used for another request.",
+    ),
+    (
+        "BodyTooLong",
+        "413",
+        "`invalid-argument`: the body has more than 2 MiB.",
+    ),
+    (
+        "UrlTooLong",
+        "414",
+        "`invalid-argument`: the URL has more than 8192 bytes.",
+    ),
+    (
+        "NotJson",
+        "415",
+        "`invalid-argument`: the body is not said to be `application/json`.",
+    ),
+    (
+        "NotTheType",
+        "422",
+        "`invalid-argument`: the body is JSON, but not of the fields and types that are described.",
+    ),
+    (
+        "Internal",
+        "500",
+        "`internal`: a fault of Scree, which is in the controller's log as well.",
+    ),
+    (
+        "Unavailable",
+        "503",
+        "`unavailable`: something that is needed does not answer, such as the host. What was asked \
+         for may have been done, or be done later: look before asking again.",
+    ),
+    (
+        "NoCapacity",
+        "507",
+        "`no-capacity`: the units have no room for what is asked.",
+    ),
+    (
+        "NoSuchMethod",
+        "405",
+        "`invalid-argument`: the path does not have that method; `Allow` says which it has.",
+    ),
+];
+
+/// Where the description begins: what the handlers do not bring themselves.
+pub(super) fn beginning() -> OpenApi {
+    #[derive(utoipa::OpenApi)]
+    #[openapi(components(schemas(Problem)))]
+    struct Scree;
+
+    Scree::openapi()
+}
+
 /// Adds what is true of every operation.
 pub(super) fn complete(mut document: OpenApi) -> OpenApi {
     document.info = InfoBuilder::new()
         .title("Scree")
         .version("1")
+        .license(Some(
+            LicenseBuilder::new()
+                .name("Apache-2.0 OR MIT")
+                .identifier(Some("Apache-2.0 OR MIT"))
+                .build(),
+        ))
         .description(Some(
             "Virtual disks for virtual machines. A client shows a certificate of the cluster's \
              authority (TLS 1.3). Names may be written OWNER/NAME; ids serve as well. A failure is \
-             a problem document (RFC 9457) with a stable `code`.",
+             a problem document (RFC 9457) with a stable `code`. Parameters and fields that are \
+             not described are refused; fields and words may be added to answers.",
         ))
         .build();
     document.servers = None;
-    for item in document.paths.paths.values_mut() {
-        let operations = [
-            (HttpMethod::Get, &mut item.get),
-            (HttpMethod::Put, &mut item.put),
-            (HttpMethod::Post, &mut item.post),
-            (HttpMethod::Delete, &mut item.delete),
-        ];
-        for (method, operation) in operations {
-            if let Some(operation) = operation {
-                complete_operation(&method, operation);
-            }
+    document.tags = Some(
+        TAGS.map(|(name, description)| tag(name, description))
+            .into(),
+    );
+    let certificate = "The certificate of a user (docs/api.md).".to_owned();
+    let components = document.components.get_or_insert_with(Components::new);
+    components.add_security_scheme(
+        CERTIFICATE,
+        SecurityScheme::MutualTls {
+            description: Some(certificate),
+            extensions: None,
+        },
+    );
+    for (name, _, description) in PROBLEMS {
+        let response = RefOr::T(problem(description));
+        components.responses.insert(name.to_owned(), response);
+    }
+    document.security = Some(vec![SecurityRequirement::new(CERTIFICATE, [""; 0])]);
+    for (path, item) in &mut document.paths.paths {
+        for (method, operation) in operations_mut(item) {
+            complete_operation(path, method, operation);
         }
     }
     document
 }
 
-fn complete_operation(method: &HttpMethod, operation: &mut Operation) {
-    let id = operation.operation_id.clone().unwrap_or_default();
-    let problem = ResponseBuilder::new()
-        .description("A problem document")
+/// The operations of a path, with their methods.
+pub(super) fn operations(item: &PathItem) -> impl Iterator<Item = (&'static str, &Operation)> {
+    let all = [
+        ("GET", &item.get),
+        ("PUT", &item.put),
+        ("POST", &item.post),
+        ("DELETE", &item.delete),
+    ];
+    all.into_iter()
+        .filter_map(|(method, operation)| Some((method, operation.as_ref()?)))
+}
+
+fn operations_mut(item: &mut PathItem) -> impl Iterator<Item = (&'static str, &mut Operation)> {
+    let all = [
+        ("GET", &mut item.get),
+        ("PUT", &mut item.put),
+        ("POST", &mut item.post),
+        ("DELETE", &mut item.delete),
+    ];
+    all.into_iter()
+        .filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
+}
+
+fn tag(name: &str, description: &str) -> Tag {
+    TagBuilder::new()
+        .name(name)
+        .description(Some(description))
+        .build()
+}
+
+fn problem(description: &str) -> Response {
+    ResponseBuilder::new()
+        .description(description)
         .content(
             "application/problem+json",
             ContentBuilder::new()
                 .schema(Some(RefOr::Ref(Ref::from_schema_name("Problem"))))
                 .build(),
         )
-        .build();
-    let responses = &mut operation.responses.responses;
-    responses.insert("default".to_owned(), RefOr::T(problem));
+        .build()
+}
+
+/// With what statuses an operation may fail.
+fn failures(path: &str, method: &str, operation: &Operation) -> Vec<&'static str> {
+    let id = operation.operation_id.as_deref().unwrap_or_default();
+    let mut statuses = vec!["400", "414", "500", "503"];
+    if !FOR_ANYBODY.contains(&id) {
+        statuses.extend(["401", "403"]);
+    } else if operation.request_body.is_some() {
+        statuses.push("401");
+    }
+    let parameters = operation.parameters.iter().flatten();
+    let mut names = parameters.map(|parameter| parameter.name.as_str());
+    let refers = names.any(|name| matches!(name, "volume" | "snapshot" | "host"));
+    if path.contains('{') || operation.request_body.is_some() || refers {
+        statuses.push("404");
+    }
+    if operation.request_body.is_some() {
+        statuses.extend(["413", "415", "422"]);
+    }
+    if method != "GET" {
+        statuses.push("409");
+    }
+    if TAKES_ROOM.contains(&id) {
+        statuses.push("507");
+    }
+    statuses
+}
+
+fn complete_operation(path: &str, method: &str, operation: &mut Operation) {
+    let id = operation.operation_id.clone().unwrap_or_default();
+    for status in failures(path, method, operation) {
+        let (name, ..) = PROBLEMS
+            .iter()
+            .find(|(_, one, _)| *one == status)
+            .expect("each status that is used has a line");
+        let response = RefOr::Ref(Ref::from_response_name(*name));
+        let responses = &mut operation.responses.responses;
+        responses.insert(status.to_owned(), response);
+    }
+    if FOR_ANYBODY.contains(&id.as_str()) {
+        operation.security = Some(Vec::new());
+    }
     let parameters = operation.parameters.get_or_insert_with(Vec::new);
-    if *method != HttpMethod::Get && !NEVER_DRY.contains(&id.as_str()) {
+    if method != "GET" && !NEVER_DRY.contains(&id.as_str()) {
         parameters.push(parameter(
             "dry_run",
             ParameterIn::Query,

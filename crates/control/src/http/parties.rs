@@ -113,7 +113,7 @@ macro_rules! party_routes {
 
             #[doc = concat!("List the ", $tag)]
             #[utoipa::path(get, path = $path, operation_id = $list, tag = $tag, params(Paging),
-                        responses((status = 200, body = Page<Party>)))]
+                                responses((status = 200, body = Page<Party>)))]
             async fn list(
                 administrator: Administrator,
                 Query(paging): Query<Paging>,
@@ -123,8 +123,9 @@ macro_rules! party_routes {
 
             #[doc = concat!("Show a ", $one)]
             #[utoipa::path(get, path = concat!($path, "/{name}"), operation_id = $show, tag = $tag,
-                        params(("name" = String, Path, description = "Its name")),
-                        responses((status = 200, body = Party)))]
+                                params(("name" = String, Path, description = "Its name",
+                                    pattern = "^[a-z0-9][a-z0-9._-]{0,62}$")),
+                                responses((status = 200, body = Party)))]
             async fn show(
                 Administrator(acting): Administrator,
                 Name(name): Name,
@@ -135,7 +136,7 @@ macro_rules! party_routes {
 
             #[doc = concat!("Make a ", $one)]
             #[utoipa::path(post, path = $path, operation_id = $create, tag = $tag,
-                        request_body = AddParty, responses((status = 201, body = Party)))]
+                                request_body = AddParty, responses((status = 201, body = Party)))]
             async fn create(
                 administrator: Administrator,
                 Body(new): Body<AddParty>,
@@ -145,8 +146,9 @@ macro_rules! party_routes {
 
             #[doc = concat!("Hand out a token with which a ", $one, " can enrol, once")]
             #[utoipa::path(post, path = concat!($path, "/{name}/token"), operation_id = $token,
-                        tag = $tag, params(("name" = String, Path, description = "Its name")),
-                        responses((status = 201, body = Token)))]
+                                tag = $tag, params(("name" = String, Path, description = "Its name",
+                                    pattern = "^[a-z0-9][a-z0-9._-]{0,62}$")),
+                                responses((status = 201, body = Token)))]
             async fn token(
                 administrator: Administrator,
                 Name(name): Name,
@@ -156,8 +158,9 @@ macro_rules! party_routes {
 
             #[doc = concat!("Refuse the requests of a ", $one, ", from the next one on")]
             #[utoipa::path(post, path = concat!($path, "/{name}/disable"), operation_id = $disable,
-                        tag = $tag, params(("name" = String, Path, description = "Its name")),
-                        responses((status = 200, body = Party)))]
+                                tag = $tag, params(("name" = String, Path, description = "Its name",
+                                    pattern = "^[a-z0-9][a-z0-9._-]{0,62}$")),
+                                responses((status = 200, body = Party)))]
             async fn disable(
                 administrator: Administrator,
                 Name(name): Name,
@@ -167,8 +170,9 @@ macro_rules! party_routes {
 
             #[doc = concat!("Refuse the requests of a ", $one, " no longer")]
             #[utoipa::path(post, path = concat!($path, "/{name}/enable"), operation_id = $enable,
-                        tag = $tag, params(("name" = String, Path, description = "Its name")),
-                        responses((status = 200, body = Party)))]
+                                tag = $tag, params(("name" = String, Path, description = "Its name",
+                                    pattern = "^[a-z0-9][a-z0-9._-]{0,62}$")),
+                                responses((status = 200, body = Party)))]
             async fn enable(
                 administrator: Administrator,
                 Name(name): Name,
@@ -178,8 +182,9 @@ macro_rules! party_routes {
 
             #[doc = concat!("Know a ", $one, " by none of its keys any more")]
             #[utoipa::path(delete, path = concat!($path, "/{name}/keys"), operation_id = $forget,
-                        tag = $tag, params(("name" = String, Path, description = "Its name")),
-                        responses((status = 200, body = Party)))]
+                                tag = $tag, params(("name" = String, Path, description = "Its name",
+                                    pattern = "^[a-z0-9][a-z0-9._-]{0,62}$")),
+                                responses((status = 200, body = Party)))]
             async fn forget(
                 Administrator(acting): Administrator,
                 Name(name): Name,
@@ -311,8 +316,11 @@ async fn audit(
     Administrator(acting): Administrator,
     Query(lines): Query<Lines>,
 ) -> Result<Json<Vec<AuditEntry>>, ApiError> {
-    let limit = lines.limit.clamp(1, LINES_MAX);
-    let lines = acting.parties().audit(lines.before, limit).await?;
+    if !(1..=LINES_MAX).contains(&lines.limit) {
+        let reason = format!("a page has 1 to {LINES_MAX} lines, not {}", lines.limit);
+        return Err(ControlError::invalid("limit", reason).into());
+    }
+    let lines = acting.parties().audit(lines.before, lines.limit).await?;
     Ok(Json(lines.into_iter().map(line).collect()))
 }
 

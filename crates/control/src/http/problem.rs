@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::error::ControlError;
 use api::types::Problem;
+use api::words::ProblemCode;
 
 /// Names have 63 letters, and moments some 30.
 const URL_BYTES_MAX: usize = 8192;
@@ -15,7 +16,7 @@ const URL_BYTES_MAX: usize = 8192;
 #[derive(Debug)]
 pub struct ApiError {
     status: StatusCode,
-    code: &'static str,
+    code: ProblemCode,
     detail: String,
     field: Option<&'static str>,
 }
@@ -52,14 +53,19 @@ impl From<ControlError> for ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         if self.status.is_server_error() {
-            tracing::warn!(code = self.code, detail = self.detail, "a request failed");
+            tracing::warn!(
+                code = self.code.as_str(),
+                detail = self.detail,
+                "a request failed"
+            );
         }
+        let code = self.code.as_str();
         let problem = Problem {
-            kind: format!("urn:scree:problem:{}", self.code),
-            title: self.code.replace('-', " "),
+            kind: format!("urn:scree:problem:{code}"),
+            title: code.replace('-', " "),
             status: self.status.as_u16(),
             detail: self.detail,
-            code: self.code.to_owned(),
+            code: code.to_owned(),
             field: self.field.map(str::to_owned),
         };
         let mut response = (self.status, axum::Json(problem)).into_response();
@@ -81,7 +87,7 @@ impl ApiError {
     pub(super) fn mistake(status: StatusCode, detail: String) -> Self {
         Self {
             status,
-            code: "invalid-argument",
+            code: ProblemCode::InvalidArgument,
             detail,
             field: None,
         }
@@ -111,7 +117,7 @@ pub(super) async fn refuse_long_urls(request: Request, next: Next) -> Result<Res
 pub(super) async fn no_such_route() -> ApiError {
     ApiError {
         status: StatusCode::NOT_FOUND,
-        code: "not-found",
+        code: ProblemCode::NotFound,
         detail: "there is no such path under /v1".to_owned(),
         field: None,
     }
@@ -120,7 +126,7 @@ pub(super) async fn no_such_route() -> ApiError {
 pub(super) async fn no_such_method() -> ApiError {
     ApiError {
         status: StatusCode::METHOD_NOT_ALLOWED,
-        code: "invalid-argument",
+        code: ProblemCode::InvalidArgument,
         detail: "this path does not have that method".to_owned(),
         field: None,
     }

@@ -94,7 +94,7 @@ impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Member {
 /// Make a user a member of a project
 #[utoipa::path(put, path = "/v1/projects/{project}/members/{user}", operation_id = "join_project",
     tag = "projects", params(("project" = String, Path, description = "Name or id"),
-        ("user" = String, Path, description = "Name")),
+        ("user" = String, Path, description = "Name", pattern = "^[a-z0-9][a-z0-9._-]{0,62}$")),
     responses((status = 200, body = Project)))]
 async fn join(Administrator(acting): Administrator, member: Member) -> Answer<Project> {
     let project = acting
@@ -107,7 +107,7 @@ async fn join(Administrator(acting): Administrator, member: Member) -> Answer<Pr
 #[utoipa::path(delete, path = "/v1/projects/{project}/members/{user}",
     operation_id = "leave_project", tag = "projects",
     params(("project" = String, Path, description = "Name or id"),
-        ("user" = String, Path, description = "Name")),
+        ("user" = String, Path, description = "Name", pattern = "^[a-z0-9][a-z0-9._-]{0,62}$")),
     responses((status = 200, body = Project)))]
 async fn leave(Administrator(acting): Administrator, member: Member) -> Answer<Project> {
     let project = acting

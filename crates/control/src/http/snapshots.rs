@@ -1,6 +1,7 @@
 //! `/v1/snapshots`.
 
 use api::types::{CreateSnapshot, Page, SetTags, Snapshot};
+use api::words::SnapshotState as Stage;
 use axum::Json;
 use axum::http::StatusCode;
 use serde::Deserialize;
@@ -9,7 +10,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::asking::Paging;
-use super::volumes::{parse_state, parse_tags};
+use super::volumes::{TagFilter, parse_tags, refuse_unknown_state};
 use super::{ApiError, Body, Name, Query, Wait};
 use crate::acting::Acting;
 use crate::control::Control;
@@ -34,9 +35,11 @@ struct Which {
     owner: Option<String>,
     /// Of this volume (name or id).
     volume: Option<String>,
-    /// `pending`, `completed` or `error`.
+    /// In this state.
+    #[param(value_type = Option<Stage>)]
     state: Option<String>,
     /// With this tag, as `KEY=VALUE`; may be given again.
+    #[param(value_type = Vec<TagFilter>, max_items = 50)]
     tag: Vec<String>,
 }
 
@@ -52,11 +55,12 @@ async fn list(
         Some(volume) => Some(acting.volume_id(volume).await?),
         None => None,
     };
+    refuse_unknown_state(which.state.as_deref(), Stage::from_word, &Stage::list())?;
     let filter = Filter {
         name: which.name,
         owner: which.owner,
         project: None,
-        state: parse_state(which.state, &["pending", "completed", "error"])?,
+        state: which.state,
         volume,
         tags: parse_tags(&which.tag)?,
     };
@@ -133,9 +137,9 @@ async fn delete(acting: Acting, Name(snapshot): Name) -> Result<Json<Snapshot>, 
 fn shown(row: SnapshotRow, tags: Tags) -> Snapshot {
     let taken = row.is_cut || row.state != SnapshotState::Pending;
     let (state, reason) = match row.state {
-        SnapshotState::Pending => ("pending", None),
-        SnapshotState::Completed(_) => ("completed", None),
-        SnapshotState::Error { reason } => ("error", Some(reason)),
+        SnapshotState::Pending => (Stage::Pending, None),
+        SnapshotState::Completed(_) => (Stage::Completed, None),
+        SnapshotState::Error { reason } => (Stage::Error, Some(reason)),
     };
     Snapshot {
         id: row.id.to_string(),
@@ -145,7 +149,7 @@ fn shown(row: SnapshotRow, tags: Tags) -> Snapshot {
         volume: row.volume_name,
         volume_id: row.volume.to_string(),
         size: row.size_bytes,
-        state: state.to_owned(),
+        state: state.as_str().to_owned(),
         taken,
         reason,
         created: spell_time(row.created),

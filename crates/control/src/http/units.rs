@@ -1,6 +1,7 @@
 //! `/v1/units` and `/v1/status`.
 
 use api::types::{AddUnit, Status, Unit};
+use api::words::Health;
 use axum::Json;
 use axum::http::StatusCode;
 use utoipa_axum::router::OpenApiRouter;
@@ -44,7 +45,13 @@ async fn status(Administrator(control): Administrator) -> Result<Json<Status>, A
     let report = control.report().await?;
     let healthy = report.problems.is_empty();
     Ok(Json(Status {
-        state: if healthy { "ok" } else { "degraded" }.to_owned(),
+        state: if healthy {
+            Health::Ok
+        } else {
+            Health::Degraded
+        }
+        .as_str()
+        .to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         cluster: report.cluster.to_string(),
         folder: control.folder().path().display().to_string(),

@@ -3,12 +3,13 @@
 use api::host::Access;
 use api::types::{
     CreateVolume, Export, ExportVolume, GiveVolume, GrowVolume, Page, RestoreVolume, SetTags,
-    Version, Volume,
+    TAGS_MAX, Version, Volume,
 };
+use api::words::{SealShown, VolumeState};
 use axum::Json;
 use axum::http::StatusCode;
 use serde::Deserialize;
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -45,43 +46,54 @@ pub(super) struct Which {
     owner: Option<String>,
     /// On the account of this project (name).
     project: Option<String>,
-    /// `creating`, `available`, `in-use`, `deleting` or `error`.
+    /// In this state.
+    #[param(value_type = Option<VolumeState>)]
     state: Option<String>,
     /// With this tag, as `KEY=VALUE`; may be given again.
+    #[param(value_type = Vec<TagFilter>, max_items = 50)]
     tag: Vec<String>,
 }
 
-/// Tags as queries have them.
-pub(super) fn parse_tags(tags: &[String]) -> Result<Tags, ControlError> {
+/// A tag as queries have it.
+#[derive(ToSchema)]
+#[schema(
+    pattern = r"^[^=\u0000-\u001f\u007f-\u009f]{1,128}=[^\u0000-\u001f\u007f-\u009f]{0,256}$",
+    example = "tier=gold"
+)]
+#[expect(dead_code, reason = "only its description is used")]
+pub(super) struct TagFilter(String);
+
+/// Tags as queries have them. One key may have two values, which nothing has.
+pub(super) fn parse_tags(tags: &[String]) -> Result<Vec<(String, String)>, ControlError> {
+    if tags.len() > TAGS_MAX {
+        let reason = format!("{} tags; ask for {TAGS_MAX} at most", tags.len());
+        return Err(ControlError::invalid("tag", reason));
+    }
     let parse = |tag: &String| {
         let (key, value) = tag.split_once('=').ok_or_else(|| {
             ControlError::invalid("tag", format!("{tag:?} is not of the form KEY=VALUE"))
         })?;
-        Ok((key.to_owned(), value.to_owned()))
+        let pair = (key.to_owned(), value.to_owned());
+        crate::parse::tags(&Tags::from([pair.clone()]))?;
+        Ok(pair)
     };
-    let tags = tags
-        .iter()
-        .map(parse)
-        .collect::<Result<Tags, ControlError>>()?;
-    crate::parse::tags(&tags)?;
-    Ok(tags)
+    tags.iter().map(parse).collect()
 }
 
-/// Refuses a state that there is not.
-pub(super) fn parse_state(
-    state: Option<String>,
-    states: &[&str],
-) -> Result<Option<String>, ControlError> {
+/// Refuses a state that there is not; `all` are those that there are.
+pub(super) fn refuse_unknown_state<W>(
+    state: Option<&str>,
+    known: impl Fn(&str) -> Option<W>,
+    all: &str,
+) -> Result<(), ControlError> {
     match state {
-        Some(state) if !states.contains(&state.as_str()) => Err(ControlError::invalid(
+        Some(state) if known(state).is_none() => Err(ControlError::invalid(
             "state",
-            format!("{state:?} is no state; use one of {}", states.join(", ")),
+            format!("{state:?} is no state; use one of {all}"),
         )),
-        state => Ok(state),
+        _ => Ok(()),
     }
 }
-
-const STATES: [&str; 5] = ["creating", "available", "in-use", "deleting", "error"];
 
 /// List the volumes that the caller may see
 #[utoipa::path(get, path = "/v1/volumes", operation_id = "list_volumes", tag = "volumes",
@@ -91,11 +103,13 @@ async fn list(
     Query(which): Query<Which>,
     Query(paging): Query<Paging>,
 ) -> Answer<Page<Volume>> {
+    let state = which.state.as_deref();
+    refuse_unknown_state(state, VolumeState::from_word, &VolumeState::list())?;
     let filter = Filter {
         name: which.name,
         owner: which.owner,
         project: which.project,
-        state: parse_state(which.state, &STATES)?,
+        state: which.state,
         volume: None,
         tags: parse_tags(&which.tag)?,
     };
@@ -268,11 +282,11 @@ fn shown_damaged(volume: DamagedVolume) -> Volume {
         project: None,
         tags: Tags::new(),
         size: 0,
-        state: "error".to_owned(),
+        state: VolumeState::Error.as_str().to_owned(),
         block_size: 0,
-        seal: String::new(),
+        seal: SealShown::Unknown.as_str().to_owned(),
         replicas: 0,
-        created: String::new(),
+        created: spell_time(world::Millis(0)),
         from: None,
         export: None,
         reason: Some(volume.reason),
@@ -295,7 +309,7 @@ fn shown(view: VolumeView) -> Volume {
     let reason = view.reason().map(str::to_owned);
     let row = view.row;
     Volume {
-        state: state.to_owned(),
+        state: state.as_str().to_owned(),
         id: row.id.to_string(),
         owner: row.owner_name,
         project: row.project_name,

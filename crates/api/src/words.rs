@@ -1,0 +1,188 @@
+//! The words that fields of the API are limited to, as the description lists
+//! them and the server writes them.
+//!
+//! What a client reads is text all the same ([`types`](crate::types)), so that one
+//! of an earlier version goes on when a later server has a word more.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$word_doc:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+        pub enum $name {
+            $($(#[$word_doc])* #[serde(rename = $word)] $variant,)+
+        }
+
+        impl $name {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// As it is spelt.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)+
+                }
+            }
+
+            /// What is spelt so.
+            #[must_use]
+            pub fn from_word(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|one| one.as_str() == word)
+            }
+
+            /// All of them, to be told to somebody who used another.
+            #[must_use]
+            pub fn list() -> String {
+                let words: Vec<&str> = Self::ALL.iter().map(|one| one.as_str()).collect();
+                words.join(", ")
+            }
+        }
+    };
+}
+
+words!(
+    /// How a volume is.
+    ///
+    /// - `available`: nobody has it attached
+    /// - `in-use`: it is attached, or on its way there or back
+    /// - `deleting`: it was deleted, and is gone as soon as its host has closed it
+    /// - `error`: it cannot be opened or closed; `reason` says why, and it is tried again
+    VolumeState {
+        /// Nobody has it attached.
+        Available = "available",
+        /// It is attached, or on its way.
+        InUse = "in-use",
+        /// It was deleted, and is gone soon.
+        Deleting = "deleting",
+        /// It cannot be opened or closed: the reason says why.
+        Error = "error",
+    }
+);
+
+words!(
+    /// How a snapshot is.
+    ///
+    /// - `pending`: its moment was taken, or will be; what was written until then is on its way
+    ///   to the units
+    /// - `completed`: a volume can be made from it
+    /// - `error`: its moment is lost; `reason` says why
+    SnapshotState {
+        /// On its way to the units.
+        Pending = "pending",
+        /// A volume can be made from it.
+        Completed = "completed",
+        /// Its moment is lost: the reason says why.
+        Error = "error",
+    }
+);
+
+words!(
+    /// How a volume's blocks are sealed.
+    SealKind {
+        /// With AES-256-GCM, under the volume's own key.
+        Aes256Gcm = "aes-256-gcm",
+        /// Not at all: units can read them.
+        None = "none",
+    }
+);
+
+words!(
+    /// How a volume's blocks are sealed; `unknown` for one whose entry is damaged.
+    SealShown {
+        /// With AES-256-GCM, under the volume's own key.
+        Aes256Gcm = "aes-256-gcm",
+        /// Not at all: units can read them.
+        None = "none",
+        /// Its entry is damaged.
+        Unknown = "unknown",
+    }
+);
+
+words!(
+    /// A right on something of somebody else's.
+    ///
+    /// - `read`: attach read-only, clone from a snapshot
+    /// - `use`: attach, and `read`
+    /// - `snapshot`: take snapshots, and see them
+    /// - `administer`: everything but giving it away
+    RightKind {
+        /// Attach read-only, clone from a snapshot.
+        Read = "read",
+        /// Attach, and read.
+        Use = "use",
+        /// Take snapshots, and see them.
+        Snapshot = "snapshot",
+        /// Everything but giving it away.
+        Administer = "administer",
+    }
+);
+
+words!(
+    /// What holds a wrapping key; `unknown` for one of a kind that this controller does not
+    /// know.
+    KeyKind {
+        /// A file of the host's.
+        File = "file",
+        /// A passphrase.
+        Passphrase = "passphrase",
+        /// An age identity.
+        Age = "age",
+        /// A PKCS #11 token.
+        Pkcs11 = "pkcs11",
+        /// A transit service.
+        Transit = "transit",
+        /// This controller does not know.
+        Unknown = "unknown",
+    }
+);
+
+words!(
+    /// A user or a host.
+    PartyKind {
+        /// Somebody who asks for volumes.
+        User = "user",
+        /// A machine with an agent, where volumes are attached.
+        Host = "host",
+    }
+);
+
+words!(
+    /// How the whole is doing.
+    Health {
+        /// Nothing needs anybody's attention.
+        Ok = "ok",
+        /// `problems` says what does.
+        Degraded = "degraded",
+    }
+);
+
+words!(
+    /// The kind of a problem, for programs. docs/api.md says what to do about each.
+    ProblemCode {
+        /// The request makes no sense; `field` says which part of it.
+        InvalidArgument = "invalid-argument",
+        /// Nobody is known by the certificate that was shown, or none was.
+        Unauthenticated = "unauthenticated",
+        /// The one who asks may not.
+        Forbidden = "forbidden",
+        /// The project has as much as it may have.
+        QuotaExceeded = "quota-exceeded",
+        /// There is no such thing, or none that the one who asks may see.
+        NotFound = "not-found",
+        /// The name belongs to something else.
+        AlreadyExists = "already-exists",
+        /// The thing is in a state in which this cannot be done.
+        Conflict = "conflict",
+        /// The idempotency key was used for another request.
+        IdempotencyConflict = "idempotency-conflict",
+        /// The units have no room for what is asked.
+        NoCapacity = "no-capacity",
+        /// Something that is needed does not answer; asking again later may help.
+        Unavailable = "unavailable",
+        /// A fault of Scree.
+        Internal = "internal",
+    }
+);
