@@ -205,12 +205,14 @@ class Api:
 class Site:
     """Controllers on one PostgreSQL (or one on SQLite), agents, and a user."""
 
-    def __init__(self, controllers, agents, postgres_settings=(), sqlite=False):
+    def __init__(
+        self, controllers, agents, postgres_settings=(), sqlite=False, controller_arguments=()
+    ):
         # Close to the root: the path of a socket has at most 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="scree-", dir="/tmp"))
         self.folder.chmod(0o711)
         self.postgres = None
-        arguments = ["--grace", "1s"]
+        arguments = ["--grace", "1s", *controller_arguments]
         if not sqlite:
             self.postgres = Postgres(self.folder / "pg")
             self.postgres.start(*postgres_settings)
@@ -262,16 +264,31 @@ class Site:
         self.agents.append(Service(folder, "agent", *arguments).start())
 
     def _tls(self, profile):
-        text = profile.read_text()
+        own = self._parts(profile, self.folder / "user.pem")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        part = lambda name: re.search(rf'^{name} = """(.*?)"""', text, re.M | re.S)[1].lstrip("\n")
-        context.load_verify_locations(cadata=part("authority"))
-        own = self.folder / "user.pem"
-        own.touch(0o600)
-        own.write_text(part("certificate") + "\n" + part("key"))
+        context.load_verify_locations(self.folder / "authority.pem")
         context.load_cert_chain(own)
         return context
+
+    def _parts(self, profile, own):
+        """Writes what a profile has as other programs read it: the authority's
+        certificate, and the user's with its key. Returns the latter."""
+        text = profile.read_text()
+        part = lambda name: re.search(rf'^{name} = """(.*?)"""', text, re.M | re.S)[1].lstrip("\n")
+        (self.folder / "authority.pem").write_text(part("authority"))
+        own.touch(0o600)
+        own.write_text(part("certificate") + "\n" + part("key"))
+        return own
+
+    def log_in(self, name):
+        """Logs in as a user that there is; the file with certificate and key."""
+        first = str(self.controllers[0].folder)
+        token = cli("user", "token", name, SCREE_DIR=first)
+        words = ["--token", token["token"], "--authority", token["authority"]]
+        folder = self.folder / f"profiles-{name}"
+        cli("login", self.urls, *words, SCREE_CONFIG=str(folder))
+        return self._parts(folder / "profiles/default.toml", self.folder / f"{name}.pem")
 
     def api(self, number):
         """Requests to the controller of this number, from 0 on."""
