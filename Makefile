@@ -5,7 +5,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 MINUTES ?= 5
 ROUNDS ?= 200
 
-.PHONY: help demo test bench bench-service fuzz soak chaos build deb package-test openapi fmt clippy scripts clean-demo
+.PHONY: help demo test bench bench-service fuzz soak chaos api-test build deb package-test openapi fmt clippy scripts clean-demo
 
 help: ## show this
 	@echo "make TARGET, where TARGET is one of"
@@ -40,6 +40,11 @@ soak: ## ROUNDS=200 of random writes, each ended by kill -9, and a check of ever
 	@$(MAKE) --no-print-directory build
 	@tools/soak --rounds $(ROUNDS)
 
+api-test: ## compare the API with docs/openapi.json for MINUTES=5, and use a client made from that
+	@tools/packages build test
+	@$(MAKE) --no-print-directory build
+	@tools/api-test --seconds $$((60 * $(MINUTES)))
+
 chaos: ## MINUTES=5 of requests to two controllers that are killed again and again
 	@tools/packages build test
 	@$(MAKE) --no-print-directory build
@@ -66,9 +71,9 @@ clippy: ## lints, as in test
 	@cargo clippy --workspace --all-targets -- -D warnings
 
 scripts: ## check the shell scripts and compile the Python ones
-	@shellcheck tools/packages tools/guest tools/test tools/fuzz .ci/run crates/agent/tests/agent/fake-virsh \
+	@shellcheck tools/packages tools/guest tools/test tools/fuzz tools/venv .ci/run crates/agent/tests/agent/fake-virsh \
 	  packaging/build-deb packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm
-	@for script in tools/{demo,bench,bench_report.py,soak,chaos,bench-service,lib.py,service.py,parse-metrics,machine.py,package-test,example-test} packaging/third-party; do \
+	@for script in tools/{demo,bench,bench_report.py,soak,chaos,bench-service,lib.py,service.py,parse-metrics,machine.py,package-test,example-test,api-test,api/client.py,api/hooks.py} packaging/third-party; do \
 	  python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' $$script || exit 1; \
 	done
 

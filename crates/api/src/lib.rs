@@ -11,6 +11,7 @@
 
 pub mod client;
 mod connect;
+mod described;
 pub mod host;
 pub mod profile;
 pub mod size;

@@ -5,10 +5,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
 use utoipa::ToSchema;
-use utoipa::openapi::schema::{KnownFormat, Object, ObjectBuilder, SchemaFormat, SchemaType, Type};
 
+use crate::described::{BlockSizeSchema, TagsSchema};
 use crate::host::{AttachmentState, KeyState};
 use crate::words::{
     Health, KeyKind, PartyKind, ProblemCode, RightKind, SealKind, SealShown, SnapshotState,
@@ -41,42 +40,6 @@ pub struct Page<T> {
 /// [`TAG_VALUE_LENGTH_MAX`]; no control characters in either.
 pub type Tags = BTreeMap<String, String>;
 
-fn described_tags() -> Object {
-    let text = || ObjectBuilder::new().schema_type(Type::String);
-    let key = text()
-        .min_length(Some(1))
-        .max_length(Some(TAG_KEY_LENGTH_MAX))
-        .pattern(Some(r"^[^=\u0000-\u001f\u007f-\u009f]+$"));
-    let value = text()
-        .max_length(Some(TAG_VALUE_LENGTH_MAX))
-        .pattern(Some(r"^[^\u0000-\u001f\u007f-\u009f]*$"));
-    ObjectBuilder::new()
-        .schema_type(Type::Object)
-        .description(Some("Words for finding things. Keys have no `=`."))
-        .max_properties(Some(TAGS_MAX))
-        .property_names(Some(key))
-        .additional_properties(Some(value))
-        .build()
-}
-
-fn block_sizes() -> Object {
-    ObjectBuilder::new()
-        .schema_type(SchemaType::from_iter([Type::Integer, Type::Null]))
-        .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
-        .description(Some(
-            "Block size in bytes; 4096 if nothing is said. A clone has that of its snapshot.",
-        ))
-        .enum_values(Some([
-            Value::from(4096),
-            Value::from(8192),
-            Value::from(16384),
-            Value::from(32768),
-            Value::from(65536),
-            Value::Null,
-        ]))
-        .build()
-}
-
 /// A volume. Of one whose entry in the database is damaged, a list has id, name
 /// and reason; its state is `error`, its seal `unknown`, its numbers are 0, and so
 /// is its moment (of 1970).
@@ -95,7 +58,7 @@ pub struct Volume {
     pub project: Option<String>,
     /// Its tags.
     #[serde(default)]
-    #[schema(schema_with = described_tags)]
+    #[schema(value_type = TagsSchema)]
     pub tags: Tags,
     /// Size in bytes.
     pub size: u64,
@@ -170,7 +133,7 @@ pub struct CreateVolume {
     pub project: Option<String>,
     /// Its tags.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schema(schema_with = described_tags)]
+    #[schema(value_type = TagsSchema)]
     pub tags: Tags,
     /// Size in bytes. A clone has its snapshot's size if it is left out.
     #[schema(
@@ -183,7 +146,7 @@ pub struct CreateVolume {
     /// Start from this snapshot (name or id).
     pub from: Option<String>,
     /// Block size in bytes; 4096 unless cloned.
-    #[schema(schema_with = block_sizes)]
+    #[schema(value_type = Option<BlockSizeSchema>)]
     pub block_size: Option<u64>,
     /// How its blocks are sealed; `aes-256-gcm` if nothing is said.
     #[schema(value_type = Option<SealKind>)]
@@ -210,7 +173,7 @@ pub struct GrowVolume {
 /// Where to go back to: exactly one of the two.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(min_properties = 1, max_properties = 1)]
+#[schema(max_properties = 1)]
 pub struct RestoreVolume {
     /// The newest version not younger than this moment (RFC 3339), which is past.
     #[schema(format = DateTime, nullable = false)]
@@ -253,7 +216,7 @@ pub struct ExportVolume {
 #[serde(deny_unknown_fields)]
 pub struct SetTags {
     /// What takes the place of those that it has.
-    #[schema(schema_with = described_tags)]
+    #[schema(value_type = TagsSchema)]
     pub tags: Tags,
 }
 
@@ -359,7 +322,7 @@ pub struct Snapshot {
     pub owner: Option<String>,
     /// Its tags.
     #[serde(default)]
-    #[schema(schema_with = described_tags)]
+    #[schema(value_type = TagsSchema)]
     pub tags: Tags,
     /// The name its volume had.
     pub volume: String,
@@ -394,7 +357,7 @@ pub struct CreateSnapshot {
     pub name: Option<String>,
     /// Its tags.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schema(schema_with = described_tags)]
+    #[schema(value_type = TagsSchema)]
     pub tags: Tags,
 }
 

@@ -4,15 +4,38 @@
 //! What a client reads is text all the same ([`types`](crate::types)), so that one
 //! of an earlier version goes on when a later server has a word more.
 
-use serde::Serialize;
-use utoipa::ToSchema;
+use std::borrow::Cow;
+
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
 
 macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$word_doc:meta])* $variant:ident = $word:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+    ($(#[doc = $doc:literal])* $name:ident {
+        $($(#[$word_doc:meta])* $variant:ident = $word:literal,)+
+    }) => {
+        $(#[doc = $doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum $name {
-            $($(#[$word_doc])* #[serde(rename = $word)] $variant,)+
+            $($(#[$word_doc])* $variant,)+
+        }
+
+        impl ToSchema for $name {
+            fn name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+        }
+
+        // Derived, it would have the variants' names for words.
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                let lines = [$($doc),*].map(|line: &str| line.strip_prefix(' ').unwrap_or(line));
+                ObjectBuilder::new()
+                    .schema_type(Type::String)
+                    .description(Some(lines.join("\n")))
+                    .enum_values(Some(Self::ALL.iter().map(|one| one.as_str())))
+                    .into()
+            }
         }
 
         impl $name {

@@ -3,10 +3,12 @@
 //! What is true of every operation is added here, once: how it fails, that a
 //! change can be tried, that a creation can be repeated, and who may ask.
 
+use std::collections::BTreeMap;
+
 use api::types::Problem;
 use utoipa::OpenApi as _;
 use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn, PathItem};
-use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, Type};
 use utoipa::openapi::security::{SecurityRequirement, SecurityScheme};
 use utoipa::openapi::tag::{Tag, TagBuilder};
 use utoipa::openapi::{
@@ -15,6 +17,7 @@ use utoipa::openapi::{
 };
 
 use super::asking::{IDEMPOTENCY_KEY, IDEMPOTENCY_KEY_BYTES_MAX};
+use super::volumes::TagFilter;
 
 /// Creations of which something can be shown again.
 const REPEATABLE: [&str; 8] = [
@@ -168,7 +171,7 @@ const PROBLEMS: [(&str, &str, &str); 13] = [
 /// Where the description begins: what the handlers do not bring themselves.
 pub(super) fn beginning() -> OpenApi {
     #[derive(utoipa::OpenApi)]
-    #[openapi(components(schemas(Problem)))]
+    #[openapi(components(schemas(Problem, TagFilter)))]
     struct Scree;
 
     Scree::openapi()
@@ -206,6 +209,8 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
             extensions: None,
         },
     );
+    name_items_of_pages(&mut components.schemas);
+    ask_for_one(&mut components.schemas, "RestoreVolume");
     for (name, _, description) in PROBLEMS {
         let response = RefOr::T(problem(description));
         components.responses.insert(name.to_owned(), response);
@@ -217,6 +222,29 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
         }
     }
     document
+}
+
+/// Says of an object that one of its fields at least must be there. (utoipa 5.5
+/// makes `max_properties` of `min_properties`.)
+fn ask_for_one(schemas: &mut BTreeMap<String, RefOr<Schema>>, name: &str) {
+    if let Some(RefOr::T(Schema::Object(object))) = schemas.get_mut(name) {
+        object.min_properties = Some(1);
+    }
+}
+
+/// A page is described with all that is on it; its items have a name, though, and
+/// are to clients what a single one is.
+fn name_items_of_pages(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
+    for (name, schema) in schemas {
+        let (Some(item), RefOr::T(Schema::Object(page))) = (name.strip_prefix("Page_"), schema)
+        else {
+            continue;
+        };
+        let items = ArrayBuilder::new()
+            .items(Ref::from_schema_name(item))
+            .description(Some("What is on it."));
+        page.properties.insert("items".to_owned(), items.into());
+    }
 }
 
 /// The operations of a path, with their methods.

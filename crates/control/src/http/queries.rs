@@ -1,22 +1,23 @@
 //! What may follow the `?` of each call: what its description names, and nothing
 //! else. Whoever misspells `dry_run` would have it done.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::Response;
-use utoipa::openapi::OpenApi;
-use utoipa::openapi::path::ParameterIn;
+use utoipa::openapi::path::{Parameter, ParameterIn};
+use utoipa::openapi::schema::{Schema, SchemaType, Type};
+use utoipa::openapi::{OpenApi, RefOr};
 
 use super::{ApiError, openapi};
 use crate::error::ControlError;
 
-/// The parameters of each call, by path and method.
+/// The parameters of each call, by path and method, and whether each may be empty.
 #[derive(Clone)]
-pub(super) struct Known(Arc<BTreeMap<(String, String), BTreeSet<String>>>);
+pub(super) struct Known(Arc<BTreeMap<(String, String), BTreeMap<String, bool>>>);
 
 impl Known {
     /// Those that are described.
@@ -25,14 +26,26 @@ impl Known {
         for (path, item) in &document.paths.paths {
             for (method, operation) in openapi::operations(item) {
                 let parameters = operation.parameters.iter().flatten();
-                let names: BTreeSet<String> = parameters
+                let names: BTreeMap<String, bool> = parameters
                     .filter(|one| one.parameter_in == ParameterIn::Query)
-                    .map(|one| one.name.clone())
+                    .map(|one| (one.name.clone(), may_be_empty(one)))
                     .collect();
                 known.insert((path.clone(), method.to_string()), names);
             }
         }
         Self(Arc::new(known))
+    }
+}
+
+/// A text may be; a number or one of several words is none then.
+fn may_be_empty(parameter: &Parameter) -> bool {
+    match &parameter.schema {
+        Some(RefOr::T(Schema::Object(object))) => match &object.schema_type {
+            SchemaType::Type(kind) => *kind == Type::String,
+            SchemaType::Array(kinds) => kinds.contains(&Type::String),
+            SchemaType::AnyValue => true,
+        },
+        _ => false,
     }
 }
 
@@ -51,15 +64,20 @@ pub(super) async fn refuse_unknown(
     // A method that there is not is refused as such.
     if let Some(names) = known.get(&(path.as_str().to_owned(), method.to_owned())) {
         let given: Vec<(String, String)> = serde_html_form::from_str(text).unwrap_or_default();
-        for (name, _) in given {
-            if names.contains(&name) {
-                continue;
+        for (name, value) in given {
+            match names.get(&name) {
+                Some(false) if value.is_empty() => {
+                    let reason = format!("{name:?} is empty; say what it is, or leave it out");
+                    return Err(ControlError::invalid("query", reason).into());
+                }
+                Some(_) => continue,
+                None => {}
             }
             if name == "dry_run" {
                 let reason = "this cannot be tried; ask without `dry_run`";
                 return Err(ControlError::invalid("dry_run", reason).into());
             }
-            let list: Vec<&str> = names.iter().map(String::as_str).collect();
+            let list: Vec<&str> = names.keys().map(String::as_str).collect();
             let list = match list.is_empty() {
                 true => "takes none".to_owned(),
                 false => format!("takes {}", list.join(", ")),

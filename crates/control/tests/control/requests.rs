@@ -442,6 +442,104 @@ async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
         .await;
 }
 
+/// A misspelt `dry_run` had it done, and a misspelt filter showed everything.
+#[tokio::test]
+async fn what_a_call_does_not_have_or_cannot_mean_is_refused() {
+    let scene = Scene::new().await;
+    let alice = scene.member("users", "alice").await;
+    let asker = Some(&alice);
+    let new = json!({"name": "disk", "size": 1 << 20});
+    for request in [
+        "POST /v1/volumes?dryrun=true",
+        "POST /v1/volumes?dry_run=",
+        "GET /v1/volumes?stat=error",
+        "GET /v1/volumes?state=",
+        "GET /v1/volumes?limit=",
+        "GET /v1/attachments?state=",
+        "GET /v1/volumes?dry_run=true",
+        "GET /v1/snapshots/none?wait=301",
+    ] {
+        let body = match request.starts_with("POST") {
+            true => new.clone(),
+            false => Value::Null,
+        };
+        let refused = scene.ask(asker, request, body, 400).await;
+        assert_eq!(refused["code"], "invalid-argument", "{request}");
+    }
+    assert!(names(&scene, &alice, "/v1/volumes").await.is_empty());
+    for request in ["GET /v1/audit?limit=0", "GET /v1/audit?limit=1001"] {
+        scene
+            .ask(Some(&scene.root), request, Value::Null, 400)
+            .await;
+    }
+    scene.ask(asker, "POST /v1/volumes", new, 201).await;
+    let restore = "POST /v1/volumes/disk/restore";
+    for body in [json!({}), json!({"time": null, "version": 1})] {
+        let (status, _) = scene.try_ask(asker, restore, &body.to_string()).await;
+        assert!(matches!(status, 400 | 422), "{body}: {status}");
+    }
+}
+
+/// To JSON Schema, and so to the description, `1048576.0` is an integer.
+#[tokio::test]
+async fn a_whole_number_may_be_written_with_a_point() {
+    let scene = Scene::new().await;
+    let alice = scene.member("users", "alice").await;
+    for (size, status) in [
+        ("1048576.0", 201),
+        ("1048576.5", 422),
+        ("-4096.0", 422),
+        ("1e300", 422),
+    ] {
+        let body = format!(r#"{{"name": "disk", "size": {size}}}"#);
+        let (said, answer) = scene.try_ask(Some(&alice), "POST /v1/volumes", &body).await;
+        assert_eq!(said, status, "{size}: {answer}");
+    }
+}
+
+/// The last of them counted, so that what has the other was shown.
+#[tokio::test]
+async fn nothing_has_two_values_of_one_tag() {
+    let scene = Scene::new().await;
+    let alice = scene.member("users", "alice").await;
+    let new = json!({"name": "disk", "size": 1 << 20, "tags": {"tier": "gold"}});
+    scene.ask(Some(&alice), "POST /v1/volumes", new, 201).await;
+    let both = "/v1/volumes?tag=tier%3Dtin&tag=tier%3Dgold";
+    assert!(names(&scene, &alice, both).await.is_empty());
+    // No filter could name it.
+    let set = json!({"tags": {"a=b": "c"}});
+    let tag = "PUT /v1/volumes/disk/tags";
+    scene.ask(Some(&alice), tag, set, 400).await;
+}
+
+/// Words were once described by the names that they have in the code.
+#[test]
+fn words_are_described_as_they_are_sent() {
+    let document = serde_json::to_value(control::http::description()).expect("JSON");
+    let described = |name: &str| document["components"]["schemas"][name]["enum"].clone();
+    let states = ["available", "in-use", "deleting", "error"];
+    assert_eq!(described("VolumeState"), json!(states));
+    assert_eq!(described("SealKind"), json!(["aes-256-gcm", "none"]));
+    let rights = control::database::Right::ALL.map(|right| right.to_string());
+    assert_eq!(described("RightKind"), json!(rights));
+    for state in [
+        "attaching",
+        "attached",
+        "detaching",
+        "detached",
+        "busy",
+        "error",
+    ] {
+        let all = described("AttachmentState");
+        assert!(
+            all.as_array().expect("words").contains(&json!(state)),
+            "{state}"
+        );
+    }
+    let items = &document["components"]["schemas"]["Page_Volume"]["properties"]["items"];
+    assert_eq!(items["items"]["$ref"], "#/components/schemas/Volume");
+}
+
 on_both!(
     the_same_request_under_the_same_key_makes_nothing_twice
     two_at_once_under_one_key_make_one

@@ -1,0 +1,58 @@
+//! Descriptions of what a derived schema cannot say.
+
+use std::borrow::Cow;
+
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, Schema, SchemaFormat, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::types::{TAG_KEY_LENGTH_MAX, TAG_VALUE_LENGTH_MAX, TAGS_MAX};
+
+/// Describes [`Tags`](crate::types::Tags).
+pub struct TagsSchema;
+
+impl ToSchema for TagsSchema {
+    fn name() -> Cow<'static, str> {
+        "Tags".into()
+    }
+}
+
+impl PartialSchema for TagsSchema {
+    fn schema() -> RefOr<Schema> {
+        let text = || ObjectBuilder::new().schema_type(Type::String);
+        let key = text()
+            .min_length(Some(1))
+            .max_length(Some(TAG_KEY_LENGTH_MAX))
+            .pattern(Some(r"^[^=\u0000-\u001f\u007f-\u009f]+$"));
+        let value = text()
+            .max_length(Some(TAG_VALUE_LENGTH_MAX))
+            .pattern(Some(r"^[^\u0000-\u001f\u007f-\u009f]*$"));
+        let tags = ObjectBuilder::new()
+            .schema_type(Type::Object)
+            .description(Some("Words for finding things. Keys have no `=`."))
+            .max_properties(Some(TAGS_MAX))
+            .property_names(Some(key))
+            .additional_properties(Some(value));
+        tags.into()
+    }
+}
+
+/// Describes the size of a block.
+pub struct BlockSizeSchema;
+
+impl ToSchema for BlockSizeSchema {
+    fn name() -> Cow<'static, str> {
+        "BlockSize".into()
+    }
+}
+
+impl PartialSchema for BlockSizeSchema {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::Integer)
+            .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
+            .description(Some("The size of a block in bytes."))
+            .enum_values(Some([4096, 8192, 16384, 32768, 65536]))
+            .into()
+    }
+}
