@@ -116,7 +116,8 @@ pub fn server_config(
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain, key)
         .map_err(TlsError::Credentials)?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    // What is served: a client that is offered HTTP/2 speaks that.
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
 
