@@ -540,6 +540,29 @@ fn words_are_described_as_they_are_sent() {
     assert_eq!(items["items"]["$ref"], "#/components/schemas/Volume");
 }
 
+#[test]
+fn each_problem_code_and_state_is_explained_to_programmers() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/api.md");
+    let text = std::fs::read_to_string(path).expect("docs/api.md");
+    let document = serde_json::to_value(control::http::description()).expect("JSON");
+    let schemas = &document["components"]["schemas"];
+    let mut looked_for = 0;
+    for name in [
+        "ProblemCode",
+        "VolumeState",
+        "SnapshotState",
+        "AttachmentState",
+        "KeyState",
+    ] {
+        for word in schemas[name]["enum"].as_array().expect("words") {
+            let cell = format!("| `{}` |", word.as_str().expect("a word"));
+            assert!(text.contains(&cell), "docs/api.md has no line for {cell}");
+            looked_for += 1;
+        }
+    }
+    assert!(looked_for > 20, "{looked_for}");
+}
+
 on_both!(
     the_same_request_under_the_same_key_makes_nothing_twice
     two_at_once_under_one_key_make_one
