@@ -61,12 +61,9 @@ fn make_whole(value: &mut Value) -> bool {
     const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
     match value {
-        Value::Object(fields) => fields
-            .values_mut()
-            .fold(false, |any, one| make_whole(one) || any),
-        Value::Array(items) => items
-            .iter_mut()
-            .fold(false, |any, one| make_whole(one) || any),
+        // All of them, not just the first.
+        Value::Object(fields) => fields.values_mut().map(make_whole).filter(|is| *is).count() > 0,
+        Value::Array(items) => items.iter_mut().map(make_whole).filter(|is| *is).count() > 0,
         Value::Number(number) if number.is_f64() => {
             let whole = number
                 .as_f64()
