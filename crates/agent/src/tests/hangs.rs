@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::words::VolumeState;
 use base::{BlockDevice as _, Durability};
 
 use super::rig::{Rig, Scree, aside, small};
@@ -64,7 +65,10 @@ async fn a_unit_that_hangs_holds_up_neither_a_detach_nor_an_end() {
         assert!(why.contains(word), "{why}");
     }
     let shown = control.control.volume("disk").await.expect("there");
-    assert_eq!((shown.state(), shown.attachments.len()), ("error", 1));
+    assert_eq!(
+        (shown.state(), shown.attachments.len()),
+        (VolumeState::Error, 1)
+    );
     rig.disk.let_go();
     finish(control.agent.probe_units(true)).await;
     served(&control).await;
