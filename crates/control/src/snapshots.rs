@@ -91,7 +91,7 @@ impl Acting {
         Ok(database.snapshot_for(self.asker(), name, Need::See).await?)
     }
 
-    /// As [`Control::snapshot`], once it is no longer pending or `wait` has
+    /// As [`Acting::snapshot`], once it is no longer pending or `wait` has
     /// passed.
     ///
     /// # Errors

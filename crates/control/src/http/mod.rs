@@ -6,7 +6,7 @@
 //! never gets here: hyper answers with a status and no body.)
 //!
 //! The routes are written beside their handlers, from which `docs/openapi.json`
-//! is made ([`openapi`]). What hosts ask is not in it.
+//! is made (`openapi.rs`). What hosts ask is not in it.
 //!
 //! `{volume}`, `{snapshot}` and `{key}` are names or ids. What takes long answers at
 //! once with a state (`pending`, `deleting`, `retiring`), and `wait` says how long to hold
