@@ -253,7 +253,7 @@ impl Acting {
         Ok(view)
     }
 
-    /// As [`Control::volume`], but nobody is asked.
+    /// As [`Acting::volume`], but nobody is asked.
     async fn seen(&self, id: VolumeId) -> Result<VolumeView, ControlError> {
         let database = &self.inner.database;
         Ok(VolumeView {
