@@ -146,8 +146,15 @@ fn users_have_give_and_hide_what_is_theirs() {
     );
     let grants = users.of("alice", &["grant", "list", "--volume", "disk"]);
     let id = grants[0]["id"].as_str().expect("an id").to_owned();
-    users.refused("bob", &["grant", "delete", &id], "the right to administer");
-    users.of("alice", &["grant", "delete", &id]);
+    // What was given can be given back, and taken away.
+    users.of("bob", &["grant", "delete", &id]);
+    users.of(
+        "alice",
+        &["grant", "add", "bob", "read", "--volume", "disk"],
+    );
+    let grants = users.of("alice", &["grant", "list", "--volume", "disk"]);
+    let id = grants[0]["id"].as_str().expect("an id");
+    users.of("alice", &["grant", "delete", id]);
     users.refused("bob", &["volume", "show", "alice/disk"], "does not exist");
 
     // Projects.
