@@ -194,7 +194,7 @@ fn users_have_give_and_hide_what_is_theirs() {
     users.refused(
         "alice",
         &["volume", "give", "more", "bob"],
-        "does not exist",
+        "both you and bob",
     );
     let given = users.site.locally(&["volume", "give", "alice/more", "bob"]);
     assert_eq!(
