@@ -21,6 +21,8 @@
 mod change;
 #[macro_use]
 mod rows;
+#[macro_use]
+mod reach;
 mod address;
 mod asker;
 mod attachments;
@@ -61,6 +63,7 @@ pub use owner::{FolderPlace, OwnerRow, PlaceRow, ServerPlace};
 pub use pages::{Filter, Page, SnapshotPage, VolumePage};
 pub use parties::{Membership, PartyRow};
 pub use projects::{NewProject, ProjectRow, Quota};
+pub use reach::{Reach, SILENT_FOR_MS};
 pub use rights::{Need, Right};
 pub use rows::{SnapshotRow, SnapshotState, VolumeRow};
 pub use snapshots::NewSnapshot;

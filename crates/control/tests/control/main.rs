@@ -15,6 +15,7 @@ mod instances;
 mod keys;
 mod parties;
 mod postgres;
+mod reach;
 mod requests;
 mod rights;
 mod tls;
