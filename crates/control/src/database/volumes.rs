@@ -343,7 +343,8 @@ impl Database {
             let changed = sqlx::query(
                 "UPDATE volumes SET deleting = 1, head_volume = NULL, head_number = NULL, \
              epoch = epoch + 1 WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM attachments \
-                 WHERE volume = $1 AND wanted = 1 AND state <> 'detached')",
+                 WHERE volume = $1 AND (wanted = 1 OR next_id IS NOT NULL) \
+                 AND state <> 'detached')",
             )
             .bind(volume.to_string())
             .execute(&mut *change)

@@ -13,6 +13,7 @@ mod health;
 mod https;
 mod instances;
 mod keys;
+mod moves;
 mod parties;
 mod postgres;
 mod reach;

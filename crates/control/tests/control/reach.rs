@@ -31,7 +31,7 @@ const LATER: Millis = Millis(NOW.0 + SILENT_FOR_MS + 1);
 
 const HOSTS: [&str; 5] = ["has", "last", "shows", "clone", "other"];
 
-static NUMBERS: AtomicU64 = AtomicU64::new(1);
+static NUMBERS: AtomicU64 = AtomicU64::new(1000);
 
 fn number() -> u128 {
     NUMBERS.fetch_add(1, Ordering::Relaxed).into()
