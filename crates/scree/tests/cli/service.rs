@@ -112,7 +112,12 @@ impl Site {
     }
 
     pub fn agent(&self) -> Process {
-        let folder = self.text("a");
+        self.agent_in("a")
+    }
+
+    /// The agent of another host.
+    pub fn agent_in(&self, folder: &str) -> Process {
+        let folder = self.text(folder);
         let sizes = ["--units", "2", "--journal-size", "16M"];
         let metrics = ["--listen-metrics", "127.0.0.1:0"];
         Process::start(&[&["agent", "--dir", &folder], &sizes[..], &metrics].concat())
@@ -164,15 +169,19 @@ impl Site {
     }
 
     pub fn enrol_host(&self, invited: &Value) -> Said {
+        self.enrol_host_in("a", invited)
+    }
+
+    pub fn enrol_host_in(&self, folder: &str, invited: &Value) -> Said {
         let words = self.invitation(invited);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let folder = self.text("a");
+        let folder = self.text(folder);
         self.try_scree(&[&["host", "enrol", "--dir", &folder], &words[..]].concat())
     }
 }
 
 /// Runs `qemu-io` commands against an export of the agent in `folder`.
-fn qemu_io(folder: &Path, commands: &[&str]) -> bool {
+pub fn qemu_io(folder: &Path, commands: &[&str]) -> bool {
     let uri = format!("nbd+unix:///disk?socket={}/nbd.sock", folder.display());
     let mut command = Command::new("qemu-io");
     command.args(["-f", "raw"]);
