@@ -7,8 +7,8 @@
 //! 3. *replace* the row, if it still has the old bytes.
 //!
 //! All of it may be killed at any moment: what was not replaced is found again.
-//! Several hosts may do it at a time. When no row names the old key, the
-//! controllers retire it.
+//! Each host does it for the volumes that are its own to clean. When no row
+//! names the old key, the controllers retire it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,8 +26,9 @@ use crate::keys::{WrappingKey, rewrap};
 /// How many rows are fetched at a time.
 const ROWS_AT_ONCE: u32 = 64;
 
-/// What did not get on is tried again after this long.
-const RETRY: Duration = Duration::from_secs(10);
+/// While a key is retiring, it is looked again after this long: what failed may
+/// do, and more may have become this host's to rewrap.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Why a key is not replaced yet.
 #[derive(Debug, thiserror::Error)]
@@ -58,11 +59,12 @@ impl Agent {
         loop {
             let pass = self.rewrap_some(usize::MAX).await;
             let problem = pass.err().map(|error| error.to_string());
-            let has_failed = problem.is_some();
             *lock(&self.inner.rewrap_problem) = problem;
+            let listed = self.inner.keys.listed();
+            let is_any = listed.iter().any(|key| key.state == KeyState::Retiring);
             let wanted = self.inner.keys_changed.notified();
-            if has_failed {
-                host::within(RETRY, wanted).await;
+            if is_any {
+                host::within(LOOK_AGAIN, wanted).await;
             } else {
                 wanted.await;
             }

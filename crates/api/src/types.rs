@@ -271,6 +271,37 @@ pub struct Attachment {
     /// When it was detached.
     #[schema(format = DateTime)]
     pub ended: Option<String>,
+    /// The attachment that follows as soon as this one has let go, or that
+    /// followed it; none if it is not moved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follower: Option<Follower>,
+}
+
+/// The attachment that follows one that is moved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Follower {
+    /// `att-…`; it can be asked for when this one is detached.
+    pub id: String,
+    /// The name of its host.
+    pub host: String,
+    /// The VM that it is plugged into; none for a plain export.
+    pub vm: Option<String>,
+}
+
+/// Where an attachment is to be moved to.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MoveAttachment {
+    /// To this host (name or id).
+    pub host: String,
+    /// Plugged into this VM there: `qmp:/path/to/its/socket` or `libvirt:NAME`;
+    /// a plain export if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(
+        pattern = r"^(qmp:/|libvirt:[^-\u0000-\u001f\u007f-\u009f])[^\u0000-\u001f\u007f-\u009f]*$",
+        example = "qmp:/run/vm1.qmp"
+    )]
+    pub vm: Option<String>,
 }
 
 /// An attachment to be made.

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use api::host::{Access, AttachmentState};
 use api::vm::VmAddress;
-use base::AttachmentId;
+use base::{AttachmentId, PartyId};
 use world::{Millis, host};
 
 use crate::acting::Acting;
-use crate::database::{AttachmentRow, HeardRow, Need, NewAttachment, Page, Right};
+use crate::database::{AttachmentRow, Follower, HeardRow, Need, NewAttachment, Page, Right};
 use crate::error::ControlError;
 use crate::volumes::spell_time;
 
@@ -58,6 +58,17 @@ pub struct AttachmentView {
     pub volume: Option<String>,
     /// The host's name.
     pub host: String,
+    /// The name of the host of what follows it, if anything does.
+    pub next_host: Option<String>,
+}
+
+/// Where an attachment is to be moved to.
+#[derive(Debug, Clone, Default)]
+pub struct MoveRequest {
+    /// This host (name or id).
+    pub host: String,
+    /// Plugged into this VM there.
+    pub vm: Option<String>,
 }
 
 impl AttachmentView {
@@ -126,6 +137,71 @@ impl Acting {
         }
         tracing::info!(attachment = %id, is_forced, state = %row.state, "its end was asked for");
         self.seen_attachment(id).await
+    }
+
+    /// Asks for an attachment elsewhere, as soon as this one has let go. The
+    /// same again is no error, also when it is done.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn move_attachment(
+        &self,
+        id: AttachmentId,
+        request: MoveRequest,
+    ) -> Result<AttachmentView, ControlError> {
+        if let Some(vm) = &request.vm {
+            VmAddress::from_str(vm)
+                .map_err(|error| ControlError::invalid("vm", error.to_string()))?;
+        }
+        let database = &self.inner.database;
+        // Whoever may not see it learns nothing of hosts either.
+        database
+            .attachment_for(self.asker(), &id.to_string())
+            .await?;
+        let next = Follower {
+            id: AttachmentId::from_random(self.inner.world.random.u128()),
+            host: self.host_named(&request.host).await?,
+            vm: request.vm,
+        };
+        let row = database.move_attachment(self.asker(), id, &next).await?;
+        if !self.is_dry_run() {
+            tracing::info!(attachment = %id, to = request.host, "its move was asked for");
+        }
+        self.shown(row).await
+    }
+
+    /// Calls a move off.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn call_off_move(&self, id: AttachmentId) -> Result<AttachmentView, ControlError> {
+        let row = self.inner.database.call_off_move(self.asker(), id).await?;
+        if !self.is_dry_run() {
+            tracing::info!(attachment = %id, "its move was called off");
+        }
+        self.shown(row).await
+    }
+
+    /// An attachment that is being moved, as [`Acting::attachment`]; what
+    /// follows it, as soon as that is there.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`].
+    pub async fn moved(
+        &self,
+        id: AttachmentId,
+        wait: Duration,
+    ) -> Result<AttachmentView, ControlError> {
+        let clock = &self.inner.world.clock;
+        let until = clock.monotonic() + wait;
+        let old = self.attachment(id, wait).await?;
+        match (&old.row.follower, old.row.state) {
+            (Some(next), AttachmentState::Detached) => {
+                let rest = until.saturating_sub(clock.monotonic());
+                self.attachment(next.id, rest).await
+            }
+            _ => Ok(old),
+        }
     }
 
     /// An attachment, once its host has said what came of what was asked last,
@@ -209,7 +285,10 @@ impl Acting {
 
     async fn shown(&self, row: AttachmentRow) -> Result<AttachmentView, ControlError> {
         let database = &self.inner.database;
-        let hosts = Vec::from_iter(database.heard_of(row.host).await?);
+        let mut hosts = Vec::from_iter(database.heard_of(row.host).await?);
+        if let Some(next) = &row.follower {
+            hosts.extend(database.heard_of(next.host).await?);
+        }
         let volume = database.volume(row.volume).await;
         let volume = volume.ok().map(|volume| volume.name);
         Ok(self.view(row, volume, &hosts, self.now().await?))
@@ -222,12 +301,19 @@ impl Acting {
         hosts: &[HeardRow],
         now: Millis,
     ) -> AttachmentView {
-        let found = hosts.iter().find(|host| host.host == row.host);
+        let find = |id| hosts.iter().find(|host| host.host == id);
+        let name = |id: PartyId| find(id).map_or_else(|| id.to_string(), |host| host.name.clone());
+        let next_host = row.follower.as_ref().map(|next| name(next.host));
+        let host = name(row.host);
         if row.state != AttachmentState::Detached && row.reason.is_none() {
-            row.reason = found.and_then(|host| self.why_silent(host, &row, now));
+            row.reason = find(row.host).and_then(|host| self.why_silent(host, &row, now));
         }
-        let host = found.map_or_else(|| row.host.to_string(), |host| host.name.clone());
-        AttachmentView { row, volume, host }
+        AttachmentView {
+            row,
+            volume,
+            host,
+            next_host,
+        }
     }
 
     /// What is waited for, and what would help.

@@ -1,19 +1,21 @@
 //! What hosts ask of a controller, and tell it.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use api::host::{
-    Access, Assignment, Assignments, AttachmentReport, Cleaning, Deleted, HostUnit, Renewal,
-    Renewed, Report, TaskAnswer, TaskDone,
+    Access, Assignment, Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning,
+    Deleted, HostUnit, Renewal, Renewed, Report, TaskAnswer, TaskDone,
 };
 use base::{AttachmentId, PartyId, SnapshotId, VolumeId};
 use catalog::VersionKey;
 use catalog::retention::{VersionInfo, expired};
 use identity::Kind;
+use serde_json::Value;
 use world::Millis;
 
 use crate::control::Control;
-use crate::database::{AttachmentRow, DatabaseError, VersionRow, VolumeRow, Volumes};
+use crate::database::{AttachmentRow, DatabaseError, Reach, VersionRow, VolumeRow};
 use crate::error::ControlError;
 use crate::parties::local;
 
@@ -185,19 +187,30 @@ impl Control {
         Ok(true)
     }
 
-    /// What may go, except of volumes that are `busy`.
+    /// What may go of the volumes that are `host`'s to clean, except of those
+    /// that are `busy`.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn cleaning(&self, busy: &[VolumeId]) -> Result<Cleaning, ControlError> {
+    pub async fn cleaning(
+        &self,
+        host: PartyId,
+        busy: &[VolumeId],
+    ) -> Result<Cleaning, ControlError> {
         let database = &self.inner.database;
+        let reach = self.reach(host).await?;
         let volumes = database.volumes().await?;
+        let rows: HashMap<VolumeId, &VolumeRow> =
+            volumes.rows.iter().map(|row| (row.id, row)).collect();
         let now = self.inner.world.clock.wall();
         let mut remove = Vec::new();
         let retention = &self.inner.retention;
         let before = Millis(now.0.saturating_sub(retention.age_max_ms));
-        for owner in database.version_owners(retention.count_max, before).await? {
-            let row = volumes.rows.iter().find(|row| row.id == owner);
+        for owner in database
+            .version_owners(&reach, retention.count_max, before)
+            .await?
+        {
+            let row = rows.get(&owner).copied();
             if row.is_none() && !volumes.damaged.is_empty() {
                 // Perhaps not deleted: its row cannot be read.
                 continue;
@@ -209,7 +222,7 @@ impl Control {
         Ok(Cleaning {
             remove,
             not_before: Some(Millis(now.0.saturating_add(grace_ms))),
-            deleted: self.deleted(&volumes).await?,
+            deleted: self.deleted(&reach).await?,
         })
     }
 
@@ -244,17 +257,39 @@ impl Control {
         }
     }
 
-    async fn deleted(&self, volumes: &Volumes) -> Result<Vec<Deleted>, DatabaseError> {
+    async fn deleted(&self, reach: &Reach) -> Result<Vec<Deleted>, DatabaseError> {
+        let database = &self.inner.database;
         let mut deleted = Vec::new();
-        for row in volumes.rows.iter().filter(|row| row.deleting) {
+        for volume in database.deleting(reach).await? {
             deleted.push(Deleted {
-                volume: row.id,
+                volume,
                 // No lease is needed: its last owner was fenced as the deletion
                 // began.
-                leftovers: self.inner.database.leftovers(row.id).await?,
+                leftovers: database.leftovers(volume).await?,
             });
         }
         Ok(deleted)
+    }
+
+    /// Answers a call of the engine's catalog that `host` makes.
+    ///
+    /// # Errors
+    /// [`ControlError`], if it could not be asked at all.
+    pub async fn answer(
+        &self,
+        host: PartyId,
+        call: CatalogCall,
+    ) -> Result<CatalogAnswer<Value>, ControlError> {
+        if matches!(call, CatalogCall::Acquire { .. }) {
+            self.heard_from(host).await?;
+        }
+        let reach = self.reach(host).await?;
+        Ok(self.inner.database.answer(&reach, call).await)
+    }
+
+    /// What `host` reaches now.
+    async fn reach(&self, host: PartyId) -> Result<Reach, ControlError> {
+        Ok(Reach::new(host, self.now().await?))
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::host::{Access, AttachmentState, CatalogCall};
 use base::{AttachmentId, BlockDevice as _, PartyId, VolumeId};
 use catalog::LeaseSalt;
-use control::database::{Membership, NewAttachment, PartyRow};
+use control::database::{Membership, NewAttachment, PartyRow, Reach};
 use world::Millis;
 
 use super::end;
@@ -202,7 +202,10 @@ async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
     database.attach(asker, &new).await.expect("asked");
     let salt = LeaseSalt([8; 16]);
     let lease = database
-        .answer(other, CatalogCall::Acquire { volume, salt })
+        .answer(
+            &Reach::new(other, Millis(0)),
+            CatalogCall::Acquire { volume, salt },
+        )
         .await;
     lease.expect("a lease");
     scree.control.detach(new.id, true).await.expect("asked");

@@ -1,6 +1,8 @@
 //! Attachments: what is wanted of a volume on a host, and how far that is.
 //!
 //! * At most one that can write is not `detached`: a unique index says so.
+//! * Of one that is moved, the transaction that keeps "detached" makes what
+//!   follows ([`super::moves`]).
 //! * The host's word is taken by a compare-and-swap on the generation: a late
 //!   word about an older wish changes nothing.
 //! * `epoch` is set in the transaction that gives the lease. From then on the
@@ -15,7 +17,7 @@ use world::Millis;
 
 use super::rights::{check_host, check_volume};
 use super::rows::{self, VolumeRow};
-use super::{Asker, Database, DatabaseError, Need, Right};
+use super::{Asker, Database, DatabaseError, Follower, Need, Right};
 
 /// An attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +60,8 @@ pub struct AttachmentRow {
     pub tcp_uri: Option<String>,
     /// Who asked for it; none if Scree did.
     pub asked_by: Option<PartyId>,
+    /// What follows it as soon as it has let go, or followed it.
+    pub follower: Option<Follower>,
     /// When it was asked for.
     pub created: Millis,
     /// When it was detached.
@@ -94,6 +98,7 @@ pub(super) fn attachment_row(row: &AnyRow) -> Result<AttachmentRow, DatabaseErro
         note: row.try_get("note")?,
         device: row.try_get("device")?,
         asked_by: rows::spelt_if_any(row, "asked_by")?,
+        follower: super::moves::follower(row)?,
         created: Millis(row.try_get("created_ms")?),
         ended: row.try_get::<Option<i64>, _>("ended_ms")?.map(Millis),
         is_wanted: rows::flag(row, "wanted")?,
@@ -454,6 +459,7 @@ impl Database {
                 if access == Access::ReadWrite {
                     super::snapshots::settle(&mut *change, rows::spelt(&kept, "volume")?).await?;
                 }
+                super::moves::follow(&mut *change, id, now).await?;
                 super::hosts::clean(&mut *change).await?;
                 super::hosts::assign(&mut *change, host).await?;
             }
@@ -474,12 +480,18 @@ fn in_use(name: &str, attachment: &AttachmentRow) -> String {
              first",
             vm = attachment.vm.as_deref().unwrap_or_default()
         ),
+        (false, _) if attachment.follower.is_some() => format!(
+            "volume {name:?} is being moved to another host; `scree attachment move {id} \
+             --call-off` calls that off",
+            id = attachment.id
+        ),
         (false, None) => format!("volume {name:?} is still being closed; ask again soon"),
         (false, Some(why)) => format!("volume {name:?} is still being closed: {why}"),
     }
 }
 
-async fn wish(
+/// Makes a new wish of a row; what was to follow it does no more.
+pub(super) async fn wish(
     change: &mut AnyConnection,
     attachment: &AttachmentRow,
     is_wanted: bool,
@@ -491,6 +503,7 @@ async fn wish(
     };
     sqlx::query(
         "UPDATE attachments SET wanted = $1, state = $2, reason = NULL, forced = $3, \
+         next_id = NULL, next_host = NULL, next_vm = NULL, next_asked_by = NULL, \
          generation = generation + 1 WHERE id = $4",
     )
     .bind(i64::from(is_wanted))
@@ -548,7 +561,7 @@ async fn insert(
 }
 
 /// The attachment with this id, if `asker` may see it, and so end it.
-async fn attachment_named(
+pub(super) async fn attachment_named(
     connection: &mut AnyConnection,
     asker: &Asker,
     id: &str,
@@ -571,7 +584,7 @@ async fn attachment_named(
     }
 }
 
-async fn attachment_of(
+pub(super) async fn attachment_of(
     connection: &mut AnyConnection,
     id: AttachmentId,
 ) -> Result<AttachmentRow, DatabaseError> {

@@ -1,19 +1,20 @@
-//! The calls of the engine's catalog, as hosts make them.
+//! The calls of the engine's catalog, as hosts make them: each gets what it
+//! reaches ([`Reach`]), and the rest does not exist to it.
 
 use api::host::CatalogCall;
-use base::PartyId;
 use catalog::CatalogError;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Database, DatabaseError};
+use super::{Database, DatabaseError, Reach};
 
 impl Database {
-    /// Answers a call that `host` makes.
+    /// Answers a call that a host makes.
     ///
     /// # Errors
     /// [`CatalogError`].
-    pub async fn answer(&self, host: PartyId, call: CatalogCall) -> Result<Value, CatalogError> {
+    pub async fn answer(&self, reach: &Reach, call: CatalogCall) -> Result<Value, CatalogError> {
+        let host = reach.host;
         match call {
             CatalogCall::Acquire { volume, salt } => json(self.acquire(volume, salt, host).await),
             CatalogCall::SetKey {
@@ -29,46 +30,48 @@ impl Database {
                 key,
                 after,
                 count_max,
-            } => json(self.wrapped_by(key, after, count_max).await),
+            } => json(self.wrapped_by(reach, key, after, count_max).await),
             CatalogCall::Rewrap {
                 lineage,
                 from,
                 to,
                 before,
                 after,
-            } => json(self.rewrap(lineage, from, to, &before, &after).await),
+            } => json(self.rewrap(reach, lineage, from, to, &before, &after).await),
             CatalogCall::Leases {} => json(self.leases().await),
-            CatalogCall::Commit { commit } => json(self.commit_version(&commit).await),
+            CatalogCall::Commit { commit } => json(self.commit_version(host, &commit).await),
             CatalogCall::ReserveSerials {
                 volume,
                 epoch,
                 count,
-            } => json(self.reserve_serials(volume, epoch, count).await),
-            CatalogCall::NoteThin { volume, thin } => json(self.note_thin(volume, &thin).await),
-            CatalogCall::ThinSegments { after, count_max } => {
-                json(self.thin_segments(after, count_max).await)
+            } => json(self.reserve_serials(host, volume, epoch, count).await),
+            CatalogCall::NoteThin { volume, thin } => {
+                json(self.note_thin(host, volume, &thin).await)
             }
-            CatalogCall::ForgetThin { segments } => json(self.forget_thin(&segments).await),
-            CatalogCall::Swept { volume, epoch } => json(self.swept(volume, epoch).await),
-            CatalogCall::Version { key } => json(self.version(key).await),
-            CatalogCall::Neighbours { key } => json(self.neighbours(key).await),
-            CatalogCall::Keys { lineage } => json(self.keys(lineage).await),
+            CatalogCall::ThinSegments { after, count_max } => {
+                json(self.thin_segments_of(reach, after, count_max).await)
+            }
+            CatalogCall::ForgetThin { segments } => json(self.forget_thin(reach, &segments).await),
+            CatalogCall::Swept { volume, epoch } => json(self.swept(host, volume, epoch).await),
+            CatalogCall::Version { key } => json(self.version_for(reach, key).await),
+            CatalogCall::Neighbours { key } => json(self.neighbours(reach, key).await),
+            CatalogCall::Keys { lineage } => json(self.keys(reach, lineage).await),
             CatalogCall::RemoveVersion {
                 key,
                 neighbours,
                 not_before,
                 plan,
             } => json(
-                self.remove_version(key, &neighbours, not_before, &plan.0)
+                self.remove_version(reach, key, &neighbours, not_before, &plan.0)
                     .await,
             ),
-            CatalogCall::FinishDelete { volume } => json(self.finish_delete(volume).await),
+            CatalogCall::FinishDelete { volume } => json(self.finish_delete(reach, volume).await),
             CatalogCall::DueFrees {
                 now,
                 after,
                 count_max,
-            } => json(self.due_frees(now, after, count_max).await),
-            CatalogCall::Freed { id } => json(self.freed(id).await),
+            } => json(self.due_frees(reach, now, after, count_max).await),
+            CatalogCall::Freed { id } => json(self.freed(reach, id).await),
         }
     }
 }

@@ -20,7 +20,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::{Asker, Database, DatabaseError, hosts, rows};
+use super::{Asker, Database, DatabaseError, Reach, hosts, rows};
 
 /// A wrapping key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -293,36 +293,44 @@ impl Database {
         })
     }
 
-    /// The data keys that `key` wraps, in the order of their lineages.
+    /// The data keys that `key` wraps and that a host is to rewrap, in the order
+    /// of their lineages; none unless it is retiring.
     pub(super) async fn wrapped_by(
         &self,
+        reach: &Reach,
         key: KeyId,
         after: Option<Lineage>,
         count_max: u32,
     ) -> Result<Vec<WrappedRow>, DatabaseError> {
-        sqlx::query(
-            "SELECT lineage, wrapped FROM lineages WHERE wrapping_key = $1 AND lineage > $2 \
-             ORDER BY lineage LIMIT $3",
-        )
-        .bind(key.to_string())
-        .bind(after.map_or_else(String::new, |after| after.to_string()))
-        .bind(i64::from(count_max))
-        .fetch_all(&self.reader)
-        .await?
-        .iter()
-        .map(|row| {
-            Ok(WrappedRow {
-                lineage: rows::spelt(row, "lineage")?,
-                wrapped: WrappedKey(row.try_get("wrapped")?),
+        let statement = concat!(
+            "SELECT l.lineage, l.wrapped FROM lineages l WHERE l.wrapping_key = $3 \
+             AND l.lineage > $4 AND EXISTS (SELECT 1 FROM wrapping_keys k WHERE k.id = $3 \
+                 AND k.state = 'retiring') AND ",
+            rewraps!("l.lineage"),
+            " ORDER BY l.lineage LIMIT $5"
+        );
+        let rows = reach.query(statement);
+        rows.bind(key.to_string())
+            .bind(after.map_or_else(String::new, |after| after.to_string()))
+            .bind(i64::from(count_max))
+            .fetch_all(&self.reader)
+            .await?
+            .iter()
+            .map(|row| {
+                Ok(WrappedRow {
+                    lineage: rows::spelt(row, "lineage")?,
+                    wrapped: WrappedKey(row.try_get("wrapped")?),
+                })
             })
-        })
-        .collect()
+            .collect()
     }
 
     /// Puts `after`, wrapped by `to`, in the place of `before`, if that is
-    /// there and `to` is what `from` is to be replaced by.
+    /// there, is the host's to change, and `to` is what `from` is to be replaced
+    /// by.
     pub(super) async fn rewrap(
         &self,
+        reach: &Reach,
         lineage: Lineage,
         from: KeyId,
         to: KeyId,
@@ -330,19 +338,22 @@ impl Database {
         after: &WrappedKey,
     ) -> Result<bool, DatabaseError> {
         let (is_set, is_retired) = change_and_tell!(self, change, {
-            let set = sqlx::query(
-                "UPDATE lineages SET wrapped = $1, wrapping_key = $2 \
-                 WHERE lineage = $3 AND wrapping_key = $4 AND wrapped = $5 \
-                 AND EXISTS (SELECT 1 FROM wrapping_keys k WHERE k.id = $4 \
-                     AND k.state = 'retiring' AND k.replaced_by = $2)",
-            )
-            .bind(after.0.clone())
-            .bind(to.to_string())
-            .bind(lineage.to_string())
-            .bind(from.to_string())
-            .bind(before.0.clone())
-            .execute(&mut *change)
-            .await?;
+            let statement = concat!(
+                "UPDATE lineages SET wrapped = $3, wrapping_key = $4 \
+                 WHERE lineage = $5 AND wrapping_key = $6 AND wrapped = $7 \
+                 AND EXISTS (SELECT 1 FROM wrapping_keys k WHERE k.id = $6 \
+                     AND k.state = 'retiring' AND k.replaced_by = $4) AND ",
+                rewraps!("lineages.lineage")
+            );
+            let set = reach
+                .query(statement)
+                .bind(after.0.clone())
+                .bind(to.to_string())
+                .bind(lineage.to_string())
+                .bind(from.to_string())
+                .bind(before.0.clone())
+                .execute(&mut *change)
+                .await?;
             Ok((set.rows_affected() == 1, retire(change).await?))
         })?;
         if is_retired {

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use base::{PartyId, SegmentId, Sequence, VolumeId};
+use base::{Lineage, PartyId, SegmentId, Sequence, VolumeId};
 use catalog::LeaseSalt;
 use catalog::{Lease, Leftovers, OpenSegment, VersionCommit, VersionKey};
-use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row as _};
 
 use super::rows::{self, VolumeRow};
 use world::Millis;
@@ -27,34 +27,66 @@ struct Holder {
     head: Option<VersionKey>,
     number_last: u64,
     deleting: bool,
+    lineage: Lineage,
+    /// The host that asks has it attached, and has had a lease for that.
+    is_attached: bool,
 }
 
-async fn holder(connection: &mut AnyConnection, volume: VolumeId) -> Result<Holder, DatabaseError> {
-    let row = sqlx::query(
-        "SELECT epoch, head_volume, head_number, number_last, deleting FROM volumes WHERE id = $1",
-    )
-    .bind(volume.to_string())
-    .fetch_optional(connection)
-    .await?
-    // A volume that is gone fences its writer as another owner would.
-    .ok_or_else(|| DatabaseError::Fenced {
+/// A volume that is gone fences its writer as another owner would.
+fn gone(volume: VolumeId) -> DatabaseError {
+    DatabaseError::Fenced {
         volume,
         reason: "the volume is gone".to_owned(),
-    })?;
+    }
+}
+
+/// What `host` finds as it writes to `volume`; of one that it never had, that
+/// there is none.
+async fn holder(
+    connection: &mut AnyConnection,
+    volume: VolumeId,
+    host: PartyId,
+) -> Result<Holder, DatabaseError> {
+    let row = sqlx::query(
+        "SELECT v.epoch, v.head_volume, v.head_number, v.number_last, v.deleting, v.lineage, \
+         (SELECT MAX(CASE WHEN a.state <> 'detached' AND a.epoch IS NOT NULL THEN 1 ELSE 0 END) \
+             FROM attachments a WHERE a.volume = v.id AND a.host = $2 \
+             AND a.access = 'read-write') AS attached \
+         FROM volumes v WHERE v.id = $1",
+    )
+    .bind(volume.to_string())
+    .bind(host.to_string())
+    .fetch_optional(connection)
+    .await?
+    .ok_or_else(|| gone(volume))?;
+    let attached: Option<i64> = row.try_get("attached")?;
     Ok(Holder {
         epoch: rows::small(&row, "epoch")?,
         head: rows::version_key(&row, "head_volume", "head_number")?,
         number_last: rows::number(&row, "number_last")?,
         deleting: rows::flag(&row, "deleting")?,
+        lineage: rows::spelt(&row, "lineage")?,
+        is_attached: attached.ok_or_else(|| gone(volume))? == 1,
     })
+}
+
+/// Refuses a host that has no lease on `volume`.
+pub(super) async fn must_write(
+    connection: &mut AnyConnection,
+    volume: VolumeId,
+    host: PartyId,
+) -> Result<(), DatabaseError> {
+    let holder = holder(connection, volume, host).await?;
+    holder.check_epoch(volume, holder.epoch)
 }
 
 impl Holder {
     fn check_epoch(&self, volume: VolumeId, epoch: u32) -> Result<(), DatabaseError> {
-        if self.epoch == epoch {
-            return Ok(());
-        }
-        let reason = format!("lease {} has replaced lease {epoch}", self.epoch);
+        let reason = match self.epoch == epoch {
+            true if self.is_attached => return Ok(()),
+            true => "it is not attached to this host any more".to_owned(),
+            false => format!("lease {} has replaced lease {epoch}", self.epoch),
+        };
         Err(DatabaseError::Fenced { volume, reason })
     }
 }
@@ -164,12 +196,21 @@ impl Database {
     }
 
     /// See [`catalog::Catalog::commit`].
-    pub(super) async fn commit_version(&self, commit: &VersionCommit) -> Result<(), DatabaseError> {
+    pub(super) async fn commit_version(
+        &self,
+        host: PartyId,
+        commit: &VersionCommit,
+    ) -> Result<(), DatabaseError> {
         let version = &commit.version;
         let volume = version.key.volume;
         change_and_tell!(self, change, {
-            let holder = holder(&mut *change, volume).await?;
+            let holder = holder(&mut *change, volume, host).await?;
             holder.check_epoch(volume, version.epoch)?;
+            if version.lineage != holder.lineage {
+                // Else a host could make any key one of its own volume's.
+                let reason = format!("{volume} does not write as {}", version.lineage);
+                return Err(DatabaseError::Refused { reason });
+            }
             if holder.head == Some(version.key) {
                 // Its answer was lost on the way.
                 let there = super::versions::version_of(&mut *change, version.key).await?;
@@ -223,12 +264,13 @@ impl Database {
     /// See [`catalog::Catalog::reserve_serials`].
     pub(super) async fn reserve_serials(
         &self,
+        host: PartyId,
         volume: VolumeId,
         epoch: u32,
         count: u32,
     ) -> Result<Range<u64>, DatabaseError> {
         change!(self, change, {
-            holder(&mut *change, volume)
+            holder(&mut *change, volume, host)
                 .await?
                 .check_epoch(volume, epoch)?;
             let range = self.take_serials(&mut *change, count).await?;
@@ -249,9 +291,14 @@ impl Database {
     }
 
     /// See [`catalog::Catalog::swept`].
-    pub(super) async fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), DatabaseError> {
+    pub(super) async fn swept(
+        &self,
+        host: PartyId,
+        volume: VolumeId,
+        epoch: u32,
+    ) -> Result<(), DatabaseError> {
         change!(self, change, {
-            holder(&mut *change, volume)
+            holder(&mut *change, volume, host)
                 .await?
                 .check_epoch(volume, epoch)?;
             for statement in [

@@ -21,6 +21,8 @@
 mod change;
 #[macro_use]
 mod rows;
+#[macro_use]
+mod reach;
 mod address;
 mod asker;
 mod attachments;
@@ -35,6 +37,7 @@ mod grants;
 mod hosts;
 mod keys;
 mod leases;
+mod moves;
 mod open;
 mod owner;
 mod pages;
@@ -58,10 +61,12 @@ pub use error::DatabaseError;
 pub use grants::{GrantRow, NewGrant, Object};
 pub use hosts::HeardRow;
 pub use keys::KeyRow;
+pub use moves::Follower;
 pub use owner::{FolderPlace, OwnerRow, PlaceRow, ServerPlace};
 pub use pages::{Filter, Page, SnapshotPage, VolumePage};
 pub use parties::{Membership, PartyRow};
 pub use projects::{NewProject, ProjectRow, Quota};
+pub use reach::{Reach, SILENT_FOR_MS};
 pub use rights::{Need, Right};
 pub use rows::{SnapshotRow, SnapshotState, VolumeRow};
 pub use snapshots::NewSnapshot;

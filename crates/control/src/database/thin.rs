@@ -1,9 +1,9 @@
 //! Segments of which some unit has no copy.
 
-use base::{SegmentId, VolumeId};
+use base::{PartyId, SegmentId, VolumeId};
 use catalog::ThinShare;
 
-use super::{Database, DatabaseError, rows};
+use super::{Database, DatabaseError, Reach, rows};
 
 /// What of one volume has too few copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,15 +20,18 @@ impl Database {
     /// See [`catalog::Catalog::note_thin`].
     pub(super) async fn note_thin(
         &self,
+        host: PartyId,
         volume: VolumeId,
         thin: &[ThinShare],
     ) -> Result<(), DatabaseError> {
         change!(self, change, {
+            super::leases::must_write(&mut *change, volume, host).await?;
             for share in thin {
                 sqlx::query(
                     "INSERT INTO thin_segments (segment, volume, slots) VALUES ($1, $2, $3) \
                      ON CONFLICT (segment) \
-                     DO UPDATE SET slots = thin_segments.slots + excluded.slots",
+                     DO UPDATE SET slots = thin_segments.slots + excluded.slots \
+                     WHERE thin_segments.volume = excluded.volume",
                 )
                 .bind(share.segment.bits().cast_signed())
                 .bind(volume.to_string())
@@ -62,45 +65,54 @@ impl Database {
         .collect()
     }
 
-    /// The first `count_max` such segments whose numbers are above `after`.
-    ///
-    /// # Errors
-    /// [`DatabaseError`].
-    pub async fn thin_segments(
+    /// The first `count_max` such segments whose numbers are above `after`, of
+    /// volumes that a host is to clean.
+    pub(super) async fn thin_segments_of(
         &self,
+        reach: &Reach,
         after: u64,
         count_max: u32,
     ) -> Result<Vec<SegmentId>, DatabaseError> {
-        sqlx::query(
-            "SELECT segment FROM thin_segments WHERE segment > $1 ORDER BY segment LIMIT $2",
-        )
-        .bind(after.cast_signed())
-        .bind(i64::from(count_max))
-        .fetch_all(&self.reader)
-        .await?
-        .iter()
-        .map(|row| {
-            let bits = rows::number(row, "segment")?;
-            SegmentId::from_bits(bits).ok_or_else(|| DatabaseError::Damaged {
-                what: format!("segment number {bits}"),
+        let statement = concat!(
+            "SELECT t.segment FROM thin_segments t WHERE t.segment > $3 AND ",
+            cleans!("t.volume"),
+            " ORDER BY t.segment LIMIT $4"
+        );
+        reach
+            .query(statement)
+            .bind(after.cast_signed())
+            .bind(i64::from(count_max))
+            .fetch_all(&self.reader)
+            .await?
+            .iter()
+            .map(|row| {
+                let bits = rows::number(row, "segment")?;
+                SegmentId::from_bits(bits).ok_or_else(|| DatabaseError::Damaged {
+                    what: format!("segment number {bits}"),
+                })
             })
-        })
-        .collect()
+            .collect()
     }
 
-    /// Forgets segments that are gone.
-    ///
-    /// # Errors
-    /// [`DatabaseError`].
-    pub async fn forget_thin(&self, segments: &[SegmentId]) -> Result<(), DatabaseError> {
+    /// Forgets segments that are gone, of volumes that a host is to clean.
+    pub(super) async fn forget_thin(
+        &self,
+        reach: &Reach,
+        segments: &[SegmentId],
+    ) -> Result<(), DatabaseError> {
+        let statement = concat!(
+            "DELETE FROM thin_segments WHERE segment = $3 AND ",
+            cleans!("thin_segments.volume")
+        );
         change!(self, change, {
             for segment in segments {
-                sqlx::query("DELETE FROM thin_segments WHERE segment = $1")
+                reach
+                    .query(statement)
                     .bind(segment.bits().cast_signed())
                     .execute(&mut *change)
                     .await?;
             }
-            Ok(())
+            super::volumes::forget_departed(change).await
         })
     }
 }

@@ -8,7 +8,7 @@ use sqlx::{AnyConnection, Row};
 use world::Millis;
 
 use super::rows;
-use super::{Database, DatabaseError};
+use super::{Database, DatabaseError, Reach};
 
 /// How many heads, snapshots and readers name version ($1, $2).
 const NEEDED: &str = "SELECT \
@@ -73,34 +73,37 @@ pub(super) async fn insert(
     Ok(())
 }
 
-/// Notes slots to be freed after `not_before`; none if the plan is empty. A
-/// long plan is noted in parts.
+/// Notes slots to be freed after `not_before`, which a version of `volume` has
+/// left; none if the plan is empty. A long plan is noted in parts.
 async fn note_free(
     connection: &mut AnyConnection,
+    volume: Option<VolumeId>,
     not_before: Millis,
     plan: &[u8],
 ) -> Result<(), DatabaseError> {
     if plan.len() <= PLAN_BYTES_MAX {
-        return note_part(connection, not_before, plan).await;
+        return note_part(connection, volume, not_before, plan).await;
     }
     let whole = FreePlan::decode(plan).map_err(|error| DatabaseError::Refused {
         reason: error.to_string(),
     })?;
     for part in whole.split(PLAN_BYTES_MAX) {
-        note_part(&mut *connection, not_before, &part.encode()).await?;
+        note_part(&mut *connection, volume, not_before, &part.encode()).await?;
     }
     Ok(())
 }
 
 async fn note_part(
     connection: &mut AnyConnection,
+    volume: Option<VolumeId>,
     not_before: Millis,
     plan: &[u8],
 ) -> Result<(), DatabaseError> {
     if !plan.is_empty() {
-        sqlx::query("INSERT INTO pending_frees (not_before_ms, plan) VALUES ($1, $2)")
+        sqlx::query("INSERT INTO pending_frees (not_before_ms, plan, volume) VALUES ($1, $2, $3)")
             .bind(not_before.0)
             .bind(plan)
+            .bind(volume.map(|volume| volume.to_string()).unwrap_or_default())
             .execute(connection)
             .await?;
     }
@@ -141,6 +144,12 @@ async fn salts_of(
     rows.iter().map(salt).collect()
 }
 
+fn no_key(lineage: Lineage) -> DatabaseError {
+    DatabaseError::NotFound {
+        what: format!("the key of {lineage}"),
+    }
+}
+
 /// The keys of `lineage` and of those it descends from, its own first.
 pub(super) async fn keys_of(
     connection: &mut AnyConnection,
@@ -153,9 +162,7 @@ pub(super) async fn keys_of(
             .bind(lineage.to_string())
             .fetch_optional(&mut *connection)
             .await?
-            .ok_or_else(|| DatabaseError::NotFound {
-                what: format!("the key of {lineage}"),
-            })?;
+            .ok_or_else(|| no_key(lineage))?;
         keys.push(LineageKey {
             lineage,
             epoch_first: rows::small(&row, "epoch_first")?,
@@ -275,13 +282,29 @@ async fn version_rows(
 
 impl Database {
     /// See [`catalog::Catalog::version`].
-    pub(super) async fn version(&self, key: VersionKey) -> Result<StoredVersion, DatabaseError> {
-        version_of(&mut *self.reader.acquire().await?, key).await
+    pub(super) async fn version_for(
+        &self,
+        reach: &Reach,
+        key: VersionKey,
+    ) -> Result<StoredVersion, DatabaseError> {
+        let mut moment = self.moment().await?;
+        match reach.reads_version(&mut moment, key).await? {
+            true => version_of(&mut moment, key).await,
+            false => Err(not_found(key)),
+        }
     }
 
     /// See [`catalog::Catalog::keys`].
-    pub(super) async fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, DatabaseError> {
-        keys_of(&mut *self.reader.acquire().await?, lineage).await
+    pub(super) async fn keys(
+        &self,
+        reach: &Reach,
+        lineage: Lineage,
+    ) -> Result<Vec<LineageKey>, DatabaseError> {
+        let mut moment = self.moment().await?;
+        match reach.reads_keys(&mut moment, lineage).await? {
+            true => keys_of(&mut moment, lineage).await,
+            false => Err(no_key(lineage)),
+        }
     }
 
     /// Keeps the first key of a lineage, brought by the host that is the first
@@ -306,7 +329,7 @@ impl Database {
                          AND k.state = 'active')) \
                  AND EXISTS (SELECT 1 FROM volumes v JOIN attachments a ON a.volume = v.id \
                      WHERE v.id = $3 AND v.lineage = $2 AND a.host = $4 \
-                     AND a.state <> 'detached')",
+                     AND a.access = 'read-write' AND a.state <> 'detached')",
             )
             .bind(wrapped.0.clone())
             .bind(lineage.to_string())
@@ -328,28 +351,39 @@ impl Database {
     }
 
     /// See [`catalog::Catalog::neighbours`].
-    pub(super) async fn neighbours(&self, key: VersionKey) -> Result<Neighbours, DatabaseError> {
+    pub(super) async fn neighbours(
+        &self,
+        reach: &Reach,
+        key: VersionKey,
+    ) -> Result<Neighbours, DatabaseError> {
         let mut moment = self.moment().await?;
+        let gone = || not_found(key);
+        reach.must_clean(&mut moment, key.volume, gone).await?;
         neighbours_of(&mut moment, key).await
     }
 
     /// See [`catalog::Catalog::remove_version`].
     pub(super) async fn remove_version(
         &self,
+        reach: &Reach,
         key: VersionKey,
         expected: &Neighbours,
         not_before: Millis,
         plan: &[u8],
     ) -> Result<(), DatabaseError> {
         let is_forgotten = change!(self, change, {
-            let found = neighbours_of(&mut *change, key)
-                .await
-                .map_err(|error| match error {
-                    DatabaseError::NotFound { what } => DatabaseError::Refused {
-                        reason: format!("{what} is gone already"),
-                    },
-                    other => other,
-                })?;
+            let gone = || not_found(key);
+            let reached = reach.must_clean(&mut *change, key.volume, gone).await;
+            let found = match reached {
+                Ok(()) => neighbours_of(&mut *change, key).await,
+                Err(error) => Err(error),
+            };
+            let found = found.map_err(|error| match error {
+                DatabaseError::NotFound { what } => DatabaseError::Refused {
+                    reason: format!("{what} is gone already"),
+                },
+                other => other,
+            })?;
             let names = |neighbours: &Neighbours| {
                 let mut children: Vec<_> =
                     neighbours.children.iter().map(|child| child.key).collect();
@@ -386,7 +420,8 @@ impl Database {
                 .bind(key.number.cast_signed())
                 .execute(&mut *change)
                 .await?;
-            note_free(&mut *change, not_before, plan).await?;
+            note_free(&mut *change, Some(key.volume), not_before, plan).await?;
+            super::volumes::forget_departed(&mut *change).await?;
             forget_lineages(&mut *change).await
         })?;
         if is_forgotten {
@@ -398,27 +433,32 @@ impl Database {
     /// See [`catalog::Catalog::due_frees`].
     pub(super) async fn due_frees(
         &self,
+        reach: &Reach,
         now: Millis,
         after: i64,
         count_max: u32,
     ) -> Result<Vec<PendingFree>, DatabaseError> {
-        sqlx::query(
-            "SELECT * FROM pending_frees WHERE not_before_ms <= $1 AND id > $2 ORDER BY id LIMIT $3",
-        )
-        .bind(now.0)
-        .bind(after)
-        .bind(i64::from(count_max))
-        .fetch_all(&self.reader)
-        .await?
-        .iter()
-        .map(|row| {
-            Ok(PendingFree {
-                id: row.try_get("id")?,
-                not_before: Millis(row.try_get("not_before_ms")?),
-                plan: row.try_get("plan")?,
+        let statement = concat!(
+            "SELECT f.* FROM pending_frees f WHERE f.not_before_ms <= $3 AND f.id > $4 AND ",
+            cleans!("f.volume"),
+            " ORDER BY f.id LIMIT $5"
+        );
+        reach
+            .query(statement)
+            .bind(now.0)
+            .bind(after)
+            .bind(i64::from(count_max))
+            .fetch_all(&self.reader)
+            .await?
+            .iter()
+            .map(|row| {
+                Ok(PendingFree {
+                    id: row.try_get("id")?,
+                    not_before: Millis(row.try_get("not_before_ms")?),
+                    plan: row.try_get("plan")?,
+                })
             })
-        })
-        .collect()
+            .collect()
     }
 
     /// Notes a free that is due at once, for tests.
@@ -428,19 +468,24 @@ impl Database {
     #[doc(hidden)]
     pub async fn note_free_now(&self, plan: &[u8]) -> Result<(), DatabaseError> {
         change!(self, change, {
-            note_free(&mut *change, Millis(0), plan).await?;
+            note_free(&mut *change, None, Millis(0), plan).await?;
             Ok(())
         })
     }
 
     /// See [`catalog::Catalog::freed`].
-    pub(super) async fn freed(&self, id: i64) -> Result<(), DatabaseError> {
+    pub(super) async fn freed(&self, reach: &Reach, id: i64) -> Result<(), DatabaseError> {
+        let statement = concat!(
+            "DELETE FROM pending_frees WHERE id = $3 AND ",
+            cleans!("pending_frees.volume")
+        );
         change!(self, change, {
-            sqlx::query("DELETE FROM pending_frees WHERE id = $1")
+            reach
+                .query(statement)
                 .bind(id)
-                .execute(change)
+                .execute(&mut *change)
                 .await?;
-            Ok(())
+            super::volumes::forget_departed(change).await
         })
     }
 
@@ -479,33 +524,39 @@ impl Database {
         version_rows(&mut moment, line, volume).await
     }
 
-    /// The volumes whose versions have to be looked at one by one, since some may
-    /// go: those with more than `count_max`; those with one from before `before`
-    /// that is no volume's head; those that are gone, or on their way out. Most
-    /// volumes of a cluster are none of these.
+    /// The volumes that a host is to clean and whose versions have to be looked at
+    /// one by one, since some may go: those with more than `count_max`; those
+    /// with one from before `before` that is no volume's head; those that are
+    /// gone, or on their way out. Most volumes of a cluster are none of these.
     ///
     /// # Errors
     /// [`DatabaseError`].
     pub async fn version_owners(
         &self,
+        reach: &Reach,
         count_max: usize,
         before: Millis,
     ) -> Result<Vec<VolumeId>, DatabaseError> {
-        sqlx::query(
-            "SELECT volume FROM versions GROUP BY volume HAVING COUNT(*) > $1 \
-             UNION SELECT s.volume FROM versions s WHERE s.created_ms < $2 AND NOT EXISTS \
+        let statement = concat!(
+            "SELECT o.volume FROM (\
+             SELECT volume FROM versions GROUP BY volume HAVING COUNT(*) > $3 \
+             UNION SELECT s.volume FROM versions s WHERE s.created_ms < $4 AND NOT EXISTS \
              (SELECT 1 FROM volumes v WHERE v.head_volume = s.volume \
              AND v.head_number = s.number) \
              UNION SELECT s.volume FROM versions s WHERE NOT EXISTS \
-             (SELECT 1 FROM volumes v WHERE v.id = s.volume AND v.deleting = 0) ORDER BY volume",
-        )
-        .bind(i64::try_from(count_max).unwrap_or(i64::MAX))
-        .bind(before.0)
-        .fetch_all(&self.reader)
-        .await?
-        .iter()
-        .map(|row| rows::spelt(row, "volume"))
-        .collect()
+             (SELECT 1 FROM volumes v WHERE v.id = s.volume AND v.deleting = 0)) o WHERE ",
+            cleans!("o.volume"),
+            " ORDER BY o.volume"
+        );
+        reach
+            .query(statement)
+            .bind(i64::try_from(count_max).unwrap_or(i64::MAX))
+            .bind(before.0)
+            .fetch_all(&self.reader)
+            .await?
+            .iter()
+            .map(|row| rows::spelt(row, "volume"))
+            .collect()
     }
 
     /// The lineage that version `key` was sealed under.
@@ -513,6 +564,8 @@ impl Database {
     /// # Errors
     /// [`DatabaseError::NotFound`].
     pub async fn lineage_of(&self, key: VersionKey) -> Result<Lineage, DatabaseError> {
-        Ok(self.version(key).await?.lineage)
+        Ok(version_of(&mut *self.reader.acquire().await?, key)
+            .await?
+            .lineage)
     }
 }

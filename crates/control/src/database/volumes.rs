@@ -14,7 +14,7 @@ use super::projects::{More, account_of, check_quota};
 use super::rights::{check_snapshot, check_volume, volume_for};
 use super::rows::{self, SnapshotState, VolumeRow};
 use super::tags::{self, Tags};
-use super::{Asker, Database, DatabaseError, Need, Right};
+use super::{Asker, Database, DatabaseError, Need, Reach, Right};
 
 /// A volume to be made. Its names, sizes and key have been checked or made by
 /// the caller.
@@ -231,6 +231,25 @@ impl Database {
         Ok(volumes_of(&found))
     }
 
+    /// The volumes on their way out that are a host's to clean.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn deleting(&self, reach: &Reach) -> Result<Vec<VolumeId>, DatabaseError> {
+        let statement = concat!(
+            "SELECT d.id FROM volumes d WHERE d.deleting = 1 AND ",
+            cleans!("d.id"),
+            " ORDER BY d.id"
+        );
+        reach
+            .query(statement)
+            .fetch_all(&self.reader)
+            .await?
+            .iter()
+            .map(|row| rows::spelt(row, "id"))
+            .collect()
+    }
+
     /// Makes the volume larger.
     ///
     /// # Errors
@@ -325,7 +344,8 @@ impl Database {
                 "UPDATE volumes SET deleting = 1, head_volume = NULL, head_number = NULL, \
              epoch = epoch + 1 WHERE id = $1 AND deleting = 0 \
              AND NOT EXISTS (SELECT 1 FROM attachments \
-                 WHERE volume = $1 AND wanted = 1 AND state <> 'detached')",
+                 WHERE volume = $1 AND (wanted = 1 OR next_id IS NOT NULL) \
+                 AND state <> 'detached')",
             )
             .bind(volume.to_string())
             .execute(&mut *change)
@@ -348,8 +368,29 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn finish_delete(&self, volume: VolumeId) -> Result<(), DatabaseError> {
+    pub(super) async fn finish_delete(
+        &self,
+        reach: &Reach,
+        volume: VolumeId,
+    ) -> Result<(), DatabaseError> {
         let is_forgotten = change_and_tell!(self, change, {
+            let deleting = sqlx::query("SELECT 1 FROM volumes WHERE id = $1 AND deleting = 1")
+                .bind(volume.to_string())
+                .fetch_optional(&mut *change)
+                .await?;
+            // It was done before, or is another host's.
+            if deleting.is_none() || !reach.cleans(&mut *change, volume).await? {
+                return Ok(false);
+            }
+            // Whoever cleans what is left of it.
+            sqlx::query(
+                "INSERT INTO departed (volume, last_host) VALUES ($1, $2) \
+                 ON CONFLICT (volume) DO UPDATE SET last_host = excluded.last_host",
+            )
+            .bind(volume.to_string())
+            .bind(reach.host.to_string())
+            .execute(&mut *change)
+            .await?;
             for statement in [
                 "DELETE FROM open_segments WHERE volume = $1",
                 "DELETE FROM serial_ranges WHERE volume = $1",
@@ -363,6 +404,7 @@ impl Database {
                     .execute(&mut *change)
                     .await?;
             }
+            forget_departed(&mut *change).await?;
             super::versions::forget_lineages(&mut *change).await
         })?;
         if is_forgotten {
@@ -370,6 +412,19 @@ impl Database {
         }
         Ok(())
     }
+}
+
+/// Forgets who had volumes last of which nothing is left to clean.
+pub(super) async fn forget_departed(change: &mut AnyConnection) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "DELETE FROM departed WHERE \
+         NOT EXISTS (SELECT 1 FROM versions v WHERE v.volume = departed.volume) \
+         AND NOT EXISTS (SELECT 1 FROM pending_frees f WHERE f.volume = departed.volume) \
+         AND NOT EXISTS (SELECT 1 FROM thin_segments t WHERE t.volume = departed.volume)",
+    )
+    .execute(change)
+    .await?;
+    Ok(())
 }
 
 /// The volumes of rows, as far as they can be read.

@@ -1,7 +1,7 @@
 //! `/v1/attachments`.
 
 use api::host::{Access, AttachmentState};
-use api::types::{Attachment, CreateAttachment, Page};
+use api::types::{Attachment, CreateAttachment, Follower, MoveAttachment, Page};
 use axum::Json;
 use axum::http::StatusCode;
 use base::AttachmentId;
@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 use super::asking::Paging;
 use super::{ApiError, Body, Name, Query, Wait};
 use crate::acting::Acting;
-use crate::attachments::{AttachmentFilter, AttachmentRequest, AttachmentView};
+use crate::attachments::{AttachmentFilter, AttachmentRequest, AttachmentView, MoveRequest};
 use crate::control::Control;
 use crate::error::ControlError;
 use crate::volumes::spell_time;
@@ -24,6 +24,7 @@ pub(super) fn router() -> OpenApiRouter<Control> {
     OpenApiRouter::new()
         .routes(routes!(list, create))
         .routes(routes!(show, detach))
+        .routes(routes!(move_on, call_off))
 }
 
 /// Which attachments: those of which all holds that is said.
@@ -142,6 +143,61 @@ async fn detach(
     })
 }
 
+/// Move an attachment to another host, or to another VM
+///
+/// The host that has it destages and lets go; the transaction that keeps that
+/// word makes the attachment that follows, so nobody comes in between. The
+/// answer is what follows once that is there, and until then what there is.
+#[utoipa::path(post, path = "/v1/attachments/{attachment}/move",
+    operation_id = "move_attachment", tag = "attachments",
+    params(("attachment" = String, Path, description = "Its id"), Wait),
+    request_body = MoveAttachment,
+    responses((status = 200, description = "It is attached there", body = Attachment),
+        (status = 202, description = "It is on its way, or cannot be now", body = Attachment)))]
+async fn move_on(
+    acting: Acting,
+    Name(id): Name,
+    Query(wait): Query<Wait>,
+    Body(to): Body<MoveAttachment>,
+) -> Answer {
+    let id = parse(&id)?;
+    let request = MoveRequest {
+        host: to.host,
+        vm: to.vm,
+    };
+    let asked = acting
+        .to_its_end(|acting| async move { acting.move_attachment(id, request).await })
+        .await?;
+    if acting.is_dry_run() {
+        return Ok((StatusCode::ACCEPTED, Json(shown(asked))));
+    }
+    Ok(attached(acting.moved(id, wait.duration()).await?))
+}
+
+/// Call a move off, as long as the host that has it has not let go
+#[utoipa::path(delete, path = "/v1/attachments/{attachment}/move",
+    operation_id = "call_off_move", tag = "attachments",
+    params(("attachment" = String, Path, description = "Its id"), Wait),
+    responses((status = 200, description = "It is attached where it was", body = Attachment),
+        (status = 202, description = "It will be, or cannot be now", body = Attachment)))]
+async fn call_off(acting: Acting, Name(id): Name, Query(wait): Query<Wait>) -> Answer {
+    let id = parse(&id)?;
+    let asked = acting
+        .to_its_end(|acting| async move { acting.call_off_move(id).await })
+        .await?;
+    if acting.is_dry_run() {
+        return Ok((StatusCode::ACCEPTED, Json(shown(asked))));
+    }
+    Ok(attached(acting.attachment(id, wait.duration()).await?))
+}
+
+fn attached(view: AttachmentView) -> (StatusCode, Json<Attachment>) {
+    match view.row.state {
+        AttachmentState::Attached => (StatusCode::OK, Json(shown(view))),
+        _ => (StatusCode::ACCEPTED, Json(shown(view))),
+    }
+}
+
 fn parse(id: &str) -> Result<AttachmentId, ControlError> {
     id.parse().map_err(|_| ControlError::NotFound {
         what: format!("attachment {id:?}"),
@@ -151,6 +207,7 @@ fn parse(id: &str) -> Result<AttachmentId, ControlError> {
 
 fn shown(view: AttachmentView) -> Attachment {
     let row = view.row;
+    let next = row.follower.zip(view.next_host);
     Attachment {
         id: row.id.to_string(),
         volume: view.volume.unwrap_or_else(|| row.volume.to_string()),
@@ -166,5 +223,10 @@ fn shown(view: AttachmentView) -> Attachment {
         asked_by: row.asked_by.map(|user| user.to_string()),
         created: spell_time(row.created),
         ended: row.ended.map(spell_time),
+        follower: next.map(|(next, host)| Follower {
+            id: next.id.to_string(),
+            host,
+            vm: next.vm,
+        }),
     }
 }

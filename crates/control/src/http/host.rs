@@ -138,10 +138,10 @@ async fn units(
 
 async fn cleaning(
     State(control): State<Control>,
-    _: Asking,
+    Asking(host): Asking,
     Body(ask): Body<AskCleaning>,
 ) -> Answer<Cleaning> {
-    Ok(Json(control.cleaning(&ask.busy).await?))
+    Ok(Json(control.cleaning(host, &ask.busy).await?))
 }
 
 async fn ahead(
@@ -158,12 +158,7 @@ async fn catalog(
     Json(call): Json<CatalogCall>,
 ) -> Json<CatalogAnswer<Value>> {
     let answer = control
-        .to_its_end(|control| async move {
-            if matches!(call, CatalogCall::Acquire { .. }) {
-                control.heard_from(host).await?;
-            }
-            Ok(control.database().answer(host, call).await)
-        })
+        .to_its_end(|control| async move { control.answer(host, call).await })
         .await;
     Json(answer.unwrap_or_else(|error| {
         Err(catalog::CatalogError::Unavailable {

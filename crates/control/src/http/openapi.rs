@@ -1,14 +1,17 @@
 //! The API's description, made from the handlers themselves.
 //!
 //! What is true of every operation is added here, once: how it fails, that a
-//! change can be tried, that a creation can be repeated, and who may ask.
+//! change can be tried, that a creation can be repeated, who may ask, and what
+//! no text of a request has in it.
 
 use std::collections::BTreeMap;
 
 use api::types::Problem;
 use utoipa::OpenApi as _;
 use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn, PathItem};
-use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, Type};
+use utoipa::openapi::schema::{
+    AdditionalProperties, ArrayBuilder, ObjectBuilder, Schema, SchemaType, Type,
+};
 use utoipa::openapi::security::{SecurityRequirement, SecurityScheme};
 use utoipa::openapi::tag::{Tag, TagBuilder};
 use utoipa::openapi::{
@@ -94,6 +97,9 @@ const TAGS: [(&str, &str); 10] = [
         "The keys that wrap volumes' keys, which the controller never sees. For administrators.",
     ),
 ];
+
+/// What holds of each text in a request: it has no NUL character.
+const TEXT: &str = r"^[^\u0000]*$";
 
 /// How a request can fail: the name of the response, its status, and what it
 /// means.
@@ -210,6 +216,7 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
         },
     );
     name_items_of_pages(&mut components.schemas);
+    spell_texts(&mut components.schemas);
     ask_for_one(&mut components.schemas, "RestoreVolume");
     for (name, _, description) in PROBLEMS {
         let response = RefOr::T(problem(description));
@@ -229,6 +236,37 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
 fn ask_for_one(schemas: &mut BTreeMap<String, RefOr<Schema>>, name: &str) {
     if let Some(RefOr::T(Schema::Object(object))) = schemas.get_mut(name) {
         object.min_properties = Some(1);
+    }
+}
+
+/// Says of each text in what is sent that it is [`TEXT`], if nothing more
+/// precise is said of it. What is sent is what may have no unknown fields.
+fn spell_texts(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
+    for schema in schemas.values_mut() {
+        let RefOr::T(Schema::Object(body)) = schema else {
+            continue;
+        };
+        let is_closed = matches!(
+            body.additional_properties.as_deref(),
+            Some(AdditionalProperties::FreeForm(false))
+        );
+        if is_closed {
+            body.properties.values_mut().for_each(spell_text);
+        }
+    }
+}
+
+fn spell_text(schema: &mut RefOr<Schema>) {
+    let RefOr::T(Schema::Object(object)) = schema else {
+        return;
+    };
+    let is_text = match &object.schema_type {
+        SchemaType::Type(one) => *one == Type::String,
+        SchemaType::Array(some) => some.contains(&Type::String),
+        SchemaType::AnyValue => false,
+    };
+    if is_text && object.pattern.is_none() && object.enum_values.is_none() {
+        object.pattern = Some(TEXT.to_owned());
     }
 }
 
@@ -331,6 +369,8 @@ fn complete_operation(path: &str, method: &str, operation: &mut Operation) {
         operation.security = Some(Vec::new());
     }
     let parameters = operation.parameters.get_or_insert_with(Vec::new);
+    let schemas = parameters.iter_mut().filter_map(|one| one.schema.as_mut());
+    schemas.for_each(spell_text);
     if method != "GET" && !NEVER_DRY.contains(&id.as_str()) {
         parameters.push(parameter(
             "dry_run",

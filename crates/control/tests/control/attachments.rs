@@ -8,7 +8,7 @@ use api::host::{
 use base::{AttachmentId, BlockSize, Lineage, PartyId, VolumeId};
 use catalog::LeaseSalt;
 use control::database::{
-    Asker, AttachmentRow, Database, DatabaseError, NewAttachment, NewVolume, Tags,
+    Asker, AttachmentRow, Database, DatabaseError, NewAttachment, NewVolume, Reach, Tags,
 };
 use identity::Kind;
 use tokio::runtime::Runtime;
@@ -81,7 +81,8 @@ impl Rows {
             volume: self.volume,
             salt: LeaseSalt([3; 16]),
         };
-        let lease = self.database.answer(self.host, call).await;
+        let reach = Reach::new(self.host, Millis(0));
+        let lease = self.database.answer(&reach, call).await;
         lease.expect("a lease");
     }
 
@@ -280,7 +281,8 @@ mod claims {
             epoch: 1,
             count: 1,
         };
-        let refused = database.answer(rows.host, call).await;
+        let reach = Reach::new(rows.host, late);
+        let refused = database.answer(&reach, call).await;
         assert!(refused.expect_err("its epoch is over").is_fenced());
 
         // Whoever has it next is told what it opens with.

@@ -14,7 +14,7 @@ use catalog::{
     VersionKey,
 };
 use control::database::{
-    Asker, Database, DatabaseError, Need, NewAttachment, NewVolume, SnapshotState, Tags,
+    Asker, Database, DatabaseError, Need, NewAttachment, NewVolume, Reach, SnapshotState, Tags,
 };
 use identity::Kind;
 use serde::de::DeserializeOwned;
@@ -52,9 +52,10 @@ impl Called {
     fn call<T: DeserializeOwned>(&self, call: CatalogCall) -> Result<T, CatalogError> {
         let call = serde_json::to_string(&call).expect("JSON");
         let call = serde_json::from_str(&call).expect("the call");
-        let answer = self
-            .runtime
-            .block_on(self.database.answer(self.host, call))?;
+        let answer = self.runtime.block_on(
+            self.database
+                .answer(&Reach::new(self.host, Millis(0)), call),
+        )?;
         Ok(serde_json::from_value(answer).expect("the answer"))
     }
 
@@ -297,6 +298,11 @@ impl Sqlite {
         self.catalog.commit(&commit).expect("commits");
         self.catalog.detach(volume);
         key
+    }
+
+    fn finish_delete(&self, volume: VolumeId) {
+        let call = CatalogCall::FinishDelete { volume };
+        self.catalog.call::<()>(call).expect("gone");
     }
 
     fn remove(&self, key: VersionKey) -> Result<(), CatalogError> {
@@ -641,10 +647,7 @@ fn deleting_a_volume_leaves_its_snapshots_and_their_clones() {
         sqlite.remove(held),
         Err(CatalogError::Refused { .. })
     ));
-    sqlite
-        .runtime
-        .block_on(sqlite.database.finish_delete(volume))
-        .expect("gone");
+    sqlite.finish_delete(volume);
     let clone = sqlite.clone_of(snapshot);
     let lease = sqlite.catalog.acquire(clone, SALT).expect("a lease");
     assert_eq!(lease.head.expect("a head").key, held);
@@ -660,8 +663,9 @@ fn only_volumes_with_versions_that_may_go_are_looked_at() {
         fixture.write(idle);
         let _held = fixture.write(gone);
         fixture.take_snapshot(gone, "held").expect("a new name");
+        let reach = Reach::new(fixture.catalog.host, Millis(0));
         let owners = |count_max, before| {
-            let owners = fixture.database.version_owners(count_max, before);
+            let owners = fixture.database.version_owners(&reach, count_max, before);
             fixture.runtime.block_on(owners).expect("read")
         };
         let first = Millis(versions[0].number.cast_signed());
@@ -677,8 +681,7 @@ fn only_volumes_with_versions_that_may_go_are_looked_at() {
             .begin_delete(&fixture.catalog.asker, gone, Millis(0));
         fixture.runtime.block_on(deleted).expect("detached");
         assert_eq!(owners(3, first), [gone]);
-        let finished = fixture.database.finish_delete(gone);
-        fixture.runtime.block_on(finished).expect("gone");
+        fixture.finish_delete(gone);
         assert_eq!(owners(3, first), [gone], "its snapshot is still there");
     }
 }
@@ -700,10 +703,7 @@ fn a_key_is_erased_when_nothing_sealed_with_it_is_left() {
                 .begin_delete(&sqlite.catalog.asker, volume, Millis(0)),
         )
         .expect("detached");
-    sqlite
-        .runtime
-        .block_on(sqlite.database.finish_delete(volume))
-        .expect("gone");
+    sqlite.finish_delete(volume);
     sqlite.delete_snapshot(snapshot);
     assert!(
         sqlite.catalog.keys(parent).is_ok(),
@@ -723,10 +723,7 @@ fn a_key_is_erased_when_nothing_sealed_with_it_is_left() {
         sqlite.catalog.keys(parent).is_ok(),
         "the clone is not gone yet"
     );
-    sqlite
-        .runtime
-        .block_on(sqlite.database.finish_delete(clone))
-        .expect("gone");
+    sqlite.finish_delete(clone);
     assert!(matches!(
         sqlite.catalog.keys(parent),
         Err(CatalogError::NotFound { .. })

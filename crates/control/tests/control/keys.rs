@@ -6,7 +6,8 @@ use std::path::Path;
 use api::host::{KeyState, WrappedRow};
 use base::{KeyId, Lineage, PartyId};
 use catalog::{CatalogError, WrappedKey};
-use control::database::{Database, DatabaseError};
+use control::database::{Database, DatabaseError, Reach};
+use identity::Kind;
 use serde_json::json;
 use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, any::install_default_drivers};
@@ -105,7 +106,8 @@ fn the_key_of_an_earlier_scree_is_the_key_main() {
 async fn rotates(database: &Database) {
     let asker = local(database).await;
     use api::host::CatalogCall;
-    let host = PartyId::from_random(1);
+    let host = database.local_party(Kind::Host, PartyId::from_random(1), Millis(5));
+    let host = host.await.expect("there");
     let main = database.wrapping_key("main").await.expect("there").key.id;
     let new = KeyId::from_random(2);
     let (parameters, others) = (json!({}), json!({"a": 1}));
@@ -123,7 +125,8 @@ async fn rotates(database: &Database) {
         before: WrappedKey(vec![before]),
         after: WrappedKey(vec![after]),
     };
-    let call = |call| database.answer(host, call);
+    let reach = Reach::new(host, Millis(0));
+    let call = |call| database.answer(&reach, call);
     let early = call(rewrap(4, 5)).await.expect("answers");
     assert_eq!(early, json!(false), "nobody asked for it");
     for refused in [("new", "new"), ("main", "none"), ("none", "new")] {

@@ -13,9 +13,11 @@ mod health;
 mod https;
 mod instances;
 mod keys;
+mod moves;
 #[macro_use]
 mod parties;
 mod postgres;
+mod reach;
 mod requests;
 mod rights;
 mod tls;

@@ -53,6 +53,8 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
     let take = [401, 403, 404, 403, 403, 201, 201, 201, 201];
     let read = [401, 403, 404, 202, 202, 403, 202, 202, 403];
     let write = [401, 403, 404, 403, 202, 403, 202, 202, 403];
+    // Administrators of the cluster would have to be given the use of it.
+    let move_on = [401, 403, 404, 404, 404, 404, 202, 202, 403];
     let give = [401, 403, 404, 403, 403, 403, 403, 200, 200];
     let own_project = [401, 403, 404, 404, 404, 404, 404, 200, 200];
     let me = [401, 200, 200, 200, 200, 200, 200, 200, 200];
@@ -124,6 +126,17 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
             "DELETE /v1/attachments/{a}",
             none.clone(),
             with(HIDDEN, 202),
+        ),
+        (
+            "POST /v1/attachments/{a}/move",
+            json!({"host": "h2"}),
+            move_on,
+        ),
+        // Nothing follows it that could be called off.
+        (
+            "DELETE /v1/attachments/{a}/move",
+            none.clone(),
+            with(HIDDEN, 409),
         ),
         ("GET /v1/grants", none.clone(), ANY),
         ("GET /v1/grants?volume={v}", none.clone(), SEE),
@@ -211,8 +224,10 @@ impl Cast {
         scene.member("hosts", "h2").await;
         let root = Some(&scene.root);
         for user in ["alice", "bob"] {
-            let grant = json!({"user": user, "right": "use", "host": "h1"});
-            scene.ask(root, "POST /v1/grants", grant, 201).await;
+            for host in ["h1", "h2"] {
+                let grant = json!({"user": user, "right": "use", "host": host});
+                scene.ask(root, "POST /v1/grants", grant, 201).await;
+            }
         }
         let shared = json!({"name": "shared"});
         scene.ask(root, "POST /v1/projects", shared, 201).await;

@@ -1,6 +1,6 @@
 //! `scree attach`, `scree detach` and `scree attachment`.
 
-use api::types::{Attachment, CreateAttachment};
+use api::types::{Attachment, CreateAttachment, MoveAttachment};
 
 use super::{Failure, Session, or_dash, query, segment};
 use crate::args::{AttachArguments, AttachmentCommand, DetachArguments};
@@ -128,7 +128,50 @@ impl Session {
                 let path = format!("/v1/attachments/{}", segment(&id)?);
                 self.print_attachment(&self.client.get(&path).await?)
             }
+            AttachmentCommand::Move {
+                id,
+                host,
+                vm,
+                call_off: _,
+                no_wait,
+            } => {
+                let to = host.map(|host| MoveAttachment { host, vm });
+                self.move_attachment(&id, to, no_wait).await
+            }
         }
+    }
+
+    /// Moves an attachment; calls that off, if it is to go nowhere.
+    async fn move_attachment(
+        &self,
+        id: &str,
+        to: Option<MoveAttachment>,
+        no_wait: bool,
+    ) -> Result<(), Failure> {
+        let wait = if no_wait { 0 } else { WAIT_SECONDS };
+        let path = format!("/v1/attachments/{}/move?wait={wait}", segment(id)?);
+        let progress = Progress::start(format!("moving {id}"));
+        let attachment: Attachment = match &to {
+            Some(to) => self.client.post(&path, to).await?,
+            None => self.client.delete(&path).await?,
+        };
+        drop(progress);
+        self.print_attachment(&attachment)?;
+        let is_there = attachment.state == "attached";
+        if is_there || no_wait || self.is_dry_run {
+            return Ok(());
+        }
+        let why = attachment
+            .reason
+            .unwrap_or_else(|| format!("it is {} after {WAIT_SECONDS} s", attachment.state));
+        let help = match to {
+            Some(_) => format!("; `scree attachment move {id} --call-off` calls it off"),
+            None => String::new(),
+        };
+        Err(Failure::new(format!(
+            "volume {} is not attached there yet, on host {}: {why}; that is tried again{help}",
+            attachment.volume, attachment.host
+        )))
     }
 
     fn print_attachment(&self, attachment: &Attachment) -> Result<(), Failure> {
@@ -181,6 +224,13 @@ fn show(attachment: &Attachment) -> String {
     row("created", time(&attachment.created));
     if let Some(ended) = &attachment.ended {
         row("ended", time(ended));
+    }
+    if let Some(next) = &attachment.follower {
+        let place = next.vm.as_ref().map(|vm| format!(" ({vm})"));
+        row(
+            "followed by",
+            format!("{} on {}{}", next.id, next.host, place.unwrap_or_default()),
+        );
     }
     if let Some(reason) = &attachment.reason {
         row("reason", reason.clone());

@@ -15,6 +15,7 @@ mod host;
 mod keys;
 mod lifecycle;
 mod monitoring;
+mod moves;
 mod owners;
 mod service;
 mod streams;

@@ -112,7 +112,12 @@ impl Site {
     }
 
     pub fn agent(&self) -> Process {
-        let folder = self.text("a");
+        self.agent_in("a")
+    }
+
+    /// The agent of another host.
+    pub fn agent_in(&self, folder: &str) -> Process {
+        let folder = self.text(folder);
         let sizes = ["--units", "2", "--journal-size", "16M"];
         let metrics = ["--listen-metrics", "127.0.0.1:0"];
         Process::start(&[&["agent", "--dir", &folder], &sizes[..], &metrics].concat())
@@ -164,16 +169,21 @@ impl Site {
     }
 
     pub fn enrol_host(&self, invited: &Value) -> Said {
+        self.enrol_host_in("a", invited)
+    }
+
+    pub fn enrol_host_in(&self, folder: &str, invited: &Value) -> Said {
         let words = self.invitation(invited);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let folder = self.text("a");
+        let folder = self.text(folder);
         self.try_scree(&[&["host", "enrol", "--dir", &folder], &words[..]].concat())
     }
 }
 
 /// Runs `qemu-io` commands against an export of the agent in `folder`.
-fn qemu_io(folder: &Path, commands: &[&str]) -> bool {
-    let uri = format!("nbd+unix:///root/disk?socket={}/nbd.sock", folder.display());
+pub fn qemu_io(folder: &Path, export: &str, commands: &[&str]) -> bool {
+    let socket = folder.join("nbd.sock");
+    let uri = format!("nbd+unix:///{export}?socket={}", socket.display());
     let mut command = Command::new("qemu-io");
     command.args(["-f", "raw"]);
     for one in commands {
@@ -201,17 +211,18 @@ fn a_volume_is_served_on_a_host_that_has_enrolled() {
     let expected = format!("nbd+unix:///root/disk?socket={}/nbd.sock", site.text("a"));
     assert_eq!(uri["uri"], expected);
     let folder = site.path("a");
-    assert!(qemu_io(&folder, &["write -P 7 0 1M", "flush"]));
+    assert!(qemu_io(&folder, "root/disk", &["write -P 7 0 1M", "flush"]));
 
     // The agent is gone at once: the next one serves what it had flushed.
     agent.kill();
     let agent = site.agent();
-    assert!(qemu_io(&folder, &["read -P 7 0 1M"]));
+    assert!(qemu_io(&folder, "root/disk", &["read -P 7 0 1M"]));
 
     // So is the controller: the volume goes on without it.
     controller.kill();
     assert!(qemu_io(
         &folder,
+        "root/disk",
         &["write -P 8 0 1M", "flush", "read -P 8 0 1M"]
     ));
     let controller = site.controller();
@@ -222,7 +233,7 @@ fn a_volume_is_served_on_a_host_that_has_enrolled() {
     let shown = site.scree(&["volume", "show", "disk"]);
     assert_eq!(shown["state"], "available");
     site.scree(&["volume", "export", "disk"]);
-    assert!(qemu_io(&folder, &["read -P 8 0 1M"]));
+    assert!(qemu_io(&folder, "root/disk", &["read -P 8 0 1M"]));
     let units = site.scree(&["unit", "list"]);
     let units = units.as_array().expect("a list");
     assert!(units.len() == 2 && units.iter().all(|unit| unit["state"] == "healthy"));

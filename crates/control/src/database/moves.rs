@@ -1,0 +1,152 @@
+//! Moving an attachment: what is to follow is part of the row, and the
+//! transaction that keeps "detached" makes it (docs/service.md, "Moving an
+//! attachment").
+//!
+//! * Until then the row excludes every other writer, and from then on its
+//!   successor does: nobody comes in between.
+//! * Whatever else is wished of a row takes back what was to follow.
+
+use api::host::{Access, AttachmentState};
+use base::{AttachmentId, PartyId};
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row as _};
+use world::Millis;
+
+use super::attachments::{AttachmentRow, attachment_named, attachment_of, wish};
+use super::rights::{check_host, check_volume};
+use super::{Asker, Database, DatabaseError, Need, Right, rows};
+
+/// The attachment that follows one as soon as that has let go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Follower {
+    /// Its id.
+    pub id: AttachmentId,
+    /// Where.
+    pub host: PartyId,
+    /// The VM that it is plugged into; none for a plain export.
+    pub vm: Option<String>,
+}
+
+/// What follows the attachment of a row, if anything does.
+pub(super) fn follower(row: &AnyRow) -> Result<Option<Follower>, DatabaseError> {
+    let Some(id) = rows::spelt_if_any(row, "next_id")? else {
+        return Ok(None);
+    };
+    Ok(Some(Follower {
+        id,
+        host: rows::spelt(row, "next_host")?,
+        vm: row.try_get("next_vm")?,
+    }))
+}
+
+/// The old host has let go: what follows is attached from now on.
+pub(super) async fn follow(
+    change: &mut AnyConnection,
+    old: AttachmentId,
+    now: Millis,
+) -> Result<(), DatabaseError> {
+    let made = sqlx::query(
+        "INSERT INTO attachments (id, volume, host, access, created_ms, vm, asked_by) \
+         SELECT o.next_id, o.volume, o.next_host, o.access, $1, o.next_vm, o.next_asked_by \
+         FROM attachments o JOIN volumes v ON v.id = o.volume \
+         WHERE o.id = $2 AND o.next_id IS NOT NULL AND v.deleting = 0 RETURNING host",
+    )
+    .bind(now.0)
+    .bind(old.to_string())
+    .fetch_optional(&mut *change)
+    .await?;
+    match made {
+        Some(made) => super::hosts::assign(change, rows::spelt(&made, "host")?).await,
+        None => Ok(()),
+    }
+}
+
+fn refused<T>(reason: String) -> Result<T, DatabaseError> {
+    Err(DatabaseError::Refused { reason })
+}
+
+impl Database {
+    /// Asks for the end of an attachment, and for `next` in its place. The same
+    /// again is no error, also when it is done.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], if the volume
+    /// may not be used, or the target; [`DatabaseError::Refused`] if there is
+    /// nothing to be moved.
+    pub async fn move_attachment(
+        &self,
+        asker: &Asker,
+        id: AttachmentId,
+        next: &Follower,
+    ) -> Result<AttachmentRow, DatabaseError> {
+        act!(self, asker, change, {
+            let old = attachment_named(&mut *change, asker, &id.to_string()).await?;
+            let need = Need::Have(Right::Use);
+            let volume = check_volume(&mut *change, asker, old.volume, need).await?;
+            check_host(&mut *change, asker, next.host, next.vm.as_deref()).await?;
+            let is_same = |other: &Follower| (other.host, &other.vm) == (next.host, &next.vm);
+            if old.follower.as_ref().is_some_and(is_same) {
+                return Ok(old);
+            }
+            let name = &volume.name;
+            if old.state == AttachmentState::Detached {
+                return refused(format!("attachment {id} of volume {name:?} has ended"));
+            }
+            if old.access == Access::ReadOnly {
+                return refused(format!(
+                    "volume {name:?} is attached read-only, and may be so in several places: \
+                     attach it there first, then detach it here"
+                ));
+            }
+            if !old.is_wanted && old.follower.is_none() || volume.deleting {
+                return refused(format!("volume {name:?} is being detached already"));
+            }
+            if (old.host, &old.vm) == (next.host, &next.vm) {
+                return refused(format!("volume {name:?} is attached there already"));
+            }
+            wish(&mut *change, &old, false, false).await?;
+            sqlx::query(
+                "UPDATE attachments SET next_id = $1, next_host = $2, next_vm = $3, \
+                 next_asked_by = $4 WHERE id = $5",
+            )
+            .bind(next.id.to_string())
+            .bind(next.host.to_string())
+            .bind(next.vm.clone())
+            .bind(asker.party.id.to_string())
+            .bind(id.to_string())
+            .execute(&mut *change)
+            .await?;
+            let target = format!("{} {name} from {} to {}", old.volume, old.host, next.host);
+            asker.note(&mut *change, "move", target).await?;
+            attachment_of(change, id).await
+        })
+    }
+
+    /// Calls a move off: the attachment is wanted where it is.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`]; [`DatabaseError::Refused`] if nothing is to
+    /// follow it, or its host has let go by now.
+    pub async fn call_off_move(
+        &self,
+        asker: &Asker,
+        id: AttachmentId,
+    ) -> Result<AttachmentRow, DatabaseError> {
+        act!(self, asker, change, {
+            let old = attachment_named(&mut *change, asker, &id.to_string()).await?;
+            let Some(follower) = &old.follower else {
+                return refused(format!("attachment {id} is not being moved"));
+            };
+            if old.state == AttachmentState::Detached {
+                return refused(format!(
+                    "attachment {id} has let go already, and {} follows it; move that back",
+                    follower.id
+                ));
+            }
+            wish(&mut *change, &old, true, false).await?;
+            let target = format!("{} to {}", old.volume, follower.host);
+            asker.note(&mut *change, "call-off-move", target).await?;
+            attachment_of(change, id).await
+        })
+    }
+}

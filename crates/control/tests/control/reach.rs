@@ -1,0 +1,530 @@
+//! What each host gets from each call of the engine's catalog: one that has the
+//! volume, had it last, shows it, has a clone of it, or nothing to do with it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use api::host::{Access, AttachmentReport, AttachmentState, CatalogCall, EncodedPlan, Seal};
+use base::{
+    AttachmentId, BlockSize, ClusterId, CopysetId, KeyId, Lineage, PartyId, SegmentId, SnapshotId,
+    VolumeId,
+};
+use catalog::{
+    CatalogError, Lease, LeaseSalt, Neighbours, StoredVersion, ThinShare, VersionCommit,
+    VersionKey, WrappedKey,
+};
+use control::database::{
+    Asker, Database, Membership, NewAttachment, NewVolume, PartyRow, Reach, SILENT_FOR_MS, Tags,
+};
+use identity::{Kind, Subject};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+use world::Millis;
+
+use crate::askers::{local, snapshot};
+use crate::postgres::Postgres;
+
+/// When all hosts were heard of.
+const NOW: Millis = Millis(1_000_000_000);
+
+/// An hour after that, and a bit.
+const LATER: Millis = Millis(NOW.0 + SILENT_FOR_MS + 1);
+
+const HOSTS: [&str; 5] = ["has", "last", "shows", "clone", "other"];
+
+static NUMBERS: AtomicU64 = AtomicU64::new(1000);
+
+fn number() -> u128 {
+    NUMBERS.fetch_add(1, Ordering::Relaxed).into()
+}
+
+fn segment() -> SegmentId {
+    SegmentId::new(CopysetId::new(0).expect("12 bits"), 7).expect("36 bits")
+}
+
+/// What becomes of the volume that host `last` has written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Host `has` has it attached.
+    Attached,
+    /// Nobody has; host `shows` shows its newest version.
+    Detached,
+    /// It is on its way out.
+    Deleting,
+}
+
+/// The volume has versions 2 and 3, a slot to be freed and one with too few
+/// copies; its key is to be wrapped anew, and host `clone` has a clone of it.
+struct Scene {
+    database: Database,
+    asker: Asker,
+    hosts: Vec<PartyId>,
+    volume: VolumeId,
+    lineage: Lineage,
+    epoch: u32,
+    keys: [KeyId; 2],
+    snapshot: SnapshotId,
+}
+
+impl Scene {
+    async fn new(database: Database, stage: Stage) -> Self {
+        let founded = database.found(ClusterId::from_random(1), &[1; 32], NOW);
+        founded.await.expect("founded");
+        let mut scene = Self {
+            asker: local(&database).await,
+            database,
+            hosts: Vec::new(),
+            volume: VolumeId::from_random(number()),
+            lineage: Lineage::from_random(number()),
+            epoch: 1,
+            keys: [number(), number()].map(KeyId::from_random),
+            snapshot: SnapshotId::from_random(number()),
+        };
+        for name in HOSTS {
+            scene.add_host(name).await;
+        }
+        for (key, name) in scene.keys.into_iter().zip(["old", "new"]) {
+            let parameters = json!({"name": name});
+            let made = scene
+                .database
+                .insert_wrapping_key(key, name, &parameters, NOW);
+            made.await.expect("kept");
+        }
+        scene.write().await;
+        scene.clone_it().await;
+        let rotated = scene.database.rotate_key(&scene.asker, "old", "new");
+        rotated.await.expect("begun");
+        match stage {
+            Stage::Attached => {
+                scene.attach("has", scene.volume, Access::ReadWrite).await;
+                scene.epoch = scene.acquire("has", scene.volume).await.epoch;
+            }
+            Stage::Detached => {
+                scene.attach("shows", scene.volume, Access::ReadOnly).await;
+            }
+            Stage::Deleting => {
+                let begun = scene.database.begin_delete(&scene.asker, scene.volume, NOW);
+                begun.await.expect("detached");
+            }
+        }
+        scene
+    }
+
+    async fn add_host(&mut self, name: &str) {
+        let party = PartyRow {
+            id: PartyId::from_random(number()),
+            subject: Subject::new(Kind::Host, name).expect("a name"),
+            is_administrator: false,
+            is_disabled: false,
+            created: NOW,
+        };
+        let made = self
+            .database
+            .insert_party(&self.asker, &party, &Membership::None);
+        made.await.expect("made");
+        let heard = self.database.heard_from(party.id, NOW);
+        heard.await.expect("heard");
+        self.hosts.push(party.id);
+    }
+
+    fn host(&self, name: &str) -> PartyId {
+        let place = HOSTS.iter().position(|host| *host == name);
+        self.hosts[place.expect("a host")]
+    }
+
+    async fn insert(&self, volume: VolumeId, lineage: Lineage, origin: Option<SnapshotId>) {
+        let new = NewVolume {
+            id: volume,
+            name: format!("disk-{}", number()),
+            size_bytes: 1 << 30,
+            block_size: BlockSize::DEFAULT,
+            seal: Seal::Aes256Gcm,
+            replicas: 2,
+            project: None,
+            tags: Tags::new(),
+            lineage,
+            origin,
+            created: NOW,
+        };
+        let made = self.database.insert_volume(&self.asker, &new).await;
+        made.expect("made");
+    }
+
+    async fn attach(&self, host: &str, volume: VolumeId, access: Access) -> AttachmentId {
+        let new = NewAttachment {
+            id: AttachmentId::from_random(number()),
+            volume,
+            host: self.host(host),
+            vm: None,
+            access,
+            created: NOW,
+        };
+        let made = self.database.attach(&self.asker, &new).await;
+        made.expect("asked").id
+    }
+
+    async fn detach(&self, host: &str, id: AttachmentId) {
+        let asked = self.database.detach(&self.asker, id, false).await;
+        let report = AttachmentReport {
+            generation: asked.expect("there").generation,
+            state: AttachmentState::Detached,
+            reason: None,
+            note: None,
+            device: None,
+            size_bytes: None,
+            uri: None,
+            tcp_uri: None,
+        };
+        let database = &self.database;
+        let kept = database.keep_attachment_report(self.host(host), id, &report, NOW);
+        assert!(kept.await.expect("heard"));
+    }
+
+    async fn call_at(
+        &self,
+        host: &str,
+        now: Millis,
+        call: CatalogCall,
+    ) -> Result<Value, CatalogError> {
+        let reach = Reach::new(self.host(host), now);
+        self.database.answer(&reach, call).await
+    }
+
+    async fn call(&self, host: &str, call: CatalogCall) -> Value {
+        let answer = self.call_at(host, NOW, call).await;
+        answer.expect("it is this host's")
+    }
+
+    async fn acquire(&self, host: &str, volume: VolumeId) -> Lease {
+        let salt = LeaseSalt([3; 16]);
+        let lease = self.call(host, CatalogCall::Acquire { volume, salt }).await;
+        serde_json::from_value(lease).expect("a lease")
+    }
+
+    fn version(&self, number: u64) -> StoredVersion {
+        let key = |number| VersionKey {
+            volume: self.volume,
+            number,
+        };
+        StoredVersion {
+            key: key(number),
+            parent: (number > 1).then(|| key(number - 1)),
+            lineage: self.lineage,
+            epoch: self.epoch,
+            journal_next: 0,
+            created: NOW,
+            record: vec![1],
+        }
+    }
+
+    /// As host `last`: versions 1 to 3, of which the first is removed.
+    async fn write(&self) {
+        let (volume, lineage) = (self.volume, self.lineage);
+        self.insert(volume, lineage, None).await;
+        let id = self.attach("last", volume, Access::ReadWrite).await;
+        self.acquire("last", volume).await;
+        let set = CatalogCall::SetKey {
+            volume,
+            lineage,
+            key: self.keys[0],
+            wrapped: WrappedKey(vec![4]),
+        };
+        self.call("last", set).await;
+        for number in 1..=3 {
+            let commit = self.commit(number);
+            self.call("last", CatalogCall::Commit { commit }).await;
+        }
+        self.call("last", self.note_thin()).await;
+        self.call("last", self.remove(1)).await;
+        self.detach("last", id).await;
+    }
+
+    async fn clone_it(&self) {
+        let new = snapshot(self.snapshot, "moment", self.volume);
+        let taken = self.database.insert_snapshot(&self.asker, &new).await;
+        taken.expect("a new name");
+        let clone = VolumeId::from_random(number());
+        let lineage = Lineage::from_random(number());
+        self.insert(clone, lineage, Some(self.snapshot)).await;
+        self.attach("clone", clone, Access::ReadWrite).await;
+        self.acquire("clone", clone).await;
+    }
+
+    fn commit(&self, number: u64) -> VersionCommit {
+        VersionCommit {
+            version: self.version(number),
+            pins: vec![],
+            open_segments: vec![],
+            serial_next: 0,
+        }
+    }
+
+    fn note_thin(&self) -> CatalogCall {
+        CatalogCall::NoteThin {
+            volume: self.volume,
+            thin: vec![ThinShare {
+                segment: segment(),
+                slots: 1,
+            }],
+        }
+    }
+
+    fn remove(&self, number: u64) -> CatalogCall {
+        CatalogCall::RemoveVersion {
+            key: self.version(number).key,
+            neighbours: Box::new(Neighbours {
+                parent: None,
+                children: vec![self.version(number + 1)],
+                needed: false,
+            }),
+            not_before: Millis(0),
+            plan: EncodedPlan(b"plan".to_vec()),
+        }
+    }
+
+    /// The call of this name, of the volume.
+    async fn asked(&self, name: &str) -> CatalogCall {
+        let (volume, epoch, lineage) = (self.volume, self.epoch, self.lineage);
+        let [from, to] = self.keys;
+        let key = self.version(3).key;
+        match name {
+            "version" => CatalogCall::Version { key },
+            "neighbours" => CatalogCall::Neighbours { key },
+            "keys" => CatalogCall::Keys { lineage },
+            "wrapped-by" => CatalogCall::WrappedBy {
+                key: from,
+                after: None,
+                count_max: 9,
+            },
+            "rewrap" => CatalogCall::Rewrap {
+                lineage,
+                from,
+                to,
+                before: WrappedKey(vec![4]),
+                after: WrappedKey(vec![5]),
+            },
+            "remove-version" => self.remove(2),
+            "due-frees" => CatalogCall::DueFrees {
+                now: NOW,
+                after: 0,
+                count_max: 9,
+            },
+            "freed" => {
+                let free = CatalogCall::DueFrees {
+                    now: NOW,
+                    after: 0,
+                    count_max: 9,
+                };
+                // Whoever may see it: the writer, or the last one.
+                let mut due = self.call("last", free.clone()).await;
+                if due == json!([]) {
+                    due = self.call("has", free).await;
+                }
+                let id = due[0]["id"].as_i64().expect("one is due");
+                CatalogCall::Freed { id }
+            }
+            "thin-segments" => CatalogCall::ThinSegments {
+                after: 0,
+                count_max: 9,
+            },
+            "forget-thin" => CatalogCall::ForgetThin {
+                segments: vec![segment()],
+            },
+            "note-thin" => self.note_thin(),
+            "commit" => CatalogCall::Commit {
+                commit: self.commit(4),
+            },
+            "reserve-serials" => CatalogCall::ReserveSerials {
+                volume,
+                epoch,
+                count: 1,
+            },
+            "swept" => CatalogCall::Swept { volume, epoch },
+            "finish-delete" => CatalogCall::FinishDelete { volume },
+            other => panic!("no call is named {other}"),
+        }
+    }
+
+    /// Whether a call has given or changed anything of the volume.
+    async fn does(&self, name: &str, host: &str, now: Millis) -> bool {
+        let call = self.asked(name).await;
+        let answer = self.call_at(host, now, call).await;
+        let database = &self.database;
+        match (name, answer) {
+            ("wrapped-by" | "due-frees" | "thin-segments", Ok(list)) => list != json!([]),
+            ("rewrap", Ok(is_done)) => is_done == json!(true),
+            ("freed", Ok(_)) => database.pending_free_count().await.expect("read") == 0,
+            ("forget-thin", Ok(_)) => database.thin_volumes().await.expect("read").is_empty(),
+            ("finish-delete", Ok(_)) => database.volume(self.volume).await.is_err(),
+            (_, Ok(_)) => true,
+            (_, Err(CatalogError::NotFound { .. } | CatalogError::Fenced { .. })) => false,
+            ("remove-version", Err(CatalogError::Refused { reason })) => {
+                assert!(reason.ends_with("is gone already"), "{reason}");
+                false
+            }
+            (_, Err(error)) => panic!("{name} by {host}: {error}"),
+        }
+    }
+}
+
+/// Runs a claim on a new SQLite database.
+async fn on_sqlite(stage: Stage) -> (Scene, tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let database = Database::open(&folder.path().join("scree.db")).await;
+    (Scene::new(database.expect("made"), stage).await, folder)
+}
+
+/// What is cleaned, and so read and changed, by one host.
+const CLEANING: [&str; 8] = [
+    "neighbours",
+    "wrapped-by",
+    "rewrap",
+    "remove-version",
+    "due-frees",
+    "freed",
+    "thin-segments",
+    "forget-thin",
+];
+
+/// What the holder of the lease does.
+const WRITING: [&str; 4] = ["note-thin", "commit", "reserve-serials", "swept"];
+
+/// Each call, and which hosts get something of it.
+fn table() -> Vec<(&'static str, Stage, &'static [&'static str])> {
+    let mut table = vec![
+        ("version", Stage::Attached, &["has"][..]),
+        ("version", Stage::Detached, &["last", "shows"]),
+        ("keys", Stage::Attached, &["has", "clone"]),
+        ("keys", Stage::Detached, &["last", "shows", "clone"]),
+        ("finish-delete", Stage::Deleting, &["last"]),
+        ("finish-delete", Stage::Detached, &[]),
+    ];
+    for name in CLEANING {
+        table.push((name, Stage::Attached, &["has"]));
+        table.push((name, Stage::Detached, &["last"]));
+    }
+    for name in WRITING {
+        table.push((name, Stage::Attached, &["has"]));
+        table.push((name, Stage::Detached, &[]));
+    }
+    table
+}
+
+#[tokio::test]
+async fn each_call_gives_every_host_what_is_its_affair() {
+    let mut wrong = Vec::new();
+    for (name, stage, expected) in table() {
+        for host in HOSTS {
+            let (scene, _folder) = on_sqlite(stage).await;
+            let does = scene.does(name, host, NOW).await;
+            if does != expected.contains(&host) {
+                wrong.push(format!("{name} by {host}, {stage:?}: {does}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn it_is_so_on_postgresql_too() {
+    let server = Postgres::start();
+    let runtime = Runtime::new().expect("a runtime");
+    let mut wrong = Vec::new();
+    for (name, stage, expected) in table() {
+        let url = server.database(&runtime);
+        runtime.block_on(async {
+            let database = Database::connect(&url.parse().expect("a URL")).await;
+            let scene = Scene::new(database.expect("made"), stage).await;
+            // Those first that change nothing.
+            let rest = HOSTS.iter().filter(|host| !expected.contains(host));
+            for host in rest.chain(expected.first()) {
+                let does = scene.does(name, host, NOW).await;
+                if does != expected.contains(host) {
+                    wrong.push(format!("{name} by {host}, {stage:?}: {does}"));
+                }
+            }
+        });
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn after_an_hour_of_silence_any_host_cleans_and_none_before() {
+    for name in CLEANING.into_iter().chain(["version", "keys"]) {
+        let (scene, _folder) = on_sqlite(Stage::Detached).await;
+        let before = Millis(NOW.0 + SILENT_FOR_MS - 1);
+        assert!(!scene.does(name, "other", before).await, "{name}");
+        assert!(scene.does(name, "other", LATER).await, "{name}");
+    }
+    // One that is attached is not taken for that, however silent its host.
+    for name in CLEANING {
+        let (scene, _folder) = on_sqlite(Stage::Attached).await;
+        assert!(!scene.does(name, "other", LATER).await, "{name}");
+    }
+    let (scene, _folder) = on_sqlite(Stage::Deleting).await;
+    assert!(scene.does("finish-delete", "other", LATER).await);
+}
+
+#[tokio::test]
+async fn what_a_deleted_volume_left_is_its_last_hosts_until_nothing_is_left() {
+    let (scene, _folder) = on_sqlite(Stage::Deleting).await;
+    assert!(scene.does("finish-delete", "last", NOW).await);
+    for name in CLEANING {
+        assert!(!scene.does(name, "other", NOW).await, "{name}");
+        assert!(!scene.does(name, "clone", NOW).await, "{name}");
+    }
+    // A snapshot holds version 3: that is all there is.
+    for name in [
+        "version",
+        "neighbours",
+        "freed",
+        "remove-version",
+        "forget-thin",
+    ] {
+        assert!(scene.does(name, "last", NOW).await, "{name}");
+    }
+    assert!(
+        scene.does("keys", "clone", NOW).await,
+        "the clone reads with it"
+    );
+    assert!(!scene.does("keys", "other", NOW).await);
+}
+
+#[tokio::test]
+async fn what_is_out_of_reach_is_answered_like_what_does_not_exist() {
+    let (scene, _folder) = on_sqlite(Stage::Attached).await;
+    let (absent, no_lineage) = (
+        VolumeId::from_random(1 << 60),
+        Lineage::from_random(1 << 61),
+    );
+    let names = ["version", "neighbours", "keys", "remove-version"];
+    for name in names.into_iter().chain(WRITING) {
+        let call = scene.asked(name).await;
+        let there = scene.call_at("other", NOW, call.clone()).await;
+        let text = serde_json::to_string(&call).expect("JSON");
+        let text = text
+            .replace(&scene.volume.to_string(), &absent.to_string())
+            .replace(&scene.lineage.to_string(), &no_lineage.to_string());
+        let call = serde_json::from_str(&text).expect("a call");
+        let gone = scene.call_at("other", NOW, call).await;
+        let gone = gone.expect_err("it is not there").to_string();
+        let gone = gone
+            .replace(&absent.to_string(), &scene.volume.to_string())
+            .replace(&no_lineage.to_string(), &scene.lineage.to_string());
+        assert_eq!(there.expect_err("out of reach").to_string(), gone, "{name}");
+    }
+}
+
+/// Else a host could make any key one of its own volume's, and read with it.
+#[tokio::test]
+async fn a_version_is_committed_under_its_volumes_own_lineage_only() {
+    let (scene, _folder) = on_sqlite(Stage::Attached).await;
+    let mut commit = scene.commit(4);
+    commit.version.lineage = Lineage::from_random(number());
+    let refused = scene
+        .call_at("has", NOW, CatalogCall::Commit { commit })
+        .await;
+    assert!(
+        matches!(refused, Err(CatalogError::Refused { .. })),
+        "{refused:?}"
+    );
+}
