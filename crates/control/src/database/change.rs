@@ -1,4 +1,12 @@
 //! Making a change again when another one came in between.
+//!
+//! PostgreSQL gives up one of two changes that are not as if one after another,
+//! and has no turns: who comes back may be given up again, by others that came
+//! later, any number of times. So every change begins by sharing the lock of
+//! the empty table `turns`, and after [`SHARED_MAX`] attempts takes it alone: it
+//! waits for those that have begun, those that come later wait for it, and
+//! nothing can come in between. The lock is taken before the first read, so
+//! whoever waits for it holds nothing, and sees what was done meanwhile.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,7 +27,7 @@ macro_rules! change {
     (@ $end:ident, $database:expr, $change:ident, $work:block) => {{
         let mut attempts = $crate::database::change::Attempts::default();
         loop {
-            let mut change = $database.begin().await?;
+            let mut change = $database.begin(attempts.turn()).await?;
             let $change: &mut sqlx::AnyConnection = &mut change;
             let done = $crate::database::change::typed(async { $work }).await;
             let done = $database.$end(change, done).await;
@@ -53,9 +61,12 @@ macro_rules! act {
     };
 }
 
-/// A change is made so often at most. Each time it was not alone, another one
-/// got through.
-const ATTEMPTS_MAX: u32 = 20;
+/// So often a change is tried beside others.
+const SHARED_MAX: u32 = 6;
+
+/// And so often in all. Alone nothing comes in between but what takes no turns:
+/// a controller of an earlier version, while all are upgraded one by one.
+const ATTEMPTS_MAX: u32 = SHARED_MAX + 2;
 
 /// The longest pause between two attempts, in milliseconds.
 const PAUSE_MS_MAX: u64 = 64;
@@ -63,7 +74,24 @@ const PAUSE_MS_MAX: u64 = 64;
 #[derive(Default)]
 pub(super) struct Attempts(u32);
 
+/// Beside whom a change is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Beside any number of others.
+    Shared,
+    /// Beside none.
+    Alone,
+}
+
 impl Attempts {
+    /// How the next attempt is made.
+    pub(super) fn turn(&self) -> Turn {
+        match self.0 < SHARED_MAX {
+            true => Turn::Shared,
+            false => Turn::Alone,
+        }
+    }
+
     /// Whether that was the last attempt.
     pub(super) fn is_over<T>(&mut self, done: &Result<T, DatabaseError>) -> bool {
         self.0 += 1;
@@ -72,9 +100,7 @@ impl Attempts {
             _ => true,
         }
     }
-}
 
-impl Attempts {
     /// Lets the others through: for some time, longer each time, and not the
     /// same for any two.
     pub(super) async fn pause(&self) {

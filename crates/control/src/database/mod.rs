@@ -81,6 +81,8 @@ use std::sync::{Arc, OnceLock};
 use sqlx::AnyPool;
 use tokio::sync::watch;
 
+use change::Turn;
+
 /// Which kind of database it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Backend {
@@ -136,11 +138,16 @@ impl Database {
     }
 
     /// Begins a change.
-    async fn begin(&self) -> Result<Transaction, DatabaseError> {
-        let begin = match self.backend {
+    async fn begin(&self, turn: Turn) -> Result<Transaction, DatabaseError> {
+        let begin = match (self.backend, turn) {
             // Nothing else can change until it ends.
-            Backend::Sqlite => "BEGIN IMMEDIATE",
-            Backend::Postgres => "BEGIN ISOLATION LEVEL SERIALIZABLE",
+            (Backend::Sqlite, _) => "BEGIN IMMEDIATE",
+            (Backend::Postgres, Turn::Shared) => {
+                "BEGIN ISOLATION LEVEL SERIALIZABLE; LOCK TABLE turns IN ROW SHARE MODE"
+            }
+            (Backend::Postgres, Turn::Alone) => {
+                "BEGIN ISOLATION LEVEL SERIALIZABLE; LOCK TABLE turns IN EXCLUSIVE MODE"
+            }
         };
         match self.writer.begin_with(begin).await {
             // After some errors, a full disk among them, SQLite has rolled back
@@ -204,7 +211,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("scree.db");
         let database = Database::open(&path).await.expect("a new database");
-        let mut change = database.begin().await.expect("begun");
+        let mut change = database.begin(Turn::Shared).await.expect("begun");
         // What SQLite does by itself when it cannot write.
         sqlx::query("ROLLBACK")
             .execute(&mut *change)
@@ -212,7 +219,7 @@ mod tests {
             .expect("rolled back");
         drop(change);
         for _ in 0..2 {
-            let mut change = database.begin().await.expect("begun again");
+            let mut change = database.begin(Turn::Shared).await.expect("begun again");
             sqlx::query("CREATE TABLE IF NOT EXISTS small (number INTEGER)")
                 .execute(&mut *change)
                 .await

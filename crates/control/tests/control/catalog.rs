@@ -360,7 +360,7 @@ fn the_database_is_a_catalog_on_postgresql_too() {
 /// Two instances of the controller, and many threads in each, on the same rows.
 #[test]
 fn instances_on_one_database_never_give_the_same_twice() {
-    const THREADS: usize = 4;
+    const THREADS: usize = 8;
     const TURNS: usize = 15;
     let server = Postgres::start();
     let runtime = runtime();
