@@ -226,9 +226,9 @@ impl Acting {
         }
         Err(ControlError::NoCapacity {
             reason: format!(
-                "full, it would take {}, and that is more than there is room for, even if \
-                 {overcommit} times the free room is promised; the operator can add units, or \
-                 raise `--overcommit`",
+                "full, it would take {}; with what all other volumes would take, that is more \
+                 than {overcommit} times the free room; the operator can add units, or raise \
+                 `--overcommit`",
                 about_bytes(size_bytes.saturating_mul(u64::from(replicas))),
             ),
         })
