@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use api::words::ProblemCode;
 
-use crate::database::DatabaseError;
+use crate::database::{DatabaseError, why_gone};
 
 /// Why a request was not carried out, or not to its end. A refusal
 /// ([`Invalid`](Self::Invalid), [`NotFound`](Self::NotFound),
@@ -176,9 +176,7 @@ impl From<DatabaseError> for ControlError {
 /// The same request under the same key, whose result has gone since.
 pub(crate) fn gone_since(error: ControlError) -> ControlError {
     match error {
-        ControlError::NotFound { what, .. } => ControlError::conflict(format!(
-            "{what} was made with this idempotency key, and is gone since; take another key"
-        )),
+        ControlError::NotFound { what, .. } => ControlError::conflict(why_gone(&what)),
         other => other,
     }
 }

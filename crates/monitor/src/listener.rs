@@ -5,7 +5,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,8 +16,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tower_service::Service as _;
-use world::real::Listener;
-use world::{Endpoint, host};
+use world::host;
 
 use crate::Monitor;
 
@@ -46,12 +44,9 @@ impl MonitorListener {
     /// within a runtime.
     ///
     /// # Errors
-    /// As [`Listener::bind`].
+    /// As [`host::listen`].
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let bound = Listener::bind(&Endpoint::Tcp(address), 0)?;
-        let listener = std::net::TcpListener::from(bound.as_fd().try_clone_to_owned()?);
-        listener.set_nonblocking(true)?;
-        let listener = TcpListener::from_std(listener)?;
+        let listener = host::listen(address)?;
         let address = listener.local_addr()?;
         Ok(Self { listener, address })
     }

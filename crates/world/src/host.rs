@@ -1,6 +1,7 @@
 //! What is asked of a real machine only, by those who never run in a simulator
 //! (`control`, `agent`, `scree`): paths without links, modes and devices, the
-//! machine's name, files that a lock or SQLite is to have, and waiting in a task.
+//! machine's name, files that a lock or SQLite is to have, waiting in a task, and
+//! ports that tasks serve.
 //!
 //! Must not know: which files, and what is waited for.
 
@@ -13,12 +14,28 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::{Disk, OpenMode};
+use crate::real::Listener;
+use crate::{Disk, Endpoint, OpenMode};
+use tokio::net::TcpListener;
 use tokio::time::{Interval, MissedTickBehavior};
+
+/// Listens at a TCP address, for tasks; at any free port if its port is 0. To be
+/// called within a runtime.
+///
+/// # Errors
+/// As [`Listener::bind`].
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let bound = Listener::bind(&Endpoint::Tcp(address), 0)?;
+    let listener = std::net::TcpListener::from(bound.as_fd().try_clone_to_owned()?);
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
 
 /// Opens a file that only its owner may read, and makes it if there is none.
 ///

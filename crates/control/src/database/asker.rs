@@ -148,12 +148,15 @@ impl Database {
 pub(super) fn gone_since(error: DatabaseError) -> DatabaseError {
     match error {
         DatabaseError::NotFound { what } => DatabaseError::Refused {
-            reason: format!(
-                "{what} was made with this idempotency key, and is gone since; take another key"
-            ),
+            reason: why_gone(&what),
         },
         other => other,
     }
+}
+
+/// Why a creation is not answered with what it made before.
+pub(crate) fn why_gone(what: &str) -> String {
+    format!("{what} was made with this idempotency key, and is gone since; take another key")
 }
 
 /// What a change on somebody's behalf begins with.

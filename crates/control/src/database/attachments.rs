@@ -253,18 +253,12 @@ impl Database {
             let same = others
                 .iter()
                 .find(|one| (one.host, &one.vm, one.access) == (new.host, &new.vm, new.access));
-            if let Some(same) = same {
-                // Whose wish it is not must not renew it, nor hear of it.
-                let id = same.id.to_string();
-                match attachment_named(&mut *change, asker, &id).await {
-                    Ok(_) => {}
-                    Err(DatabaseError::NotFound { .. }) => {
-                        return Err(DatabaseError::Refused {
-                            reason: format!("volume {name:?} is attached so by another user"),
-                        });
-                    }
-                    Err(error) => return Err(error),
-                }
+            // Whose wish it is not must not renew it, nor hear of it.
+            if let Some(same) = same
+                && !may_see(&mut *change, asker, same).await?
+            {
+                let reason = format!("volume {name:?} is attached so by another user");
+                return Err(DatabaseError::Refused { reason });
             }
             let target = format!("{} {name} to {}", volume.id, new.host);
             asker.note(&mut *change, "attach", target).await?;
@@ -279,10 +273,8 @@ impl Database {
                 one.access == Access::ReadWrite || new.access == Access::ReadWrite
             };
             if let Some(other) = others.iter().find(excludes) {
-                let id = other.id.to_string();
-                let is_seen = attachment_named(&mut *change, asker, &id).await.is_ok();
                 return Err(DatabaseError::Refused {
-                    reason: match is_seen {
+                    reason: match may_see(&mut *change, asker, other).await? {
                         true => in_use(name, other),
                         false => format!("volume {name:?} is attached by another user"),
                     },
@@ -571,15 +563,28 @@ pub(super) async fn attachment_named(
     };
     let parsed: AttachmentId = id.parse().map_err(|_| not_found())?;
     let attachment = attachment_of(&mut *connection, parsed).await?;
+    match may_see(connection, asker, &attachment).await? {
+        true => Ok(attachment),
+        false => Err(not_found()),
+    }
+}
+
+/// Whether `asker` may see an attachment, and so end it: their own, or of a
+/// volume that they administer.
+async fn may_see(
+    connection: &mut AnyConnection,
+    asker: &Asker,
+    attachment: &AttachmentRow,
+) -> Result<bool, DatabaseError> {
     if attachment.asked_by == Some(asker.party.id) {
-        return Ok(attachment);
+        return Ok(true);
     }
     let need = Need::Have(Right::Administer);
     match check_volume(connection, asker, attachment.volume, need).await {
-        Ok(_) => Ok(attachment),
+        Ok(_) => Ok(true),
         // Its volume may be gone: administrators see it still.
-        Err(DatabaseError::NotFound { .. }) if asker.party.is_administrator => Ok(attachment),
-        Err(DatabaseError::NotFound { .. } | DatabaseError::Forbidden { .. }) => Err(not_found()),
+        Err(DatabaseError::NotFound { .. }) => Ok(asker.party.is_administrator),
+        Err(DatabaseError::Forbidden { .. }) => Ok(false),
         Err(error) => Err(error),
     }
 }

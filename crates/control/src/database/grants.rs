@@ -109,7 +109,8 @@ pub(super) async fn forget(change: &mut AnyConnection, object: &str) -> Result<(
     Ok(())
 }
 
-/// Nothing is left of a volume that is gone: neither are rights on it.
+/// Nothing is left of a volume that is gone: neither are rights on it. Who has
+/// some on a volume has them on its snapshots, for as long as there are any.
 pub(super) async fn forget_gone(
     change: &mut AnyConnection,
     volume: VolumeId,

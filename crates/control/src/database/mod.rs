@@ -53,6 +53,7 @@ mod versions;
 mod volumes;
 
 pub use address::{AddressError, PostgresUrl};
+pub(crate) use asker::why_gone;
 pub use asker::{Asker, Idempotency};
 pub use attachments::{AttachmentRow, NewAttachment};
 pub use audit::{AuditRow, By};

@@ -395,15 +395,13 @@ impl Database {
                 "DELETE FROM open_segments WHERE volume = $1",
                 "DELETE FROM serial_ranges WHERE volume = $1",
                 "DELETE FROM volumes WHERE id = $1 AND deleting = 1",
-                // Whose rights were on it has them on its snapshots still.
-                "DELETE FROM grants WHERE object = $1 \
-                 AND NOT EXISTS (SELECT 1 FROM snapshots WHERE volume = $1)",
             ] {
                 sqlx::query(statement)
                     .bind(volume.to_string())
                     .execute(&mut *change)
                     .await?;
             }
+            super::grants::forget_gone(&mut *change, volume).await?;
             forget_departed(&mut *change).await?;
             super::versions::forget_lineages(&mut *change).await
         })?;

@@ -28,11 +28,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service as _;
-use world::real::Listener;
-use world::{Clock, Endpoint};
+use world::{Clock, host};
 
 use super::Caller;
-use world::host;
 
 /// Connections at a time; further ones wait in the system's queue.
 const CONNECTIONS_MAX: usize = 4096;
@@ -65,13 +63,9 @@ impl HttpsListener {
     /// Listens at `address`; at any free port if its port is 0.
     ///
     /// # Errors
-    /// As [`Listener::bind`].
+    /// As [`host::listen`].
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        use std::os::fd::AsFd as _;
-        let bound = Listener::bind(&Endpoint::Tcp(address), 0)?;
-        let listener = std::net::TcpListener::from(bound.as_fd().try_clone_to_owned()?);
-        listener.set_nonblocking(true)?;
-        let listener = TcpListener::from_std(listener)?;
+        let listener = host::listen(address)?;
         let address = listener.local_addr()?;
         Ok(Self { listener, address })
     }
