@@ -7,6 +7,7 @@ use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, Schema, SchemaFormat, 
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::types::{TAG_KEY_LENGTH_MAX, TAG_VALUE_LENGTH_MAX, TAGS_MAX};
+use crate::vm::VM_LENGTH_MAX;
 
 /// Describes [`Tags`](crate::types::Tags).
 pub struct TagsSchema;
@@ -34,6 +35,39 @@ impl PartialSchema for TagsSchema {
             .property_names(Some(key))
             .additional_properties(Some(value));
         tags.into()
+    }
+}
+
+/// Describes a [`VmAddress`](crate::vm::VmAddress).
+pub struct VmSchema;
+
+impl VmSchema {
+    /// `qmp:` and a path with one spelling only; or `libvirt:` and a name that is
+    /// no option.
+    const PATTERN: &str = concat!(
+        r"^(qmp:(/(\.{0,2}[^./\u0000-\u001f\u007f-\u009f][^/\u0000-\u001f\u007f-\u009f]*",
+        r"|\.{3}[^/\u0000-\u001f\u007f-\u009f]*))+",
+        r"|libvirt:[^-\u0000-\u001f\u007f-\u009f][^\u0000-\u001f\u007f-\u009f]*)$"
+    );
+}
+
+impl ToSchema for VmSchema {
+    fn name() -> Cow<'static, str> {
+        "VmAddress".into()
+    }
+}
+
+impl PartialSchema for VmSchema {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .description(Some(
+                "A running VM: `qmp:/path/to/its/socket` or `libvirt:NAME`.",
+            ))
+            .max_length(Some(VM_LENGTH_MAX))
+            .pattern(Some(Self::PATTERN))
+            .examples(["qmp:/run/vm1.qmp"])
+            .into()
     }
 }
 

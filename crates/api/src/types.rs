@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
-use crate::described::{BlockSizeSchema, TagsSchema};
+use crate::described::{BlockSizeSchema, TagsSchema, VmSchema};
 use crate::host::{AttachmentState, KeyState};
 use crate::words::{
     Health, KeyKind, PartyKind, ProblemCode, RightKind, SealKind, SealShown, SnapshotState,
@@ -297,10 +297,7 @@ pub struct MoveAttachment {
     /// Plugged into this VM there: `qmp:/path/to/its/socket` or `libvirt:NAME`;
     /// a plain export if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(
-        pattern = r"^(qmp:/|libvirt:[^-\u0000-\u001f\u007f-\u009f])[^\u0000-\u001f\u007f-\u009f]*$",
-        example = "qmp:/run/vm1.qmp"
-    )]
+    #[schema(value_type = Option<VmSchema>)]
     pub vm: Option<String>,
 }
 
@@ -316,10 +313,7 @@ pub struct CreateAttachment {
     pub host: Option<String>,
     /// Plugged into this VM there: `qmp:/path/to/its/socket` or `libvirt:NAME`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(
-        pattern = r"^(qmp:/|libvirt:[^-\u0000-\u001f\u007f-\u009f])[^\u0000-\u001f\u007f-\u009f]*$",
-        example = "qmp:/run/vm1.qmp"
-    )]
+    #[schema(value_type = Option<VmSchema>)]
     pub vm: Option<String>,
     /// Refuse writes.
     #[serde(default)]

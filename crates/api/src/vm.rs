@@ -13,8 +13,8 @@ pub enum VmAddress {
     Libvirt(String),
 }
 
-/// The longest address, in bytes.
-pub const VM_BYTES_MAX: usize = 256;
+/// The longest address, in characters.
+pub const VM_LENGTH_MAX: usize = 256;
 
 /// A text that names no VM.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -26,7 +26,7 @@ impl FromStr for VmAddress {
 
     fn from_str(text: &str) -> Result<Self, BadVmAddress> {
         let is_plain = |name: &str| !name.is_empty() && !name.contains(char::is_control);
-        if text.len() > VM_BYTES_MAX {
+        if text.chars().nth(VM_LENGTH_MAX).is_some() {
             // Not the whole of it: errors are shown, and logged.
             let begin = text.chars().take(32).collect::<String>();
             return Err(BadVmAddress(format!("{begin}…")));
@@ -68,7 +68,7 @@ mod tests {
             let address: VmAddress = text.parse().expect("an address");
             assert_eq!(address.to_string(), text);
         }
-        let long = format!("libvirt:{}", "x".repeat(VM_BYTES_MAX));
+        let long = format!("libvirt:{}", "x".repeat(VM_LENGTH_MAX));
         for text in [
             &long,
             "qmp:/run/mine/../other/one.qmp",

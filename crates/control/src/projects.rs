@@ -1,6 +1,6 @@
 //! Projects and grants: on whose account things are, and who else may use them.
 
-use api::vm::VM_BYTES_MAX;
+use api::vm::VM_LENGTH_MAX;
 use base::{GrantId, ProjectId};
 use identity::{Kind, Subject};
 
@@ -132,9 +132,9 @@ impl Acting {
             return Err(ControlError::invalid("vm", reason));
         }
         let vm = request.vm.unwrap_or_default();
-        if vm.chars().count() > VM_BYTES_MAX || vm.chars().any(char::is_control) {
+        if vm.chars().count() > VM_LENGTH_MAX || vm.chars().any(char::is_control) {
             let reason =
-                format!("a VM's address has up to {VM_BYTES_MAX} characters of plain text");
+                format!("a VM's address has up to {VM_LENGTH_MAX} characters of plain text");
             return Err(ControlError::invalid("vm", reason));
         }
         let new = NewGrant {
