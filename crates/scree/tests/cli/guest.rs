@@ -1,7 +1,9 @@
-//! A running QEMU with a Linux guest, and a shell in it on its serial line.
+//! A running QEMU: with a Linux guest, and a shell in it on its serial line; or
+//! with nothing in it.
 
 use std::fs::File;
 use std::io::Write as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -24,6 +26,7 @@ const DISK: &str = "disk() { while :; do for d in /sys/block/vd*; do \
 
 pub struct Guest {
     folder: TempDir,
+    command: Command,
     qemu: Child,
     said: u32,
 }
@@ -43,37 +46,79 @@ fn guest_file(name: &str) -> PathBuf {
 impl Guest {
     /// Boots one that has room for three disks.
     pub fn boot() -> Self {
+        Self::start(3, |command| {
+            command
+                .args(["-serial", "stdio"])
+                .arg("-kernel")
+                .arg(guest_file("vmlinuz"))
+                .arg("-initrd")
+                .arg(guest_file("initrd"))
+                .arg("-append")
+                .arg(format!(
+                    "console=ttyS0 quiet panic=-1 rdinit=/bin/busybox -- sh -c \"{GUEST}\""
+                ))
+        })
+    }
+
+    /// One that does not run yet: nothing in it answers, only QEMU does.
+    pub fn paused(ports: usize) -> Self {
+        Self::start(ports, |command| command.arg("-S"))
+    }
+
+    fn start(ports: usize, more: impl FnOnce(&mut Command) -> &mut Command) -> Self {
         let folder = tempfile::Builder::new().prefix("vm-").tempdir_in("/tmp");
         let folder = folder.expect("a folder");
         let monitor = folder.path().join("qmp");
         let mut command = Command::new("qemu-system-x86_64");
         command
             .args(["-accel", "tcg", "-m", "160", "-machine", "q35"])
-            .args(["-nodefaults", "-display", "none", "-serial", "stdio"])
-            .arg("-kernel")
-            .arg(guest_file("vmlinuz"))
-            .arg("-initrd")
-            .arg(guest_file("initrd"))
-            .arg("-append")
-            .arg(format!(
-                "console=ttyS0 quiet panic=-1 rdinit=/bin/busybox -- sh -c \"{GUEST}\""
-            ))
+            .args(["-nodefaults", "-display", "none"])
             .arg("-qmp")
             .arg(format!("unix:{},server=on,wait=off", monitor.display()));
-        for port in ["1", "2", "3"] {
+        for port in 1..=ports {
             let port = format!("pcie-root-port,id=port{port},chassis={port}");
             command.args(["-device", &port]);
         }
         let console = File::create(folder.path().join("console"));
-        command.stdin(Stdio::piped()).stdout(console.expect("made"));
+        more(&mut command)
+            .stdin(Stdio::piped())
+            .stdout(console.expect("made"));
         let qemu = command
             .spawn()
             .expect("QEMU starts; `tools/packages guest test` installs it");
-        Self {
+        let guest = Self {
             folder,
+            command,
             qemu,
             said: 0,
-        }
+        };
+        guest.wait_for_monitor();
+        guest
+    }
+
+    fn wait_for_monitor(&self) {
+        let monitor = self.folder.path().join("qmp");
+        wait_until("QEMU listens", || UnixStream::connect(&monitor).is_ok());
+    }
+
+    /// Sends QEMU a signal, `-STOP` for one.
+    pub fn signal(&self, signal: &str) {
+        let sent = Command::new("kill")
+            .args([signal, &self.qemu.id().to_string()])
+            .status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    /// Ends QEMU at once.
+    pub fn kill(&mut self) {
+        self.qemu.kill().expect("it is there");
+        self.qemu.wait().expect("it ends");
+    }
+
+    /// Starts QEMU again, at the same address.
+    pub fn start_again(&mut self) {
+        self.qemu = self.command.spawn().expect("QEMU starts");
+        self.wait_for_monitor();
     }
 
     /// Waits until its shell reads.

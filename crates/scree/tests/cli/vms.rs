@@ -1,7 +1,7 @@
 //! Volumes in running VMs.
 
 use crate::guest::Guest;
-use crate::host::Host;
+use crate::host::{Host, wait_until};
 
 /// The serial by which a guest knows a volume.
 fn serial(host: &Host, volume: &str) -> String {
@@ -159,4 +159,66 @@ fn a_vm_that_does_not_run_is_an_error_until_it_runs_or_is_given_up() {
     assert_eq!(detached["state"], "detached", "{detached}");
     assert_eq!(host.state("disk"), "available");
     host.refuses(1, &["detach", "disk"], &["not attached"]);
+}
+
+/// What QEMU has no port for is an error that says what to add.
+#[test]
+fn a_vm_without_a_free_port_says_what_to_add() {
+    let host = Host::with(&["--units", "2"]);
+    host.json(&["volume", "create", "disk", "--size", "16M"]);
+    let guest = Guest::paused(0);
+    let vm = guest.address();
+    let said = host.run(&["attach", "disk", "--vm", &vm]);
+    assert_eq!(said.code, 1, "{}", said.error);
+    assert!(said.error.contains("pcie-root-port"), "{}", said.error);
+    assert_eq!(host.state("disk"), "error");
+    let detached = host.json(&["detach", "disk", "--vm", &vm]);
+    assert_eq!(detached["state"], "detached", "{detached}");
+    assert_eq!(host.state("disk"), "available");
+}
+
+/// A guest that does not run can be given a disk, but not be asked for it.
+#[test]
+fn a_paused_vm_gets_a_disk_and_is_busy_when_asked_for_it() {
+    let host = Host::with(&["--units", "2"]);
+    host.json(&["volume", "create", "disk", "--size", "16M"]);
+    let mut guest = Guest::paused(1);
+    attach(&host, "disk", &guest, &[]);
+    let vm = guest.address();
+    let said = host.run(&["detach", "disk", "--vm", &vm]);
+    assert_eq!(said.code, 1, "{}", said.error);
+    assert!(
+        said.error.contains("the VM is not running"),
+        "{}",
+        said.error
+    );
+    let listed = host.json(&["attachment", "list"]);
+    assert_eq!(listed[0]["state"], "busy", "{listed}");
+    // A VM that has ended has no disks.
+    guest.kill();
+    let detached = host.json(&["detach", "disk", "--vm", &vm]);
+    assert_eq!(detached["state"], "detached", "{detached}");
+}
+
+/// Nobody answers while the VM is asked, and then it is gone.
+#[test]
+fn a_vm_that_dies_during_attach_is_an_error_until_it_is_back() {
+    let host = Host::with(&["--units", "2"]);
+    host.json(&["volume", "create", "disk", "--size", "16M"]);
+    let mut guest = Guest::paused(1);
+    guest.signal("-STOP");
+    let vm = guest.address();
+    let asked = host.json(&["attach", "disk", "--vm", &vm, "--no-wait"]);
+    assert_eq!(asked["state"], "attaching", "{asked}");
+    let shown = |field: &str| host.json(&["attachment", "list"])[0][field].clone();
+    wait_until("a socket is made for it", || {
+        std::fs::read_dir(host.path().join("vm")).is_ok_and(|mut found| found.next().is_some())
+    });
+    guest.kill();
+    wait_until("its end is noticed", || {
+        shown("state") == "error" && shown("reason").to_string().contains("does not run")
+    });
+    guest.start_again();
+    wait_until("it is plugged", || shown("state") == "attached");
+    assert_eq!(shown("device"), serial(&host, "disk").as_str());
 }
