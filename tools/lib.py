@@ -140,24 +140,13 @@ class Scree:
 class Guest:
     """A Linux guest under QEMU, driven over its serial line."""
 
-    def __init__(self, socket, export, log, memory_mib=384, monitor=None):
+    def __init__(self, arguments, log, memory_mib=384, monitor=None):
         self.log = open(log, "ab")
         self.count = 0
-        guest = TARGET / "guest"
-        disk = ",".join(
-            [
-                "driver=nbd,node-name=disk",
-                f"server.type=unix,server.path={socket},export={export}",
-                # The guest waits for its disk to come back instead of failing.
-                "reconnect-delay=120",
-            ]
-        )
         self.process = subprocess.Popen(
             ["qemu-system-x86_64", "-accel", "tcg", "-m", str(memory_mib)]
             + ["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"]
-            + ["-kernel", str(guest / "vmlinuz"), "-initrd", str(guest / "initrd")]
-            + ["-append", "console=ttyS0 quiet panic=-1"]
-            + ["-blockdev", disk, "-device", "virtio-blk-pci,drive=disk"]
+            + arguments
             # Where disks are plugged in and out while it runs.
             + (["-qmp", f"unix:{monitor},server=on,wait=off"] if monitor else []),
             stdin=subprocess.PIPE,
@@ -169,6 +158,23 @@ class Guest:
         self.wait_for(r"GUEST: up", 90)
         # Past the shell's greeting.
         self.sh("true")
+
+    @classmethod
+    def on_disk(cls, socket, export, log, monitor=None):
+        """One whose root is the export behind a unix socket."""
+        guest = TARGET / "guest"
+        disk = ",".join(
+            [
+                "driver=nbd,node-name=disk",
+                f"server.type=unix,server.path={socket},export={export}",
+                # The guest waits for its disk to come back instead of failing.
+                "reconnect-delay=120",
+            ]
+        )
+        arguments = ["-kernel", str(guest / "vmlinuz"), "-initrd", str(guest / "initrd")]
+        arguments += ["-append", "console=ttyS0 quiet panic=-1"]
+        arguments += ["-blockdev", disk, "-device", "virtio-blk-pci,drive=disk"]
+        return cls(arguments, log, monitor=monitor)
 
     def _listen(self):
         for line in self.process.stdout:
