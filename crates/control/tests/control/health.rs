@@ -118,22 +118,44 @@ async fn requests_are_counted_by_route_and_never_by_path() {
     assert_eq!(numbers.one(name, &took), 4.0);
 }
 
-#[tokio::test]
-async fn a_controller_whose_database_is_gone_is_alive_and_not_ready() {
-    let scene = Scene::new().await;
-    assert_eq!(get(&scene, None, "/readyz").await.status, 200);
-    scene.control.database().close().await;
-    // What was heard a moment ago is believed for a second.
+/// The answer of one that is not ready. What was heard a moment ago is believed
+/// for a second.
+async fn unready(scene: &Scene) -> Answer {
     let told = host::within(Duration::from_secs(30), async {
         loop {
-            let answer = get(&scene, None, "/readyz").await;
+            let answer = get(scene, None, "/readyz").await;
             if answer.status != 200 {
                 return answer;
             }
             tokio::task::yield_now().await;
         }
     });
-    let told = told.await.expect("it is noticed");
+    told.await.expect("it is noticed")
+}
+
+/// Whoever balances the load asks, and takes no answer for none.
+#[test]
+fn a_controller_whose_database_hangs_says_so() {
+    let runtime = Runtime::new().expect("a runtime");
+    let server = Postgres::start();
+    let url = server.database(&runtime);
+    runtime.block_on(async {
+        let scene = Scene::on(&url).await;
+        assert_eq!(get(&scene, None, "/readyz").await.status, 200);
+        server.freeze(true);
+        let told = unready(&scene).await;
+        server.freeze(false);
+        assert_eq!(told.status, 503);
+        assert_eq!(told.body, "the database does not answer; see the log\n");
+    });
+}
+
+#[tokio::test]
+async fn a_controller_whose_database_is_gone_is_alive_and_not_ready() {
+    let scene = Scene::new().await;
+    assert_eq!(get(&scene, None, "/readyz").await.status, 200);
+    scene.control.database().close().await;
+    let told = unready(&scene).await;
     assert_eq!(told.status, 503);
     assert_eq!(told.body, "the database does not answer; see the log\n");
     assert_eq!(get(&scene, None, "/healthz").await.status, 200);
