@@ -26,10 +26,11 @@ bench: ## measure Scree beside qcow2, raw and nbdkit; writes docs/benchmarks.md
 	@$(MAKE) --no-print-directory build
 	@tools/bench --write docs/benchmarks.md
 
-bench-service: ## measure the API with 10,000 volumes, on SQLite and on PostgreSQL
-	@tools/packages build test
+bench-service: ## measure the API with 10,000 volumes; writes docs/benchmarks-service.md
+	@tools/packages build guest test
 	@$(MAKE) --no-print-directory build
-	@tools/bench-service
+	@tools/guest
+	@tools/bench-service --write docs/benchmarks-service.md
 
 fuzz: ## fuzz every parser for MINUTES=5 each
 	@tools/packages build
