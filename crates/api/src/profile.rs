@@ -24,7 +24,7 @@ use identity::{
 };
 use rustls::ClientConfig;
 use serde::{Deserialize, Deserializer, Serialize};
-use world::{OpenMode, World, host};
+use world::{World, host};
 use zeroize::Zeroizing;
 
 use crate::client::{Address, BadAddress};
@@ -244,15 +244,7 @@ impl Profile {
         let (Some(certificate), Some(key)) = (&self.certificate_file, &self.key_file) else {
             return Ok(());
         };
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| ProfileError::Io { path, source }
-        };
-        let mode = host::mode(key).map_err(failed(key))?;
-        if mode & 0o077 != 0 {
-            let path = key.clone();
-            return Err(ProfileError::Open { path, mode });
-        }
+        check_private(key)?;
         let chain = read_text(world, certificate)?;
         let ends = certificate_end(&chain)?;
         let ends =
@@ -271,15 +263,7 @@ impl Profile {
     /// # Errors
     /// [`ProfileError`].
     pub fn read(world: &World, path: &Path) -> Result<Self, ProfileError> {
-        let failed = |source| ProfileError::Io {
-            path: path.to_owned(),
-            source,
-        };
-        let mode = host::mode(path).map_err(failed)?;
-        if mode & 0o077 != 0 {
-            let path = path.to_owned();
-            return Err(ProfileError::Open { path, mode });
-        }
+        check_private(path)?;
         let text = read_text(world, path)?;
         // What the parser says may quote the file, and so the key.
         toml::from_str(&text).map_err(|error| ProfileError::Bad {
@@ -293,15 +277,11 @@ impl Profile {
     /// # Errors
     /// [`ProfileError::Io`].
     pub fn write(&self, world: &World, path: &Path) -> Result<(), ProfileError> {
-        let failed = |source| ProfileError::Io {
-            path: path.to_owned(),
-            source,
-        };
         let text = toml::to_string(self)
             .map_err(io::Error::other)
-            .map_err(failed)?;
+            .map_err(failed(path))?;
         let text = Zeroizing::new(text);
-        host::write_whole(&*world.disk, path, text.as_bytes()).map_err(failed)
+        host::write_whole(&*world.disk, path, text.as_bytes()).map_err(failed(path))
     }
 
     /// TLS that shows the certificate.
@@ -368,19 +348,25 @@ fn one_or_more<'a, D: Deserializer<'a>>(deserializer: D) -> Result<Vec<String>, 
     })
 }
 
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> ProfileError {
+    let path = path.to_owned();
+    move |source| ProfileError::Io { path, source }
+}
+
+/// Refuses a file that others than its owner can read.
+fn check_private(path: &Path) -> Result<(), ProfileError> {
+    match host::mode_for_others(path).map_err(failed(path))? {
+        Some(mode) => Err(ProfileError::Open {
+            path: path.to_owned(),
+            mode,
+        }),
+        None => Ok(()),
+    }
+}
+
 /// What a small text file says.
 fn read_text(world: &World, path: &Path) -> Result<Zeroizing<String>, ProfileError> {
-    let read = || {
-        let file = world.disk.open(path, OpenMode::Read)?;
-        let length = file.length()?.min(FILE_BYTES_MAX);
-        let mut bytes = Zeroizing::new(vec![0; length as usize]);
-        file.read_at(&mut bytes, 0)?;
-        Ok(bytes)
-    };
-    let bytes = read().map_err(|source| ProfileError::Io {
-        path: path.to_owned(),
-        source,
-    })?;
+    let bytes = host::read_small(&*world.disk, path, FILE_BYTES_MAX).map_err(failed(path))?;
     match std::str::from_utf8(&bytes) {
         Ok(text) => Ok(Zeroizing::new(text.to_owned())),
         Err(error) => Err(ProfileError::Bad {

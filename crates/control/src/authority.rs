@@ -14,7 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use identity::{Authority, AuthorityError, TlsError, certificate_fingerprint};
-use world::{OpenMode, World, host};
+use world::{World, host};
 use zeroize::Zeroizing;
 
 /// Longer files are none of these.
@@ -166,8 +166,7 @@ pub fn open(world: &World, folder: &Path, cluster: &str) -> Result<Authority, Au
     };
     match (read(world, &certificate)?, read(world, &key)?) {
         (Some(pem), Some(key_pem)) => {
-            let mode = host::mode(&key).map_err(failed(&key))?;
-            if mode & 0o077 != 0 {
+            if let Some(mode) = host::mode_for_others(&key).map_err(failed(&key))? {
                 return Err(AuthorityFileError::Open { path: key, mode });
             }
             Authority::open(&pem, &key_pem).map_err(unusable)
@@ -194,23 +193,17 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> AuthorityFileError {
 
 /// The text in a file; `None` if there is no such file.
 fn read(world: &World, path: &Path) -> Result<Option<Zeroizing<String>>, AuthorityFileError> {
-    let read = || {
-        let file = match world.disk.open(path, OpenMode::Read) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            opened => opened?,
-        };
-        let length = file.length()?;
-        if length > FILE_BYTES_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is too long"));
-        }
-        let mut bytes = Zeroizing::new(vec![0; length as usize]);
-        file.read_at(&mut bytes, 0)?;
-        match std::str::from_utf8(&bytes) {
-            Ok(text) => Ok(Some(Zeroizing::new(text.to_owned()))),
-            Err(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "it is not text")),
-        }
+    let bytes = match host::read_small(&*world.disk, path, FILE_BYTES_MAX) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        read => read.map_err(failed(path))?,
     };
-    read().map_err(failed(path))
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => Ok(Some(Zeroizing::new(text.to_owned()))),
+        Err(_) => Err(failed(path)(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "it is not text",
+        ))),
+    }
 }
 
 /// Makes a private file, whole or not at all.

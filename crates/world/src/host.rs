@@ -24,6 +24,7 @@ use crate::real::Listener;
 use crate::{Disk, Endpoint, OpenMode};
 use tokio::net::TcpListener;
 use tokio::time::{Interval, MissedTickBehavior};
+use zeroize::Zeroizing;
 
 /// Listens at a TCP address, for tasks; at any free port if its port is 0. To be
 /// called within a runtime.
@@ -117,6 +118,38 @@ pub fn names(folder: &Path) -> io::Result<Vec<OsString>> {
     std::fs::read_dir(folder)?
         .map(|entry| Ok(entry?.file_name()))
         .collect()
+}
+
+/// The content of a file that should be small; it is wiped when it is dropped,
+/// for it may be a key.
+///
+/// # Errors
+/// As the operating system says; [`io::ErrorKind::FileTooLarge`], if it has more
+/// than `bytes_max` bytes.
+pub fn read_small(disk: &dyn Disk, path: &Path, bytes_max: u64) -> io::Result<Zeroizing<Vec<u8>>> {
+    let file = disk.open(path, OpenMode::Read)?;
+    let bytes = file.length()?;
+    if bytes > bytes_max {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!(
+                "it has {bytes} bytes, and should have {bytes_max} at most; is it the right file?"
+            ),
+        ));
+    }
+    let mut content = Zeroizing::new(vec![0; bytes as usize]);
+    file.read_at(&mut content, 0)?;
+    Ok(content)
+}
+
+/// The mode of a file that others than its owner may read, or write; `None` if
+/// it is private.
+///
+/// # Errors
+/// As the operating system says.
+pub fn mode_for_others(path: &Path) -> io::Result<Option<u32>> {
+    let mode = mode(path)?;
+    Ok((mode & 0o077 != 0).then_some(mode))
 }
 
 /// Who may do what with a file: the nine bits of `chmod`.

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use world::{OpenMode, World, host};
+use world::{World, host};
 use zeroize::Zeroizing;
 
 /// Longer files hold no key, and no passphrase.
@@ -29,15 +29,6 @@ pub enum PrivateFileError {
         /// Its mode.
         mode: u32,
     },
-    /// The file is too long to be what it should be.
-    #[error("{path} has {bytes} bytes, and should have {max} at most; is it the right file?",
-            path = path.display(), max = FILE_BYTES_MAX)]
-    TooLong {
-        /// The file.
-        path: PathBuf,
-        /// Its length.
-        bytes: u64,
-    },
     /// The file is not text.
     #[error("{path} is not text; is it the right file?", path = path.display())]
     NotText {
@@ -56,29 +47,15 @@ pub enum PrivateFileError {
 
 /// The content of a small file, if only its owner can read it.
 pub(super) fn read(world: &World, path: &Path) -> Result<Zeroizing<Vec<u8>>, PrivateFileError> {
-    let path = path.to_owned();
-    let mode = match host::mode(&path) {
-        Ok(mode) => mode,
-        Err(source) => return Err(PrivateFileError::Read { path, source }),
+    let failed = |source| PrivateFileError::Read {
+        path: path.to_owned(),
+        source,
     };
-    if mode & 0o077 != 0 {
+    if let Some(mode) = host::mode_for_others(path).map_err(failed)? {
+        let path = path.to_owned();
         return Err(PrivateFileError::Open { path, mode });
     }
-    let whole = || {
-        let file = world.disk.open(&path, OpenMode::Read)?;
-        let bytes = file.length()?;
-        if bytes > FILE_BYTES_MAX {
-            return Ok(Err(bytes));
-        }
-        let mut content = Zeroizing::new(vec![0; bytes as usize]);
-        file.read_at(&mut content, 0)?;
-        Ok(Ok(content))
-    };
-    match whole() {
-        Ok(Ok(content)) => Ok(content),
-        Ok(Err(bytes)) => Err(PrivateFileError::TooLong { path, bytes }),
-        Err(source) => Err(PrivateFileError::Read { path, source }),
-    }
+    host::read_small(&*world.disk, path, FILE_BYTES_MAX).map_err(failed)
 }
 
 /// The same, of a file that is text.

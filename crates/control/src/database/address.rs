@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use sqlx::postgres::PgConnectOptions;
-use world::{OpenMode, World, host};
+use world::{World, host};
 use zeroize::Zeroizing;
 
 /// A longer file holds no URL.
@@ -91,19 +91,11 @@ impl PostgresUrl {
             path: path.to_owned(),
             source,
         };
-        let mode = host::mode(path).map_err(failed)?;
-        if mode & 0o077 != 0 {
+        if let Some(mode) = host::mode_for_others(path).map_err(failed)? {
             let path = path.to_owned();
             return Err(AddressError::Open { path, mode });
         }
-        let read = || {
-            let file = world.disk.open(path, OpenMode::Read)?;
-            let length = file.length()?.min(FILE_BYTES_MAX);
-            let mut bytes = Zeroizing::new(vec![0; length as usize]);
-            file.read_at(&mut bytes, 0)?;
-            Ok(bytes)
-        };
-        let bytes = read().map_err(failed)?;
+        let bytes = host::read_small(&*world.disk, path, FILE_BYTES_MAX).map_err(failed)?;
         let text = std::str::from_utf8(&bytes).map_err(|_| bad("the file is not text"))?;
         text.lines().next().unwrap_or_default().trim().parse()
     }
