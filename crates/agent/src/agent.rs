@@ -42,6 +42,7 @@ use crate::serving::{Serving, ServingError};
 use crate::terms::Held;
 use crate::units::{Mounted, UnitsError};
 use crate::vm::VmOptions;
+use crate::volume_statuses::VolumeStatuses;
 use crate::worker::Worker;
 
 /// How an agent was asked to run.
@@ -165,6 +166,7 @@ pub(crate) struct Inner {
     pub rewrap_problem: Mutex<Option<String>>,
     /// For those who watch.
     pub health: Health,
+    pub volume_statuses: VolumeStatuses,
     /// No more volumes are opened.
     is_ending: AtomicBool,
 }
@@ -243,6 +245,7 @@ impl Agent {
                 freeing_problem: Mutex::default(),
                 rewrap_problem: Mutex::default(),
                 health: Health::new(begun),
+                volume_statuses: VolumeStatuses::default(),
                 is_ending: AtomicBool::new(false),
                 world,
                 folder,

@@ -31,6 +31,10 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// there is one: the lease is short.
 const RENEW_WITHIN: Duration = Duration::from_secs(3);
 
+/// The statuses of refusals that are about who asks.
+const UNAUTHENTICATED: u16 = 401;
+const FORBIDDEN: u16 = 403;
+
 /// What is wanted is waited for so long at a time, in seconds.
 const FOLLOW_SECONDS: u64 = 30;
 
@@ -275,7 +279,7 @@ impl Controller {
                 Ok(answer)
             })
             .await;
-        answer.unwrap_or_else(|error| Err(unavailable(&error)))
+        answer.unwrap_or_else(|error| Err(failed(&error)))
     }
 
     fn wait<T: DeserializeOwned>(&self, call: CatalogCall) -> Result<T, CatalogError> {
@@ -283,9 +287,17 @@ impl Controller {
     }
 }
 
-fn unavailable(error: &ClientError) -> CatalogError {
-    CatalogError::Unavailable {
-        reason: error.to_string(),
+/// What a call means to the engine that no controller has answered.
+fn failed(error: &ClientError) -> CatalogError {
+    let reason = error.to_string();
+    match error {
+        // A host may be enabled again, and its certificate renewed.
+        ClientError::Refused(problem)
+            if !error.may_pass() && !matches!(problem.status, UNAUTHENTICATED | FORBIDDEN) =>
+        {
+            CatalogError::Refused { reason }
+        }
+        _ => CatalogError::Unavailable { reason },
     }
 }
 
@@ -300,9 +312,15 @@ impl Catalog for Controller {
         };
         self.runtime.block_on(async {
             let mut pauses = Pauses::default();
+            let mut is_told = false;
             loop {
                 match self.call(call.clone()).await {
-                    Err(CatalogError::Unavailable { .. }) if !self.is_ending() => {
+                    Err(CatalogError::Unavailable { reason }) if !self.is_ending() => {
+                        if !is_told {
+                            let volume = commit.version.key.volume;
+                            tracing::warn!(%volume, reason, "its version waits to be committed");
+                        }
+                        is_told = true;
                         pauses.next().await;
                     }
                     done => return done,

@@ -3,27 +3,21 @@
 //! It is *ready* when a controller has heard of it within the part of a lease's
 //! term in which volumes go on, and some unit takes writes.
 //!
-//! Nothing here waits for what it tells of: a volume that does not answer within
-//! [`VOLUMES_WITHIN`] is shown as it was when it last did, and is not asked again
-//! until it has. Rows are bounded by [`ROWS_MAX`].
+//! Nothing here waits for what it tells of ([`crate::volume_statuses`]). Rows are
+//! bounded by [`ROWS_MAX`].
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use api::host::UnitReport;
-use base::{AttachmentId, VolumeId};
+use base::VolumeId;
 use monitor::{Answer, Labels, Measures, Part};
 use unit::UnitState;
 use volume::VolumeStatus;
-use world::host;
 
 use crate::agent::{Agent, lock};
-use crate::attached::Attached;
 use crate::terms::own_part;
-
-/// Volumes that are well say how they are in less.
-const VOLUMES_WITHIN: Duration = Duration::from_secs(1);
 
 /// Without leases that end, a controller is asked at least so often: what is
 /// wanted is waited for 30 s at a time.
@@ -38,15 +32,6 @@ pub(crate) struct Health {
     heard: Mutex<Duration>,
     /// When the last renewal of leases was asked for that was heard.
     renewed: Mutex<Duration>,
-    volumes: Mutex<HashMap<AttachmentId, Known>>,
-}
-
-/// What is known of an open volume.
-#[derive(Default)]
-struct Known {
-    status: Option<VolumeStatus>,
-    /// It owes an answer.
-    is_asked: bool,
 }
 
 /// A volume as it is shown: one that is open several times to be read has one
@@ -70,7 +55,6 @@ impl Health {
         Self {
             heard: Mutex::new(now),
             renewed: Mutex::new(now),
-            volumes: Mutex::default(),
         }
     }
 
@@ -212,56 +196,18 @@ impl Agent {
         );
     }
 
-    /// The open volumes. Those that owe an answer are not asked once more.
+    /// The open volumes.
     async fn shown_volumes(&self) -> BTreeMap<VolumeId, Shown> {
-        let open: Vec<(AttachmentId, VolumeId, Arc<Attached>)> = lock(&self.inner.workers)
-            .iter()
-            .filter_map(|(id, worker)| {
-                let (volume, attached) = worker.open()?;
-                Some((*id, volume, attached))
-            })
-            .collect();
-        let mut answers = Vec::new();
-        {
-            let mut known = lock(&self.inner.health.volumes);
-            known.retain(|id, _| open.iter().any(|(open, ..)| open == id));
-            for (id, _, attached) in &open {
-                let known = known.entry(*id).or_default();
-                if !std::mem::replace(&mut known.is_asked, true) {
-                    answers.push(tokio::spawn(self.clone().ask(*id, Arc::clone(attached))));
-                }
-            }
-        }
-        let answered = async {
-            for answer in answers {
-                // One that panicked has said so.
-                let _ = answer.await;
-            }
-        };
-        // Those that are late are asked on, and heard the next time.
-        host::within(VOLUMES_WITHIN, answered).await;
-        let known = lock(&self.inner.health.volumes);
         let mut shown = BTreeMap::<VolumeId, Shown>::new();
-        for (id, volume, attached) in &open {
-            let Some(known) = known.get(id) else { continue };
-            let shown = shown.entry(*volume).or_default();
-            shown.connections += attached.export.connections() as u64;
-            shown.is_silent |= known.is_asked;
-            if let Some(status) = &known.status {
+        for open in self.open_volumes().await {
+            let shown = shown.entry(open.volume).or_default();
+            shown.connections += open.connections;
+            shown.is_silent |= open.is_silent;
+            if let Some(status) = &open.status {
                 shown.add(status);
             }
         }
         shown
-    }
-
-    /// Asks one volume how it is, and waits for that.
-    async fn ask(self, id: AttachmentId, attached: Arc<Attached>) {
-        let status = self.engine_status(&attached).await;
-        let mut known = lock(&self.inner.health.volumes);
-        if let Some(known) = known.get_mut(&id) {
-            known.is_asked = false;
-            known.status = status.ok().or(known.status.take());
-        }
     }
 }
 

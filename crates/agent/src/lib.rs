@@ -12,7 +12,10 @@
 //! * [`vm`]: plugging disks into running virtual machines
 //! * [`keys`]: wrapping keys, wherever they are; [`host_keys`]: those that this
 //!   host has; `rewrapping`: one in the place of another
-//! * [`folder`]: what lies where; `health`: whether it can do its work, and how it is doing
+//! * [`folder`]: what lies where
+//! * `plugging`: attachments in VMs; `terms`: leases in time, and what is kept of those that were lost
+//! * `report`: what controllers are told; `health`: what those are told who watch;
+//!   `volume_statuses`: how the open volumes are, for both
 //!
 //! It must not know: SQL, who owns what, the terminal.
 
@@ -37,6 +40,7 @@ mod tests;
 mod thin;
 pub mod units;
 pub mod vm;
+mod volume_statuses;
 mod watch;
 mod worker;
 

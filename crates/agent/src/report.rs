@@ -48,22 +48,15 @@ impl Agent {
     }
 
     async fn volumes(&self) -> Vec<VolumeReport> {
-        let open: Vec<_> = lock(&self.inner.workers)
-            .iter()
-            .filter_map(|(id, worker)| Some((*id, worker.open()?)))
-            .collect();
-        let mut volumes = Vec::new();
-        for (attachment, (volume, attached)) in open {
-            let Ok(status) = self.engine_status(&attached).await else {
-                continue;
-            };
-            volumes.push(VolumeReport {
-                attachment,
-                volume,
-                engine: engine(status, attached.export.connections() as u64),
-            });
-        }
-        volumes
+        let open = self.open_volumes().await.into_iter();
+        let told = open.filter_map(|open| {
+            Some(VolumeReport {
+                attachment: open.attachment,
+                volume: open.volume,
+                engine: engine(open.status?, open.connections),
+            })
+        });
+        told.collect()
     }
 
     async fn problems(&self) -> Vec<String> {

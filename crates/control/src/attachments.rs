@@ -289,8 +289,8 @@ impl Acting {
         if let Some(next) = &row.follower {
             hosts.extend(database.heard_of(next.host).await?);
         }
-        let volume = database.volume(row.volume).await;
-        let volume = volume.ok().map(|volume| volume.name);
+        let mut names = database.volume_names(std::iter::once(row.volume)).await?;
+        let volume = names.remove(&row.volume);
         Ok(self.view(row, volume, &hosts, self.now().await?))
     }
 

@@ -408,13 +408,14 @@ impl Acting {
         match self.seen(row.id).await {
             Ok(view) => Ok(view),
             // The cleaner was faster.
-            Err(_) => {
+            Err(ControlError::NotFound { .. }) => {
                 let row = VolumeRow {
                     deleting: true,
                     ..row
                 };
                 Ok(VolumeView::fresh(row, Tags::new()))
             }
+            Err(error) => Err(error),
         }
     }
 

@@ -53,6 +53,28 @@ pub struct Arguments {
     pub command: Command,
 }
 
+impl Arguments {
+    /// Ends the program, as for any option that a command does not have: nobody
+    /// must take for a trial what is carried out.
+    pub fn refuse_meaningless(&self) {
+        let is_asked = match &self.command {
+            Command::Api(ApiCommand::Host(HostCommand::Enrol { .. })) => false,
+            Command::Api(_) => true,
+            _ => false,
+        };
+        let option = match (self.dry_run, &self.idempotency_key) {
+            (true, _) => "--dry-run",
+            (_, Some(_)) => "--idempotency-key",
+            _ => return,
+        };
+        if !is_asked {
+            let reason = format!("this command has no '{option}'");
+            let kind = ErrorKind::UnknownArgument;
+            Self::command().error(kind, reason).exit();
+        }
+    }
+}
+
 #[derive(Subcommand)]
 pub enum Command {
     /// Run everything in one process, until SIGTERM. Restartable on the same

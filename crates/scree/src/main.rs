@@ -33,6 +33,7 @@ fn is_logged_in() -> bool {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    arguments.refuse_meaningless();
     let format = arguments.output;
     let (folder, profile) = (arguments.folder, arguments.profile);
     let done = match arguments.command {

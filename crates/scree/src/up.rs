@@ -65,6 +65,10 @@ const JOURNAL_BYTES_MAX: u64 = RESTORE_SKIPS_BYTES / 4;
 /// Certificates hold for a day, and are renewed so often.
 const RENEW_EVERY: Duration = Duration::from_secs(8 * 60 * 60);
 
+/// A renewal that failed is tried again after so long, and then after twice as
+/// long each time, up to [`RENEW_EVERY`].
+const RENEW_AGAIN: Duration = Duration::from_secs(60);
+
 /// How long requests under way may take to end once a signal came.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -356,8 +360,8 @@ fn tls(world: &World, arguments: &ServeArguments) -> Result<Option<ServerTls>, F
 /// Refuses a key that others than its owner can read. That there is none, its
 /// reader will say.
 pub fn check_private(key: &Path) -> Result<(), Failure> {
-    match host::mode(key) {
-        Ok(mode) if mode & 0o077 != 0 => {
+    match host::mode_for_others(key) {
+        Ok(Some(mode)) => {
             let (path, word) = (key.display(), shell_word(key));
             Err(Failure::new(format!(
                 "{path} can be read by others (mode {mode:03o}); run `chmod 600 {word}`, and \
@@ -658,9 +662,11 @@ impl Up {
 /// Has an agent's certificate renewed, long before it ends.
 async fn keep_renewed(world: World, mut identity: Identity, monitor: Monitor) {
     let is_brought = identity.profile.is_brought();
-    let mut ticks = host::ticks(if is_brought { READ_EVERY } else { RENEW_EVERY });
+    let every = if is_brought { READ_EVERY } else { RENEW_EVERY };
+    let mut pause = Duration::ZERO;
+    let mut again = RENEW_AGAIN;
     loop {
-        ticks.tick().await;
+        host::pause(pause).await;
         let mut profile = identity.profile.clone();
         let renewed = async {
             if is_brought {
@@ -677,9 +683,12 @@ async fn keep_renewed(world: World, mut identity: Identity, monitor: Monitor) {
                 identity.profile = profile;
                 monitoring::note_identity(&monitor, &identity.profile);
                 tracing::info!(expires = identity.profile.expires, "certificate renewed");
+                (pause, again) = (every, RENEW_AGAIN);
             }
             Err(error) => {
                 tracing::warn!(%error, "the certificate was not renewed; it is tried again");
+                pause = again.min(every);
+                again *= 2;
             }
         }
     }

@@ -155,7 +155,7 @@ async fn ahead(
 async fn catalog(
     State(control): State<Control>,
     Asking(host): Asking,
-    Json(call): Json<CatalogCall>,
+    Body(call): Body<CatalogCall>,
 ) -> Json<CatalogAnswer<Value>> {
     let answer = control
         .to_its_end(|control| async move { control.answer(host, call).await })

@@ -149,11 +149,12 @@ pub fn router(control: Control) -> Router {
             control.clone(),
             refuse_unless_open,
         ))
-        .layer(middleware::from_fn_with_state(control, metered::count))
         .layer(middleware::from_fn_with_state(
             bounded::BOUND,
             bounded::answer_in_time,
         ))
+        // Outside of all: what is given up is counted, too.
+        .layer(middleware::from_fn_with_state(control, metered::count))
 }
 
 /// As it begins and ends, only hosts are heard.

@@ -43,6 +43,10 @@ fn usage_errors_are_told_from_failures() {
         &["volume", "list"],
         &["up"],
         &["--dir", "/tmp/new", "up", "--listen-nbd", "localhost:1"],
+        // What cannot be tried is not carried out instead.
+        &["--dir", "/tmp/new", "up", "--dry-run"],
+        &["login", "https://localhost:1", "--token", "x", "--dry-run"],
+        &["--dir", "/tmp/new", "agent", "--idempotency-key", "k"],
     ] {
         let said = scree(arguments);
         assert_eq!(said.code, 2, "{arguments:?} said {}", said.error);
