@@ -108,8 +108,11 @@ impl Plugging {
     /// Lets the VM's user connect to `socket`, and nobody else.
     fn let_in(&self, vm: &VmAddress, socket: &Path) -> Result<(), PlugError> {
         let user = self.user.or_else(|| match vm {
-            // Where there is none, there is no VM, and the next step says so.
-            VmAddress::Qmp(monitor) => host::user(monitor).ok(),
+            // Where there is none, or a link, the next step says so.
+            VmAddress::Qmp(monitor) => {
+                let found = host::Unfollowed::find(monitor);
+                found.and_then(|found| found.user()).ok()
+            }
             VmAddress::Libvirt(_) => None,
         });
         let Some(user) = user else { return Ok(()) };

@@ -43,7 +43,8 @@ impl FromStr for VmAddress {
 }
 
 /// Whether a path has one spelling only: whoever may use the VMs below a folder
-/// must not get out of it, and no VM has two names. (Links are not seen here.)
+/// must not get out of it, and no VM has two names. (Links are the agent's
+/// affair: it follows none.)
 fn is_normal(path: &str) -> bool {
     let mut parts = path.strip_prefix('/').unwrap_or_default().split('/');
     parts.all(|part| !matches!(part, "" | "." | ".."))

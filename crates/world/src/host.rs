@@ -15,12 +15,12 @@ use std::fs::{File, OpenOptions};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::real::Listener;
+use crate::real::{Listener, find_unfollowed};
 use crate::{Disk, Endpoint, OpenMode};
 use tokio::net::TcpListener;
 use tokio::time::{Interval, MissedTickBehavior};
@@ -166,6 +166,45 @@ pub fn mode(path: &Path) -> io::Result<u32> {
 /// As the operating system says.
 pub fn user(path: &Path) -> io::Result<u32> {
     Ok(std::fs::metadata(path)?.uid())
+}
+
+/// A file that was found without following a link: whoever can make links on
+/// the way there cannot have another file taken for it, neither now nor, as
+/// long as this is kept, later.
+#[derive(Debug)]
+pub struct Unfollowed(OwnedFd);
+
+impl Unfollowed {
+    /// Finds the file at an absolute path.
+    ///
+    /// # Errors
+    /// As the operating system says. Of a link there, or on the way, that is
+    /// [`is_link`].
+    pub fn find(path: &Path) -> io::Result<Self> {
+        find_unfollowed(path).map(Self)
+    }
+
+    /// A path that leads to this file and no other, in this process and as
+    /// long as this is kept.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
+
+    /// Whose it is: the user's number.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    pub fn user(&self) -> io::Result<u32> {
+        Ok(rustix::fs::fstat(&self.0)?.st_uid)
+    }
+}
+
+/// Whether something was not found because there is a link in its place, or on
+/// the way to it.
+#[must_use]
+pub fn is_link(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error())
 }
 
 /// Gives a file to a user. Others' files only root gives away.

@@ -63,6 +63,16 @@ pub enum QmpError {
         /// Where a monitor should be.
         socket: PathBuf,
     },
+    /// A link lies on the way to the socket, or in its place.
+    #[error(
+        "there is a symbolic link in the path {}: links are not followed, as they may lead to \
+         another's VM; name the socket by its path without links (`realpath` tells it)",
+        socket.display()
+    )]
+    Link {
+        /// Where a monitor should be.
+        socket: PathBuf,
+    },
     /// The socket cannot be connected to for another reason.
     #[error("cannot connect to the monitor {}; Scree has to be allowed to open it", socket.display())]
     Connect {
@@ -148,30 +158,14 @@ struct Refusal {
 
 impl Monitor {
     /// Connects and negotiates. `answer_within` holds for the greeting and for
-    /// each reply.
+    /// each reply. No link is followed on the way to the socket: who may use
+    /// VMs below a folder could make one there that leads out of it.
     ///
     /// # Errors
     /// As the variants of [`QmpError`] say.
     pub async fn connect(socket: &Path, answer_within: Duration) -> Result<Self, QmpError> {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "QEMU listens, and this is its client"
-        )]
-        let connected = UnixStream::connect(socket).await;
+        let stream = connect(socket).await?;
         let socket = socket.to_owned();
-        let stream = match connected {
-            Ok(stream) => stream,
-            Err(source) => {
-                return Err(match source.kind() {
-                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                        QmpError::NobodyThere { socket }
-                    }
-                    // Others wait already to be taken.
-                    io::ErrorKind::WouldBlock => QmpError::InUse { socket },
-                    _ => QmpError::Connect { socket, source },
-                });
-            }
-        };
         let mut monitor = Self {
             stream,
             buffer: Vec::new(),
@@ -292,4 +286,30 @@ impl Monitor {
             }
         }
     }
+}
+
+async fn connect(socket: &Path) -> Result<UnixStream, QmpError> {
+    let of = || socket.to_owned();
+    let found = host::Unfollowed::find(socket).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => QmpError::NobodyThere { socket: of() },
+        _ if host::is_link(&source) => QmpError::Link { socket: of() },
+        _ => QmpError::Connect {
+            socket: of(),
+            source,
+        },
+    })?;
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "QEMU listens, and this is its client"
+    )]
+    let connected = UnixStream::connect(found.path()).await;
+    connected.map_err(|source| match source.kind() {
+        io::ErrorKind::ConnectionRefused => QmpError::NobodyThere { socket: of() },
+        // Others wait already to be taken.
+        io::ErrorKind::WouldBlock => QmpError::InUse { socket: of() },
+        _ => QmpError::Connect {
+            socket: of(),
+            source,
+        },
+    })
 }

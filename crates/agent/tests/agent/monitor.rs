@@ -84,6 +84,25 @@ async fn a_socket_that_is_not_there_or_that_nobody_listens_on_is_no_vm() {
     ));
 }
 
+/// Whoever could make a link below the folder of their VMs got at another's.
+#[tokio::test]
+async fn a_link_leads_to_no_monitor() {
+    let (theirs, socket) = greeted(Vec::new());
+    Monitor::connect(&socket, LONG).await.expect("their own");
+    let mine = tempfile::tempdir().expect("a folder");
+    for (link, target, monitor) in [
+        ("one.qmp", socket.as_path(), "one.qmp"),
+        ("way", theirs.path(), "way/qmp"),
+        ("nowhere", Path::new("/nowhere"), "nowhere"),
+    ] {
+        std::os::unix::fs::symlink(target, mine.path().join(link)).expect("linked");
+        let error = refused(&mine.path().join(monitor), LONG).await;
+        assert!(matches!(error, QmpError::Link { .. }), "{link}: {error}");
+        let said = error.to_string();
+        assert!(!said.contains(&*socket.to_string_lossy()), "{said}");
+    }
+}
+
 #[tokio::test]
 async fn a_monitor_that_does_not_greet_is_said_to_be_in_use() {
     let (_folder, socket) = scripted(vec![Step::Hang]);

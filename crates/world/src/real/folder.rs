@@ -94,6 +94,20 @@ fn open_step_by_step(
     Err(Errno::INVAL)
 }
 
+/// Opens what stands for the file at an absolute path, following no link on the
+/// way there, and not the last one either.
+pub(crate) fn find_unfollowed(path: &Path) -> io::Result<OwnedFd> {
+    let flags = ON_THE_WAY | OFlags::CLOEXEC;
+    let root = retry(|| rustix::fs::open("/", flags, Mode::empty()))?;
+    let below = path.strip_prefix("/").map_err(|_| Errno::INVAL)?;
+    let found = open_below(root.as_fd(), below, OFlags::PATH, Mode::empty())?;
+    // What stands for a link can be opened, where there is no `openat2`.
+    match FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) {
+        FileType::Symlink => Err(Errno::LOOP.into()),
+        _ => Ok(found),
+    }
+}
+
 fn in_words(kind: FileType) -> &'static str {
     match kind {
         FileType::RegularFile => "a file",
@@ -475,5 +489,24 @@ mod tests {
         open("file", OFlags::RDWR).expect_err("a link");
         open("folder/secret", OFlags::RDWR).expect_err("through a link");
         open("folder", ON_THE_WAY).expect_err("a link");
+    }
+
+    #[test]
+    fn what_is_found_unfollowed_lies_behind_no_link() {
+        let scene = Scene::new();
+        let real = scene.at("").canonicalize().expect("there");
+        fs::create_dir(real.join("folder")).expect("made");
+        fs::write(real.join("folder/file"), "x").expect("written");
+        symlink("folder", real.join("way")).expect("linked");
+        symlink("folder/file", real.join("last")).expect("linked");
+        let find = |path: &str| find_unfollowed(&real.join(path));
+        find("folder/file").expect("there");
+        for link in ["way/file", "last"] {
+            let error = find(link).expect_err("a link");
+            assert_eq!(error.raw_os_error(), Some(Errno::LOOP.raw_os_error()));
+        }
+        let error = find("none").expect_err("nothing there");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        find_unfollowed(Path::new("relative")).expect_err("no whole path");
     }
 }

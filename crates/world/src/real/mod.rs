@@ -7,6 +7,7 @@ mod net;
 mod pool;
 
 pub use disk::RealDisk;
+pub(crate) use folder::find_unfollowed;
 pub use limits::raise_open_files;
 pub use net::{Bell, Listener, Poller, Stream};
 pub use pool::ThreadPool;
