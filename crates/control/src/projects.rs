@@ -117,7 +117,8 @@ impl Acting {
     /// # Errors
     /// [`ControlError`].
     pub async fn add_grant(&self, request: GrantRequest) -> Result<GrantRow, ControlError> {
-        let object = self.object(&request.on).await?;
+        let need = Need::Have(Right::Administer);
+        let object = self.object(&request.on, need).await?;
         let is_host = matches!(object, Object::Host(_));
         if is_host && request.right != Right::Use {
             let reason = "on a host there is only the right to `use` it";
@@ -159,7 +160,7 @@ impl Acting {
         count_max: u32,
     ) -> Result<Vec<GrantRow>, ControlError> {
         let object = match on {
-            Some(on) => Some(self.object(on).await?),
+            Some(on) => Some(self.object(on, Need::See).await?),
             None => None,
         };
         let database = &self.inner.database;
@@ -176,15 +177,15 @@ impl Acting {
         Ok(self.inner.database.delete_grant(self.asker(), id).await?)
     }
 
-    async fn object(&self, named: &Named) -> Result<Object, ControlError> {
+    async fn object(&self, named: &Named, need: Need) -> Result<Object, ControlError> {
         let database = &self.inner.database;
         Ok(match named {
             Named::Volume(name) => {
-                let row = database.volume_for(self.asker(), name, Need::See).await?;
+                let row = database.volume_for(self.asker(), name, need).await?;
                 Object::Volume(row.id)
             }
             Named::Snapshot(name) => {
-                let row = database.snapshot_for(self.asker(), name, Need::See).await?;
+                let row = database.snapshot_for(self.asker(), name, need).await?;
                 Object::Snapshot(row.id)
             }
             Named::Host(name) => Object::Host(self.host_named(name).await?),

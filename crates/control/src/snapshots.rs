@@ -150,8 +150,9 @@ impl Acting {
     pub async fn delete_snapshot(&self, name: &str) -> Result<SnapshotRow, ControlError> {
         let name = name.to_owned();
         self.to_its_end(|control| async move {
-            let snapshot = control.snapshot(&name).await?;
             let database = &control.inner.database;
+            let need = Need::Have(Right::Administer);
+            let snapshot = database.snapshot_for(control.asker(), &name, need).await?;
             let gone = database
                 .delete_snapshot(control.asker(), snapshot.id)
                 .await?;

@@ -537,7 +537,8 @@ impl Acting {
     /// [`ControlError`]. If it cannot be closed now, its host goes on trying.
     pub async fn unexport_volume(&self, name: &str) -> Result<VolumeView, ControlError> {
         let database = &self.inner.database;
-        let row = database.volume_for(self.asker(), name, Need::See).await?;
+        let need = Need::SeeToChange;
+        let row = database.volume_for(self.asker(), name, need).await?;
         let mut attachments = Vec::new();
         for attachment in database.attachments_of(row.id).await? {
             let id = attachment.id.to_string();

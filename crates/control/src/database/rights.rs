@@ -64,6 +64,9 @@ impl FromStr for Right {
 pub enum Need {
     /// To know that it is there.
     See,
+    /// The same, by one who is about to change something: a bare name is not
+    /// taken for another's.
+    SeeToChange,
     /// One of the rights.
     Have(Right),
     /// To be its owner, or an administrator of the cluster.
@@ -87,7 +90,7 @@ impl Rights {
         let administers = self.is_administrator;
         self.owns
             || match need {
-                Need::See => administers || !self.given.is_empty(),
+                Need::See | Need::SeeToChange => administers || !self.given.is_empty(),
                 Need::Have(Right::Read) => given(Right::Read) || given(Right::Use),
                 Need::Have(Right::Use) => given(Right::Use),
                 Need::Have(right) => administers || given(right),
@@ -171,20 +174,36 @@ impl<'a> Named<'a> {
 /// Of the rows that are called so, and that `asker` may see, the one that is
 /// meant: by its id, else the asker's own, else the only one. `rows` are in
 /// this order, each with its id and owner.
+///
+/// A bare name means another's thing only where one merely looks: whoever gives
+/// rights must not choose what the names of others mean when they change, attach
+/// or give something.
 fn the_one<T>(
     mut rows: Vec<T>,
     named: &Named<'_>,
     asker: &Asker,
+    need: Need,
     kind: &str,
     of: impl Fn(&T) -> (String, Option<PartyId>, Option<String>),
 ) -> Result<T, DatabaseError> {
     let Some(first) = rows.first() else {
         return Err(not_found(kind, named.whole));
     };
-    let (id, owner, _) = of(first);
-    let is_certain = id == named.whole || owner == Some(asker.party.id) || rows.len() == 1;
-    if is_certain {
+    let (id, owner, owner_name) = of(first);
+    let is_certain =
+        id == named.whole || owner == Some(asker.party.id) || !named.owner.is_empty();
+    if is_certain || (rows.len() == 1 && need == Need::See) {
         return Ok(rows.swap_remove(0));
+    }
+    if rows.len() == 1 {
+        let name = &named.name;
+        let (whose, whole) = match owner_name {
+            Some(owner) => (format!("{owner}'s"), format!("{owner}/{name}")),
+            None => ("nobody's".to_owned(), id),
+        };
+        return Err(DatabaseError::Refused {
+            reason: format!("you have no {kind} {name:?}; to mean {whose}, say {whole}"),
+        });
     }
     let names = rows.iter().map(|row| {
         let (_, _, owner) = of(row);
@@ -236,7 +255,7 @@ pub(super) async fn volume_for(
     .await?;
     let volumes = found.iter().map(rows::volume_row);
     let volumes = volumes.collect::<Result<Vec<_>, _>>()?;
-    let volume = the_one(volumes, &named, asker, "volume", |row| {
+    let volume = the_one(volumes, &named, asker, need, "volume", |row| {
         (row.id.to_string(), row.owner, row.owner_name.clone())
     })?;
     let id = volume.id.to_string();
@@ -267,7 +286,7 @@ pub(super) async fn snapshot_for(
     .await?;
     let snapshots = found.iter().map(rows::snapshot_row);
     let snapshots = snapshots.collect::<Result<Vec<_>, _>>()?;
-    let snapshot = the_one(snapshots, &named, asker, "snapshot", |row| {
+    let snapshot = the_one(snapshots, &named, asker, need, "snapshot", |row| {
         (row.id.to_string(), row.owner, row.owner_name.clone())
     })?;
     let rights = snapshot_rights(connection, asker, &snapshot).await?;

@@ -515,7 +515,77 @@ async fn names_are_an_owners_affair(scene: Scene) {
     assert_eq!(shown(root, "alice%2Fdata").await, hers["id"]);
 }
 
+/// Whoever gave alice a right on theirs chose what a name of hers meant.
+async fn a_bare_name_is_anothers_only_to_those_who_look(scene: Scene) {
+    let cast = Cast::new(scene).await;
+    let (scene, alice, bob) = (&cast.scene, Some(&cast.alice), Some(&cast.bob));
+    let new = json!({"name": "data", "size": 1 << 20});
+    let his = scene.ask(bob, "POST /v1/volumes", new, 201).await;
+    let take = json!({"volume": "data", "name": "noon"});
+    scene.ask(bob, "POST /v1/snapshots", take, 201).await;
+    let unasked = json!({"user": "alice", "right": "administer", "volume": "data"});
+    scene.ask(bob, "POST /v1/grants", unasked, 201).await;
+    let shown = scene
+        .ask(alice, "GET /v1/volumes/data", Value::Null, 200)
+        .await;
+    assert_eq!(shown["id"], his["id"]);
+    for looked in [
+        "GET /v1/volumes/data/versions",
+        "GET /v1/snapshots/noon",
+        "GET /v1/snapshots?volume=data",
+        "GET /v1/attachments?volume=data",
+        "GET /v1/grants?volume=data",
+    ] {
+        scene.ask(alice, looked, Value::Null, 200).await;
+    }
+    let none = Value::Null;
+    for (request, body) in [
+        ("POST /v1/volumes/data/grow", json!({"size": 1 << 30})),
+        ("PUT /v1/volumes/data/tags", json!({"tags": {}})),
+        ("POST /v1/volumes/data/restore", json!({"version": 1})),
+        ("POST /v1/volumes/data/give", json!({"user": "alice"})),
+        ("DELETE /v1/volumes/data", none.clone()),
+        ("PUT /v1/volumes/data/export", json!({"host": "h1"})),
+        ("DELETE /v1/volumes/data/export", none.clone()),
+        ("POST /v1/snapshots", json!({"volume": "data"})),
+        ("PUT /v1/snapshots/noon/tags", json!({"tags": {}})),
+        ("DELETE /v1/snapshots/noon", none),
+        (
+            "POST /v1/volumes",
+            json!({"name": "clone", "from": "noon", "project": "alice"}),
+        ),
+        (
+            "POST /v1/attachments",
+            json!({"volume": "data", "host": "h1"}),
+        ),
+        (
+            "POST /v1/attachments",
+            json!({"volume": "data", "host": "h1", "read_only": true}),
+        ),
+        (
+            "POST /v1/grants",
+            json!({"user": "carol", "right": "read", "volume": "data"}),
+        ),
+        (
+            "POST /v1/grants",
+            json!({"user": "carol", "right": "read", "snapshot": "noon"}),
+        ),
+    ] {
+        let refused = scene.ask(alice, request, body, 409).await;
+        let detail = refused["detail"].as_str().expect("text");
+        assert!(
+            detail.contains("bob/data") || detail.contains("bob/noon"),
+            "{request}: {detail}"
+        );
+    }
+    let tag = "PUT /v1/volumes/bob%2Fdata/tags";
+    scene.ask(alice, tag, json!({"tags": {}}), 200).await;
+    let by_id = format!("DELETE /v1/volumes/{}", his["id"].as_str().expect("an id"));
+    scene.ask(alice, &by_id, Value::Null, 202).await;
+}
+
 on_both!(
+    a_bare_name_is_anothers_only_to_those_who_look
     each_call_gives_everybody_what_is_theirs
     what_is_a_strangers_is_answered_like_what_does_not_exist
     a_right_that_was_taken_away_is_no_right_for_the_next_request
