@@ -64,9 +64,13 @@ pub struct VolumeView {
     pub row: VolumeRow,
     /// Its tags.
     pub tags: Tags,
-    /// Where it is attached, or not yet detached.
+    /// Whether it is attached anywhere, or not yet detached.
+    pub is_attached: bool,
+    /// Where, as far as the asker may see that: where others have it is for
+    /// those who administer it.
     pub attachments: Vec<AttachmentRow>,
-    /// How its engine is doing, as its host said last.
+    /// How its engine is doing, as its host said last, if the asker may see
+    /// where that is.
     pub engine: Option<Engine>,
     /// What its owner should know, just after it was made or grown.
     pub notice: Option<String>,
@@ -91,10 +95,10 @@ impl VolumeView {
             VolumeState::Deleting
         } else if self.reason().is_some() {
             VolumeState::Error
-        } else if self.attachments.is_empty() {
-            VolumeState::Available
-        } else {
+        } else if self.is_attached {
             VolumeState::InUse
+        } else {
+            VolumeState::Available
         }
     }
 
@@ -119,6 +123,7 @@ impl VolumeView {
         Self {
             row,
             tags,
+            is_attached: false,
             attachments: Vec::new(),
             engine: None,
             notice: None,
@@ -247,7 +252,10 @@ impl Acting {
             view.engine = hosts
                 .iter()
                 .flat_map(|host| &host.report.volumes)
-                .find(|volume| volume.volume == row.id)
+                .find(|volume| {
+                    let mut seen = view.attachments.iter();
+                    seen.any(|one| one.id == volume.attachment)
+                })
                 .map(|volume| volume.engine.clone());
         }
         Ok(view)
@@ -256,8 +264,10 @@ impl Acting {
     /// As [`Acting::volume`], but nobody is asked.
     async fn seen(&self, id: VolumeId) -> Result<VolumeView, ControlError> {
         let database = &self.inner.database;
+        let (is_attached, attachments) = database.attachments_seen(self.asker(), id).await?;
         Ok(VolumeView {
-            attachments: database.attachments_of(id).await?,
+            is_attached,
+            attachments,
             ..VolumeView::fresh(
                 database.volume(id).await?,
                 database.tags_of(&id.to_string()).await?,
@@ -274,11 +284,13 @@ impl Acting {
         let database = &self.inner.database;
         let VolumePage {
             volumes,
+            attached,
             mut attachments,
             mut tags,
             next,
         } = database.volume_page(self.asker(), filter, page).await?;
         let mut view = |row: VolumeRow| VolumeView {
+            is_attached: attached.contains(&row.id),
             attachments: attachments
                 .extract_if(.., |attachment| attachment.volume == row.id)
                 .collect(),
@@ -322,11 +334,8 @@ impl Acting {
         let row = database
             .give_volume(self.asker(), name, user, project)
             .await?;
-        let tags = database.tags_of(&row.id.to_string()).await?;
-        Ok(VolumeView {
-            attachments: database.attachments_of(row.id).await?,
-            ..VolumeView::fresh(row, tags)
-        })
+        let seen = self.seen(row.id).await?;
+        Ok(VolumeView { row, ..seen })
     }
 
     /// Makes a volume larger. Connections that exist see it when they ask.

@@ -4,7 +4,7 @@
 //! so a page goes on exactly where the one before ended, whatever was made or
 //! deleted in between.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::host::AttachmentState;
 use base::{PartyId, VolumeId};
@@ -58,7 +58,10 @@ pub struct Filter {
 pub struct VolumePage {
     /// The volumes.
     pub volumes: Volumes,
-    /// Their attachments that are not detached.
+    /// Those that are attached, or not yet detached.
+    pub attached: BTreeSet<VolumeId>,
+    /// Their attachments that are not detached, as far as the asker may see
+    /// them.
     pub attachments: Vec<AttachmentRow>,
     /// Their tags, by id.
     pub tags: BTreeMap<String, Tags>,
@@ -140,6 +143,12 @@ impl Condition {
 /// What is not detached of the volume of a row.
 const OPEN: &str = "SELECT 1 FROM attachments a WHERE a.volume = v.id AND a.state <> 'detached'";
 
+/// What the asker may see of attachments `a` of volumes `v`: their own, and
+/// those of volumes that they administer. In which VMs others have a volume,
+/// and what is wrong there, is not for whoever may read it.
+const SEEN: &str = "($3 = 1 OR a.asked_by = $2 OR v.owner = $2 OR EXISTS (SELECT 1 FROM grants g \
+     WHERE g.party = $2 AND g.object = a.volume AND g.right_name = 'administer'))";
+
 impl Database {
     /// The volumes that `asker` may see.
     ///
@@ -172,12 +181,12 @@ impl Database {
             None => String::new(),
             Some("deleting") => " AND v.deleting = 1".to_owned(),
             Some("available") => format!(" AND v.deleting = 0 AND NOT EXISTS ({OPEN})"),
-            Some("error") => {
-                format!(" AND v.deleting = 0 AND EXISTS ({OPEN} AND a.reason IS NOT NULL)")
-            }
+            Some("error") => format!(
+                " AND v.deleting = 0 AND EXISTS ({OPEN} AND a.reason IS NOT NULL AND {SEEN})"
+            ),
             Some("in-use") => format!(
                 " AND v.deleting = 0 AND EXISTS ({OPEN}) \
-                 AND NOT EXISTS ({OPEN} AND a.reason IS NOT NULL)"
+                 AND NOT EXISTS ({OPEN} AND a.reason IS NOT NULL AND {SEEN})"
             ),
             // `creating`: it is over when it is answered.
             Some(_) => " AND 1 = 0".to_owned(),
@@ -187,23 +196,30 @@ impl Database {
             .page(&mut moment, volumes!(""), "v.id", asker, page)
             .await?;
         let (first, last) = super::projects::ends(&found)?;
-        let attachments = sqlx::query(
-            "SELECT * FROM attachments WHERE volume >= $1 AND volume <= $2 \
-             AND state <> 'detached' ORDER BY created_ms, id",
-        )
-        .bind(&first)
-        .bind(&last)
-        .fetch_all(&mut *moment)
-        .await?;
+        let (attached, attachments) = not_detached(&mut moment, asker, &first, &last).await?;
         Ok(VolumePage {
             volumes: volumes_of(&found),
-            attachments: attachments
-                .iter()
-                .map(attachment_row)
-                .collect::<Result<_, _>>()?,
+            attached,
+            attachments,
             tags: tags::between(&mut moment, &first, &last).await?,
             next,
         })
+    }
+
+    /// Whether a volume is attached, or not yet detached; and its attachments,
+    /// as far as `asker` may see them.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn attachments_seen(
+        &self,
+        asker: &Asker,
+        volume: VolumeId,
+    ) -> Result<(bool, Vec<AttachmentRow>), DatabaseError> {
+        let id = volume.to_string();
+        let connection = &mut *self.reader.acquire().await?;
+        let (attached, seen) = not_detached(connection, asker, &id, &id).await?;
+        Ok((!attached.is_empty(), seen))
     }
 
     /// The snapshots that `asker` may see.
@@ -265,10 +281,7 @@ impl Database {
         page: &Page,
     ) -> Result<(Vec<AttachmentRow>, Option<String>), DatabaseError> {
         let mut condition = Condition {
-            text: "a.id > $1 AND ($3 = 1 OR a.asked_by = $2 OR v.owner = $2 OR EXISTS \
-                   (SELECT 1 FROM grants g WHERE g.party = $2 AND g.object = a.volume \
-                   AND g.right_name = 'administer'))"
-                .to_owned(),
+            text: format!("a.id > $1 AND {SEEN}"),
             values: Vec::new(),
         };
         if let Some(volume) = volume {
@@ -289,4 +302,34 @@ impl Database {
         let rows = found.iter().map(attachment_row);
         Ok((rows.collect::<Result<_, _>>()?, next))
     }
+}
+
+/// Of the volumes with ids from `first` to `last`, those that are attached, or
+/// not yet detached; and what `asker` may see of their attachments.
+async fn not_detached(
+    connection: &mut AnyConnection,
+    asker: &Asker,
+    first: &str,
+    last: &str,
+) -> Result<(BTreeSet<VolumeId>, Vec<AttachmentRow>), DatabaseError> {
+    let found = sqlx::query(&format!(
+        "SELECT a.*, CASE WHEN {SEEN} THEN 1 ELSE 0 END AS seen FROM attachments a \
+         LEFT JOIN volumes v ON v.id = a.volume WHERE a.volume >= $1 AND a.volume <= $4 \
+         AND a.state <> 'detached' ORDER BY a.created_ms, a.id"
+    ))
+    .bind(first)
+    .bind(asker.party.id.to_string())
+    .bind(i64::from(asker.party.is_administrator))
+    .bind(last)
+    .fetch_all(connection)
+    .await?;
+    let (mut attached, mut seen) = (BTreeSet::new(), Vec::new());
+    for row in &found {
+        let attachment = attachment_row(row)?;
+        attached.insert(attachment.volume);
+        if rows::flag(row, "seen")? {
+            seen.push(attachment);
+        }
+    }
+    Ok((attached, seen))
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use api::host::{AttachmentReport, AttachmentState};
 use serde_json::{Value, json};
 
 use crate::parties::Scene;
@@ -584,7 +585,70 @@ async fn a_bare_name_is_anothers_only_to_those_who_look(scene: Scene) {
     scene.ask(alice, &by_id, Value::Null, 202).await;
 }
 
+/// Whoever could read a volume was told in which VM of whose it was, and why it
+/// could not be plugged in there.
+async fn where_others_have_a_volume_is_for_those_who_administer_it(scene: Scene) {
+    let cast = Cast::new(scene).await;
+    let (scene, alice, bob) = (&cast.scene, Some(&cast.alice), Some(&cast.bob));
+    let new = json!({"name": "data", "size": 1 << 20, "project": "alice"});
+    scene.ask(alice, "POST /v1/volumes", new, 201).await;
+    let attach = json!({"volume": "data", "host": "h1", "vm": "libvirt:secret"});
+    let made = scene.ask(alice, "POST /v1/attachments", attach, 202).await;
+    let id = made["id"].as_str().expect("an id").parse().expect("an id");
+    let report = AttachmentReport {
+        generation: 1,
+        state: AttachmentState::Error,
+        reason: Some("libvirt:secret does not run".to_owned()),
+        note: None,
+        device: None,
+        size_bytes: None,
+        uri: None,
+        tcp_uri: None,
+    };
+    let host = scene
+        .control
+        .acting_here()
+        .await
+        .expect("local")
+        .host_or_default(Some("h1"))
+        .await
+        .expect("there");
+    let kept = scene.control.attachment_reported(host, id, &report).await;
+    assert!(kept.expect("kept"), "news");
+    let states = async |who| {
+        let path = "GET /v1/volumes/alice%2Fdata";
+        let shown = scene.ask(who, path, Value::Null, 200).await;
+        let mut listed = Vec::new();
+        for state in ["available", "in-use", "error"] {
+            let path = format!("GET /v1/volumes?name=data&state={state}");
+            let list = scene.ask(who, &path, Value::Null, 200).await;
+            if list["items"].as_array().is_some_and(|items| !items.is_empty()) {
+                assert_eq!(list["items"][0]["state"], state);
+                assert_eq!(list["items"][0]["reason"], shown["reason"]);
+                listed.push(state);
+            }
+        }
+        assert_eq!(listed, [shown["state"].as_str().expect("a state")]);
+        (listed, shown["reason"].clone())
+    };
+    let whole = (vec!["error"], json!("libvirt:secret does not run"));
+    assert_eq!(states(alice).await, whole);
+    assert_eq!(states(Some(&scene.root)).await, whole);
+    let grant = |right: &str| json!({"user": "bob", "right": right, "volume": "data"});
+    for right in ["read", "use", "snapshot"] {
+        scene
+            .ask(alice, "POST /v1/grants", grant(right), 201)
+            .await;
+        assert_eq!(states(bob).await, (vec!["in-use"], Value::Null), "{right}");
+    }
+    scene
+        .ask(alice, "POST /v1/grants", grant("administer"), 201)
+        .await;
+    assert_eq!(states(bob).await, whole);
+}
+
 on_both!(
+    where_others_have_a_volume_is_for_those_who_administer_it
     a_bare_name_is_anothers_only_to_those_who_look
     each_call_gives_everybody_what_is_theirs
     what_is_a_strangers_is_answered_like_what_does_not_exist
