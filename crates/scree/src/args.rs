@@ -504,7 +504,8 @@ pub enum VolumeCommand {
         #[arg(value_name = "KEY=VALUE")]
         tags: Vec<String>,
     },
-    /// Give a volume, and its snapshots, to another user.
+    /// Give a volume, and its snapshots, to another user; or to yourself, on the
+    /// account of another project.
     Give {
         /// Name or id.
         name: String,

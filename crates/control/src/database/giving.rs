@@ -12,7 +12,8 @@ use super::{Asker, Database, DatabaseError, Need, PartyRow};
 impl Database {
     /// Gives a volume to another user, on the account of a project of theirs.
     /// Who is no administrator must be in that project too. Its snapshots go
-    /// with it; the rights that were given on them and on it end.
+    /// with it; the rights that were given on them and on it end. To its owner
+    /// it may be given while it is attached: only the account is another's then.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -25,11 +26,11 @@ impl Database {
     ) -> Result<VolumeRow, DatabaseError> {
         act!(self, asker, change, {
             let volume = super::rights::volume_for(&mut *change, asker, volume, Need::Own).await?;
-            refuse_if_in_use(&mut *change, &volume).await?;
             let subject = Subject::new(Kind::User, user).map_err(|_| DatabaseError::NotFound {
                 what: format!("user {user:?}"),
             })?;
             let party = super::parties::party_of(&mut *change, &subject).await?;
+            refuse_if_in_use(&mut *change, &volume, party.id).await?;
             let account = account_for(&mut *change, asker, &party, project).await?;
             if volume.owner != Some(party.id) {
                 super::volumes::refuse_name(&mut *change, party.id, &volume.name).await?;
@@ -59,11 +60,13 @@ impl Database {
 async fn refuse_if_in_use(
     change: &mut AnyConnection,
     volume: &VolumeRow,
+    party: PartyId,
 ) -> Result<(), DatabaseError> {
     let name = &volume.name;
+    let is_kept = volume.owner == Some(party);
     let reason = if volume.deleting {
         format!("volume {name:?} is being deleted")
-    } else if super::attachments::is_attached(change, volume.id).await? {
+    } else if !is_kept && super::attachments::is_attached(change, volume.id).await? {
         format!(
             "volume {name:?} is attached; detach it first, so that nobody keeps what is given away"
         )
@@ -82,7 +85,7 @@ async fn account_for(
     project: Option<&str>,
 ) -> Result<ProjectId, DatabaseError> {
     let account = account_of(&mut *change, party, project).await;
-    if asker.party.is_administrator {
+    if asker.party.is_administrator || asker.party.id == party.id {
         return account;
     }
     if let Ok(account) = account {

@@ -13,6 +13,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
+use super::rows::VolumeRow;
 use super::{Asker, Database, DatabaseError, rows};
 
 /// How much a project may have; none is no limit.
@@ -411,6 +412,53 @@ pub(super) async fn account_of(
             })
         }
     }
+}
+
+/// Refuses to add to what `volume` has while its owner is not (any more) in the
+/// project that would have to account for it. Administrators say who is in which
+/// project, and may.
+///
+/// # Errors
+/// [`DatabaseError::Forbidden`].
+pub(super) async fn check_membership(
+    change: &mut AnyConnection,
+    asker: &Asker,
+    volume: &VolumeRow,
+) -> Result<(), DatabaseError> {
+    let (Some(project), Some(owner)) = (volume.project, volume.owner) else {
+        return Ok(());
+    };
+    if asker.party.is_administrator || is_member(change, project, owner).await? {
+        return Ok(());
+    }
+    let (name, user) = (&volume.name, asker.party.subject.name());
+    Err(DatabaseError::Forbidden {
+        reason: match owner == asker.party.id {
+            true => format!(
+                "you are no longer in project {:?}, on whose account volume {name:?} is, so \
+                 nothing can be added to it; put it on another's first: `scree volume give {name} \
+                 {user} --project PROJECT`",
+                volume.project_name.as_deref().unwrap_or_default()
+            ),
+            false => format!(
+                "the owner of volume {name:?} is no longer in the project on whose account it is, \
+                 so nothing can be added to it; they can put it on another's, by `scree volume give`"
+            ),
+        },
+    })
+}
+
+async fn is_member(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    party: PartyId,
+) -> Result<bool, DatabaseError> {
+    let found = sqlx::query("SELECT 1 FROM project_members WHERE project = $1 AND party = $2")
+        .bind(project.to_string())
+        .bind(party.to_string())
+        .fetch_optional(connection)
+        .await?;
+    Ok(found.is_some())
 }
 
 /// Refuses what is more than `project` may have.

@@ -4,7 +4,7 @@ use base::{PartyId, SnapshotId, VolumeId};
 use sqlx::AnyConnection;
 use world::Millis;
 
-use super::projects::{More, check_quota};
+use super::projects::{More, check_membership, check_quota};
 use super::rights::{check_snapshot, check_volume, snapshot_for};
 use super::rows::{self, SnapshotRow};
 use super::tags::{self, Tags};
@@ -107,6 +107,7 @@ impl Database {
                     what: format!("a snapshot named {:?}", new.name),
                 });
             }
+            check_membership(&mut *change, asker, &of).await?;
             let more = More {
                 snapshots: 1,
                 ..More::default()

@@ -10,7 +10,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::projects::{More, account_of, check_quota};
+use super::projects::{More, account_of, check_membership, check_quota};
 use super::rights::{check_snapshot, check_volume, volume_for};
 use super::rows::{self, SnapshotState, VolumeRow};
 use super::tags::{self, Tags};
@@ -263,6 +263,7 @@ impl Database {
         act!(self, asker, change, {
             let need = Need::Have(Right::Administer);
             let row = check_volume(&mut *change, asker, volume, need).await?;
+            check_membership(&mut *change, asker, &row).await?;
             let more = More {
                 bytes: size_bytes.saturating_sub(row.size_bytes),
                 ..More::default()

@@ -447,6 +447,73 @@ async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
         .await;
 }
 
+/// Whoever had left a project went on adding to its account.
+async fn who_has_left_a_project_adds_nothing_to_its_account(scene: Scene) {
+    let alice = scene.member("users", "alice").await;
+    let bob = scene.member("users", "bob").await;
+    scene.member("hosts", "h1").await;
+    let (root, asker) = (Some(&scene.root), Some(&alice));
+    let new = json!({"name": "red"});
+    scene.ask(root, "POST /v1/projects", new, 201).await;
+    let membership = "/v1/projects/red/members/alice";
+    let join = format!("PUT {membership}");
+    scene.ask(root, &join, Value::Null, 200).await;
+    let grant = json!({"user": "alice", "right": "use", "host": "h1"});
+    scene.ask(root, "POST /v1/grants", grant, 201).await;
+    let new = json!({"name": "disk", "size": 1 << 20, "project": "red"});
+    scene.ask(asker, "POST /v1/volumes", new, 201).await;
+    for right in ["snapshot", "administer"] {
+        let grant = json!({"user": "bob", "right": right, "volume": "disk"});
+        scene.ask(asker, "POST /v1/grants", grant, 201).await;
+    }
+    let attach = json!({"volume": "disk", "host": "h1"});
+    scene.ask(asker, "POST /v1/attachments", attach, 202).await;
+    let add = async |who, size: u64, status| {
+        let take = json!({"volume": "alice/disk"});
+        let taken = scene.ask(who, "POST /v1/snapshots?dry_run=true", take, status);
+        let taken = taken.await;
+        let grow = "POST /v1/volumes/alice%2Fdisk/grow";
+        let status = if status == 201 { 200 } else { status };
+        let grown = scene.ask(who, grow, json!({ "size": size }), status);
+        (taken, grown.await)
+    };
+    add(asker, 2 << 20, 201).await;
+    let leave = format!("DELETE {membership}");
+    scene.ask(root, &leave, Value::Null, 200).await;
+    let (taken, grown) = add(asker, 3 << 20, 403).await;
+    for refused in [taken, grown] {
+        let detail = refused["detail"].as_str().expect("text");
+        assert!(
+            detail.contains("`scree volume give disk alice --project"),
+            "{detail}"
+        );
+    }
+    let (taken, grown) = add(Some(&bob), 3 << 20, 403).await;
+    for refused in [taken, grown] {
+        let detail = refused["detail"].as_str().expect("text");
+        assert!(!detail.contains("red"), "{detail}");
+    }
+    // Whoever says who is in which project may.
+    add(root, 3 << 20, 201).await;
+    let shown = scene
+        .ask(asker, "GET /v1/volumes/disk", Value::Null, 200)
+        .await;
+    assert_eq!(shown["project"], "red");
+    // What helps, also while it is attached; others keep their rights.
+    let give = "POST /v1/volumes/disk/give";
+    let given = json!({"user": "alice", "project": "alice"});
+    let given = scene.ask(asker, give, given, 200).await;
+    assert_eq!(
+        (&given["owner"], &given["project"], &given["state"]),
+        (&json!("alice"), &json!("alice"), &json!("in-use"))
+    );
+    add(asker, 4 << 20, 201).await;
+    add(Some(&bob), 5 << 20, 201).await;
+    scene
+        .ask(root, "DELETE /v1/projects/red", Value::Null, 200)
+        .await;
+}
+
 /// A misspelt `dry_run` had it done, and a misspelt filter showed everything.
 #[tokio::test]
 async fn what_a_call_does_not_have_or_cannot_mean_is_refused() {
@@ -574,6 +641,7 @@ on_both!(
     what_is_only_tried_is_checked_and_not_done
     lists_come_in_pages_and_only_what_is_asked_for
     a_project_has_no_more_than_it_may_have
+    who_has_left_a_project_adds_nothing_to_its_account
 );
 
 /// So that what clients are made from is what the server does.
