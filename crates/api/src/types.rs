@@ -53,7 +53,8 @@ pub struct Volume {
     /// The name of the user whose it is.
     #[serde(default)]
     pub owner: Option<String>,
-    /// The name of the project on whose account it is.
+    /// The name of the project on whose account it is, for its owner and those
+    /// who are in that project.
     #[serde(default)]
     pub project: Option<String>,
     /// Its tags.

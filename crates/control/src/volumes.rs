@@ -3,12 +3,13 @@
 //! Each change is one transaction. Where a host has to do its part (open,
 //! close, grow), that is written down with it, and its word is waited for.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use api::host::{Access, AttachmentState, Seal};
 use api::size::{about_bytes, exact_bytes};
 use api::types::{Engine, REPLICAS_MAX};
-use base::{AttachmentId, Lineage, PartyId, VolumeId};
+use base::{AttachmentId, Lineage, PartyId, ProjectId, VolumeId};
 use catalog::VersionKey;
 use world::Millis;
 
@@ -261,6 +262,27 @@ impl Acting {
         Ok(view)
     }
 
+    /// Which projects the asker may know of with the volumes of others; `None`
+    /// if all.
+    async fn projects_known(&self) -> Result<Option<BTreeSet<ProjectId>>, ControlError> {
+        let party = &self.asker().party;
+        if party.is_administrator {
+            return Ok(None);
+        }
+        Ok(Some(self.inner.database.projects_of(party.id).await?))
+    }
+
+    /// The row as it is shown: on whose account something is, is for its owner
+    /// and those who are in that project.
+    fn known(&self, row: VolumeRow, projects: Option<&BTreeSet<ProjectId>>) -> VolumeRow {
+        let is_known = row.owner == Some(self.asker().party.id)
+            || projects.is_none_or(|all| row.project.is_some_and(|one| all.contains(&one)));
+        VolumeRow {
+            project_name: row.project_name.clone().filter(|_| is_known),
+            ..row
+        }
+    }
+
     /// As [`Acting::volume`], but nobody is asked.
     async fn seen(&self, id: VolumeId) -> Result<VolumeView, ControlError> {
         let database = &self.inner.database;
@@ -269,7 +291,10 @@ impl Acting {
             is_attached,
             attachments,
             ..VolumeView::fresh(
-                database.volume(id).await?,
+                self.known(
+                    database.volume(id).await?,
+                    self.projects_known().await?.as_ref(),
+                ),
                 database.tags_of(&id.to_string()).await?,
             )
         })
@@ -289,13 +314,14 @@ impl Acting {
             mut tags,
             next,
         } = database.volume_page(self.asker(), filter, page).await?;
+        let projects = self.projects_known().await?;
         let mut view = |row: VolumeRow| VolumeView {
             is_attached: attached.contains(&row.id),
             attachments: attachments
                 .extract_if(.., |attachment| attachment.volume == row.id)
                 .collect(),
             ..VolumeView::fresh(
-                row.clone(),
+                self.known(row.clone(), projects.as_ref()),
                 tags.remove(&row.id.to_string()).unwrap_or_default(),
             )
         };
@@ -369,10 +395,9 @@ impl Acting {
         let database = &self.inner.database;
         let grown = database.set_size(self.asker(), row.id, size_bytes).await?;
         if self.is_dry_run() {
-            return Ok(VolumeView {
-                row: grown,
-                ..self.seen(row.id).await?
-            });
+            let mut view = self.seen(row.id).await?;
+            view.row.size_bytes = grown.size_bytes;
+            return Ok(view);
         }
         let seen = self.until(GROWN_WITHIN, || async {
             let view = self.seen(row.id).await?;
@@ -418,9 +443,10 @@ impl Acting {
             Ok(view) => Ok(view),
             // The cleaner was faster.
             Err(ControlError::NotFound { .. }) => {
+                let projects = self.projects_known().await?;
                 let row = VolumeRow {
                     deleting: true,
-                    ..row
+                    ..self.known(row, projects.as_ref())
                 };
                 Ok(VolumeView::fresh(row, Tags::new()))
             }

@@ -47,7 +47,7 @@ impl Database {
                     bytes: volume.size_bytes,
                     snapshots: snapshots.cast_unsigned(),
                 };
-                check_quota(&mut *change, Some(account), more).await?;
+                check_quota(&mut *change, asker, Some(account), more).await?;
             }
             hand_over(&mut *change, &volume, party.id, account).await?;
             let target = format!("{} {} to {user}", volume.id, volume.name);

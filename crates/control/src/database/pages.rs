@@ -174,6 +174,11 @@ impl Database {
         }
         if let Some(project) = &filter.project {
             condition.and("j.name = {}", project);
+            // As little as it is shown with them (`Acting::known`).
+            condition.text.push_str(
+                " AND ($3 = 1 OR v.owner = $2 OR EXISTS (SELECT 1 FROM project_members m \
+                 WHERE m.project = v.project AND m.party = $2))",
+            );
         }
         condition.and_tags("v.id", &filter.tags);
         let state = filter.state.as_deref();

@@ -4,7 +4,7 @@
 //! that adds it; where there is no limit, nothing is counted, so that makers
 //! do not get in each other's way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::size::about_bytes;
 use base::{PartyId, ProjectId};
@@ -448,6 +448,22 @@ pub(super) async fn check_membership(
     })
 }
 
+impl Database {
+    /// The projects that a user is in.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn projects_of(&self, party: PartyId) -> Result<BTreeSet<ProjectId>, DatabaseError> {
+        sqlx::query("SELECT project FROM project_members WHERE party = $1")
+            .bind(party.to_string())
+            .fetch_all(&self.reader)
+            .await?
+            .iter()
+            .map(|row| rows::spelt(row, "project"))
+            .collect()
+    }
+}
+
 async fn is_member(
     connection: &mut AnyConnection,
     project: ProjectId,
@@ -461,12 +477,14 @@ async fn is_member(
     Ok(found.is_some())
 }
 
-/// Refuses what is more than `project` may have.
+/// Refuses what is more than `project` may have. Who is not in it learns of it
+/// nothing but that.
 ///
 /// # Errors
 /// [`DatabaseError::Quota`].
 pub(super) async fn check_quota(
     change: &mut AnyConnection,
+    asker: &Asker,
     project: Option<ProjectId>,
     more: More,
 ) -> Result<(), DatabaseError> {
@@ -506,6 +524,15 @@ pub(super) async fn check_quota(
             .await?;
         let has = has.cast_unsigned();
         if has.saturating_add(more) > limit {
+            let is_insider = asker.party.is_administrator
+                || is_member(&mut *change, project, asker.party.id).await?;
+            if !is_insider {
+                return Err(DatabaseError::Quota {
+                    reason: "its owner's quota is used up; the owner can delete something, or ask \
+                             an administrator for more"
+                        .to_owned(),
+                });
+            }
             let spell = |number: u64| match column {
                 "bytes_max" => about_bytes(number),
                 _ => number.to_string(),
@@ -518,7 +545,7 @@ pub(super) async fn check_quota(
             return Err(DatabaseError::Quota {
                 reason: format!(
                     "project {name:?} has {}{of} and may have {}, so not {} more; delete \
-                     something, or ask an administrator for more: `scree project quota {name} …`",
+                     something, or ask an administrator for more (`scree project quota {name} …`)",
                     spell(has),
                     spell(limit),
                     spell(more)

@@ -112,7 +112,7 @@ impl Database {
                 snapshots: 1,
                 ..More::default()
             };
-            check_quota(&mut *change, of.project, more).await?;
+            check_quota(&mut *change, asker, of.project, more).await?;
             let writer = super::attachments::writer_of(&mut *change, volume).await?;
             let made = sqlx::query(
                 "INSERT INTO snapshots (id, name, owner, project, volume, volume_name, \

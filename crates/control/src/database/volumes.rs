@@ -114,7 +114,7 @@ impl Database {
                 bytes: new.size_bytes,
                 snapshots: 0,
             };
-            check_quota(&mut *change, Some(account), more).await?;
+            check_quota(&mut *change, asker, Some(account), more).await?;
             if let Some(origin) = new.origin {
                 let need = Need::Have(Right::Read);
                 check_snapshot(&mut *change, asker, origin, need).await?;
@@ -268,7 +268,7 @@ impl Database {
                 bytes: size_bytes.saturating_sub(row.size_bytes),
                 ..More::default()
             };
-            check_quota(&mut *change, row.project, more).await?;
+            check_quota(&mut *change, asker, row.project, more).await?;
             let changed =
                 sqlx::query("UPDATE volumes SET size_bytes = $1 WHERE id = $2 AND size_bytes < $1")
                     .bind(size_bytes.cast_signed())

@@ -447,6 +447,57 @@ async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
         .await;
 }
 
+/// Whoever had one right on a volume was told its owner's project and limits.
+async fn of_a_quota_outsiders_learn_only_that_it_is_used_up(scene: Scene) {
+    let alice = scene.member("users", "alice").await;
+    let bob = scene.member("users", "bob").await;
+    let (root, asker) = (Some(&scene.root), Some(&alice));
+    let new = json!({"name": "red", "quota": {"snapshots": 0, "bytes": 1 << 20}});
+    scene.ask(root, "POST /v1/projects", new, 201).await;
+    let join = "PUT /v1/projects/red/members/alice";
+    scene.ask(root, join, Value::Null, 200).await;
+    let new = json!({"name": "disk", "size": 1 << 20, "project": "red"});
+    scene.ask(asker, "POST /v1/volumes", new, 201).await;
+    let take = json!({"volume": "alice/disk"});
+    let grow = json!({"size": 2 << 20});
+    let grow_it = "POST /v1/volumes/alice%2Fdisk/grow";
+    let requests = [("POST /v1/snapshots", take), (grow_it, grow)];
+    for (request, body) in &requests {
+        let told = scene.ask(asker, request, body.clone(), 403).await;
+        assert_eq!(told["code"], "quota-exceeded");
+        assert!(told["detail"].as_str().expect("text").contains("\"red\""));
+    }
+    for (right, requests) in [("snapshot", &requests[..1]), ("administer", &requests[..])] {
+        let grant = json!({"user": "bob", "right": right, "volume": "disk"});
+        scene.ask(asker, "POST /v1/grants", grant, 201).await;
+        for (request, body) in requests {
+            let told = scene.ask(Some(&bob), request, body.clone(), 403).await;
+            assert_eq!(told["code"], "quota-exceeded");
+            let detail = told["detail"].as_str().expect("text");
+            let is_told = detail.contains("red") || detail.contains(char::is_numeric);
+            assert!(!is_told, "{detail}");
+        }
+        let path = "GET /v1/volumes/alice%2Fdisk";
+        let shown = scene.ask(Some(&bob), path, Value::Null, 200).await;
+        assert_eq!(shown["project"], Value::Null);
+        assert!(names(&scene, &bob, "/v1/volumes?project=red").await.is_empty());
+        assert_eq!(names(&scene, &bob, "/v1/volumes").await, ["disk"]);
+    }
+    assert_eq!(
+        names(&scene, &alice, "/v1/volumes?project=red").await,
+        ["disk"]
+    );
+    let join = "PUT /v1/projects/red/members/bob";
+    scene.ask(root, join, Value::Null, 200).await;
+    assert_eq!(
+        names(&scene, &bob, "/v1/volumes?project=red").await,
+        ["disk"]
+    );
+    let (request, body) = &requests[0];
+    let told = scene.ask(Some(&bob), request, body.clone(), 403).await;
+    assert!(told["detail"].as_str().expect("text").contains("\"red\""));
+}
+
 /// Whoever had left a project went on adding to its account.
 async fn who_has_left_a_project_adds_nothing_to_its_account(scene: Scene) {
     let alice = scene.member("users", "alice").await;
@@ -641,6 +692,7 @@ on_both!(
     what_is_only_tried_is_checked_and_not_done
     lists_come_in_pages_and_only_what_is_asked_for
     a_project_has_no_more_than_it_may_have
+    of_a_quota_outsiders_learn_only_that_it_is_used_up
     who_has_left_a_project_adds_nothing_to_its_account
 );
 
