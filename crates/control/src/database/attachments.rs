@@ -15,7 +15,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::rights::{check_host, check_volume};
+use super::rights::{check_host, check_volume, refuse_if_deleting};
 use super::rows::{self, VolumeRow};
 use super::{Asker, Database, DatabaseError, Follower, Need, Right};
 
@@ -244,11 +244,8 @@ impl Database {
             });
             let volume = check_volume(&mut *change, asker, new.volume, need).await?;
             check_host(&mut *change, asker, new.host, new.vm.as_deref()).await?;
+            refuse_if_deleting(&volume)?;
             let name = &volume.name;
-            if volume.deleting {
-                let reason = format!("volume {name:?} is being deleted");
-                return Err(DatabaseError::Refused { reason });
-            }
             let others = of_volume(&mut *change, new.volume).await?;
             let same = others
                 .iter()

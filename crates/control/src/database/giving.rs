@@ -64,16 +64,15 @@ async fn refuse_if_in_use(
 ) -> Result<(), DatabaseError> {
     let name = &volume.name;
     let is_kept = volume.owner == Some(party);
-    let reason = if volume.deleting {
-        format!("volume {name:?} is being deleted")
-    } else if !is_kept && super::attachments::is_attached(change, volume.id).await? {
-        format!(
-            "volume {name:?} is attached; detach it first, so that nobody keeps what is given away"
-        )
-    } else {
+    super::rights::refuse_if_deleting(volume)?;
+    if is_kept || !super::attachments::is_attached(change, volume.id).await? {
         return Ok(());
-    };
-    Err(DatabaseError::Refused { reason })
+    }
+    Err(DatabaseError::Refused {
+        reason: format!(
+            "volume {name:?} is attached; detach it first, so that nobody keeps what is given away"
+        ),
+    })
 }
 
 /// On whose account it is to be. Of projects that the giver is not in, nothing

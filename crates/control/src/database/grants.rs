@@ -196,6 +196,9 @@ impl Database {
                 return seen.map_err(super::asker::gone_since);
             }
             check(&mut *change, asker, new.object).await?;
+            if let Object::Volume(id) = new.object {
+                rights::refuse_if_deleting(&super::volumes::by_id(&mut *change, id).await?)?;
+            }
             let user = super::parties::party_of(&mut *change, &new.user).await?;
             sqlx::query(
                 "INSERT INTO grants (id, object, party, right_name, vm, created_ms) \

@@ -313,6 +313,16 @@ pub(super) async fn check_volume(
     volume_for(connection, asker, &id.to_string(), need).await
 }
 
+/// Refuses to change what is about to be gone.
+pub(super) fn refuse_if_deleting(volume: &VolumeRow) -> Result<(), DatabaseError> {
+    match volume.deleting {
+        false => Ok(()),
+        true => Err(DatabaseError::Refused {
+            reason: format!("volume {:?} is being deleted", volume.name),
+        }),
+    }
+}
+
 /// Refuses what `asker` may not do with the snapshot `id`.
 pub(super) async fn check_snapshot(
     connection: &mut AnyConnection,

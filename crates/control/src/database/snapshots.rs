@@ -5,7 +5,7 @@ use sqlx::AnyConnection;
 use world::Millis;
 
 use super::projects::{More, check_membership, check_quota};
-use super::rights::{check_snapshot, check_volume, snapshot_for};
+use super::rights::{check_snapshot, check_volume, refuse_if_deleting, snapshot_for};
 use super::rows::{self, SnapshotRow};
 use super::tags::{self, Tags};
 use super::{Asker, Database, DatabaseError, Need, Right};
@@ -107,6 +107,7 @@ impl Database {
                     what: format!("a snapshot named {:?}", new.name),
                 });
             }
+            refuse_if_deleting(&of)?;
             check_membership(&mut *change, asker, &of).await?;
             let more = More {
                 snapshots: 1,

@@ -78,6 +78,7 @@ impl Database {
         act!(self, asker, change, {
             let need = Need::Have(Right::Administer);
             let volume = rights::volume_for(&mut *change, asker, volume, need).await?;
+            rights::refuse_if_deleting(&volume)?;
             set(&mut *change, &volume.id.to_string(), tags).await?;
             asker.note(change, "tag", volume.id).await?;
             Ok(volume)

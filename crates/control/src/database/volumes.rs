@@ -11,7 +11,7 @@ use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
 use super::projects::{More, account_of, check_membership, check_quota};
-use super::rights::{check_snapshot, check_volume, volume_for};
+use super::rights::{check_snapshot, check_volume, refuse_if_deleting, volume_for};
 use super::rows::{self, SnapshotState, VolumeRow};
 use super::tags::{self, Tags};
 use super::{Asker, Database, DatabaseError, Need, Reach, Right};
@@ -263,6 +263,7 @@ impl Database {
         act!(self, asker, change, {
             let need = Need::Have(Right::Administer);
             let row = check_volume(&mut *change, asker, volume, need).await?;
+            refuse_if_deleting(&row)?;
             check_membership(&mut *change, asker, &row).await?;
             let more = More {
                 bytes: size_bytes.saturating_sub(row.size_bytes),

@@ -647,7 +647,43 @@ async fn where_others_have_a_volume_is_for_those_who_administer_it(scene: Scene)
     assert_eq!(states(bob).await, whole);
 }
 
+/// Tags and rights could still be put on it, and were forgotten with it.
+async fn what_is_being_deleted_is_changed_no_more(scene: Scene) {
+    let cast = Cast::new(scene).await;
+    let (scene, alice) = (&cast.scene, Some(&cast.alice));
+    let things = cast.things(0, None).await;
+    let id = &things[0].1;
+    let delete = format!("DELETE /v1/volumes/{id}");
+    scene.ask(alice, &delete, Value::Null, 202).await;
+    let give = json!({"user": "carol", "project": "shared"});
+    for (request, body) in [
+        ("PUT /v1/volumes/{v}/tags", json!({"tags": {"a": "b"}})),
+        ("POST /v1/volumes/{v}/grow", json!({"size": 1 << 30})),
+        ("POST /v1/volumes/{v}/give", give),
+        ("POST /v1/snapshots", json!({"volume": id})),
+        ("POST /v1/attachments", json!({"volume": id, "host": "h1"})),
+        (
+            "POST /v1/grants",
+            json!({"user": "carol", "right": "use", "volume": id}),
+        ),
+        ("DELETE /v1/volumes/{v}", Value::Null),
+    ] {
+        let request = filled(request, &things);
+        let refused = scene.ask(alice, &request, body, 409).await;
+        assert_eq!(refused["code"], "conflict", "{request}");
+        let detail = refused["detail"].as_str().expect("text");
+        assert!(detail.contains("is being deleted"), "{request}: {detail}");
+    }
+    // Rights are taken away, and what is left of it is as it was.
+    let revoke = filled("DELETE /v1/grants/{g}", &things);
+    scene.ask(alice, &revoke, Value::Null, 200).await;
+    let set = json!({"tags": {"a": "b"}});
+    let tag = filled("PUT /v1/snapshots/{s}/tags", &things);
+    scene.ask(alice, &tag, set, 200).await;
+}
+
 on_both!(
+    what_is_being_deleted_is_changed_no_more
     where_others_have_a_volume_is_for_those_who_administer_it
     a_bare_name_is_anothers_only_to_those_who_look
     each_call_gives_everybody_what_is_theirs
