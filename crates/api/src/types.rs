@@ -17,6 +17,12 @@ use crate::words::{
 /// The most copies that a segment has. The database says so too.
 pub const REPLICAS_MAX: u8 = 4;
 
+/// So many read-only attachments a user has on one host at most, those included
+/// that are on their way out. Of writable ones there are no more than volumes.
+/// Far more than one user's VMs on one host, and few enough for its agent, which
+/// has a version open for each.
+pub const READ_ONLY_ATTACHMENTS_MAX: u32 = 256;
+
 /// A volume or snapshot has at most so many tags.
 pub const TAGS_MAX: usize = 50;
 

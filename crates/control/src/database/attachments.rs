@@ -9,6 +9,7 @@
 //!   host's journal may be newer than the head, until the host says `detached`.
 
 use api::host::{Access, AttachmentReport, AttachmentState};
+use api::types::READ_ONLY_ATTACHMENTS_MAX;
 use base::{AttachmentId, PartyId, VolumeId};
 use catalog::VersionKey;
 use sqlx::any::AnyRow;
@@ -277,6 +278,9 @@ impl Database {
                     },
                 });
             }
+            if new.access == Access::ReadOnly {
+                refuse_too_many(&mut *change, asker, new.host).await?;
+            }
             insert(&mut *change, asker, new, &volume).await?;
             asker.note_made(&mut *change, new.id).await?;
             super::hosts::assign(&mut *change, new.host).await?;
@@ -502,6 +506,36 @@ pub(super) async fn wish(
     .execute(&mut *change)
     .await?;
     super::hosts::assign(change, attachment.host).await
+}
+
+/// Refuses one more read-only attachment on `host`: no quota counts them, and a
+/// host has each of them open. Whose the hosts are, the administrators, may have
+/// more.
+async fn refuse_too_many(
+    change: &mut AnyConnection,
+    asker: &Asker,
+    host: PartyId,
+) -> Result<(), DatabaseError> {
+    if asker.party.is_administrator {
+        return Ok(());
+    }
+    let count: i64 = sqlx::query_scalar(
+        "SELECT COUNT(*) FROM attachments WHERE host = $1 AND asked_by = $2 \
+         AND access = 'read-only' AND state <> 'detached'",
+    )
+    .bind(host.to_string())
+    .bind(asker.party.id.to_string())
+    .fetch_one(change)
+    .await?;
+    if count < i64::from(READ_ONLY_ATTACHMENTS_MAX) {
+        return Ok(());
+    }
+    Err(DatabaseError::Quota {
+        reason: format!(
+            "you have {count} read-only attachments on this host, as many as a user may have; \
+             detach some first"
+        ),
+    })
 }
 
 async fn insert(

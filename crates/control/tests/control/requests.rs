@@ -1,6 +1,7 @@
 //! What is claimed of every request: keys under which things are made once,
 //! trying without doing, pages, filters, tags, quotas.
 
+use api::types::READ_ONLY_ATTACHMENTS_MAX;
 use serde_json::{Value, json};
 
 use crate::parties::Scene;
@@ -447,6 +448,41 @@ async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
         .await;
 }
 
+/// One user could fill a host with thousands.
+async fn a_user_has_so_many_read_only_attachments_on_a_host(scene: Scene) {
+    let alice = scene.member("users", "alice").await;
+    let (root, asker) = (Some(&scene.root), Some(&alice));
+    for host in ["h1", "h2"] {
+        scene.member("hosts", host).await;
+        let grant = json!({"user": "alice", "right": "use", "host": host});
+        scene.ask(root, "POST /v1/grants", grant, 201).await;
+    }
+    let new = json!({"name": "disk", "size": 1 << 20});
+    scene.ask(asker, "POST /v1/volumes", new, 201).await;
+    let attach = async |who, host: &str, number: u32, status| {
+        let vm = format!("libvirt:vm-{number}");
+        let new = json!({"volume": "alice/disk", "host": host, "vm": vm, "read_only": true});
+        scene.ask(who, "POST /v1/attachments", new, status).await
+    };
+    for number in 0..READ_ONLY_ATTACHMENTS_MAX {
+        attach(asker, "h1", number, 202).await;
+    }
+    let last = READ_ONLY_ATTACHMENTS_MAX;
+    let refused = attach(asker, "h1", last, 403).await;
+    assert_eq!(refused["code"], "quota-exceeded");
+    // The same again is no other; another host, or another user, is.
+    let again = attach(asker, "h1", 0, 202).await;
+    attach(asker, "h2", last, 202).await;
+    let grant = json!({"user": "root", "right": "read", "volume": "disk"});
+    scene.ask(asker, "POST /v1/grants", grant, 201).await;
+    attach(root, "h1", last + 1, 202).await;
+    // On its way out it still has a place.
+    let id = again["id"].as_str().expect("an id");
+    let end = format!("DELETE /v1/attachments/{id}");
+    scene.ask(asker, &end, Value::Null, 202).await;
+    attach(asker, "h1", last, 403).await;
+}
+
 /// Whoever had one right on a volume was told its owner's project and limits.
 async fn of_a_quota_outsiders_learn_only_that_it_is_used_up(scene: Scene) {
     let alice = scene.member("users", "alice").await;
@@ -692,6 +728,7 @@ on_both!(
     what_is_only_tried_is_checked_and_not_done
     lists_come_in_pages_and_only_what_is_asked_for
     a_project_has_no_more_than_it_may_have
+    a_user_has_so_many_read_only_attachments_on_a_host
     of_a_quota_outsiders_learn_only_that_it_is_used_up
     who_has_left_a_project_adds_nothing_to_its_account
 );
