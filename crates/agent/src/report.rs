@@ -12,6 +12,10 @@ use crate::agent::{Agent, lock};
 /// How often, if nobody asks.
 const REPORT_EVERY: Duration = Duration::from_secs(2);
 
+/// So many problems are told, and how many more there are: each report is kept,
+/// and people read it.
+const PROBLEMS_MAX: usize = 100;
+
 impl Agent {
     /// Reports again and again, and at once when somebody asks.
     pub(crate) async fn keep_reporting(&self) {
@@ -39,7 +43,7 @@ impl Agent {
             units,
             volumes: self.volumes().await,
             free_bytes: self.free_bytes(),
-            problems: self.problems().await,
+            problems: told(self.problems().await),
         };
         match self.inner.controller.report(&report).await {
             Ok(()) => self.note_heard(),
@@ -81,6 +85,19 @@ impl Agent {
     }
 }
 
+/// The first of the problems, and how many are left out.
+fn told(mut problems: Vec<String>) -> Vec<String> {
+    let more = problems.len().saturating_sub(PROBLEMS_MAX);
+    if more > 0 {
+        problems.truncate(PROBLEMS_MAX);
+        problems.push(format!(
+            "{more} more problems of host {:?} are not told here; mend these first",
+            host::name()
+        ));
+    }
+    problems
+}
+
 fn engine(status: VolumeStatus, connections: u64) -> Engine {
     Engine {
         version: status.head.map(|head| head.number),
@@ -90,5 +107,21 @@ fn engine(status: VolumeStatus, connections: u64) -> Engine {
         blocks_destaged: status.counters.blocks_destaged,
         connections,
         destage_error: status.destage_error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_too_many_problems_the_first_are_told_and_how_many_there_are() {
+        let problems = |count| (0..count).map(|number: usize| number.to_string());
+        let few: Vec<String> = problems(PROBLEMS_MAX).collect();
+        assert_eq!(told(few.clone()), few);
+        let many = told(problems(PROBLEMS_MAX + 7).collect());
+        assert_eq!(many[..PROBLEMS_MAX], few);
+        assert_eq!(many.len(), PROBLEMS_MAX + 1);
+        assert!(many[PROBLEMS_MAX].starts_with("7 more"), "{many:?}");
     }
 }

@@ -6,7 +6,7 @@ use api::host::{
     Ahead, AskCleaning, Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning,
     Cluster, FoundedKey, MarkedUnits, Renewal, Renewed, Report, TaskAnswer, WrappingKey,
 };
-use axum::extract::{FromRequestParts, State};
+use axum::extract::{DefaultBodyLimit, FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
@@ -21,6 +21,11 @@ use crate::control::Control;
 use crate::error::ControlError;
 
 type Answer<T> = Result<Json<T>, ApiError>;
+
+/// The longest body that a host may send: as much as it takes for an answer.
+/// What makes them long is the plan of what a removed version frees, 2.7 bytes
+/// for each block: 2 MiB, as for users, were less than 4 GiB of a volume.
+const BODY_BYTES_MAX: usize = 256 << 20;
 
 /// The host that is asking.
 struct Asking(PartyId);
@@ -56,6 +61,7 @@ pub(super) fn router() -> Router<Control> {
         .route("/v1/host/cleaning", post(cleaning))
         .route("/v1/host/ahead", post(ahead))
         .route("/v1/host/catalog", post(catalog))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
 }
 
 async fn begin(State(control): State<Control>, Asking(host): Asking) -> Answer<Cluster> {

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::host::HostUnit;
-use base::UnitId;
+use api::host::{CatalogCall, EncodedPlan, HostUnit};
+use base::{UnitId, VolumeId};
+use catalog::{Neighbours, VersionKey};
 use catalog::retention::Retention;
 use control::folder::Remains;
 use control::{Control, Settings, authority, http};
 use identity::KeyRequest;
 use serde_json::{Value, json};
-use world::World;
+use world::{Millis, World};
 
 use crate::tls::{Party, Server};
 
@@ -376,4 +377,35 @@ async fn what_was_changed_is_in_the_log_and_what_was_refused_is_not() {
     let page = scene.control.database().audit(4, 2).await.expect("a page");
     let ids: Vec<i64> = page.iter().map(|row| row.id).collect();
     assert_eq!(ids, [3, 2]);
+}
+
+/// The report of a host with thousands of open volumes was refused, and so was
+/// the removal of a version of more than 3 GiB.
+#[tokio::test]
+async fn what_a_host_says_may_be_long() {
+    let scene = Scene::new().await;
+    let host = scene.member("hosts", "h1").await;
+    let long = "x".repeat(4 << 20);
+    let report = json!({"look": 0, "units": [], "volumes": [], "free_bytes": 0,
+        "problems": [long]});
+    let tell = "PUT /v1/host/report";
+    scene.ask(Some(&host), tell, report, 200).await;
+    let key = VersionKey {
+        volume: VolumeId::from_random(7),
+        number: 1,
+    };
+    let call = CatalogCall::RemoveVersion {
+        key,
+        neighbours: Box::new(Neighbours {
+            parent: None,
+            children: Vec::new(),
+            needed: false,
+        }),
+        not_before: Millis(0),
+        plan: EncodedPlan(vec![0; 4 << 20]),
+    };
+    let call = serde_json::to_value(&call).expect("JSON");
+    let answer = scene.ask(Some(&host), "POST /v1/host/catalog", call, 200);
+    // Of a version that there is not; but it was read.
+    assert!(answer.await["Err"]["Refused"].is_object());
 }
