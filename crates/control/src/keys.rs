@@ -41,7 +41,7 @@ impl Control {
     /// # Errors
     /// [`ControlError::Exists`] if another one has its name.
     pub async fn key_founded(&self, key: &FoundedKey) -> Result<WrappingKey, ControlError> {
-        let name = parse::key_name(&key.name)?;
+        let name = parse::name(&key.name)?;
         let id = KeyId::from_random(self.inner.world.random.u128());
         let now = self.inner.world.clock.wall();
         let database = &self.inner.database;
@@ -58,7 +58,7 @@ impl Acting {
     /// [`ControlError`].
     pub async fn add_key(&self, host: PartyId, name: &str) -> Result<KeyRow, ControlError> {
         self.must_administer()?;
-        let name = parse::key_name(name)?;
+        let name = parse::name(name)?;
         match self.key(name).await {
             Err(ControlError::NotFound { .. }) => {}
             Err(error) => return Err(error),

@@ -1,8 +1,12 @@
 //! What people write, parsed once: names and sizes.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
-use base::{BlockSize, KeyId, ProjectId, SnapshotId, VolumeId};
+use base::{
+    AttachmentId, BlockSize, ClusterId, DatabaseId, GrantId, KeyId, Lineage, PartyId, ProjectId,
+    SnapshotId, UnitId, VolumeId,
+};
 
 use crate::database::Quota;
 use crate::error::ControlError;
@@ -20,7 +24,7 @@ pub const REPLICAS_MAX: u8 = 4;
 /// Names are 1 to 63 letters long, as host names are.
 const NAME_LENGTH_MAX: usize = 63;
 
-/// Checks the name of a new volume or snapshot.
+/// Checks the name of a new volume, snapshot, project or wrapping key.
 ///
 /// # Errors
 /// [`ControlError::Invalid`].
@@ -39,23 +43,37 @@ pub fn name(text: &str) -> Result<&str, ControlError> {
             ),
         ));
     }
-    if text.parse::<VolumeId>().is_ok() || text.parse::<SnapshotId>().is_ok() {
-        let reason = format!("{text:?} would be taken for an id; choose another name");
-        return Err(ControlError::invalid("name", reason));
-    }
+    refuse_id(text)?;
     Ok(text)
 }
 
-/// Checks the name of a new wrapping key.
+/// Refuses what would be taken for an id, of whatever: names and ids are given
+/// in the same places, and a user's name is that of a project as well.
 ///
 /// # Errors
 /// [`ControlError::Invalid`].
-pub fn key_name(text: &str) -> Result<&str, ControlError> {
-    if text.parse::<KeyId>().is_ok() {
+pub fn refuse_id(text: &str) -> Result<(), ControlError> {
+    fn is<T: FromStr>(text: &str) -> bool {
+        text.parse::<T>().is_ok()
+    }
+    let kinds = [
+        is::<VolumeId>,
+        is::<SnapshotId>,
+        is::<UnitId>,
+        is::<PartyId>,
+        is::<AttachmentId>,
+        is::<KeyId>,
+        is::<ProjectId>,
+        is::<GrantId>,
+        is::<ClusterId>,
+        is::<DatabaseId>,
+        is::<Lineage>,
+    ];
+    if kinds.iter().any(|is| is(text)) {
         let reason = format!("{text:?} would be taken for an id; choose another name");
         return Err(ControlError::invalid("name", reason));
     }
-    name(text)
+    Ok(())
 }
 
 /// Checks the tags of a volume or snapshot.
@@ -86,18 +104,6 @@ pub fn tags(tags: &BTreeMap<String, String>) -> Result<(), ControlError> {
         }
     }
     Ok(())
-}
-
-/// Checks the name of a new project.
-///
-/// # Errors
-/// [`ControlError::Invalid`].
-pub fn project_name(text: &str) -> Result<&str, ControlError> {
-    if text.parse::<ProjectId>().is_ok() {
-        let reason = format!("{text:?} would be taken for an id; choose another name");
-        return Err(ControlError::invalid("name", reason));
-    }
-    name(text)
 }
 
 /// Checks how much a project may have: what a database's integers hold.
@@ -164,7 +170,8 @@ mod tests {
     #[test]
     fn names_are_plain_and_never_look_like_ids() {
         let longest = "a".repeat(63);
-        for good in ["a", "0", "web-1.data_2", longest.as_str()] {
+        let near = ["vol-1", "proj-0000000000000000x", "web-00000000000000001"];
+        for good in ["a", "0", "web-1.data_2", longest.as_str()].into_iter().chain(near) {
             assert_eq!(name(good).expect("a name"), good);
         }
         let too_long = "a".repeat(64);
@@ -180,6 +187,9 @@ mod tests {
             "..",
             &too_long,
             "vol-00000000000000001",
+            "proj-00000000000000001",
+            "party-0123456789abcdef0",
+            "lineage-00000000000000000000000000000001",
         ] {
             assert!(name(bad).is_err(), "{bad:?}");
         }

@@ -18,6 +18,7 @@ use zeroize::Zeroizing;
 use crate::database::{Asker, AuditRow, By, Database, DatabaseError, Membership, PartyRow};
 use crate::error::ControlError;
 use crate::http::Caller;
+use crate::parse;
 use crate::volumes::spell_time;
 
 /// How long a token may be used.
@@ -235,7 +236,8 @@ impl Parties {
     /// `project`, or of a new one of their own name.
     ///
     /// # Errors
-    /// [`ControlError::Exists`].
+    /// [`ControlError::Exists`]; [`ControlError::Invalid`], if its name would be
+    /// taken for an id.
     pub async fn add(
         &self,
         asker: &Asker,
@@ -249,6 +251,7 @@ impl Parties {
                 "only a user can be an administrator",
             ));
         }
+        parse::refuse_id(subject.name())?;
         let random = &self.world.random;
         let membership = match (subject.kind(), project) {
             (Kind::User, None) => Membership::Own(ProjectId::from_random(random.u128())),

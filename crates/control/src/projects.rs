@@ -42,7 +42,7 @@ impl Acting {
         self.must_administer()?;
         let new = NewProject {
             id: ProjectId::from_random(self.inner.world.random.u128()),
-            name: parse::project_name(name)?.to_owned(),
+            name: parse::name(name)?.to_owned(),
             quota: parse::quota(quota)?,
         };
         let database = &self.inner.database;

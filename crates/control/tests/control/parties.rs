@@ -409,3 +409,30 @@ async fn what_a_host_says_may_be_long() {
     // Of a version that there is not; but it was read.
     assert!(answer.await["Err"]["Refused"].is_object());
 }
+
+/// A user's first project has the user's name, and was taken for another one.
+#[tokio::test]
+async fn no_name_is_taken_for_an_id() {
+    let scene = Scene::new().await;
+    let root = Some(&scene.root);
+    let names = [
+        "proj-00000000000000001",
+        "party-00000000000000001",
+        "vol-00000000000000001",
+        "grant-00000000000000001",
+    ];
+    for name in names {
+        for (request, body) in [
+            ("POST /v1/users", json!({ "name": name })),
+            ("POST /v1/hosts", json!({ "name": name })),
+            ("POST /v1/projects", json!({ "name": name })),
+            ("POST /v1/volumes", json!({"name": name, "size": 1 << 20})),
+        ] {
+            let refused = scene.ask(root, request, body, 400).await;
+            assert_eq!(refused["field"], "name", "{request} {name}");
+        }
+    }
+    scene
+        .ask(root, "POST /v1/users", json!({"name": "proj-1"}), 201)
+        .await;
+}
