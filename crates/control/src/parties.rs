@@ -360,13 +360,20 @@ impl Parties {
     /// Refuses a party's requests from now on, or no longer.
     ///
     /// # Errors
-    /// [`ControlError::NotFound`].
+    /// [`ControlError::NotFound`]; [`ControlError::Conflict`] for the controller's
+    /// own machine.
     pub async fn set_disabled(
         &self,
         asker: &Asker,
         subject: &Subject,
         is_disabled: bool,
     ) -> Result<PartyRow, ControlError> {
+        if is_disabled && *subject == local(subject.kind()) {
+            return Err(ControlError::conflict(format!(
+                "{subject} is the controller's own machine: whoever can open its folder is that, \
+                 and cannot be locked out here; take away what lets others into the folder"
+            )));
+        }
         self.database
             .set_disabled(asker, subject, is_disabled)
             .await?;

@@ -8,6 +8,7 @@ use crate::acting::Acting;
 use crate::database::{GrantRow, Need, NewGrant, NewProject, Object, ProjectRow, Quota, Right};
 use crate::error::ControlError;
 use crate::parse;
+use crate::parties::local;
 
 /// On what a right is to be given, by name or id.
 #[derive(Debug, Clone)]
@@ -93,6 +94,9 @@ impl Acting {
     ) -> Result<ProjectRow, ControlError> {
         self.must_administer()?;
         let user = user_named(user)?;
+        if !is_member && user == local(Kind::User) {
+            self.refuse_if_local(name).await?;
+        }
         let database = &self.inner.database;
         Ok(database
             .set_member(self.asker(), name, &user, is_member)
@@ -105,11 +109,25 @@ impl Acting {
     /// [`ControlError`].
     pub async fn delete_project(&self, name: &str) -> Result<ProjectRow, ControlError> {
         self.must_administer()?;
+        self.refuse_if_local(name).await?;
         Ok(self
             .inner
             .database
             .delete_project(self.asker(), name)
             .await?)
+    }
+
+    /// Refuses to take its project from the controller's own machine: nothing
+    /// makes it anew, and the machine's commands name none.
+    async fn refuse_if_local(&self, name: &str) -> Result<(), ControlError> {
+        let project = self.project(name).await?;
+        match project.name == local(Kind::User).name() {
+            false => Ok(()),
+            true => Err(ControlError::conflict(
+                "project \"local\" is that of the controller's own machine, which makes its \
+                 volumes on its account; set its quota to 0 if it is to have none",
+            )),
+        }
     }
 
     /// Gives a right.

@@ -436,3 +436,29 @@ async fn no_name_is_taken_for_an_id() {
         .ask(root, "POST /v1/users", json!({"name": "proj-1"}), 201)
         .await;
 }
+
+/// It could be locked out, or left without a project, and nothing undid that.
+#[tokio::test]
+async fn the_controllers_own_machine_is_not_locked_out() {
+    let scene = Scene::new().await;
+    let root = Some(&scene.root);
+    let join = "PUT /v1/projects/root/members/local";
+    scene.ask(root, join, Value::Null, 200).await;
+    for request in [
+        "POST /v1/users/local/disable",
+        "POST /v1/hosts/local/disable",
+        "DELETE /v1/projects/local",
+        "DELETE /v1/projects/local/members/local",
+    ] {
+        let refused = scene.ask(root, request, Value::Null, 409).await;
+        let detail = refused["detail"].as_str().expect("text");
+        assert!(detail.contains("own machine"), "{request}: {detail}");
+    }
+    let me = scene.ask(root, "GET /v1/users/local", Value::Null, 200).await;
+    assert_eq!(me["disabled"], false);
+    // Any other project it may leave.
+    let leave = "DELETE /v1/projects/root/members/local";
+    scene.ask(root, leave, Value::Null, 200).await;
+    let enable = "POST /v1/users/local/enable";
+    scene.ask(root, enable, Value::Null, 200).await;
+}
