@@ -18,7 +18,7 @@ use world::Millis;
 
 use super::rights::{check_host, check_volume, refuse_if_deleting};
 use super::rows::{self, VolumeRow};
-use super::{Asker, Database, DatabaseError, Follower, Need, Right};
+use super::{Asker, Database, DatabaseError, Follower, Need, Right, audit};
 
 /// An attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -258,7 +258,8 @@ impl Database {
                 let reason = format!("volume {name:?} is attached so by another user");
                 return Err(DatabaseError::Refused { reason });
             }
-            let target = format!("{} {name} to {}", volume.id, new.host);
+            let place = audit::place(&mut *change, new.host, new.vm.as_deref()).await?;
+            let target = format!("{} {name} to {place}", volume.id);
             asker.note(&mut *change, "attach", target).await?;
             if let Some(same) = same {
                 asker.note_made(&mut *change, same.id).await?;
@@ -305,7 +306,10 @@ impl Database {
                 let is_forced = is_forced || attachment.is_forced;
                 wish(&mut *change, &attachment, false, is_forced).await?;
                 let how = if is_forced { " by force" } else { "" };
-                let target = format!("{} from {}{how}", attachment.volume, attachment.host);
+                let volume = audit::volume(&mut *change, attachment.volume).await?;
+                let vm = attachment.vm.as_deref();
+                let place = audit::place(&mut *change, attachment.host, vm).await?;
+                let target = format!("{volume} from {place}{how}");
                 asker.note(&mut *change, "detach", target).await?;
             }
             attachment_of(change, id).await

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 
+use base::{PartyId, VolumeId};
 use identity::KeyFingerprint;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
@@ -40,6 +41,44 @@ pub struct AuditRow {
     pub action: String,
     /// To what.
     pub target: String,
+}
+
+/// A volume for the log: its id, and what it is called, if it is still there.
+pub(super) async fn volume(
+    connection: &mut AnyConnection,
+    id: VolumeId,
+) -> Result<String, DatabaseError> {
+    let name = "SELECT name FROM volumes WHERE id = $1";
+    named(connection, name, &id.to_string()).await
+}
+
+/// As [`volume`], a host, and a VM there.
+pub(super) async fn place(
+    connection: &mut AnyConnection,
+    host: PartyId,
+    vm: Option<&str>,
+) -> Result<String, DatabaseError> {
+    let name = "SELECT name FROM parties WHERE id = $1";
+    let host = named(connection, name, &host.to_string()).await?;
+    Ok(match vm {
+        Some(vm) => format!("{host} {vm}"),
+        None => host,
+    })
+}
+
+async fn named(
+    connection: &mut AnyConnection,
+    name: &str,
+    id: &str,
+) -> Result<String, DatabaseError> {
+    let name: Option<String> = sqlx::query_scalar(name)
+        .bind(id)
+        .fetch_optional(connection)
+        .await?;
+    Ok(match name {
+        Some(name) => format!("{id} {name}"),
+        None => id.to_owned(),
+    })
 }
 
 impl By {

@@ -1,6 +1,8 @@
 //! Grants: the rights that owners give to others on their volumes and
 //! snapshots, and administrators on hosts.
 
+use std::fmt;
+
 use base::{GrantId, PartyId, SnapshotId, VolumeId};
 use identity::Subject;
 use sqlx::any::AnyRow;
@@ -59,6 +61,21 @@ pub struct GrantRow {
     pub vm: String,
     /// Since when.
     pub created: Millis,
+}
+
+/// For the log: on what, which, whose, and for which VMs.
+impl fmt::Display for GrantRow {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.object.id())?;
+        if let Some(name) = &self.object_name {
+            write!(formatter, " {name}")?;
+        }
+        write!(formatter, " {} {}", self.right, self.user)?;
+        match self.vm.as_str() {
+            "" => Ok(()),
+            vm => write!(formatter, " VMs {vm}"),
+        }
+    }
 }
 
 /// A right to be given.
@@ -222,10 +239,10 @@ impl Database {
             .bind(&new.vm)
             .fetch_one(&mut *change)
             .await?;
-            let target = format!("{} {} {}", new.object.id(), new.right, new.user.name());
-            asker.note(&mut *change, "grant", target).await?;
-            asker.note_made(&mut *change, &id).await?;
-            find(change, asker, &id).await
+            let grant = find(&mut *change, asker, &id).await?;
+            asker.note(&mut *change, "grant", &grant).await?;
+            asker.note_made(change, &id).await?;
+            Ok(grant)
         })
     }
 
@@ -273,8 +290,7 @@ impl Database {
                 .bind(id)
                 .execute(&mut *change)
                 .await?;
-            let target = format!("{} {} {}", grant.object.id(), grant.right, grant.user);
-            asker.note(change, "revoke", target).await?;
+            asker.note(change, "revoke", &grant).await?;
             Ok(grant)
         })
     }

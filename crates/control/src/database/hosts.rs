@@ -184,8 +184,9 @@ impl Database {
             .fetch_one(&mut *change)
             .await?;
             assign(&mut *change, host).await?;
+            let place = super::audit::place(&mut *change, host, None).await?;
             asker
-                .note(change, "ask-host", format!("{host}: {text}"))
+                .note(change, "ask-host", format!("{place}: {text}"))
                 .await?;
             Ok(row.try_get("id")?)
         })

@@ -14,7 +14,7 @@ use world::Millis;
 
 use super::attachments::{AttachmentRow, attachment_named, attachment_of, wish};
 use super::rights::{check_host, check_volume};
-use super::{Asker, Database, DatabaseError, Need, Right, rows};
+use super::{Asker, Database, DatabaseError, Need, Right, audit, rows};
 
 /// The attachment that follows one as soon as that has let go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,7 +116,9 @@ impl Database {
             .bind(id.to_string())
             .execute(&mut *change)
             .await?;
-            let target = format!("{} {name} from {} to {}", old.volume, old.host, next.host);
+            let from = audit::place(&mut *change, old.host, old.vm.as_deref()).await?;
+            let to = audit::place(&mut *change, next.host, next.vm.as_deref()).await?;
+            let target = format!("{} {name} from {from} to {to}", old.volume);
             asker.note(&mut *change, "move", target).await?;
             attachment_of(change, id).await
         })
@@ -144,7 +146,9 @@ impl Database {
                 ));
             }
             wish(&mut *change, &old, true, false).await?;
-            let target = format!("{} to {}", old.volume, follower.host);
+            let volume = audit::volume(&mut *change, old.volume).await?;
+            let to = audit::place(&mut *change, follower.host, follower.vm.as_deref()).await?;
+            let target = format!("{volume} to {to}");
             asker.note(&mut *change, "call-off-move", target).await?;
             attachment_of(change, id).await
         })

@@ -80,7 +80,8 @@ impl Database {
             let volume = rights::volume_for(&mut *change, asker, volume, need).await?;
             rights::refuse_if_deleting(&volume)?;
             set(&mut *change, &volume.id.to_string(), tags).await?;
-            asker.note(change, "tag", volume.id).await?;
+            let target = format!("{} {}", volume.id, volume.name);
+            asker.note(change, "tag", target).await?;
             Ok(volume)
         })
     }
@@ -99,7 +100,8 @@ impl Database {
             let need = Need::Have(Right::Administer);
             let snapshot = rights::snapshot_for(&mut *change, asker, snapshot, need).await?;
             set(&mut *change, &snapshot.id.to_string(), tags).await?;
-            asker.note(change, "tag", snapshot.id).await?;
+            let target = format!("{} {}", snapshot.id, snapshot.name);
+            asker.note(change, "tag", target).await?;
             Ok(snapshot)
         })
     }

@@ -304,7 +304,7 @@ impl Database {
     ) -> Result<(), DatabaseError> {
         act!(self, asker, change, {
             let need = Need::Have(Right::Administer);
-            check_volume(&mut *change, asker, volume, need).await?;
+            let row = check_volume(&mut *change, asker, volume, need).await?;
             super::versions::version_of(&mut *change, head).await?;
             let changed = sqlx::query(
                 "UPDATE volumes SET head_volume = $1, head_number = $2, epoch = epoch + 1, \
@@ -322,7 +322,7 @@ impl Database {
                 let reason = format!("{volume} is open, or being deleted");
                 return Err(DatabaseError::Refused { reason });
             }
-            let target = format!("{volume} to version {}", head.number);
+            let target = format!("{volume} {} to version {}", row.name, head.number);
             asker.note(change, "restore", target).await
         })
     }

@@ -682,7 +682,66 @@ async fn what_is_being_deleted_is_changed_no_more(scene: Scene) {
     scene.ask(alice, &tag, set, 200).await;
 }
 
+/// Of a right on a host, or an attachment there, an operator read ids alone.
+async fn the_log_has_names_beside_ids(scene: Scene) {
+    let cast = Cast::new(scene).await;
+    let (scene, root, alice) = (&cast.scene, Some(&cast.scene.root), Some(&cast.alice));
+    let things = cast.things(0, Some("read")).await;
+    let volume = &things[0].1;
+    let grant = json!({"user": "carol", "right": "use", "host": "h2", "vm": "libvirt:carol-"});
+    let grant = scene.ask(root, "POST /v1/grants", grant, 201).await;
+    let attach = json!({"volume": volume, "host": "h1", "vm": "libvirt:one"});
+    let made = scene.ask(alice, "POST /v1/attachments", attach, 202).await;
+    let id = made["id"].as_str().expect("an id");
+    let onto = json!({"host": "h2"});
+    let path = format!("/v1/attachments/{id}");
+    let (start, call_off) = (format!("POST {path}/move"), format!("DELETE {path}/move"));
+    scene.ask(alice, &start, onto, 202).await;
+    scene.ask(alice, &call_off, Value::Null, 202).await;
+    let detach = format!("DELETE {path}?force=true");
+    scene.ask(alice, &detach, Value::Null, 202).await;
+    let set = json!({"tags": {"a": "b"}});
+    let tag = filled("PUT /v1/volumes/{v}/tags", &things);
+    scene.ask(alice, &tag, set.clone(), 200).await;
+    let tag = filled("PUT /v1/snapshots/{s}/tags", &things);
+    scene.ask(alice, &tag, set, 200).await;
+    let revoke = format!("DELETE /v1/grants/{}", grant["id"].as_str().expect("an id"));
+    scene.ask(root, &revoke, Value::Null, 200).await;
+    let mut ids = [String::new(), String::new()];
+    for (host, id) in ["h1", "h2"].iter().zip(&mut ids) {
+        let path = format!("GET /v1/hosts/{host}");
+        let shown = scene.ask(root, &path, Value::Null, 200).await;
+        *id = shown["id"].as_str().expect("an id").to_owned();
+    }
+    let [h1, h2] = ids;
+    let snapshot = &things[1].1;
+    let log = scene.ask(root, "GET /v1/audit", Value::Null, 200).await;
+    let said: Vec<String> = log
+        .as_array()
+        .expect("lines")
+        .iter()
+        .map(|line| {
+            let word = |key: &str| line[key].as_str().expect("text").to_owned();
+            format!("{} {}", word("action"), word("target"))
+        })
+        .collect();
+    for line in [
+        format!("grant {h2} h2 use carol VMs libvirt:carol-"),
+        format!("revoke {h2} h2 use carol VMs libvirt:carol-"),
+        format!("grant {volume} thing-0 read bob"),
+        format!("attach {volume} thing-0 to {h1} h1 libvirt:one"),
+        format!("move {volume} thing-0 from {h1} h1 libvirt:one to {h2} h2"),
+        format!("call-off-move {volume} thing-0 to {h2} h2"),
+        format!("detach {volume} thing-0 from {h1} h1 libvirt:one by force"),
+        format!("tag {volume} thing-0"),
+        format!("tag {snapshot} thing-0"),
+    ] {
+        assert!(said.contains(&line), "{line}: {said:#?}");
+    }
+}
+
 on_both!(
+    the_log_has_names_beside_ids
     what_is_being_deleted_is_changed_no_more
     where_others_have_a_volume_is_for_those_who_administer_it
     a_bare_name_is_anothers_only_to_those_who_look
