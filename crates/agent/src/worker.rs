@@ -557,10 +557,10 @@ fn open_failure(name: &str, error: &AttachError) -> String {
             "without its journal it opens at its newest version"
         }
         AttachError::Key(_) | AttachError::HostKey(_) => {
-            "`scree key list` shows the wrapping keys there are"
+            "an administrator sees the wrapping keys there are with `scree key list`"
         }
         AttachError::Lease(CatalogError::Refused { .. }) => "see what its controller says",
-        _ => "`scree unit list` and `scree status` show what is missing",
+        _ => "an administrator sees what is missing with `scree unit list` and `scree status`",
     };
     format!("volume {name:?} cannot be opened: {error}; {hint}; it is tried again")
 }

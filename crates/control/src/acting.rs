@@ -109,7 +109,11 @@ impl Acting {
             .map(|host| host.host)
             .ok_or_else(|| ControlError::NotFound {
                 what: format!("host {name:?}"),
-                hint: "`scree host list` shows those there are".into(),
+                hint: match self.asker.party.is_administrator {
+                    true => "`scree host list` shows those there are",
+                    false => "`scree grant list` shows those that are for you",
+                }
+                .into(),
             })
     }
 
@@ -162,7 +166,11 @@ impl Acting {
                 })
             }
             (None, []) => Err(ControlError::Unavailable {
-                reason: "no host is heard of; start `scree agent` on one".to_owned(),
+                reason: match self.asker.party.is_administrator {
+                    true => "no host is heard of; start `scree agent` on one",
+                    false => "no host that is for you is heard of; ask an administrator",
+                }
+                .to_owned(),
             }),
             (None, several) => {
                 let names: Vec<&str> = several.iter().map(|host| host.name.as_str()).collect();

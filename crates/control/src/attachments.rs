@@ -334,9 +334,9 @@ impl Acting {
             None => "was never heard of".to_owned(),
         };
         let help = match (row.is_wanted, row.is_forced) {
-            (true, _) => "start its agent, or attach the volume elsewhere after `scree detach`",
-            (false, false) => "start its agent, or give it up with `scree detach --force`",
-            (false, true) => "start its agent",
+            (true, _) => "an administrator can start its agent; or attach the volume elsewhere after `scree detach`",
+            (false, false) => "an administrator can start its agent; or give it up with `scree detach --force`",
+            (false, true) => "an administrator can start its agent",
         };
         Some(format!("host {name:?} {since}; {help}"))
     }

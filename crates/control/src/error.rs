@@ -140,9 +140,9 @@ impl From<DatabaseError> for ControlError {
                 } else if what.starts_with("grant") {
                     "`scree grant list` shows those there are"
                 } else if what.starts_with("user") {
-                    "`scree user list` shows those there are"
+                    "an administrator can list them: `scree user list`"
                 } else if what.starts_with("host") {
-                    "`scree host list` shows those there are"
+                    "an administrator can list them: `scree host list`"
                 } else {
                     "`scree status` shows what there is"
                 };

@@ -148,8 +148,8 @@ impl Control {
             return Err(ControlError::invalid(
                 "replicas",
                 format!(
-                    "{replicas} replicas need {replicas} units, and there are {}; add units with \
-                     `scree unit add`, or ask for fewer replicas",
+                    "{replicas} replicas need {replicas} units, and there are {}; ask for \
+                     fewer, or have an administrator add units (`scree unit add`)",
                     units.len()
                 ),
             ));

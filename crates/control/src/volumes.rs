@@ -206,8 +206,8 @@ impl Acting {
         let free = self.free_bytes().await?.filter(|free| *free < needed);
         Ok(free.map(|free| {
             format!(
-                "full, it would take {} ({replicas} copies), and the units have {} free; add \
-                 units before that",
+                "full, it would take {} ({replicas} copies), and the units have {} free; an \
+                 administrator should add units before that",
                 about_bytes(needed),
                 about_bytes(free)
             )

@@ -740,7 +740,42 @@ async fn the_log_has_names_beside_ids(scene: Scene) {
     }
 }
 
+/// Tenants were told to run what is for administrators only.
+async fn hints_are_for_whoever_reads_them(scene: Scene) {
+    let cast = Cast::new(scene).await;
+    let (scene, alice, root) = (&cast.scene, Some(&cast.alice), Some(&cast.scene.root));
+    let things = cast.things(0, None).await;
+    let volume = &things[0].1;
+    let attach = |host: &str| json!({"volume": volume, "host": host});
+    let detail = async |who, request: &str, body: Value, status| {
+        let refused = scene.ask(who, request, body, status).await;
+        refused["detail"].as_str().expect("text").to_owned()
+    };
+    let request = "POST /v1/attachments";
+    let said = detail(alice, request, attach("none"), 404).await;
+    assert!(said.contains("`scree grant list`"), "{said}");
+    let said = detail(root, request, attach("none"), 404).await;
+    assert!(said.contains("`scree host list`"), "{said}");
+    let somewhere = json!({"volume": volume});
+    let said = detail(alice, request, somewhere.clone(), 503).await;
+    assert!(said.contains("ask an administrator"), "{said}");
+    let said = detail(root, request, somewhere, 503).await;
+    assert!(said.contains("start `scree agent`"), "{said}");
+    let many = json!({"name": "many", "size": 1 << 20, "replicas": 4, "project": "alice"});
+    let to_nobody = json!({"user": "nobody", "right": "read", "volume": volume});
+    let of_host = format!("GET /v1/attachments/{}", things[2].1);
+    let silent = scene.ask(alice, &of_host, Value::Null, 200).await;
+    for said in [
+        detail(alice, "POST /v1/volumes", many, 400).await,
+        detail(alice, "POST /v1/grants", to_nobody, 404).await,
+        silent["reason"].as_str().expect("text").to_owned(),
+    ] {
+        assert!(said.contains("an administrator"), "{said}");
+    }
+}
+
 on_both!(
+    hints_are_for_whoever_reads_them
     the_log_has_names_beside_ids
     what_is_being_deleted_is_changed_no_more
     where_others_have_a_volume_is_for_those_who_administer_it
