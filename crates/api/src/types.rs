@@ -248,6 +248,9 @@ pub struct Attachment {
     pub id: String,
     /// The volume's name; its id, if it is gone.
     pub volume: String,
+    /// The name of the user whose volume it is; null, if it is gone.
+    #[serde(default)]
+    pub owner: Option<String>,
     /// The volume's id.
     #[schema(pattern = "^vol-[0-9a-f]{17}$")]
     pub volume_id: String,
@@ -618,6 +621,9 @@ pub struct Grant {
     pub on: String,
     /// What that is called, if it is still there.
     pub name: Option<String>,
+    /// The name of the user whose volume or snapshot it is on.
+    #[serde(default)]
+    pub owner: Option<String>,
     /// The name of the user who has it.
     pub user: String,
     /// `read`, `use`, `snapshot` or `administer`.

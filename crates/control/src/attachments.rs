@@ -13,7 +13,9 @@ use base::{AttachmentId, PartyId};
 use world::{Millis, host};
 
 use crate::acting::Acting;
-use crate::database::{AttachmentRow, Follower, HeardRow, Need, NewAttachment, Page, Right};
+use crate::database::{
+    AttachmentRow, Follower, HeardRow, Need, NewAttachment, Page, Right, VolumeName,
+};
 use crate::error::ControlError;
 use crate::volumes::spell_time;
 
@@ -54,8 +56,8 @@ pub struct AttachmentFilter {
 pub struct AttachmentView {
     /// Its row, with the reason why it gets no further.
     pub row: AttachmentRow,
-    /// The volume's name, if that is still there.
-    pub volume: Option<String>,
+    /// What the volume is called, if that is still there.
+    pub volume: Option<VolumeName>,
     /// The host's name.
     pub host: String,
     /// The name of the host of what follows it, if anything does.
@@ -297,7 +299,7 @@ impl Acting {
     fn view(
         &self,
         mut row: AttachmentRow,
-        volume: Option<String>,
+        volume: Option<VolumeName>,
         hosts: &[HeardRow],
         now: Millis,
     ) -> AttachmentView {
@@ -334,8 +336,13 @@ impl Acting {
             None => "was never heard of".to_owned(),
         };
         let help = match (row.is_wanted, row.is_forced) {
-            (true, _) => "an administrator can start its agent; or attach the volume elsewhere after `scree detach`",
-            (false, false) => "an administrator can start its agent; or give it up with `scree detach --force`",
+            (true, _) => {
+                "an administrator can start its agent; or attach the volume elsewhere after \
+                 `scree detach`"
+            }
+            (false, false) => {
+                "an administrator can start its agent; or give it up with `scree detach --force`"
+            }
             (false, true) => "an administrator can start its agent",
         };
         Some(format!("host {name:?} {since}; {help}"))

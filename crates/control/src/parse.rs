@@ -171,7 +171,10 @@ mod tests {
     fn names_are_plain_and_never_look_like_ids() {
         let longest = "a".repeat(63);
         let near = ["vol-1", "proj-0000000000000000x", "web-00000000000000001"];
-        for good in ["a", "0", "web-1.data_2", longest.as_str()].into_iter().chain(near) {
+        for good in ["a", "0", "web-1.data_2", longest.as_str()]
+            .into_iter()
+            .chain(near)
+        {
             assert_eq!(name(good).expect("a name"), good);
         }
         let too_long = "a".repeat(64);

@@ -53,6 +53,8 @@ pub struct GrantRow {
     pub object: Object,
     /// What that is called; none if it is gone.
     pub object_name: Option<String>,
+    /// What its owner is called, of a volume or snapshot.
+    pub object_owner: Option<String>,
     /// Who has it: a user's name.
     pub user: String,
     /// Which right.
@@ -94,9 +96,10 @@ pub struct NewGrant {
 }
 
 const ROWS: &str = "SELECT g.*, p.name AS user_name, \
-     COALESCE(v.name, s.name, h.name) AS object_name FROM grants g \
+     COALESCE(v.name, s.name, h.name) AS object_name, o.name AS object_owner FROM grants g \
      JOIN parties p ON p.id = g.party LEFT JOIN volumes v ON v.id = g.object \
-     LEFT JOIN snapshots s ON s.id = g.object LEFT JOIN parties h ON h.id = g.object";
+     LEFT JOIN snapshots s ON s.id = g.object LEFT JOIN parties h ON h.id = g.object \
+     LEFT JOIN parties o ON o.id = COALESCE(v.owner, s.owner)";
 
 /// Those that the asker has, or can take away.
 const SEEN: &str = "($2 = 1 OR g.party = $1 OR v.owner = $1 OR s.owner = $1 \
@@ -110,6 +113,7 @@ fn grant_row(row: &AnyRow) -> Result<GrantRow, DatabaseError> {
         id: rows::spelt(row, "id")?,
         object: Object::parse(row.try_get("object")?)?,
         object_name: row.try_get("object_name")?,
+        object_owner: row.try_get("object_owner")?,
         user: row.try_get("user_name")?,
         right: rows::spelt(row, "right_name")?,
         vm: row.try_get("vm")?,

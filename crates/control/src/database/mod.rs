@@ -75,7 +75,7 @@ pub use tags::Tags;
 pub use thin::ThinVolume;
 pub use units::{ClusterRow, UnitRow};
 pub use versions::VersionRow;
-pub use volumes::{DamagedVolume, NewVolume, Volumes};
+pub use volumes::{DamagedVolume, NewVolume, VolumeName, Volumes};
 
 use std::sync::{Arc, OnceLock};
 

@@ -190,8 +190,7 @@ fn the_one<T>(
         return Err(not_found(kind, named.whole));
     };
     let (id, owner, owner_name) = of(first);
-    let is_certain =
-        id == named.whole || owner == Some(asker.party.id) || !named.owner.is_empty();
+    let is_certain = id == named.whole || owner == Some(asker.party.id) || !named.owner.is_empty();
     if is_certain || (rows.len() == 1 && need == Need::See) {
         return Ok(rows.swap_remove(0));
     }

@@ -78,6 +78,15 @@ impl Volumes {
     }
 }
 
+/// What a volume is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeName {
+    /// Its name.
+    pub name: String,
+    /// What its owner is called.
+    pub owner: Option<String>,
+}
+
 /// Where a clone begins.
 #[derive(Default)]
 struct Start {
@@ -206,16 +215,19 @@ impl Database {
     pub async fn volume_names(
         &self,
         ids: impl Iterator<Item = VolumeId>,
-    ) -> Result<BTreeMap<VolumeId, String>, DatabaseError> {
+    ) -> Result<BTreeMap<VolumeId, VolumeName>, DatabaseError> {
         let ids: BTreeSet<VolumeId> = ids.collect();
         let mut moment = self.moment().await?;
         let mut names = BTreeMap::new();
         for id in ids {
-            let name: Option<String> = sqlx::query_scalar("SELECT name FROM volumes WHERE id = $1")
-                .bind(id.to_string())
-                .fetch_optional(&mut *moment)
-                .await?;
-            names.extend(name.map(|name| (id, name)));
+            let found: Option<(String, Option<String>)> = sqlx::query_as(
+                "SELECT v.name, o.name FROM volumes v LEFT JOIN parties o ON o.id = v.owner \
+                 WHERE v.id = $1",
+            )
+            .bind(id.to_string())
+            .fetch_optional(&mut *moment)
+            .await?;
+            names.extend(found.map(|(name, owner)| (id, VolumeName { name, owner })));
         }
         Ok(names)
     }

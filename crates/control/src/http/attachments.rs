@@ -15,6 +15,7 @@ use super::{ApiError, Body, Name, Query, Wait};
 use crate::acting::Acting;
 use crate::attachments::{AttachmentFilter, AttachmentRequest, AttachmentView, MoveRequest};
 use crate::control::Control;
+use crate::database::VolumeName;
 use crate::error::ControlError;
 use crate::volumes::spell_time;
 
@@ -208,9 +209,14 @@ fn parse(id: &str) -> Result<AttachmentId, ControlError> {
 fn shown(view: AttachmentView) -> Attachment {
     let row = view.row;
     let next = row.follower.zip(view.next_host);
+    let (volume, owner) = match view.volume {
+        Some(VolumeName { name, owner }) => (name, owner),
+        None => (row.volume.to_string(), None),
+    };
     Attachment {
         id: row.id.to_string(),
-        volume: view.volume.unwrap_or_else(|| row.volume.to_string()),
+        volume,
+        owner,
         volume_id: row.volume.to_string(),
         host: view.host,
         vm: row.vm,

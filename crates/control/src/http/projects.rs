@@ -235,6 +235,7 @@ fn grant(row: GrantRow) -> Grant {
             Object::Host(id) => id.to_string(),
         },
         name: row.object_name,
+        owner: row.object_owner,
         user: row.user,
         right: row.right.to_string(),
         vm: Some(row.vm).filter(|vm| !vm.is_empty()),

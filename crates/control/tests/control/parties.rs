@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use api::host::{CatalogCall, EncodedPlan, HostUnit};
 use base::{UnitId, VolumeId};
-use catalog::{Neighbours, VersionKey};
 use catalog::retention::Retention;
+use catalog::{Neighbours, VersionKey};
 use control::folder::Remains;
 use control::{Control, Settings, authority, http};
 use identity::KeyRequest;
@@ -454,7 +454,9 @@ async fn the_controllers_own_machine_is_not_locked_out() {
         let detail = refused["detail"].as_str().expect("text");
         assert!(detail.contains("own machine"), "{request}: {detail}");
     }
-    let me = scene.ask(root, "GET /v1/users/local", Value::Null, 200).await;
+    let me = scene
+        .ask(root, "GET /v1/users/local", Value::Null, 200)
+        .await;
     assert_eq!(me["disabled"], false);
     // Any other project it may leave.
     let leave = "DELETE /v1/projects/root/members/local";

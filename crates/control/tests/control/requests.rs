@@ -516,7 +516,11 @@ async fn of_a_quota_outsiders_learn_only_that_it_is_used_up(scene: Scene) {
         let path = "GET /v1/volumes/alice%2Fdisk";
         let shown = scene.ask(Some(&bob), path, Value::Null, 200).await;
         assert_eq!(shown["project"], Value::Null);
-        assert!(names(&scene, &bob, "/v1/volumes?project=red").await.is_empty());
+        assert!(
+            names(&scene, &bob, "/v1/volumes?project=red")
+                .await
+                .is_empty()
+        );
         assert_eq!(names(&scene, &bob, "/v1/volumes").await, ["disk"]);
     }
     assert_eq!(

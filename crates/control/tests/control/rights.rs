@@ -581,6 +581,23 @@ async fn a_bare_name_is_anothers_only_to_those_who_look(scene: Scene) {
     }
     let tag = "PUT /v1/volumes/bob%2Fdata/tags";
     scene.ask(alice, tag, json!({"tags": {}}), 200).await;
+    // What is listed says whose it is.
+    let attach = json!({"volume": "bob/data", "host": "h1"});
+    let made = scene.ask(alice, "POST /v1/attachments", attach, 202).await;
+    assert_eq!(
+        (&made["volume"], &made["owner"]),
+        (&json!("data"), &json!("bob"))
+    );
+    for list in ["attachments", "grants"] {
+        let path = format!("GET /v1/{list}?volume=bob%2Fdata");
+        let listed = scene.ask(alice, &path, Value::Null, 200).await;
+        assert_eq!(listed["items"][0]["owner"], "bob", "{listed}");
+    }
+    let end = format!(
+        "DELETE /v1/attachments/{}?force=true",
+        made["id"].as_str().expect("an id")
+    );
+    scene.ask(alice, &end, Value::Null, 202).await;
     let by_id = format!("DELETE /v1/volumes/{}", his["id"].as_str().expect("an id"));
     scene.ask(alice, &by_id, Value::Null, 202).await;
 }
@@ -622,7 +639,10 @@ async fn where_others_have_a_volume_is_for_those_who_administer_it(scene: Scene)
         for state in ["available", "in-use", "error"] {
             let path = format!("GET /v1/volumes?name=data&state={state}");
             let list = scene.ask(who, &path, Value::Null, 200).await;
-            if list["items"].as_array().is_some_and(|items| !items.is_empty()) {
+            if list["items"]
+                .as_array()
+                .is_some_and(|items| !items.is_empty())
+            {
                 assert_eq!(list["items"][0]["state"], state);
                 assert_eq!(list["items"][0]["reason"], shown["reason"]);
                 listed.push(state);
@@ -636,9 +656,7 @@ async fn where_others_have_a_volume_is_for_those_who_administer_it(scene: Scene)
     assert_eq!(states(Some(&scene.root)).await, whole);
     let grant = |right: &str| json!({"user": "bob", "right": right, "volume": "data"});
     for right in ["read", "use", "snapshot"] {
-        scene
-            .ask(alice, "POST /v1/grants", grant(right), 201)
-            .await;
+        scene.ask(alice, "POST /v1/grants", grant(right), 201).await;
         assert_eq!(states(bob).await, (vec!["in-use"], Value::Null), "{right}");
     }
     scene

@@ -2,7 +2,7 @@
 
 use api::types::{Attachment, CreateAttachment, MoveAttachment};
 
-use super::{Failure, Session, or_dash, query, segment};
+use super::{Failure, Session, or_dash, query, segment, spelt};
 use crate::args::{AttachArguments, AttachmentCommand, DetachArguments};
 use crate::output::{Table, print, time};
 use crate::progress::Progress;
@@ -24,7 +24,7 @@ impl Session {
         let progress = Progress::start(format!("attaching {volume}"));
         let wait = if no_wait { 0 } else { WAIT_SECONDS };
         let new = CreateAttachment {
-            volume,
+            volume: volume.clone(),
             host,
             vm: Some(vm),
             read_only,
@@ -40,7 +40,6 @@ impl Session {
                 let why = attachment
                     .reason
                     .unwrap_or_else(|| format!("it is {state} after {WAIT_SECONDS} s"));
-                let volume = attachment.volume;
                 Err(Failure::new(format!(
                     "volume {volume} is not attached yet: {why}; that is tried again until \
                      `scree detach {volume}`"
@@ -86,6 +85,7 @@ impl Session {
         if arguments.vm.is_some() {
             all.retain(|one| one.vm == arguments.vm);
         }
+        self.refuse_anothers(volume, &all).await?;
         let one = all.pop().ok_or_else(|| {
             Failure::new(match &arguments.vm {
                 Some(vm) => format!(
@@ -102,6 +102,24 @@ impl Session {
             "volume {volume:?} is attached {} times; say --vm or --host, as `scree attachment \
              list` shows them",
             all.len() + 1
+        )))
+    }
+
+    /// A bare name is another's volume only to those who look, as for the
+    /// server.
+    async fn refuse_anothers(&self, volume: &str, all: &[Attachment]) -> Result<(), Failure> {
+        let Some(owner) = all
+            .iter()
+            .find(|one| one.volume == volume)
+            .and_then(|one| one.owner.as_ref())
+        else {
+            return Ok(());
+        };
+        if self.are_own(std::iter::once(Some(owner))).await? {
+            return Ok(());
+        }
+        Err(Failure::new(format!(
+            "you have no volume {volume:?}; to mean {owner}'s, say {owner}/{volume}"
         )))
     }
 
@@ -122,7 +140,9 @@ impl Session {
                 all.sort_by_key(|one| {
                     (one.created.parse::<jiff::Timestamp>().ok(), one.id.clone())
                 });
-                Ok(print(self.format, &all, |all| list(all))?)
+                let is_own = self.are_own(all.iter().map(|one| one.owner.as_ref()));
+                let is_own = is_own.await?;
+                Ok(print(self.format, &all, |all| list(all, is_own))?)
             }
             AttachmentCommand::Show { id } => {
                 let path = format!("/v1/attachments/{}", segment(&id)?);
@@ -187,11 +207,12 @@ fn access(attachment: &Attachment) -> &'static str {
 }
 
 /// Columns of short words; what is long comes last, or below.
-fn list(attachments: &[Attachment]) -> String {
+fn list(attachments: &[Attachment], is_own: bool) -> String {
+    let name = |one: &Attachment| spelt(one.owner.as_ref(), &one.volume, is_own);
     let mut table = Table::new(&["VOLUME", "HOST", "MODE", "STATE", "VM"]);
     for attachment in attachments {
         table.row(vec![
-            attachment.volume.clone(),
+            name(attachment),
             attachment.host.clone(),
             access(attachment).to_owned(),
             attachment.state.clone(),
@@ -201,7 +222,7 @@ fn list(attachments: &[Attachment]) -> String {
     let mut text = table.to_string();
     for attachment in attachments {
         for why in attachment.reason.iter().chain(&attachment.note) {
-            text += &format!("\n{} ({}): {why}\n", attachment.volume, attachment.id);
+            text += &format!("\n{} ({}): {why}\n", name(attachment), attachment.id);
         }
     }
     text
@@ -211,6 +232,7 @@ fn show(attachment: &Attachment) -> String {
     let mut table = Table::new(&["volume", &attachment.volume]);
     let mut row = |key: &str, value: String| table.row(vec![key.to_owned(), value]);
     row("id", attachment.id.clone());
+    row("owner", or_dash(attachment.owner.as_ref()));
     row("host", attachment.host.clone());
     row("vm", or_dash(attachment.vm.as_ref()));
     row("mode", access(attachment).to_owned());

@@ -2,7 +2,7 @@
 
 use api::types::{AddGrant, Grant};
 
-use super::{Failure, Session, query, segment};
+use super::{Failure, Session, query, segment, spelt};
 use crate::args::GrantCommand;
 use crate::output::{Table, print, time};
 
@@ -24,8 +24,9 @@ impl Session {
                     vm,
                 };
                 let grant: Grant = self.client.post("/v1/grants", &new).await?;
+                let is_own = self.are_own(std::iter::once(grant.owner.as_ref())).await?;
                 Ok(print(self.format, &grant, |grant| {
-                    list(std::slice::from_ref(grant))
+                    list(std::slice::from_ref(grant), is_own)
                 })?)
             }
             GrantCommand::List { on } => {
@@ -36,13 +37,16 @@ impl Session {
                 ];
                 let path = query("/v1/grants", &said, &[])?;
                 let grants: Vec<Grant> = self.client.all(&path).await?;
-                Ok(print(self.format, &grants, |grants| list(grants))?)
+                let is_own = self.are_own(grants.iter().map(|one| one.owner.as_ref()));
+                let is_own = is_own.await?;
+                Ok(print(self.format, &grants, |grants| list(grants, is_own))?)
             }
             GrantCommand::Delete { id } => {
                 let path = format!("/v1/grants/{}", segment(&id)?);
                 let grant: Grant = self.client.delete(&path).await?;
+                let is_own = self.are_own(std::iter::once(grant.owner.as_ref())).await?;
                 Ok(print(self.format, &grant, |grant| {
-                    let name = grant.name.as_ref().unwrap_or(&grant.on);
+                    let name = name(grant, is_own);
                     format!("{} may no longer {} {name}\n", grant.user, grant.right)
                 })?)
             }
@@ -50,10 +54,17 @@ impl Session {
     }
 }
 
-fn list(grants: &[Grant]) -> String {
+fn name(grant: &Grant, is_own: bool) -> String {
+    match &grant.name {
+        Some(name) => spelt(grant.owner.as_ref(), name, is_own),
+        None => grant.on.clone(),
+    }
+}
+
+fn list(grants: &[Grant], is_own: bool) -> String {
     let mut table = Table::new(&["ID", "USER", "RIGHT", "ON", "SINCE"]);
     for grant in grants {
-        let name = grant.name.as_ref().unwrap_or(&grant.on);
+        let name = name(grant, is_own);
         let kind = match grant.on.split_once('-') {
             Some(("vol", _)) => "volume",
             Some(("snap", _)) => "snapshot",

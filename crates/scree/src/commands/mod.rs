@@ -12,12 +12,13 @@ mod volume;
 
 pub use party::{enrol_host, login};
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt;
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use api::types::Tags;
+use api::types::{Party, Tags};
 use base::url::encode as percent_encode;
 use serde::Serialize;
 
@@ -131,6 +132,35 @@ pub fn run(
         }
         Ok(())
     })
+}
+
+impl Session {
+    /// Whether all things of these owners are the caller's own, so that their
+    /// names say enough. Nobody is asked for that if there are several owners.
+    async fn are_own(
+        &self,
+        owners: impl Iterator<Item = Option<&String>>,
+    ) -> Result<bool, Failure> {
+        let owners: BTreeSet<&String> = owners.flatten().collect();
+        let mut owners = owners.into_iter();
+        match (owners.next(), owners.next()) {
+            (None, _) => Ok(true),
+            (Some(one), None) => {
+                let me: Party = self.client.get("/v1/me").await?;
+                Ok(me.name == *one)
+            }
+            (Some(_), Some(_)) => Ok(false),
+        }
+    }
+}
+
+/// A name, with whose it is where that is not clear: so that it can be given to
+/// other commands.
+fn spelt(owner: Option<&String>, name: &str, is_own: bool) -> String {
+    match owner {
+        Some(owner) if !is_own => format!("{owner}/{name}"),
+        _ => name.to_owned(),
+    }
 }
 
 /// A name as one part of a path.

@@ -6,7 +6,7 @@ use api::size::about_bytes as bytes;
 use api::types::{CreateSnapshot, SetTags, Snapshot, Volume};
 use serde::Serialize;
 
-use super::{Failure, Session, query, segment, tags};
+use super::{Failure, Session, query, segment, spelt, tags};
 use crate::args::SnapshotCommand;
 use crate::output::{Table, print, time};
 use crate::progress::Progress;
@@ -19,6 +19,7 @@ const WAIT_SECONDS: u64 = 300;
 struct VolumeNode {
     id: String,
     name: String,
+    owner: Option<String>,
     /// It is gone; only its snapshots are left.
     deleted: bool,
     snapshots: Vec<SnapshotNode>,
@@ -52,9 +53,8 @@ impl Session {
                 };
                 let snapshot: Snapshot = self.client.post(&path, &new).await?;
                 drop(progress);
-                print(self.format, &snapshot, |snapshot| {
-                    list(std::slice::from_ref(snapshot))
-                })?;
+                self.print_snapshots(std::slice::from_ref(&snapshot), &snapshot)
+                    .await?;
                 match snapshot.reason {
                     Some(reason) => Err(Failure::new(format!("the snapshot failed: {reason}"))),
                     None if wait && !self.is_dry_run && snapshot.state != "completed" => {
@@ -80,21 +80,23 @@ impl Session {
                 ];
                 let path = query("/v1/snapshots", &said, &tag)?;
                 let snapshots = self.snapshots(&path).await?;
-                Ok(print(self.format, &snapshots, |snapshots| list(snapshots))?)
+                self.print_snapshots(&snapshots, &snapshots).await
             }
             SnapshotCommand::Tree => {
                 let volumes = self.client.all("/v1/volumes").await?;
                 let snapshots = self.snapshots("/v1/snapshots").await?;
+                let owners = volumes.iter().map(|one: &Volume| one.owner.as_ref());
+                let owners = owners.chain(snapshots.iter().map(|one| one.owner.as_ref()));
+                let is_own = self.are_own(owners).await?;
                 let tree = tree(volumes, snapshots);
-                Ok(print(self.format, &tree, |tree| draw(tree))?)
+                Ok(print(self.format, &tree, |tree| draw(tree, is_own))?)
             }
             SnapshotCommand::Tag { name, tags: words } => {
                 let path = format!("/v1/snapshots/{}/tags", segment(&name)?);
                 let tags = tags(&words)?;
                 let snapshot: Snapshot = self.client.put(&path, &SetTags { tags }).await?;
-                Ok(print(self.format, &snapshot, |snapshot| {
-                    list(std::slice::from_ref(snapshot))
-                })?)
+                self.print_snapshots(std::slice::from_ref(&snapshot), &snapshot)
+                    .await
             }
             SnapshotCommand::Delete { name } => {
                 let path = format!("/v1/snapshots/{}", segment(&name)?);
@@ -108,6 +110,17 @@ impl Session {
 }
 
 impl Session {
+    /// Prints `what`, in a table as `snapshots`.
+    async fn print_snapshots(
+        &self,
+        snapshots: &[Snapshot],
+        what: &impl Serialize,
+    ) -> Result<(), Failure> {
+        let owners = snapshots.iter().map(|one| one.owner.as_ref());
+        let is_own = self.are_own(owners).await?;
+        Ok(print(self.format, what, |_| list(snapshots, is_own))?)
+    }
+
     /// Oldest first.
     async fn snapshots(&self, path: &str) -> Result<Vec<Snapshot>, Failure> {
         let mut snapshots: Vec<Snapshot> = self.client.all(path).await?;
@@ -116,13 +129,13 @@ impl Session {
     }
 }
 
-fn list(snapshots: &[Snapshot]) -> String {
+fn list(snapshots: &[Snapshot], is_own: bool) -> String {
     let mut table = Table::new(&["NAME", "ID", "VOLUME", "SIZE", "STATE", "CREATED"]);
     for snapshot in snapshots {
         table.row(vec![
-            snapshot.name.clone(),
+            spelt(snapshot.owner.as_ref(), &snapshot.name, is_own),
             snapshot.id.clone(),
-            snapshot.volume.clone(),
+            spelt(snapshot.owner.as_ref(), &snapshot.volume, is_own),
             bytes(snapshot.size),
             snapshot.state.clone(),
             time(&snapshot.created),
@@ -134,12 +147,13 @@ fn list(snapshots: &[Snapshot]) -> String {
 /// The volumes that descend from no snapshot that is left, and all below.
 fn tree(volumes: Vec<Volume>, snapshots: Vec<Snapshot>) -> Vec<VolumeNode> {
     let mut by_volume: BTreeMap<String, Vec<Snapshot>> = BTreeMap::new();
-    let mut gone: BTreeMap<String, String> = BTreeMap::new();
+    let mut gone = BTreeMap::new();
     let mut known: Vec<String> = Vec::new();
     for snapshot in snapshots {
         known.push(snapshot.id.clone());
         if volumes.iter().all(|volume| volume.id != snapshot.volume_id) {
-            gone.insert(snapshot.volume_id.clone(), snapshot.volume.clone());
+            let named = (snapshot.volume.clone(), snapshot.owner.clone());
+            gone.insert(snapshot.volume_id.clone(), named);
         }
         by_volume
             .entry(snapshot.volume_id.clone())
@@ -161,9 +175,9 @@ fn tree(volumes: Vec<Volume>, snapshots: Vec<Snapshot>) -> Vec<VolumeNode> {
     }
     let mut nodes: Vec<VolumeNode> = roots
         .into_iter()
-        .map(|root| (root.id, root.name, false))
-        .chain(gone.into_iter().map(|(id, name)| (id, name, true)))
-        .map(|(id, name, deleted)| node(id, name, deleted, &mut by_volume, &mut by_origin))
+        .map(|root| (root.id, (root.name, root.owner), false))
+        .chain(gone.into_iter().map(|(id, named)| (id, named, true)))
+        .map(|(id, named, deleted)| node(id, named, deleted, &mut by_volume, &mut by_origin))
         .collect();
     nodes.sort_by(|one, other| one.name.cmp(&other.name));
     nodes
@@ -171,7 +185,7 @@ fn tree(volumes: Vec<Volume>, snapshots: Vec<Snapshot>) -> Vec<VolumeNode> {
 
 fn node(
     id: String,
-    name: String,
+    (name, owner): (String, Option<String>),
     deleted: bool,
     by_volume: &mut BTreeMap<String, Vec<Snapshot>>,
     by_origin: &mut BTreeMap<String, Vec<Volume>>,
@@ -183,7 +197,10 @@ fn node(
             let clones = by_origin.remove(&snapshot.id).unwrap_or_default();
             let clones = clones
                 .into_iter()
-                .map(|clone| node(clone.id, clone.name, false, by_volume, by_origin))
+                .map(|clone| {
+                    let named = (clone.name, clone.owner);
+                    node(clone.id, named, false, by_volume, by_origin)
+                })
                 .collect();
             SnapshotNode {
                 id: snapshot.id,
@@ -196,16 +213,18 @@ fn node(
     VolumeNode {
         id,
         name,
+        owner,
         deleted,
         snapshots,
     }
 }
 
 /// A line for each node, with branches drawn before it.
-fn draw(tree: &[VolumeNode]) -> String {
-    fn volume(node: &VolumeNode, first: &str, rest: &str, text: &mut String) {
+fn draw(tree: &[VolumeNode], is_own: bool) -> String {
+    fn volume(node: &VolumeNode, is_own: bool, first: &str, rest: &str, text: &mut String) {
         let note = if node.deleted { "  (deleted)" } else { "" };
-        *text += &format!("{first}{}  {}{note}\n", node.name, node.id);
+        let name = spelt(node.owner.as_ref(), &node.name, is_own);
+        *text += &format!("{first}{name}  {}{note}\n", node.id);
         for (index, snapshot) in node.snapshots.iter().enumerate() {
             let last = index + 1 == node.snapshots.len();
             let (branch, below) = if last {
@@ -229,13 +248,13 @@ fn draw(tree: &[VolumeNode]) -> String {
                     format!("{rest}{below}{branch}"),
                     format!("{rest}{below}{under}"),
                 );
-                volume(clone, &first, &rest, text);
+                volume(clone, is_own, &first, &rest, text);
             }
         }
     }
     let mut text = String::new();
     for root in tree {
-        volume(root, "", "", &mut text);
+        volume(root, is_own, "", "", &mut text);
     }
     text
 }

@@ -1,14 +1,12 @@
 //! `scree volume`.
 
-use std::collections::BTreeSet;
-
 use api::size::about_bytes as bytes;
 use api::types::{
     CreateVolume, Export, ExportVolume, GiveVolume, GrowVolume, RestoreVolume, SetTags, Snapshot,
     Version, Volume,
 };
 
-use super::{Failure, Session, or_dash, query, segment, tags};
+use super::{Failure, Session, or_dash, query, segment, spelt, tags};
 use crate::args::VolumeCommand;
 use crate::client::ClientError;
 use crate::moment::Moment;
@@ -63,7 +61,11 @@ impl Session {
                 let path = query("/v1/volumes", &said, &tag)?;
                 let mut volumes: Vec<Volume> = self.client.all(&path).await?;
                 volumes.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
-                Ok(print(self.format, &volumes, |volumes| list(volumes))?)
+                let is_own = self.are_own(volumes.iter().map(|one| one.owner.as_ref()));
+                let is_own = is_own.await?;
+                Ok(print(self.format, &volumes, |volumes| {
+                    list(volumes, is_own)
+                })?)
             }
             VolumeCommand::Show { name } => {
                 let path = format!("/v1/volumes/{}", segment(&name)?);
@@ -194,19 +196,14 @@ impl Session {
     }
 }
 
-fn list(volumes: &[Volume]) -> String {
+fn list(volumes: &[Volume], is_own: bool) -> String {
     let mut table = Table::new(&["NAME", "ID", "SIZE", "STATE", "REPLICAS", "SEAL", "CREATED"]);
-    let owners: BTreeSet<_> = volumes.iter().map(|volume| &volume.owner).collect();
     for volume in volumes {
         // No volume has no blocks: its entry in the database is damaged.
         let is_known = volume.block_size > 0;
         let known = |cell: String| or_dash(is_known.then_some(cell));
         table.row(vec![
-            // With whose it is, where that is not clear.
-            match &volume.owner {
-                Some(owner) if owners.len() > 1 => format!("{owner}/{}", volume.name),
-                _ => volume.name.clone(),
-            },
+            spelt(volume.owner.as_ref(), &volume.name, is_own),
             volume.id.clone(),
             known(bytes(volume.size)),
             volume.state.clone(),

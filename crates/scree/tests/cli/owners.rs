@@ -137,6 +137,22 @@ fn users_have_give_and_hide_what_is_theirs() {
     );
     let read = users.of("bob", &["volume", "export", "alice/disk", "--read-only"]);
     assert_eq!(read["read_only"], true);
+    // Names are spelt so that they can be given to other commands.
+    for (list, word) in [
+        (["volume", "list"], "alice/disk  "),
+        (["snapshot", "list"], "alice/noon  "),
+        (["snapshot", "list"], "  alice/disk  "),
+        (["snapshot", "tree"], "alice/disk  "),
+        (["attachment", "list"], "alice/disk  "),
+        (["grant", "list"], "volume alice/disk  "),
+    ] {
+        let bobs = users.table("bob", &list);
+        assert!(bobs.contains(word), "{bobs}");
+        let hers = users.table("alice", &list);
+        assert!(!hers.contains("alice/"), "{hers}");
+    }
+    users.refused("bob", &["detach", "disk", "--no-wait"], "say alice/disk");
+    users.refused("bob", &["volume", "unexport", "disk"], "say alice/disk");
     users.of("bob", &["volume", "unexport", "alice/disk"]);
     users.of("bob", &["volume", "create", "disk", "--from", "alice/noon"]);
     let list = users.table("bob", &["volume", "list"]);
