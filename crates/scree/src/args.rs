@@ -26,7 +26,8 @@ const REPLICAS: RangeInclusive<i64> = 1..=types::REPLICAS_MAX as i64;
     arg_required_else_help = true
 )]
 pub struct Arguments {
-    /// The folder of a `scree up`, controller or agent.
+    /// The folder of a `scree up`, controller or agent. Commands ask whoever
+    /// serves it, rather than the controller of a profile, unless one is named.
     #[arg(long = "dir", value_name = "D", env = "SCREE_DIR", global = true)]
     pub folder: Option<PathBuf>,
 
@@ -35,7 +36,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", env = "SCREE_PROFILE", global = true)]
     pub profile: Option<String>,
 
-    /// How volumes, attachments, snapshots, units, keys and status are printed. With json, a
+    /// How results are printed, of every command that has some. With json, a
     /// failure is {"error": {…}} on standard error.
     #[arg(short, long, value_enum, default_value_t, global = true)]
     pub output: Format,
