@@ -40,7 +40,9 @@ fn main() -> ExitCode {
         Command::Up(up) => up::run(&args::folder(folder), *up),
         Command::Controller(controller) => up::run_controller(&args::folder(folder), *controller),
         Command::Agent(agent) => up::run_agent(&args::folder(folder), *agent),
-        Command::Login(login) => commands::login(profile.as_deref(), format, &login),
+        Command::Login(login) => {
+            commands::login(profile.as_deref(), folder.as_deref(), format, &login)
+        }
         Command::Api(ApiCommand::Host(HostCommand::Enrol { enrol })) => {
             commands::enrol_host(&args::folder(folder), format, &enrol)
         }

@@ -108,6 +108,16 @@ pub fn print_failure(format: Format, failure: &Failure) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
+/// Says on standard error what its user should know besides the results.
+pub fn print_notice(format: Format, notice: &str) {
+    let text = match format {
+        Format::Json => format!("{}\n", serde_json::json!({ "notice": notice })),
+        Format::Table | Format::Yaml => format!("scree: {notice}\n"),
+    };
+    // What was done is done, whether or not this can be said.
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
 /// A path as a word of a shell's command line.
 pub fn shell_word(path: &Path) -> String {
     let text = path.display().to_string();

@@ -13,7 +13,7 @@ use world::{OpenMode, World, host};
 use crate::commands::Failure;
 
 /// The name of the first one.
-const FIRST: &str = "default";
+pub const FIRST: &str = "default";
 
 /// A longer name is none.
 const NAME_BYTES_MAX: usize = 64;

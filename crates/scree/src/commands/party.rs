@@ -9,8 +9,8 @@ use world::{World, host};
 
 use super::{Failure, Session, or_dash, segment};
 use crate::args::{EnrolArguments, HostCommand, LoginArguments, PartyCommand};
-use crate::output::{Format, Table, print};
-use crate::profiles::Profiles;
+use crate::output::{Format, Table, print, print_notice};
+use crate::profiles::{self, Profiles};
 use crate::tls_files::read_pem;
 use crate::up::identity_of;
 
@@ -108,16 +108,30 @@ impl Session {
     }
 }
 
-/// `scree login`.
+/// `scree login`. `folder` is what other commands in this shell would ask.
 pub fn login(
     profile: Option<&str>,
+    folder: Option<&Path>,
     format: Format,
     arguments: &LoginArguments,
 ) -> Result<(), Failure> {
     let profiles = Profiles::of_user()?;
     let made = enrolled(&arguments.enrol)?;
     let path = profiles.keep(profile, &made)?;
-    tell(format, &made, &path)
+    tell(format, &made, &path)?;
+    let is_chosen = std::env::var_os("SCREE_PROFILE").is_some_and(|name| !name.is_empty());
+    if let Some(folder) = folder.filter(|_| !is_chosen) {
+        let name = profile.unwrap_or(profiles::FIRST);
+        let notice = format!(
+            "as long as a folder is named (SCREE_DIR, --dir: {}), commands ask whoever serves \
+             that, and not as {}; unset SCREE_DIR, or name the profile (`--profile {name}`, \
+             SCREE_PROFILE)",
+            folder.display(),
+            made.subject
+        );
+        print_notice(format, &notice);
+    }
+    Ok(())
 }
 
 /// `scree host enrol`.

@@ -48,7 +48,17 @@ fn users_have_give_and_hide_what_is_theirs() {
     let _agent = site.agent();
     for user in ["alice", "bob"] {
         let invited = site.locally(&["user", "add", user]);
-        assert_eq!(site.login(user, &invited).code, 0);
+        let said = site.login(user, &invited);
+        assert_eq!((said.code, said.error.as_str()), (0, ""));
+    }
+    // Commands would go on as `local`, without a word.
+    let invited = site.locally(&["user", "add", "carol"]);
+    let folder = site.text("c");
+    let options = ["--profile", "carol", "--dir", folder.as_str()];
+    let said = site.login_with(&options, &invited);
+    assert_eq!(said.code, 0);
+    for word in [folder.as_str(), "scree://user/carol", "--profile carol"] {
+        assert!(said.error.contains(word), "{}", said.error);
     }
     let users = Users { site };
     users.refused(

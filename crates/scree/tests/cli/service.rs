@@ -163,9 +163,13 @@ impl Site {
     }
 
     pub fn login(&self, profile: &str, invited: &Value) -> Said {
+        self.login_with(&["--profile", profile], invited)
+    }
+
+    pub fn login_with(&self, options: &[&str], invited: &Value) -> Said {
         let words = self.invitation(invited);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        self.try_scree(&[&["login", "--profile", profile], &words[..]].concat())
+        self.try_scree(&[&["login"], options, &words[..]].concat())
     }
 
     pub fn enrol_host(&self, invited: &Value) -> Said {
