@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::ClientError;
-use api::host::{Assignment, HeldLease, Renewal};
+use api::host::{Assignment, HeldLease, JOURNALS_MAX, Renewal};
 use api::size::about_bytes;
 use base::{AttachmentId, VolumeId};
 use volume::LeaseTerm;
@@ -162,7 +162,8 @@ impl Agent {
             .collect();
         let workers = lock(&self.inner.workers);
         journals.retain(|volume| !workers.values().any(|worker| worker.is_of(*volume)));
-        journals.into_iter().collect()
+        // Those that nobody wants are put aside, and so make room for the others.
+        journals.into_iter().take(JOURNALS_MAX).collect()
     }
 
     async fn journal_names(&self) -> Vec<String> {

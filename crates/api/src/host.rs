@@ -310,13 +310,20 @@ pub struct AttachmentReport {
     pub tcp_uri: Option<String>,
 }
 
+/// A host has no more leases: each is looked up whenever they are renewed.
+pub const LEASES_MAX: usize = 16_384;
+
+/// Of so many journals at a time a host asks whether anybody wants them.
+pub const JOURNALS_MAX: usize = 256;
+
 /// A host is there, and renews what it has. Apart from its report: that waits
 /// for its volumes and units.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Renewal {
-    /// The leases it has.
+    /// The leases it has, [`LEASES_MAX`] at most.
     pub leases: Vec<HeldLease>,
-    /// Volumes of which it has a journal, and nothing is wanted as it knows.
+    /// Volumes of which it has a journal, and nothing is wanted as it knows: some
+    /// of them, [`JOURNALS_MAX`] at most.
     pub journals: Vec<VolumeId>,
 }
 

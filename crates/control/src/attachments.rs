@@ -165,7 +165,10 @@ impl Acting {
             host: self.host_named(&request.host).await?,
             vm: request.vm,
         };
-        let row = database.move_attachment(self.asker(), id, &next).await?;
+        let heard_after = Millis(self.now().await?.0.saturating_sub(SILENT_MS));
+        let row = database
+            .move_attachment(self.asker(), id, &next, heard_after)
+            .await?;
         if !self.is_dry_run() {
             tracing::info!(attachment = %id, to = request.host, "its move was asked for");
         }

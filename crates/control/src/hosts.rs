@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use api::host::{
     Access, Assignment, Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning,
-    Deleted, HostUnit, Renewal, Renewed, Report, TaskAnswer, TaskDone,
+    Deleted, HostUnit, JOURNALS_MAX, LEASES_MAX, Renewal, Renewed, Report, TaskAnswer, TaskDone,
 };
 use base::{AttachmentId, PartyId, SnapshotId, VolumeId};
 use catalog::VersionKey;
@@ -87,6 +87,12 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn renew(&self, host: PartyId, renewal: &Renewal) -> Result<Renewed, ControlError> {
+        if renewal.leases.len() > LEASES_MAX || renewal.journals.len() > JOURNALS_MAX {
+            let reason = format!(
+                "a host renews {LEASES_MAX} leases, and asks for {JOURNALS_MAX} journals, at most"
+            );
+            return Err(ControlError::invalid("leases", reason));
+        }
         let now = self.now().await?;
         let renewed = self.inner.database.renew(host, renewal, now).await?;
         // Whoever is there looks after those who are not.

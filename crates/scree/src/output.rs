@@ -73,7 +73,7 @@ pub fn print<T: Serialize>(
     table: impl FnOnce(&T) -> String,
 ) -> io::Result<()> {
     let text = match format {
-        Format::Table => table(value),
+        Format::Table => plain(&table(value)),
         Format::Json => serde_json::to_string_pretty(value)? + "\n",
         Format::Yaml => yaml::to_string(&serde_json::to_value(value)?),
     };
@@ -102,7 +102,7 @@ pub fn write_out(bytes: &[u8]) -> io::Result<()> {
 pub fn print_failure(format: Format, failure: &Failure) {
     let text = match format {
         Format::Json => format!("{}\n", serde_json::json!({ "error": failure })),
-        Format::Table | Format::Yaml => format!("scree: {failure}\n"),
+        Format::Table | Format::Yaml => plain(&format!("scree: {failure}\n")),
     };
     // Where this cannot be said, the exit code has to do.
     let _ = io::stderr().lock().write_all(text.as_bytes());
@@ -112,10 +112,24 @@ pub fn print_failure(format: Format, failure: &Failure) {
 pub fn print_notice(format: Format, notice: &str) {
     let text = match format {
         Format::Json => format!("{}\n", serde_json::json!({ "notice": notice })),
-        Format::Table | Format::Yaml => format!("scree: {notice}\n"),
+        Format::Table | Format::Yaml => plain(&format!("scree: {notice}\n")),
     };
     // What was done is done, whether or not this can be said.
     let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// A text for people. What a host or another user has written in it is not for
+/// the terminal to obey: control characters are spelt.
+fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' => plain.push(character),
+            _ if character.is_control() => plain.extend(character.escape_default()),
+            _ => plain.push(character),
+        }
+    }
+    plain
 }
 
 /// A path as a word of a shell's command line.
@@ -147,6 +161,14 @@ mod tests {
         let mut table = Table::new(&["NAME", "SIZE"]);
         table.row(vec!["a-long-name".into(), "1G".into()]);
         assert_eq!(table.to_string(), "NAME         SIZE\na-long-name  1G\n");
+    }
+
+    #[test]
+    fn no_text_commands_the_terminal() {
+        let told = "it ended\x1b]0;gone\x07\x1b[2J \u{9b}2J\n";
+        let plain = plain(told);
+        assert!(!plain.trim_end().contains(char::is_control), "{plain}");
+        assert!(plain.starts_with("it ended\\u{1b}]0;gone") && plain.ends_with('\n'));
     }
 
     /// One long cell made the program stop: a width has 16 bits.

@@ -72,7 +72,11 @@ const ATTEMPTS_MAX: u32 = SHARED_MAX + 2;
 const PAUSE_MS_MAX: u64 = 64;
 
 #[derive(Default)]
-pub(super) struct Attempts(u32);
+pub(super) struct Attempts {
+    count: u32,
+    /// One of them found a name taken.
+    was_taken: bool,
+}
 
 /// Beside whom a change is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +90,7 @@ pub(super) enum Turn {
 impl Attempts {
     /// How the next attempt is made.
     pub(super) fn turn(&self) -> Turn {
-        match self.0 < SHARED_MAX {
+        match self.count < SHARED_MAX {
             true => Turn::Shared,
             false => Turn::Alone,
         }
@@ -94,10 +98,15 @@ impl Attempts {
 
     /// Whether that was the last attempt.
     pub(super) fn is_over<T>(&mut self, done: &Result<T, DatabaseError>) -> bool {
-        self.0 += 1;
-        match done {
-            Err(DatabaseError::Sql(error)) => self.0 >= ATTEMPTS_MAX || !came_in_between(error),
-            _ => true,
+        self.count += 1;
+        let Err(DatabaseError::Sql(error)) = done else {
+            return true;
+        };
+        match Between::of(error) {
+            Some(Between::Change) => self.count >= ATTEMPTS_MAX,
+            // By then it says so by itself; if not, it will never be done.
+            Some(Between::Name) => std::mem::replace(&mut self.was_taken, true),
+            None => true,
         }
     }
 
@@ -106,20 +115,30 @@ impl Attempts {
     pub(super) async fn pause(&self) {
         static TURNS: AtomicU64 = AtomicU64::new(0);
         let turn = TURNS.fetch_add(1, Ordering::Relaxed) ^ u64::from(std::process::id()) << 32;
-        let longest = (1 << self.0.min(16)).min(PAUSE_MS_MAX) * 1000;
+        let longest = (1 << self.count.min(16)).min(PAUSE_MS_MAX) * 1000;
         let spread = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         host::pause(Duration::from_micros((spread * longest) >> 32)).await;
     }
 }
 
-/// Whether PostgreSQL could not make the change as if it were alone.
-fn came_in_between(error: &sqlx::Error) -> bool {
-    /// `serialization_failure` and `deadlock_detected`; and `unique_violation`,
-    /// by which PostgreSQL may tell of the same: every change looks first
-    /// whether a name is taken, and says so by itself the next time.
-    const CODES: [&str; 3] = ["40001", "40P01", "23505"];
-    let code = error.as_database_error().and_then(|error| error.code());
-    code.is_some_and(|code| CODES.contains(&&*code))
+/// What came in between, so that PostgreSQL could not make a change as if it were
+/// alone.
+enum Between {
+    /// `serialization_failure`, `deadlock_detected`.
+    Change,
+    /// `unique_violation`, by which PostgreSQL may tell of the same: every change
+    /// looks first whether a name is taken, and says so by itself the next time.
+    Name,
+}
+
+impl Between {
+    fn of(error: &sqlx::Error) -> Option<Self> {
+        match &*error.as_database_error()?.code()? {
+            "40001" | "40P01" => Some(Self::Change),
+            "23505" => Some(Self::Name),
+            _ => None,
+        }
+    }
 }
 
 /// Says what kind of error a block has.

@@ -52,6 +52,10 @@ impl Database {
         change: &mut AnyConnection,
         count: u32,
     ) -> Result<Range<u64>, DatabaseError> {
+        if count > SERIALS_AT_ONCE {
+            let reason = format!("{count} segment serials are more than can be had at once");
+            return Err(DatabaseError::Refused { reason });
+        }
         let first = match self.backend {
             Backend::Sqlite => {
                 let row = sqlx::query(
@@ -61,10 +65,6 @@ impl Database {
                 .fetch_one(change)
                 .await?;
                 rows::number(&row, "serial_next")?.saturating_sub(count.into())
-            }
-            Backend::Postgres if count > SERIALS_AT_ONCE => {
-                let reason = format!("{count} segment serials are more than can be had at once");
-                return Err(DatabaseError::Refused { reason });
             }
             Backend::Postgres => {
                 let row = sqlx::query("SELECT nextval('serials') AS first")

@@ -79,7 +79,7 @@ pub use volumes::{DamagedVolume, NewVolume, VolumeName, Volumes};
 
 use std::sync::{Arc, OnceLock};
 
-use sqlx::AnyPool;
+use sqlx::{AnyPool, Executor as _};
 use tokio::sync::watch;
 
 use change::Turn;
@@ -106,6 +106,9 @@ pub struct Database {
     place: Arc<OnceLock<ServerPlace>>,
     _listener: Option<Arc<open::Listening>>,
 }
+
+/// So many connections are tried for one that can begin.
+const BEGINS_MAX: u32 = 16;
 
 /// A transaction.
 type Transaction = sqlx::Transaction<'static, sqlx::Any>;
@@ -140,25 +143,24 @@ impl Database {
 
     /// Begins a change.
     async fn begin(&self, turn: Turn) -> Result<Transaction, DatabaseError> {
-        let begin = match (self.backend, turn) {
+        let (begin, lock) = match (self.backend, turn) {
             // Nothing else can change until it ends.
-            (Backend::Sqlite, _) => "BEGIN IMMEDIATE",
-            (Backend::Postgres, Turn::Shared) => {
-                "BEGIN ISOLATION LEVEL SERIALIZABLE; LOCK TABLE turns IN ROW SHARE MODE"
-            }
-            (Backend::Postgres, Turn::Alone) => {
-                "BEGIN ISOLATION LEVEL SERIALIZABLE; LOCK TABLE turns IN EXCLUSIVE MODE"
-            }
+            (Backend::Sqlite, _) => ("BEGIN IMMEDIATE", None),
+            (Backend::Postgres, Turn::Shared) => (
+                "BEGIN ISOLATION LEVEL SERIALIZABLE",
+                Some("LOCK TABLE turns IN ROW SHARE MODE"),
+            ),
+            (Backend::Postgres, Turn::Alone) => (
+                "BEGIN ISOLATION LEVEL SERIALIZABLE",
+                Some("LOCK TABLE turns IN EXCLUSIVE MODE"),
+            ),
         };
-        match self.writer.begin_with(begin).await {
-            // After some errors, a full disk among them, SQLite has rolled back
-            // by itself: then sqlx counts a transaction that will never end.
-            Err(sqlx::Error::InvalidSavePointStatement) => {
-                self.writer.acquire().await?.close().await?;
-                Ok(self.writer.begin_with(begin).await?)
-            }
-            begun => Ok(begun?),
+        let mut change = begun(&self.writer, begin).await?;
+        if let Some(lock) = lock {
+            // Within the transaction: whoever gives up waiting rolls it back.
+            change.execute(lock).await?;
         }
+        Ok(change)
     }
 
     /// Several reads of one and the same state.
@@ -167,7 +169,7 @@ impl Database {
             Backend::Sqlite => "BEGIN",
             Backend::Postgres => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
         };
-        Ok(self.reader.begin_with(begin).await?)
+        begun(&self.reader, begin).await
     }
 
     /// Rings whenever a snapshot or a volume has changed its state.
@@ -200,6 +202,29 @@ impl Database {
         }
         self.writer.close().await;
     }
+}
+
+/// Begins a transaction on some connection.
+///
+/// In a task of its own, which goes on to its end if nobody waits for it any
+/// more: sqlx would put a connection that is half way into a transaction back
+/// into its pool, for others to work in it.
+///
+/// SQLite rolls back by itself after some errors, a full disk among them; sqlx
+/// then counts a transaction that will never end, and the connection is closed.
+async fn begun(pool: &AnyPool, begin: &'static str) -> Result<Transaction, DatabaseError> {
+    for _ in 1..BEGINS_MAX {
+        let own = pool.clone();
+        let beginning = tokio::spawn(async move { own.begin_with(begin).await });
+        match beginning.await {
+            Ok(Err(sqlx::Error::InvalidSavePointStatement)) => {
+                pool.acquire().await?.close().await?;
+            }
+            Ok(begun) => return Ok(begun?),
+            Err(ended) => std::panic::resume_unwind(ended.into_panic()),
+        }
+    }
+    Ok(pool.begin_with(begin).await?)
 }
 
 #[cfg(test)]

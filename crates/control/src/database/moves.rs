@@ -67,7 +67,8 @@ fn refused<T>(reason: String) -> Result<T, DatabaseError> {
 
 impl Database {
     /// Asks for the end of an attachment, and for `next` in its place. The same
-    /// again is no error, also when it is done.
+    /// again is no error, also when it is done. A host that was not heard of since
+    /// `heard_after` is moved to by nobody: where the volume is, it is in use.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], if the volume
@@ -78,6 +79,7 @@ impl Database {
         asker: &Asker,
         id: AttachmentId,
         next: &Follower,
+        heard_after: Millis,
     ) -> Result<AttachmentRow, DatabaseError> {
         act!(self, asker, change, {
             let old = attachment_named(&mut *change, asker, &id.to_string()).await?;
@@ -104,6 +106,18 @@ impl Database {
             if (old.host, &old.vm) == (next.host, &next.vm) {
                 return refused(format!("volume {name:?} is attached there already"));
             }
+            let heard =
+                sqlx::query("SELECT 1 FROM host_reports WHERE party = $1 AND heard_ms > $2")
+                    .bind(next.host.to_string())
+                    .bind(heard_after.0)
+                    .fetch_optional(&mut *change)
+                    .await?;
+            if heard.is_none() {
+                return refused(format!(
+                    "the host that volume {name:?} is to be moved to is not heard of, so it would \
+                     be nowhere; move it to another one, or detach it here and attach it there"
+                ));
+            }
             wish(&mut *change, &old, false, false).await?;
             sqlx::query(
                 "UPDATE attachments SET next_id = $1, next_host = $2, next_vm = $3, \
@@ -127,7 +141,8 @@ impl Database {
     /// Calls a move off: the attachment is wanted where it is.
     ///
     /// # Errors
-    /// [`DatabaseError::NotFound`]; [`DatabaseError::Refused`] if nothing is to
+    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], as if it were
+    /// attached there now; [`DatabaseError::Refused`] if nothing is to
     /// follow it, or its host has let go by now.
     pub async fn call_off_move(
         &self,
@@ -136,6 +151,9 @@ impl Database {
     ) -> Result<AttachmentRow, DatabaseError> {
         act!(self, asker, change, {
             let old = attachment_named(&mut *change, asker, &id.to_string()).await?;
+            // As if it were attached anew, where it is.
+            check_volume(&mut *change, asker, old.volume, Need::Have(Right::Use)).await?;
+            check_host(&mut *change, asker, old.host, old.vm.as_deref()).await?;
             let Some(follower) = &old.follower else {
                 return refused(format!("attachment {id} is not being moved"));
             };

@@ -36,8 +36,12 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// What each connection to PostgreSQL is told first. No change takes nearly as
 /// long; and what a controller had begun whose machine has gone is given up by
 /// the server soon, instead of after hours.
+///
+/// A controller that stands still in the middle of a change holds up all others
+/// no longer than it takes them to renew a lease.
 const POSTGRES_SETTINGS: &str = "SET statement_timeout = '30s'; \
-     SET idle_in_transaction_session_timeout = '30s'; \
+     SET idle_in_transaction_session_timeout = '4s'; \
+     SET lock_timeout = '6s'; \
      SET tcp_keepalives_idle = 5; \
      SET tcp_keepalives_interval = 5; \
      SET tcp_keepalives_count = 3; \

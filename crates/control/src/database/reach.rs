@@ -188,7 +188,8 @@ impl Reach {
 
     /// Whether it may have the keys of a lineage: with them, or with one below
     /// them, it opens a volume that it cleans, a version that it shows, or one
-    /// beside those that it cleans.
+    /// beside those that it cleans. A volume that no host ever had is anybody's to
+    /// clean, but opens nothing: there is nothing in it yet but its parents'.
     pub(super) async fn reads_keys(
         &self,
         connection: &mut AnyConnection,
@@ -196,7 +197,9 @@ impl Reach {
     ) -> Result<bool, DatabaseError> {
         // The first finds nearly all that is to be found, and is quick.
         let volumes = below!(concat!(
-            "EXISTS (SELECT 1 FROM volumes v WHERE v.lineage = b.lineage AND ",
+            "EXISTS (SELECT 1 FROM volumes v WHERE v.lineage = b.lineage \
+             AND (v.last_host IS NOT NULL OR EXISTS (SELECT 1 FROM attachments a \
+                 WHERE a.volume = v.id AND a.host = $1 AND a.state <> 'detached')) AND ",
             cleans!("v.id"),
             ")"
         ));

@@ -17,6 +17,9 @@ use crate::askers::local;
 use crate::postgres::Postgres;
 
 const NOW: Millis = Millis(1_000_000);
+
+/// Who was not heard of since is moved to by nobody.
+const HEARD_AFTER: Millis = Millis(NOW.0 - 10_000);
 const LEASE_MS: i64 = 10_000;
 
 static NUMBERS: AtomicU64 = AtomicU64::new(1000);
@@ -66,6 +69,9 @@ impl Rows {
             created: NOW,
         };
         database.insert_volume(&asker, &new).await.expect("made");
+        for host in &hosts {
+            database.heard_from(*host, NOW).await.expect("kept");
+        }
         let first = attachment(volume, hosts[0], Access::ReadWrite);
         let attached = database.attach(&asker, &first).await.expect("asked");
         let rows = Self {
@@ -120,7 +126,9 @@ impl Rows {
     async fn start(&self, to: &Follower) -> Result<AttachmentRow, DatabaseError> {
         let database = &self.database;
         let id = self.attached.id;
-        database.move_attachment(&self.asker, id, to).await
+        database
+            .move_attachment(&self.asker, id, to, HEARD_AFTER)
+            .await
     }
 
     /// Those that have not ended.
@@ -188,12 +196,18 @@ fn what_cannot_be_moved_stays() {
 }
 
 #[test]
+fn nothing_is_moved_to_a_host_that_is_not_heard_of() {
+    on_sqlite(claims::stays_away_from_the_silent);
+}
+
+#[test]
 fn all_of_it_is_so_on_postgresql() {
     let server = Postgres::start();
     on_postgres(&server, claims::follows);
     on_postgres(&server, claims::is_called_off);
     on_postgres(&server, claims::is_detached);
     on_postgres(&server, claims::stays);
+    on_postgres(&server, claims::stays_away_from_the_silent);
 }
 
 /// What is claimed of both.
@@ -288,6 +302,18 @@ mod claims {
         assert!(matches!(gone, Err(DatabaseError::Refused { .. })));
     }
 
+    /// Where it is, it is in use.
+    pub async fn stays_away_from_the_silent(rows: Rows) {
+        let (to, database) = (rows.to(1), &rows.database);
+        let moved = database.move_attachment(&rows.asker, rows.attached.id, &to, NOW);
+        let refused = moved.await.expect_err("silent").to_string();
+        assert!(refused.contains("not heard of"), "{refused}");
+        let [there] = &rows.there().await[..] else {
+            panic!("one attachment");
+        };
+        assert!(there.is_wanted && there.follower.is_none());
+    }
+
     pub async fn stays(rows: Rows) {
         let there = rows.start(&rows.to(0)).await.expect_err("there already");
         assert!(there.to_string().contains("there already"), "{there}");
@@ -305,7 +331,7 @@ mod claims {
         let to = rows.to(1);
         let shown = rows
             .database
-            .move_attachment(&rows.asker, reader.id, &to)
+            .move_attachment(&rows.asker, reader.id, &to, HEARD_AFTER)
             .await;
         let shown = shown.expect_err("read-only").to_string();
         assert!(shown.contains("read-only"), "{shown}");
