@@ -586,7 +586,7 @@ impl Acting {
         }
         let of_vm = attachments.extract_if(.., |one| one.vm.is_some()).next();
         if attachments.is_empty() {
-            let name = &row.name;
+            let name = row.name_for(self.asker().party.id);
             let vm = of_vm.and_then(|one| one.vm);
             return Err(ControlError::conflict(match vm {
                 None => format!("volume {name:?} is not exported"),
@@ -647,7 +647,7 @@ impl Acting {
 
     async fn refuse_if_wanted(&self, row: &VolumeRow) -> Result<(), ControlError> {
         let attachments = self.inner.database.attachments_of(row.id).await?;
-        let name = &row.name;
+        let name = row.name_for(self.asker().party.id);
         match attachments.iter().find(|attachment| attachment.is_wanted) {
             None => Ok(()),
             Some(attachment) => Err(ControlError::conflict(match &attachment.vm {

@@ -274,7 +274,7 @@ impl Database {
             if let Some(other) = others.iter().find(excludes) {
                 return Err(DatabaseError::Refused {
                     reason: match may_see(&mut *change, asker, other).await? {
-                        true => in_use(name, other),
+                        true => in_use(&volume.name_for(asker.party.id), other),
                         false => format!("volume {name:?} is attached by another user"),
                     },
                 });

@@ -89,6 +89,18 @@ pub struct VolumeRow {
     pub created: Millis,
 }
 
+impl VolumeRow {
+    /// What `party` has to call it where it is to be changed: `owner/name`, if it
+    /// is another's.
+    #[must_use]
+    pub fn name_for(&self, party: PartyId) -> String {
+        match &self.owner_name {
+            Some(owner) if self.owner != Some(party) => format!("{owner}/{}", self.name),
+            _ => self.name.clone(),
+        }
+    }
+}
+
 /// A snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotRow {

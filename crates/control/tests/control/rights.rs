@@ -593,6 +593,19 @@ async fn a_bare_name_is_anothers_only_to_those_who_look(scene: Scene) {
         let listed = scene.ask(alice, &path, Value::Null, 200).await;
         assert_eq!(listed["items"][0]["owner"], "bob", "{listed}");
     }
+    // And what is to be done about it can be done so.
+    let elsewhere = json!({"volume": "bob/data", "host": "h2"});
+    for (request, body) in [
+        ("DELETE /v1/volumes/bob%2Fdata", Value::Null),
+        ("POST /v1/attachments", elsewhere),
+    ] {
+        let refused = scene.ask(alice, request, body, 409).await;
+        let detail = refused["detail"].as_str().expect("text");
+        assert!(
+            detail.contains("`scree volume unexport bob/data`"),
+            "{detail}"
+        );
+    }
     let end = format!(
         "DELETE /v1/attachments/{}?force=true",
         made["id"].as_str().expect("an id")
