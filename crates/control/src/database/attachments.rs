@@ -611,11 +611,18 @@ async fn may_see(
     asker: &Asker,
     attachment: &AttachmentRow,
 ) -> Result<bool, DatabaseError> {
-    if attachment.asked_by == Some(asker.party.id) {
-        return Ok(true);
-    }
+    Ok(attachment.asked_by == Some(asker.party.id)
+        || administers(connection, asker, attachment.volume).await?)
+}
+
+/// Whether `asker` administers a volume.
+pub(super) async fn administers(
+    connection: &mut AnyConnection,
+    asker: &Asker,
+    volume: VolumeId,
+) -> Result<bool, DatabaseError> {
     let need = Need::Have(Right::Administer);
-    match check_volume(connection, asker, attachment.volume, need).await {
+    match check_volume(connection, asker, volume, need).await {
         Ok(_) => Ok(true),
         // Its volume may be gone: administrators see it still.
         Err(DatabaseError::NotFound { .. }) => Ok(asker.party.is_administrator),

@@ -12,7 +12,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::attachments::{AttachmentRow, attachment_named, attachment_of, wish};
+use super::attachments::{AttachmentRow, administers, attachment_named, attachment_of, wish};
 use super::rights::{check_host, check_volume};
 use super::{Asker, Database, DatabaseError, Need, Right, audit, rows};
 
@@ -141,8 +141,8 @@ impl Database {
     /// Calls a move off: the attachment is wanted where it is.
     ///
     /// # Errors
-    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], as if it were
-    /// attached there now; [`DatabaseError::Refused`] if nothing is to
+    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], if who does not
+    /// administer the volume could not attach it there now; [`DatabaseError::Refused`] if nothing is to
     /// follow it, or its host has let go by now.
     pub async fn call_off_move(
         &self,
@@ -151,9 +151,11 @@ impl Database {
     ) -> Result<AttachmentRow, DatabaseError> {
         act!(self, asker, change, {
             let old = attachment_named(&mut *change, asker, &id.to_string()).await?;
-            // As if it were attached anew, where it is.
-            check_volume(&mut *change, asker, old.volume, Need::Have(Right::Use)).await?;
-            check_host(&mut *change, asker, old.host, old.vm.as_deref()).await?;
+            if !administers(&mut *change, asker, old.volume).await? {
+                // As if it were attached anew, where it is.
+                check_volume(&mut *change, asker, old.volume, Need::Have(Right::Use)).await?;
+                check_host(&mut *change, asker, old.host, old.vm.as_deref()).await?;
+            }
             let Some(follower) = &old.follower else {
                 return refused(format!("attachment {id} is not being moved"));
             };

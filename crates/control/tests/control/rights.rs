@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use api::host::{AttachmentReport, AttachmentState};
+use base::PartyId;
 use serde_json::{Value, json};
 
 use crate::parties::Scene;
@@ -212,6 +213,8 @@ const ELSEWHERE: [&str; 5] = [
 struct Cast {
     scene: Scene,
     host: Party,
+    /// Where things are moved to.
+    h2: PartyId,
     alice: Party,
     bob: Party,
 }
@@ -224,6 +227,15 @@ impl Cast {
         let host = scene.member("hosts", "h1").await;
         scene.member("hosts", "h2").await;
         let root = Some(&scene.root);
+        let hosts = scene.ask(root, "GET /v1/hosts", Value::Null, 200).await;
+        let named = |host: &&Value| host["name"] == "h2";
+        let h2 = hosts["items"]
+            .as_array()
+            .expect("a page")
+            .iter()
+            .find(named);
+        let h2 = h2.expect("it was made")["id"].as_str().expect("an id");
+        let h2 = h2.parse().expect("an id");
         for user in ["alice", "bob"] {
             for host in ["h1", "h2"] {
                 let grant = json!({"user": user, "right": "use", "host": host});
@@ -242,6 +254,7 @@ impl Cast {
         Self {
             scene,
             host,
+            h2,
             alice,
             bob,
         }
@@ -283,6 +296,12 @@ impl Cast {
         ]
     }
 
+    /// Nothing is moved to who is silent.
+    async fn h2_is_heard_of(&self) {
+        let heard = self.scene.control.heard_from(self.h2).await;
+        heard.expect("kept");
+    }
+
     fn who(&self, column: usize) -> Option<&Party> {
         match column {
             0 => None,
@@ -309,6 +328,7 @@ async fn each_call_gives_everybody_what_is_theirs(scene: Scene) {
         for (column, who) in WHO.iter().enumerate() {
             let right = Some(*who).filter(|_| (3..=6).contains(&column));
             let things = cast.things(row * WHO.len() + column, right).await;
+            cast.h2_is_heard_of().await;
             let asked = filled(request, &things);
             let sent = match &body {
                 Value::Null => String::new(),
@@ -713,6 +733,25 @@ async fn what_is_being_deleted_is_changed_no_more(scene: Scene) {
     scene.ask(alice, &tag, set, 200).await;
 }
 
+/// Whoever asked for an attachment ends it, but gets it back only by right.
+async fn who_lost_a_volume_calls_no_move_off(scene: Scene) {
+    let cast = Cast::new(scene).await;
+    let (scene, alice, bob) = (&cast.scene, Some(&cast.alice), Some(&cast.bob));
+    let things = cast.things(0, None).await;
+    let grant = json!({"user": "bob", "right": "use", "volume": things[0].1});
+    let grant = scene.ask(alice, "POST /v1/grants", grant, 201).await;
+    let attach = json!({"volume": things[0].1, "host": "h1"});
+    let made = scene.ask(bob, "POST /v1/attachments", attach, 202).await;
+    let revoke = format!("DELETE /v1/grants/{}", grant["id"].as_str().expect("an id"));
+    scene.ask(alice, &revoke, Value::Null, 200).await;
+    let path = format!("/v1/attachments/{}", made["id"].as_str().expect("an id"));
+    let (start, call_off) = (format!("POST {path}/move"), format!("DELETE {path}/move"));
+    cast.h2_is_heard_of().await;
+    scene.ask(alice, &start, json!({"host": "h2"}), 202).await;
+    scene.ask(bob, &call_off, Value::Null, 404).await;
+    scene.ask(alice, &call_off, Value::Null, 202).await;
+}
+
 /// Of a right on a host, or an attachment there, an operator read ids alone.
 async fn the_log_has_names_beside_ids(scene: Scene) {
     let cast = Cast::new(scene).await;
@@ -727,6 +766,7 @@ async fn the_log_has_names_beside_ids(scene: Scene) {
     let onto = json!({"host": "h2"});
     let path = format!("/v1/attachments/{id}");
     let (start, call_off) = (format!("POST {path}/move"), format!("DELETE {path}/move"));
+    cast.h2_is_heard_of().await;
     scene.ask(alice, &start, onto, 202).await;
     scene.ask(alice, &call_off, Value::Null, 202).await;
     let detach = format!("DELETE {path}?force=true");
@@ -808,6 +848,7 @@ async fn hints_are_for_whoever_reads_them(scene: Scene) {
 on_both!(
     hints_are_for_whoever_reads_them
     the_log_has_names_beside_ids
+    who_lost_a_volume_calls_no_move_off
     what_is_being_deleted_is_changed_no_more
     where_others_have_a_volume_is_for_those_who_administer_it
     a_bare_name_is_anothers_only_to_those_who_look
