@@ -36,6 +36,7 @@ use crate::controller::{Controller, Pauses};
 use crate::folder::{Folder, FolderError};
 use crate::health::Health;
 use crate::host_keys::{HostKeyError, HostKeys, KeyPlaces};
+use crate::journals::{Journals, JournalsError};
 use crate::keys::KeyEntry;
 use crate::plugging::Plugging;
 use crate::serving::{Serving, ServingError};
@@ -68,6 +69,9 @@ pub struct Settings {
     pub nbd_tls: Option<ServerTls>,
     /// How VMs are asked.
     pub vm: VmOptions,
+    /// A folder of journals that several hosts have, if this one's are not to
+    /// lie in D.
+    pub journals: Option<PathBuf>,
     /// The user who runs them, if their monitors' sockets do not say.
     pub vm_user: Option<u32>,
     /// Each attached volume's sizes and times.
@@ -92,6 +96,9 @@ pub enum StartError {
     /// A task ended before its time.
     #[error(transparent)]
     Task(#[from] TaskEnded),
+    /// The shared folder of journals cannot be used.
+    #[error(transparent)]
+    Journals(#[from] JournalsError),
     /// The units cannot be used.
     #[error(transparent)]
     Units(#[from] UnitsError),
@@ -138,6 +145,8 @@ pub(crate) struct Inner {
     pub keys_changed: Notify,
     /// Vouches for what is left on units.
     pub vouch: KeyEncryptionKey,
+    /// Where journals are, if not in D.
+    pub journals: Option<Journals>,
     pub allows_unsealed: bool,
     pub units: Mutex<Vec<Mounted>>,
     pub serving: Serving,
@@ -207,6 +216,15 @@ impl Agent {
         }
         let opening = Arc::clone(&keys);
         blocking(move || opening.start()).await??;
+        let journals = match settings.journals {
+            None => None,
+            Some(path) => {
+                let (world, cluster) = (world.clone(), cluster.id);
+                let opened = blocking(move || Journals::open(&world, &path, cluster)).await??;
+                tracing::info!(id = %opened.id(), "journals are in a shared folder");
+                Some(opened)
+            }
+        };
         let vouch: &[u8; 32] = cluster
             .vouch
             .0
@@ -228,6 +246,7 @@ impl Agent {
                 keys,
                 keys_changed: Notify::new(),
                 vouch: KeyEncryptionKey::from_bytes(vouch),
+                journals,
                 allows_unsealed: settings.allows_unsealed,
                 units: Mutex::default(),
                 serving,

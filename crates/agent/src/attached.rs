@@ -14,12 +14,15 @@
 //! A crash anywhere in between leaves an attachment with an epoch: the next
 //! open replays.
 
+use std::io::ErrorKind;
+use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use api::host::{Access, Assignment, Seal};
-use base::{AttachmentId, IoError, KeyId, Lineage, with_causes};
+use base::{AttachmentId, IoError, KeyId, Lineage, VolumeId, with_causes};
 use catalog::{CatalogError, Lease, WrappedKey};
 use frontend::nbd::{Export, ExportGone, ExportOptions, ExportThread, SpawnError};
+use volume::journal::{JournalPlace, SharedFolder};
 use volume::seal::{DataKey, KeyError};
 use volume::{
     LeaseTerm, OpenError, OpenParams, ReadOnlyParams, ReadOnlyVolume, Volume, VolumeStatus,
@@ -29,6 +32,7 @@ use world::{Clock, Wake};
 use crate::agent::{Agent, Inner, TaskEnded, blocking};
 use crate::closer::Closer;
 use crate::host_keys::HostKeyError;
+use crate::journals::JournalsError;
 use crate::keys::KeyProvider as _;
 use crate::leases::OlderDatabase;
 use crate::serving::ServingError;
@@ -38,7 +42,7 @@ pub struct Attached {
     pub(crate) name: String,
     id: AttachmentId,
     /// Its lease's epoch, if it can be written.
-    epoch: Option<u32>,
+    pub(crate) epoch: Option<u32>,
     /// The door for connections.
     pub(crate) export: Export,
     /// Its thread, until it is told to stop.
@@ -161,6 +165,9 @@ pub enum AttachError {
          read by this one; read it with that one, and copy it into a new volume"
     )]
     BeforeLeaseKeys,
+    /// Where its journal should be, it cannot be.
+    #[error(transparent)]
+    Journals(#[from] JournalsError),
     /// The engine could not open it.
     #[error("{}", with_causes(.0))]
     Open(#[from] OpenError),
@@ -199,6 +206,19 @@ pub enum AttachError {
     Ending,
 }
 
+impl AttachError {
+    /// What was flushed last cannot be had, though it should be there: only
+    /// somebody's word gives it up.
+    pub(crate) fn is_journal_lost(&self, inner: &Inner) -> bool {
+        match self {
+            Self::Lease(CatalogError::JournalAway { .. }) => true,
+            // One that is this host's alone, its operator moves away.
+            Self::Open(OpenError::Journal(error)) => inner.journals.is_some() && error.is_loss(),
+            _ => false,
+        }
+    }
+}
+
 /// Step 3. `is_first` if another host had the volume last. Waits.
 fn open(
     inner: &Inner,
@@ -210,18 +230,60 @@ fn open(
         return Err(AttachError::BeforeLeaseKeys);
     }
     let keyring = Arc::new(inner.keys.keyring(&lease.keys)?);
-    Ok(Volume::open(OpenParams {
+    let shared = match &inner.journals {
+        Some(journals) => Some(journals.verified(&inner.world)?),
+        None => None,
+    };
+    let (volume, epoch) = (lease.volume, lease.epoch);
+    let journal = JournalPlace::of(&lease, &inner.folder.journal(volume), shared);
+    let opened = Volume::open(OpenParams {
         world: inner.world.clone(),
         wake,
         store: Arc::clone(&inner.store),
         catalog: Arc::clone(&inner.catalog),
-        journal: inner.folder.journal(lease.volume),
+        journal,
         taken_over: is_first,
         term,
         lease,
         keyring,
         config: inner.volume_config,
-    })?)
+    });
+    if let Some(shared) = shared {
+        clear_away(inner, shared, volume, epoch, &opened);
+    }
+    Ok(opened?)
+}
+
+/// Removes the journals that are of no use since the one of lease `epoch` was
+/// named, in the folder and in D; or that one, if the lease was lost before.
+/// What is left, the next open removes.
+fn clear_away(
+    inner: &Inner,
+    shared: &SharedFolder,
+    volume: VolumeId,
+    epoch: u32,
+    opened: &Result<Volume, OpenError>,
+) {
+    let disk = &inner.world.disk;
+    let remove = |path: &Path| match disk.remove(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            tracing::warn!(path = %path.display(), %error, "not removed");
+        }
+        _ => {}
+    };
+    match opened {
+        Ok(_) => {
+            if let Err(error) = shared.remove_before(&inner.world, volume, epoch) {
+                tracing::warn!(%volume, error = with_causes(&error), "older journals stay");
+            }
+            remove(&inner.folder.journal(volume));
+        }
+        Err(OpenError::Catalog(error)) if error.is_fenced() => {
+            remove(&shared.journal(volume, epoch));
+        }
+        // It may be named, or is not there.
+        Err(_) => {}
+    }
 }
 
 /// Whether the lease that wrote the volume's head has left its salt.
@@ -387,9 +449,10 @@ impl Agent {
 
     /// Makes the head of a volume that is not to be served its whole state:
     /// replays and destages a journal that a crash left.
-    pub(crate) async fn settle(&self, wish: &Assignment) -> Result<(), AttachError> {
+    /// Returns the lease it did that under.
+    pub(crate) async fn settle(&self, wish: &Assignment) -> Result<u32, AttachError> {
         let lease = self.leased(wish).await?;
-        let epoch = Some(lease.0.epoch);
+        let epoch = lease.0.epoch;
         let inner = Arc::clone(&self.inner);
         let settled = blocking(move || {
             let closer = Closer::default();
@@ -397,8 +460,8 @@ impl Agent {
             closer.close(opened, &*inner.world.clock)
         })
         .await;
-        self.release(wish.id, epoch);
-        settled?
+        self.release(wish.id, Some(epoch));
+        settled?.map(|()| epoch)
     }
 
     /// Steps 1 and 2, and until when the lease holds.

@@ -177,6 +177,7 @@ impl Agent {
         blocking(move || clean::sweep(&store, &deleted.leftovers)).await??;
         self.inner.controller.finish_delete(volume).await?;
         self.forget_journal(volume).await;
+        self.forget_shared(volume, u32::MAX).await;
         self.forget_aside(volume).await;
         tracing::info!(%volume, "volume deleted");
         Ok(())
@@ -192,6 +193,25 @@ impl Agent {
             && error.kind() != std::io::ErrorKind::NotFound
         {
             tracing::warn!(path = %journal.display(), %error, "not removed");
+        }
+    }
+
+    /// Removes what the shared folder has of a volume's leases before `epoch`,
+    /// which nothing names any more.
+    pub(crate) async fn forget_shared(&self, volume: VolumeId, epoch: u32) {
+        let inner = Arc::clone(&self.inner);
+        let removed = blocking(move || {
+            let Some(journals) = &inner.journals else {
+                return Ok(());
+            };
+            let shared = journals.verified(&inner.world);
+            let shared = shared.map_err(|error| with_causes(&error))?;
+            let removed = shared.remove_before(&inner.world, volume, epoch);
+            removed.map_err(|error| with_causes(&error))
+        })
+        .await;
+        if let Ok(Err(error)) = removed {
+            tracing::warn!(%volume, error, "its journals stay in the shared folder");
         }
     }
 

@@ -15,7 +15,7 @@ use api::host::{
     WrappedRow, WrappingKey,
 };
 use api::{Client, ClientError};
-use base::{AttachmentId, KeyId, Lineage, SegmentId, SnapshotId, VolumeId};
+use base::{AttachmentId, JournalFolderId, KeyId, Lineage, SegmentId, SnapshotId, VolumeId};
 use catalog::{
     Catalog, CatalogError, Lease, LeaseSalt, LineageKey, Neighbours, PendingFree, StoredVersion,
     ThinShare, VersionCommit, VersionKey, WrappedKey,
@@ -212,8 +212,14 @@ impl Controller {
         &self,
         volume: VolumeId,
         salt: LeaseSalt,
+        journals: Option<JournalFolderId>,
     ) -> Result<Lease, CatalogError> {
-        self.call(CatalogCall::Acquire { volume, salt }).await
+        let call = CatalogCall::Acquire {
+            volume,
+            salt,
+            journals,
+        };
+        self.call(call).await
     }
 
     pub(crate) async fn set_key(
@@ -302,8 +308,26 @@ fn failed(error: &ClientError) -> CatalogError {
 }
 
 impl Catalog for Controller {
-    fn acquire(&self, volume: VolumeId, salt: LeaseSalt) -> Result<Lease, CatalogError> {
-        self.runtime.block_on(self.lease(volume, salt))
+    fn acquire(
+        &self,
+        volume: VolumeId,
+        salt: LeaseSalt,
+        journals: Option<JournalFolderId>,
+    ) -> Result<Lease, CatalogError> {
+        self.runtime.block_on(self.lease(volume, salt, journals))
+    }
+
+    fn name_journal(
+        &self,
+        volume: VolumeId,
+        epoch: u32,
+        folder: Option<JournalFolderId>,
+    ) -> Result<(), CatalogError> {
+        self.wait(CatalogCall::NameJournal {
+            volume,
+            epoch,
+            folder,
+        })
     }
 
     fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError> {

@@ -35,6 +35,7 @@ use world::{OpenMode, World, host};
 
 use crate::agent::{Agent, Inner, StartError, lock};
 use crate::attached::AttachError;
+use crate::journals::Journals;
 use crate::units::{LOOK_AGAIN, Mounted};
 use crate::watch::ANSWER_WITHIN;
 
@@ -158,7 +159,8 @@ impl Agent {
             return Err(older.into());
         }
         let salt = LeaseSalt::generate(&*self.inner.world.random);
-        let lease = self.inner.controller.lease(volume, salt).await;
+        let journals = self.inner.journals.as_ref().map(Journals::id);
+        let lease = self.inner.controller.lease(volume, salt, journals).await;
         let lease = lease.map_err(AttachError::Lease)?;
         // The database is not trusted with secrets: another volume's key,
         // perhaps of one that is not sealed, or the salt of an earlier lease,

@@ -28,6 +28,7 @@ pub mod controller;
 pub mod folder;
 mod health;
 pub mod host_keys;
+pub mod journals;
 pub mod keys;
 mod leases;
 mod plugging;

@@ -28,7 +28,7 @@ use tokio::task::JoinHandle;
 use volume::{OpenError, Volume};
 use world::host;
 
-use crate::agent::{Agent, lock};
+use crate::agent::{Agent, Inner, lock};
 use crate::attached::{AttachError, Attached};
 use crate::plugging::{DOES_NOT_WAIT, serial};
 use crate::serving::Serving;
@@ -42,6 +42,10 @@ const LOOK_AT_VM_EVERY: Duration = Duration::from_secs(10);
 /// What fails is tried again after so long at first, and at last.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// What helps where what was flushed last cannot be had.
+const JOURNAL_LOST: &str = "bring that back, or give up what was flushed last with `scree detach \
+     --force`, now that this is known";
 
 /// What is wanted of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +92,7 @@ impl Worker {
             looked_at_vm: None,
             is_unplugged: false,
             is_journal_aside: false,
+            journal_lost_for: None,
             note: None,
             device: None,
             told: None,
@@ -185,6 +190,9 @@ struct Work {
     looked_at_vm: Option<Duration>,
     /// A journal from before another host had the volume is out of the way.
     is_journal_aside: bool,
+    /// The first wish that could not be met because what was flushed last
+    /// cannot be had.
+    journal_lost_for: Option<u64>,
     /// Its VM has it no more.
     is_unplugged: bool,
     /// What is worth knowing and no error.
@@ -259,7 +267,8 @@ impl Work {
             }
             Err(AttachError::Ending) => Next::Never,
             Err(error) => {
-                let why = open_failure(&wish.name, &error);
+                self.is_journal_given_up(wish, &error);
+                let why = open_failure(&self.agent.inner, &wish.name, &error);
                 tracing::error!(volume = %wish.volume, name = wish.name, why, "cannot be opened");
                 self.tell(wish, AttachmentState::Error, Some(why)).await;
                 self.later()
@@ -412,8 +421,9 @@ impl Work {
             ));
         }
         *lock(&self.shared.open) = None;
+        let epoch = attached.epoch;
         let closed = self.agent.stop_and_close(attached).await;
-        self.closed(wish, closed).await
+        self.closed(wish, closed.map(|()| epoch)).await
     }
 
     /// Takes it out of its VM; why it is still there, if it is.
@@ -445,25 +455,45 @@ impl Work {
             self.is_unplugged = true;
         }
         let settled = match wish.leased && wish.access == Access::ReadWrite {
-            true => self.agent.settle(wish).await,
-            false => Ok(()),
+            true => self.agent.settle(wish).await.map(Some),
+            false => Ok(None),
         };
         self.closed(wish, settled).await
     }
 
-    async fn closed(&mut self, wish: &Assignment, closed: Result<(), AttachError>) -> Next {
+    /// It is not open, and if that went well all is in versions, up to those of
+    /// a lease.
+    async fn closed(
+        &mut self,
+        wish: &Assignment,
+        closed: Result<Option<u32>, AttachError>,
+    ) -> Next {
         match closed {
-            Ok(()) => {
+            Ok(epoch) => {
                 tracing::info!(volume = %wish.volume, name = wish.name, "detached");
                 self.agent.forget_journal(wish.volume).await;
-                self.tell(wish, AttachmentState::Detached, None).await;
+                let is_heard = self.tell(wish, AttachmentState::Detached, None).await;
+                // From here on no catalog names it.
+                if let (true, Some(epoch)) = (is_heard, epoch) {
+                    self.agent.forget_shared(wish.volume, epoch + 1).await;
+                }
                 Next::Never
             }
             Err(AttachError::Ending) => Next::Never,
+            Err(error) if self.is_journal_given_up(wish, &error) => {
+                let why = format!("given up by force, without what was flushed last, as {error}");
+                tracing::warn!(volume = %wish.volume, why);
+                self.tell(wish, AttachmentState::Detached, Some(why)).await;
+                Next::Never
+            }
             Err(error) => {
+                let hint = match error.is_journal_lost(&self.agent.inner) {
+                    true => JOURNAL_LOST,
+                    false => "what it acknowledged is in its journal",
+                };
                 let why = format!(
-                    "volume {:?} was not closed cleanly: {error}; what it acknowledged is in its \
-                     journal, and closing it is tried again",
+                    "volume {:?} was not closed cleanly: {error}; {hint}, and closing it is tried \
+                     again",
                     wish.name
                 );
                 tracing::error!(volume = %wish.volume, why);
@@ -471,6 +501,16 @@ impl Work {
                 self.later()
             }
         }
+    }
+
+    /// Whether what was flushed last cannot be had, and its end by force was
+    /// asked for since that is known.
+    fn is_journal_given_up(&mut self, wish: &Assignment, error: &AttachError) -> bool {
+        if !error.is_journal_lost(&self.agent.inner) {
+            return false;
+        }
+        let first = *self.journal_lost_for.get_or_insert(wish.generation);
+        wish.forced && first < wish.generation
     }
 
     /// The attachment is somebody else's, or nobody's.
@@ -505,8 +545,14 @@ impl Work {
         }
     }
 
-    /// Tells the controllers, if that is news.
-    async fn tell(&mut self, wish: &Assignment, state: AttachmentState, reason: Option<String>) {
+    /// Tells the controllers, if that is news; whether this wish's state is
+    /// what they have heard.
+    async fn tell(
+        &mut self,
+        wish: &Assignment,
+        state: AttachmentState,
+        reason: Option<String>,
+    ) -> bool {
         let inner = &self.agent.inner;
         let serving = &inner.serving;
         let is_served = state == AttachmentState::Attached;
@@ -526,7 +572,7 @@ impl Work {
             tcp_uri: is_served.then(tcp_uri).flatten(),
         };
         if self.told.as_ref() == Some(&report) {
-            return;
+            return true;
         }
         match self
             .agent
@@ -536,8 +582,14 @@ impl Work {
             .await
         {
             // An older wish's is heard by nobody; the next one is on its way.
-            Ok(_) => self.told = Some(report),
-            Err(error) => tracing::error!(%error, "how an attachment is was not heard"),
+            Ok(is_kept) => {
+                self.told = Some(report);
+                is_kept
+            }
+            Err(error) => {
+                tracing::error!(%error, "how an attachment is was not heard");
+                false
+            }
         }
     }
 
@@ -548,14 +600,19 @@ impl Work {
 }
 
 /// Says why a volume is not served, and what to do.
-fn open_failure(name: &str, error: &AttachError) -> String {
+fn open_failure(inner: &Inner, name: &str, error: &AttachError) -> String {
     let hint = match error {
         AttachError::Older(_) | AttachError::BeforeLeaseKeys | AttachError::Unsealed => {
             return format!("volume {name:?} cannot be opened: {error}");
         }
+        error if error.is_journal_lost(inner) => JOURNAL_LOST,
+        AttachError::Open(OpenError::Journal(error)) if error.is_loss() => {
+            "restore the file, or move it away: without its journal it opens at its newest version"
+        }
         AttachError::Open(OpenError::Journal(_)) => {
             "without its journal it opens at its newest version"
         }
+        AttachError::Journals(_) => "nothing of it is lost",
         AttachError::Key(_) | AttachError::HostKey(_) => {
             "an administrator sees the wrapping keys there are with `scree key list`"
         }

@@ -23,8 +23,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use base::{
-    AttachmentId, BlockSize, ClusterId, DatabaseId, KeyId, Lineage, SegmentId, SnapshotId, UnitId,
-    VolumeId,
+    AttachmentId, BlockSize, ClusterId, DatabaseId, JournalFolderId, KeyId, Lineage, SegmentId,
+    SnapshotId, UnitId, VolumeId,
 };
 use catalog::{
     CatalogError, Copyset, LeaseSalt, Leftovers, Neighbours, ThinShare, VersionCommit, VersionKey,
@@ -505,7 +505,18 @@ pub struct Deleted {
 #[expect(missing_docs, reason = "the fields are those of the methods")]
 pub enum CatalogCall {
     /// [`catalog::Catalog::acquire`].
-    Acquire { volume: VolumeId, salt: LeaseSalt },
+    Acquire {
+        volume: VolumeId,
+        salt: LeaseSalt,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        journals: Option<JournalFolderId>,
+    },
+    /// [`catalog::Catalog::name_journal`].
+    NameJournal {
+        volume: VolumeId,
+        epoch: u32,
+        folder: Option<JournalFolderId>,
+    },
     /// Keeps the first key of a lineage.
     SetKey {
         volume: VolumeId,

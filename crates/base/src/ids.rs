@@ -114,6 +114,10 @@ id!(
     GrantId, "grant-", 17, "a grant id (`grant-` and 17 hex digits)"
 );
 id!(
+    /// A folder of journals that several hosts mount: `jrnl-` and 17 hex digits.
+    JournalFolderId, "jrnl-", 17, "a journal folder's id (`jrnl-` and 17 hex digits)"
+);
+id!(
     /// All that shares one database: `cluster-` and 32 hex digits.
     ClusterId, "cluster-", 32, "a cluster id (`cluster-` and 32 hex digits)"
 );

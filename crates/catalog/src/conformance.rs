@@ -6,10 +6,10 @@
 
 use crate::LeaseSalt;
 use crate::{
-    Catalog, CatalogError, Lease, OpenSegment, PendingFree, StoredVersion, VersionCommit,
-    VersionKey,
+    Catalog, CatalogError, Lease, NamedJournal, OpenSegment, PendingFree, StoredVersion,
+    VersionCommit, VersionKey,
 };
-use base::{CopysetId, Lineage, SegmentId, SnapshotId, VolumeId};
+use base::{CopysetId, JournalFolderId, Lineage, SegmentId, SnapshotId, VolumeId};
 use world::Millis;
 
 /// A catalog, and what its owner's side can do to it.
@@ -24,6 +24,8 @@ pub trait Fixture {
     fn clone_of(&self, snapshot: SnapshotId) -> VolumeId;
     /// Forgets a snapshot.
     fn delete_snapshot(&self, snapshot: SnapshotId);
+    /// Takes the volume from its host, by force.
+    fn take_away(&self, volume: VolumeId);
 }
 
 /// A claim, by name.
@@ -69,6 +71,14 @@ pub const CLAIMS: &[Claim] = &[
         a_stale_removal_is_refused,
     ),
     ("a_free_is_due_after_its_grace_and_once", a_free_is_due_once),
+    (
+        "a_named_journal_is_brought_to_those_who_reach_it",
+        a_named_journal_is_brought,
+    ),
+    (
+        "a_journal_that_was_given_up_is_in_nobodys_way",
+        a_journal_that_was_given_up,
+    ),
 ];
 
 const SALT: LeaseSalt = LeaseSalt([3; 16]);
@@ -101,7 +111,7 @@ fn commit(lease: &Lease, parent: Option<VersionKey>, number: u64) -> VersionComm
 fn line(fixture: &dyn Fixture, count: u64) -> (Lease, Vec<VersionKey>) {
     let lease = fixture
         .catalog()
-        .acquire(fixture.create(), SALT)
+        .acquire(fixture.create(), SALT, None)
         .expect("a lease");
     let mut keys: Vec<VersionKey> = Vec::new();
     for number in 1..=count {
@@ -110,6 +120,78 @@ fn line(fixture: &dyn Fixture, count: u64) -> (Lease, Vec<VersionKey>) {
         keys.push(next.version.key);
     }
     (lease, keys)
+}
+
+const FOLDER: JournalFolderId = JournalFolderId::from_random(1);
+const OTHER_FOLDER: JournalFolderId = JournalFolderId::from_random(2);
+
+fn a_named_journal_is_brought(fixture: &dyn Fixture) {
+    let catalog = fixture.catalog();
+    let volume = fixture.create();
+    let first = catalog
+        .acquire(volume, SALT, Some(FOLDER))
+        .expect("a lease");
+    assert_eq!(first.journal, None);
+    let named = catalog.name_journal(volume, first.epoch, Some(FOLDER));
+    named.expect("its lease holds");
+    let second = catalog
+        .acquire(volume, SALT, Some(FOLDER))
+        .expect("a lease");
+    let journal = NamedJournal {
+        epoch: first.epoch,
+        folder: FOLDER,
+    };
+    assert_eq!(second.journal, Some(journal));
+    assert!(is_fenced(catalog.name_journal(volume, first.epoch, None)));
+    for elsewhere in [None, Some(OTHER_FOLDER)] {
+        let refused = catalog.acquire(volume, SALT, elsewhere);
+        assert!(matches!(refused, Err(CatalogError::JournalAway { .. })));
+    }
+    // Nobody got a lease by that.
+    for _ in 0..2 {
+        let named = catalog.name_journal(volume, second.epoch, Some(FOLDER));
+        named.expect("its lease holds, and it may be asked twice");
+    }
+    let third = catalog
+        .acquire(volume, SALT, Some(FOLDER))
+        .expect("a lease");
+    let epoch = second.epoch;
+    assert_eq!(third.journal, Some(NamedJournal { epoch, ..journal }));
+    let named = catalog.name_journal(volume, third.epoch, None);
+    named.expect("its lease holds");
+    let fourth = catalog.acquire(volume, SALT, None).expect("a lease");
+    assert_eq!(fourth.journal, None);
+}
+
+fn a_journal_that_was_given_up(fixture: &dyn Fixture) {
+    let catalog = fixture.catalog();
+    let volume = fixture.create();
+    let first = catalog
+        .acquire(volume, SALT, Some(FOLDER))
+        .expect("a lease");
+    let named = catalog.name_journal(volume, first.epoch, Some(FOLDER));
+    named.expect("its lease holds");
+    fixture.take_away(volume);
+    // As long as nobody has gone on without it, it is there for who reaches it.
+    for folder in [None, Some(OTHER_FOLDER), Some(FOLDER)] {
+        let lease = catalog.acquire(volume, SALT, folder).expect("a lease");
+        let epoch = lease.journal.map(|named| named.epoch);
+        assert_eq!(epoch, Some(first.epoch));
+    }
+    let last = catalog.acquire(volume, SALT, None).expect("a lease");
+    let named = catalog.name_journal(volume, last.epoch, None);
+    named.expect("its lease holds");
+    let next = catalog
+        .acquire(volume, SALT, Some(FOLDER))
+        .expect("a lease");
+    assert_eq!(next.journal, None);
+    let named = catalog.name_journal(volume, next.epoch, Some(FOLDER));
+    named.expect("its lease holds");
+    let refused = catalog.acquire(volume, SALT, None);
+    assert!(
+        matches!(refused, Err(CatalogError::JournalAway { .. })),
+        "what was given up was another one"
+    );
 }
 
 fn segment(serial: u64) -> SegmentId {
@@ -131,8 +213,8 @@ fn is_not_found<T>(result: Result<T, CatalogError>) -> bool {
 fn a_lease_is_newer_and_fences(fixture: &dyn Fixture) {
     let catalog = fixture.catalog();
     let volume = fixture.create();
-    let old = catalog.acquire(volume, SALT).expect("a lease");
-    let new = catalog.acquire(volume, SALT).expect("a lease");
+    let old = catalog.acquire(volume, SALT, None).expect("a lease");
+    let new = catalog.acquire(volume, SALT, None).expect("a lease");
     assert!(old.epoch >= old.keys[0].epoch_first && new.epoch > old.epoch);
     assert!(is_fenced(catalog.commit(&commit(&old, None, 1))));
     assert!(is_fenced(catalog.reserve_serials(volume, old.epoch, 1)));
@@ -140,9 +222,11 @@ fn a_lease_is_newer_and_fences(fixture: &dyn Fixture) {
     catalog
         .commit(&commit(&new, None, 1))
         .expect("the holder commits");
-    assert!(is_not_found(
-        catalog.acquire(VolumeId::from_random(99), SALT)
-    ));
+    assert!(is_not_found(catalog.acquire(
+        VolumeId::from_random(99),
+        SALT,
+        None
+    )));
 }
 
 fn a_commit_needs_its_head(fixture: &dyn Fixture) {
@@ -167,7 +251,7 @@ fn a_refused_commit_changes_nothing(fixture: &dyn Fixture) {
     }];
     assert!(is_fenced(catalog.commit(&stale)));
     assert!(is_not_found(catalog.version(stale.version.key)));
-    let next = catalog.acquire(lease.volume, SALT).expect("a lease");
+    let next = catalog.acquire(lease.volume, SALT, None).expect("a lease");
     assert_eq!(next.head.expect("a head").key, keys[0]);
     assert_eq!(next.leftovers.open_segments, Vec::new());
     assert!(
@@ -183,11 +267,11 @@ fn a_refused_commit_changes_nothing(fixture: &dyn Fixture) {
 fn a_lease_brings_the_last_commit(fixture: &dyn Fixture) {
     let catalog = fixture.catalog();
     let volume = fixture.create();
-    let first = catalog.acquire(volume, SALT).expect("a lease");
+    let first = catalog.acquire(volume, SALT, None).expect("a lease");
     assert_eq!((first.head.as_ref(), first.number_last), (None, 0));
     let last = commit(&first, None, 5);
     catalog.commit(&last).expect("commits");
-    let second = catalog.acquire(volume, SALT).expect("a lease");
+    let second = catalog.acquire(volume, SALT, None).expect("a lease");
     assert_eq!(second.head, Some(last.version.clone()));
     assert_eq!(second.number_last, 5);
     assert_eq!(
@@ -206,7 +290,7 @@ fn no_serial_is_handed_out_twice(fixture: &dyn Fixture) {
     for _ in 0..3 {
         let volume = fixture.create();
         for _ in 0..2 {
-            let lease = catalog.acquire(volume, SALT).expect("a lease");
+            let lease = catalog.acquire(volume, SALT, None).expect("a lease");
             for count in [1, 16, 3] {
                 let range = catalog
                     .reserve_serials(volume, lease.epoch, count)
@@ -223,7 +307,7 @@ fn no_serial_is_handed_out_twice(fixture: &dyn Fixture) {
 fn leftovers_until_swept(fixture: &dyn Fixture) {
     let catalog = fixture.catalog();
     let volume = fixture.create();
-    let first = catalog.acquire(volume, SALT).expect("a lease");
+    let first = catalog.acquire(volume, SALT, None).expect("a lease");
     let early = catalog
         .reserve_serials(volume, first.epoch, 4)
         .expect("many");
@@ -239,7 +323,7 @@ fn leftovers_until_swept(fixture: &dyn Fixture) {
     version.serial_next = early.start + 2;
     catalog.commit(&version).expect("commits");
 
-    let second = catalog.acquire(volume, SALT).expect("a lease");
+    let second = catalog.acquire(volume, SALT, None).expect("a lease");
     assert_eq!(second.leftovers.open_segments, vec![open]);
     let left: Vec<u64> = second.leftovers.serials.iter().cloned().flatten().collect();
     let expected: Vec<u64> = (early.start + 2..early.end).chain(late.clone()).collect();
@@ -252,14 +336,14 @@ fn leftovers_until_swept(fixture: &dyn Fixture) {
         slots: 1,
     }];
     catalog.commit(&version).expect("commits");
-    let third = catalog.acquire(volume, SALT).expect("a lease");
+    let third = catalog.acquire(volume, SALT, None).expect("a lease");
     assert_eq!(
         third.leftovers.open_segments.len(),
         2,
         "nothing is forgotten before the sweep"
     );
     catalog.swept(volume, third.epoch).expect("swept");
-    let fourth = catalog.acquire(volume, SALT).expect("a lease");
+    let fourth = catalog.acquire(volume, SALT, None).expect("a lease");
     assert_eq!(fourth.leftovers, Default::default());
 }
 
@@ -271,10 +355,10 @@ fn a_clone_has_its_own_key(fixture: &dyn Fixture) {
     second.pins = vec![snapshot];
     catalog.commit(&second).expect("commits");
     // The parent goes on under later epochs, with its own key.
-    catalog.acquire(lease.volume, SALT).expect("a lease");
+    catalog.acquire(lease.volume, SALT, None).expect("a lease");
 
     let clone = fixture.clone_of(snapshot);
-    let cloned = catalog.acquire(clone, SALT).expect("a lease");
+    let cloned = catalog.acquire(clone, SALT, None).expect("a lease");
     assert_eq!(
         cloned.head.as_ref().map(|head| head.key),
         Some(second.version.key)
@@ -294,7 +378,7 @@ fn a_clone_has_its_own_key(fixture: &dyn Fixture) {
     pinned.pins = vec![snapshot];
     catalog.commit(&pinned).expect("commits");
     let grandchild = catalog
-        .acquire(fixture.clone_of(snapshot), SALT)
+        .acquire(fixture.clone_of(snapshot), SALT, None)
         .expect("a lease");
     assert_eq!(grandchild.keys[1..], cloned.keys[..]);
     assert_eq!(catalog.keys(lineages[0]).expect("kept"), cloned.keys);
@@ -368,7 +452,7 @@ fn a_needed_version_stays(fixture: &dyn Fixture) {
     fixture.delete_snapshot(snapshot);
     let around = catalog.neighbours(third.version.key).expect("there");
     assert!(around.needed, "it is the clone's head");
-    let cloned = catalog.acquire(clone, SALT).expect("a lease");
+    let cloned = catalog.acquire(clone, SALT, None).expect("a lease");
     catalog
         .commit(&commit(&cloned, Some(third.version.key), 4))
         .expect("commits");

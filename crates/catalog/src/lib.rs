@@ -35,7 +35,7 @@ pub use salt::{LeaseSalt, WrappedKey};
 
 use std::ops::Range;
 
-use base::{BlockSize, CopysetId, KeyId, Lineage, SnapshotId, UnitId, VolumeId};
+use base::{BlockSize, CopysetId, JournalFolderId, KeyId, Lineage, SnapshotId, UnitId, VolumeId};
 use serde::{Deserialize, Serialize};
 use world::Millis;
 
@@ -140,10 +140,23 @@ pub struct Lease {
     /// volume committed: that of its last commit, and 0 before the first. A
     /// restore adds [`RESTORE_SKIPS_BYTES`] to it.
     pub journal_next: u64,
+    /// The last journal that was named ([`Catalog::name_journal`]); none, if all
+    /// is in versions, or in a journal that its host has for itself.
+    #[serde(default)]
+    pub journal: Option<NamedJournal>,
     /// The largest version number this volume ever used.
     pub number_last: u64,
     /// What earlier leases of this volume left unfinished.
     pub leftovers: Leftovers,
+}
+
+/// A complete journal in a folder that several hosts have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedJournal {
+    /// Of which lease it is.
+    pub epoch: u32,
+    /// Where it lies.
+    pub folder: JournalFolderId,
 }
 
 /// What a crash may have left on units: see `clean::sweep`.
@@ -203,6 +216,14 @@ pub enum CatalogError {
         /// What was asked for.
         what: String,
     },
+    /// What was flushed last is in a journal that this host does not reach.
+    #[error("the journal of {volume} is out of reach: {reason}")]
+    JournalAway {
+        /// The volume.
+        volume: VolumeId,
+        /// Where it is.
+        reason: String,
+    },
     /// The change is refused for a reason that will not go away by itself.
     #[error("{reason}")]
     Refused {
@@ -231,11 +252,31 @@ pub trait Catalog: Send + Sync {
     /// durable on return. Whoever held it before is fenced.
     ///
     /// The salt is the host's own, fresh from its randomness: whoever sets the
-    /// database back makes epochs repeat, but never a key.
+    /// database back makes epochs repeat, but never a key. `journals` is the
+    /// folder of journals that it shares with other hosts, if it has one.
     ///
     /// # Errors
-    /// [`CatalogError`].
-    fn acquire(&self, volume: VolumeId, salt: LeaseSalt) -> Result<Lease, CatalogError>;
+    /// [`CatalogError`]; [`CatalogError::JournalAway`] if a journal is named in
+    /// another folder, and nobody has given it up.
+    fn acquire(
+        &self,
+        volume: VolumeId,
+        salt: LeaseSalt,
+        journals: Option<JournalFolderId>,
+    ) -> Result<Lease, CatalogError>;
+
+    /// Notes that this lease's journal in `folder` is complete and durable, and
+    /// takes the place of the one that was named before; `None`: that no named
+    /// one is needed any more. Durable on return.
+    ///
+    /// # Errors
+    /// [`CatalogError::Fenced`] if `epoch` is not the volume's epoch.
+    fn name_journal(
+        &self,
+        volume: VolumeId,
+        epoch: u32,
+        folder: Option<JournalFolderId>,
+    ) -> Result<(), CatalogError>;
 
     /// Commits a version if `version.epoch` is the volume's epoch and
     /// `version.parent` its head; completes the pinned snapshots. All or

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::{Bound, Range};
 use std::sync::{Mutex, PoisonError};
 
-use base::{BlockSize, Lineage, SegmentId, SnapshotId, VolumeId};
+use base::{BlockSize, JournalFolderId, Lineage, SegmentId, SnapshotId, VolumeId};
 use world::Millis;
 
 use crate::{
-    Catalog, CatalogError, Lease, LeaseSalt, Leftovers, LineageKey, Neighbours, PendingFree,
-    RESTORE_SKIPS_BYTES, StoredVersion, ThinShare, VersionCommit, VersionKey,
+    Catalog, CatalogError, Lease, LeaseSalt, Leftovers, LineageKey, NamedJournal, Neighbours,
+    PendingFree, RESTORE_SKIPS_BYTES, StoredVersion, ThinShare, VersionCommit, VersionKey,
 };
 
 /// What a volume is made with.
@@ -42,6 +42,9 @@ struct VolumeRow {
     epoch: u32,
     head: Option<VersionKey>,
     journal_next: u64,
+    journal: Option<NamedJournal>,
+    /// Whoever does not reach that goes on without it.
+    is_journal_given_up: bool,
     number_last: u64,
     leftovers: Leftovers,
     /// What the current lease has open, and its unused serials.
@@ -107,6 +110,8 @@ impl MemoryCatalog {
             epoch: epoch_first - 1,
             head: new.from,
             journal_next: 0,
+            journal: None,
+            is_journal_given_up: false,
             number_last: 0,
             leftovers: Leftovers::default(),
             current: Leftovers::default(),
@@ -138,7 +143,24 @@ impl MemoryCatalog {
             .ok_or_else(|| not_found(volume))?;
         row.head = Some(to);
         row.epoch += 1;
+        row.journal = None;
         row.journal_next += RESTORE_SKIPS_BYTES;
+        Ok(())
+    }
+
+    /// The volume was taken from its host by force: whoever does not reach its
+    /// journal goes on without it.
+    ///
+    /// # Errors
+    /// [`CatalogError::NotFound`].
+    pub fn take_away(&self, volume: VolumeId) -> Result<(), CatalogError> {
+        let mut state = self.lock();
+        let row = state
+            .volumes
+            .get_mut(&volume)
+            .ok_or_else(|| not_found(volume))?;
+        row.epoch += 1;
+        row.is_journal_given_up = true;
         Ok(())
     }
 
@@ -246,7 +268,12 @@ impl State {
 }
 
 impl Catalog for MemoryCatalog {
-    fn acquire(&self, volume: VolumeId, salt: LeaseSalt) -> Result<Lease, CatalogError> {
+    fn acquire(
+        &self,
+        volume: VolumeId,
+        salt: LeaseSalt,
+        journals: Option<JournalFolderId>,
+    ) -> Result<Lease, CatalogError> {
         let mut state = self.lock();
         let row = state
             .volumes
@@ -254,6 +281,13 @@ impl Catalog for MemoryCatalog {
             .ok_or_else(|| not_found(volume))?;
         if row.deleted {
             return Err(not_found(volume));
+        }
+        if let Some(named) = row.journal
+            && Some(named.folder) != journals
+            && !row.is_journal_given_up
+        {
+            let reason = format!("it is in {}", named.folder);
+            return Err(CatalogError::JournalAway { volume, reason });
         }
         row.epoch += 1;
         let current = std::mem::take(&mut row.current);
@@ -273,6 +307,7 @@ impl Catalog for MemoryCatalog {
             keys: Vec::new(),
             head: None,
             journal_next: row.journal_next,
+            journal: row.journal,
             number_last: row.number_last,
             leftovers: row.leftovers.clone(),
         };
@@ -283,6 +318,19 @@ impl Catalog for MemoryCatalog {
         lease.keys = state.keys(lineage)?;
         lease.head = head.map(|key| state.version(key).cloned()).transpose()?;
         Ok(lease)
+    }
+
+    fn name_journal(
+        &self,
+        volume: VolumeId,
+        epoch: u32,
+        folder: Option<JournalFolderId>,
+    ) -> Result<(), CatalogError> {
+        let mut state = self.lock();
+        let row = state.leased(volume, epoch)?;
+        row.journal = folder.map(|folder| NamedJournal { epoch, folder });
+        row.is_journal_given_up = false;
+        Ok(())
     }
 
     fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError> {

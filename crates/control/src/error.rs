@@ -158,7 +158,7 @@ impl From<DatabaseError> for ControlError {
             DatabaseError::OtherRequest { .. } => Self::IdempotencyConflict {
                 reason: error.to_string(),
             },
-            DatabaseError::Fenced { .. } => Self::Conflict {
+            DatabaseError::Fenced { .. } | DatabaseError::JournalAway { .. } => Self::Conflict {
                 reason: error.to_string(),
             },
             DatabaseError::Away(_) | DatabaseError::ReadOnly(_) | DatabaseError::Sql(_) => {

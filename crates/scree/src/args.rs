@@ -355,6 +355,12 @@ pub struct AgentArguments {
     #[arg(long)]
     pub allow_unsealed: bool,
 
+    /// Keep journals in this folder, which other hosts mount too: whoever takes a
+    /// volume from this host when it is dead finds there what it had flushed. The
+    /// folder must be there. [default: D/journal, which this host alone has]
+    #[arg(long, value_name = "FOLDER")]
+    pub journals: Option<PathBuf>,
+
     #[command(flatten)]
     pub serve: ServeArguments,
 

@@ -161,6 +161,7 @@ pub fn run_agent(folder: &Path, arguments: AgentArguments) -> Result<(), Failure
         let mut agent = agent_settings(world, folder, client.clone(), &arguments.serve)?;
         agent.units = arguments.units.map(usize::from);
         agent.allows_unsealed = arguments.allow_unsealed;
+        agent.journals = arguments.journals;
         Ok(Settings {
             control: None,
             agent: Some(agent),
@@ -326,6 +327,7 @@ fn agent_settings(
         listen_nbd: arguments.listen_nbd,
         nbd_tls: tls(world, arguments)?,
         vm: VmOptions::default(),
+        journals: None,
         vm_user: arguments.vm_user,
         volume: VolumeConfig {
             journal_bytes: arguments.journal_size,

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{Lineage, VolumeId};
+use base::{JournalFolderId, Lineage, VolumeId};
 use volume::catalog::{
     Catalog, CatalogError, Lease, LineageKey, MemoryCatalog, Neighbours, PendingFree,
     StoredVersion, ThinShare, VersionCommit, VersionKey,
@@ -89,8 +89,22 @@ impl WatchedCatalog {
 }
 
 impl Catalog for WatchedCatalog {
-    fn acquire(&self, volume: VolumeId, salt: LeaseSalt) -> Result<Lease, CatalogError> {
-        self.call(|memory| memory.acquire(volume, salt))
+    fn acquire(
+        &self,
+        volume: VolumeId,
+        salt: LeaseSalt,
+        journals: Option<JournalFolderId>,
+    ) -> Result<Lease, CatalogError> {
+        self.call(|memory| memory.acquire(volume, salt, journals))
+    }
+
+    fn name_journal(
+        &self,
+        volume: VolumeId,
+        epoch: u32,
+        folder: Option<JournalFolderId>,
+    ) -> Result<(), CatalogError> {
+        self.call(|memory| memory.name_journal(volume, epoch, folder))
     }
 
     fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError> {

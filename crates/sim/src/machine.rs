@@ -9,6 +9,7 @@ use unit::{FaultyUnit, FolderUnit, InjectedFaults, TrackedUnit, Unit};
 use volume::catalog::copysets;
 use volume::catalog::{Catalog, Copyset, Lease, LineageKey, StoredVersion};
 use volume::clean::Cleaner;
+use volume::journal::JournalPlace;
 use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 use volume::{LeaseTerm, OpenError, OpenParams, Store, Volume, VolumeConfig};
 use volume::{ReadOnlyParams, ReadOnlyVolume};
@@ -161,7 +162,7 @@ impl Machine {
     /// If either is not so.
     #[must_use]
     pub fn acquire(&self, volume: VolumeId) -> Lease {
-        let lease = self.catalog.acquire(volume, self.salt());
+        let lease = self.catalog.acquire(volume, self.salt(), None);
         lease.expect("it is there")
     }
 
@@ -306,6 +307,21 @@ impl Machine {
         lease: Lease,
         term: LeaseTerm,
         journal: PathBuf,
+        taken_over: bool,
+    ) -> Result<Volume, OpenError> {
+        let place = JournalPlace::of(&lease, &journal, None);
+        self.open_at(lease, term, place, taken_over)
+    }
+
+    /// As [`Machine::open_until`], with the journal wherever it is.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_at(
+        &self,
+        lease: Lease,
+        term: LeaseTerm,
+        journal: JournalPlace,
         taken_over: bool,
     ) -> Result<Volume, OpenError> {
         let keyring = self.keyring(&lease.keys);

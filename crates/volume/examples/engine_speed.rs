@@ -16,6 +16,7 @@ use base::{BlockDevice, BlockSize, ClusterId, Durability, Lineage, Started, Unit
 use unit::{FolderUnit, TrackedUnit};
 use volume::catalog::copysets;
 use volume::catalog::{Catalog, Copyset, LineageKey, MemoryCatalog, NewVolume};
+use volume::journal::JournalPlace;
 use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 use volume::{LeaseTerm, OpenParams, Store, Volume, VolumeConfig};
 use world::{Wake, World};
@@ -89,9 +90,10 @@ fn open(folder: &Path, replicas: u8) -> Volume {
     };
     catalog.create_volume(new).expect("a new volume");
     let lease = catalog
-        .acquire(id, LeaseSalt::generate(&*world.random))
+        .acquire(id, LeaseSalt::generate(&*world.random), None)
         .expect("a lease");
     let keyring = Arc::new(Keyring::unwrap(&lease.keys, &wrapping).expect("the key opens"));
+    let journal = JournalPlace::of(&lease, &folder.join("journal"), None);
     Volume::open(OpenParams {
         world,
         wake: Wake::silent(),
@@ -100,7 +102,7 @@ fn open(folder: &Path, replicas: u8) -> Volume {
         lease,
         term: LeaseTerm::unlimited(),
         keyring,
-        journal: folder.join("journal"),
+        journal,
         taken_over: false,
         config: VolumeConfig::default(),
     })

@@ -204,7 +204,11 @@ async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
     let lease = database
         .answer(
             &Reach::new(other, Millis(0)),
-            CatalogCall::Acquire { volume, salt },
+            CatalogCall::Acquire {
+                volume,
+                salt,
+                journals: None,
+            },
         )
         .await;
     lease.expect("a lease");

@@ -216,6 +216,7 @@ impl Rig {
             folder: self.path(),
             restored_database: false,
             lease: None,
+            journals: None,
         }
     }
 
@@ -233,6 +234,8 @@ pub struct RigSettings {
     pub folder: PathBuf,
     pub restored_database: bool,
     pub lease: Option<Duration>,
+    /// A folder of journals that several hosts have.
+    pub journals: Option<PathBuf>,
 }
 
 /// A controller and an agent in one process, as `scree up` has them, but that
@@ -289,6 +292,7 @@ impl Scree {
                 unplug_within: Duration::from_secs(2),
                 ..VmOptions::default()
             },
+            journals: settings.journals,
             vm_user: None,
             volume: VolumeConfig {
                 journal_bytes: 8 << 20,

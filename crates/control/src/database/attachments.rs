@@ -434,7 +434,7 @@ impl Database {
                 "UPDATE attachments SET state = $1, reason = $2, reported = generation, \
                  size_bytes = $3, uri = $4, tcp_uri = $5, ended_ms = $6, \
                  note = COALESCE($11, note), device = $12 WHERE id = $7 AND host = $8 AND generation = $9 AND state <> 'detached' \
-                 AND (wanted = 0 OR $10 = 0) RETURNING volume, access",
+                 AND (wanted = 0 OR $10 = 0) RETURNING volume, access, epoch",
             )
             .bind(report.state.as_str())
             .bind(report.reason.clone())
@@ -454,7 +454,21 @@ impl Database {
             if is_end {
                 let access: Access = rows::spelt(&kept, "access")?;
                 if access == Access::ReadWrite {
-                    super::snapshots::settle(&mut *change, rows::spelt(&kept, "volume")?).await?;
+                    let volume: VolumeId = rows::spelt(&kept, "volume")?;
+                    super::snapshots::settle(&mut *change, volume).await?;
+                    // Without a lease it has not touched the journal.
+                    if kept.try_get::<Option<i64>, _>("epoch")?.is_some() {
+                        super::journals::forget(&mut *change, volume).await?;
+                    }
+                    if let Some(reason) = &report.reason {
+                        // It was given up, and with what.
+                        let at = super::terms::where_it_is(&mut *change, volume).await?;
+                        sqlx::query("UPDATE attachments SET reason = $1 WHERE id = $2")
+                            .bind(format!("{reason}: the volume is {at}"))
+                            .bind(id.to_string())
+                            .execute(&mut *change)
+                            .await?;
+                    }
                 }
                 super::moves::follow(&mut *change, id, now).await?;
                 super::hosts::clean(&mut *change).await?;

@@ -16,7 +16,16 @@ impl Database {
     pub async fn answer(&self, reach: &Reach, call: CatalogCall) -> Result<Value, CatalogError> {
         let host = reach.host;
         match call {
-            CatalogCall::Acquire { volume, salt } => json(self.acquire(volume, salt, host).await),
+            CatalogCall::Acquire {
+                volume,
+                salt,
+                journals,
+            } => json(self.acquire(volume, salt, journals, host).await),
+            CatalogCall::NameJournal {
+                volume,
+                epoch,
+                folder,
+            } => json(self.name_journal(host, volume, epoch, folder).await),
             CatalogCall::SetKey {
                 volume,
                 lineage,

@@ -14,6 +14,14 @@ pub enum DatabaseError {
         /// What was found.
         reason: String,
     },
+    /// What was flushed last is in a journal that the caller does not reach.
+    #[error("the journal of {volume} is out of reach: {reason}")]
+    JournalAway {
+        /// The volume.
+        volume: VolumeId,
+        /// Where it is, and what to do.
+        reason: String,
+    },
     /// No such thing.
     #[error("{what} does not exist")]
     NotFound {
@@ -118,6 +126,7 @@ impl From<DatabaseError> for CatalogError {
     fn from(error: DatabaseError) -> Self {
         match error {
             DatabaseError::Fenced { volume, reason } => Self::Fenced { volume, reason },
+            DatabaseError::JournalAway { volume, reason } => Self::JournalAway { volume, reason },
             DatabaseError::NotFound { what } => Self::NotFound { what },
             DatabaseError::Refused { reason } => Self::Refused { reason },
             DatabaseError::Taken { .. }

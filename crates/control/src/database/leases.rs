@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use base::{Lineage, PartyId, SegmentId, Sequence, VolumeId};
+use base::{JournalFolderId, Lineage, PartyId, SegmentId, Sequence, VolumeId};
 use catalog::LeaseSalt;
 use catalog::{Lease, Leftovers, OpenSegment, VersionCommit, VersionKey};
 use sqlx::any::AnyRow;
@@ -80,6 +80,17 @@ pub(super) async fn must_write(
     holder.check_epoch(volume, holder.epoch)
 }
 
+/// Refuses a host that has not lease `epoch` on `volume`.
+pub(super) async fn must_hold(
+    connection: &mut AnyConnection,
+    volume: VolumeId,
+    host: PartyId,
+    epoch: u32,
+) -> Result<(), DatabaseError> {
+    let holder = holder(connection, volume, host).await?;
+    holder.check_epoch(volume, epoch)
+}
+
 impl Holder {
     fn check_epoch(&self, volume: VolumeId, epoch: u32) -> Result<(), DatabaseError> {
         let reason = match self.epoch == epoch {
@@ -133,6 +144,7 @@ impl Database {
         &self,
         volume: VolumeId,
         salt: LeaseSalt,
+        journals: Option<JournalFolderId>,
         host: PartyId,
     ) -> Result<Lease, DatabaseError> {
         change!(self, change, {
@@ -145,6 +157,7 @@ impl Database {
                 })?;
             let number_last = rows::number(&row, "number_last")?;
             let journal_next = rows::number(&row, "journal_next")?;
+            let journal = super::journals::of_row(&row)?;
             let VolumeRow {
                 epoch,
                 head,
@@ -171,6 +184,10 @@ impl Database {
                 .execute(&mut *change)
                 .await?;
             super::attachments::note_lease(&mut *change, volume, host, epoch).await?;
+            let journal = match journal {
+                Some(last) => Some(last.brought(&mut *change, volume, host, journals).await?),
+                None => None,
+            };
             super::snapshots::lose_cuts(&mut *change, volume).await?;
             self.count_lease(&mut *change).await?;
             super::versions::note_salt(&mut *change, lineage, epoch, salt).await?;
@@ -189,6 +206,7 @@ impl Database {
                 keys,
                 head,
                 journal_next,
+                journal,
                 number_last,
                 leftovers,
             })

@@ -35,6 +35,7 @@ mod error;
 mod giving;
 mod grants;
 mod hosts;
+mod journals;
 mod keys;
 mod leases;
 mod moves;

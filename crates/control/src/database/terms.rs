@@ -11,7 +11,7 @@
 
 use api::host::{Access, Fenced, HeldLease, Renewal, Renewed, Report};
 use api::size::about_bytes;
-use base::{AttachmentId, PartyId};
+use base::{AttachmentId, PartyId, VolumeId};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
@@ -169,31 +169,37 @@ async fn take_away(
         .execute(&mut *change)
         .await?;
     super::snapshots::settle(&mut *change, volume).await?;
-    let head = sqlx::query(
-        "SELECT s.number, s.created_ms FROM volumes v JOIN versions s \
-         ON s.volume = v.head_volume AND s.number = v.head_number WHERE v.id = $1",
-    )
-    .bind(volume.to_string())
-    .fetch_optional(&mut *change)
-    .await?;
-    let at = match head {
-        None => "empty, as it was made".to_owned(),
-        Some(head) => {
-            let created = Millis(head.try_get("created_ms")?);
-            let number = rows::number(&head, "number")?;
-            format!("at version {number} of {}", spell_time(created))
-        }
-    };
+    let at = where_it_is(&mut *change, volume).await?;
     let said = report
         .volumes
         .iter()
         .find(|one| one.attachment == attachment.id);
     let left = said.map(|one| about_bytes(one.engine.journal_used_bytes));
     let left = left.map_or_else(String::new, |left| format!(" ({left} when it last said)"));
-    Ok(format!(
-        "taken by force from {silent}: the volume is {at}; what was written there later{left} is \
-         in that host's journal only, which it keeps aside"
-    ))
+    let taken = format!("taken by force from {silent}: the volume is {at}");
+    super::journals::take_away(change, volume, &taken, &left).await
+}
+
+/// At which version a volume is, in words.
+pub(super) async fn where_it_is(
+    connection: &mut AnyConnection,
+    volume: VolumeId,
+) -> Result<String, DatabaseError> {
+    let head = sqlx::query(
+        "SELECT s.number, s.created_ms FROM volumes v JOIN versions s \
+         ON s.volume = v.head_volume AND s.number = v.head_number WHERE v.id = $1",
+    )
+    .bind(volume.to_string())
+    .fetch_optional(connection)
+    .await?;
+    Ok(match head {
+        None => "empty, as it was made".to_owned(),
+        Some(head) => {
+            let created = Millis(head.try_get("created_ms")?);
+            let number = rows::number(&head, "number")?;
+            format!("at version {number} of {}", spell_time(created))
+        }
+    })
 }
 
 async fn hear(change: &mut AnyConnection, host: PartyId, now: Millis) -> Result<(), DatabaseError> {

@@ -334,6 +334,8 @@ impl Database {
                 let reason = format!("{volume} is open, or being deleted");
                 return Err(DatabaseError::Refused { reason });
             }
+            // What a journal has follows a version that is not the head any more.
+            super::journals::forget(&mut *change, volume).await?;
             let target = format!("{volume} {} to version {}", row.name, head.number);
             asker.note(change, "restore", target).await
         })

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use api::host::{
     Access, AttachmentReport, AttachmentState, CatalogCall, Fenced, HeldLease, Renewal, Seal,
 };
-use base::{AttachmentId, BlockSize, Lineage, PartyId, VolumeId};
-use catalog::LeaseSalt;
+use base::{AttachmentId, BlockSize, JournalFolderId, Lineage, PartyId, VolumeId};
+use catalog::{CatalogError, Lease, LeaseSalt};
 use control::database::{
     Asker, AttachmentRow, Database, DatabaseError, NewAttachment, NewVolume, Reach, Tags,
 };
 use identity::Kind;
+use serde_json::Value;
 use tokio::runtime::Runtime;
 use world::Millis;
 
@@ -18,6 +19,9 @@ use crate::askers::local;
 use crate::postgres::Postgres;
 
 const LEASE_MS: i64 = 10_000;
+
+const FOLDER: JournalFolderId = JournalFolderId::from_random(1);
+const OTHER_FOLDER: JournalFolderId = JournalFolderId::from_random(2);
 
 static NUMBERS: AtomicU64 = AtomicU64::new(1000);
 
@@ -76,21 +80,64 @@ impl Rows {
         self.database.attach(&self.asker, &new).await
     }
 
+    async fn call(&self, call: CatalogCall) -> Result<Value, CatalogError> {
+        let reach = Reach::new(self.host, Millis(0));
+        self.database.answer(&reach, call).await
+    }
+
     async fn acquire(&self) {
+        self.acquire_with(None).await.expect("a lease");
+    }
+
+    /// As a host that has these journals.
+    async fn acquire_with(&self, journals: Option<JournalFolderId>) -> Result<Lease, CatalogError> {
         let call = CatalogCall::Acquire {
             volume: self.volume,
             salt: LeaseSalt([3; 16]),
+            journals,
         };
-        let reach = Reach::new(self.host, Millis(0));
-        let lease = self.database.answer(&reach, call).await;
-        lease.expect("a lease");
+        let lease = self.call(call).await?;
+        Ok(serde_json::from_value(lease).expect("a lease"))
+    }
+
+    async fn name_journal(&self, epoch: u32, folder: Option<JournalFolderId>) {
+        let call = CatalogCall::NameJournal {
+            volume: self.volume,
+            epoch,
+            folder,
+        };
+        self.call(call).await.expect("the lease holds");
+    }
+
+    /// Attached by a host that was not heard of since, and taken from it.
+    async fn take(&self, asked: &AttachmentRow) -> String {
+        let detached = self.database.detach(&self.asker, asked.id, true);
+        detached.await.expect("there");
+        let ended = self.database.end_forced(LEASE_MS, Millis(LEASE_MS)).await;
+        assert_eq!(ended.expect("looked"), [asked.id]);
+        let row = self.database.attachment(asked.id).await.expect("there");
+        row.reason.expect("a reason")
+    }
+
+    async fn note(&self, asked: &AttachmentRow) -> Option<String> {
+        let row = self.database.attachment(asked.id).await.expect("there");
+        row.note
     }
 
     async fn report(&self, asked: &AttachmentRow, state: AttachmentState) -> bool {
+        self.report_with(asked, state, None).await
+    }
+
+    async fn report_with(
+        &self,
+        asked: &AttachmentRow,
+        state: AttachmentState,
+        reason: Option<&str>,
+    ) -> bool {
         let report = AttachmentReport {
             generation: asked.generation,
             state,
-            reason: None,
+            reason: reason.map(str::to_owned),
             note: None,
             device: None,
             size_bytes: None,
@@ -140,6 +187,21 @@ fn a_lease_is_taken_by_force_only_after_its_end() {
 }
 
 #[test]
+fn a_journal_is_out_of_reach_until_its_lease_is_ended_by_force() {
+    on_sqlite(claims::a_journal_is_out_of_reach_until_its_lease_is_ended_by_force);
+}
+
+#[test]
+fn a_volume_that_was_closed_has_no_journal() {
+    on_sqlite(claims::a_volume_that_was_closed_has_no_journal);
+}
+
+#[test]
+fn a_host_that_gives_a_journal_up_leaves_word_of_it() {
+    on_sqlite(claims::a_host_that_gives_a_journal_up_leaves_word_of_it);
+}
+
+#[test]
 fn all_of_it_is_so_on_postgresql() {
     let server = Postgres::start();
     on_postgres(
@@ -153,6 +215,15 @@ fn all_of_it_is_so_on_postgresql() {
     on_postgres(
         &server,
         claims::a_lease_is_taken_by_force_only_after_its_end,
+    );
+    on_postgres(
+        &server,
+        claims::a_journal_is_out_of_reach_until_its_lease_is_ended_by_force,
+    );
+    on_postgres(&server, claims::a_volume_that_was_closed_has_no_journal);
+    on_postgres(
+        &server,
+        claims::a_host_that_gives_a_journal_up_leaves_word_of_it,
     );
     on_postgres(&server, |rows| async move {
         let now = rows.database.now(Millis(5)).await.expect("asked");
@@ -289,5 +360,98 @@ mod claims {
         let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
         assert_eq!(next.note, Some(reason));
         assert_ne!(next.id, asked.id);
+    }
+
+    pub async fn a_journal_is_out_of_reach_until_its_lease_is_ended_by_force(rows: Rows) {
+        let asked = rows.attach(None, Access::ReadWrite).await.expect("asked");
+        let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
+        assert_eq!(lease.journal, None);
+        rows.name_journal(lease.epoch, Some(FOLDER)).await;
+        for (has, said) in [
+            (None, "has none"),
+            (Some(OTHER_FOLDER), "jrnl-00000000000000002"),
+        ] {
+            let refused = rows.acquire_with(has).await.expect_err("out of reach");
+            let text = refused.to_string();
+            assert!(matches!(refused, CatalogError::JournalAway { .. }));
+            assert!(text.contains(said) && text.contains("jrnl-00000000000000001"));
+        }
+        assert_eq!(rows.note(&asked).await, None);
+        let reason = rows.take(&asked).await;
+        let end = "what it had flushed since is in the shared folder jrnl-00000000000000001";
+        assert!(
+            reason.contains("taken by force") && reason.ends_with(end),
+            "{reason}"
+        );
+
+        // Whoever has it next is told what becomes of that: by which folder
+        // it has as it opens, and not before.
+        let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
+        assert_eq!(next.note, Some(reason.clone()));
+        let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
+        assert_eq!(lease.journal.map(|named| named.epoch), Some(1));
+        let note = Some(format!("{reason} and is replayed"));
+        assert_eq!(rows.note(&next).await, note);
+        rows.acquire_with(None).await.expect("a lease");
+        let note = Some(format!("{reason} only, which this host does not have"));
+        assert_eq!(rows.note(&next).await, note);
+
+        // That host did not get far: it is as if it had not been there.
+        assert_eq!(rows.take(&next).await, reason);
+        let last = rows.attach(None, Access::ReadWrite).await.expect("asked");
+        let lease = rows.acquire_with(None).await.expect("a lease");
+        rows.name_journal(lease.epoch, None).await;
+        let lease = rows.acquire_with(None).await.expect("a lease");
+        assert_eq!(lease.journal, None, "given up for good");
+        let reason = rows.take(&last).await;
+        assert!(reason.contains("that host's journal only"), "{reason}");
+    }
+
+    pub async fn a_volume_that_was_closed_has_no_journal(rows: Rows) {
+        let asked = rows.attach(None, Access::ReadWrite).await.expect("asked");
+        let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
+        rows.name_journal(lease.epoch, Some(FOLDER)).await;
+        let detach = async |asked: &AttachmentRow, is_forced| {
+            let database = &rows.database;
+            let wish = database.detach(&rows.asker, asked.id, is_forced).await;
+            wish.expect("there")
+        };
+        let wish = detach(&asked, false).await;
+        assert!(rows.report(&wish, AttachmentState::Detached).await);
+        let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
+        let lease = rows
+            .acquire_with(None)
+            .await
+            .expect("nothing is in the way");
+        assert_eq!((lease.journal, &next.note), (None, &None));
+
+        // One that takes no lease leaves the journal as it is.
+        let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
+        rows.name_journal(lease.epoch, Some(FOLDER)).await;
+        rows.take(&next).await;
+        let without = rows.attach(None, Access::ReadWrite).await.expect("asked");
+        let wish = detach(&without, false).await;
+        assert!(rows.report(&wish, AttachmentState::Detached).await);
+        rows.attach(None, Access::ReadWrite).await.expect("asked");
+        let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
+        assert!(lease.journal.is_some());
+    }
+
+    pub async fn a_host_that_gives_a_journal_up_leaves_word_of_it(rows: Rows) {
+        let asked = rows.attach(None, Access::ReadWrite).await.expect("asked");
+        let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
+        rows.name_journal(lease.epoch, Some(FOLDER)).await;
+        let wish = rows.database.detach(&rows.asker, asked.id, true).await;
+        let wish = wish.expect("there");
+        let kept = rows.report_with(&wish, AttachmentState::Detached, Some("it is gone"));
+        assert!(kept.await);
+        let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
+        let note = "it is gone: the volume is empty, as it was made";
+        assert_eq!(next.note.as_deref(), Some(note));
+        let lease = rows
+            .acquire_with(None)
+            .await
+            .expect("nothing is in the way");
+        assert_eq!(lease.journal, None);
     }
 }

@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::ops::Range;
 
 use api::host::{Access, AttachmentReport, AttachmentState, CatalogCall, EncodedPlan, Seal};
-use base::{AttachmentId, BlockSize, ClusterId, Lineage, Location, PartyId, SnapshotId, VolumeId};
+use base::{
+    AttachmentId, BlockSize, ClusterId, JournalFolderId, Lineage, Location, PartyId, SnapshotId,
+    VolumeId,
+};
 use catalog::conformance::{CLAIMS, Fixture};
 use catalog::{
     Catalog, CatalogError, FreePlan, Lease, LeaseSalt, LineageKey, MemoryCatalog, Neighbours,
@@ -100,7 +103,12 @@ impl Called {
 }
 
 impl Catalog for Called {
-    fn acquire(&self, volume: VolumeId, salt: LeaseSalt) -> Result<Lease, CatalogError> {
+    fn acquire(
+        &self,
+        volume: VolumeId,
+        salt: LeaseSalt,
+        journals: Option<JournalFolderId>,
+    ) -> Result<Lease, CatalogError> {
         let of = self.runtime.block_on(async {
             self.database.volume(volume).await?;
             self.database.attachments_of(volume).await
@@ -109,7 +117,24 @@ impl Catalog for Called {
         if of.is_ok_and(|of| of.is_empty()) {
             self.attach(volume);
         }
-        self.call(CatalogCall::Acquire { volume, salt })
+        self.call(CatalogCall::Acquire {
+            volume,
+            salt,
+            journals,
+        })
+    }
+
+    fn name_journal(
+        &self,
+        volume: VolumeId,
+        epoch: u32,
+        folder: Option<JournalFolderId>,
+    ) -> Result<(), CatalogError> {
+        self.call(CatalogCall::NameJournal {
+            volume,
+            epoch,
+            folder,
+        })
     }
 
     fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError> {
@@ -275,7 +300,7 @@ impl Sqlite {
     /// Opens the volume, commits one version, closes it.
     fn write(&self, volume: VolumeId) -> VersionKey {
         self.attach(volume);
-        let lease = self.catalog.acquire(volume, SALT).expect("a lease");
+        let lease = self.catalog.acquire(volume, SALT, None).expect("a lease");
         let key = VersionKey {
             volume,
             number: lease.number_last + 1,
@@ -338,6 +363,16 @@ impl Fixture for Sqlite {
             .block_on(self.database.delete_snapshot(&self.catalog.asker, snapshot))
             .expect("there");
     }
+
+    fn take_away(&self, volume: VolumeId) {
+        self.runtime.block_on(async {
+            let of = self.database.attachments_of(volume).await.expect("read");
+            let asked = self.database.detach(&self.catalog.asker, of[0].id, true);
+            asked.await.expect("there");
+            let ended = self.database.end_forced(1, Millis(1)).await;
+            assert_eq!(ended.expect("nobody was heard of"), [of[0].id]);
+        });
+    }
 }
 
 #[test]
@@ -388,7 +423,7 @@ fn instances_on_one_database_never_give_the_same_twice() {
                 scope.spawn(move || {
                     let (mut epochs, mut serials, mut made) = (Vec::new(), Vec::new(), 0);
                     for turn in 0..TURNS {
-                        let lease = catalog.acquire(volume, SALT).expect("a lease");
+                        let lease = catalog.acquire(volume, SALT, None).expect("a lease");
                         epochs.push(lease.epoch);
                         match catalog.reserve_serials(volume, lease.epoch, 3) {
                             Ok(range) => serials.extend(range),
@@ -479,6 +514,10 @@ impl Fixture for Memory {
 
     fn delete_snapshot(&self, snapshot: SnapshotId) {
         self.catalog.delete_snapshot(snapshot);
+    }
+
+    fn take_away(&self, volume: VolumeId) {
+        self.catalog.take_away(volume).expect("there");
     }
 }
 
@@ -590,7 +629,7 @@ fn a_pending_snapshot_ends_and_never_stays() {
         sqlite.insert("early", Some(early)),
         Err(DatabaseError::Refused { .. })
     ));
-    sqlite.catalog.acquire(volume, SALT).expect("a lease");
+    sqlite.catalog.acquire(volume, SALT, None).expect("a lease");
     sqlite.catalog.detach(volume);
     let state = sqlite.state(early);
     assert_eq!(state, SnapshotState::Completed(None), "as it was closed");
@@ -598,7 +637,10 @@ fn a_pending_snapshot_ends_and_never_stays() {
     let lost = sqlite.snapshot(volume);
     let later = sqlite.snapshot(volume);
     cut(lost);
-    sqlite.catalog.acquire(volume, SALT).expect("after a crash");
+    sqlite
+        .catalog
+        .acquire(volume, SALT, None)
+        .expect("after a crash");
     assert!(is_error(lost), "its moment went with the process");
     assert_eq!(sqlite.state(later), SnapshotState::Pending);
     assert!(matches!(
@@ -649,7 +691,7 @@ fn deleting_a_volume_leaves_its_snapshots_and_their_clones() {
     ));
     sqlite.finish_delete(volume);
     let clone = sqlite.clone_of(snapshot);
-    let lease = sqlite.catalog.acquire(clone, SALT).expect("a lease");
+    let lease = sqlite.catalog.acquire(clone, SALT, None).expect("a lease");
     assert_eq!(lease.head.expect("a head").key, held);
 }
 
@@ -693,7 +735,11 @@ fn a_key_is_erased_when_nothing_sealed_with_it_is_left() {
     let key = sqlite.write(volume);
     let snapshot = sqlite.take_snapshot(volume, "moment").expect("a new name");
     let clone = sqlite.clone_of(snapshot);
-    let keys = sqlite.catalog.acquire(clone, SALT).expect("a lease").keys;
+    let keys = sqlite
+        .catalog
+        .acquire(clone, SALT, None)
+        .expect("a lease")
+        .keys;
     let parent = keys[1].lineage;
     sqlite
         .runtime
@@ -740,7 +786,7 @@ fn going_back_fences_the_owner_and_needs_a_closed_volume() {
     let volume = sqlite.create();
     let old = sqlite.write(volume);
     sqlite.write(volume);
-    let lease = sqlite.catalog.acquire(volume, SALT).expect("a lease");
+    let lease = sqlite.catalog.acquire(volume, SALT, None).expect("a lease");
     sqlite.attach(volume);
     let set_head = || {
         sqlite
@@ -752,7 +798,7 @@ fn going_back_fences_the_owner_and_needs_a_closed_volume() {
     set_head().expect("closed");
     let late = sqlite.catalog.reserve_serials(volume, lease.epoch, 1);
     assert!(matches!(late, Err(CatalogError::Fenced { .. })));
-    let next = sqlite.catalog.acquire(volume, SALT).expect("a lease");
+    let next = sqlite.catalog.acquire(volume, SALT, None).expect("a lease");
     assert_eq!((next.head.expect("a head").key, next.number_last), (old, 2));
     let skipped = next.journal_next - lease.journal_next;
     assert_eq!(skipped, RESTORE_SKIPS_BYTES, "no stale record follows it");
@@ -776,7 +822,7 @@ fn a_volume_in_use_is_not_deleted() {
 fn a_commit_that_was_made_is_made() {
     let sqlite = Sqlite::new();
     let volume = sqlite.create();
-    let lease = sqlite.catalog.acquire(volume, SALT).expect("a lease");
+    let lease = sqlite.catalog.acquire(volume, SALT, None).expect("a lease");
     let version = StoredVersion {
         key: VersionKey { volume, number: 1 },
         parent: None,
@@ -844,7 +890,7 @@ fn a_database_that_was_moved_ahead_hands_out_nothing_twice() {
             .expect("read")
     };
     let volume = sqlite.create();
-    let before = sqlite.catalog.acquire(volume, SALT).expect("a lease");
+    let before = sqlite.catalog.acquire(volume, SALT, None).expect("a lease");
     assert_eq!(leases(), 1);
     let serials = sqlite
         .catalog
@@ -858,7 +904,7 @@ fn a_database_that_was_moved_ahead_hands_out_nothing_twice() {
                 .move_ahead(70_000, sqlite.catalog.host, Millis(0)),
         )
         .expect("moved");
-    let after = sqlite.catalog.acquire(volume, SALT).expect("a lease");
+    let after = sqlite.catalog.acquire(volume, SALT, None).expect("a lease");
     assert_eq!(after.epoch, before.epoch + 65_536 + 1);
     assert!(leases() > 70_000);
     let next = sqlite

@@ -93,6 +93,7 @@ impl Rows {
         let call = CatalogCall::Acquire {
             volume: self.volume,
             salt: LeaseSalt([3; 16]),
+            journals: None,
         };
         let reach = Reach::new(self.hosts[host], NOW);
         let lease = self.database.answer(&reach, call).await;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use api::host::{Access, AttachmentReport, AttachmentState, CatalogCall, EncodedPlan, Seal};
 use base::{
-    AttachmentId, BlockSize, ClusterId, CopysetId, KeyId, Lineage, PartyId, SegmentId, SnapshotId,
-    VolumeId,
+    AttachmentId, BlockSize, ClusterId, CopysetId, JournalFolderId, KeyId, Lineage, PartyId,
+    SegmentId, SnapshotId, VolumeId,
 };
 use catalog::{
     CatalogError, Lease, LeaseSalt, Neighbours, StoredVersion, ThinShare, VersionCommit,
@@ -196,7 +196,16 @@ impl Scene {
 
     async fn acquire(&self, host: &str, volume: VolumeId) -> Lease {
         let salt = LeaseSalt([3; 16]);
-        let lease = self.call(host, CatalogCall::Acquire { volume, salt }).await;
+        let lease = self
+            .call(
+                host,
+                CatalogCall::Acquire {
+                    volume,
+                    salt,
+                    journals: None,
+                },
+            )
+            .await;
         serde_json::from_value(lease).expect("a lease")
     }
 
@@ -339,6 +348,11 @@ impl Scene {
                 count: 1,
             },
             "swept" => CatalogCall::Swept { volume, epoch },
+            "name-journal" => CatalogCall::NameJournal {
+                volume,
+                epoch,
+                folder: Some(JournalFolderId::from_random(1)),
+            },
             "finish-delete" => CatalogCall::FinishDelete { volume },
             other => panic!("no call is named {other}"),
         }
@@ -386,7 +400,13 @@ const CLEANING: [&str; 8] = [
 ];
 
 /// What the holder of the lease does.
-const WRITING: [&str; 4] = ["note-thin", "commit", "reserve-serials", "swept"];
+const WRITING: [&str; 5] = [
+    "note-thin",
+    "commit",
+    "reserve-serials",
+    "swept",
+    "name-journal",
+];
 
 /// Each call, and which hosts get something of it.
 fn table() -> Vec<(&'static str, Stage, &'static [&'static str])> {

@@ -23,7 +23,7 @@ impl Run {
             return Ok(true);
         }
         let id = self.subjects[index].id;
-        let lease = match self.machine.catalog.acquire(id, self.machine.salt()) {
+        let lease = match self.machine.catalog.acquire(id, self.machine.salt(), None) {
             Ok(lease) => lease,
             Err(_) if self.may_fail() => return Ok(false),
             Err(error) => return Err(format!("{id} gives no lease: {error}")),
@@ -370,7 +370,7 @@ impl Run {
                     .machine
                     .catalog
                     .memory
-                    .acquire(id, self.machine.salt())
+                    .acquire(id, self.machine.salt(), None)
                     .expect("it is there")
                     .keys;
                 self.nonces.note_journal(&**disk, &path, &keys)?;

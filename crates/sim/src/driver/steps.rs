@@ -401,7 +401,7 @@ impl Run {
             self.machine
                 .catalog
                 .memory
-                .acquire(self.subjects[index].id, self.machine.salt())
+                .acquire(self.subjects[index].id, self.machine.salt(), None)
                 .expect("it is there");
             self.subjects[index].is_fenced = true;
         }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use base::VolumeId;
+use base::{JournalFolderId, VolumeId};
 use volume::catalog::{Catalog, Lease, MemoryCatalog};
 use volume::seal::LeaseSalt;
 
@@ -33,13 +33,16 @@ impl Desk {
         catalog: &MemoryCatalog,
         volume: VolumeId,
         salt: LeaseSalt,
+        journals: Option<JournalFolderId>,
     ) -> Option<Lease> {
         let holder = self.takers.last();
         let is_free = holder.is_none_or(|holder| *holder == host) || self.now >= self.heard + TERM;
         if !is_free {
             return None;
         }
-        let lease = catalog.acquire(volume, salt).expect("it is there");
+        let lease = catalog
+            .acquire(volume, salt, journals)
+            .expect("it is there, and its journal in reach");
         self.takers.push(host);
         self.heard = self.now;
         assert_eq!(lease.epoch, self.epoch(), "nobody else takes leases");

@@ -25,7 +25,7 @@ mod opening;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use base::{BlockDevice, Durability, Lineage, VolumeId};
+use base::{BlockDevice, Durability, JournalFolderId, Lineage, VolumeId};
 use volume::catalog::{Catalog, NewVolume, VersionKey};
 use volume::clean::Removal;
 use world::Millis;
@@ -42,6 +42,8 @@ use crate::{Check, Summary};
 /// Blocks that are written. Few, so that they are overwritten often.
 const BLOCKS: u64 = 40;
 const VOLUME: VolumeId = VolumeId::from_random(1);
+/// Where both have their journals, in some runs.
+const FOLDER: JournalFolderId = JournalFolderId::from_random(1);
 
 struct Run {
     random: SimulatedRandom,
@@ -49,7 +51,7 @@ struct Run {
     desk: Desk,
     past: Past,
     versions: BTreeMap<VersionKey, Pinned>,
-    /// Whether both hosts reach one journal.
+    /// Whether both hosts have one folder of journals.
     is_shared: bool,
     /// The power failed since somebody had the volume.
     power_failed: bool,

@@ -1,14 +1,13 @@
 //! Taking the lease, opening the volume, and comparing what is found with what
 //! the one before left.
 
-use std::path::PathBuf;
-
 use base::{BlockDevice, Completion, Outcome, Started};
-use volume::LeaseTerm;
+use volume::journal::{JournalPlace, SharedFolder};
+use volume::{LeaseTerm, OpenError};
 use world::Disk;
 
 use super::host::{Attached, HOLD, Taken};
-use super::{BLOCKS, Run, VOLUME, trace};
+use super::{BLOCKS, FOLDER, Run, VOLUME, trace};
 use crate::Check;
 use crate::model::{Blocks, content};
 
@@ -21,7 +20,8 @@ impl Run {
         host.taken = None;
         let sent = host.clock();
         let (catalog, salt) = (&host.machine.catalog.memory, host.machine.salt());
-        let Some(lease) = self.desk.acquire(index, catalog, VOLUME, salt) else {
+        let journals = self.is_shared.then_some(FOLDER);
+        let Some(lease) = self.desk.acquire(index, catalog, VOLUME, salt, journals) else {
             return Ok(());
         };
         trace!(self, "host {index} takes lease {}", lease.epoch);
@@ -44,14 +44,16 @@ impl Run {
         Ok(())
     }
 
-    fn journal(&self, index: usize) -> PathBuf {
-        let whose = if self.is_shared { 0 } else { index };
-        self.hosts[whose].machine.journal(VOLUME)
+    fn shared(&self) -> Option<SharedFolder> {
+        self.is_shared.then(|| SharedFolder {
+            path: self.hosts[0].machine.host(),
+            id: FOLDER,
+        })
     }
 
     pub(super) fn open(&mut self, index: usize) -> Check {
         self.place_commits();
-        let journal = self.journal(index);
+        let shared = self.shared();
         let Some(taken) = self.hosts[index].taken.take() else {
             return Ok(());
         };
@@ -62,7 +64,8 @@ impl Run {
         } = taken;
         let (epoch, head) = (lease.epoch, lease.head.clone());
         let host = &mut self.hosts[index];
-        if taken_over && !self.is_shared {
+        let journal = host.machine.journal(VOLUME);
+        if taken_over && shared.is_none() {
             // What this host had is no part of the volume any more.
             let disk = &host.machine.simulation.disk;
             let _ = disk.remove(&journal);
@@ -71,19 +74,31 @@ impl Run {
         }
         let term = LeaseTerm::until(sent + HOLD);
         let has_ended = host.clock() >= sent + HOLD;
-        let opened = host
-            .machine
-            .open_until(lease, term.clone(), journal, taken_over);
+        let place = JournalPlace::of(&lease, &journal, shared.as_ref());
+        let opened = host.machine.open_at(lease, term.clone(), place, taken_over);
         let volume = match opened {
             Ok(volume) => volume,
             Err(error) if has_ended => {
                 trace!(self, "host {index} was too slow: {error}");
                 return Ok(());
             }
+            // Whether its journal is named now, nobody knows; whole it is.
+            Err(error @ OpenError::Catalog(_)) if host.is_cut => {
+                trace!(self, "host {index} is cut off as it opens: {error}");
+                return Ok(());
+            }
             Err(error) => return Err(format!("host {index} cannot open: {error}")),
         };
         if epoch != self.desk.epoch() {
             return Err(format!("host {index} opened under a lease that is over"));
+        }
+        if let Some(shared) = &shared
+            && self.random.below(4) > 0
+        {
+            // Or it dies before that.
+            let world = host.machine.simulation.world();
+            let removed = shared.remove_before(&world, VOLUME, epoch);
+            removed.map_err(|error| format!("what is older stays: {error}"))?;
         }
         host.opened = epoch;
         host.may_stop = host.is_cut;

@@ -129,7 +129,7 @@ fn an_owner_that_was_fenced_stops_and_changes_nothing() {
     let lease = bench
         .machine
         .catalog
-        .acquire(id, bench.machine.salt())
+        .acquire(id, bench.machine.salt(), None)
         .expect("another host takes over");
     bench.turn(&mut old, 60);
     assert!(old.status().stopped.is_some());

@@ -4,6 +4,7 @@ mod bench;
 mod dead;
 mod engine;
 mod journal;
+mod journals;
 mod lease;
 mod read_only;
 mod rot;

@@ -1,6 +1,5 @@
 //! Attaching a volume: from a lease and a journal to a device.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 
@@ -19,7 +18,7 @@ use super::reader::Reader;
 use super::volume::{Counters, Env, Volume};
 use crate::catalog::{Catalog, CatalogError, Lease, Leftovers, StoredVersion};
 use crate::clean;
-use crate::journal::{Claim, Journal, JournalError, Replayed, replay, replay_from};
+use crate::journal::{Claim, Journal, JournalError, JournalPlace, Replayed, replay, replay_from};
 use crate::map::{Entry, Overlay, PAGE_BYTES, PageCache, Root};
 use crate::scatter::{
     Dealer, DealerConfig, Ledger, Piece, Progress, ReadError, Serials, Store, read_pieces,
@@ -44,10 +43,10 @@ pub struct OpenParams {
     pub term: LeaseTerm,
     /// The lease's keys, opened.
     pub keyring: Arc<Keyring>,
-    /// The journal's file; made if it does not exist. Its folder must. Under a
-    /// lease that ends, another host may have it open, or be about to: it is
-    /// copied and replaced ([`Journal::take_over`]).
-    pub journal: PathBuf,
+    /// The journal's file; made if it does not exist. Under a lease that ends,
+    /// and in a folder that other hosts have, another host may have the one
+    /// before it open, or be about to: it is copied ([`Journal::take_over`]).
+    pub journal: JournalPlace,
     /// Another host may have had the volume since this one had it open. Then a
     /// version is committed at once: from there on, no journal that the other
     /// one has elsewhere will ever be followed.
@@ -92,7 +91,7 @@ impl Volume {
             lease,
             term,
             keyring,
-            journal: path,
+            journal: place,
             taken_over,
             config,
         } = params;
@@ -138,20 +137,37 @@ impl Volume {
                 active.zero(block.0..block.0 + count);
             }
         };
-        let opened = if taken_over || !term.is_unlimited() {
-            let copy = |former: &dyn File, journal: &mut Journal| {
-                replay_from(former, journal, &keyring, after, found)
-            };
-            Journal::take_over(&world, &path, volume, block_size, position, &claim, copy)?
-        } else {
-            match Journal::open(&world, &path, volume, block_size, position)? {
+        let JournalPlace {
+            path,
+            former,
+            folder,
+        } = place;
+        let opened = match &former {
+            None => None,
+            Some(former) if taken_over || former != &path || !term.is_unlimited() => {
+                let from = former.display().to_string();
+                let copy = |file: &dyn File, journal: &mut Journal| {
+                    replay_from(file, &from, journal, &keyring, after, found)
+                };
+                Journal::take_over(
+                    &world, former, &path, volume, block_size, position, &claim, copy,
+                )?
+            }
+            Some(former) => match Journal::open(&world, former, volume, block_size, position)? {
                 Some(mut journal) => {
                     let records = replay(&mut journal, &keyring, after, found)?;
                     Some((journal, records))
                 }
                 None => None,
-            }
+            },
         };
+        let is_named = lease
+            .journal
+            .is_some_and(|named| Some(named.folder) == folder);
+        if let (None, Some(former), true) = (&opened, &former, is_named) {
+            let path = former.display().to_string();
+            return Err(JournalError::Missing { path }.into());
+        }
         let create = |position| {
             let ring = config.journal_bytes;
             Journal::create(&world, &path, volume, block_size, ring, position, &claim)
@@ -168,7 +184,7 @@ impl Volume {
             }
             Some((journal, _)) => create(journal.head())?,
             None => {
-                if position > 0 {
+                if position > 0 && lease.journal.is_none() && folder.is_none() {
                     tracing::warn!(
                         %volume, journal = %path.display(),
                         "the journal is gone; the volume opens at its newest version"
@@ -177,6 +193,11 @@ impl Volume {
                 create(position)?
             }
         };
+        if folder.is_some() || lease.journal.is_some() {
+            // From here on whoever comes next goes on with this journal, and
+            // only then may anything be acknowledged.
+            catalog.name_journal(volume, epoch, folder)?;
+        }
         // All of earlier leases that will ever count has been found. The next
         // version's cut says so, and what a host that lost the volume still
         // has in a journal of its own does not follow it.

@@ -9,11 +9,14 @@
 //! 2. open the former file, for reading
 //! 3. copy the records that follow into a draft, at the same places
 //! 4. sync it, and look whether the lease still holds
-//! 5. rename it over the former file
+//! 5. rename it to the journal's name, and sync the folder
 //!
-//! From 5 on the former holder's descriptor leads to a file without a name:
-//! what it still writes there, nobody will read. Until 5 the former file is as
-//! it was, so a crash in between costs nothing.
+//! Where a host has a journal for itself, that name is the former file's: from
+//! 5 on the former holder's descriptor leads to a file without a name, and what
+//! it still writes there, nobody will read. In a folder that several hosts have
+//! each lease has a name of its own, and the catalog says which one counts
+//! (`place.rs`). Until 5 the former file is as it was, so a crash in
+//! between costs nothing.
 //!
 //! Invariant: at most one host writes a file that has, or will ever have, the
 //! journal's name. A draft's name has its lease's epoch in it; 1 stops a host
@@ -65,10 +68,7 @@ pub enum JournalError {
     },
     /// A record that was durable is not there any more, or not whole, though
     /// later ones are.
-    #[error(
-        "{path} is damaged at byte {offset}: writes that were flushed cannot be read back. \
-         Restore the file, or move it away to go on from the last version without them"
-    )]
+    #[error("{path} is damaged at byte {offset}: writes that were flushed cannot be read back")]
     Damaged {
         /// The file.
         path: String,
@@ -82,8 +82,14 @@ pub enum JournalError {
         /// The file.
         path: String,
     },
+    /// A journal that was named is not there.
+    #[error("the journal {path} is missing: writes that were flushed cannot be read back")]
+    Missing {
+        /// The file.
+        path: String,
+    },
     /// The file is not a journal of this volume.
-    #[error("{path} is not a journal of {volume}: {reason}; move it away to go on without it")]
+    #[error("{path} is not a journal of {volume}: {reason}")]
     Foreign {
         /// The file.
         path: String,
@@ -92,6 +98,18 @@ pub enum JournalError {
         /// What was found.
         reason: String,
     },
+}
+
+impl JournalError {
+    /// Whether what was flushed is lost with the journal, as far as can be
+    /// known: it was there to be read, and is gone or not whole.
+    #[must_use]
+    pub fn is_loss(&self) -> bool {
+        matches!(
+            self,
+            Self::Damaged { .. } | Self::Missing { .. } | Self::Foreign { .. }
+        )
+    }
 }
 
 /// Under which lease a file is made.
@@ -172,15 +190,20 @@ impl Journal {
         Ok(Some(page.journal(file, path, block_size, position)))
     }
 
-    /// Takes over what another host may still have open at `path`: see the
-    /// module's head. `copy` brings what is worth keeping from the former file
-    /// into the journal.
+    /// Takes over what another host may still have open at `former`, into
+    /// `path`, which may be the same: see the module's head. `copy` brings what
+    /// is worth keeping from the former file into the journal.
     ///
     /// # Errors
     /// As [`Journal::create`], and what `copy` says; `None` if there is no
-    /// file.
+    /// former file.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "two paths, and what `create` takes"
+    )]
     pub fn take_over<T>(
         world: &World,
+        former: &Path,
         path: &Path,
         volume: VolumeId,
         block_size: BlockSize,
@@ -189,7 +212,7 @@ impl Journal {
         copy: impl FnOnce(&dyn File, &mut Self) -> Result<T, JournalError>,
     ) -> Result<Option<(Self, T)>, JournalError> {
         clear_drafts(world, path, claim.epoch)?;
-        let Some(former) = look_up(world, path, volume, OpenMode::Read)? else {
+        let Some(former) = look_up(world, former, volume, OpenMode::Read)? else {
             return Ok(None);
         };
         let page = former.page;
@@ -203,7 +226,7 @@ impl Journal {
     }
 }
 
-fn failed(doing: &'static str, path: &Path) -> impl Fn(std::io::Error) -> JournalError {
+pub(super) fn failed(doing: &'static str, path: &Path) -> impl Fn(std::io::Error) -> JournalError {
     let path = path.display().to_string();
     move |source| JournalError::Io {
         doing,

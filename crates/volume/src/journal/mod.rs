@@ -19,7 +19,8 @@
 //! committed version names, goes from record to record, and ends at the first
 //! that does not follow. No root pointer is kept apart from that.
 //!
-//! Whose file it is, and how another host takes it over: `files.rs`.
+//! Whose file it is, and how another host takes it over: `files.rs`; where it
+//! lies: `place.rs`.
 //!
 //! Lifecycle of a write: 1. append (sealed into the batch), 2. commit (the
 //! batch is in the file), 3. sync (durable), 4. destaged, 5. release.
@@ -29,6 +30,7 @@
 //! older epoch than what was written in its place, so it is never followed.
 
 mod files;
+mod place;
 mod record;
 mod replay;
 mod ring;
@@ -36,6 +38,7 @@ mod ring;
 mod tests;
 
 pub use files::{Claim, JournalError};
+pub use place::{JournalPlace, SharedFolder};
 pub use record::{BadHeader, ENTRIES_MAX, Entry, HEADER_BYTES, Header};
 pub use replay::{Replayed, replay, replay_from};
 pub use ring::{Journal, Placed};

@@ -54,33 +54,34 @@ pub fn replay(
     after: Sequence,
     found: impl FnMut(Replayed),
 ) -> Result<u64, JournalError> {
-    let file = Arc::clone(journal.file());
-    replay_from(&*file, journal, keyring, after, found)
+    let (file, path) = (Arc::clone(journal.file()), journal.path().to_owned());
+    replay_from(&*file, &path, journal, keyring, after, found)
 }
 
-/// As [`replay`], of the log in `former`, which is only read: the records are
-/// written into the journal, each where it lies there. Both have the same
-/// first page.
+/// As [`replay`], of the log in `former`, which lies at `path` and is only
+/// read: the records are written into the journal, each where it lies there.
+/// Both have the same first page.
 ///
 /// # Errors
 /// As [`replay`].
 pub fn replay_from(
     former: &dyn File,
+    path: &str,
     journal: &mut Journal,
     keyring: &Keyring,
     after: Sequence,
     mut found: impl FnMut(Replayed),
 ) -> Result<u64, JournalError> {
-    let path = journal.path().to_owned();
     let failed = |source| JournalError::Io {
         doing: "replay",
-        path: path.clone(),
+        path: path.to_owned(),
         source,
     };
     let (position, records) =
         follow(former, journal, keyring, after, &mut found).map_err(failed)?;
     if is_known_durable(former, journal, position).map_err(failed)? {
         let offset = HEADER_BYTES as u64 + position % journal.ring_bytes();
+        let path = path.to_owned();
         return Err(JournalError::Damaged { path, offset });
     }
     // Half a header that a crash left here could be made whole by half of the

@@ -368,7 +368,7 @@ mod tests {
         };
         catalog.create_volume(new).expect("a new volume");
         let epoch = catalog
-            .acquire(VOLUME, LeaseSalt([0; 16]))
+            .acquire(VOLUME, LeaseSalt([0; 16]), None)
             .expect("a lease")
             .epoch;
         Arc::new(Serials::new(catalog, VOLUME, epoch))

@@ -1,0 +1,312 @@
+//! The folder of journals that this host shares with others (docs/service.md,
+//! "Journals on shared storage"), and which folder that is.
+//!
+//! ```text
+//!   FOLDER/scree-journals      format, cluster, the folder's id
+//!   FOLDER/vol-….journal-41    see volume::journal::place
+//! ```
+//!
+//! A path may lead each host elsewhere, and today elsewhere than yesterday; the
+//! marker says where it has led. It is made by the first agent and never
+//! changed. The folder itself no agent makes: below a mount point, it is not
+//! there while nothing is mounted.
+//!
+//! Invariant: no journal is made, looked for or taken for lost in a folder whose
+//! marker was not read just before.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use base::{ClusterId, JournalFolderId};
+use serde::{Deserialize, Serialize};
+use volume::journal::SharedFolder;
+use world::{OpenMode, World, host};
+
+/// The marker's name.
+const NAME: &str = "scree-journals";
+
+/// The version of the folder's layout that this program reads and writes.
+const FORMAT: u32 = 1;
+
+/// No marker is longer, in bytes.
+const MARKER_BYTES_MAX: u64 = 4096;
+
+/// Why a shared folder of journals cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalsError {
+    /// It is not there, or the file system refuses.
+    #[error(
+        "cannot use the folder of journals {path}: {source}; it has to be there, mounted, and \
+         this agent's to write to",
+        path = path.display()
+    )]
+    Io {
+        /// The folder, or its marker.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// What tells whose it is makes no sense.
+    #[error(
+        "{path} does not say whose journals these are: {reason}; if no other agent is just \
+         making it, and there are no journals beside it, remove it",
+        path = path.display()
+    )]
+    Unreadable {
+        /// The marker.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// It is of a newer Scree.
+    #[error(
+        "{path} is of a newer Scree (format {found}, this one knows {FORMAT}); start that one",
+        path = path.display()
+    )]
+    Newer {
+        /// The marker.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+    },
+    /// Other hosts have it.
+    #[error(
+        "{path} holds the journals of another cluster ({found}); give each cluster a folder of \
+         its own",
+        path = path.display()
+    )]
+    OtherCluster {
+        /// The folder.
+        path: PathBuf,
+        /// Whose it is.
+        found: ClusterId,
+    },
+    /// It has become another one.
+    #[error(
+        "{path} is not the folder of journals that it was ({found}, not {expected}); mount that \
+         one again",
+        path = path.display()
+    )]
+    Changed {
+        /// The folder.
+        path: PathBuf,
+        /// Which one it is now.
+        found: JournalFolderId,
+        /// Which one it was.
+        expected: JournalFolderId,
+    },
+}
+
+/// Only the field by which formats are told apart.
+#[derive(Deserialize)]
+struct AnyFormat {
+    format: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Marker {
+    format: u32,
+    cluster: ClusterId,
+    folder: JournalFolderId,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Journals {
+    folder: SharedFolder,
+    cluster: ClusterId,
+}
+
+impl Journals {
+    /// The folder at `path`, of hosts of `cluster`; marked as such, if it is
+    /// not marked yet.
+    ///
+    /// # Errors
+    /// [`JournalsError`].
+    pub fn open(world: &World, path: &Path, cluster: ClusterId) -> Result<Self, JournalsError> {
+        let path = host::resolve(path).map_err(failed(path))?;
+        let marker = match read(world, &path)? {
+            Some(marker) => marker,
+            None => mark(world, &path, cluster)?,
+        };
+        let folder = SharedFolder {
+            id: marker.of(cluster, &path)?,
+            path,
+        };
+        Ok(Self { folder, cluster })
+    }
+
+    /// Which folder it is, as was read when it was opened.
+    pub fn id(&self) -> JournalFolderId {
+        self.folder.id
+    }
+
+    /// The folder, which is there, and the same as when it was opened.
+    ///
+    /// # Errors
+    /// [`JournalsError`].
+    pub fn verified(&self, world: &World) -> Result<&SharedFolder, JournalsError> {
+        let SharedFolder { path, id } = &self.folder;
+        let marker = read(world, path)?
+            .ok_or_else(|| failed(&path.join(NAME))(io::Error::from(ErrorKind::NotFound)))?;
+        let found = marker.of(self.cluster, path)?;
+        if found == *id {
+            return Ok(&self.folder);
+        }
+        Err(JournalsError::Changed {
+            path: path.clone(),
+            found,
+            expected: *id,
+        })
+    }
+}
+
+impl Marker {
+    fn of(self, cluster: ClusterId, path: &Path) -> Result<JournalFolderId, JournalsError> {
+        if self.cluster == cluster {
+            return Ok(self.folder);
+        }
+        Err(JournalsError::OtherCluster {
+            path: path.to_owned(),
+            found: self.cluster,
+        })
+    }
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> JournalsError {
+    let path = path.to_owned();
+    move |source| JournalsError::Io { path, source }
+}
+
+/// The marker, if there is one.
+fn read(world: &World, folder: &Path) -> Result<Option<Marker>, JournalsError> {
+    let path = folder.join(NAME);
+    let text = match world.disk.open(&path, OpenMode::Read) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened.and_then(|file| {
+            let length = file.length()?.min(MARKER_BYTES_MAX);
+            let mut text = vec![0; usize::try_from(length).unwrap_or(0)];
+            file.read_at(&mut text, 0)?;
+            Ok(text)
+        }),
+    };
+    let text = text.map_err(failed(&path))?;
+    let unreadable = |reason: String| JournalsError::Unreadable {
+        path: path.clone(),
+        reason,
+    };
+    let text = String::from_utf8(text).map_err(|error| unreadable(error.to_string()))?;
+    let parsed = |error: toml::de::Error| unreadable(error.message().to_owned());
+    let AnyFormat { format: found } = toml::from_str(&text).map_err(parsed)?;
+    if found > FORMAT {
+        return Err(JournalsError::Newer { path, found });
+    }
+    toml::from_str(&text).map(Some).map_err(parsed)
+}
+
+/// Makes the marker. Of two agents that do so at once one makes it, and the
+/// other reads that.
+fn mark(world: &World, folder: &Path, cluster: ClusterId) -> Result<Marker, JournalsError> {
+    let path = folder.join(NAME);
+    let file = match world.disk.open(&path, OpenMode::CreateNew) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let unread = || failed(&path)(io::Error::from(ErrorKind::NotFound));
+            return read(world, folder)?.ok_or_else(unread);
+        }
+        made => made.map_err(failed(&path))?,
+    };
+    let marker = Marker {
+        format: FORMAT,
+        cluster,
+        folder: JournalFolderId::from_random(world.random.u128()),
+    };
+    let text = toml::to_string(&marker).expect("strings and numbers can be written as TOML");
+    let text = format!(
+        "# Hosts of the cluster named here have their journals in this folder. Do not\n\
+         # copy it: what a journal has is of use once, and in one place.\n{text}"
+    );
+    file.write_at(text.as_bytes(), 0)
+        .and_then(|()| file.sync_data())
+        .and_then(|()| world.disk.sync_directory(folder))
+        .map_err(failed(&path))?;
+    tracing::info!(path = %folder.display(), id = %marker.folder, "a folder of journals");
+    Ok(marker)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLUSTER: ClusterId = ClusterId::from_random(1);
+
+    fn folder() -> (tempfile::TempDir, World) {
+        let folder = tempfile::tempdir().expect("a folder");
+        (folder, World::real(1))
+    }
+
+    fn put(folder: &Path, text: &str) {
+        std::fs::write(folder.join(NAME), text).expect("written");
+    }
+
+    #[test]
+    fn the_first_agent_marks_a_folder_and_all_others_find_the_same() {
+        let (folder, world) = folder();
+        let open = || Journals::open(&world, folder.path(), CLUSTER).expect("a folder");
+        let (first, second) = (open(), open());
+        assert_eq!(first.id(), second.id());
+        assert_eq!(first.verified(&world).expect("there").id, first.id());
+        let (other, _) = self::folder();
+        let other = Journals::open(&world, other.path(), CLUSTER).expect("a folder");
+        assert_ne!(first.id(), other.id());
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_not_made() {
+        let (folder, world) = folder();
+        let missing = folder.path().join("not-mounted");
+        let refused = Journals::open(&world, &missing, CLUSTER).expect_err("it is not there");
+        assert!(matches!(refused, JournalsError::Io { .. }), "{refused}");
+        assert!(!missing.exists());
+    }
+
+    #[test]
+    fn the_marker_of_another_cluster_or_of_a_newer_scree_or_of_nobody_is_refused() {
+        let (folder, world) = folder();
+        Journals::open(&world, folder.path(), ClusterId::from_random(2)).expect("a folder");
+        let refused = |folder: &Path| {
+            let opened = Journals::open(&world, folder, CLUSTER);
+            opened.expect_err("it is not ours")
+        };
+        let error = refused(folder.path());
+        assert!(
+            matches!(error, JournalsError::OtherCluster { .. }),
+            "{error}"
+        );
+        put(folder.path(), "format = 2\nclan = 1\n");
+        let error = refused(folder.path());
+        assert!(
+            matches!(error, JournalsError::Newer { found: 2, .. }),
+            "{error}"
+        );
+        for text in ["", "format", "format = 1", "format = 1\ncluster = \"x\""] {
+            put(folder.path(), text);
+            let error = refused(folder.path());
+            assert!(matches!(error, JournalsError::Unreadable { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_was_unmounted_or_changed_is_found_out_before_it_is_used() {
+        let (folder, world) = folder();
+        let journals = Journals::open(&world, folder.path(), CLUSTER).expect("a folder");
+        let kept = std::fs::read_to_string(folder.path().join(NAME)).expect("read");
+        std::fs::remove_file(folder.path().join(NAME)).expect("removed");
+        let error = journals.verified(&world).expect_err("nothing is mounted");
+        assert!(matches!(error, JournalsError::Io { .. }), "{error}");
+        Journals::open(&world, folder.path(), CLUSTER).expect("another one");
+        let error = journals.verified(&world).expect_err("another one");
+        assert!(matches!(error, JournalsError::Changed { .. }), "{error}");
+        put(folder.path(), &kept);
+        journals.verified(&world).expect("as before");
+    }
+}
