@@ -12,6 +12,7 @@ mod crash;
 mod database;
 mod guest;
 mod host;
+mod journals;
 mod keys;
 mod lifecycle;
 mod monitoring;

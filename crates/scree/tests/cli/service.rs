@@ -50,10 +50,14 @@ impl Process {
         self.child.wait().expect("it ends");
     }
 
-    pub fn stop(mut self) {
-        let pid = self.child.id().to_string();
-        let told = Command::new("kill").args(["-TERM", &pid]).status();
+    pub fn signal(&self, name: &str) {
+        let (pid, name) = (self.child.id().to_string(), format!("-{name}"));
+        let told = Command::new("kill").args([name, pid]).status();
         assert!(told.expect("kill runs").success());
+    }
+
+    pub fn stop(mut self) {
+        self.signal("TERM");
         assert!(self.child.wait().expect("it ends").success());
     }
 }
@@ -117,10 +121,16 @@ impl Site {
 
     /// The agent of another host.
     pub fn agent_in(&self, folder: &str) -> Process {
+        self.agent_with(folder, &[])
+    }
+
+    /// One with more options.
+    pub fn agent_with(&self, folder: &str, options: &[&str]) -> Process {
         let folder = self.text(folder);
         let sizes = ["--units", "2", "--journal-size", "16M"];
         let metrics = ["--listen-metrics", "127.0.0.1:0"];
-        Process::start(&[&["agent", "--dir", &folder], &sizes[..], &metrics].concat())
+        let words = [&["agent", "--dir", &folder], &sizes[..], &metrics, options];
+        Process::start(&words.concat())
     }
 
     pub fn url(&self) -> String {

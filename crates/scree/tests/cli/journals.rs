@@ -1,0 +1,224 @@
+//! Two hosts that have their journals in one folder, or in two; and one of them
+//! is dead.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::host::wait_until;
+use crate::service::{Process, Site, qemu_io};
+
+/// Hosts h1 and h2, in the folders `a` and `b`, whose leases are short.
+struct Hosts {
+    site: Site,
+    _controller: Process,
+    /// Where each has its journals.
+    journals: [String; 2],
+}
+
+impl Hosts {
+    /// With journals in these folders of the site.
+    fn new(journals: [&str; 2]) -> Self {
+        let lease = ["--lease", "3s"].map(str::to_owned);
+        let (site, controller) = Site::with(|_| lease.to_vec());
+        for (host, folder) in [("h1", "a"), ("h2", "b")] {
+            let invited = site.locally(&["host", "add", host]);
+            assert_eq!(site.enrol_host_in(folder, &invited).code, 0);
+        }
+        for folder in journals {
+            fs::create_dir_all(site.path(folder)).expect("made");
+        }
+        Self {
+            journals: journals.map(|folder| site.text(folder)),
+            _controller: controller,
+            site,
+        }
+    }
+
+    /// An agent that destages nothing by itself.
+    fn agent(&self, index: usize) -> Process {
+        let journals = ["--journals", &self.journals[index]];
+        let options = [&journals[..], &["--destage-after", "1h"]].concat();
+        self.site.agent_with(["a", "b"][index], &options)
+    }
+
+    /// Both; the second has the wrapping key of the first.
+    fn agents(&self) -> [Process; 2] {
+        let first = self.agent(0);
+        let copied = Command::new("cp")
+            .args(["-a", &self.site.text("a/keys"), &self.site.text("b")])
+            .status();
+        assert!(copied.expect("cp runs").success());
+        [first, self.agent(1)]
+    }
+
+    fn export(&self, host: &str) {
+        self.site
+            .locally(&["volume", "export", "disk", "--host", host]);
+    }
+
+    fn detach_by_force(&self, host: &str) {
+        let words = ["detach", "disk", "--host", host, "--force"];
+        let detached = self.site.locally(&words);
+        assert_eq!(detached["state"], "detached", "{detached}");
+    }
+
+    fn io(&self, index: usize, commands: &[&str]) -> bool {
+        qemu_io(&self.site.path(["a", "b"][index]), "disk", commands)
+    }
+
+    /// What is worth knowing of the one attachment.
+    fn note(&self) -> String {
+        let all = self.site.locally(&["attachment", "list"]);
+        let all = all.as_array().expect("a list");
+        assert_eq!(all.len(), 1, "{all:?}");
+        all[0]["note"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+/// The journals in a folder.
+fn journals(folder: &str) -> Vec<String> {
+    let names = fs::read_dir(folder).expect("there");
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("read").file_name();
+    let names = names.map(|entry| name(entry).into_string().expect("text"));
+    let mut names: Vec<String> = names.filter(|name| name.starts_with("vol-")).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_a_dead_host_had_flushed_is_there_for_whoever_has_its_journals() {
+    let hosts = Hosts::new(["journals", "journals"]);
+    let [mut first, second] = hosts.agents();
+    hosts
+        .site
+        .locally(&["volume", "create", "disk", "--size", "64M"]);
+    hosts.export("h1");
+    assert!(hosts.io(0, &["write -P 7 0 1M", "write -P 8 1M 1M", "flush"]));
+    let own = fs::read_dir(hosts.site.path("a/journal")).expect("there");
+    assert_eq!(own.count(), 0, "it has none for itself");
+
+    first.kill();
+    hosts.detach_by_force("h1");
+    hosts.export("h2");
+    let note = hosts.note();
+    assert!(
+        note.contains("\"h1\"") && note.contains("jrnl-") && note.ends_with("and is replayed"),
+        "{note}"
+    );
+    assert!(hosts.io(1, &["read -P 7 0 1M", "read -P 8 1M 1M"]));
+    assert!(hosts.io(1, &["write -P 9 0 1M", "flush"]));
+
+    // It comes back, and does no harm.
+    let first = hosts.agent(0);
+    assert!(!hosts.io(0, &["read 0 4k"]), "h1 has it no more");
+    assert!(hosts.io(1, &["write -P 5 2M 1M", "flush", "read -P 9 0 1M"]));
+    let files = journals(&hosts.journals[0]);
+    assert_eq!(files.len(), 1, "h2's only: {files:?}");
+    let status = hosts.site.locally(&["status"]);
+    assert_eq!(
+        status["problems"].as_array().map(Vec::len),
+        Some(0),
+        "{status}"
+    );
+
+    // h2 is stopped in the midst of it all, and does not know how late it is.
+    second.signal("STOP");
+    hosts.detach_by_force("h2");
+    hosts.export("h1");
+    let read = ["read -P 9 0 1M", "read -P 8 1M 1M", "read -P 5 2M 1M"];
+    assert!(hosts.io(0, &read));
+    assert!(hosts.io(0, &["write -P 6 0 1M", "flush"]));
+    second.signal("CONT");
+    wait_until("h2 knows that it has it no more", || {
+        !hosts.io(1, &["read 0 4k"])
+    });
+    assert!(hosts.io(0, &["read -P 6 0 1M", "write -P 4 3M 1M", "flush"]));
+
+    // Closed, it needs no journal, and any host may have it.
+    hosts.site.locally(&["volume", "unexport", "disk"]);
+    wait_until("nothing is left in the folder", || {
+        journals(&hosts.journals[0]).is_empty()
+    });
+    hosts.export("h2");
+    let read = ["read -P 6 0 1M", "read -P 8 1M 1M", "read -P 4 3M 1M"];
+    assert!(hosts.io(1, &read));
+    assert_eq!(hosts.note(), "");
+    second.stop();
+    first.stop();
+}
+
+#[test]
+fn a_host_with_another_folder_goes_on_from_the_newest_version_and_says_so() {
+    let hosts = Hosts::new(["journals-1", "journals-2"]);
+    let [mut first, second] = hosts.agents();
+    hosts
+        .site
+        .locally(&["volume", "create", "disk", "--size", "64M"]);
+    hosts.export("h1");
+    assert!(hosts.io(0, &["write -P 7 0 1M", "flush"]));
+    hosts.site.locally(&["volume", "unexport", "disk"]);
+    hosts.export("h1");
+    assert!(hosts.io(0, &["write -P 8 0 1M", "flush"]));
+    first.kill();
+
+    // The same host, started with the other folder: an error, not an older
+    // version. Nobody has given anything up yet.
+    let other = Hosts {
+        journals: [hosts.journals[1].clone(), String::new()],
+        ..hosts
+    };
+    let mut wrong = other.agent(0);
+    wait_until("it says what is missing", || {
+        let all = other.site.locally(&["attachment", "list"]);
+        let reason = all[0]["reason"].as_str().unwrap_or_default();
+        all[0]["state"] == "error" && reason.contains("out of reach")
+    });
+    assert!(!other.io(0, &["read 0 4k"]));
+    wrong.kill();
+    let hosts = Hosts {
+        journals: ["journals-1", "journals-2"].map(|folder| other.site.text(folder)),
+        ..other
+    };
+
+    hosts.detach_by_force("h1");
+    hosts.export("h2");
+    let note = hosts.note();
+    assert!(
+        note.contains("at version 1") && note.ends_with("only, which this host does not have"),
+        "{note}"
+    );
+    assert!(hosts.io(1, &["read -P 7 0 1M", "write -P 9 1M 1M", "flush"]));
+
+    // It comes back: what it had flushed is merged with nothing.
+    let first = hosts.agent(0);
+    assert!(!hosts.io(0, &["read 0 4k"]));
+    hosts.site.locally(&["volume", "unexport", "disk"]);
+    hosts.export("h1");
+    assert!(hosts.io(0, &["read -P 7 0 1M", "read -P 9 1M 1M"]));
+    assert_eq!(hosts.note(), "");
+    second.stop();
+    first.stop();
+}
+
+#[test]
+fn the_journals_of_another_cluster_and_a_folder_that_is_not_there_are_refused() {
+    let hosts = Hosts::new(["journals", "missing"]);
+    fs::remove_dir(&hosts.journals[1]).expect("empty");
+    let marker = Path::new(&hosts.journals[0]).join("scree-journals");
+    let text = "format = 1\ncluster = \"cluster-00000000000000000000000000000001\"\n\
+                folder = \"jrnl-00000000000000001\"\n";
+    fs::write(&marker, text).expect("written");
+    for (folder, why) in [
+        (&hosts.journals[0], "of another cluster"),
+        (&hosts.journals[1], "has to be there"),
+    ] {
+        let dir = hosts.site.text("a");
+        let said = hosts
+            .site
+            .try_scree(&["agent", "--dir", &dir, "--journals", folder]);
+        assert_eq!(said.code, 1);
+        assert!(said.error.contains(why), "{}", said.error);
+    }
+    assert_eq!(fs::read_to_string(&marker).expect("there"), text);
+}
