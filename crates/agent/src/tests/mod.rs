@@ -10,6 +10,7 @@ mod altered;
 mod copies;
 mod hangs;
 mod health;
+mod journals;
 mod keys;
 mod leases;
 mod lost;
