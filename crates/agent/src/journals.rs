@@ -234,6 +234,10 @@ fn mark(world: &World, folder: &Path, cluster: ClusterId) -> Result<Marker, Jour
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "these tests are users of a real machine"
+)]
 mod tests {
     use super::*;
 
