@@ -260,6 +260,7 @@ impl Work {
                 self.wait = Duration::ZERO;
                 self.cuts.clear();
                 self.stopped = None;
+                self.journal_lost_for = None;
                 self.opened_for = wish.generation;
                 // What it was opened with, it says itself.
                 self.size_bytes = 0;
@@ -267,7 +268,7 @@ impl Work {
             }
             Err(AttachError::Ending) => Next::Never,
             Err(error) => {
-                self.is_journal_given_up(wish, &error);
+                self.journal_lost_since(wish, &error);
                 let why = open_failure(&self.agent.inner, &wish.name, &error);
                 tracing::error!(volume = %wish.volume, name = wish.name, why, "cannot be opened");
                 self.tell(wish, AttachmentState::Error, Some(why)).await;
@@ -480,7 +481,11 @@ impl Work {
                 Next::Never
             }
             Err(AttachError::Ending) => Next::Never,
-            Err(error) if self.is_journal_given_up(wish, &error) => {
+            Err(error)
+                if self
+                    .journal_lost_since(wish, &error)
+                    .is_some_and(|first| wish.forced && first < wish.generation) =>
+            {
                 let why = format!("given up by force, without what was flushed last, as {error}");
                 tracing::warn!(volume = %wish.volume, why);
                 self.tell(wish, AttachmentState::Detached, Some(why)).await;
@@ -503,14 +508,12 @@ impl Work {
         }
     }
 
-    /// Whether what was flushed last cannot be had, and its end by force was
-    /// asked for since that is known.
-    fn is_journal_given_up(&mut self, wish: &Assignment, error: &AttachError) -> bool {
-        if !error.is_journal_lost(&self.agent.inner) {
-            return false;
-        }
-        let first = *self.journal_lost_for.get_or_insert(wish.generation);
-        wish.forced && first < wish.generation
+    /// The first wish that could not be met because what was flushed last
+    /// cannot be had, if that is the error: only a force that was asked for
+    /// later gives it up.
+    fn journal_lost_since(&mut self, wish: &Assignment, error: &AttachError) -> Option<u64> {
+        let is_lost = error.is_journal_lost(&self.agent.inner);
+        is_lost.then(|| *self.journal_lost_for.get_or_insert(wish.generation))
     }
 
     /// The attachment is somebody else's, or nobody's.

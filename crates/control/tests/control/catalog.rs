@@ -529,6 +529,28 @@ fn the_simulators_catalog_keeps_the_same_promises() {
     }
 }
 
+/// What a journal has does not follow the version that was gone back to.
+#[test]
+fn a_volume_that_goes_back_leaves_its_journal_behind() {
+    let sqlite = Sqlite::new();
+    let volume = sqlite.create();
+    let held = sqlite.write(volume);
+    sqlite.write(volume);
+    sqlite.attach(volume);
+    let folder = Some(JournalFolderId::from_random(1));
+    let lease = sqlite.catalog.acquire(volume, SALT, folder);
+    let epoch = lease.expect("a lease").epoch;
+    let named = sqlite.catalog.name_journal(volume, epoch, folder);
+    named.expect("its lease holds");
+    sqlite.take_away(volume);
+    let set_back = sqlite
+        .database
+        .set_head(&sqlite.catalog.asker, volume, held);
+    sqlite.runtime.block_on(set_back).expect("detached");
+    let lease = sqlite.catalog.acquire(volume, SALT, folder);
+    assert_eq!(lease.expect("a lease").journal, None);
+}
+
 /// A clone could be taken back to versions from before it was made, and then
 /// not to what it had been: its line was that of what it had gone back to.
 #[test]
