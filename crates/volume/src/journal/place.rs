@@ -120,7 +120,75 @@ fn epoch_of(name: &str, volume: VolumeId) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use base::BlockSize;
+
     use super::*;
+    use crate::catalog::{Leftovers, NamedJournal};
+
+    fn lease(journal: Option<NamedJournal>) -> Lease {
+        Lease {
+            volume: VolumeId::from_random(1),
+            epoch: 42,
+            size_bytes: 1 << 20,
+            block_size: BlockSize::DEFAULT,
+            replicas: 1,
+            keys: Vec::new(),
+            head: None,
+            journal_next: 0,
+            journal,
+            number_last: 0,
+            leftovers: Leftovers::default(),
+        }
+    }
+
+    #[test]
+    fn a_lease_goes_on_with_what_is_named_here_or_else_with_the_hosts_own() {
+        let folder = |number| SharedFolder {
+            path: PathBuf::from(format!("/shared-{number}")),
+            id: JournalFolderId::from_random(number),
+        };
+        let (here, elsewhere) = (folder(1), folder(2));
+        let own = Path::new("/host/vol");
+        let named = |folder: &SharedFolder| {
+            lease(Some(NamedJournal {
+                epoch: 41,
+                folder: folder.id,
+            }))
+        };
+        let volume = VolumeId::from_random(1);
+        for (lease, shared, path, former) in [
+            // As ever: one file.
+            (lease(None), None, own.to_owned(), Some(own.to_owned())),
+            // Given up: what lies in the host's own is older.
+            (named(&here), None, own.to_owned(), None),
+            (
+                lease(None),
+                Some(&here),
+                here.journal(volume, 42),
+                Some(own.to_owned()),
+            ),
+            (
+                named(&here),
+                Some(&here),
+                here.journal(volume, 42),
+                Some(here.journal(volume, 41)),
+            ),
+            (
+                named(&elsewhere),
+                Some(&here),
+                here.journal(volume, 42),
+                None,
+            ),
+        ] {
+            let place = JournalPlace::of(&lease, own, shared);
+            let expected = JournalPlace {
+                path,
+                former,
+                folder: shared.map(|shared| shared.id),
+            };
+            assert_eq!(place, expected, "{:?}", lease.journal);
+        }
+    }
 
     #[test]
     fn only_a_volumes_own_files_are_taken_for_its_journals() {
