@@ -25,6 +25,7 @@ use crate::folder::{Folder, FolderError, LookForRemains};
 use crate::health::Health;
 use crate::ownership::{self, Claim};
 use crate::parties::Parties;
+use crate::turns::HostTurns;
 
 /// How a controller was asked to run.
 pub struct Settings {
@@ -146,6 +147,7 @@ pub(crate) struct Inner {
     pub health: Health,
     /// The host that is this machine.
     pub local: PartyId,
+    pub turns: HostTurns,
     /// Whether owners are served.
     is_open: AtomicBool,
 }
@@ -200,6 +202,7 @@ impl Control {
                 overcommit: settings.overcommit,
                 health: Health::default(),
                 local,
+                turns: HostTurns::default(),
                 is_open: AtomicBool::new(false),
             }),
         })

@@ -2,9 +2,11 @@
 //! the HTTP edge.
 //!
 //! * [`database`]: SQLite or PostgreSQL
-//! * [`control`]: an instance; [`volumes`], [`snapshots`], [`units`], [`keys`]:
-//!   what owners ask of it
-//! * [`hosts`]: what agents ask of it, and tell it
+//! * [`control`]: an instance; [`acting`]: the same, on somebody's behalf
+//! * [`volumes`], [`snapshots`], [`attachments`], [`projects`], [`units`], [`keys`]:
+//!   what owners and operators ask of it
+//! * [`hosts`]: what agents ask of it, and tell it; `report`: how they are doing;
+//!   `turns`: how many calls of one at a time
 //! * [`parties`]: users and hosts, and how they come to be known; [`authority`]:
 //!   what signs them
 //! * [`ownership`]: folders that are copies
@@ -32,6 +34,7 @@ pub mod parties;
 pub mod projects;
 pub mod report;
 pub mod snapshots;
+mod turns;
 pub mod units;
 pub mod volumes;
 

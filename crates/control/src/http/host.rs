@@ -19,11 +19,12 @@ use super::asking::nowhere;
 use super::{ApiError, Body, Caller, Name, Query, WAIT_MAX};
 use crate::control::Control;
 use crate::error::ControlError;
+use crate::turns::Turn;
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
-/// The longest body that a host may send: as much as it takes for an answer.
-/// What makes them long is the plan of what a removed version frees, 2.7 bytes
+/// The longest report, or call of the catalog, that a host may send: as much as it
+/// takes for an answer. What makes them long is the plan of what a removed version frees, 2.7 bytes
 /// for each block: 2 MiB, as for users, were less than 4 GiB of a volume.
 const BODY_BYTES_MAX: usize = 256 << 20;
 
@@ -47,11 +48,25 @@ impl FromRequestParts<Control> for Asking {
     }
 }
 
+/// The host that is asking, when it is its turn; which goes on until this is
+/// dropped.
+struct InTurn(PartyId, Turn);
+
+impl FromRequestParts<Control> for InTurn {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
+        let Asking(host) = Asking::from_request_parts(parts, control).await?;
+        Ok(Self(host, control.inner.turns.call(host).await))
+    }
+}
+
 pub(super) fn router() -> Router<Control> {
+    let long = DefaultBodyLimit::max(BODY_BYTES_MAX);
     Router::new()
         .route("/v1/host/begin", post(begin))
         .route("/v1/host/assignments", get(assignments))
-        .route("/v1/host/report", put(report))
+        .route("/v1/host/report", put(report).layer(long))
         .route("/v1/host/leases", post(leases))
         .route("/v1/host/attachments/{attachment}", put(attachment))
         .route("/v1/host/snapshots/{snapshot}/cut", post(cut))
@@ -60,11 +75,10 @@ pub(super) fn router() -> Router<Control> {
         .route("/v1/host/units", post(units))
         .route("/v1/host/cleaning", post(cleaning))
         .route("/v1/host/ahead", post(ahead))
-        .route("/v1/host/catalog", post(catalog))
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .route("/v1/host/catalog", post(catalog).layer(long))
 }
 
-async fn begin(State(control): State<Control>, Asking(host): Asking) -> Answer<Cluster> {
+async fn begin(State(control): State<Control>, InTurn(host, _turn): InTurn) -> Answer<Cluster> {
     Ok(Json(control.begin(host).await?))
 }
 
@@ -87,7 +101,7 @@ async fn assignments(
 
 async fn report(
     State(control): State<Control>,
-    Asking(host): Asking,
+    InTurn(host, _turn): InTurn,
     Body(report): Body<Report>,
 ) -> Answer<()> {
     Ok(Json(control.heard_of(host, &report).await?))
@@ -98,12 +112,13 @@ async fn leases(
     Asking(host): Asking,
     Body(renewal): Body<Renewal>,
 ) -> Answer<Renewed> {
+    let _turn = control.inner.turns.renewal(host).await;
     Ok(Json(control.renew(host, &renewal).await?))
 }
 
 async fn attachment(
     State(control): State<Control>,
-    Asking(host): Asking,
+    InTurn(host, _turn): InTurn,
     Name(id): Name,
     Body(report): Body<AttachmentReport>,
 ) -> Answer<bool> {
@@ -111,14 +126,18 @@ async fn attachment(
     Ok(Json(control.attachment_reported(host, id, &report).await?))
 }
 
-async fn cut(State(control): State<Control>, Asking(host): Asking, Name(id): Name) -> Answer<()> {
+async fn cut(
+    State(control): State<Control>,
+    InTurn(host, _turn): InTurn,
+    Name(id): Name,
+) -> Answer<()> {
     let id: SnapshotId = parse("snapshot", &id)?;
     Ok(Json(control.cut_taken(host, id).await?))
 }
 
 async fn task(
     State(control): State<Control>,
-    Asking(host): Asking,
+    InTurn(host, _turn): InTurn,
     Name(id): Name,
     Body(answer): Body<TaskAnswer>,
 ) -> Answer<()> {
@@ -128,7 +147,7 @@ async fn task(
 
 async fn key(
     State(control): State<Control>,
-    _: Asking,
+    _: InTurn,
     Body(key): Body<FoundedKey>,
 ) -> Answer<WrappingKey> {
     Ok(Json(control.key_founded(&key).await?))
@@ -136,7 +155,7 @@ async fn key(
 
 async fn units(
     State(control): State<Control>,
-    _: Asking,
+    _: InTurn,
     Body(marked): Body<MarkedUnits>,
 ) -> Answer<()> {
     Ok(Json(control.register_units(&marked.units).await?))
@@ -144,7 +163,7 @@ async fn units(
 
 async fn cleaning(
     State(control): State<Control>,
-    Asking(host): Asking,
+    InTurn(host, _turn): InTurn,
     Body(ask): Body<AskCleaning>,
 ) -> Answer<Cleaning> {
     Ok(Json(control.cleaning(host, &ask.busy).await?))
@@ -152,7 +171,7 @@ async fn cleaning(
 
 async fn ahead(
     State(control): State<Control>,
-    Asking(host): Asking,
+    InTurn(host, _turn): InTurn,
     Body(ahead): Body<Ahead>,
 ) -> Answer<bool> {
     Ok(Json(control.move_ahead(host, ahead.leases).await?))
@@ -160,11 +179,14 @@ async fn ahead(
 
 async fn catalog(
     State(control): State<Control>,
-    Asking(host): Asking,
+    InTurn(host, turn): InTurn,
     Body(call): Body<CatalogCall>,
 ) -> Json<CatalogAnswer<Value>> {
     let answer = control
-        .to_its_end(|control| async move { control.answer(host, call).await })
+        .to_its_end(|control| async move {
+            let _turn = turn;
+            control.answer(host, call).await
+        })
         .await;
     Json(answer.unwrap_or_else(|error| {
         Err(catalog::CatalogError::Unavailable {

@@ -1,0 +1,93 @@
+//! How many calls of one host are carried out at a time.
+//!
+//! All hosts share the database's connections, and each renews its leases over
+//! them in time or stalls. So a host that asks without end, broken or captured,
+//! waits for itself: it has [`CALLS_MAX`] turns, and one more for renewals, which
+//! its own calls do not hold up.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base::PartyId;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// So many calls of a host go on at a time: less than there are connections.
+const CALLS_MAX: usize = 6;
+
+/// The turns of all hosts.
+#[derive(Default)]
+pub(crate) struct HostTurns(Mutex<HashMap<PartyId, Turns>>);
+
+/// One host's.
+#[derive(Clone)]
+struct Turns {
+    calls: Arc<Semaphore>,
+    renewals: Arc<Semaphore>,
+}
+
+/// It goes on until this is dropped.
+pub(crate) struct Turn {
+    _permit: OwnedSemaphorePermit,
+}
+
+impl HostTurns {
+    /// Waits until `host` may make a call.
+    pub async fn call(&self, host: PartyId) -> Turn {
+        taken(self.of(host).calls).await
+    }
+
+    /// Waits until `host` may renew its leases.
+    pub async fn renewal(&self, host: PartyId) -> Turn {
+        taken(self.of(host).renewals).await
+    }
+
+    fn of(&self, host: PartyId) -> Turns {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = turns.entry(host).or_insert_with(|| Turns {
+            calls: Arc::new(Semaphore::new(CALLS_MAX)),
+            renewals: Arc::new(Semaphore::new(1)),
+        });
+        own.clone()
+    }
+}
+
+async fn taken(turns: Arc<Semaphore>) -> Turn {
+    let permit = turns.acquire_owned().await;
+    Turn {
+        _permit: permit.expect("nobody closes it"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    fn at_once<T>(what: impl Future<Output = T>) -> Option<T> {
+        match pin!(what).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(done) => Some(done),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn a_host_that_asks_without_end_waits_for_itself_alone() {
+        let turns = HostTurns::default();
+        let [greedy, other] = [1, 2].map(PartyId::from_random);
+        let mut going_on = Vec::new();
+        for _ in 0..CALLS_MAX {
+            going_on.push(at_once(turns.call(greedy)).expect("its turn"));
+        }
+        assert!(at_once(turns.call(greedy)).is_none(), "it has its turns");
+        let renewal = at_once(turns.renewal(greedy)).expect("its leases go on");
+        assert!(at_once(turns.renewal(greedy)).is_none(), "one at a time");
+        assert!(at_once(turns.call(other)).is_some());
+        assert!(at_once(turns.renewal(other)).is_some());
+        drop((going_on.pop(), renewal));
+        assert!(at_once(turns.call(greedy)).is_some());
+        assert!(at_once(turns.renewal(greedy)).is_some());
+    }
+}
