@@ -264,7 +264,8 @@ pub struct Assignment {
 /// - `attached`: it can be used
 /// - `detaching`: on its way out
 /// - `detached`: it has ended
-/// - `busy`: it should end, and the guest does not let go; `reason` says why
+/// - `busy`: it should end and cannot yet: the guest does not let go, or the
+///   volume cannot be closed; `reason` says which
 /// - `error`: it cannot be used; `reason` says why, and it is tried again
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]

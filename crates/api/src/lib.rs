@@ -2,6 +2,7 @@
 //!
 //! * [`types`]: what people and their programs ask of a controller
 //! * [`host`]: what an agent asks of it, and tells it
+//! * [`words`]: states, kinds and codes, each spelt once
 //! * [`client`], which asks
 //! * [`profile`]: who is asking, and whom
 //! * [`vm`]: how a virtual machine is named

@@ -109,7 +109,7 @@ pub enum Command {
     },
 }
 
-/// What is asked of a running `scree up`.
+/// What is asked of a controller, or of a running `scree up`.
 #[derive(Subcommand)]
 pub enum ApiCommand {
     /// Virtual disks.

@@ -49,9 +49,10 @@ const STOP_MAX: Duration = Duration::from_secs(10);
 const HANDSHAKE_RECORD: u8 = 0x16;
 
 /// What somebody is told who speaks HTTP in the clear.
-const IN_THE_CLEAR: &str = "{\"type\":\"urn:scree:problem:tls-required\",\"title\":\"tls required\",\
-    \"status\":400,\"detail\":\"this port speaks HTTPS only; ask for https:// instead\",\
-    \"code\":\"tls-required\"}";
+const IN_THE_CLEAR: &str = "{\"type\":\"urn:scree:problem:invalid-argument\",\
+    \"title\":\"invalid argument\",\"status\":400,\
+    \"detail\":\"this port speaks HTTPS only; ask for https:// instead\",\
+    \"code\":\"invalid-argument\"}";
 
 /// A port on which the API is served over TLS.
 pub struct HttpsListener {
