@@ -717,6 +717,21 @@ fn deleting_a_volume_leaves_its_snapshots_and_their_clones() {
     assert_eq!(lease.head.expect("a head").key, held);
 }
 
+/// One call after another took all that the cluster will ever have.
+#[test]
+fn no_host_takes_more_segment_serials_than_it_needs() {
+    let server = Postgres::start();
+    for fixture in [Sqlite::new(), Sqlite::postgres(&server)] {
+        let volume = fixture.create();
+        let lease = fixture.catalog.acquire(volume, SALT, None).expect("a lease");
+        let reserve = |count| fixture.catalog.reserve_serials(volume, lease.epoch, count);
+        let all = reserve(u32::MAX);
+        assert!(matches!(all, Err(CatalogError::Refused { .. })), "{all:?}");
+        let first = reserve(64).expect("as an agent asks");
+        assert_eq!(reserve(64).expect("more").start, first.end);
+    }
+}
+
 /// Every volume of a cluster was looked at, at each turn of each host.
 #[test]
 fn only_volumes_with_versions_that_may_go_are_looked_at() {

@@ -6,15 +6,16 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use api::host::HostUnit;
-use base::UnitId;
+use base::{PartyId, UnitId};
 use catalog::retention::Retention;
 use control::authority::AuthorityFileError;
 use control::database::{Database, DatabaseError, Filter, Page};
 use control::folder::{FolderError, Remains};
 use control::volumes::VolumeRequest;
 use control::{Acting, Control, ControlError, Settings, StartError};
+use sqlx::{Connection as _, Executor as _, PgConnection};
 use tempfile::TempDir;
-use world::World;
+use world::{Millis, World, host};
 
 use crate::keys;
 use crate::postgres::Postgres;
@@ -432,6 +433,43 @@ fn a_database_that_stands_still_holds_nobody_up_for_ever() {
             .volumes(&Filter::default(), &Page::default())
             .await
             .expect("it goes on");
+    });
+}
+
+/// sqlx gives a connection that is half way into a transaction to the next one:
+/// what that had made was never committed, and what it read was long past.
+#[test]
+fn who_gives_up_waiting_for_a_turn_leaves_no_transaction_behind() {
+    run(async |_server, url| {
+        let pair = Pair::new(url.clone()).await;
+        let [control, _] = &pair.controls;
+        control.register_units(&units(1)).await.expect("registered");
+        let mut other = PgConnection::connect(&url).await.expect("it is ready");
+        let alone = "BEGIN; LOCK TABLE turns IN EXCLUSIVE MODE";
+        other.execute(alone).await.expect("nobody has it");
+        let nobody = PartyId::from_random(1);
+        for _ in 0..4 {
+            let waits = control.database().heard_from(nobody, Millis(1));
+            let told = host::within(Duration::from_millis(200), waits).await;
+            assert!(told.is_none(), "{told:?}");
+        }
+        let asked = Instant::now();
+        let told = control.database().heard_from(nobody, Millis(1)).await;
+        told.expect_err("it takes too long");
+        assert!(asked.elapsed() < ANSWERED_WITHIN, "{:?}", asked.elapsed());
+        other.execute("ROLLBACK").await.expect("done");
+        for turn in 0..40 {
+            let name = format!("disk-{turn}");
+            control.create_volume(small(&name, 1)).await.expect("made");
+            control.volume(&name).await.expect("what was made is seen");
+        }
+        let begun = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() \
+                     AND state LIKE 'idle in transaction%'";
+        let begun: i64 = sqlx::query_scalar(begun)
+            .fetch_one(&mut other)
+            .await
+            .expect("counted");
+        assert_eq!(begun, 0);
     });
 }
 

@@ -548,3 +548,16 @@ async fn a_version_is_committed_under_its_volumes_own_lineage_only() {
         "{refused:?}"
     );
 }
+
+/// Whoever cloned a snapshot and attached the clone nowhere gave the keys of its
+/// parents to every host.
+#[tokio::test]
+async fn a_clone_that_nobody_had_opens_its_parents_to_nobody() {
+    let (scene, _folder) = on_sqlite(Stage::Detached).await;
+    let clone = VolumeId::from_random(number());
+    let lineage = Lineage::from_random(number());
+    scene.insert(clone, lineage, Some(scene.snapshot)).await;
+    assert!(!scene.does("keys", "other", NOW).await);
+    scene.attach("other", clone, Access::ReadWrite).await;
+    assert!(scene.does("keys", "other", NOW).await, "it opens the clone");
+}
