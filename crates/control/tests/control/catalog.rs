@@ -723,7 +723,10 @@ fn no_host_takes_more_segment_serials_than_it_needs() {
     let server = Postgres::start();
     for fixture in [Sqlite::new(), Sqlite::postgres(&server)] {
         let volume = fixture.create();
-        let lease = fixture.catalog.acquire(volume, SALT, None).expect("a lease");
+        let lease = fixture
+            .catalog
+            .acquire(volume, SALT, None)
+            .expect("a lease");
         let reserve = |count| fixture.catalog.reserve_serials(volume, lease.epoch, count);
         let all = reserve(u32::MAX);
         assert!(matches!(all, Err(CatalogError::Refused { .. })), "{all:?}");
