@@ -5,12 +5,10 @@ use std::ops::Deref;
 
 use base::{PartyId, VolumeId};
 use identity::Kind;
-use world::Millis;
 
 use crate::control::Control;
 use crate::database::{Asker, HeardRow, Need, Right, VolumeRow};
 use crate::error::ControlError;
-use crate::units::SILENT_MS;
 
 /// A controller, for one request of one asker.
 #[derive(Clone)]
@@ -145,7 +143,7 @@ impl Acting {
     /// [`ControlError::Invalid`] if there are several, or none.
     pub async fn default_host(&self) -> Result<PartyId, ControlError> {
         let hosts = self.hosts().await?;
-        let since = Millis(self.now().await?.0.saturating_sub(SILENT_MS));
+        let since = self.silent_before().await?;
         let there: Vec<&HeardRow> = hosts
             .iter()
             .filter(|host| host.heard.is_some_and(|heard| heard > since))

@@ -17,11 +17,8 @@ use crate::database::{
     AttachmentRow, Follower, HeardRow, Need, NewAttachment, Page, Right, VolumeName,
 };
 use crate::error::ControlError;
+use crate::units::SILENT_MS;
 use crate::volumes::spell_time;
-
-/// A host that was not heard of for longer is said to be silent, in
-/// milliseconds.
-const SILENT_MS: i64 = 10_000;
 
 /// Who waits looks again after so long, even if nothing is known to have
 /// changed: time itself may have.
@@ -73,6 +70,14 @@ pub struct MoveRequest {
     pub vm: Option<String>,
 }
 
+/// Refuses what names no VM.
+fn check_vm(vm: Option<&str>) -> Result<(), ControlError> {
+    match vm.map(VmAddress::from_str) {
+        Some(Err(error)) => Err(ControlError::invalid("vm", error.to_string())),
+        _ => Ok(()),
+    }
+}
+
 impl AttachmentView {
     /// Whether its host has still something to say before it stays as it is.
     fn is_moving(&self) -> bool {
@@ -93,10 +98,7 @@ impl Acting {
     /// # Errors
     /// [`ControlError`].
     pub async fn attach(&self, request: AttachmentRequest) -> Result<AttachmentView, ControlError> {
-        if let Some(vm) = &request.vm {
-            VmAddress::from_str(vm)
-                .map_err(|error| ControlError::invalid("vm", error.to_string()))?;
-        }
+        check_vm(request.vm.as_deref())?;
         let host = self.host_or_default(request.host.as_deref()).await?;
         // Perhaps what is in the way has ended by now.
         self.end_forced().await?;
@@ -151,10 +153,7 @@ impl Acting {
         id: AttachmentId,
         request: MoveRequest,
     ) -> Result<AttachmentView, ControlError> {
-        if let Some(vm) = &request.vm {
-            VmAddress::from_str(vm)
-                .map_err(|error| ControlError::invalid("vm", error.to_string()))?;
-        }
+        check_vm(request.vm.as_deref())?;
         let database = &self.inner.database;
         // Whoever may not see it learns nothing of hosts either.
         database
@@ -165,7 +164,7 @@ impl Acting {
             host: self.host_named(&request.host).await?,
             vm: request.vm,
         };
-        let heard_after = Millis(self.now().await?.0.saturating_sub(SILENT_MS));
+        let heard_after = self.silent_before().await?;
         let row = database
             .move_attachment(self.asker(), id, &next, heard_after)
             .await?;

@@ -16,7 +16,8 @@ use crate::error::ControlError;
 /// Who asks how things are is kept waiting no longer.
 const SHOW_WITHIN: Duration = Duration::from_millis(800);
 
-/// A host that was not heard of for longer is not waited for, in milliseconds.
+/// A host that was not heard of for longer is silent, and not waited for, in
+/// milliseconds.
 pub(crate) const SILENT_MS: i64 = 10_000;
 
 /// A host that is well makes a folder a unit in less.
@@ -58,9 +59,14 @@ impl UnitView {
 const HEALTHY: &str = "healthy";
 
 impl Control {
+    /// Hosts that were not heard of since are silent.
+    pub(crate) async fn silent_before(&self) -> Result<Millis, ControlError> {
+        Ok(Millis(self.now().await?.0.saturating_sub(SILENT_MS)))
+    }
+
     /// Asks the hosts that are there how they are; returns what all said last.
     pub(crate) async fn ask_hosts(&self) -> Result<Vec<HeardRow>, ControlError> {
-        let since = Millis(self.now().await?.0.saturating_sub(SILENT_MS));
+        let since = self.silent_before().await?;
         let database = &self.inner.database;
         if database.ask_hosts(since).await? > 0 {
             let is_owing = |host: &HeardRow| {

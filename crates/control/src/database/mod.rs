@@ -214,18 +214,19 @@ impl Database {
 /// SQLite rolls back by itself after some errors, a full disk among them; sqlx
 /// then counts a transaction that will never end, and the connection is closed.
 async fn begun(pool: &AnyPool, begin: &'static str) -> Result<Transaction, DatabaseError> {
-    for _ in 1..BEGINS_MAX {
+    let mut count = 0;
+    loop {
+        count += 1;
         let own = pool.clone();
         let beginning = tokio::spawn(async move { own.begin_with(begin).await });
         match beginning.await {
-            Ok(Err(sqlx::Error::InvalidSavePointStatement)) => {
+            Ok(Err(sqlx::Error::InvalidSavePointStatement)) if count < BEGINS_MAX => {
                 pool.acquire().await?.close().await?;
             }
             Ok(begun) => return Ok(begun?),
             Err(ended) => std::panic::resume_unwind(ended.into_panic()),
         }
     }
-    Ok(pool.begin_with(begin).await?)
 }
 
 #[cfg(test)]
