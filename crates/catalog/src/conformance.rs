@@ -6,10 +6,10 @@
 
 use crate::LeaseSalt;
 use crate::{
-    Catalog, CatalogError, Lease, NamedJournal, OpenSegment, PendingFree, StoredVersion,
+    Catalog, CatalogError, FreePlan, Lease, NamedJournal, OpenSegment, PendingFree, StoredVersion,
     VersionCommit, VersionKey,
 };
-use base::{CopysetId, JournalFolderId, Lineage, SegmentId, SnapshotId, VolumeId};
+use base::{CopysetId, JournalFolderId, Lineage, Location, SegmentId, SnapshotId, VolumeId};
 use world::Millis;
 
 /// A catalog, and what its owner's side can do to it.
@@ -402,7 +402,7 @@ fn removing_reparents(fixture: &dyn Fixture) {
     );
     assert!(!around.needed);
     catalog
-        .remove_version(keys[1], &around, Millis(5), b"plan")
+        .remove_version(keys[1], &around, Millis(5), &plan())
         .expect("not needed");
     assert!(is_not_found(catalog.version(keys[1])));
     assert_eq!(
@@ -411,13 +411,20 @@ fn removing_reparents(fixture: &dyn Fixture) {
     );
     let first = catalog.neighbours(keys[0]).expect("there");
     catalog
-        .remove_version(keys[0], &first, Millis(5), b"plan")
+        .remove_version(keys[0], &first, Millis(5), &plan())
         .expect("not needed");
     assert_eq!(catalog.version(keys[2]).expect("kept").parent, None);
     // The line goes on, by the epoch and the head alone.
     catalog
         .commit(&commit(&lease, Some(keys[2]), 4))
         .expect("on the head");
+}
+
+/// One slot is to be freed.
+fn plan() -> Vec<u8> {
+    let mut plan = FreePlan::default();
+    plan.add(Location::from_bits(7));
+    plan.encode()
 }
 
 fn a_needed_version_stays(fixture: &dyn Fixture) {
@@ -429,7 +436,7 @@ fn a_needed_version_stays(fixture: &dyn Fixture) {
         keys[1],
         &around,
         Millis(0),
-        b"x"
+        &plan()
     )));
 
     let snapshot = fixture.snapshot(lease.volume);
@@ -445,7 +452,7 @@ fn a_needed_version_stays(fixture: &dyn Fixture) {
         third.version.key,
         &around,
         Millis(0),
-        b"x"
+        &plan()
     )));
 
     let clone = fixture.clone_of(snapshot);
@@ -464,7 +471,7 @@ fn a_needed_version_stays(fixture: &dyn Fixture) {
         "the volume's next version, and the clone's first"
     );
     catalog
-        .remove_version(third.version.key, &around, Millis(0), b"x")
+        .remove_version(third.version.key, &around, Millis(0), &plan())
         .expect("goes");
     assert_eq!(all_due(catalog, 0).len(), 1);
 }
@@ -480,18 +487,18 @@ fn a_stale_removal_is_refused(fixture: &dyn Fixture) {
     let second = catalog.neighbours(keys[1]).expect("there");
     let third = catalog.neighbours(keys[2]).expect("there");
     catalog
-        .remove_version(keys[1], &second, Millis(0), b"x")
+        .remove_version(keys[1], &second, Millis(0), &plan())
         .expect("not needed");
     assert!(
-        is_refused(catalog.remove_version(keys[2], &third, Millis(0), b"y")),
+        is_refused(catalog.remove_version(keys[2], &third, Millis(0), &plan())),
         "its parent"
     );
-    let gone = catalog.remove_version(keys[1], &second, Millis(0), b"y");
+    let gone = catalog.remove_version(keys[1], &second, Millis(0), &plan());
     assert!(is_refused(gone.clone()) || is_not_found(gone), "it is gone");
     assert_eq!(all_due(catalog, 0).len(), 1, "nothing was noted");
     let anew = catalog.neighbours(keys[2]).expect("there");
     catalog
-        .remove_version(keys[2], &anew, Millis(0), b"y")
+        .remove_version(keys[2], &anew, Millis(0), &plan())
         .expect("planned anew");
     let _ = lease;
 }

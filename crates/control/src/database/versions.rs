@@ -74,15 +74,16 @@ pub(super) async fn insert(
 }
 
 /// Notes slots to be freed after `not_before`, which a version of `volume` has
-/// left; none if the plan is empty. A long plan is noted in parts.
+/// left; none if the plan is empty. A long plan is noted in parts. What is no plan
+/// is refused: it would be in the way of all others when it is due.
 async fn note_free(
     connection: &mut AnyConnection,
     volume: Option<VolumeId>,
     not_before: Millis,
     plan: &[u8],
 ) -> Result<(), DatabaseError> {
-    if plan.len() <= PLAN_BYTES_MAX {
-        return note_part(connection, volume, not_before, plan).await;
+    if plan.is_empty() {
+        return Ok(());
     }
     let whole = FreePlan::decode(plan).map_err(|error| DatabaseError::Refused {
         reason: error.to_string(),
@@ -99,14 +100,12 @@ async fn note_part(
     not_before: Millis,
     plan: &[u8],
 ) -> Result<(), DatabaseError> {
-    if !plan.is_empty() {
-        sqlx::query("INSERT INTO pending_frees (not_before_ms, plan, volume) VALUES ($1, $2, $3)")
-            .bind(not_before.0)
-            .bind(plan)
-            .bind(volume.map(|volume| volume.to_string()).unwrap_or_default())
-            .execute(connection)
-            .await?;
-    }
+    sqlx::query("INSERT INTO pending_frees (not_before_ms, plan, volume) VALUES ($1, $2, $3)")
+        .bind(not_before.0)
+        .bind(plan)
+        .bind(volume.map(|volume| volume.to_string()).unwrap_or_default())
+        .execute(connection)
+        .await?;
     Ok(())
 }
 

@@ -24,8 +24,9 @@ use crate::turns::Turn;
 type Answer<T> = Result<Json<T>, ApiError>;
 
 /// The longest report, or call of the catalog, that a host may send: as much as it
-/// takes for an answer. What makes them long is the plan of what a removed version frees, 2.7 bytes
-/// for each block: 2 MiB, as for users, were less than 4 GiB of a volume.
+/// takes for an answer. What makes them long is the plan of what a removed version
+/// frees, up to a bit for each slot of its segments, and a third more in base64:
+/// this is enough for 6 TiB scattered worst, and far more as it mostly lies.
 const BODY_BYTES_MAX: usize = 256 << 20;
 
 /// The host that is asking.

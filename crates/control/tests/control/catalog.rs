@@ -332,8 +332,7 @@ impl Sqlite {
 
     fn remove(&self, key: VersionKey) -> Result<(), CatalogError> {
         let around = self.catalog.neighbours(key)?;
-        self.catalog
-            .remove_version(key, &around, Millis(0), b"plan")
+        self.catalog.remove_version(key, &around, Millis(0), &[])
     }
 }
 
@@ -893,12 +892,19 @@ fn a_long_plan_is_kept_in_parts_and_fetched_some_at_a_time() {
     let key = sqlite.write(volume);
     sqlite.write(volume);
     let mut plan = FreePlan::default();
-    for segment in 0..20_u64 {
-        for slot in 0..1 << 16 {
+    for segment in 0..3000_u64 {
+        for slot in 0..3 {
             plan.add(Location::from_bits(segment << 16 | slot));
         }
     }
     let around = sqlite.catalog.neighbours(key).expect("there");
+    let none = sqlite
+        .catalog
+        .remove_version(key, &around, Millis(5), b"no plan");
+    assert!(
+        matches!(none, Err(CatalogError::Refused { .. })),
+        "{none:?}"
+    );
     sqlite
         .catalog
         .remove_version(key, &around, Millis(5), &plan.encode())

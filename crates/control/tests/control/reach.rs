@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use api::host::{Access, AttachmentReport, AttachmentState, CatalogCall, EncodedPlan, Seal};
 use base::{
-    AttachmentId, BlockSize, ClusterId, CopysetId, JournalFolderId, KeyId, Lineage, PartyId,
-    SegmentId, SnapshotId, VolumeId,
+    AttachmentId, BlockSize, ClusterId, CopysetId, JournalFolderId, KeyId, Lineage, Location,
+    PartyId, SegmentId, SnapshotId, VolumeId,
 };
 use catalog::{
-    CatalogError, Lease, LeaseSalt, Neighbours, StoredVersion, ThinShare, VersionCommit,
+    CatalogError, FreePlan, Lease, LeaseSalt, Neighbours, StoredVersion, ThinShare, VersionCommit,
     VersionKey, WrappedKey,
 };
 use control::database::{
@@ -278,6 +278,8 @@ impl Scene {
     }
 
     fn remove(&self, number: u64) -> CatalogCall {
+        let mut plan = FreePlan::default();
+        plan.add(Location::from_bits(number));
         CatalogCall::RemoveVersion {
             key: self.version(number).key,
             neighbours: Box::new(Neighbours {
@@ -286,7 +288,7 @@ impl Scene {
                 needed: false,
             }),
             not_before: Millis(0),
-            plan: EncodedPlan(b"plan".to_vec()),
+            plan: EncodedPlan(plan.encode()),
         }
     }
 

@@ -1,32 +1,50 @@
 //! A list of slots to free, as it lies in the catalog.
 //!
 //! ```text
-//!  0│ format u32 = 1 │ segments u32              │
-//!  8│ for each segment: number u64, slots u32,   │
-//!   │ then that many slots, u16 each             │
+//!  0│ format u32 = 2 │ segments u32                      │
+//!  8│ for each segment: number u64, form u16, count u16, │
+//!   │ then, whichever is shorter,                        │
+//!   │ form 0: that many runs: first and last slot, u16,  │
+//!   │         in order and not touching each other       │
+//!   │ form 1: that many words u64: bit n of word w is    │
+//!   │         slot 64 w + n                              │
 //! ```
+//!
+//! So a version takes at most a bit for each slot of its segments, and hardly
+//! anything where all of a segment goes. Format 1 had a list of slots instead of
+//! form, count and runs: slots u32, u16 each.
 //!
 //! It names places, not content; the catalog may know it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use base::codec::{OutOfBytes, Reader, Writer};
 use base::{Location, SegmentId, Slot};
 
-const FORMAT: u32 = 1;
+use slots::Slots;
+
+mod slots;
+
+const FORMAT: u32 = 2;
+
+/// What earlier programs wrote.
+const FORMAT_OF_LISTS: u32 = 1;
 
 /// Longer plans are split before they are kept, in bytes: one is carried out in
 /// one go and lies in memory meanwhile.
 pub const PLAN_BYTES_MAX: usize = 1 << 20;
 
-/// What the head of a plan takes, and that of a segment in it, in bytes.
+/// Likewise those of more segments, each of which is one call to a unit.
+const PLAN_SEGMENTS_MAX: usize = 1024;
+
+/// What the head of a plan takes, and a segment's number in it, in bytes.
 const HEAD_BYTES: usize = 8;
-const SEGMENT_BYTES: usize = 12;
+const NUMBER_BYTES: usize = 8;
 
 /// Slots to free, by segment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FreePlan {
-    segments: BTreeMap<SegmentId, BTreeSet<u16>>,
+    segments: BTreeMap<SegmentId, Slots>,
 }
 
 /// Why bytes are not a plan.
@@ -36,11 +54,14 @@ pub enum BadPlan {
     #[error(transparent)]
     Short(#[from] OutOfBytes),
     /// A newer program wrote them.
-    #[error("the free plan has format {0}; this program knows format 1")]
+    #[error("the free plan has format {0}; this program knows formats 1 and 2")]
     Format(u32),
-    /// A segment's number has over 48 bits.
-    #[error("the free plan names a segment that cannot be")]
+    /// A segment's number has over 48 bits, or was there before.
+    #[error("the free plan names a segment that cannot be, or one twice")]
     Segment,
+    /// A segment's slots are written in no form that there is.
+    #[error("the free plan names slots that cannot be")]
+    Slots,
 }
 
 impl FreePlan {
@@ -61,42 +82,41 @@ impl FreePlan {
     /// How many slots there are to free.
     #[must_use]
     pub fn slots(&self) -> usize {
-        self.segments.values().map(BTreeSet::len).sum()
+        self.segments.values().map(Slots::len).sum()
     }
 
     /// The slots of each segment, in order.
     pub fn segments(&self) -> impl Iterator<Item = (SegmentId, Vec<Slot>)> + '_ {
         self.segments
             .iter()
-            .map(|(id, slots)| (*id, slots.iter().copied().map(Slot).collect()))
+            .map(|(id, slots)| (*id, slots.iter().map(Slot).collect()))
     }
 
     /// Its bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let count = |length: usize| u32::try_from(length).expect("far fewer than 2^32");
         let mut bytes = Vec::new();
         bytes.put_u32(FORMAT);
-        bytes.put_u32(count(self.segments.len()));
+        bytes.put_u32(u32::try_from(self.segments.len()).expect("far fewer than 2^32"));
         for (segment, slots) in &self.segments {
             bytes.put_u64(segment.bits());
-            bytes.put_u32(count(slots.len()));
-            for slot in slots {
-                bytes.put_u16(*slot);
-            }
+            bytes.extend(slots.encode());
         }
         bytes
     }
 
     /// The same slots in plans of at most `bytes_max` encoded bytes each, or of
-    /// a single segment where that alone takes more (at most 128 KiB).
+    /// a single segment where that alone takes more (at most 8 KiB).
     #[must_use]
     pub fn split(self, bytes_max: usize) -> Vec<Self> {
         let mut parts: Vec<Self> = Vec::new();
         let mut room = 0;
         for (segment, slots) in self.segments {
-            let needed = SEGMENT_BYTES + 2 * slots.len();
-            if needed > room {
+            let needed = NUMBER_BYTES + slots.encode().len();
+            let is_full = parts
+                .last()
+                .is_none_or(|part| part.segments.len() == PLAN_SEGMENTS_MAX);
+            if needed > room || is_full {
                 parts.push(Self::default());
                 room = bytes_max.saturating_sub(HEAD_BYTES);
             }
@@ -114,16 +134,17 @@ impl FreePlan {
     /// [`BadPlan`].
     pub fn decode(bytes: &[u8]) -> Result<Self, BadPlan> {
         let mut reader = Reader::new(bytes);
-        let format = reader.u32()?;
-        if format != FORMAT {
-            return Err(BadPlan::Format(format));
-        }
+        let decode = match reader.u32()? {
+            FORMAT => Slots::decode,
+            FORMAT_OF_LISTS => Slots::decode_list,
+            other => return Err(BadPlan::Format(other)),
+        };
         let mut plan = Self::default();
         for _ in 0..reader.u32()? {
             let segment = SegmentId::from_bits(reader.u64()?).ok_or(BadPlan::Segment)?;
-            let slots = plan.segments.entry(segment).or_default();
-            for _ in 0..reader.u32()? {
-                slots.insert(reader.u16()?);
+            let slots = decode(&mut reader)?;
+            if plan.segments.insert(segment, slots).is_some() {
+                return Err(BadPlan::Segment);
             }
         }
         Ok(plan)
@@ -151,6 +172,38 @@ mod tests {
         let all: Vec<_> = parts.iter().flat_map(segments).collect();
         assert_eq!(all, segments(&plan));
         assert_eq!(plan.split(1).len(), 100, "no segment is cut");
+    }
+
+    fn of(slots: impl IntoIterator<Item = u16>) -> FreePlan {
+        let mut plan = FreePlan::default();
+        for slot in slots {
+            plan.add(Location::from_bits(7 << 16 | u64::from(slot)));
+        }
+        plan
+    }
+
+    #[test]
+    fn a_plan_of_many_segments_is_split_however_short_it_is() {
+        let mut plan = FreePlan::default();
+        for segment in 0..3000_u64 {
+            plan.add(Location::from_bits(segment << 16));
+        }
+        let parts = plan.split(PLAN_BYTES_MAX);
+        let counts: Vec<_> = parts.iter().map(|part| part.segments.len()).collect();
+        assert_eq!(counts, [1024, 1024, 952]);
+    }
+
+    #[test]
+    fn a_list_of_an_earlier_program_is_read() {
+        let mut bytes = Vec::new();
+        bytes.put_u32(1);
+        bytes.put_u32(1);
+        bytes.put_u64(7);
+        bytes.put_u32(3);
+        for slot in [9, 2, 60_000] {
+            bytes.put_u16(slot);
+        }
+        assert_eq!(FreePlan::decode(&bytes), Ok(of([2, 9, 60_000])));
     }
 
     #[test]
