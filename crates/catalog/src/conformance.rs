@@ -422,8 +422,12 @@ fn removing_reparents(fixture: &dyn Fixture) {
 
 /// One slot is to be freed.
 fn plan() -> Vec<u8> {
+    plan_of(7)
+}
+
+fn plan_of(location: u64) -> Vec<u8> {
     let mut plan = FreePlan::default();
-    plan.add(Location::from_bits(7));
+    plan.add(Location::from_bits(location));
     plan.encode()
 }
 
@@ -506,7 +510,8 @@ fn a_stale_removal_is_refused(fixture: &dyn Fixture) {
 fn a_free_is_due_once(fixture: &dyn Fixture) {
     let (_, keys) = line(fixture, 3);
     let catalog = fixture.catalog();
-    for (key, at, plan) in [(keys[0], 20, b"one"), (keys[1], 10, b"two")] {
+    let (one, two) = (plan_of(1), plan_of(2));
+    for (key, at, plan) in [(keys[0], 20, &one), (keys[1], 10, &two)] {
         let around = catalog.neighbours(key).expect("there");
         catalog
             .remove_version(key, &around, Millis(at), plan)
@@ -519,8 +524,8 @@ fn a_free_is_due_once(fixture: &dyn Fixture) {
         plans
     };
     assert_eq!(plans(9), Vec::<Vec<u8>>::new());
-    assert_eq!(plans(10), [b"two"]);
-    assert_eq!(plans(20), [b"one", b"two"]);
+    assert_eq!(plans(10), std::slice::from_ref(&two));
+    assert_eq!(plans(20), [one.clone(), two]);
     let both = all_due(catalog, 20);
     let some = |after, count_max| {
         let due = catalog.due_frees(Millis(20), after, count_max);
@@ -534,5 +539,5 @@ fn a_free_is_due_once(fixture: &dyn Fixture) {
     catalog
         .freed(due[0].id)
         .expect("forgetting twice is no error");
-    assert_eq!(plans(20), [b"one"]);
+    assert_eq!(plans(20), [one]);
 }

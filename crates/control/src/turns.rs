@@ -3,7 +3,8 @@
 //! All hosts share the database's connections, and each renews its leases over
 //! them in time or stalls. So a host that asks without end, broken or captured,
 //! waits for itself: it has [`CALLS_MAX`] turns, and one more for renewals, which
-//! its own calls do not hold up.
+//! its own calls do not hold up. Of its calls, one may be long: each is read into
+//! memory before anything is known of it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +24,7 @@ pub(crate) struct HostTurns(Mutex<HashMap<PartyId, Turns>>);
 struct Turns {
     calls: Arc<Semaphore>,
     renewals: Arc<Semaphore>,
+    long: Arc<Semaphore>,
 }
 
 /// It goes on until this is dropped.
@@ -36,6 +38,11 @@ impl HostTurns {
         taken(self.of(host).calls).await
     }
 
+    /// Waits until `host` may make a long call, of which the body is read then.
+    pub async fn long(&self, host: PartyId) -> Turn {
+        taken(self.of(host).long).await
+    }
+
     /// Waits until `host` may renew its leases.
     pub async fn renewal(&self, host: PartyId) -> Turn {
         taken(self.of(host).renewals).await
@@ -46,6 +53,7 @@ impl HostTurns {
         let own = turns.entry(host).or_insert_with(|| Turns {
             calls: Arc::new(Semaphore::new(CALLS_MAX)),
             renewals: Arc::new(Semaphore::new(1)),
+            long: Arc::new(Semaphore::new(1)),
         });
         own.clone()
     }

@@ -178,11 +178,10 @@ impl Control {
         Ok(default_replicas(self.inner.database.units().await?.len()))
     }
 
-    /// Free room on the units' file systems, in bytes, as far as it is known:
-    /// as the host sees it that sees the least.
+    /// Free room on the units' file systems, in bytes, as far as it is known.
     pub(crate) async fn free_bytes(&self) -> Result<Option<u64>, ControlError> {
         let hosts = self.inner.database.heard().await?;
-        Ok(hosts.iter().filter_map(|host| host.report.free_bytes).min())
+        Ok(least_free(&hosts, self.silent_before().await?))
     }
 }
 
@@ -240,6 +239,16 @@ impl Acting {
     }
 }
 
+/// The free room as that host sees it which sees the least, in bytes. What hosts
+/// said that are silent since counts only if all are.
+fn least_free(hosts: &[HeardRow], silent_before: Millis) -> Option<u64> {
+    let is_silent = |host: &&HeardRow| host.heard.is_none_or(|heard| heard <= silent_before);
+    let least =
+        |these: Vec<&HeardRow>| these.iter().filter_map(|host| host.report.free_bytes).min();
+    let (silent, there): (Vec<_>, Vec<_>) = hosts.iter().partition(is_silent);
+    least(there).or_else(|| least(silent))
+}
+
 fn default_replicas(units: usize) -> u8 {
     if units >= 2 { 2 } else { 1 }
 }
@@ -269,5 +278,34 @@ fn view(row: UnitRow, hosts: &[HeardRow]) -> UnitView {
         read_bytes: reports().map(|report| report.read_bytes).sum(),
         written_bytes: reports().map(|report| report.written_bytes).sum(),
         row,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_is_gone_does_not_say_for_ever_that_there_is_no_room() {
+        let host = |heard: Option<i64>, free_bytes| HeardRow {
+            host: PartyId::from_random(1),
+            name: "h".to_owned(),
+            look: 0,
+            heard: heard.map(Millis),
+            report: api::host::Report {
+                free_bytes,
+                ..Default::default()
+            },
+        };
+        let silent_before = Millis(100);
+        let least = |hosts: &[HeardRow]| least_free(hosts, silent_before);
+        let (gone, never) = (host(Some(100), Some(5)), host(None, Some(0)));
+        let (there, roomy) = (host(Some(101), Some(70)), host(Some(200), Some(80)));
+        let mute = host(Some(200), None);
+        assert_eq!(least(&[gone.clone(), roomy, there, mute.clone()]), Some(70));
+        assert_eq!(least(&[gone, mute.clone()]), Some(5));
+        assert_eq!(least(&[mute]), None);
+        assert_eq!(least(&[never]), Some(0));
+        assert_eq!(least(&[]), None);
     }
 }

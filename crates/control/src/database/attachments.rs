@@ -214,7 +214,8 @@ pub(super) async fn reopen_all(
          'detaching', epoch, $2 FROM volumes v WHERE deleting = 0 AND NOT EXISTS (SELECT 1 \
          FROM attachments a WHERE a.volume = v.id AND a.state <> 'detached') \
          ON CONFLICT (id) DO UPDATE SET wanted = 0, state = 'detaching', \
-         epoch = excluded.epoch, host = excluded.host",
+         epoch = excluded.epoch, host = excluded.host, next_id = NULL, next_host = NULL, \
+         next_vm = NULL, next_asked_by = NULL",
     )
     .bind(host.to_string())
     .bind(now.0)

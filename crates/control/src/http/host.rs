@@ -7,6 +7,7 @@ use api::host::{
     Cluster, FoundedKey, MarkedUnits, Renewal, Renewed, Report, TaskAnswer, WrappingKey,
 };
 use axum::extract::{DefaultBodyLimit, FromRequestParts, State};
+use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
@@ -28,6 +29,9 @@ type Answer<T> = Result<Json<T>, ApiError>;
 /// frees, up to a bit for each slot of its segments, and a third more in base64:
 /// this is enough for 6 TiB scattered worst, and far more as it mostly lies.
 const BODY_BYTES_MAX: usize = 256 << 20;
+
+/// Longer than that are few calls, in bytes.
+const LONG_BYTES: u64 = 1 << 20;
 
 /// The host that is asking.
 struct Asking(PartyId);
@@ -51,15 +55,28 @@ impl FromRequestParts<Control> for Asking {
 
 /// The host that is asking, when it is its turn; which goes on until this is
 /// dropped.
-struct InTurn(PartyId, Turn);
+struct InTurn(PartyId, [Option<Turn>; 2]);
 
 impl FromRequestParts<Control> for InTurn {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
         let Asking(host) = Asking::from_request_parts(parts, control).await?;
-        Ok(Self(host, control.inner.turns.call(host).await))
+        let turns = &control.inner.turns;
+        // First: those that wait for it must not keep the others waiting.
+        let long = match is_long(parts) {
+            true => Some(turns.long(host).await),
+            false => None,
+        };
+        Ok(Self(host, [Some(turns.call(host).await), long]))
     }
+}
+
+/// Whether a body is long, or does not say how long it is.
+fn is_long(parts: &Parts) -> bool {
+    let length = parts.headers.get(CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    length.is_none_or(|length: u64| length > LONG_BYTES)
 }
 
 pub(super) fn router() -> Router<Control> {

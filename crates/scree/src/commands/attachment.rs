@@ -185,8 +185,11 @@ impl Session {
             .reason
             .unwrap_or_else(|| format!("it is {} after {WAIT_SECONDS} s", attachment.state));
         let help = match to {
-            Some(_) => format!("; `scree attachment move {id} --call-off` calls it off"),
-            None => String::new(),
+            // Once the old host has let go there is nothing to call off.
+            Some(_) if attachment.id == id => {
+                format!("; `scree attachment move {id} --call-off` calls it off")
+            }
+            _ => String::new(),
         };
         Err(Failure::new(format!(
             "volume {} is not attached there yet, on host {}: {why}; that is tried again{help}",

@@ -187,7 +187,7 @@ impl Volume {
                 if position > 0 && lease.journal.is_none() && folder.is_none() {
                     tracing::warn!(
                         %volume, journal = %path.display(),
-                        "the journal is gone; the volume opens at its newest version"
+                        "no journal here: unless its last host closed the volume, what that flushed after the newest version is lost"
                     );
                 }
                 create(position)?
