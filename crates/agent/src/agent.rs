@@ -38,9 +38,9 @@ use crate::health::Health;
 use crate::host_keys::{HostKeyError, HostKeys, KeyPlaces};
 use crate::journals::{Journals, JournalsError};
 use crate::keys::KeyEntry;
+use crate::leases::Held;
 use crate::plugging::Plugging;
 use crate::serving::{Serving, ServingError};
-use crate::terms::Held;
 use crate::units::{Mounted, UnitsError};
 use crate::vm::VmOptions;
 use crate::volume_statuses::VolumeStatuses;
@@ -152,9 +152,9 @@ pub(crate) struct Inner {
     pub serving: Serving,
     pub plugging: Plugging,
     /// How long leases hold; for ever, where there is only one host.
-    pub lease: Option<Duration>,
+    pub lease_term: Option<Duration>,
     /// The leases that this host has.
-    pub terms: Mutex<HashMap<AttachmentId, Held>>,
+    pub leases: Mutex<HashMap<AttachmentId, Held>>,
     pub volume_config: VolumeConfig,
     pub workers: Mutex<HashMap<AttachmentId, Worker>>,
     /// Tasks under way.
@@ -169,6 +169,8 @@ pub(crate) struct Inner {
     pub busy: Mutex<HashSet<VolumeId>>,
     /// Why cleaning does not get on, if it does not.
     pub removal_problem: Mutex<Option<String>>,
+    /// Why the journals in D cannot be looked through, if they cannot.
+    pub journals_problem: Mutex<Option<String>>,
     /// Why freeing does not get on, if it does not.
     pub freeing_problem: Mutex<Option<String>>,
     /// Why a wrapping key is not replaced, if it should be.
@@ -250,8 +252,8 @@ impl Agent {
                 allows_unsealed: settings.allows_unsealed,
                 units: Mutex::default(),
                 serving,
-                lease: cluster.lease_ms.map(Duration::from_millis),
-                terms: Mutex::default(),
+                lease_term: cluster.lease_ms.map(Duration::from_millis),
+                leases: Mutex::default(),
                 plugging: Plugging::new(settings.vm, settings.vm_user),
                 volume_config: settings.volume,
                 workers: Mutex::default(),
@@ -261,6 +263,7 @@ impl Agent {
                 clean: Mutex::default(),
                 busy: Mutex::default(),
                 removal_problem: Mutex::default(),
+                journals_problem: Mutex::default(),
                 freeing_problem: Mutex::default(),
                 rewrap_problem: Mutex::default(),
                 health: Health::new(begun),

@@ -31,10 +31,10 @@ use world::{Clock, Wake};
 
 use crate::agent::{Agent, Inner, TaskEnded, blocking};
 use crate::closer::Closer;
+use crate::database_age::OlderDatabase;
 use crate::host_keys::HostKeyError;
 use crate::journals::JournalsError;
 use crate::keys::KeyProvider as _;
-use crate::leases::OlderDatabase;
 use crate::serving::ServingError;
 
 /// A volume that is attached here, and served.

@@ -17,7 +17,7 @@ use unit::UnitState;
 use volume::VolumeStatus;
 
 use crate::agent::{Agent, lock};
-use crate::terms::own_part;
+use crate::leases::own_part;
 
 /// Without leases that end, a controller is asked at least so often: what is
 /// wanted is waited for 30 s at a time.
@@ -89,7 +89,7 @@ impl Agent {
             reasons.push("it is ending".to_owned());
         }
         let health = &self.inner.health;
-        let (age, within) = match self.inner.lease {
+        let (age, within) = match self.inner.lease_term {
             Some(lease) => (self.since(&health.renewed), own_part(lease)),
             None => (self.since(&health.heard), HEARD_WITHIN),
         };
@@ -118,7 +118,7 @@ impl Agent {
             "How long ago a controller has answered last",
             self.since(&health.heard).as_secs_f64(),
         );
-        if let Some(lease) = self.inner.lease {
+        if let Some(lease) = self.inner.lease_term {
             measures.one(
                 "scree_lease_age_seconds",
                 "How long ago the leases of this host were renewed",
@@ -133,7 +133,7 @@ impl Agent {
         measures.one(
             "scree_leases",
             "Leases that this host has",
-            float(lock(&self.inner.terms).len() as u64),
+            float(lock(&self.inner.leases).len() as u64),
         );
         let mut left_out = Vec::new();
         let units = self.units_as_known();

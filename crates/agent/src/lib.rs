@@ -5,15 +5,19 @@
 //! * [`attached`]: an open volume, served; `closer`: its end; `worker`: from a wish to that, and
 //!   back
 //! * [`controller`]: asking the controllers; the engine's catalog by that
-//! * [`units`], `watch`, `leases`, `claim`: storage units, those that do not
-//!   answer, databases that are older than the data, and whose a unit is
+//! * [`units`], `watch`, `claim`: storage units, those that do not answer, and
+//!   whose a unit is
+//! * `database_age`: databases that are older than the data; `lease_count`: what
+//!   units know of that
+//! * `leases`: leases in time; `journals_aside`: journals of volumes that were
+//!   taken from this host; [`journals`]: the folder of journals that hosts share
 //! * `cleaning`, `thin`: what goes on by itself
 //! * [`serving`]: the NBD server
 //! * [`vm`]: plugging disks into running virtual machines
 //! * [`keys`]: wrapping keys, wherever they are; [`host_keys`]: those that this
 //!   host has; `rewrapping`: one in the place of another
 //! * [`folder`]: what lies where
-//! * `plugging`: attachments in VMs; `terms`: leases in time, and what is kept of those that were lost
+//! * `plugging`: attachments in VMs
 //! * `report`: what controllers are told; `health`: what those are told who watch;
 //!   `volume_statuses`: how the open volumes are, for both
 //!
@@ -25,17 +29,19 @@ mod claim;
 mod cleaning;
 mod closer;
 pub mod controller;
+mod database_age;
 pub mod folder;
 mod health;
 pub mod host_keys;
 pub mod journals;
+mod journals_aside;
 pub mod keys;
+mod lease_count;
 mod leases;
 mod plugging;
 mod report;
 mod rewrapping;
 pub mod serving;
-mod terms;
 #[cfg(test)]
 mod tests;
 mod thin;

@@ -18,7 +18,7 @@ use world::host;
 
 use crate::agent::{Agent, Inner, TaskEnded, blocking, lock};
 use crate::claim::Claim;
-use crate::leases;
+use crate::lease_count;
 use crate::watch::WatchedUnit;
 
 /// How often the clock is looked at where an answer may not come.
@@ -314,7 +314,7 @@ fn is_first(mounted: &Mounted) -> bool {
 /// Asks a unit that is there, or back, of how many leases it knows.
 fn read_leases(inner: &Inner, mounted: &Mounted) {
     let _alone = lock(&mounted.told);
-    match leases::read(&inner.world, &inner.vouch, &mounted.folder) {
+    match lease_count::read(&inner.world, &inner.vouch, &mounted.folder) {
         Ok(leases) => mounted.watched.knows_leases(leases),
         Err(error) => {
             tracing::warn!(unit = mounted.url, %error, "its count of leases cannot be read");

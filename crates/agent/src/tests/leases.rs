@@ -165,6 +165,30 @@ async fn a_lease_that_is_renewed_late_goes_on() {
     end(scree).await;
 }
 
+/// A folder of journals that could not be read was taken for one without any:
+/// what was put aside there was no longer shown.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn journals_that_cannot_be_listed_are_a_problem_of_the_host() {
+    let rig = Rig::new();
+    let scree = start(&rig).await;
+    let journals = scree.agent.folder().journals();
+    let away = rig.folder.path().join("away");
+    fs::rename(&journals, &away).expect("moved");
+    fs::write(&journals, "no folder").expect("written");
+    let renewed = scree.agent.renew().await;
+    renewed.expect("leases are renewed all the same");
+    let problems = scree.control.report().await.expect("answers").problems;
+    let at = journals.display().to_string();
+    let told = |why: &&String| why.contains(&at) && why.contains("cannot be listed");
+    assert_eq!(problems.iter().filter(told).count(), 1, "{problems:?}");
+
+    fs::remove_file(&journals).expect("removed");
+    fs::rename(&away, &journals).expect("moved");
+    let problems = scree.control.report().await.expect("answers").problems;
+    assert_eq!(problems.iter().filter(told).count(), 0, "{problems:?}");
+    end(scree).await;
+}
+
 /// What a host has in a journal of its own is of no use once another one has
 /// had the volume: replayed, it would mix two states.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

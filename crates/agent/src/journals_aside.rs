@@ -1,0 +1,147 @@
+//! Journals in D whose volumes were taken from this host.
+//!
+//! Such a journal is kept under another name, `vol-….fenced-EPOCH`, and shown
+//! until somebody removes it: nothing reads it any more. Which ones these are,
+//! the controllers say when leases are renewed (`leases`). The folder that
+//! several hosts have, if they do, is another matter: `journals`.
+//!
+//! Invariant: a journal is put aside only where no worker has its volume.
+
+use std::collections::HashSet;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::sync::Arc;
+
+use api::host::{Fenced, JOURNALS_MAX};
+use api::size::about_bytes;
+use base::VolumeId;
+use world::{Disk, OpenMode, host};
+
+use crate::agent::{Agent, blocking, lock};
+use crate::attached::AttachError;
+
+/// What the name of a journal that was put aside has in it.
+const ASIDE: &str = ".fenced-";
+
+impl Agent {
+    /// Volumes that have a journal here and no worker.
+    pub(crate) async fn unwanted_journals(&self) -> Vec<VolumeId> {
+        if !matches!(self.older_database().await, Ok(None)) {
+            // What it says of volumes may be wrong.
+            return Vec::new();
+        }
+        let mut journals: HashSet<VolumeId> = self
+            .journal_names()
+            .await
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|name| name.parse().ok())
+            .collect();
+        let workers = lock(&self.inner.workers);
+        journals.retain(|volume| !workers.values().any(|worker| worker.is_of(*volume)));
+        // Those that nobody wants are put aside, and so make room for the others.
+        journals.into_iter().take(JOURNALS_MAX).collect()
+    }
+
+    /// The names in D's folder of journals. That they cannot be read is a
+    /// problem of this host: to take it for "there are none" would hide what was
+    /// put aside, and put nothing aside.
+    async fn journal_names(&self) -> Option<Vec<String>> {
+        let folder = self.inner.folder.journals();
+        let listed = blocking({
+            let (disk, folder) = (Arc::clone(&self.inner.world.disk), folder.clone());
+            move || disk.list(&folder)
+        })
+        .await;
+        let listed = listed.unwrap_or_else(|ended| Err(io::Error::other(ended)));
+        let problem = listed.as_ref().err().map(|error| {
+            format!(
+                "the journals in {} cannot be listed: {error}; until that folder or its disk is \
+                 mended, those of volumes that were taken from this host are neither found nor \
+                 shown",
+                folder.display()
+            )
+        });
+        let mut noted = lock(&self.inner.journals_problem);
+        if let (Some(problem), true) = (&problem, *noted != problem) {
+            tracing::warn!("{problem}");
+        }
+        *noted = problem;
+        let entries = listed.ok()?.into_iter();
+        Some(entries.map(|entry| entry.name).collect())
+    }
+
+    /// Puts aside what the controllers say was taken, unless it is wanted here
+    /// again: its worker knows what to do.
+    pub(crate) fn put_unwanted_aside(&self, fenced: &Fenced) {
+        let workers = lock(&self.inner.workers);
+        if workers.values().any(|worker| worker.is_of(fenced.volume)) {
+            return;
+        }
+        // Under the lock: no worker may begin meanwhile.
+        let journal = self.inner.folder.journal(fenced.volume);
+        let put = put_aside(&*self.inner.world.disk, &journal, fenced.epoch);
+        drop(workers);
+        if let Err(error) = put {
+            tracing::error!(volume = %fenced.volume, %error, "its journal is not put aside");
+        }
+    }
+
+    /// Gives a journal another name, under which nothing reads it.
+    pub(crate) async fn put_aside(&self, volume: VolumeId, epoch: u32) -> Result<(), AttachError> {
+        let disk = Arc::clone(&self.inner.world.disk);
+        let journal = self.inner.folder.journal(volume);
+        blocking(move || put_aside(&*disk, &journal, epoch))
+            .await?
+            .map_err(AttachError::PutAside)
+    }
+
+    /// What journals were put aside, and that they cannot be looked for: one
+    /// sentence each.
+    pub(crate) async fn journals_aside(&self) -> Vec<String> {
+        let folder = self.inner.folder.journals();
+        let mut problems = Vec::new();
+        for name in self.journal_names().await.unwrap_or_default() {
+            let Some((volume, _)) = name.split_once(ASIDE) else {
+                continue;
+            };
+            let (disk, path) = (Arc::clone(&self.inner.world.disk), folder.join(&name));
+            let at = path.display().to_string();
+            let length = blocking(move || disk.open(&path, OpenMode::Read)?.length()).await;
+            let bytes = length.ok().and_then(Result::ok).map(about_bytes);
+            let bytes = bytes.map_or_else(String::new, |bytes| format!(" ({bytes})"));
+            problems.push(format!(
+                "volume {volume} was taken from this host, and what was written here last is kept \
+                 in {at}{bytes}; remove it when nobody misses it"
+            ));
+        }
+        problems.extend(lock(&self.inner.journals_problem).clone());
+        problems
+    }
+
+    /// Removes what was put aside of a volume that is no more.
+    pub(crate) async fn forget_aside(&self, volume: VolumeId) {
+        let prefix = format!("{volume}{ASIDE}");
+        for name in self.journal_names().await.unwrap_or_default() {
+            if name.starts_with(&prefix) {
+                let path = self.inner.folder.journals().join(name);
+                let disk = Arc::clone(&self.inner.world.disk);
+                if let Ok(Err(error)) = blocking(move || disk.remove(&path)).await {
+                    tracing::warn!(%volume, %error, "what was put aside is not removed");
+                }
+            }
+        }
+    }
+}
+
+/// Waits for the disk, but not for long: a name changes.
+fn put_aside(disk: &dyn Disk, journal: &Path, epoch: u32) -> io::Result<()> {
+    let mut name = journal.file_name().unwrap_or_default().to_owned();
+    name.push(format!("{ASIDE}{epoch}"));
+    match disk.rename(journal, &journal.with_file_name(name)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        renamed => renamed?,
+    }
+    tracing::warn!(journal = %journal.display(), epoch, "put aside: the volume was taken away");
+    disk.sync_directory(host::parent_of(journal))
+}
