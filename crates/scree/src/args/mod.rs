@@ -1,0 +1,213 @@
+//! The command line's words: nouns, verbs and options, and nothing of what
+//! they do. What serves has its options in `process`, every noun its verbs in a
+//! file of its own.
+
+mod attachment;
+mod grant;
+mod key;
+mod party;
+mod process;
+mod project;
+mod snapshot;
+mod unit;
+mod volume;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use api::size as sizes;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::output::Format;
+
+pub use attachment::{AttachArguments, AttachmentCommand, DetachArguments};
+pub use grant::GrantCommand;
+pub use key::KeyCommand;
+pub use party::{EnrolArguments, HostCommand, LoginArguments, PartyCommand};
+pub use process::{
+    AgentArguments, ControllerArguments, KeepArguments, ServeArguments, TlsArguments, UpArguments,
+};
+pub use project::{ProjectCommand, QuotaArguments};
+pub use snapshot::SnapshotCommand;
+pub use unit::UnitCommand;
+pub use volume::VolumeCommand;
+
+/// Virtual disks for virtual machines, sealed and scattered over storage that
+/// nobody has to trust.
+#[derive(Parser)]
+#[command(
+    name = "scree",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true
+)]
+pub struct Arguments {
+    /// The folder of a `scree up`, controller or agent. Commands ask whoever
+    /// serves it, rather than the controller of a profile, unless one is named.
+    #[arg(long = "dir", value_name = "D", env = "SCREE_DIR", global = true)]
+    pub folder: Option<PathBuf>,
+
+    /// Which controller to ask, and as whom, if no folder is given: what
+    /// `scree login` named so. [default: that of the last `scree login`]
+    #[arg(long, value_name = "NAME", env = "SCREE_PROFILE", global = true)]
+    pub profile: Option<String>,
+
+    /// How results are printed, of every command that has some. With json, a
+    /// failure is {"error": {…}} on standard error.
+    #[arg(short, long, value_enum, default_value_t, global = true)]
+    pub output: Format,
+
+    /// Check everything, and change nothing.
+    #[arg(long, global = true)]
+    pub dry_run: bool,
+
+    /// Make what is made under this key: the same command under the same key,
+    /// within a day, makes nothing twice.
+    #[arg(long, value_name = "KEY", global = true)]
+    pub idempotency_key: Option<String>,
+
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+impl Arguments {
+    /// Ends the program, as for any option that a command does not have: nobody
+    /// must take for a trial what is carried out.
+    pub fn refuse_meaningless(&self) {
+        let is_asked = match &self.command {
+            Command::Api(ApiCommand::Host(HostCommand::Enrol { .. })) => false,
+            Command::Api(_) => true,
+            _ => false,
+        };
+        let option = match (self.dry_run, &self.idempotency_key) {
+            (true, _) => "--dry-run",
+            (_, Some(_)) => "--idempotency-key",
+            _ => return,
+        };
+        if !is_asked {
+            let reason = format!("this command has no '{option}'");
+            let kind = ErrorKind::UnknownArgument;
+            Self::command().error(kind, reason).exit();
+        }
+    }
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run everything in one process, until SIGTERM. Restartable on the same
+    /// folder.
+    Up(Box<UpArguments>),
+
+    /// Run a controller: the API, on one database, for agents on other
+    /// machines.
+    Controller(Box<ControllerArguments>),
+
+    /// Run the agent of this host, once it is enrolled.
+    Agent(Box<AgentArguments>),
+
+    /// Become a user of a controller, with a token.
+    Login(LoginArguments),
+
+    #[command(flatten)]
+    Api(ApiCommand),
+
+    /// Print a completion script for a shell.
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+
+    /// Write manual pages into a folder.
+    Man {
+        /// The folder, which must exist.
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
+}
+
+/// What is asked of a controller, or of a running `scree up`.
+#[derive(Subcommand)]
+pub enum ApiCommand {
+    /// Virtual disks.
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+
+    /// Named, read-only moments of volumes.
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
+
+    /// Plug a volume into a running VM.
+    Attach(AttachArguments),
+
+    /// Take a volume out of its VM; everything written is on the units then.
+    Detach(DetachArguments),
+
+    /// Volumes in VMs, and exports.
+    #[command(subcommand)]
+    Attachment(AttachmentCommand),
+
+    /// Projects: on whose account volumes are, and how many there may be.
+    #[command(subcommand)]
+    Project(ProjectCommand),
+
+    /// Rights that users give to each other on their volumes, and
+    /// administrators on hosts.
+    #[command(subcommand)]
+    Grant(GrantCommand),
+
+    /// Places where sealed blocks lie.
+    #[command(subcommand)]
+    Unit(UnitCommand),
+
+    /// Wrapping keys: what opens the volumes' own keys.
+    #[command(subcommand)]
+    Key(KeyCommand),
+
+    /// Users of this cluster.
+    #[command(subcommand)]
+    User(PartyCommand),
+
+    /// Hosts of this cluster.
+    #[command(subcommand)]
+    Host(HostCommand),
+
+    /// Who is asking, as the controller knows it.
+    Whoami,
+
+    /// Who changed what, newest first.
+    Audit {
+        /// At most so many lines.
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        limit: u32,
+    },
+
+    /// How the whole is doing, and what needs attention.
+    Status,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "it takes an IP address and a port, as in 127.0.0.1:10809 or [::1]:10809; names are not \
+         looked up"
+            .to_owned()
+    })
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    sizes::parse(text)
+}
+
+/// D, or the end: without it nothing can be done.
+pub fn folder(given: Option<PathBuf>) -> PathBuf {
+    given.unwrap_or_else(|| {
+        Arguments::command()
+            .error(
+                ErrorKind::MissingRequiredArgument,
+                "say which folder is meant: --dir D, or SCREE_DIR in the environment; or, to ask a \
+                 controller elsewhere, run `scree login` first",
+            )
+            .exit()
+    })
+}

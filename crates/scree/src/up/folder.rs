@@ -1,0 +1,90 @@
+//! Whether a folder can be one to serve, before anything is made in it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use control::folder::api_socket;
+use world::host;
+
+use crate::commands::Failure;
+
+/// The longest path that a Unix socket can have, in bytes.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// What a folder that a start made, and did not get through with, may hold.
+const OURS: [&str; 15] = [
+    "lock",
+    "database",
+    "authority.key",
+    "authority.pem",
+    "identity.toml",
+    "agent.lock",
+    "keys",
+    "units",
+    "journal",
+    "vm",
+    "api.sock",
+    "nbd.sock",
+    "scree.db-wal",
+    "scree.db-shm",
+    "lost+found",
+];
+
+/// Looks, before anything is made, whether `folder` can be one to serve: new,
+/// empty, or served before. What cannot be read is left to its opening.
+pub(super) fn check_folder(folder: &Path) -> Result<(), Failure> {
+    let path = folder.display();
+    let socket = api_socket(&whole_path(folder)?);
+    let bytes = socket.as_os_str().len();
+    if bytes > SOCKET_PATH_BYTES_MAX {
+        return Err(Failure::new(format!(
+            "{path} is too long a path: {socket} would have {bytes} bytes, and a Unix socket's \
+             has at most {SOCKET_PATH_BYTES_MAX}; give a folder closer to the root",
+            socket = socket.display()
+        )));
+    }
+    let names = match host::names(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            return Err(Failure::new(format!(
+                "{path} is not a folder; give a folder that is empty or new, or one that was \
+                 served before"
+            )));
+        }
+        Err(_) => return Ok(()),
+        Ok(names) => names,
+    };
+    let mut other = None;
+    for name in names {
+        if name == "scree.db" {
+            return Ok(());
+        }
+        if OURS.iter().all(|ours| name != *ours) {
+            other = Some(name);
+        }
+    }
+    match other {
+        Some(name) => Err(Failure::new(format!(
+            "{path} holds {name:?} and no scree.db: it is somebody else's; give a folder that is \
+             empty or new, or one that was served before"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// `folder` as it will be called once it is there: absolute, without links.
+fn whole_path(folder: &Path) -> io::Result<PathBuf> {
+    let absolute = std::path::absolute(folder)?;
+    let mut missing = Vec::new();
+    for there in absolute.ancestors() {
+        match host::resolve(there) {
+            Ok(path) => {
+                return Ok(missing
+                    .iter()
+                    .rev()
+                    .fold(path, |path, part| path.join(part)));
+            }
+            Err(_) => missing.extend(there.file_name()),
+        }
+    }
+    Ok(absolute)
+}

@@ -1,0 +1,151 @@
+//! `scree up`, `scree controller` and `scree agent`: a controller, an agent, or
+//! both in one process, until SIGTERM.
+//!
+//! 1. open D, 2. listen, 3. serve what was served, 4. say that it is ready,
+//! 5. wait for a signal, 6. refuse requests, 7. destage everything, 8. end.
+//!
+//! A second signal ends it at once: nothing that was acknowledged is lost by
+//! that, the next start replays the journals. One that comes within a second
+//! of the first is taken for the same: `timeout` signals the process, and then
+//! its group. SIGHUP ends nothing; a terminal that closes sends it.
+//!
+//! SIGQUIT leaves out the destaging and ends it well: volumes are back as soon
+//! as the next start has replayed the journals, so VMs wait the least. It is
+//! for a restart, such as that of an upgrade.
+//!
+//! What standard output or standard error do not take is lost, and the service
+//! goes on.
+
+mod folder;
+mod parts;
+mod readiness;
+mod renewal;
+mod serving;
+mod settings;
+
+use std::io::{self, IsTerminal as _};
+use std::path::Path;
+use std::time::Duration;
+
+use api::{Client, Profile};
+use control::folder::api_socket;
+use tracing_subscriber::EnvFilter;
+use world::World;
+
+use crate::args::{AgentArguments, ControllerArguments, UpArguments};
+use crate::commands::Failure;
+use crate::tls_files::ApiTls;
+use folder::check_folder;
+use serving::serve;
+use settings::{Identity, Settings, UNITS_DEFAULT, agent_settings, control_settings, database};
+
+pub use settings::{check_private, identity_of};
+
+/// Threads for work that waits: destages, reads that miss, syncs.
+const POOL_THREADS_MAX: usize = 32;
+
+/// Runs `scree up`.
+pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
+    begin(folder, |world| {
+        let client = Client::unix(&api_socket(folder));
+        let mut agent = agent_settings(world, folder, client, &arguments.serve)?;
+        agent.units = arguments.units.map(usize::from);
+        agent.units_default = UNITS_DEFAULT;
+        // Whoever asks for a volume here has the key.
+        agent.allows_unsealed = true;
+        Ok(Settings {
+            // There is only one host.
+            control: Some(control_settings(world, folder, &arguments.keep, None)),
+            agent: Some(agent),
+            listen: arguments
+                .listen_api
+                .map(|at| (at, ApiTls::own(arguments.api_name))),
+            listen_metrics: arguments.monitor.listen_metrics,
+            identity: None,
+        })
+    })
+}
+
+/// Runs `scree controller`.
+pub fn run_controller(folder: &Path, arguments: ControllerArguments) -> Result<(), Failure> {
+    begin(folder, |world| {
+        let mut control = control_settings(world, folder, &arguments.keep, Some(arguments.lease));
+        control.database = database(world, &arguments)?;
+        control.new_authority = arguments.new_authority;
+        Ok(Settings {
+            control: Some(control),
+            agent: None,
+            listen: Some((arguments.listen, ApiTls::of(arguments.name, arguments.tls))),
+            listen_metrics: arguments.monitor.listen_metrics,
+            identity: None,
+        })
+    })
+}
+
+/// Runs `scree agent`.
+pub fn run_agent(folder: &Path, arguments: AgentArguments) -> Result<(), Failure> {
+    begin(folder, |world| {
+        let path = identity_of(folder);
+        let mut identity = Profile::read(world, &path).map_err(|error| {
+            let text = base::with_causes(&error);
+            Failure::new(format!("{text}; enrol this host with `scree host enrol`"))
+        })?;
+        let read = identity.read_again(world);
+        read.map_err(|error| Failure::of(&error))?;
+        let client = identity.client().map_err(|error| Failure::of(&error))?;
+        let mut agent = agent_settings(world, folder, client.clone(), &arguments.serve)?;
+        agent.units = arguments.units.map(usize::from);
+        agent.allows_unsealed = arguments.allow_unsealed;
+        agent.journals = arguments.journals;
+        Ok(Settings {
+            control: None,
+            agent: Some(agent),
+            listen: None,
+            listen_metrics: arguments.monitor.listen_metrics,
+            identity: Some(Identity {
+                profile: identity,
+                path,
+                client,
+            }),
+        })
+    })
+}
+
+fn begin(
+    folder: &Path,
+    settings: impl FnOnce(&World) -> Result<Settings, Failure>,
+) -> Result<(), Failure> {
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_env_filter(
+            EnvFilter::try_from_env("SCREE_LOG").unwrap_or_else(|_| EnvFilter::new("info")),
+        )
+        .with_target(false)
+        // That the log cannot be written is nothing to panic about.
+        .log_internal_errors(false)
+        .init();
+    // Before anything asks how many there may be.
+    if let Err(error) = world::real::raise_open_files() {
+        tracing::warn!(%error, "the limit of open files could not be raised");
+    }
+    let world = World::real(POOL_THREADS_MAX);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    // Clients take hold of the runtime that they are made in.
+    let entered = runtime.enter();
+    let settings = settings(&world)?;
+    drop(entered);
+    check_folder(folder)?;
+    let mut is_abandoned = false;
+    let ended = runtime.block_on(serve(world, settings, &mut is_abandoned));
+    if is_abandoned {
+        // Threads that are still at work would stumble over its end.
+        std::mem::forget(runtime);
+    } else {
+        // What is left are requests that wait for something that will not come.
+        runtime.shutdown_timeout(Duration::from_millis(100));
+    }
+    ended
+}

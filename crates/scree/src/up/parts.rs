@@ -1,0 +1,139 @@
+//! What runs in this process, and where it is served.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use agent::Agent;
+use control::http::https::HttpsListener;
+use control::{Control, http};
+use monitor::Monitor;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use world::{World, host};
+
+use super::renewal::{RENEW_EVERY, keep_renewed};
+use super::settings::Settings;
+use crate::commands::Failure;
+use crate::monitoring;
+use crate::tls_files::ApiTls;
+
+/// What runs in this process.
+pub(super) struct Up {
+    pub control: Option<Control>,
+    pub agent: Option<Agent>,
+    /// Those who serve the API, and who renew certificates, until `stop` says
+    /// so.
+    pub api: JoinSet<()>,
+    /// Where the API is served over TLS.
+    pub address: Option<SocketAddr>,
+    pub stop: watch::Sender<bool>,
+}
+
+impl Up {
+    pub async fn start(
+        world: World,
+        settings: Settings,
+        monitor: &Monitor,
+    ) -> Result<Self, Failure> {
+        let mut up = Self {
+            control: None,
+            agent: None,
+            api: JoinSet::new(),
+            address: None,
+            stop: watch::Sender::new(false),
+        };
+        if let Some(settings) = settings.control {
+            let control = Control::start(world.clone(), settings)
+                .await
+                .map_err(|error| Failure::of(&error))?;
+            up.serve_here(&control)?;
+            monitor.add(Arc::new(control.clone()));
+            up.control = Some(control);
+        }
+        if let Some(identity) = settings.identity {
+            monitoring::note_identity(monitor, &identity.profile);
+            up.api
+                .spawn(keep_renewed(world.clone(), identity, monitor.clone()));
+        }
+        if let Some(settings) = settings.agent {
+            let agent = Agent::start(world.clone(), settings).await;
+            let agent = agent.map_err(|error| Failure::of(&error))?;
+            monitor.add(Arc::new(agent.clone()));
+            up.agent = Some(agent);
+        }
+        if let Some(control) = up.control.clone() {
+            control.set_open(true);
+            if let Some((at, tls)) = settings.listen {
+                up.serve_elsewhere(world, control, (at, tls), monitor.clone())?;
+            }
+        }
+        Ok(up)
+    }
+
+    fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut stop = self.stop.subscribe();
+        async move {
+            let _ = stop.wait_for(|stop| *stop).await;
+        }
+    }
+
+    /// On D's socket.
+    fn serve_here(&mut self, control: &Control) -> Result<(), Failure> {
+        let socket = control.folder().api_socket();
+        let listener = http::listen(&socket).map_err(|error| {
+            Failure::new(format!("cannot listen at {}: {error}", socket.display()))
+        })?;
+        let serving = http::serve(control.clone(), listener, self.stopped());
+        self.api.spawn(async {
+            if let Err(error) = serving.await {
+                tracing::error!(%error, "the API ended");
+            }
+        });
+        Ok(())
+    }
+
+    /// Over TLS, with a certificate that is renewed in time.
+    fn serve_elsewhere(
+        &mut self,
+        world: World,
+        control: Control,
+        (at, api_tls): (SocketAddr, ApiTls),
+        monitor: Monitor,
+    ) -> Result<(), Failure> {
+        let listener = HttpsListener::bind(at)
+            .map_err(|error| Failure::new(format!("cannot listen at {at}: {error}")))?;
+        self.address = Some(listener.address());
+        let clock = Arc::clone(&world.clock);
+        let every = api_tls.renew_every(RENEW_EVERY);
+        let make = move |control: &Control| {
+            let made = control.parties().server_tls(&api_tls.read(&world)?);
+            made.map_err(|error| Failure::of(&error))
+        };
+        let (first, ends) = make(&control)?;
+        monitor.set_certificate("server", ends);
+        let (tls, newest) = watch::channel(first);
+        let router = http::router(control.clone());
+        let serving = listener.serve(router, newest, clock, self.stopped());
+        self.api.spawn(async move {
+            let renewing = async {
+                let mut ticks = host::ticks(every);
+                ticks.tick().await;
+                loop {
+                    ticks.tick().await;
+                    match make(&control) {
+                        Ok((config, ends)) => {
+                            tls.send_replace(config);
+                            monitor.set_certificate("server", ends);
+                        }
+                        Err(error) => tracing::error!(%error, "no new server certificate"),
+                    }
+                }
+            };
+            tokio::select! {
+                () = serving => {}
+                () = renewing => {}
+            }
+        });
+        Ok(())
+    }
+}

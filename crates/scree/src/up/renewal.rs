@@ -1,0 +1,52 @@
+//! Certificates that are renewed long before they end.
+
+use std::time::Duration;
+
+use monitor::Monitor;
+use world::{World, host};
+
+use super::settings::Identity;
+use crate::monitoring;
+use crate::tls_files::READ_EVERY;
+
+/// Certificates hold for a day, and are renewed so often.
+pub(super) const RENEW_EVERY: Duration = Duration::from_secs(8 * 60 * 60);
+
+/// A renewal that failed is tried again after so long, and then after twice as
+/// long each time, up to [`RENEW_EVERY`].
+const RENEW_AGAIN: Duration = Duration::from_secs(60);
+
+/// Has an agent's certificate renewed, long before it ends.
+pub(super) async fn keep_renewed(world: World, mut identity: Identity, monitor: Monitor) {
+    let is_brought = identity.profile.is_brought();
+    let every = if is_brought { READ_EVERY } else { RENEW_EVERY };
+    let mut pause = Duration::ZERO;
+    let mut again = RENEW_AGAIN;
+    loop {
+        host::pause(pause).await;
+        let mut profile = identity.profile.clone();
+        let renewed = async {
+            if is_brought {
+                profile.read_again(&world)?;
+            } else {
+                profile.renew(&identity.client).await?;
+            }
+            profile.write(&world, &identity.path)?;
+            profile.tls()
+        };
+        match renewed.await {
+            Ok(tls) => {
+                identity.client.renew(tls);
+                identity.profile = profile;
+                monitoring::note_identity(&monitor, &identity.profile);
+                tracing::info!(expires = identity.profile.expires, "certificate renewed");
+                (pause, again) = (every, RENEW_AGAIN);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the certificate was not renewed; it is tried again");
+                pause = again.min(every);
+                again *= 2;
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! From the start of the parts to their end, and what signals mean in between.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent::Agent;
+use tokio::signal::unix::{SignalKind, signal};
+use world::{World, host};
+
+use super::parts::Up;
+use super::readiness::{say_ready, tell_init};
+use super::settings::Settings;
+use crate::commands::Failure;
+use crate::monitoring;
+
+/// How long requests under way may take to end once a signal came.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// A signal within this time of the first one repeats it.
+const REPEATS: Duration = Duration::from_secs(1);
+
+/// Sets `is_abandoned` if it ends while volumes are open.
+pub(super) async fn serve(
+    world: World,
+    settings: Settings,
+    is_abandoned: &mut bool,
+) -> Result<(), Failure> {
+    // Before anything is opened: a signal that comes early counts too.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut quit = signal(SignalKind::quit())?;
+    // Taken, so that it does nothing.
+    let _hangup = signal(SignalKind::hangup())?;
+
+    let clock = Arc::clone(&world.clock);
+    let parts = [
+        settings.control.as_ref().map(|_| "controller"),
+        settings.agent.as_ref().map(|_| "agent"),
+    ];
+    let parts: Vec<&str> = parts.into_iter().flatten().collect();
+    let monitor = monitoring::monitor(&world, &parts);
+    let metrics = monitoring::listen(settings.listen_metrics, &monitor)?;
+    let Up {
+        control,
+        agent,
+        mut api,
+        address,
+        stop,
+    } = Up::start(world, settings, &monitor).await?;
+    let mut running = tokio::spawn({
+        let agent = agent.clone();
+        async move {
+            match agent {
+                Some(agent) => agent.run().await,
+                None => std::future::pending().await,
+            }
+        }
+    });
+    say_ready(control.as_ref(), agent.as_ref(), address, metrics).await?;
+
+    tokio::select! {
+        _ = terminate.recv() => tracing::info!("SIGTERM"),
+        _ = interrupt.recv() => tracing::info!("SIGINT"),
+        _ = quit.recv() => {
+            *is_abandoned = agent.is_some();
+            end_at_once(agent);
+            return Ok(());
+        }
+        ended = api.join_next(), if !api.is_empty() => {
+            tracing::error!(?ended, "the API ended by itself");
+        }
+        ended = &mut running => {
+            tracing::error!(?ended, "the agent ended by itself");
+        }
+    }
+    running.abort();
+    tell_init("STOPPING=1");
+    let end = async {
+        if let Some(control) = &control {
+            control.set_open(false);
+        }
+        let unclean = match &agent {
+            Some(agent) => agent.shut_down().await,
+            None => 0,
+        };
+        stop.send_replace(true);
+        let ended = async { while api.join_next().await.is_some() {} };
+        let _ = host::within(GOODBYE, ended).await;
+        if let Some(control) = &control {
+            control.shut_down().await;
+        }
+        unclean
+    };
+    let first = clock.monotonic();
+    let insisted = async {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                _ = quit.recv() => break,
+            }
+            if clock.monotonic() - first >= REPEATS {
+                break;
+            }
+        }
+    };
+    let unclean = tokio::select! {
+        unclean = end => unclean,
+        () = insisted => {
+            *is_abandoned = agent.is_some();
+            return Err(Failure::new("ended at once by a second signal"));
+        }
+    };
+    if unclean > 0 {
+        // Not even closing a file on a unit that hangs would come to an end.
+        std::mem::forget(agent);
+        *is_abandoned = true;
+        return Err(Failure::new(format!(
+            "{unclean} volumes could not be destaged; their journals have what is missing, and \
+             the next start goes on with them"
+        )));
+    }
+    if agent.is_some() {
+        tracing::info!("everything is on the units; goodbye");
+    }
+    Ok(())
+}
+
+/// Leaves everything as a crash would: the journals have what was acknowledged.
+fn end_at_once(agent: Option<Agent>) {
+    tell_init("STOPPING=1");
+    tracing::info!("SIGQUIT: nothing is destaged; the next start goes on with the journals");
+    // Closing would take its time.
+    std::mem::forget(agent);
+}

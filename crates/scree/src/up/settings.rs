@@ -1,0 +1,203 @@
+//! What is to run in this process, and how: from the command line, the
+//! environment and the files that these name.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use agent::folder::traces;
+use agent::keys::{KeyEntry, Passphrase};
+use agent::vm::VmOptions;
+use api::size::exact_bytes;
+use api::{Client, Profile};
+use catalog::RESTORE_SKIPS_BYTES;
+use catalog::retention::Retention;
+use control::database::{AddressError, PostgresUrl};
+use control::folder::{LookForRemains, Remains};
+use frontend::nbd::ServerTls;
+use volume::VolumeConfig;
+use world::{World, host};
+
+use crate::args::{ControllerArguments, KeepArguments, ServeArguments};
+use crate::commands::Failure;
+use crate::output::shell_word;
+use crate::tls_files::ApiTls;
+
+/// A smaller journal could not take one large write and its destage.
+const JOURNAL_BYTES_MIN: u64 = 8 << 20;
+
+/// A quarter of what the log's positions skip when a volume goes back to an
+/// earlier version ([`RESTORE_SKIPS_BYTES`]): what lies in a journal from
+/// before must never look like the log from after.
+const JOURNAL_BYTES_MAX: u64 = RESTORE_SKIPS_BYTES / 4;
+
+/// The environment variable with the URL of a controller's database.
+const DATABASE: &str = "SCREE_DATABASE";
+
+/// The environment variable with a passphrase.
+const PASSPHRASE: &str = "SCREE_PASSPHRASE";
+
+/// Folder units of a new D, if nothing is said.
+pub(super) const UNITS_DEFAULT: usize = 8;
+
+/// Where an agent keeps who it is.
+const IDENTITY: &str = "identity.toml";
+
+/// Who an agent is, and where that is kept.
+pub(super) struct Identity {
+    pub profile: Profile,
+    pub path: PathBuf,
+    pub client: Client,
+}
+
+/// Which parts are to run, and how.
+pub(super) struct Settings {
+    pub control: Option<control::Settings>,
+    pub agent: Option<agent::Settings>,
+    /// Where the API is served over TLS, and how.
+    pub listen: Option<(SocketAddr, ApiTls)>,
+    /// Where those who watch are answered.
+    pub listen_metrics: Option<SocketAddr>,
+    /// Who the agent is, if its controllers are elsewhere.
+    pub identity: Option<Identity>,
+}
+
+/// Where the agent in `folder` keeps who it is.
+pub fn identity_of(folder: &Path) -> PathBuf {
+    folder.join(IDENTITY)
+}
+
+pub(super) fn control_settings(
+    world: &World,
+    folder: &Path,
+    keep: &KeepArguments,
+    lease: Option<Duration>,
+) -> control::Settings {
+    control::Settings {
+        folder: folder.to_owned(),
+        remains: remains(world, folder),
+        retention: Retention {
+            count_max: keep.retain_count,
+            age_max_ms: i64::try_from(keep.retain_age.as_millis()).unwrap_or(i64::MAX),
+        },
+        grace: keep.grace,
+        lease,
+        overcommit: keep.overcommit,
+        restored_database: keep.restored_database,
+        new_authority: false,
+        database: None,
+    }
+}
+
+/// The database that a controller was told of. Nothing that is said of it quotes
+/// it.
+pub(super) fn database(
+    world: &World,
+    arguments: &ControllerArguments,
+) -> Result<Option<PostgresUrl>, Failure> {
+    let failed = |error: AddressError| Failure::of(&error);
+    match (&arguments.database, &arguments.database_file) {
+        (Some(text), _) => {
+            let url: PostgresUrl = text.parse().map_err(failed)?;
+            if url.has_password() {
+                tracing::warn!(
+                    "the password in --database can be read by every user of this machine; put \
+                     the URL in a private file, and give that with --database-file"
+                );
+            }
+            Ok(Some(url))
+        }
+        (None, Some(path)) => PostgresUrl::read(world, path).map(Some).map_err(failed),
+        (None, None) => std::env::var(DATABASE)
+            .ok()
+            .filter(|text| !text.is_empty())
+            .map(|text| text.parse().map_err(failed))
+            .transpose(),
+    }
+}
+
+pub(super) fn agent_settings(
+    world: &World,
+    folder: &Path,
+    client: Client,
+    arguments: &ServeArguments,
+) -> Result<agent::Settings, Failure> {
+    if arguments.journal_size < JOURNAL_BYTES_MIN {
+        return Err(Failure::new(format!(
+            "--journal-size {} is too small; give at least {}",
+            exact_bytes(arguments.journal_size),
+            exact_bytes(JOURNAL_BYTES_MIN)
+        )));
+    }
+    if arguments.journal_size > JOURNAL_BYTES_MAX {
+        return Err(Failure::new(format!(
+            "--journal-size {} is too large; give at most {}",
+            exact_bytes(arguments.journal_size),
+            exact_bytes(JOURNAL_BYTES_MAX)
+        )));
+    }
+    let key = match (&arguments.key_file, &arguments.passphrase_file) {
+        (Some(path), _) => Some(KeyEntry::File { path: path.clone() }),
+        (None, Some(path)) => Some(KeyEntry::Passphrase { path: path.clone() }),
+        (None, None) => std::env::var(PASSPHRASE)
+            .ok()
+            .filter(|passphrase| !passphrase.is_empty())
+            .map(|passphrase| KeyEntry::Given(Passphrase::new(passphrase))),
+    };
+    Ok(agent::Settings {
+        folder: folder.to_owned(),
+        client,
+        units: None,
+        units_default: 0,
+        key,
+        keys_file: arguments.keys_file.clone(),
+        allows_unsealed: false,
+        listen_nbd: arguments.listen_nbd,
+        nbd_tls: tls(world, arguments)?,
+        vm: VmOptions::default(),
+        journals: None,
+        vm_user: arguments.vm_user,
+        volume: VolumeConfig {
+            journal_bytes: arguments.journal_size,
+            destage_after: arguments.destage_after,
+            ..VolumeConfig::default()
+        },
+    })
+}
+
+fn remains(world: &World, folder: &Path) -> LookForRemains {
+    let (world, folder) = (world.clone(), folder.to_owned());
+    Box::new(move || {
+        let (certain, likely) = traces(&world, &folder)?;
+        Ok(Remains { certain, likely })
+    })
+}
+
+fn tls(world: &World, arguments: &ServeArguments) -> Result<Option<ServerTls>, Failure> {
+    let (Some(ca), Some(cert), Some(key)) = (
+        &arguments.nbd_tls_ca,
+        &arguments.nbd_tls_cert,
+        &arguments.nbd_tls_key,
+    ) else {
+        return Ok(None);
+    };
+    check_private(key)?;
+    ServerTls::read(&*world.disk, ca, cert, key)
+        .map(Some)
+        .map_err(|error| Failure::of(&error))
+}
+
+/// Refuses a key that others than its owner can read. That there is none, its
+/// reader will say.
+pub fn check_private(key: &Path) -> Result<(), Failure> {
+    match host::mode_for_others(key) {
+        Ok(Some(mode)) => {
+            let (path, word) = (key.display(), shell_word(key));
+            Err(Failure::new(format!(
+                "{path} can be read by others (mode {mode:03o}); run `chmod 600 {word}`, and \
+                 consider its content known"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
