@@ -15,9 +15,10 @@
 //!
 //! It must not know: what is measured, who may ask.
 //!
-//! Invariants: an answer takes at most [`PART_WITHIN`] for each part, whatever a
-//! part waits for; nobody who asks often makes a part work more than once at a
-//! time; no text has a secret in it, nor anybody's names.
+//! Invariants: an answer takes at most [`ANSWER_WITHIN`], whatever parts wait
+//! for, and says which parts said nothing; nobody who asks for numbers often has
+//! a part count them more than once at a time; no text has a secret in it, nor
+//! anybody's names.
 
 mod listener;
 mod measures;
@@ -25,4 +26,4 @@ mod part;
 
 pub use listener::MonitorListener;
 pub use measures::{CONTENT_TYPE, Labels, Measures};
-pub use part::{Answer, Monitor, PART_WITHIN, Part, healthz, readyz};
+pub use part::{ANSWER_WITHIN, Answer, Monitor, Part, healthz, readyz};

@@ -10,13 +10,15 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use tokio::task::JoinSet;
 use world::{Millis, host};
 
 use crate::measures::ended;
 use crate::{CONTENT_TYPE, Measures};
 
-/// Longer than that no part is waited for.
-pub const PART_WITHIN: Duration = Duration::from_secs(5);
+/// Longer than that nobody who watches waits: what parts have not said by then is
+/// left out. Prometheus gives up after 10 s, if it is not told otherwise.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// A runtime that turns begins a task in less.
 const TURNS_WITHIN: Duration = Duration::from_secs(1);
@@ -36,6 +38,9 @@ pub trait Part: Send + Sync {
     /// How it is doing. Names begin with `scree_`, and are no other part's.
     fn measure(&self) -> Answer<'_, Measures>;
 }
+
+/// What the parts have said, by their names.
+type Said<T> = BTreeMap<&'static str, T>;
 
 /// The parts of this process. Cheap to clone.
 #[derive(Clone)]
@@ -88,13 +93,16 @@ impl Monitor {
     /// Why this process cannot do its work, `part: reason` each.
     pub async fn reasons(&self) -> Vec<String> {
         let parts = self.parts();
+        let mut said = Said::new();
+        // What was said in time counts.
+        let _ = host::within(ANSWER_WITHIN, ask(&parts, |part| part.reasons(), &mut said)).await;
         let mut reasons = Vec::new();
         for name in &self.inner.expected {
-            let Some(part) = parts.iter().find(|part| part.name() == *name) else {
+            if !parts.iter().any(|part| part.name() == *name) {
                 reasons.push(format!("{name}: it is starting"));
                 continue;
-            };
-            let found = host::within(PART_WITHIN, part.reasons()).await;
+            }
+            let found = said.remove(name);
             let found = found.unwrap_or_else(|| vec!["it does not say how it is".to_owned()]);
             reasons.extend(found.into_iter().map(|reason| format!("{name}: {reason}")));
         }
@@ -103,22 +111,28 @@ impl Monitor {
 
     /// All numbers, as text.
     pub async fn metrics(&self) -> String {
-        let _alone = self.inner.door.lock().await;
+        let parts = self.parts();
+        let (mut reasons, mut measures) = (Said::new(), Said::new());
+        let told = host::within(ANSWER_WITHIN, async {
+            let _alone = self.inner.door.lock().await;
+            tokio::join!(
+                ask(&parts, |part| part.reasons(), &mut reasons),
+                ask(&parts, |part| part.measure(), &mut measures)
+            )
+        });
+        // What was said in time counts.
+        let _ = told.await;
         let mut text = self.own().text();
         let (mut ready, mut silent) = (Vec::new(), Vec::new());
-        let parts = self.parts();
         for name in &self.inner.expected {
             let labels = vec![("part", (*name).to_owned())];
-            let part = parts.iter().find(|part| part.name() == *name);
-            let (mut is_ready, mut is_silent) = (false, false);
-            if let Some(part) = part {
-                let reasons = host::within(PART_WITHIN, part.reasons()).await;
-                is_ready = reasons.is_some_and(|reasons| reasons.is_empty());
-                match host::within(PART_WITHIN, part.measure()).await {
-                    Some(measures) => text.push_str(&measures.text()),
-                    None => is_silent = true,
-                }
+            let has_begun = parts.iter().any(|part| part.name() == *name);
+            let is_ready = reasons.get(name).is_some_and(Vec::is_empty);
+            let measures = measures.get(name);
+            if let Some(measures) = measures {
+                text.push_str(&measures.text());
             }
+            let is_silent = has_begun && measures.is_none();
             ready.push((labels.clone(), f64::from(is_ready)));
             silent.push((labels, f64::from(is_silent)));
         }
@@ -165,6 +179,27 @@ impl Monitor {
     }
 }
 
+/// Asks all parts at once, and notes what each says when it does: one that hangs
+/// takes no time from the others.
+async fn ask<T: Send + 'static>(
+    parts: &[Arc<dyn Part>],
+    what: for<'a> fn(&'a (dyn Part + 'static)) -> Answer<'a, T>,
+    said: &mut Said<T>,
+) {
+    let mut asked = JoinSet::new();
+    for part in parts.iter().cloned() {
+        asked.spawn(async move { (part.name(), what(&*part).await) });
+    }
+    while let Some(answer) = asked.join_next().await {
+        match answer {
+            Ok((name, answer)) => {
+                said.insert(name, answer);
+            }
+            Err(error) => tracing::error!(%error, "a part did not get to say how it is"),
+        }
+    }
+}
+
 /// Locks a mutex whose content stays sound if a thread panics in between.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -204,4 +239,115 @@ pub fn readyz(reasons: &[String]) -> Response {
 )]
 fn seconds(at: Millis) -> f64 {
     at.0 as f64 / 1000.0
+}
+
+#[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "these tests look at the clock that the runtime's timers go by, which stands still \
+              but where all wait"
+)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Says nothing of what hangs.
+    struct Slow {
+        name: &'static str,
+        reasons_hang: bool,
+        measure_hangs: bool,
+    }
+
+    async fn after(hangs: bool) {
+        if hangs {
+            std::future::pending().await
+        }
+    }
+
+    impl Part for Slow {
+        fn name(&self) -> &'static str {
+            self.name
+        }
+
+        fn reasons(&self) -> Answer<'_, Vec<String>> {
+            Box::pin(async {
+                after(self.reasons_hang).await;
+                Vec::new()
+            })
+        }
+
+        fn measure(&self) -> Answer<'_, Measures> {
+            Box::pin(async {
+                after(self.measure_hangs).await;
+                let mut measures = Measures::default();
+                measures.one(&format!("scree_of_{}", self.name), "A number", 1.0);
+                measures
+            })
+        }
+    }
+
+    fn monitor(parts: [(&'static str, bool, bool); 2]) -> Monitor {
+        let monitor = Monitor::new("1", Millis(0), &parts.map(|(name, ..)| name));
+        for (name, reasons_hang, measure_hangs) in parts {
+            monitor.add(Arc::new(Slow {
+                name,
+                reasons_hang,
+                measure_hangs,
+            }));
+        }
+        monitor
+    }
+
+    fn has(text: &str, row: &str) -> bool {
+        text.lines().any(|line| line == row)
+    }
+
+    /// Each part had 5 s to say whether it is ready and 5 s for its numbers, so a
+    /// scrape of two that hung took 20 s.
+    #[tokio::test(start_paused = true)]
+    async fn however_many_parts_hang_and_ask_an_answer_takes_one_bound() {
+        let monitor = monitor([("a", true, true), ("b", true, true)]);
+        let began = Instant::now();
+        let reasons = monitor.reasons().await;
+        assert_eq!(began.elapsed().as_secs(), ANSWER_WITHIN.as_secs());
+        let silent = "it does not say how it is";
+        assert_eq!(reasons, [format!("a: {silent}"), format!("b: {silent}")]);
+        let began = Instant::now();
+        let (one, other) = tokio::join!(monitor.metrics(), monitor.metrics());
+        assert_eq!(began.elapsed().as_secs(), ANSWER_WITHIN.as_secs());
+        for text in [one, other] {
+            for part in ["a", "b"] {
+                let silent = format!("scree_part_silent{{part=\"{part}\"}} 1.0");
+                assert!(has(&text, &silent), "{text}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_part_that_hangs_takes_nothing_from_the_others() {
+        let monitor = monitor([("a", true, true), ("b", false, false)]);
+        let reasons = monitor.reasons().await;
+        assert_eq!(reasons, ["a: it does not say how it is"]);
+        let text = monitor.metrics().await;
+        for row in [
+            "scree_of_b 1.0",
+            "scree_ready{part=\"a\"} 0.0",
+            "scree_ready{part=\"b\"} 1.0",
+            "scree_part_silent{part=\"a\"} 1.0",
+            "scree_part_silent{part=\"b\"} 0.0",
+        ] {
+            assert!(has(&text, row), "{row} in {text}");
+        }
+    }
+
+    /// Nobody knows whether it is ready, but its numbers are there.
+    #[tokio::test(start_paused = true)]
+    async fn numbers_do_not_wait_for_whether_a_part_is_ready() {
+        let monitor = monitor([("a", true, false), ("b", false, false)]);
+        let text = monitor.metrics().await;
+        for row in ["scree_of_a 1.0", "scree_ready{part=\"a\"} 0.0"] {
+            assert!(has(&text, row), "{row} in {text}");
+        }
+    }
 }
