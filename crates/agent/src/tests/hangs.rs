@@ -27,18 +27,22 @@ async fn written_and_held(rig: &Rig, control: &Scree) {
     rig.disk.hold(&rig.path().join("units"));
 }
 
+/// Nothing here waits for more minutes than that.
+const MINUTES_MAX: u32 = 100;
+
 /// What comes of a task that waits for the clock, which stands still unless it
 /// is moved: again and again, since it cannot be seen when the task begins to
 /// look at it.
 async fn as_time_passes<T>(rig: &Rig, mut task: tokio::task::JoinHandle<T>) -> T {
     let held = Arc::clone(&rig.disk);
     aside(move || held.wait_for_one()).await;
-    loop {
+    for _ in 0..MINUTES_MAX {
         rig.clock.advance(Duration::from_secs(61));
         if let Some(ended) = host::within(Duration::from_millis(500), &mut task).await {
             return ended.expect("no panic");
         }
     }
+    panic!("it did not end in {MINUTES_MAX} minutes of the rig's clock");
 }
 
 /// A destage that a unit never answered was waited for until the process was

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use monitor::Part as _;
 
-use super::end;
-use super::rig::{Rig, RigSettings, Scree, small};
+use super::rig::{Rig, RigSettings, Scree, eventually, small};
+use super::{end, finish};
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -95,12 +95,11 @@ async fn a_volume_that_does_not_answer_is_shown_as_it_was_and_asked_once() {
     drop(let_go);
     busy.await.expect("no panic").expect("it goes on");
     // The answer that it owed comes by itself.
-    loop {
+    let answers = async || {
         let text = scree.agent.measure().await.whole();
-        if number(&text, &silent) == Some(0.0) {
-            break;
-        }
-    }
+        (number(&text, &silent) == Some(0.0)).then_some(())
+    };
+    eventually("its answer is shown", answers).await;
     end(scree).await;
 }
 
@@ -120,12 +119,12 @@ async fn a_host_without_a_unit_that_takes_writes_is_not_ready() {
     }
     scree.agent.units().await;
     // A look notes what it finds; the next one at the latest sees it.
-    while scree.agent.reasons().await.is_empty() {
-        for probe in scree.agent.probe_units(true) {
-            probe.await.expect("no panic");
-        }
-    }
-    let reasons = scree.agent.reasons().await;
+    let reasons = eventually("it is not ready", async || {
+        finish(scree.agent.probe_units(true)).await;
+        let reasons = scree.agent.reasons().await;
+        (!reasons.is_empty()).then_some(reasons)
+    });
+    let reasons = reasons.await;
     assert_eq!(reasons, ["none of the 2 units takes writes"]);
     let text = scree.agent.measure().await.whole();
     for unit in 0..2 {
@@ -135,10 +134,10 @@ async fn a_host_without_a_unit_that_takes_writes_is_not_ready() {
     for (to, from) in [(&first, "away1"), (&second, "away2")] {
         std::fs::rename(rig.folder.path().join(from), to).expect("moved");
     }
-    while !scree.agent.reasons().await.is_empty() {
-        for probe in scree.agent.probe_units(true) {
-            probe.await.expect("no panic");
-        }
-    }
+    let is_ready = async || {
+        finish(scree.agent.probe_units(true)).await;
+        scree.agent.reasons().await.is_empty().then_some(())
+    };
+    eventually("it is ready again", is_ready).await;
     end(scree).await;
 }

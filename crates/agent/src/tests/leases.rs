@@ -12,7 +12,7 @@ use control::database::{Membership, NewAttachment, PartyRow, Reach};
 use world::Millis;
 
 use super::end;
-use super::rig::{Rig, RigSettings, Scree, small};
+use super::rig::{Rig, RigSettings, Scree, eventually, small};
 use crate::attached::Attached;
 
 const LEASE: Duration = Duration::from_secs(10);
@@ -56,9 +56,8 @@ fn journals(scree: &Scree) -> Vec<String> {
 
 /// Waits until the volume is not open here.
 async fn is_let_go(scree: &Scree, volume: VolumeId) {
-    while scree.open(volume).is_some() {
-        tokio::task::yield_now().await;
-    }
+    let is_closed = async || scree.open(volume).is_none().then_some(());
+    eventually("the volume is let go of", is_closed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -103,13 +102,12 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_is_over() {
 
     // It comes back: it serves nothing, and keeps what it has.
     scree.agent.renew().await.expect("heard");
-    let stopped = loop {
-        // Its thread hears of it when it turns next.
+    // Its thread hears of it when it turns next.
+    let stopped = eventually("the volume stops", async || {
         let status = scree.agent.engine_status(&attached).await;
-        if let Some(stopped) = status.expect("answers").stopped {
-            break stopped;
-        }
-    };
+        status.expect("answers").stopped
+    });
+    let stopped = stopped.await;
     assert!(stopped.contains("lost"), "{stopped}");
     drop(attached);
     scree.connect();

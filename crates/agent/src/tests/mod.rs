@@ -31,7 +31,7 @@ use tokio::task::JoinHandle;
 use api::host::Access;
 use control::ControlError;
 use control::database::Database;
-use rig::{Rig, Scree, aside, small};
+use rig::{Rig, Scree, aside, eventually, small};
 use world::host;
 
 use crate::agent::lock;
@@ -218,10 +218,11 @@ async fn a_unit_that_hangs_holds_up_neither_a_running_scree_nor_a_start() {
     let control = starting.await.expect("no panic").expect("starts");
     assert_eq!(state(&control), "missing");
     // The clock may have overtaken the other as well.
-    while control.agent.units_as_known()[1].state != "healthy" {
+    let is_healthy = async || {
         finish(control.agent.probe_units(true)).await;
-        tokio::task::yield_now().await;
-    }
+        (control.agent.units_as_known()[1].state == "healthy").then_some(())
+    };
+    eventually("the other unit is healthy", is_healthy).await;
     let served = control.export("disk").await;
     served.expect("the other unit does");
     rig.disk.let_go();

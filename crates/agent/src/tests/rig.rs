@@ -20,13 +20,16 @@ use tokio::task::JoinHandle;
 use volume::VolumeConfig;
 use world::real::{RealDisk, RealRandom, ThreadPool};
 use world::simulated::SimulatedClock;
-use world::{DirectoryEntry, Disk, File, OpenMode, Space, World};
+use world::{DirectoryEntry, Disk, File, OpenMode, Space, World, host};
 
 use crate::Agent;
 use crate::agent::lock;
 use crate::attached::Attached;
 use crate::vm::VmOptions;
 use crate::worker::Worker;
+
+/// What a test waits for comes in far less; then it has failed.
+const COMES_WITHIN: Duration = Duration::from_secs(60);
 
 /// The machine's disk; calls below one path wait until they are let go.
 pub struct HeldDisk {
@@ -85,8 +88,14 @@ impl HeldDisk {
     /// Waits until one of them waits.
     pub fn wait_for_one(&self) {
         let state = lock(&self.hold.state);
-        let one = |state: &mut State| state.waiting == 0;
-        drop(self.hold.changed.wait_while(state, one).expect("no panic"));
+        let none = |state: &mut State| state.waiting == 0;
+        let waited = self
+            .hold
+            .changed
+            .wait_timeout_while(state, COMES_WITHIN, none);
+        let (state, waited) = waited.expect("no panic");
+        let held = &state.held;
+        assert!(!waited.timed_out(), "no call came below {held:?}");
     }
 
     /// The folders that were synced.
@@ -392,10 +401,29 @@ pub async fn is_free(folder: &Path) {
         let Ok(file) = std::fs::File::open(folder.join(name)) else {
             continue;
         };
-        while file.try_lock().is_err() {
+        let freed = host::within(COMES_WITHIN, async {
+            while file.try_lock().is_err() {
+                tokio::task::yield_now().await;
+            }
+        });
+        let is_freed = freed.await.is_some();
+        assert!(is_freed, "{name} is held after {COMES_WITHIN:?}");
+    }
+}
+
+/// What `look` finds, which is asked again and again; `what` it is, for whoever
+/// reads that it never came.
+pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let found = host::within(COMES_WITHIN, async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
             tokio::task::yield_now().await;
         }
-    }
+    });
+    let found = found.await;
+    found.unwrap_or_else(|| panic!("waited for {COMES_WITHIN:?}, and it did not come: {what}"))
 }
 
 /// A volume to be made.

@@ -10,7 +10,7 @@ use base::AttachmentId;
 use control::attachments::{AttachmentRequest, AttachmentView};
 
 use super::end;
-use super::rig::{Rig, Scree, small};
+use super::rig::{Rig, Scree, eventually, small};
 
 const ENOUGH: Duration = Duration::from_secs(60);
 
@@ -31,9 +31,8 @@ impl Qemu {
             .stdin(Stdio::null());
         let started = command.spawn();
         let qemu = Self(started.expect("QEMU starts; `tools/packages test` installs it"));
-        while !monitor.exists() {
-            tokio::task::yield_now().await;
-        }
+        let is_there = async || monitor.exists().then_some(());
+        eventually("QEMU's monitor", is_there).await;
         qemu
     }
 }
@@ -141,34 +140,30 @@ async fn a_vm_that_ends_is_noticed_and_has_no_disk_to_give_back() {
     let id = view.row.id;
     drop(qemu);
     rig.clock.advance(Duration::from_secs(11));
-    let reason = loop {
+    // No report was due yet by this clock.
+    let reason = eventually("the attachment is in error", async || {
         let view = scree.control.attachment(id, Duration::ZERO).await;
         let row = view.expect("there").row;
-        // No report was due yet by this clock.
-        if row.state == AttachmentState::Error {
-            break row.reason.expect("a reason");
-        }
-        tokio::task::yield_now().await;
-    };
+        let is_error = row.state == AttachmentState::Error;
+        is_error.then(|| row.reason.expect("a reason"))
+    });
+    let reason = reason.await;
     assert!(reason.contains("does not run"), "{reason}");
 
     // A volume that is deleted and made again under its name is another one.
     let view = detach(&scree, id, false).await;
     assert_eq!(view.row.state, AttachmentState::Detached, "{view:?}");
     scree.control.delete_volume("disk").await.expect("deleted");
-    let mut again = scree.control.create_volume(small("disk")).await;
-    while again.is_err() {
-        scree
-            .agent
-            .remove_what_nothing_needs()
-            .await
-            .expect("cleaned");
-        again = scree.control.create_volume(small("disk")).await;
-    }
+    let again = eventually("its name is free", async || {
+        let cleaned = scree.agent.remove_what_nothing_needs().await;
+        cleaned.expect("cleaned");
+        scree.control.create_volume(small("disk")).await.ok()
+    });
+    let again = again.await;
     let _qemu = Qemu::start(&monitor).await;
     let view = attach(&scree, &vm).await;
     assert_eq!(view.row.state, AttachmentState::Attached, "{view:?}");
-    assert_eq!(view.row.volume, again.expect("made").row.id);
+    assert_eq!(view.row.volume, again.row.id);
     assert_ne!(view.row.id, id);
     end(scree).await;
 }
