@@ -156,7 +156,7 @@ pub enum AttachError {
     /// than the one it was given.
     #[error(
         "the database names another volume's key, or an old one; it was altered: restore \
-         scree.db from a backup"
+         it from a backup"
     )]
     ForeignKey,
     /// It was written by a program that knew no keys of leases.
@@ -196,7 +196,7 @@ pub enum AttachError {
     #[error("it is not to be sealed, and this host writes nothing in the clear")]
     Unsealed,
     /// It was written, and its key is not in the database.
-    #[error("the database has lost its key; restore scree.db from a backup")]
+    #[error("the database has lost its key; restore it from a backup")]
     KeyLost,
     /// A task ended before its time.
     #[error(transparent)]

@@ -40,12 +40,12 @@ impl Claim {
         match error {
             // This database, but from a time before it entered a generation.
             UnitError::Held { holder, .. } if holder.database == self.owner.database => Some(
-                "this database is older than that one's: put the newer scree.db back, or, if it is \
-                 lost, start this one once with `scree up --restored-database`",
+                "this database is older than that one's: put the newer one back, or, if it is \
+                 lost, start `scree up`, or one controller, once with `--restored-database`",
             ),
             UnitError::Held { .. } => Some(
-                "stop that one, or, if it is gone for good, start this one once with `scree up \
-                 --restored-database`",
+                "stop that one, or, if it is gone for good, start this one's `scree up`, or one of \
+                 its controllers, once with `--restored-database`",
             ),
             _ => None,
         }

@@ -34,7 +34,8 @@ use crate::watch::ANSWER_WITHIN;
 #[error(
     "the database is older than the data: it knows of {database} leases, and the unit {url} of \
      {unit}, so versions are missing from it and it must not be written with as it is; put the \
-     newer scree.db back, or, if that is lost, start once with `scree up --restored-database`"
+     newer one back, or, if that is lost, start `scree up`, or one controller, once with \
+     `--restored-database`"
 )]
 pub struct OlderDatabase {
     /// A unit that knows more.

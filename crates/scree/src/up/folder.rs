@@ -64,8 +64,8 @@ pub(super) fn check_folder(folder: &Path) -> Result<(), Failure> {
     }
     match other {
         Some(name) => Err(Failure::new(format!(
-            "{path} holds {name:?} and no scree.db: it is somebody else's; give a folder that is \
-             empty or new, or one that was served before"
+            "{path} holds {name:?}, which is none of Scree's: give a folder that is empty or new, \
+             or one that only Scree has used"
         ))),
         None => Ok(()),
     }
@@ -87,4 +87,54 @@ fn whole_path(folder: &Path) -> io::Result<PathBuf> {
         }
     }
     Ok(absolute)
+}
+
+#[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "these tests are users of a real machine"
+)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// What is said of a folder with these files, if it is refused.
+    fn refused(names: &[&str]) -> Option<String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in names {
+            fs::write(folder.path().join(name), "").expect("written");
+        }
+        let checked = check_folder(folder.path());
+        checked.err().map(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn a_folder_that_is_new_or_empty_or_was_served_is_taken() {
+        let parent = tempfile::tempdir().expect("a folder");
+        assert!(check_folder(&parent.path().join("new")).is_ok());
+        for names in [
+            &[][..],
+            &["lost+found"],
+            &["identity.toml", "agent.lock", "keys", "journal"],
+            &["lock", "database", "authority.pem", "authority.key"],
+            &["scree.db", "notes.txt"],
+        ] {
+            assert_eq!(refused(names), None, "{names:?}");
+        }
+    }
+
+    /// That it holds no scree.db was said of agents' folders as well, which never
+    /// have one.
+    #[test]
+    fn a_folder_with_what_is_not_screes_is_refused_by_that_files_name() {
+        for names in [&["notes.txt"][..], &["identity.toml", "notes.txt"]] {
+            let why = refused(names).expect("it is refused");
+            assert!(why.contains("holds \"notes.txt\""), "{why}");
+            assert!(!why.contains("scree.db"), "{why}");
+        }
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let why = check_folder(file.path()).expect_err("it is refused");
+        assert!(why.to_string().contains("is not a folder"), "{why}");
+    }
 }
