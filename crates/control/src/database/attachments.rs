@@ -3,22 +3,20 @@
 //! * At most one that can write is not `detached`: a unique index says so.
 //! * Of one that is moved, the transaction that keeps "detached" makes what
 //!   follows ([`super::moves`]).
-//! * The host's word is taken by a compare-and-swap on the generation: a late
-//!   word about an older wish changes nothing.
-//! * `epoch` is set in the transaction that gives the lease. From then on the
-//!   host's journal may be newer than the head, until the host says `detached`.
+//!
+//! Here is what there is, and who may see it; [`super::attaching`] asks for more
+//! or fewer, [`super::attachment_states`] keeps how far each is.
 
-use api::host::{Access, AttachmentReport, AttachmentState};
-use api::types::READ_ONLY_ATTACHMENTS_MAX;
+use api::host::{Access, AttachmentState};
 use base::{AttachmentId, PartyId, VolumeId};
 use catalog::VersionKey;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::rights::{check_host, check_volume, refuse_if_deleting};
-use super::rows::{self, VolumeRow};
-use super::{Asker, Database, DatabaseError, Follower, Need, Right, audit};
+use super::rights::check_volume;
+use super::rows;
+use super::{Asker, Database, DatabaseError, Follower, Need, Right};
 
 /// An attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,23 +67,6 @@ pub struct AttachmentRow {
     pub ended: Option<Millis>,
 }
 
-/// An attachment to be made.
-#[derive(Debug, Clone)]
-pub struct NewAttachment {
-    /// Its id.
-    pub id: AttachmentId,
-    /// Of what.
-    pub volume: VolumeId,
-    /// Where.
-    pub host: PartyId,
-    /// The VM that it is plugged into; none for a plain export.
-    pub vm: Option<String>,
-    /// How.
-    pub access: Access,
-    /// When.
-    pub created: Millis,
-}
-
 pub(super) fn attachment_row(row: &AnyRow) -> Result<AttachmentRow, DatabaseError> {
     let epoch: Option<i64> = row.try_get("epoch")?;
     let size: Option<i64> = row.try_get("size_bytes")?;
@@ -115,7 +96,7 @@ pub(super) fn attachment_row(row: &AnyRow) -> Result<AttachmentRow, DatabaseErro
     })
 }
 
-async fn of_volume(
+pub(super) async fn of_volume(
     connection: &mut AnyConnection,
     volume: VolumeId,
 ) -> Result<Vec<AttachmentRow>, DatabaseError> {
@@ -149,174 +130,7 @@ pub(super) async fn is_attached(
     Ok(!of_volume(connection, volume).await?.is_empty())
 }
 
-/// A lease is given for the attachment of `volume` to `host`.
-pub(super) async fn note_lease(
-    change: &mut AnyConnection,
-    volume: VolumeId,
-    host: PartyId,
-    epoch: u32,
-) -> Result<(), DatabaseError> {
-    let noted = sqlx::query(
-        "UPDATE attachments SET epoch = $1 WHERE volume = $2 AND host = $3 \
-         AND access = 'read-write' AND state <> 'detached'",
-    )
-    .bind(i64::from(epoch))
-    .bind(volume.to_string())
-    .bind(host.to_string())
-    .execute(&mut *change)
-    .await?;
-    if noted.rows_affected() == 0 {
-        return Err(DatabaseError::Fenced {
-            volume,
-            reason: "it is not attached to this host".to_owned(),
-        });
-    }
-    sqlx::query("UPDATE volumes SET last_host = $1 WHERE id = $2")
-        .bind(host.to_string())
-        .bind(volume.to_string())
-        .execute(change)
-        .await?;
-    Ok(())
-}
-
-/// Ends every attachment of `volume`. The caller has taken its lease away.
-pub(super) async fn fence(
-    change: &mut AnyConnection,
-    volume: VolumeId,
-    now: Millis,
-    reason: &str,
-) -> Result<(), DatabaseError> {
-    for attachment in of_volume(&mut *change, volume).await? {
-        sqlx::query(
-            "UPDATE attachments SET state = 'detached', wanted = 0, reason = $1, ended_ms = $2, \
-             generation = generation + 1 WHERE id = $3",
-        )
-        .bind(reason)
-        .bind(now.0)
-        .bind(attachment.id.to_string())
-        .execute(&mut *change)
-        .await?;
-        super::hosts::assign(&mut *change, attachment.host).await?;
-    }
-    Ok(())
-}
-
-/// Every volume is to be opened once more on the host that had it last, or
-/// else on `host`: whatever its journal has is to become a version.
-pub(super) async fn reopen_all(
-    change: &mut AnyConnection,
-    host: PartyId,
-    now: Millis,
-) -> Result<(), DatabaseError> {
-    sqlx::query(
-        "INSERT INTO attachments (id, volume, host, access, wanted, state, epoch, created_ms) \
-         SELECT 'att-' || SUBSTR(id, 5), id, COALESCE(last_host, $1), 'read-write', 0, \
-         'detaching', epoch, $2 FROM volumes v WHERE deleting = 0 AND NOT EXISTS (SELECT 1 \
-         FROM attachments a WHERE a.volume = v.id AND a.state <> 'detached') \
-         ON CONFLICT (id) DO UPDATE SET wanted = 0, state = 'detaching', \
-         epoch = excluded.epoch, host = excluded.host, next_id = NULL, next_host = NULL, \
-         next_vm = NULL, next_asked_by = NULL",
-    )
-    .bind(host.to_string())
-    .bind(now.0)
-    .execute(&mut *change)
-    .await?;
-    super::hosts::assign_all(change).await
-}
-
 impl Database {
-    /// Attaches a volume to a host: asks for it, that is. The same again is no
-    /// error: it is asked for once more.
-    ///
-    /// # Errors
-    /// [`DatabaseError::Refused`] if it is attached in another way.
-    pub async fn attach(
-        &self,
-        asker: &Asker,
-        new: &NewAttachment,
-    ) -> Result<AttachmentRow, DatabaseError> {
-        act!(self, asker, change, {
-            if let Some(made) = asker.made_before(&mut *change).await? {
-                let seen = attachment_named(&mut *change, asker, &made).await;
-                return seen.map_err(super::asker::gone_since);
-            }
-            let need = Need::Have(match new.access {
-                Access::ReadOnly => Right::Read,
-                Access::ReadWrite => Right::Use,
-            });
-            let volume = check_volume(&mut *change, asker, new.volume, need).await?;
-            check_host(&mut *change, asker, new.host, new.vm.as_deref()).await?;
-            refuse_if_deleting(&volume)?;
-            let name = &volume.name;
-            let others = of_volume(&mut *change, new.volume).await?;
-            let same = others
-                .iter()
-                .find(|one| (one.host, &one.vm, one.access) == (new.host, &new.vm, new.access));
-            // Whose wish it is not must not renew it, nor hear of it.
-            if let Some(same) = same
-                && !may_see(&mut *change, asker, same).await?
-            {
-                let reason = format!("volume {name:?} is attached so by another user");
-                return Err(DatabaseError::Refused { reason });
-            }
-            let place = audit::place(&mut *change, new.host, new.vm.as_deref()).await?;
-            let target = format!("{} {name} to {place}", volume.id);
-            asker.note(&mut *change, "attach", target).await?;
-            if let Some(same) = same {
-                asker.note_made(&mut *change, same.id).await?;
-                if !same.is_wanted || same.state != AttachmentState::Attached {
-                    wish(&mut *change, same, true, false).await?;
-                }
-                return attachment_of(change, same.id).await;
-            }
-            let excludes = |one: &&AttachmentRow| {
-                one.access == Access::ReadWrite || new.access == Access::ReadWrite
-            };
-            if let Some(other) = others.iter().find(excludes) {
-                return Err(DatabaseError::Refused {
-                    reason: match may_see(&mut *change, asker, other).await? {
-                        true => in_use(&volume.name_for(asker.party.id), other),
-                        false => format!("volume {name:?} is attached by another user"),
-                    },
-                });
-            }
-            if new.access == Access::ReadOnly {
-                refuse_too_many(&mut *change, asker, new.host).await?;
-            }
-            insert(&mut *change, asker, new, &volume).await?;
-            asker.note_made(&mut *change, new.id).await?;
-            super::hosts::assign(&mut *change, new.host).await?;
-            attachment_of(change, new.id).await
-        })
-    }
-
-    /// Asks for the end of an attachment: by force without the guest's consent.
-    ///
-    /// # Errors
-    /// [`DatabaseError::NotFound`].
-    pub async fn detach(
-        &self,
-        asker: &Asker,
-        id: AttachmentId,
-        is_forced: bool,
-    ) -> Result<AttachmentRow, DatabaseError> {
-        act!(self, asker, change, {
-            let attachment = attachment_named(&mut *change, asker, &id.to_string()).await?;
-            if attachment.state != AttachmentState::Detached {
-                // What was to end by force is not asked for its consent again.
-                let is_forced = is_forced || attachment.is_forced;
-                wish(&mut *change, &attachment, false, is_forced).await?;
-                let how = if is_forced { " by force" } else { "" };
-                let volume = audit::volume(&mut *change, attachment.volume).await?;
-                let vm = attachment.vm.as_deref();
-                let place = audit::place(&mut *change, attachment.host, vm).await?;
-                let target = format!("{volume} from {place}{how}");
-                asker.note(&mut *change, "detach", target).await?;
-            }
-            attachment_of(change, id).await
-        })
-    }
-
     /// The attachment with this id, if `asker` may see it: their own, or of a
     /// volume that they administer.
     ///
@@ -398,208 +212,6 @@ impl Database {
         .map(attachment_row)
         .collect()
     }
-
-    /// Notes that nothing is open on `host`: what it said before is over.
-    ///
-    /// # Errors
-    /// [`DatabaseError`].
-    pub async fn nothing_open(&self, host: PartyId) -> Result<(), DatabaseError> {
-        change_and_tell!(self, change, {
-            sqlx::query(
-                "UPDATE attachments SET reported = 0, reason = NULL, uri = NULL, \
-                 tcp_uri = NULL, state = CASE wanted WHEN 1 THEN 'attaching' ELSE 'detaching' END \
-                 WHERE host = $1 AND state <> 'detached'",
-            )
-            .bind(host.to_string())
-            .execute(change)
-            .await?;
-            Ok(())
-        })
-    }
-
-    /// Keeps what a host says of an attachment; `false` if it was about an
-    /// older wish, or about somebody else's.
-    ///
-    /// # Errors
-    /// [`DatabaseError`].
-    pub async fn keep_attachment_report(
-        &self,
-        host: PartyId,
-        id: AttachmentId,
-        report: &AttachmentReport,
-        now: Millis,
-    ) -> Result<bool, DatabaseError> {
-        let is_end = report.state == AttachmentState::Detached;
-        change_and_tell!(self, change, {
-            let kept = sqlx::query(
-                "UPDATE attachments SET state = $1, reason = $2, reported = generation, \
-                 size_bytes = $3, uri = $4, tcp_uri = $5, ended_ms = $6, \
-                 note = COALESCE($11, note), device = $12 WHERE id = $7 AND host = $8 AND generation = $9 AND state <> 'detached' \
-                 AND (wanted = 0 OR $10 = 0) RETURNING volume, access, epoch",
-            )
-            .bind(report.state.as_str())
-            .bind(report.reason.clone())
-            .bind(report.size_bytes.map(u64::cast_signed))
-            .bind(report.uri.clone())
-            .bind(report.tcp_uri.clone())
-            .bind(is_end.then_some(now.0))
-            .bind(id.to_string())
-            .bind(host.to_string())
-            .bind(report.generation.cast_signed())
-            .bind(i64::from(is_end))
-            .bind(report.note.clone())
-            .bind(report.device.clone())
-            .fetch_optional(&mut *change)
-            .await?;
-            let Some(kept) = kept else { return Ok(false) };
-            if is_end {
-                let access: Access = rows::spelt(&kept, "access")?;
-                if access == Access::ReadWrite {
-                    let volume: VolumeId = rows::spelt(&kept, "volume")?;
-                    super::snapshots::settle(&mut *change, volume).await?;
-                    // Without a lease it has not touched the journal.
-                    if kept.try_get::<Option<i64>, _>("epoch")?.is_some() {
-                        super::journals::forget(&mut *change, volume).await?;
-                    }
-                    if let Some(reason) = &report.reason {
-                        // It was given up, and with what.
-                        let at = super::terms::where_it_is(&mut *change, volume).await?;
-                        sqlx::query("UPDATE attachments SET reason = $1 WHERE id = $2")
-                            .bind(format!("{reason}: the volume is {at}"))
-                            .bind(id.to_string())
-                            .execute(&mut *change)
-                            .await?;
-                    }
-                }
-                super::moves::follow(&mut *change, id, now).await?;
-                super::hosts::clean(&mut *change).await?;
-                super::hosts::assign(&mut *change, host).await?;
-            }
-            Ok(true)
-        })
-    }
-}
-
-/// Says how a volume is in use, and what to do.
-fn in_use(name: &str, attachment: &AttachmentRow) -> String {
-    let access = attachment.access;
-    match (attachment.is_wanted, &attachment.reason) {
-        (true, _) if attachment.vm.is_none() => format!(
-            "volume {name:?} is exported {access}; run `scree volume unexport {name}` first"
-        ),
-        (true, _) => format!(
-            "volume {name:?} is attached {access} to {vm}; run `scree detach {name} --vm {vm}` \
-             first",
-            vm = attachment.vm.as_deref().unwrap_or_default()
-        ),
-        (false, _) if attachment.follower.is_some() => format!(
-            "volume {name:?} is being moved to another host; `scree attachment move {id} \
-             --call-off` calls that off",
-            id = attachment.id
-        ),
-        (false, None) => format!("volume {name:?} is still being closed; ask again soon"),
-        (false, Some(why)) => format!("volume {name:?} is still being closed: {why}"),
-    }
-}
-
-/// Makes a new wish of a row; what was to follow it does no more.
-pub(super) async fn wish(
-    change: &mut AnyConnection,
-    attachment: &AttachmentRow,
-    is_wanted: bool,
-    is_forced: bool,
-) -> Result<(), DatabaseError> {
-    let state = match is_wanted {
-        true => AttachmentState::Attaching,
-        false => AttachmentState::Detaching,
-    };
-    sqlx::query(
-        "UPDATE attachments SET wanted = $1, state = $2, reason = NULL, forced = $3, \
-         next_id = NULL, next_host = NULL, next_vm = NULL, next_asked_by = NULL, \
-         generation = generation + 1 WHERE id = $4",
-    )
-    .bind(i64::from(is_wanted))
-    .bind(state.as_str())
-    .bind(i64::from(is_forced))
-    .bind(attachment.id.to_string())
-    .execute(&mut *change)
-    .await?;
-    super::hosts::assign(change, attachment.host).await
-}
-
-/// Refuses one more read-only attachment on `host`: no quota counts them, and a
-/// host has each of them open. Whose the hosts are, the administrators, may have
-/// more.
-async fn refuse_too_many(
-    change: &mut AnyConnection,
-    asker: &Asker,
-    host: PartyId,
-) -> Result<(), DatabaseError> {
-    if asker.party.is_administrator {
-        return Ok(());
-    }
-    let count: i64 = sqlx::query_scalar(
-        "SELECT COUNT(*) FROM attachments WHERE host = $1 AND asked_by = $2 \
-         AND access = 'read-only' AND state <> 'detached'",
-    )
-    .bind(host.to_string())
-    .bind(asker.party.id.to_string())
-    .fetch_one(change)
-    .await?;
-    if count < i64::from(READ_ONLY_ATTACHMENTS_MAX) {
-        return Ok(());
-    }
-    Err(DatabaseError::Quota {
-        reason: format!(
-            "you have {count} read-only attachments on this host, as many as a user may have; \
-             detach some first"
-        ),
-    })
-}
-
-async fn insert(
-    change: &mut AnyConnection,
-    asker: &Asker,
-    new: &NewAttachment,
-    volume: &VolumeRow,
-) -> Result<(), DatabaseError> {
-    let version = volume.head.filter(|_| new.access == Access::ReadOnly);
-    sqlx::query(
-        "INSERT INTO attachments (id, volume, host, access, version_volume, version_number, \
-         created_ms, vm, asked_by) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-    )
-    .bind(new.id.to_string())
-    .bind(new.volume.to_string())
-    .bind(new.host.to_string())
-    .bind(new.access.as_str())
-    .bind(version.map(|version| version.volume.to_string()))
-    .bind(version.map(|version| version.number.cast_signed()))
-    .bind(new.created.0)
-    .bind(new.vm.clone())
-    .bind(asker.party.id.to_string())
-    .execute(&mut *change)
-    .await?;
-    if new.access == Access::ReadOnly {
-        return Ok(());
-    }
-    // What it is opened with is what its last host left, if that let go of it.
-    let last = sqlx::query(
-        "SELECT host, forced, reason FROM attachments WHERE volume = $1 AND state = 'detached' \
-         AND access = 'read-write' ORDER BY ended_ms DESC LIMIT 1",
-    )
-    .bind(new.volume.to_string())
-    .fetch_optional(&mut *change)
-    .await?;
-    if let Some(last) = last
-        && rows::flag(&last, "forced")?
-    {
-        sqlx::query("UPDATE attachments SET note = $1 WHERE id = $2")
-            .bind(last.try_get::<Option<String>, _>("reason")?)
-            .bind(new.id.to_string())
-            .execute(change)
-            .await?;
-    }
-    Ok(())
 }
 
 /// The attachment with this id, if `asker` may see it, and so end it.
@@ -621,7 +233,7 @@ pub(super) async fn attachment_named(
 
 /// Whether `asker` may see an attachment, and so end it: their own, or of a
 /// volume that they administer.
-async fn may_see(
+pub(super) async fn may_see(
     connection: &mut AnyConnection,
     asker: &Asker,
     attachment: &AttachmentRow,

@@ -5,7 +5,7 @@ use base::{PartyId, ProjectId, VolumeId};
 use identity::{Kind, Subject};
 use sqlx::AnyConnection;
 
-use super::projects::{More, account_of, check_quota};
+use super::accounts::{More, account_of, check_quota};
 use super::rows::VolumeRow;
 use super::{Asker, Database, DatabaseError, Need, PartyRow};
 
@@ -33,7 +33,7 @@ impl Database {
             refuse_if_in_use(&mut *change, &volume, party.id).await?;
             let account = account_for(&mut *change, asker, &party, project).await?;
             if volume.owner != Some(party.id) {
-                super::volumes::refuse_name(&mut *change, party.id, &volume.name).await?;
+                super::making::refuse_name(&mut *change, party.id, &volume.name).await?;
                 refuse_snapshot_names(&mut *change, party.id, user, volume.id).await?;
             }
             if volume.project != Some(account) {

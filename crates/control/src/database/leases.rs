@@ -123,7 +123,7 @@ impl Database {
                 .bind(i64::from(EPOCHS_AHEAD))
                 .execute(&mut *change)
                 .await?;
-            super::attachments::reopen_all(&mut *change, host, now).await?;
+            super::attachment_states::reopen_all(&mut *change, host, now).await?;
             // A unit that is away now may know of some more.
             self.skip(&mut *change, SERIALS_AHEAD, leases, EPOCHS_AHEAD)
                 .await
@@ -183,15 +183,15 @@ impl Database {
                 .bind(volume.to_string())
                 .execute(&mut *change)
                 .await?;
-            super::attachments::note_lease(&mut *change, volume, host, epoch).await?;
+            super::attachment_states::note_lease(&mut *change, volume, host, epoch).await?;
             let journal = match journal {
                 Some(last) => Some(last.brought(&mut *change, volume, host, journals).await?),
                 None => None,
             };
             super::snapshots::lose_cuts(&mut *change, volume).await?;
             self.count_lease(&mut *change).await?;
-            super::versions::note_salt(&mut *change, lineage, epoch, salt).await?;
-            let keys = super::versions::keys_of(&mut *change, lineage).await?;
+            super::lineages::note_salt(&mut *change, lineage, epoch, salt).await?;
+            let keys = super::lineages::keys_of(&mut *change, lineage).await?;
             let head = match head {
                 Some(key) => Some(super::versions::version_of(&mut *change, key).await?),
                 None => None,

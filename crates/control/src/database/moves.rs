@@ -12,7 +12,8 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::attachments::{AttachmentRow, administers, attachment_named, attachment_of, wish};
+use super::attaching::wish;
+use super::attachments::{AttachmentRow, administers, attachment_named, attachment_of};
 use super::rights::{check_host, check_volume};
 use super::{Asker, Database, DatabaseError, Need, Right, audit, rows};
 

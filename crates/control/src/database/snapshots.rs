@@ -4,7 +4,7 @@ use base::{PartyId, SnapshotId, VolumeId};
 use sqlx::AnyConnection;
 use world::Millis;
 
-use super::projects::{More, check_membership, check_quota};
+use super::accounts::{More, check_membership, check_quota};
 use super::rights::{check_snapshot, check_volume, refuse_if_deleting, snapshot_for};
 use super::rows::{self, SnapshotRow};
 use super::tags::{self, Tags};

@@ -112,7 +112,7 @@ impl Database {
                     .execute(&mut *change)
                     .await?;
             }
-            super::volumes::forget_departed(change).await
+            super::deleting::forget_departed(change).await
         })
     }
 }

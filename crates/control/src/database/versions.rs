@@ -1,14 +1,17 @@
-//! Versions, the keys that open them, and what is to be freed when one goes.
+//! Versions: what is kept of volumes, and what may go.
+//!
+//! A version is removed only while no head, no snapshot and no reader names it, and
+//! what is around it is as the caller has seen it. Their keys are [`super::lineages`],
+//! the room of removed ones [`super::frees`].
 
-use base::{KeyId, Lineage, PartyId, VolumeId};
-use catalog::{FreePlan, PLAN_BYTES_MAX};
-use catalog::{LeaseSalt, WrappedKey};
-use catalog::{LineageKey, Neighbours, PendingFree, StoredVersion, VersionKey};
-use sqlx::{AnyConnection, Row};
+use base::VolumeId;
+use catalog::{Neighbours, StoredVersion, VersionKey};
+use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::rows;
-use super::{Database, DatabaseError, Reach};
+use super::frees::note_free;
+use super::lineages::forget_lineages;
+use super::{Database, DatabaseError, Reach, rows};
 
 /// How many heads, snapshots and readers name version ($1, $2).
 const NEEDED: &str = "SELECT \
@@ -73,109 +76,6 @@ pub(super) async fn insert(
     Ok(())
 }
 
-/// Notes slots to be freed after `not_before`, which a version of `volume` has
-/// left; none if the plan is empty. A long plan is noted in parts. What is no plan
-/// is refused: it would be in the way of all others when it is due.
-async fn note_free(
-    connection: &mut AnyConnection,
-    volume: Option<VolumeId>,
-    not_before: Millis,
-    plan: &[u8],
-) -> Result<(), DatabaseError> {
-    if plan.is_empty() {
-        return Ok(());
-    }
-    let whole = FreePlan::decode(plan).map_err(|error| DatabaseError::Refused {
-        reason: error.to_string(),
-    })?;
-    for part in whole.split(PLAN_BYTES_MAX) {
-        note_part(&mut *connection, volume, not_before, &part.encode()).await?;
-    }
-    Ok(())
-}
-
-async fn note_part(
-    connection: &mut AnyConnection,
-    volume: Option<VolumeId>,
-    not_before: Millis,
-    plan: &[u8],
-) -> Result<(), DatabaseError> {
-    sqlx::query("INSERT INTO pending_frees (not_before_ms, plan, volume) VALUES ($1, $2, $3)")
-        .bind(not_before.0)
-        .bind(plan)
-        .bind(volume.map(|volume| volume.to_string()).unwrap_or_default())
-        .execute(connection)
-        .await?;
-    Ok(())
-}
-
-/// Notes the salt of a new lease.
-pub(super) async fn note_salt(
-    connection: &mut AnyConnection,
-    lineage: Lineage,
-    epoch: u32,
-    salt: LeaseSalt,
-) -> Result<(), DatabaseError> {
-    sqlx::query("INSERT INTO lease_salts (lineage, epoch, salt) VALUES ($1, $2, $3)")
-        .bind(lineage.to_string())
-        .bind(i64::from(epoch))
-        .bind(&salt.0[..])
-        .execute(connection)
-        .await?;
-    Ok(())
-}
-
-async fn salts_of(
-    connection: &mut AnyConnection,
-    lineage: Lineage,
-) -> Result<Vec<(u32, LeaseSalt)>, DatabaseError> {
-    let rows = sqlx::query("SELECT epoch, salt FROM lease_salts WHERE lineage = $1 ORDER BY epoch")
-        .bind(lineage.to_string())
-        .fetch_all(connection)
-        .await?;
-    let salt = |row: &sqlx::any::AnyRow| {
-        let bytes: Vec<u8> = row.try_get("salt")?;
-        let salt = bytes.try_into().map_err(|_| DatabaseError::Damaged {
-            what: format!("a salt of {lineage} is not 16 bytes long"),
-        })?;
-        Ok((rows::small(row, "epoch")?, LeaseSalt(salt)))
-    };
-    rows.iter().map(salt).collect()
-}
-
-fn no_key(lineage: Lineage) -> DatabaseError {
-    DatabaseError::NotFound {
-        what: format!("the key of {lineage}"),
-    }
-}
-
-/// The keys of `lineage` and of those it descends from, its own first.
-pub(super) async fn keys_of(
-    connection: &mut AnyConnection,
-    lineage: Lineage,
-) -> Result<Vec<LineageKey>, DatabaseError> {
-    let mut keys = Vec::new();
-    let mut next = Some(lineage);
-    while let Some(lineage) = next {
-        let row = sqlx::query("SELECT * FROM lineages WHERE lineage = $1")
-            .bind(lineage.to_string())
-            .fetch_optional(&mut *connection)
-            .await?
-            .ok_or_else(|| no_key(lineage))?;
-        keys.push(LineageKey {
-            lineage,
-            epoch_first: rows::small(&row, "epoch_first")?,
-            wrapped: row
-                .try_get::<Option<Vec<u8>>, _>("wrapped")?
-                .map(WrappedKey),
-            wrapped_by: rows::spelt_if_any(&row, "wrapping_key")?,
-            salts: salts_of(&mut *connection, lineage).await?,
-        });
-        next = rows::spelt_if_any(&row, "parent")?;
-    }
-    Ok(keys)
-}
-
 async fn children_of(
     connection: &mut AnyConnection,
     key: VersionKey,
@@ -213,29 +113,6 @@ async fn neighbours_of(
         children,
         needed: needed > 0,
     })
-}
-
-/// Erases the keys that nothing can need any more; `true` if there were any:
-/// then [`Database::erase`] is to follow.
-pub(super) async fn forget_lineages(connection: &mut AnyConnection) -> Result<bool, DatabaseError> {
-    let mut is_any = false;
-    // Each round frees the parents of the rows it took away.
-    loop {
-        let gone = sqlx::query(
-            "DELETE FROM lineages WHERE \
-             NOT EXISTS (SELECT 1 FROM volumes v WHERE v.lineage = lineages.lineage) \
-             AND NOT EXISTS (SELECT 1 FROM versions v WHERE v.lineage = lineages.lineage) \
-             AND NOT EXISTS (SELECT 1 FROM lineages c WHERE c.parent = lineages.lineage)",
-        )
-        .execute(&mut *connection)
-        .await?
-        .rows_affected();
-        if gone == 0 {
-            super::keys::retire(connection).await?;
-            return Ok(is_any);
-        }
-        is_any = true;
-    }
 }
 
 /// The versions for which `condition` holds, whose $1 is `volume`.
@@ -291,62 +168,6 @@ impl Database {
             true => version_of(&mut moment, key).await,
             false => Err(not_found(key)),
         }
-    }
-
-    /// See [`catalog::Catalog::keys`].
-    pub(super) async fn keys(
-        &self,
-        reach: &Reach,
-        lineage: Lineage,
-    ) -> Result<Vec<LineageKey>, DatabaseError> {
-        let mut moment = self.moment().await?;
-        match reach.reads_keys(&mut moment, lineage).await? {
-            true => keys_of(&mut moment, lineage).await,
-            false => Err(no_key(lineage)),
-        }
-    }
-
-    /// Keeps the first key of a lineage, brought by the host that is the first
-    /// to open its volume, and which wrapping key has wrapped it.
-    ///
-    /// # Errors
-    /// [`DatabaseError::Refused`] if it has another one, is not that host's to
-    /// open, or the wrapping key is to wrap nothing new.
-    pub(super) async fn set_lineage_key(
-        &self,
-        host: PartyId,
-        volume: VolumeId,
-        lineage: Lineage,
-        key: KeyId,
-        wrapped: &WrappedKey,
-    ) -> Result<(), DatabaseError> {
-        change!(self, change, {
-            let set = sqlx::query(
-                "UPDATE lineages SET wrapped = $1, wrapping_key = $5 WHERE lineage = $2 \
-                 AND (wrapped = $1 AND wrapping_key = $5 OR wrapped IS NULL \
-                     AND EXISTS (SELECT 1 FROM wrapping_keys k WHERE k.id = $5 \
-                         AND k.state = 'active')) \
-                 AND EXISTS (SELECT 1 FROM volumes v JOIN attachments a ON a.volume = v.id \
-                     WHERE v.id = $3 AND v.lineage = $2 AND a.host = $4 \
-                     AND a.access = 'read-write' AND a.state <> 'detached')",
-            )
-            .bind(wrapped.0.clone())
-            .bind(lineage.to_string())
-            .bind(volume.to_string())
-            .bind(host.to_string())
-            .bind(key.to_string())
-            .execute(change)
-            .await?;
-            match set.rows_affected() {
-                1 => Ok(()),
-                _ => Err(DatabaseError::Refused {
-                    reason: format!(
-                        "{lineage} has a key already, or is not this host's, or {key} wraps \
-                         nothing new"
-                    ),
-                }),
-            }
-        })
     }
 
     /// See [`catalog::Catalog::neighbours`].
@@ -420,83 +241,13 @@ impl Database {
                 .execute(&mut *change)
                 .await?;
             note_free(&mut *change, Some(key.volume), not_before, plan).await?;
-            super::volumes::forget_departed(&mut *change).await?;
+            super::deleting::forget_departed(&mut *change).await?;
             forget_lineages(&mut *change).await
         })?;
         if is_forgotten {
             self.erase().await;
         }
         Ok(())
-    }
-
-    /// See [`catalog::Catalog::due_frees`].
-    pub(super) async fn due_frees(
-        &self,
-        reach: &Reach,
-        now: Millis,
-        after: i64,
-        count_max: u32,
-    ) -> Result<Vec<PendingFree>, DatabaseError> {
-        let statement = concat!(
-            "SELECT f.* FROM pending_frees f WHERE f.not_before_ms <= $3 AND f.id > $4 AND ",
-            cleans!("f.volume"),
-            " ORDER BY f.id LIMIT $5"
-        );
-        reach
-            .query(statement)
-            .bind(now.0)
-            .bind(after)
-            .bind(i64::from(count_max))
-            .fetch_all(&self.reader)
-            .await?
-            .iter()
-            .map(|row| {
-                Ok(PendingFree {
-                    id: row.try_get("id")?,
-                    not_before: Millis(row.try_get("not_before_ms")?),
-                    plan: row.try_get("plan")?,
-                })
-            })
-            .collect()
-    }
-
-    /// Notes a free that is due at once, for tests.
-    ///
-    /// # Errors
-    /// [`DatabaseError`].
-    #[doc(hidden)]
-    pub async fn note_free_now(&self, plan: &[u8]) -> Result<(), DatabaseError> {
-        change!(self, change, {
-            note_free(&mut *change, None, Millis(0), plan).await?;
-            Ok(())
-        })
-    }
-
-    /// See [`catalog::Catalog::freed`].
-    pub(super) async fn freed(&self, reach: &Reach, id: i64) -> Result<(), DatabaseError> {
-        let statement = concat!(
-            "DELETE FROM pending_frees WHERE id = $3 AND ",
-            cleans!("pending_frees.volume")
-        );
-        change!(self, change, {
-            reach
-                .query(statement)
-                .bind(id)
-                .execute(&mut *change)
-                .await?;
-            super::volumes::forget_departed(change).await
-        })
-    }
-
-    /// How many frees wait.
-    ///
-    /// # Errors
-    /// [`DatabaseError::Sql`].
-    pub async fn pending_free_count(&self) -> Result<u64, DatabaseError> {
-        let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM pending_frees")
-            .fetch_one(&self.reader)
-            .await?;
-        Ok(count.cast_unsigned())
     }
 
     /// The kept versions that a volume committed, oldest first.
@@ -556,15 +307,5 @@ impl Database {
             .iter()
             .map(|row| rows::spelt(row, "volume"))
             .collect()
-    }
-
-    /// The lineage that version `key` was sealed under.
-    ///
-    /// # Errors
-    /// [`DatabaseError::NotFound`].
-    pub async fn lineage_of(&self, key: VersionKey) -> Result<Lineage, DatabaseError> {
-        Ok(version_of(&mut *self.reader.acquire().await?, key)
-            .await?
-            .lineage)
     }
 }

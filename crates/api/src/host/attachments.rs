@@ -1,0 +1,146 @@
+//! Attachments, as they are wanted of a host and as it says they are.
+
+use base::{AttachmentId, BlockSize, Lineage, SnapshotId, VolumeId};
+use catalog::VersionKey;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// How a volume is attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Access {
+    /// Reads and writes.
+    ReadWrite,
+    /// Reads only.
+    ReadOnly,
+}
+
+/// How a volume's blocks are sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Seal {
+    /// AES-256-GCM under a key of the volume.
+    #[serde(rename = "aes-256-gcm")]
+    Aes256Gcm,
+    /// Not at all: a checksum only.
+    #[serde(rename = "none")]
+    None,
+}
+
+/// An attachment, as it is wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// Its id.
+    pub id: AttachmentId,
+    /// Which wish this is: a report on an older one changes nothing.
+    pub generation: u64,
+    /// It is wanted; otherwise it is to be ended.
+    pub attached: bool,
+    /// No lease was taken for it yet, and another host had the volume last, up
+    /// to this epoch: what this one has in a journal of its own is older.
+    #[serde(default)]
+    pub fenced: Option<u32>,
+    /// A lease was taken for it: its journal may be newer than the head.
+    pub leased: bool,
+    /// Of what.
+    pub volume: VolumeId,
+    /// The volume's name.
+    pub name: String,
+    /// The VM that it is plugged into; a plain export without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm: Option<String>,
+    /// It ends whether or not the VM's guest lets go of it.
+    #[serde(default)]
+    pub forced: bool,
+    /// How.
+    pub access: Access,
+    /// The size that the volume should have, in bytes.
+    pub size_bytes: u64,
+    /// Its block size.
+    pub block_size: BlockSize,
+    /// How it is to be sealed, if it has no key yet.
+    pub seal: Seal,
+    /// Who it writes as.
+    pub lineage: Lineage,
+    /// Read-only: the version that is shown; none of an empty volume.
+    pub version: Option<VersionKey>,
+    /// Snapshots whose moment is to be taken.
+    pub cuts: Vec<SnapshotId>,
+}
+
+/// How far an attachment has come, in EC2's words.
+///
+/// - `attaching`: on its way
+/// - `attached`: it can be used
+/// - `detaching`: on its way out
+/// - `detached`: it has ended
+/// - `busy`: it should end and cannot yet: the guest does not let go, or the
+///   volume cannot be closed; `reason` says which
+/// - `error`: it cannot be used; `reason` says why, and it is tried again
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum AttachmentState {
+    /// On its way.
+    Attaching,
+    /// It can be used.
+    Attached,
+    /// On its way out.
+    Detaching,
+    /// It has ended.
+    Detached,
+    /// It should end, and does not: the reason says why.
+    Busy,
+    /// It cannot be used: the reason says why. It is tried again.
+    Error,
+}
+
+/// What a host says of an attachment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachmentReport {
+    /// Which wish this is about.
+    pub generation: u64,
+    /// How far it has come.
+    pub state: AttachmentState,
+    /// Why, where that is to be said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What is worth knowing and no error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// The serial by which the VM knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// The size that it is served with, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+    /// What to give to a client on that host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uri: Option<String>,
+    /// What to give to one elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp_uri: Option<String>,
+}
+
+spelt!(
+    Seal,
+    "`aes-256-gcm` or `none`",
+    Aes256Gcm = "aes-256-gcm",
+    None = "none"
+);
+
+spelt!(
+    Access,
+    "`read-write` or `read-only`",
+    ReadWrite = "read-write",
+    ReadOnly = "read-only"
+);
+
+spelt!(
+    AttachmentState,
+    "the state of an attachment",
+    Attaching = "attaching",
+    Attached = "attached",
+    Detaching = "detaching",
+    Detached = "detached",
+    Busy = "busy",
+    Error = "error"
+);

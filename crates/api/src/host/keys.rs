@@ -1,0 +1,67 @@
+//! Wrapping keys, as hosts and controllers know them: never what they open.
+
+use base::{KeyId, Lineage};
+use catalog::WrappedKey;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+/// The name of the wrapping key that a new cluster begins with.
+pub const FIRST_KEY: &str = "main";
+
+/// A wrapping key, as all hosts know it. Where it is, each knows for itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrappingKey {
+    /// Its id.
+    pub id: KeyId,
+    /// Its name.
+    pub name: String,
+    /// How it is had, and known again: the agents' own, and not secret.
+    pub parameters: Value,
+    /// What is done with it.
+    pub state: KeyState,
+    /// What takes over what it still wraps, if it is retiring.
+    pub replaced_by: Option<KeyId>,
+}
+
+/// A wrapping key that a host has founded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundedKey {
+    /// Its name.
+    pub name: String,
+    /// As [`WrappingKey::parameters`].
+    pub parameters: Value,
+}
+
+/// What is done with a wrapping key.
+///
+/// - `active`: it may wrap new data keys
+/// - `retiring`: what it wraps is being wrapped by the one that replaces it
+/// - `retired`: it wraps nothing any more, and can be deleted
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyState {
+    /// It may wrap new data keys.
+    Active,
+    /// It wraps nothing new, and what it wraps is wrapped by another one.
+    Retiring,
+    /// It wraps nothing any more.
+    Retired,
+}
+
+/// A data key, and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrappedRow {
+    /// Whose.
+    pub lineage: Lineage,
+    /// The key.
+    pub wrapped: WrappedKey,
+}
+
+spelt!(
+    KeyState,
+    "the state of a wrapping key",
+    Active = "active",
+    Retiring = "retiring",
+    Retired = "retired"
+);

@@ -1,0 +1,133 @@
+//! What operators look after: units, wrapping keys, and how the whole is doing.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::host::KeyState;
+use crate::words::{Health, KeyKind};
+
+/// A storage unit.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Unit {
+    /// `unit-…`.
+    #[schema(pattern = "^unit-[0-9a-f]{17}$", example = "unit-0f3c5b7d9e1a2b4c6")]
+    pub id: String,
+    /// Where it is.
+    pub url: String,
+    /// `healthy`, or what is wrong with it.
+    pub state: String,
+    /// How many segments it holds, if that can be asked.
+    pub segments: Option<u64>,
+    /// The room they take, in bytes.
+    pub bytes: Option<u64>,
+    /// Free room in bytes, where that is known.
+    pub free_bytes: Option<u64>,
+    /// How many bytes of blocks were read from it since `scree up` began, its
+    /// part of the page cache included.
+    pub read_bytes: u64,
+    /// How many bytes of blocks were written to it since then.
+    pub written_bytes: u64,
+    /// What was found, if it is not healthy.
+    pub reason: Option<String>,
+}
+
+/// A unit to be added.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddUnit {
+    /// `file:///path`, or an absolute path.
+    #[schema(pattern = "^(file://)?/", example = "/srv/unit-9")]
+    pub url: String,
+    /// As this host (name or id) sees it; the only one that there is, if it is
+    /// left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+}
+
+/// A wrapping key.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Key {
+    /// `key-…`.
+    #[schema(pattern = "^key-[0-9a-f]{17}$", example = "key-0f3c5b7d9e1a2b4c6")]
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// What holds it.
+    #[schema(value_type = KeyKind)]
+    pub kind: String,
+    /// What is done with it.
+    #[schema(value_type = KeyState)]
+    pub state: String,
+    /// How many lineages' data keys it wraps: each volume has one, and so have
+    /// deleted ones that a clone or a snapshot needs.
+    pub lineages: u64,
+    /// The id of the key that takes these over, if it is retiring.
+    #[schema(pattern = "^key-[0-9a-f]{17}$")]
+    pub replaced_by: Option<String>,
+    /// When it was founded.
+    #[schema(format = DateTime)]
+    pub created: String,
+}
+
+/// A wrapping key to be founded.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddKey {
+    /// What the host's `keys.toml` calls it.
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "second")]
+    pub name: String,
+    /// On this host (name or id); on the only one that there is, if it is left
+    /// out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+}
+
+/// A wrapping key to be replaced.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RotateKey {
+    /// The one that takes its place: name or id.
+    pub to: String,
+}
+
+/// How the whole is doing.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Status {
+    /// `ok`, or `degraded` if a unit or a volume is not well.
+    #[schema(value_type = Health)]
+    pub state: String,
+    /// Scree's version.
+    pub version: String,
+    /// The cluster's id.
+    #[schema(pattern = "^cluster-[0-9a-f]{32}$")]
+    pub cluster: String,
+    /// The folder it is served from.
+    pub folder: String,
+    /// Process id.
+    pub pid: u32,
+    /// How many volumes there are.
+    pub volumes: u64,
+    /// How many of them are served.
+    pub exported: u64,
+    /// How many snapshots.
+    pub snapshots: u64,
+    /// How many units.
+    pub units: u64,
+    /// How many of them are healthy.
+    pub units_healthy: u64,
+    /// The room that segments take on all units, in bytes.
+    pub bytes: u64,
+    /// Journal bytes that wait to be destaged.
+    pub journal_used_bytes: u64,
+    /// Removed versions whose slots wait to be freed.
+    pub pending_frees: u64,
+    /// Segments with blocks that have fewer copies than they should: units
+    /// were away when those were written.
+    #[serde(default)]
+    pub thin_segments: u64,
+    /// How many such blocks there are at most: some may have been freed since.
+    #[serde(default)]
+    pub thin_blocks: u64,
+    /// What needs somebody's attention, one sentence each.
+    pub problems: Vec<String>,
+}

@@ -1,0 +1,212 @@
+//! Volumes, and what is asked for them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::ToSchema;
+
+use super::Tags;
+use crate::described::{BlockSizeSchema, TagsSchema};
+use crate::words::{SealKind, SealShown, VolumeState};
+
+/// The most copies that a segment has. The database says so too.
+pub const REPLICAS_MAX: u8 = 4;
+
+/// A volume. Of one whose entry in the database is damaged, a list has id, name
+/// and reason; its state is `error`, its seal `unknown`, its numbers are 0, and so
+/// is its moment (of 1970).
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Volume {
+    /// `vol-…`.
+    #[schema(pattern = "^vol-[0-9a-f]{17}$", example = "vol-0f3c5b7d9e1a2b4c6")]
+    pub id: String,
+    /// Its name. An owner has it once.
+    pub name: String,
+    /// The name of the user whose it is.
+    #[serde(default)]
+    pub owner: Option<String>,
+    /// The name of the project on whose account it is, for its owner and those
+    /// who are in that project.
+    #[serde(default)]
+    pub project: Option<String>,
+    /// Its tags.
+    #[serde(default)]
+    #[schema(value_type = TagsSchema)]
+    pub tags: Tags,
+    /// Size in bytes.
+    pub size: u64,
+    /// How it is.
+    #[schema(value_type = VolumeState)]
+    pub state: String,
+    /// Block size in bytes.
+    pub block_size: u64,
+    /// How its blocks are sealed.
+    #[schema(value_type = SealShown)]
+    pub seal: String,
+    /// Copies of each segment.
+    pub replicas: u8,
+    /// When it was made.
+    #[schema(format = DateTime)]
+    pub created: String,
+    /// The id of the snapshot it was cloned from, which may be gone.
+    #[schema(pattern = "^snap-[0-9a-f]{17}$")]
+    pub from: Option<String>,
+    /// How it is served, if it is.
+    pub export: Option<Export>,
+    /// What is wrong, in state `error`.
+    pub reason: Option<String>,
+    /// What its owner should know, after it was made or grown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<String>,
+    /// How its engine is doing, while it is attached. Not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<Engine>,
+}
+
+/// An attached volume's engine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Engine {
+    /// The newest version's number.
+    pub version: Option<u64>,
+    /// Size of the journal in bytes.
+    pub journal_bytes: u64,
+    /// How much of it waits to be destaged, in bytes.
+    pub journal_used_bytes: u64,
+    /// Blocks written since it was attached.
+    pub blocks_written: u64,
+    /// Blocks destaged since it was attached.
+    pub blocks_destaged: u64,
+    /// Client connections.
+    pub connections: u64,
+    /// Why destaging does not get on, if it does not.
+    pub destage_error: Option<String>,
+}
+
+/// How a volume is served.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Export {
+    /// What to give to a client: `nbd+unix:///…`.
+    pub uri: String,
+    /// Over TCP, if the server listens there: `nbd://…` or `nbds://…`.
+    pub tcp_uri: Option<String>,
+    /// Writes are refused.
+    pub read_only: bool,
+}
+
+/// A volume to be made.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateVolume {
+    /// Its name.
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "disk")]
+    pub name: String,
+    /// On the account of this project (name or id); of the caller's own, if it
+    /// is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// Its tags.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = TagsSchema)]
+    pub tags: Tags,
+    /// Size in bytes. A clone has its snapshot's size if it is left out.
+    #[schema(
+        minimum = 4096,
+        maximum = 70_368_744_177_664_u64,
+        multiple_of = 4096,
+        example = 1_073_741_824
+    )]
+    pub size: Option<u64>,
+    /// Start from this snapshot (name or id).
+    pub from: Option<String>,
+    /// Block size in bytes; 4096 unless cloned.
+    #[schema(value_type = Option<BlockSizeSchema>)]
+    pub block_size: Option<u64>,
+    /// How its blocks are sealed; `aes-256-gcm` if nothing is said.
+    #[schema(value_type = Option<SealKind>)]
+    pub seal: Option<String>,
+    /// Copies of each segment: 2 if there are two units, else 1.
+    #[schema(minimum = 1, maximum = 4)]
+    pub replicas: Option<u8>,
+}
+
+/// A new size.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GrowVolume {
+    /// Size in bytes, larger than now.
+    #[schema(
+        minimum = 4096,
+        maximum = 70_368_744_177_664_u64,
+        multiple_of = 4096,
+        example = 2_147_483_648_u64
+    )]
+    pub size: u64,
+}
+
+/// Where to go back to: exactly one of the two.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(max_properties = 1)]
+pub struct RestoreVolume {
+    /// The newest version not younger than this moment (RFC 3339), which is past.
+    #[schema(format = DateTime, nullable = false)]
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub time: Option<String>,
+    /// This version.
+    #[schema(nullable = false, maximum = 9_223_372_036_854_775_807_u64)]
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub version: Option<u64>,
+}
+
+/// What is there is a value: `null` is neither that nor left out.
+fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
+}
+
+/// How to serve a volume.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExportVolume {
+    /// On this host (name or id); on the only one that there is for the caller,
+    /// if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Refuse writes.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// A volume to be given away.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GiveVolume {
+    /// To this user (name).
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "alice")]
+    pub user: String,
+    /// On the account of this project of theirs (name or id); of their own, if
+    /// it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+}
+
+/// A kept version of a volume.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Version {
+    /// Its number.
+    pub version: u64,
+    /// When it was committed.
+    #[schema(format = DateTime)]
+    pub created: String,
+    /// It is the volume's state (but for what is in the journal).
+    pub head: bool,
+    /// The snapshots that hold it.
+    pub snapshots: Vec<String>,
+}

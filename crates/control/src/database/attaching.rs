@@ -1,0 +1,246 @@
+//! Asking for an attachment, and for its end: each is a new wish, which the host
+//! is told of.
+
+use api::host::{Access, AttachmentState};
+use api::types::READ_ONLY_ATTACHMENTS_MAX;
+use base::{AttachmentId, PartyId, VolumeId};
+use sqlx::{AnyConnection, Row as _};
+use world::Millis;
+
+use super::attachments::{AttachmentRow, attachment_named, attachment_of, may_see, of_volume};
+use super::rights::{check_host, check_volume, refuse_if_deleting};
+use super::rows::{self, VolumeRow};
+use super::{Asker, Database, DatabaseError, Need, Right, audit};
+
+/// An attachment to be made.
+#[derive(Debug, Clone)]
+pub struct NewAttachment {
+    /// Its id.
+    pub id: AttachmentId,
+    /// Of what.
+    pub volume: VolumeId,
+    /// Where.
+    pub host: PartyId,
+    /// The VM that it is plugged into; none for a plain export.
+    pub vm: Option<String>,
+    /// How.
+    pub access: Access,
+    /// When.
+    pub created: Millis,
+}
+
+impl Database {
+    /// Attaches a volume to a host: asks for it, that is. The same again is no
+    /// error: it is asked for once more.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Refused`] if it is attached in another way.
+    pub async fn attach(
+        &self,
+        asker: &Asker,
+        new: &NewAttachment,
+    ) -> Result<AttachmentRow, DatabaseError> {
+        act!(self, asker, change, {
+            if let Some(made) = asker.made_before(&mut *change).await? {
+                let seen = attachment_named(&mut *change, asker, &made).await;
+                return seen.map_err(super::asker::gone_since);
+            }
+            let need = Need::Have(match new.access {
+                Access::ReadOnly => Right::Read,
+                Access::ReadWrite => Right::Use,
+            });
+            let volume = check_volume(&mut *change, asker, new.volume, need).await?;
+            check_host(&mut *change, asker, new.host, new.vm.as_deref()).await?;
+            refuse_if_deleting(&volume)?;
+            let name = &volume.name;
+            let others = of_volume(&mut *change, new.volume).await?;
+            let same = others
+                .iter()
+                .find(|one| (one.host, &one.vm, one.access) == (new.host, &new.vm, new.access));
+            // Whose wish it is not must not renew it, nor hear of it.
+            if let Some(same) = same
+                && !may_see(&mut *change, asker, same).await?
+            {
+                let reason = format!("volume {name:?} is attached so by another user");
+                return Err(DatabaseError::Refused { reason });
+            }
+            let place = audit::place(&mut *change, new.host, new.vm.as_deref()).await?;
+            let target = format!("{} {name} to {place}", volume.id);
+            asker.note(&mut *change, "attach", target).await?;
+            if let Some(same) = same {
+                asker.note_made(&mut *change, same.id).await?;
+                if !same.is_wanted || same.state != AttachmentState::Attached {
+                    wish(&mut *change, same, true, false).await?;
+                }
+                return attachment_of(change, same.id).await;
+            }
+            let excludes = |one: &&AttachmentRow| {
+                one.access == Access::ReadWrite || new.access == Access::ReadWrite
+            };
+            if let Some(other) = others.iter().find(excludes) {
+                return Err(DatabaseError::Refused {
+                    reason: match may_see(&mut *change, asker, other).await? {
+                        true => in_use(&volume.name_for(asker.party.id), other),
+                        false => format!("volume {name:?} is attached by another user"),
+                    },
+                });
+            }
+            if new.access == Access::ReadOnly {
+                refuse_too_many(&mut *change, asker, new.host).await?;
+            }
+            insert(&mut *change, asker, new, &volume).await?;
+            asker.note_made(&mut *change, new.id).await?;
+            super::hosts::assign(&mut *change, new.host).await?;
+            attachment_of(change, new.id).await
+        })
+    }
+
+    /// Asks for the end of an attachment: by force without the guest's consent.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn detach(
+        &self,
+        asker: &Asker,
+        id: AttachmentId,
+        is_forced: bool,
+    ) -> Result<AttachmentRow, DatabaseError> {
+        act!(self, asker, change, {
+            let attachment = attachment_named(&mut *change, asker, &id.to_string()).await?;
+            if attachment.state != AttachmentState::Detached {
+                // What was to end by force is not asked for its consent again.
+                let is_forced = is_forced || attachment.is_forced;
+                wish(&mut *change, &attachment, false, is_forced).await?;
+                let how = if is_forced { " by force" } else { "" };
+                let volume = audit::volume(&mut *change, attachment.volume).await?;
+                let vm = attachment.vm.as_deref();
+                let place = audit::place(&mut *change, attachment.host, vm).await?;
+                let target = format!("{volume} from {place}{how}");
+                asker.note(&mut *change, "detach", target).await?;
+            }
+            attachment_of(change, id).await
+        })
+    }
+}
+
+/// Says how a volume is in use, and what to do.
+fn in_use(name: &str, attachment: &AttachmentRow) -> String {
+    let access = attachment.access;
+    match (attachment.is_wanted, &attachment.reason) {
+        (true, _) if attachment.vm.is_none() => format!(
+            "volume {name:?} is exported {access}; run `scree volume unexport {name}` first"
+        ),
+        (true, _) => format!(
+            "volume {name:?} is attached {access} to {vm}; run `scree detach {name} --vm {vm}` \
+             first",
+            vm = attachment.vm.as_deref().unwrap_or_default()
+        ),
+        (false, _) if attachment.follower.is_some() => format!(
+            "volume {name:?} is being moved to another host; `scree attachment move {id} \
+             --call-off` calls that off",
+            id = attachment.id
+        ),
+        (false, None) => format!("volume {name:?} is still being closed; ask again soon"),
+        (false, Some(why)) => format!("volume {name:?} is still being closed: {why}"),
+    }
+}
+
+/// Makes a new wish of a row; what was to follow it does no more.
+pub(super) async fn wish(
+    change: &mut AnyConnection,
+    attachment: &AttachmentRow,
+    is_wanted: bool,
+    is_forced: bool,
+) -> Result<(), DatabaseError> {
+    let state = match is_wanted {
+        true => AttachmentState::Attaching,
+        false => AttachmentState::Detaching,
+    };
+    sqlx::query(
+        "UPDATE attachments SET wanted = $1, state = $2, reason = NULL, forced = $3, \
+         next_id = NULL, next_host = NULL, next_vm = NULL, next_asked_by = NULL, \
+         generation = generation + 1 WHERE id = $4",
+    )
+    .bind(i64::from(is_wanted))
+    .bind(state.as_str())
+    .bind(i64::from(is_forced))
+    .bind(attachment.id.to_string())
+    .execute(&mut *change)
+    .await?;
+    super::hosts::assign(change, attachment.host).await
+}
+
+/// Refuses one more read-only attachment on `host`: no quota counts them, and a
+/// host has each of them open. Whose the hosts are, the administrators, may have
+/// more.
+async fn refuse_too_many(
+    change: &mut AnyConnection,
+    asker: &Asker,
+    host: PartyId,
+) -> Result<(), DatabaseError> {
+    if asker.party.is_administrator {
+        return Ok(());
+    }
+    let count: i64 = sqlx::query_scalar(
+        "SELECT COUNT(*) FROM attachments WHERE host = $1 AND asked_by = $2 \
+         AND access = 'read-only' AND state <> 'detached'",
+    )
+    .bind(host.to_string())
+    .bind(asker.party.id.to_string())
+    .fetch_one(change)
+    .await?;
+    if count < i64::from(READ_ONLY_ATTACHMENTS_MAX) {
+        return Ok(());
+    }
+    Err(DatabaseError::Quota {
+        reason: format!(
+            "you have {count} read-only attachments on this host, as many as a user may have; \
+             detach some first"
+        ),
+    })
+}
+
+async fn insert(
+    change: &mut AnyConnection,
+    asker: &Asker,
+    new: &NewAttachment,
+    volume: &VolumeRow,
+) -> Result<(), DatabaseError> {
+    let version = volume.head.filter(|_| new.access == Access::ReadOnly);
+    sqlx::query(
+        "INSERT INTO attachments (id, volume, host, access, version_volume, version_number, \
+         created_ms, vm, asked_by) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    )
+    .bind(new.id.to_string())
+    .bind(new.volume.to_string())
+    .bind(new.host.to_string())
+    .bind(new.access.as_str())
+    .bind(version.map(|version| version.volume.to_string()))
+    .bind(version.map(|version| version.number.cast_signed()))
+    .bind(new.created.0)
+    .bind(new.vm.clone())
+    .bind(asker.party.id.to_string())
+    .execute(&mut *change)
+    .await?;
+    if new.access == Access::ReadOnly {
+        return Ok(());
+    }
+    // What it is opened with is what its last host left, if that let go of it.
+    let last = sqlx::query(
+        "SELECT host, forced, reason FROM attachments WHERE volume = $1 AND state = 'detached' \
+         AND access = 'read-write' ORDER BY ended_ms DESC LIMIT 1",
+    )
+    .bind(new.volume.to_string())
+    .fetch_optional(&mut *change)
+    .await?;
+    if let Some(last) = last
+        && rows::flag(&last, "forced")?
+    {
+        sqlx::query("UPDATE attachments SET note = $1 WHERE id = $2")
+            .bind(last.try_get::<Option<String>, _>("reason")?)
+            .bind(new.id.to_string())
+            .execute(change)
+            .await?;
+    }
+    Ok(())
+}

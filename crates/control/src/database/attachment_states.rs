@@ -1,0 +1,171 @@
+//! How far attachments have come: by their host's word, or over its head.
+//!
+//! * The host's word is taken by a compare-and-swap on the generation: a late
+//!   word about an older wish changes nothing.
+//! * `epoch` is set in the transaction that gives the lease. From then on the
+//!   host's journal may be newer than the head, until the host says `detached`.
+
+use api::host::{Access, AttachmentReport, AttachmentState};
+use base::{AttachmentId, PartyId, VolumeId};
+use sqlx::{AnyConnection, Row as _};
+use world::Millis;
+
+use super::attachments::of_volume;
+use super::{Database, DatabaseError, rows};
+
+impl Database {
+    /// Notes that nothing is open on `host`: what it said before is over.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn nothing_open(&self, host: PartyId) -> Result<(), DatabaseError> {
+        change_and_tell!(self, change, {
+            sqlx::query(
+                "UPDATE attachments SET reported = 0, reason = NULL, uri = NULL, \
+                 tcp_uri = NULL, state = CASE wanted WHEN 1 THEN 'attaching' ELSE 'detaching' END \
+                 WHERE host = $1 AND state <> 'detached'",
+            )
+            .bind(host.to_string())
+            .execute(change)
+            .await?;
+            Ok(())
+        })
+    }
+
+    /// Keeps what a host says of an attachment; `false` if it was about an
+    /// older wish, or about somebody else's.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn keep_attachment_report(
+        &self,
+        host: PartyId,
+        id: AttachmentId,
+        report: &AttachmentReport,
+        now: Millis,
+    ) -> Result<bool, DatabaseError> {
+        let is_end = report.state == AttachmentState::Detached;
+        change_and_tell!(self, change, {
+            let kept = sqlx::query(
+                "UPDATE attachments SET state = $1, reason = $2, reported = generation, \
+                 size_bytes = $3, uri = $4, tcp_uri = $5, ended_ms = $6, \
+                 note = COALESCE($11, note), device = $12 WHERE id = $7 AND host = $8 AND generation = $9 AND state <> 'detached' \
+                 AND (wanted = 0 OR $10 = 0) RETURNING volume, access, epoch",
+            )
+            .bind(report.state.as_str())
+            .bind(report.reason.clone())
+            .bind(report.size_bytes.map(u64::cast_signed))
+            .bind(report.uri.clone())
+            .bind(report.tcp_uri.clone())
+            .bind(is_end.then_some(now.0))
+            .bind(id.to_string())
+            .bind(host.to_string())
+            .bind(report.generation.cast_signed())
+            .bind(i64::from(is_end))
+            .bind(report.note.clone())
+            .bind(report.device.clone())
+            .fetch_optional(&mut *change)
+            .await?;
+            let Some(kept) = kept else { return Ok(false) };
+            if is_end {
+                let access: Access = rows::spelt(&kept, "access")?;
+                if access == Access::ReadWrite {
+                    let volume: VolumeId = rows::spelt(&kept, "volume")?;
+                    super::snapshots::settle(&mut *change, volume).await?;
+                    // Without a lease it has not touched the journal.
+                    if kept.try_get::<Option<i64>, _>("epoch")?.is_some() {
+                        super::journals::forget(&mut *change, volume).await?;
+                    }
+                    if let Some(reason) = &report.reason {
+                        // It was given up, and with what.
+                        let at = super::terms::where_it_is(&mut *change, volume).await?;
+                        sqlx::query("UPDATE attachments SET reason = $1 WHERE id = $2")
+                            .bind(format!("{reason}: the volume is {at}"))
+                            .bind(id.to_string())
+                            .execute(&mut *change)
+                            .await?;
+                    }
+                }
+                super::moves::follow(&mut *change, id, now).await?;
+                super::hosts::clean(&mut *change).await?;
+                super::hosts::assign(&mut *change, host).await?;
+            }
+            Ok(true)
+        })
+    }
+}
+
+/// A lease is given for the attachment of `volume` to `host`.
+pub(super) async fn note_lease(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+    host: PartyId,
+    epoch: u32,
+) -> Result<(), DatabaseError> {
+    let noted = sqlx::query(
+        "UPDATE attachments SET epoch = $1 WHERE volume = $2 AND host = $3 \
+         AND access = 'read-write' AND state <> 'detached'",
+    )
+    .bind(i64::from(epoch))
+    .bind(volume.to_string())
+    .bind(host.to_string())
+    .execute(&mut *change)
+    .await?;
+    if noted.rows_affected() == 0 {
+        return Err(DatabaseError::Fenced {
+            volume,
+            reason: "it is not attached to this host".to_owned(),
+        });
+    }
+    sqlx::query("UPDATE volumes SET last_host = $1 WHERE id = $2")
+        .bind(host.to_string())
+        .bind(volume.to_string())
+        .execute(change)
+        .await?;
+    Ok(())
+}
+
+/// Ends every attachment of `volume`. The caller has taken its lease away.
+pub(super) async fn fence(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+    now: Millis,
+    reason: &str,
+) -> Result<(), DatabaseError> {
+    for attachment in of_volume(&mut *change, volume).await? {
+        sqlx::query(
+            "UPDATE attachments SET state = 'detached', wanted = 0, reason = $1, ended_ms = $2, \
+             generation = generation + 1 WHERE id = $3",
+        )
+        .bind(reason)
+        .bind(now.0)
+        .bind(attachment.id.to_string())
+        .execute(&mut *change)
+        .await?;
+        super::hosts::assign(&mut *change, attachment.host).await?;
+    }
+    Ok(())
+}
+
+/// Every volume is to be opened once more on the host that had it last, or
+/// else on `host`: whatever its journal has is to become a version.
+pub(super) async fn reopen_all(
+    change: &mut AnyConnection,
+    host: PartyId,
+    now: Millis,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "INSERT INTO attachments (id, volume, host, access, wanted, state, epoch, created_ms) \
+         SELECT 'att-' || SUBSTR(id, 5), id, COALESCE(last_host, $1), 'read-write', 0, \
+         'detaching', epoch, $2 FROM volumes v WHERE deleting = 0 AND NOT EXISTS (SELECT 1 \
+         FROM attachments a WHERE a.volume = v.id AND a.state <> 'detached') \
+         ON CONFLICT (id) DO UPDATE SET wanted = 0, state = 'detaching', \
+         epoch = excluded.epoch, host = excluded.host, next_id = NULL, next_host = NULL, \
+         next_vm = NULL, next_asked_by = NULL",
+    )
+    .bind(host.to_string())
+    .bind(now.0)
+    .execute(&mut *change)
+    .await?;
+    super::hosts::assign_all(change).await
+}

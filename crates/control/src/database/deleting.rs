@@ -1,0 +1,131 @@
+//! The end of a volume: it is on its way out until its host has cleaned up what
+//! it left, then it is gone; who had it last is known until its versions have
+//! gone, too.
+
+use base::VolumeId;
+use sqlx::AnyConnection;
+use world::Millis;
+
+use super::rights::check_volume;
+use super::{Asker, Database, DatabaseError, Need, Reach, Right, rows};
+
+impl Database {
+    /// The volumes on their way out that are a host's to clean.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn deleting(&self, reach: &Reach) -> Result<Vec<VolumeId>, DatabaseError> {
+        let statement = concat!(
+            "SELECT d.id FROM volumes d WHERE d.deleting = 1 AND ",
+            cleans!("d.id"),
+            " ORDER BY d.id"
+        );
+        reach
+            .query(statement)
+            .fetch_all(&self.reader)
+            .await?
+            .iter()
+            .map(|row| rows::spelt(row, "id"))
+            .collect()
+    }
+
+    /// Puts a volume on its way out: its name is free, its head is let go, its
+    /// owner is fenced, and what its journal still holds is given up. Its
+    /// snapshots stay.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Refused`] if it is in use, or gone.
+    pub async fn begin_delete(
+        &self,
+        asker: &Asker,
+        volume: VolumeId,
+        now: Millis,
+    ) -> Result<(), DatabaseError> {
+        act!(self, asker, change, {
+            let need = Need::Have(Right::Administer);
+            let row = check_volume(&mut *change, asker, volume, need).await?;
+            let changed = sqlx::query(
+                "UPDATE volumes SET deleting = 1, head_volume = NULL, head_number = NULL, \
+             epoch = epoch + 1 WHERE id = $1 AND deleting = 0 \
+             AND NOT EXISTS (SELECT 1 FROM attachments \
+                 WHERE volume = $1 AND (wanted = 1 OR next_id IS NOT NULL) \
+                 AND state <> 'detached')",
+            )
+            .bind(volume.to_string())
+            .execute(&mut *change)
+            .await?;
+            if changed.rows_affected() == 0 {
+                let reason = format!("{volume} is in use, or gone");
+                return Err(DatabaseError::Refused { reason });
+            }
+            super::attachment_states::fence(&mut *change, volume, now, "its volume was deleted")
+                .await?;
+            super::hosts::clean(&mut *change).await?;
+            super::snapshots::give_up(&mut *change, volume, "its volume was deleted").await?;
+            super::tags::forget(&mut *change, &volume.to_string()).await?;
+            let target = format!("{volume} {}", row.name);
+            asker.note(change, "delete", target).await
+        })
+    }
+
+    /// Removes a volume that is on its way out, and its key if no version
+    /// needs it.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub(super) async fn finish_delete(
+        &self,
+        reach: &Reach,
+        volume: VolumeId,
+    ) -> Result<(), DatabaseError> {
+        let is_forgotten = change_and_tell!(self, change, {
+            let deleting = sqlx::query("SELECT 1 FROM volumes WHERE id = $1 AND deleting = 1")
+                .bind(volume.to_string())
+                .fetch_optional(&mut *change)
+                .await?;
+            // It was done before, or is another host's.
+            if deleting.is_none() || !reach.cleans(&mut *change, volume).await? {
+                return Ok(false);
+            }
+            // Whoever cleans what is left of it.
+            sqlx::query(
+                "INSERT INTO departed (volume, last_host) VALUES ($1, $2) \
+                 ON CONFLICT (volume) DO UPDATE SET last_host = excluded.last_host",
+            )
+            .bind(volume.to_string())
+            .bind(reach.host.to_string())
+            .execute(&mut *change)
+            .await?;
+            for statement in [
+                "DELETE FROM open_segments WHERE volume = $1",
+                "DELETE FROM serial_ranges WHERE volume = $1",
+                "DELETE FROM volumes WHERE id = $1 AND deleting = 1",
+            ] {
+                sqlx::query(statement)
+                    .bind(volume.to_string())
+                    .execute(&mut *change)
+                    .await?;
+            }
+            super::grants::forget_gone(&mut *change, volume).await?;
+            forget_departed(&mut *change).await?;
+            super::lineages::forget_lineages(&mut *change).await
+        })?;
+        if is_forgotten {
+            self.erase().await;
+        }
+        Ok(())
+    }
+}
+
+/// Forgets who had volumes last of which nothing is left to clean.
+pub(super) async fn forget_departed(change: &mut AnyConnection) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "DELETE FROM departed WHERE \
+         NOT EXISTS (SELECT 1 FROM versions v WHERE v.volume = departed.volume) \
+         AND NOT EXISTS (SELECT 1 FROM pending_frees f WHERE f.volume = departed.volume) \
+         AND NOT EXISTS (SELECT 1 FROM thin_segments t WHERE t.volume = departed.volume)",
+    )
+    .execute(change)
+    .await?;
+    Ok(())
+}

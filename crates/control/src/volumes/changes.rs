@@ -1,0 +1,173 @@
+//! Changing what a volume is: its tags, its owner, its size; and its end.
+
+use std::time::Duration;
+
+use api::host::Access;
+use api::size::exact_bytes;
+use base::VolumeId;
+
+use super::VolumeView;
+use crate::acting::Acting;
+use crate::database::{AttachmentRow, DatabaseError, Right, Tags, VolumeRow};
+use crate::error::ControlError;
+use crate::parse;
+
+/// So long it is waited for that a volume's size is seen by its clients.
+const GROWN_WITHIN: Duration = Duration::from_secs(5);
+
+impl Acting {
+    /// Puts `tags` in the place of a volume's.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn tag_volume(&self, name: &str, tags: Tags) -> Result<VolumeView, ControlError> {
+        parse::tags(&tags)?;
+        let database = &self.inner.database;
+        let row = database.tag_volume(self.asker(), name, &tags).await?;
+        Ok(VolumeView {
+            tags,
+            ..self.seen(row.id).await?
+        })
+    }
+
+    /// Gives a volume to another user.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn give_volume(
+        &self,
+        name: &str,
+        user: &str,
+        project: Option<&str>,
+    ) -> Result<VolumeView, ControlError> {
+        let database = &self.inner.database;
+        let row = database
+            .give_volume(self.asker(), name, user, project)
+            .await?;
+        let seen = self.seen(row.id).await?;
+        Ok(VolumeView { row, ..seen })
+    }
+
+    /// Makes a volume larger. Connections that exist see it when they ask.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn grow_volume(
+        &self,
+        name: &str,
+        size_bytes: u64,
+    ) -> Result<VolumeView, ControlError> {
+        let name = name.to_owned();
+        self.to_its_end(|control| async move { control.grow(&name, size_bytes).await })
+            .await
+    }
+
+    async fn grow(&self, name: &str, size_bytes: u64) -> Result<VolumeView, ControlError> {
+        let row = self.living(name, Right::Administer).await?;
+        parse::volume_size(size_bytes, row.block_size)?;
+        if size_bytes <= row.size_bytes {
+            let reason = format!(
+                "volume {:?} has {}; the new size must be larger (a volume is never shrunk: make a \
+                 smaller one and copy)",
+                row.name,
+                exact_bytes(row.size_bytes)
+            );
+            return Err(ControlError::invalid("size", reason));
+        }
+        let more = size_bytes - row.size_bytes;
+        self.refuse_beyond_capacity(more, row.replicas).await?;
+        let database = &self.inner.database;
+        let grown = database.set_size(self.asker(), row.id, size_bytes).await?;
+        if self.is_dry_run() {
+            let mut view = self.seen(row.id).await?;
+            view.row.size_bytes = grown.size_bytes;
+            return Ok(view);
+        }
+        let seen = self.until(GROWN_WITHIN, || async {
+            let view = self.seen(row.id).await?;
+            let is_smaller = |one: &AttachmentRow| {
+                one.access == Access::ReadWrite && one.size_bytes.unwrap_or(0) < size_bytes
+            };
+            let waits = view.served().is_some_and(is_smaller);
+            Ok((!waits).then_some(view))
+        });
+        let (mut view, notice) = match seen.await? {
+            Some(view) => (view, self.overcommitted(size_bytes, row.replicas).await?),
+            None => (
+                self.seen(row.id).await?,
+                Some("its host has not said yet that clients see the new size".to_owned()),
+            ),
+        };
+        view.notice = notice;
+        Ok(view)
+    }
+
+    /// Deletes a volume that is not served. Its snapshots stay. Its room is
+    /// given back in the background.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn delete_volume(&self, name: &str) -> Result<VolumeView, ControlError> {
+        let name = name.to_owned();
+        self.to_its_end(|control| async move { control.delete(&name).await })
+            .await
+    }
+
+    async fn delete(&self, name: &str) -> Result<VolumeView, ControlError> {
+        let row = self.living(name, Right::Administer).await?;
+        self.refuse_if_wanted(&row).await?;
+        let now = self.inner.world.clock.wall();
+        let database = &self.inner.database;
+        database.begin_delete(self.asker(), row.id, now).await?;
+        if self.is_dry_run() {
+            return self.seen(row.id).await;
+        }
+        tracing::info!(volume = %row.id, name = row.name, "volume is being deleted");
+        match self.seen(row.id).await {
+            Ok(view) => Ok(view),
+            // The cleaner was faster.
+            Err(ControlError::NotFound { .. }) => {
+                let projects = self.projects_known().await?;
+                let row = VolumeRow {
+                    deleting: true,
+                    ..self.known(row, projects.as_ref())
+                };
+                Ok(VolumeView::fresh(row, Tags::new()))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until a volume that is being deleted has gone, or `wait` has
+    /// passed.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn volume_gone(&self, id: VolumeId, wait: Duration) -> Result<(), ControlError> {
+        let gone = self.until(wait, || async {
+            match self.inner.database.volume(id).await {
+                Err(DatabaseError::NotFound { .. }) => Ok(Some(())),
+                Err(error) => Err(error.into()),
+                Ok(_) => Ok(None),
+            }
+        });
+        gone.await.map(|_| ())
+    }
+
+    pub(super) async fn refuse_if_wanted(&self, row: &VolumeRow) -> Result<(), ControlError> {
+        let attachments = self.inner.database.attachments_of(row.id).await?;
+        let name = row.name_for(self.asker().party.id);
+        match attachments.iter().find(|attachment| attachment.is_wanted) {
+            None => Ok(()),
+            Some(attachment) => Err(ControlError::conflict(match &attachment.vm {
+                None => {
+                    format!("volume {name:?} is in use; run `scree volume unexport {name}` first")
+                }
+                Some(vm) => format!(
+                    "volume {name:?} is attached to {vm}; run `scree detach {name} --vm {vm}` \
+                     first"
+                ),
+            })),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Serving a volume on a host without a VM, and ending that: its host's word is
+//! waited for.
+
+use std::time::Duration;
+
+use api::host::{Access, AttachmentState};
+use base::{AttachmentId, PartyId};
+
+use super::VolumeView;
+use crate::acting::Acting;
+use crate::database::{AttachmentRow, DatabaseError, Need, NewAttachment, Right};
+use crate::error::ControlError;
+
+/// A host that is well opens or closes a volume in less.
+const HOST_WITHIN: Duration = Duration::from_secs(100);
+
+impl Acting {
+    /// Serves a volume on `host`, until it is asked not to; also after a
+    /// restart. Returns when it can be used.
+    ///
+    /// # Errors
+    /// [`ControlError`]. If it cannot be opened now, its host goes on trying.
+    pub async fn export_volume(
+        &self,
+        name: &str,
+        host: PartyId,
+        access: Access,
+    ) -> Result<AttachmentRow, ControlError> {
+        let need = match access {
+            Access::ReadOnly => Right::Read,
+            Access::ReadWrite => Right::Use,
+        };
+        let row = self.living(name, need).await?;
+        let id = AttachmentId::from_random(self.inner.world.random.u128());
+        let new = NewAttachment {
+            id,
+            volume: row.id,
+            host,
+            vm: None,
+            access,
+            created: self.inner.world.clock.wall(),
+        };
+        let asked = self.inner.database.attach(self.asker(), &new).await?;
+        let now = self.settled(&asked).await?;
+        match now.state {
+            AttachmentState::Attached => Ok(now),
+            state => Err(ControlError::Unavailable {
+                reason: now
+                    .reason
+                    .unwrap_or_else(|| format!("volume {:?} is {state}", row.name)),
+            }),
+        }
+    }
+
+    /// Stops serving a volume wherever it is: everything that was written is
+    /// in a version afterwards.
+    ///
+    /// # Errors
+    /// [`ControlError`]. If it cannot be closed now, its host goes on trying.
+    pub async fn unexport_volume(&self, name: &str) -> Result<VolumeView, ControlError> {
+        let database = &self.inner.database;
+        let need = Need::SeeToChange;
+        let row = database.volume_for(self.asker(), name, need).await?;
+        let mut attachments = Vec::new();
+        for attachment in database.attachments_of(row.id).await? {
+            let id = attachment.id.to_string();
+            match database.attachment_for(self.asker(), &id).await {
+                Ok(seen) => attachments.push(seen),
+                // Another user's.
+                Err(DatabaseError::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let of_vm = attachments.extract_if(.., |one| one.vm.is_some()).next();
+        if attachments.is_empty() {
+            let name = row.name_for(self.asker().party.id);
+            let vm = of_vm.and_then(|one| one.vm);
+            return Err(ControlError::conflict(match vm {
+                None => format!("volume {name:?} is not exported"),
+                Some(vm) => format!(
+                    "volume {name:?} is not exported, but attached to {vm}; run `scree detach \
+                     {name} --vm {vm}`"
+                ),
+            }));
+        }
+        for attachment in attachments {
+            let database = &self.inner.database;
+            let asked = database.detach(self.asker(), attachment.id, false).await?;
+            let now = self.settled(&asked).await?;
+            if now.state != AttachmentState::Detached {
+                return Err(ControlError::Unavailable {
+                    reason: now.reason.unwrap_or_else(|| {
+                        format!("the host of volume {:?} does not answer", row.name)
+                    }),
+                });
+            }
+        }
+        self.seen(row.id).await
+    }
+
+    /// The attachment, once its host has said what came of `asked`.
+    async fn settled(&self, asked: &AttachmentRow) -> Result<AttachmentRow, ControlError> {
+        let database = &self.inner.database;
+        let said = self.until(HOST_WITHIN, || async {
+            let now = database.attachment(asked.id).await?;
+            let is_said = now.generation != asked.generation || now.reported == now.generation;
+            let is_over = !matches!(
+                now.state,
+                AttachmentState::Attaching | AttachmentState::Detaching
+            );
+            Ok((is_said && is_over).then_some(now))
+        });
+        match said.await? {
+            Some(now) => Ok(now),
+            None => Ok(database.attachment(asked.id).await?),
+        }
+    }
+}

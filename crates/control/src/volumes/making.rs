@@ -1,0 +1,138 @@
+//! Making a volume, empty or from a snapshot.
+
+use api::host::Seal;
+use api::size::exact_bytes;
+use api::types::REPLICAS_MAX;
+use base::{Lineage, VolumeId};
+
+use super::VolumeView;
+use crate::acting::Acting;
+use crate::database::{Need, NewVolume, Right, SnapshotRow, Tags};
+use crate::error::{ControlError, gone_since};
+use crate::parse;
+
+/// A volume to be made, as it was asked for.
+#[derive(Debug, Clone, Default)]
+pub struct VolumeRequest {
+    /// Its name.
+    pub name: String,
+    /// On whose account; on the asker's own, if none is named.
+    pub project: Option<String>,
+    /// Its tags.
+    pub tags: Tags,
+    /// Size in bytes; a clone's default is its snapshot's.
+    pub size_bytes: Option<u64>,
+    /// Start from this snapshot (name or id).
+    pub from: Option<String>,
+    /// Block size in bytes.
+    pub block_bytes: Option<u64>,
+    /// How to seal it.
+    pub seal: Option<Seal>,
+    /// Copies of each segment.
+    pub replicas: Option<u8>,
+}
+
+impl Acting {
+    /// Makes a volume.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn create_volume(&self, request: VolumeRequest) -> Result<VolumeView, ControlError> {
+        self.to_its_end(|control| async move { control.create(request).await })
+            .await
+    }
+
+    async fn create(&self, request: VolumeRequest) -> Result<VolumeView, ControlError> {
+        let database = &self.inner.database;
+        // Whatever has become of what it was made from.
+        if let Some(made) = database.made_under_key(self.asker()).await? {
+            return self.volume(&made).await.map_err(gone_since);
+        }
+        let name = parse::name(&request.name)?.to_owned();
+        parse::tags(&request.tags)?;
+        let origin = match &request.from {
+            Some(from) => {
+                let need = Need::Have(Right::Read);
+                Some(database.snapshot_for(self.asker(), from, need).await?)
+            }
+            None => None,
+        };
+        let (size_bytes, block_size, seal) = shape_of(&request, origin.as_ref())?;
+        let replicas = match request.replicas {
+            Some(replicas) => replicas,
+            None => self.default_replicas().await?,
+        };
+        if !(1..=REPLICAS_MAX).contains(&replicas) {
+            let reason = format!("{replicas} replicas; a volume has 1 to {REPLICAS_MAX}");
+            return Err(ControlError::invalid("replicas", reason));
+        }
+        self.refuse_beyond_capacity(size_bytes, replicas).await?;
+        self.ensure_copysets(replicas, self.is_dry_run()).await?;
+        let world = &self.inner.world;
+        let id = VolumeId::from_random(world.random.u128());
+        let new = NewVolume {
+            id,
+            name,
+            project: request.project,
+            tags: request.tags,
+            size_bytes,
+            block_size,
+            seal,
+            replicas,
+            // By its name the wrapped key is bound to the volume.
+            lineage: Lineage::from_random(id.as_u128()),
+            origin: origin.map(|snapshot| snapshot.id),
+            created: world.clock.wall(),
+        };
+        let row = database.insert_volume(self.asker(), &new).await?;
+        let mut view = if self.is_dry_run() {
+            VolumeView::fresh(row, new.tags)
+        } else {
+            tracing::info!(volume = %row.id, name = row.name, size_bytes, "volume created");
+            self.seen(row.id).await?
+        };
+        view.notice = self.overcommitted(size_bytes, replicas).await?;
+        Ok(view)
+    }
+}
+
+/// Size, block size and seal of a new volume.
+fn shape_of(
+    request: &VolumeRequest,
+    origin: Option<&SnapshotRow>,
+) -> Result<(u64, base::BlockSize, Seal), ControlError> {
+    let asked = request.block_bytes.map(parse::block_size).transpose()?;
+    let Some(origin) = origin else {
+        let block_size = asked.unwrap_or(base::BlockSize::DEFAULT);
+        let size = request.size_bytes.ok_or_else(|| {
+            ControlError::invalid("size", "a new volume needs a size, such as --size 10G")
+        })?;
+        let size = parse::volume_size(size, block_size)?;
+        return Ok((size, block_size, request.seal.unwrap_or(Seal::Aes256Gcm)));
+    };
+    let name = &origin.name;
+    if asked.is_some_and(|asked| asked != origin.block_size) {
+        let reason = format!(
+            "snapshot {name:?} has blocks of {}, and so have its clones; leave the block size out",
+            exact_bytes(origin.block_size.bytes() as u64)
+        );
+        return Err(ControlError::invalid("block_size", reason));
+    }
+    if request.seal.is_some_and(|seal| seal != origin.seal) {
+        let reason = format!(
+            "snapshot {name:?} is sealed with {}, and so are its clones; leave the seal out",
+            origin.seal
+        );
+        return Err(ControlError::invalid("seal", reason));
+    }
+    let size = request.size_bytes.unwrap_or(origin.size_bytes);
+    let size = parse::volume_size(size, origin.block_size)?;
+    if size < origin.size_bytes {
+        let reason = format!(
+            "snapshot {name:?} has {}; a clone can be larger, not smaller",
+            exact_bytes(origin.size_bytes)
+        );
+        return Err(ControlError::invalid("size", reason));
+    }
+    Ok((size, origin.block_size, origin.seal))
+}

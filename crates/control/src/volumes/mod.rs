@@ -1,0 +1,30 @@
+//! What owners do with volumes.
+//!
+//! Each change is one transaction. Where a host has to do its part (open,
+//! close, grow), that is written down with it, and its word is waited for.
+//!
+//! * `view`: how a volume is shown, and to whom
+//! * `making`; `capacity`: how much may be promised
+//! * `changes`: tags, owner, size, deletion
+//! * `versions`: what is kept of a volume, and going back to it
+//! * `exports`: serving it without a VM
+
+mod capacity;
+mod changes;
+mod exports;
+mod making;
+mod versions;
+mod view;
+
+use world::Millis;
+
+pub use making::VolumeRequest;
+pub use versions::RestoreTo;
+pub use view::{VolumeList, VolumeView};
+
+/// A moment as RFC 3339 writes it.
+#[must_use]
+pub fn spell_time(time: Millis) -> String {
+    jiff::Timestamp::from_millisecond(time.0)
+        .map_or_else(|_| format!("{} ms", time.0), |time| time.to_string())
+}

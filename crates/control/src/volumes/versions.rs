@@ -1,0 +1,106 @@
+//! The kept versions of a volume, and going back to one.
+
+use catalog::VersionKey;
+use world::Millis;
+
+use super::{VolumeView, spell_time};
+use crate::acting::Acting;
+use crate::database::{Need, Right, VersionRow, VolumeRow};
+use crate::error::ControlError;
+
+/// Where to go back to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestoreTo {
+    /// The newest version that is not younger.
+    Time(Millis),
+    /// This version.
+    Version(u64),
+}
+
+impl Acting {
+    /// Makes a kept version the state of a volume that is not served.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn restore_volume(
+        &self,
+        name: &str,
+        to: RestoreTo,
+    ) -> Result<VolumeView, ControlError> {
+        let name = name.to_owned();
+        self.to_its_end(|control| async move { control.restore(&name, to).await })
+            .await
+    }
+
+    async fn restore(&self, name: &str, to: RestoreTo) -> Result<VolumeView, ControlError> {
+        let row = self.living(name, Right::Administer).await?;
+        self.refuse_if_wanted(&row).await?;
+        // What a journal still has becomes a version first, so that going back
+        // can itself be undone.
+        self.refuse_if_attached(&row).await?;
+        let line = self.inner.database.line_of(row.id).await?;
+        let version = self.choose(&row, &line, to)?;
+        let database = &self.inner.database;
+        database.set_head(self.asker(), row.id, version).await?;
+        tracing::info!(volume = %row.id, name = row.name, version = version.number, "restored");
+        self.seen(row.id).await
+    }
+
+    fn choose(
+        &self,
+        row: &VolumeRow,
+        line: &[VersionRow],
+        to: RestoreTo,
+    ) -> Result<VersionKey, ControlError> {
+        let found = match to {
+            RestoreTo::Version(number) => line.iter().find(|version| version.key.number == number),
+            RestoreTo::Time(time) => {
+                if time.0 > self.inner.world.clock.wall().0 {
+                    let reason = "that moment lies in the future".to_owned();
+                    return Err(ControlError::invalid("time", reason));
+                }
+                line.iter().rev().find(|version| version.created <= time)
+            }
+        };
+        let name = &row.name;
+        let hint = format!("`scree volume versions {name}` shows those that are kept");
+        found
+            .map(|version| version.key)
+            .ok_or_else(|| ControlError::NotFound {
+                what: match (to, line.first()) {
+                    (RestoreTo::Version(number), _) => format!("version {number} of {name:?}"),
+                    (RestoreTo::Time(_), Some(oldest)) => format!(
+                        "a version of {name:?} from then (the oldest kept is {} of {})",
+                        oldest.key.number,
+                        spell_time(oldest.created)
+                    ),
+                    (RestoreTo::Time(_), None) => format!("any version of {name:?}"),
+                },
+                hint: hint.into(),
+            })
+    }
+
+    async fn refuse_if_attached(&self, row: &VolumeRow) -> Result<(), ControlError> {
+        let attachments = self.inner.database.attachments_of(row.id).await?;
+        let name = &row.name;
+        match attachments.first() {
+            None => Ok(()),
+            Some(attachment) => Err(ControlError::conflict(match &attachment.reason {
+                Some(why) => format!("volume {name:?} is still being closed: {why}"),
+                None => format!("volume {name:?} is still being closed; ask again soon"),
+            })),
+        }
+    }
+
+    /// The kept versions that were ever a volume's state, oldest first, and
+    /// which of them is its head.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn versions(&self, name: &str) -> Result<(VolumeRow, Vec<VersionRow>), ControlError> {
+        let database = &self.inner.database;
+        let row = database.volume_for(self.asker(), name, Need::See).await?;
+        let line = self.inner.database.line_of(row.id).await?;
+        Ok((row, line))
+    }
+}

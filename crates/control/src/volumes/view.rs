@@ -1,0 +1,185 @@
+//! Volumes as they are shown, and to whom: where others have one, and on whose
+//! account it is, is not for everybody who may see it.
+
+use std::collections::BTreeSet;
+
+use api::host::AttachmentState;
+use api::types::Engine;
+use api::words::VolumeState;
+use base::{ProjectId, VolumeId};
+
+use crate::acting::Acting;
+use crate::database::{
+    AttachmentRow, DamagedVolume, Filter, Need, Page, Tags, VolumePage, VolumeRow,
+};
+use crate::error::ControlError;
+
+/// A volume as it is shown.
+#[derive(Debug, Clone)]
+pub struct VolumeView {
+    /// Its row.
+    pub row: VolumeRow,
+    /// Its tags.
+    pub tags: Tags,
+    /// Whether it is attached anywhere, or not yet detached.
+    pub is_attached: bool,
+    /// Where, as far as the asker may see that: where others have it is for
+    /// those who administer it.
+    pub attachments: Vec<AttachmentRow>,
+    /// How its engine is doing, as its host said last, if the asker may see
+    /// where that is.
+    pub engine: Option<Engine>,
+    /// What its owner should know, just after it was made or grown.
+    pub notice: Option<String>,
+}
+
+/// A page of volumes as they are shown.
+#[derive(Debug, Clone)]
+pub struct VolumeList {
+    /// Those of which everything is known.
+    pub volumes: Vec<VolumeView>,
+    /// Those whose rows in the database are damaged.
+    pub damaged: Vec<DamagedVolume>,
+    /// After what the next page begins, if there is one.
+    pub next: Option<String>,
+}
+
+impl VolumeView {
+    /// Its state, in EC2's words.
+    #[must_use]
+    pub fn state(&self) -> VolumeState {
+        if self.row.deleting {
+            VolumeState::Deleting
+        } else if self.reason().is_some() {
+            VolumeState::Error
+        } else if self.is_attached {
+            VolumeState::InUse
+        } else {
+            VolumeState::Available
+        }
+    }
+
+    /// What is wrong with it.
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        let mut attachments = self.attachments.iter();
+        attachments.find_map(|attachment| attachment.reason.as_deref())
+    }
+
+    /// How it is served, if it is.
+    #[must_use]
+    pub fn served(&self) -> Option<&AttachmentRow> {
+        let mut attachments = self.attachments.iter();
+        attachments.find(|attachment| attachment.state == AttachmentState::Attached)
+    }
+
+    /// One that is attached nowhere.
+    pub(super) fn fresh(row: VolumeRow, tags: Tags) -> Self {
+        Self {
+            row,
+            tags,
+            is_attached: false,
+            attachments: Vec::new(),
+            engine: None,
+            notice: None,
+        }
+    }
+}
+
+impl Acting {
+    /// A volume by name or id, its host asked how it is.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`].
+    pub async fn volume(&self, name: &str) -> Result<VolumeView, ControlError> {
+        let database = &self.inner.database;
+        let row = database.volume_for(self.asker(), name, Need::See).await?;
+        let mut view = self.seen(row.id).await?;
+        if view.served().is_some() {
+            let hosts = self.ask_hosts().await?;
+            view.engine = hosts
+                .iter()
+                .flat_map(|host| &host.report.volumes)
+                .find(|volume| {
+                    let mut seen = view.attachments.iter();
+                    seen.any(|one| one.id == volume.attachment)
+                })
+                .map(|volume| volume.engine.clone());
+        }
+        Ok(view)
+    }
+
+    /// A page of the volumes that the asker may see, without their engines'
+    /// states.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn volumes(&self, filter: &Filter, page: &Page) -> Result<VolumeList, ControlError> {
+        let database = &self.inner.database;
+        let VolumePage {
+            volumes,
+            attached,
+            mut attachments,
+            mut tags,
+            next,
+        } = database.volume_page(self.asker(), filter, page).await?;
+        let projects = self.projects_known().await?;
+        let mut view = |row: VolumeRow| VolumeView {
+            is_attached: attached.contains(&row.id),
+            attachments: attachments
+                .extract_if(.., |attachment| attachment.volume == row.id)
+                .collect(),
+            ..VolumeView::fresh(
+                self.known(row.clone(), projects.as_ref()),
+                tags.remove(&row.id.to_string()).unwrap_or_default(),
+            )
+        };
+        Ok(VolumeList {
+            volumes: volumes.rows.into_iter().map(&mut view).collect(),
+            damaged: volumes.damaged,
+            next,
+        })
+    }
+
+    /// As [`Acting::volume`], but nobody is asked.
+    pub(super) async fn seen(&self, id: VolumeId) -> Result<VolumeView, ControlError> {
+        let database = &self.inner.database;
+        let (is_attached, attachments) = database.attachments_seen(self.asker(), id).await?;
+        Ok(VolumeView {
+            is_attached,
+            attachments,
+            ..VolumeView::fresh(
+                self.known(
+                    database.volume(id).await?,
+                    self.projects_known().await?.as_ref(),
+                ),
+                database.tags_of(&id.to_string()).await?,
+            )
+        })
+    }
+
+    /// Which projects the asker may know of with the volumes of others; `None`
+    /// if all.
+    pub(super) async fn projects_known(&self) -> Result<Option<BTreeSet<ProjectId>>, ControlError> {
+        let party = &self.asker().party;
+        if party.is_administrator {
+            return Ok(None);
+        }
+        Ok(Some(self.inner.database.projects_of(party.id).await?))
+    }
+
+    /// The row as it is shown: on whose account something is, is for its owner
+    /// and those who are in that project.
+    pub(super) fn known(
+        &self,
+        row: VolumeRow,
+        projects: Option<&BTreeSet<ProjectId>>,
+    ) -> VolumeRow {
+        let is_known = row.owner == Some(self.asker().party.id)
+            || projects.is_none_or(|all| row.project.is_some_and(|one| all.contains(&one)));
+        VolumeRow {
+            project_name: row.project_name.clone().filter(|_| is_known),
+            ..row
+        }
+    }
+}
