@@ -2,9 +2,15 @@
 //! them and the server writes them.
 //!
 //! What a client reads is text all the same ([`types`](crate::types)), so that one
-//! of an earlier version goes on when a later server has a word more.
+//! of an earlier version goes on when a later server has a word more. Hosts and
+//! controllers read some of them as they are ([`host`](crate::host)).
 
 use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
@@ -50,17 +56,36 @@ macro_rules! words {
                 }
             }
 
-            /// What is spelt so.
-            #[must_use]
-            pub fn from_word(word: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|one| one.as_str() == word)
-            }
+        }
 
-            /// All of them, to be told to somebody who used another.
-            #[must_use]
-            pub fn list() -> String {
-                let words: Vec<&str> = Self::ALL.iter().map(|one| one.as_str()).collect();
-                words.join(", ")
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(self.as_str())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                let found = Self::ALL.iter().copied().find(|one| one.as_str() == text);
+                found.ok_or_else(|| {
+                    let words: Vec<&str> = Self::ALL.iter().map(|one| one.as_str()).collect();
+                    format!("{text:?} is none of {}", words.join(", "))
+                })
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_str(self.as_str())
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let text = Cow::<str>::deserialize(from)?;
+                text.parse().map_err(D::Error::custom)
             }
         }
     };
@@ -104,7 +129,7 @@ words!(
 
 words!(
     /// How a volume's blocks are sealed.
-    SealKind {
+    Seal {
         /// With AES-256-GCM, under the volume's own key.
         Aes256Gcm = "aes-256-gcm",
         /// Not at all: units can read them.
@@ -125,16 +150,52 @@ words!(
 );
 
 words!(
+    /// How a volume is attached.
+    Access {
+        /// Reads and writes.
+        ReadWrite = "read-write",
+        /// Reads only.
+        ReadOnly = "read-only",
+    }
+);
+
+words!(
+    /// How far an attachment has come, in EC2's words.
+    ///
+    /// - `attaching`: on its way
+    /// - `attached`: it can be used
+    /// - `detaching`: on its way out
+    /// - `detached`: it has ended
+    /// - `busy`: it should end and cannot yet: the guest does not let go, or the
+    ///   volume cannot be closed; `reason` says which
+    /// - `error`: it cannot be used; `reason` says why, and it is tried again
+    AttachmentState {
+        /// On its way.
+        Attaching = "attaching",
+        /// It can be used.
+        Attached = "attached",
+        /// On its way out.
+        Detaching = "detaching",
+        /// It has ended.
+        Detached = "detached",
+        /// It should end, and does not: the reason says why.
+        Busy = "busy",
+        /// It cannot be used: the reason says why. It is tried again.
+        Error = "error",
+    }
+);
+
+words!(
     /// A right on something of somebody else's.
     ///
     /// - `read`: attach read-only, clone from a snapshot
     /// - `use`: attach, and `read`
     /// - `snapshot`: take snapshots, and see them
     /// - `administer`: everything but giving it away
-    RightKind {
+    Right {
         /// Attach read-only, clone from a snapshot.
         Read = "read",
-        /// Attach, and read.
+        /// Attach, and what [`Right::Read`] has. The only one on hosts.
         Use = "use",
         /// Take snapshots, and see them.
         Snapshot = "snapshot",
@@ -158,6 +219,47 @@ words!(
         /// A transit service.
         Transit = "transit",
         /// This controller does not know.
+        Unknown = "unknown",
+    }
+);
+
+words!(
+    /// What is done with a wrapping key.
+    ///
+    /// - `active`: it may wrap new data keys
+    /// - `retiring`: what it wraps is being wrapped by the one that replaces it
+    /// - `retired`: it wraps nothing any more, and can be deleted
+    KeyState {
+        /// It may wrap new data keys.
+        Active = "active",
+        /// It wraps nothing new, and what it wraps is wrapped by another one.
+        Retiring = "retiring",
+        /// It wraps nothing any more.
+        Retired = "retired",
+    }
+);
+
+words!(
+    /// How a storage unit is.
+    ///
+    /// - `healthy`: it does what it is asked
+    /// - `full`: it has no room for more
+    /// - `read-only`: it takes no writes
+    /// - `missing`: it is not there, or not the one it should be
+    /// - `failing`: it is there, and operations on it fail
+    /// - `unknown`: no host has said, or in a word that this controller does not know
+    UnitState {
+        /// It does what it is asked.
+        Healthy = "healthy",
+        /// It has no room for more.
+        Full = "full",
+        /// It takes no writes.
+        ReadOnly = "read-only",
+        /// It is not there, or not the one it should be.
+        Missing = "missing",
+        /// It is there, and operations on it fail.
+        Failing = "failing",
+        /// No host has said, or in a word that this controller does not know.
         Unknown = "unknown",
     }
 );
@@ -209,3 +311,26 @@ words!(
         Internal = "internal",
     }
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In the database, in JSON and for people.
+    #[test]
+    fn a_word_is_spelt_in_one_way_everywhere() {
+        for state in UnitState::ALL {
+            let word = state.as_str();
+            assert_eq!(state.to_string(), word);
+            assert_eq!(word.parse(), Ok(*state));
+            let json = format!("{word:?}");
+            assert_eq!(serde_json::to_string(state).ok(), Some(json.clone()));
+            assert_eq!(serde_json::from_str(&json).ok(), Some(*state));
+        }
+        assert_eq!(
+            "write".parse::<Access>(),
+            Err(r#""write" is none of read-write, read-only"#.to_owned())
+        );
+        assert!(serde_json::from_str::<Access>(r#""write""#).is_err());
+    }
+}

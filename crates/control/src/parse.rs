@@ -1,4 +1,4 @@
-//! What people write, parsed once: names and sizes.
+//! What people write, parsed once: names, words and sizes.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -16,10 +16,6 @@ use api::types::{TAG_KEY_LENGTH_MAX, TAG_VALUE_LENGTH_MAX, TAGS_MAX};
 /// The largest volume, 64 TiB: what a map of three levels addresses with room
 /// to spare, and more than any file system a guest will put on it.
 pub const VOLUME_BYTES_MAX: u64 = 64 << 40;
-
-/// The most copies that a segment has. The database's table of volumes says so
-/// too.
-pub const REPLICAS_MAX: u8 = 4;
 
 /// Names are 1 to 63 letters long, as host names are.
 const NAME_LENGTH_MAX: usize = 63;
@@ -74,6 +70,15 @@ pub fn refuse_id(text: &str) -> Result<(), ControlError> {
         return Err(ControlError::invalid("name", reason));
     }
     Ok(())
+}
+
+/// What a field says that has one of some words ([`api::words`]).
+///
+/// # Errors
+/// [`ControlError::Invalid`] about `field`, with the words that there are.
+pub fn word<W: FromStr<Err = String>>(field: &'static str, text: &str) -> Result<W, ControlError> {
+    text.parse()
+        .map_err(|reason| ControlError::invalid(field, reason))
 }
 
 /// Checks the tags of a volume or snapshot.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use api::host::{HostUnit, Refusal, TaskDone, TaskKind, UnitReport};
+use api::words::UnitState;
 use base::{PartyId, UnitId};
 use catalog::Copyset;
 use catalog::copysets::{self, SCATTER_WIDTH};
@@ -41,22 +42,23 @@ pub struct UnitView {
 }
 
 impl UnitView {
-    /// `healthy`, or what is wrong with it.
+    /// How it is, as `report` says.
     #[must_use]
-    pub fn state(&self) -> &str {
-        self.report
-            .as_ref()
-            .map_or("unknown", |report| report.state.as_str())
+    pub fn state(&self) -> UnitState {
+        self.report.as_ref().map_or(UnitState::Unknown, state_in)
     }
 
     /// Whether nothing is wrong with it.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
-        self.state() == HEALTHY
+        self.state() == UnitState::Healthy
     }
 }
 
-const HEALTHY: &str = "healthy";
+/// How a host says that a unit is.
+fn state_in(report: &UnitReport) -> UnitState {
+    report.state.parse().unwrap_or(UnitState::Unknown)
+}
 
 impl Control {
     /// Hosts that were not heard of since are silent.
@@ -221,7 +223,6 @@ impl Acting {
     ) -> Result<TaskDone, ControlError> {
         let database = &self.inner.database;
         let now = self.asker().by.at;
-        self.asker().refuse_dry_run()?;
         let task = database.insert_task(self.asker(), host, what).await?;
         let answer = self
             .until(ADD_WITHIN, || async {
@@ -272,7 +273,7 @@ fn view(row: UnitRow, hosts: &[HeardRow]) -> UnitView {
         let all = hosts.iter().flat_map(|host| &host.report.units);
         all.filter(|report| report.id == row.id)
     };
-    let worst = reports().find(|report| report.state != HEALTHY);
+    let worst = reports().find(|report| state_in(report) != UnitState::Healthy);
     UnitView {
         report: worst.or_else(|| reports().next()).cloned(),
         read_bytes: reports().map(|report| report.read_bytes).sum(),
@@ -284,6 +285,43 @@ fn view(row: UnitRow, hosts: &[HeardRow]) -> UnitView {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_unit_the_worst_counts_that_any_host_says_also_in_words_of_a_later_version() {
+        let row = UnitRow {
+            id: UnitId::from_random(7),
+            url: "file:///srv/unit-7".to_owned(),
+        };
+        let said = |words: &[&str]| {
+            let hosts: Vec<HeardRow> = words
+                .iter()
+                .map(|word| HeardRow {
+                    host: PartyId::from_random(1),
+                    name: "h".to_owned(),
+                    look: 0,
+                    heard: Some(Millis(1)),
+                    report: api::host::Report {
+                        units: vec![UnitReport {
+                            id: row.id,
+                            state: (*word).to_owned(),
+                            reason: None,
+                            segments: None,
+                            bytes: None,
+                            free_bytes: None,
+                            read_bytes: 0,
+                            written_bytes: 0,
+                        }],
+                        ..Default::default()
+                    },
+                })
+                .collect();
+            view(row.clone(), &hosts).state()
+        };
+        assert_eq!(said(&[]), UnitState::Unknown);
+        assert_eq!(said(&["healthy", "healthy"]), UnitState::Healthy);
+        assert_eq!(said(&["healthy", "read-only"]), UnitState::ReadOnly);
+        assert_eq!(said(&["healthy", "tired"]), UnitState::Unknown);
+    }
 
     #[test]
     fn a_host_that_is_gone_does_not_say_for_ever_that_there_is_no_room() {

@@ -3,28 +3,8 @@
 use base::{AttachmentId, BlockSize, Lineage, SnapshotId, VolumeId};
 use catalog::VersionKey;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-/// How a volume is attached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Access {
-    /// Reads and writes.
-    ReadWrite,
-    /// Reads only.
-    ReadOnly,
-}
-
-/// How a volume's blocks are sealed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Seal {
-    /// AES-256-GCM under a key of the volume.
-    #[serde(rename = "aes-256-gcm")]
-    Aes256Gcm,
-    /// Not at all: a checksum only.
-    #[serde(rename = "none")]
-    None,
-}
+use crate::words::{Access, AttachmentState, Seal};
 
 /// An attachment, as it is wanted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,32 +47,6 @@ pub struct Assignment {
     pub cuts: Vec<SnapshotId>,
 }
 
-/// How far an attachment has come, in EC2's words.
-///
-/// - `attaching`: on its way
-/// - `attached`: it can be used
-/// - `detaching`: on its way out
-/// - `detached`: it has ended
-/// - `busy`: it should end and cannot yet: the guest does not let go, or the
-///   volume cannot be closed; `reason` says which
-/// - `error`: it cannot be used; `reason` says why, and it is tried again
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum AttachmentState {
-    /// On its way.
-    Attaching,
-    /// It can be used.
-    Attached,
-    /// On its way out.
-    Detaching,
-    /// It has ended.
-    Detached,
-    /// It should end, and does not: the reason says why.
-    Busy,
-    /// It cannot be used: the reason says why. It is tried again.
-    Error,
-}
-
 /// What a host says of an attachment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachmentReport {
@@ -119,28 +73,3 @@ pub struct AttachmentReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_uri: Option<String>,
 }
-
-spelt!(
-    Seal,
-    "`aes-256-gcm` or `none`",
-    Aes256Gcm = "aes-256-gcm",
-    None = "none"
-);
-
-spelt!(
-    Access,
-    "`read-write` or `read-only`",
-    ReadWrite = "read-write",
-    ReadOnly = "read-only"
-);
-
-spelt!(
-    AttachmentState,
-    "the state of an attachment",
-    Attaching = "attaching",
-    Attached = "attached",
-    Detaching = "detaching",
-    Detached = "detached",
-    Busy = "busy",
-    Error = "error"
-);

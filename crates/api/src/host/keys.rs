@@ -4,7 +4,8 @@ use base::{KeyId, Lineage};
 use catalog::WrappedKey;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::ToSchema;
+
+use crate::words::KeyState;
 
 /// The name of the wrapping key that a new cluster begins with.
 pub const FIRST_KEY: &str = "main";
@@ -33,22 +34,6 @@ pub struct FoundedKey {
     pub parameters: Value,
 }
 
-/// What is done with a wrapping key.
-///
-/// - `active`: it may wrap new data keys
-/// - `retiring`: what it wraps is being wrapped by the one that replaces it
-/// - `retired`: it wraps nothing any more, and can be deleted
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum KeyState {
-    /// It may wrap new data keys.
-    Active,
-    /// It wraps nothing new, and what it wraps is wrapped by another one.
-    Retiring,
-    /// It wraps nothing any more.
-    Retired,
-}
-
 /// A data key, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrappedRow {
@@ -57,11 +42,3 @@ pub struct WrappedRow {
     /// The key.
     pub wrapped: WrappedKey,
 }
-
-spelt!(
-    KeyState,
-    "the state of a wrapping key",
-    Active = "active",
-    Retiring = "retiring",
-    Retired = "retired"
-);

@@ -19,8 +19,6 @@
 //!
 //! Each may be repeated: what was done already is done.
 
-#[macro_use]
-mod spelt;
 mod attachments;
 mod calls;
 mod cleaning;
@@ -33,10 +31,11 @@ use base::{ClusterId, DatabaseId, UnitId};
 use catalog::{Copyset, WrappedKey};
 use serde::{Deserialize, Serialize};
 
-pub use attachments::{Access, Assignment, AttachmentReport, AttachmentState, Seal};
+pub use crate::words::{Access, AttachmentState, KeyState, Seal};
+pub use attachments::{Assignment, AttachmentReport};
 pub use calls::{CatalogAnswer, CatalogCall, EncodedPlan};
 pub use cleaning::{AskCleaning, Cleaning, Deleted};
-pub use keys::{FIRST_KEY, FoundedKey, KeyState, WrappedRow, WrappingKey};
+pub use keys::{FIRST_KEY, FoundedKey, WrappedRow, WrappingKey};
 pub use leases::{Fenced, HeldLease, JOURNALS_MAX, LEASES_MAX, Renewal, Renewed};
 pub use report::{Report, UnitReport, VolumeReport};
 pub use tasks::{Refusal, Task, TaskAnswer, TaskDone, TaskKind};

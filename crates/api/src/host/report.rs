@@ -23,7 +23,8 @@ pub struct Report {
 pub struct UnitReport {
     /// Which.
     pub id: UnitId,
-    /// `healthy`, or what is wrong with it.
+    /// A word of [`UnitState`](crate::words::UnitState), as text: of a host of a
+    /// later version it may be one that the controller does not know.
     pub state: String,
     /// What was found, if it is not healthy.
     pub reason: Option<String>,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::described::VmSchema;
-use crate::host::AttachmentState;
+use crate::words::AttachmentState;
 
 /// So many read-only attachments a user has on one host at most, those included
 /// that are on their way out. Of writable ones there are no more than volumes.

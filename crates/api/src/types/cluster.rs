@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::host::KeyState;
-use crate::words::{Health, KeyKind};
+use crate::words::{Health, KeyKind, KeyState, UnitState};
 
 /// A storage unit.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -14,7 +13,9 @@ pub struct Unit {
     pub id: String,
     /// Where it is.
     pub url: String,
-    /// `healthy`, or what is wrong with it.
+    /// `healthy`, or what is wrong with it, as the host finds it that has the
+    /// most trouble with it.
+    #[schema(value_type = UnitState)]
     pub state: String,
     /// How many segments it holds, if that can be asked.
     pub segments: Option<u64>,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::words::{PartyKind, RightKind};
+use crate::words::{PartyKind, Right};
 
 /// A user or a host.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -110,7 +110,7 @@ pub struct Grant {
     /// The name of the user who has it.
     pub user: String,
     /// `read`, `use`, `snapshot` or `administer`.
-    #[schema(value_type = RightKind)]
+    #[schema(value_type = Right)]
     pub right: String,
     /// On a host: only for VMs whose address begins so.
     pub vm: Option<String>,
@@ -129,7 +129,7 @@ pub struct AddGrant {
     /// `read` (attach read-only, clone), `use` (attach), `snapshot` (take
     /// snapshots) or `administer` (everything but giving it away). On a
     /// snapshot only `read`, on a host only `use`.
-    #[schema(value_type = RightKind)]
+    #[schema(value_type = Right)]
     pub right: String,
     /// On this volume (name or id), and its snapshots.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::Tags;
 use crate::described::{BlockSizeSchema, TagsSchema};
-use crate::words::{SealKind, SealShown, VolumeState};
+use crate::words::{Seal, SealShown, VolumeState};
 
 /// The most copies that a segment has. The database says so too.
 pub const REPLICAS_MAX: u8 = 4;
@@ -122,7 +122,7 @@ pub struct CreateVolume {
     #[schema(value_type = Option<BlockSizeSchema>)]
     pub block_size: Option<u64>,
     /// How its blocks are sealed; `aes-256-gcm` if nothing is said.
-    #[schema(value_type = Option<SealKind>)]
+    #[schema(value_type = Option<Seal>)]
     pub seal: Option<String>,
     /// Copies of each segment: 2 if there are two units, else 1.
     #[schema(minimum = 1, maximum = 4)]

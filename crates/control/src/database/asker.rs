@@ -50,20 +50,6 @@ impl Asker {
         })
     }
 
-    /// Refuses to try what cannot be tried.
-    ///
-    /// # Errors
-    /// [`ControlError::Invalid`].
-    pub fn refuse_dry_run(&self) -> Result<(), ControlError> {
-        match self.is_dry_run {
-            false => Ok(()),
-            true => Err(ControlError::invalid(
-                "dry_run",
-                "only a host can tell whether this can be done; ask without `dry_run`",
-            )),
-        }
-    }
-
     /// What was made under the same key before.
     ///
     /// # Errors

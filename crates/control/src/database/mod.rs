@@ -61,6 +61,7 @@ mod versions;
 mod volumes;
 
 pub use address::{AddressError, PostgresUrl};
+pub use api::words::Right;
 pub(crate) use asker::why_gone;
 pub use asker::{Asker, Idempotency};
 pub use attaching::NewAttachment;
@@ -78,7 +79,7 @@ pub use pages::{Filter, Page, SnapshotPage, VolumePage};
 pub use parties::{Membership, PartyRow};
 pub use projects::{NewProject, ProjectRow, Quota};
 pub use reach::{Reach, SILENT_FOR_MS};
-pub use rights::{Need, Right};
+pub use rights::Need;
 pub use rows::{SnapshotRow, SnapshotState, VolumeRow};
 pub use snapshots::NewSnapshot;
 pub use tags::Tags;

@@ -6,58 +6,14 @@
 //! * Rights are looked up in the transaction that makes use of them, so one
 //!   that was taken away a moment ago is no right.
 
-use std::fmt;
-use std::str::FromStr;
-
+use api::words::Right;
 use base::{PartyId, SnapshotId, VolumeId};
-use sqlx::AnyConnection;
+use sqlx::any::AnyArguments;
+use sqlx::query::Query;
+use sqlx::{Any, AnyConnection};
 
 use super::rows::{self, SnapshotRow, VolumeRow};
 use super::{Asker, DatabaseError};
-
-/// A right that can be given to a user.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Right {
-    /// To read: attach read-only, clone from a snapshot.
-    Read,
-    /// To use: attach, and what [`Right::Read`] has. The only one on hosts.
-    Use,
-    /// To take snapshots, and see them.
-    Snapshot,
-    /// Everything but giving it away.
-    Administer,
-}
-
-impl Right {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Read, Self::Use, Self::Snapshot, Self::Administer];
-
-    /// As it is spelt.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Use => "use",
-            Self::Snapshot => "snapshot",
-            Self::Administer => "administer",
-        }
-    }
-}
-
-impl fmt::Display for Right {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Right {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|right| right.as_str() == text);
-        found.ok_or_else(|| format!("{text:?} is no right; use read, use, snapshot or administer"))
-    }
-}
 
 /// What a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -232,6 +188,21 @@ macro_rules! visible {
     };
 }
 
+/// A query for what is called so and `asker` may see: $1 is the whole of what
+/// they wrote, $4 and $5 a name and its owner's, $2 and $3 are for [`visible!`].
+fn called<'q>(
+    statement: &'q str,
+    named: &Named<'q>,
+    asker: &Asker,
+) -> Query<'q, Any, AnyArguments<'q>> {
+    sqlx::query(statement)
+        .bind(named.whole)
+        .bind(asker.party.id.to_string())
+        .bind(i64::from(asker.party.is_administrator))
+        .bind(named.name)
+        .bind(named.owner)
+}
+
 /// The volume that `asker` means by `text`, if they may do what is needed.
 pub(super) async fn volume_for(
     connection: &mut AnyConnection,
@@ -240,16 +211,15 @@ pub(super) async fn volume_for(
     need: Need,
 ) -> Result<VolumeRow, DatabaseError> {
     let named = Named::new(text);
-    let found = sqlx::query(volumes!(
-        "WHERE (v.id = $1 OR (v.name = $4 AND v.deleting = 0 AND ($5 = '' OR o.name = $5))) AND ",
-        visible!("v", "v.id"),
-        " ORDER BY v.id = $1 DESC, v.owner = $2 DESC, v.id LIMIT 3"
-    ))
-    .bind(text)
-    .bind(asker.party.id.to_string())
-    .bind(i64::from(asker.party.is_administrator))
-    .bind(named.name)
-    .bind(named.owner)
+    let found = called(
+        volumes!(
+            "WHERE (v.id = $1 OR (v.name = $4 AND v.deleting = 0 AND ($5 = '' OR o.name = $5))) AND ",
+            visible!("v", "v.id"),
+            " ORDER BY v.id = $1 DESC, v.owner = $2 DESC, v.id LIMIT 3"
+        ),
+        &named,
+        asker,
+    )
     .fetch_all(&mut *connection)
     .await?;
     let volumes = found.iter().map(rows::volume_row);
@@ -271,16 +241,15 @@ pub(super) async fn snapshot_for(
     need: Need,
 ) -> Result<SnapshotRow, DatabaseError> {
     let named = Named::new(text);
-    let found = sqlx::query(snapshots!(
-        "WHERE (s.id = $1 OR (s.name = $4 AND ($5 = '' OR o.name = $5))) AND ",
-        visible!("s", "s.id, s.volume"),
-        " ORDER BY s.id = $1 DESC, s.owner = $2 DESC, s.id LIMIT 3"
-    ))
-    .bind(text)
-    .bind(asker.party.id.to_string())
-    .bind(i64::from(asker.party.is_administrator))
-    .bind(named.name)
-    .bind(named.owner)
+    let found = called(
+        snapshots!(
+            "WHERE (s.id = $1 OR (s.name = $4 AND ($5 = '' OR o.name = $5))) AND ",
+            visible!("s", "s.id, s.volume"),
+            " ORDER BY s.id = $1 DESC, s.owner = $2 DESC, s.id LIMIT 3"
+        ),
+        &named,
+        asker,
+    )
     .fetch_all(&mut *connection)
     .await?;
     let snapshots = found.iter().map(rows::snapshot_row);

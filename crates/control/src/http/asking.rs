@@ -36,20 +36,12 @@ const LIMIT: u32 = 100;
 /// An asker who is an administrator.
 pub(super) struct Administrator(pub Acting);
 
+/// What any change may be asked with. Where the description of a call does not
+/// have it, it is refused before ([`queries`](super::queries)).
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct How {
+struct How {
     dry_run: bool,
-}
-
-impl How {
-    /// Refuses to try what cannot be tried.
-    pub(super) fn refuse_dry_run(&self) -> Result<(), ControlError> {
-        match self.dry_run {
-            false => Ok(()),
-            true => Err(ControlError::invalid("dry_run", "this cannot be tried")),
-        }
-    }
 }
 
 impl FromRequestParts<Control> for Asker {

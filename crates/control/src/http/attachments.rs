@@ -17,6 +17,7 @@ use crate::attachments::{AttachmentFilter, AttachmentRequest, AttachmentView, Mo
 use crate::control::Control;
 use crate::database::VolumeName;
 use crate::error::ControlError;
+use crate::parse;
 use crate::volumes::spell_time;
 
 type Answer = Result<(StatusCode, Json<Attachment>), ApiError>;
@@ -51,11 +52,7 @@ async fn list(
     Query(which): Query<Which>,
     Query(paging): Query<Paging>,
 ) -> Result<Json<Page<Attachment>>, ApiError> {
-    let state = which.state.map(|state| {
-        state
-            .parse()
-            .map_err(|reason: String| ControlError::invalid("state", reason))
-    });
+    let state = which.state.map(|state| parse::word("state", &state));
     let filter = AttachmentFilter {
         volume: which.volume,
         host: which.host,

@@ -78,7 +78,7 @@ async fn delete(
 
 fn shown(row: KeyRow) -> Key {
     let kind = row.key.parameters["source"]["kind"].as_str();
-    let kind = kind.and_then(KeyKind::from_word);
+    let kind = kind.and_then(|kind| kind.parse().ok());
     Key {
         id: row.key.id.to_string(),
         kind: kind.unwrap_or(KeyKind::Unknown).as_str().to_owned(),

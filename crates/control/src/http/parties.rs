@@ -24,7 +24,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::asking::{Administrator, How, Paging, page_of};
+use super::asking::{Administrator, Paging, page_of};
 use super::{ApiError, Body, Caller, Name, Query};
 use crate::control::Control;
 use crate::database::{Asker, AuditRow, PartyRow};
@@ -63,10 +63,8 @@ async fn authority(State(control): State<Control>) -> Json<AuthorityView> {
 async fn enrol(
     State(control): State<Control>,
     Extension(caller): Extension<Caller>,
-    Query(how): Query<How>,
     Body(enrol): Body<Enrol>,
 ) -> Result<(StatusCode, Json<Certificate>), ApiError> {
-    how.refuse_dry_run()?;
     let parties = control.parties();
     let issued = parties.enrol(&caller, &enrol.token, &enrol.request).await?;
     Ok((StatusCode::CREATED, Json(certificate(parties, issued))))
@@ -87,7 +85,6 @@ async fn renew(
     asker: Asker,
     Body(renew): Body<Renew>,
 ) -> Result<(StatusCode, Json<Certificate>), ApiError> {
-    asker.refuse_dry_run()?;
     let parties = control.parties();
     let issued = parties.renew(&asker, &renew.request).await?;
     Ok((StatusCode::CREATED, Json(certificate(parties, issued))))
@@ -261,7 +258,6 @@ async fn invite(
                       `local`; add a user or host of another name";
         return Err(ControlError::conflict(reason).into());
     }
-    acting.asker().refuse_dry_run()?;
     let parties = acting.parties();
     let (token, expires) = parties.invite(acting.asker(), subject).await?;
     let token = Token {

@@ -15,6 +15,7 @@ use crate::acting::Acting;
 use crate::control::Control;
 use crate::database::{GrantRow, Object, ProjectRow, Quota};
 use crate::error::ControlError;
+use crate::parse;
 use crate::projects::{GrantRequest, Named};
 use crate::volumes::spell_time;
 
@@ -183,10 +184,7 @@ async fn create_grant(
     let request = GrantRequest {
         on: on.named()?.ok_or_else(on_one)?,
         user: new.user,
-        right: new
-            .right
-            .parse()
-            .map_err(|reason: String| ControlError::invalid("right", reason))?,
+        right: parse::word("right", &new.right)?,
         vm: new.vm,
     };
     let row = acting.add_grant(request).await?;

@@ -55,7 +55,7 @@ async fn list(
         Some(volume) => Some(acting.volume_id(volume).await?),
         None => None,
     };
-    refuse_unknown_state(which.state.as_deref(), Stage::from_word, &Stage::list())?;
+    refuse_unknown_state::<Stage>(which.state.as_deref())?;
     let filter = Filter {
         name: which.name,
         owner: which.owner,

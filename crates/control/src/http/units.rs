@@ -71,7 +71,7 @@ async fn status(Administrator(control): Administrator) -> Result<Json<Status>, A
 }
 
 fn shown(unit: UnitView) -> Unit {
-    let state = unit.state().to_owned();
+    let state = unit.state().to_string();
     let report = unit.report.as_ref();
     Unit {
         id: unit.row.id.to_string(),

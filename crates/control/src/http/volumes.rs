@@ -1,5 +1,7 @@
 //! `/v1/volumes`.
 
+use std::str::FromStr;
+
 use api::host::Access;
 use api::types::{
     CreateVolume, Export, ExportVolume, GiveVolume, GrowVolume, Page, RestoreVolume, SetTags,
@@ -19,6 +21,7 @@ use crate::acting::Acting;
 use crate::control::Control;
 use crate::database::{AttachmentRow, DamagedVolume, Filter, Tags};
 use crate::error::ControlError;
+use crate::parse;
 use crate::volumes::{RestoreTo, VolumeRequest, VolumeView, spell_time};
 
 type Answer<T> = Result<Json<T>, ApiError>;
@@ -81,18 +84,10 @@ pub(super) fn parse_tags(tags: &[String]) -> Result<Vec<(String, String)>, Contr
 }
 
 /// Refuses a state that there is not; `all` are those that there are.
-pub(super) fn refuse_unknown_state<W>(
+pub(super) fn refuse_unknown_state<W: FromStr<Err = String>>(
     state: Option<&str>,
-    known: impl Fn(&str) -> Option<W>,
-    all: &str,
 ) -> Result<(), ControlError> {
-    match state {
-        Some(state) if known(state).is_none() => Err(ControlError::invalid(
-            "state",
-            format!("{state:?} is no state; use one of {all}"),
-        )),
-        _ => Ok(()),
-    }
+    state.map_or(Ok(()), |state| parse::word::<W>("state", state).map(|_| ()))
 }
 
 /// List the volumes that the caller may see
@@ -104,7 +99,7 @@ async fn list(
     Query(paging): Query<Paging>,
 ) -> Answer<Page<Volume>> {
     let state = which.state.as_deref();
-    refuse_unknown_state(state, VolumeState::from_word, &VolumeState::list())?;
+    refuse_unknown_state::<VolumeState>(state)?;
     let filter = Filter {
         name: which.name,
         owner: which.owner,
@@ -140,12 +135,7 @@ async fn create(
 ) -> Result<(StatusCode, Json<Volume>), ApiError> {
     let seal = new
         .seal
-        .map(|seal| {
-            seal.parse().map_err(|reason| ControlError::Invalid {
-                field: "seal",
-                reason,
-            })
-        })
+        .map(|seal| parse::word("seal", &seal))
         .transpose()?;
     let request = VolumeRequest {
         name: new.name,
@@ -253,7 +243,6 @@ async fn export(
     Name(volume): Name,
     Body(how): Body<ExportVolume>,
 ) -> Answer<Export> {
-    acting.asker().refuse_dry_run()?;
     let access = if how.read_only {
         Access::ReadOnly
     } else {
@@ -269,7 +258,6 @@ async fn export(
     tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
     responses((status = 200, body = Volume)))]
 async fn unexport(acting: Acting, Name(volume): Name) -> Answer<Volume> {
-    acting.asker().refuse_dry_run()?;
     Ok(Json(shown(acting.unexport_volume(&volume).await?)))
 }
 

@@ -229,6 +229,18 @@ async fn what_is_only_tried_is_checked_and_not_done(scene: Scene) {
     ] {
         scene.ask(asker, request, body, status).await;
     }
+    let signing = json!({"token": "t", "request": "r"});
+    for (request, body) in [
+        ("POST /v1/enrol", signing),
+        ("POST /v1/units", json!({"url": "/srv/unit-9"})),
+        ("POST /v1/keys", json!({"name": "second"})),
+        ("POST /v1/users/alice/token", Value::Null),
+        ("POST /v1/hosts/h1/token", Value::Null),
+    ] {
+        let request = format!("{request}?dry_run=true");
+        let refused = scene.ask(root, &request, body, 400).await;
+        assert_eq!(refused["field"], "dry_run", "{request}: {refused}");
+    }
     for (request, body) in [
         ("POST /v1/users?dry_run=true", json!({"name": "carol"})),
         ("POST /v1/users/alice/disable?dry_run=true", Value::Null),
@@ -682,9 +694,11 @@ fn words_are_described_as_they_are_sent() {
     let described = |name: &str| document["components"]["schemas"][name]["enum"].clone();
     let states = ["available", "in-use", "deleting", "error"];
     assert_eq!(described("VolumeState"), json!(states));
-    assert_eq!(described("SealKind"), json!(["aes-256-gcm", "none"]));
-    let rights = control::database::Right::ALL.map(|right| right.to_string());
-    assert_eq!(described("RightKind"), json!(rights));
+    assert_eq!(described("Seal"), json!(["aes-256-gcm", "none"]));
+    let rights = ["read", "use", "snapshot", "administer"];
+    assert_eq!(described("Right"), json!(rights));
+    let units = &document["components"]["schemas"]["Unit"]["properties"]["state"];
+    assert!(units.to_string().contains("#/components/schemas/UnitState"));
     for state in [
         "attaching",
         "attached",
@@ -716,6 +730,7 @@ fn each_problem_code_and_state_is_explained_to_programmers() {
         "SnapshotState",
         "AttachmentState",
         "KeyState",
+        "UnitState",
     ] {
         for word in schemas[name]["enum"].as_array().expect("words") {
             let cell = format!("| `{}` |", word.as_str().expect("a word"));
