@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use api::words::ProblemCode;
 
-use crate::database::{DatabaseError, why_gone};
+use crate::database::{DatabaseError, Thing, why_gone};
 
 /// Why a request was not carried out, or not to its end. A refusal
 /// ([`Invalid`](Self::Invalid), [`NotFound`](Self::NotFound),
@@ -124,33 +124,10 @@ impl ControlError {
 impl From<DatabaseError> for ControlError {
     fn from(error: DatabaseError) -> Self {
         match error {
-            DatabaseError::NotFound { what } => {
-                let hint = if what.starts_with("volume") {
-                    "`scree volume list` shows those there are"
-                } else if what.starts_with("snapshot") {
-                    "`scree snapshot list` shows those there are"
-                } else if what.starts_with("attachment") {
-                    "`scree attachment list` shows those there are"
-                } else if what.starts_with("version") {
-                    "`scree volume versions` and the volume's name show those that are kept"
-                } else if what.starts_with("wrapping key") {
-                    "`scree key list` shows those there are"
-                } else if what.starts_with("project") {
-                    "`scree project list` shows those there are"
-                } else if what.starts_with("grant") {
-                    "`scree grant list` shows those there are"
-                } else if what.starts_with("user") {
-                    "an administrator can list them: `scree user list`"
-                } else if what.starts_with("host") {
-                    "an administrator can list them: `scree host list`"
-                } else {
-                    "`scree status` shows what there is"
-                };
-                Self::NotFound {
-                    what,
-                    hint: hint.into(),
-                }
-            }
+            DatabaseError::NotFound { thing, name } => Self::NotFound {
+                what: format!("{thing} {name}"),
+                hint: where_to_look(thing).into(),
+            },
             DatabaseError::Taken { what } => Self::Exists { what },
             DatabaseError::Refused { reason } => Self::Conflict { reason },
             DatabaseError::Forbidden { reason } => Self::Forbidden { reason },
@@ -170,6 +147,22 @@ impl From<DatabaseError> for ControlError {
                 reason: error.to_string(),
             },
         }
+    }
+}
+
+/// Where somebody finds out what there is instead.
+const fn where_to_look(thing: Thing) -> &'static str {
+    match thing {
+        Thing::Volume => "`scree volume list` shows those there are",
+        Thing::Snapshot => "`scree snapshot list` shows those there are",
+        Thing::Attachment => "`scree attachment list` shows those there are",
+        Thing::Version => "`scree volume versions` and the volume's name show those that are kept",
+        Thing::WrappingKey => "`scree key list` shows those there are",
+        Thing::Project => "`scree project list` shows those there are",
+        Thing::Grant => "`scree grant list` shows those there are",
+        Thing::User => "an administrator can list them: `scree user list`",
+        Thing::Host => "an administrator can list them: `scree host list`",
+        Thing::KeyOf | Thing::Controller | Thing::Task => "`scree status` shows what there is",
     }
 }
 

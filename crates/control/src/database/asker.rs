@@ -133,8 +133,8 @@ impl Database {
 /// The same request, whose result has gone since.
 pub(super) fn gone_since(error: DatabaseError) -> DatabaseError {
     match error {
-        DatabaseError::NotFound { what } => DatabaseError::Refused {
-            reason: why_gone(&what),
+        DatabaseError::NotFound { thing, name } => DatabaseError::Refused {
+            reason: why_gone(&format!("{thing} {name}")),
         },
         other => other,
     }

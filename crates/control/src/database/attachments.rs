@@ -16,7 +16,7 @@ use world::Millis;
 
 use super::rights::check_volume;
 use super::rows;
-use super::{Asker, Database, DatabaseError, Follower, Need, Right};
+use super::{Asker, Database, DatabaseError, Follower, Need, Right, Thing};
 
 /// An attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -220,9 +220,7 @@ pub(super) async fn attachment_named(
     asker: &Asker,
     id: &str,
 ) -> Result<AttachmentRow, DatabaseError> {
-    let not_found = || DatabaseError::NotFound {
-        what: format!("attachment {id}"),
-    };
+    let not_found = || DatabaseError::not_found(Thing::Attachment, id);
     let parsed: AttachmentId = id.parse().map_err(|_| not_found())?;
     let attachment = attachment_of(&mut *connection, parsed).await?;
     match may_see(connection, asker, &attachment).await? {
@@ -266,7 +264,5 @@ pub(super) async fn attachment_of(
         .bind(id.to_string())
         .fetch_optional(connection)
         .await?;
-    attachment_row(&row.ok_or_else(|| DatabaseError::NotFound {
-        what: format!("attachment {id}"),
-    })?)
+    attachment_row(&row.ok_or_else(|| DatabaseError::not_found(Thing::Attachment, id))?)
 }

@@ -1,7 +1,58 @@
 //! What the database may answer instead.
 
+use std::fmt;
+
 use base::VolumeId;
 use catalog::CatalogError;
+
+/// What there may be, or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Thing {
+    /// A volume.
+    Volume,
+    /// A snapshot.
+    Snapshot,
+    /// An attachment.
+    Attachment,
+    /// A version of a volume.
+    Version,
+    /// The data key of a lineage.
+    KeyOf,
+    /// A key that wraps data keys.
+    WrappingKey,
+    /// A project.
+    Project,
+    /// A right that was given.
+    Grant,
+    /// A user.
+    User,
+    /// A host.
+    Host,
+    /// A controller.
+    Controller,
+    /// Something that a host has to do.
+    Task,
+}
+
+impl fmt::Display for Thing {
+    /// What stands before its name.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Volume => "volume",
+            Self::Snapshot => "snapshot",
+            Self::Attachment => "attachment",
+            Self::Version => "version",
+            Self::KeyOf => "the key of",
+            Self::WrappingKey => "wrapping key",
+            Self::Project => "project",
+            Self::Grant => "grant",
+            Self::User => "user",
+            Self::Host => "host",
+            Self::Controller => "controller",
+            Self::Task => "task",
+        })
+    }
+}
 
 /// Why a database call failed.
 #[derive(Debug, thiserror::Error)]
@@ -23,10 +74,12 @@ pub enum DatabaseError {
         reason: String,
     },
     /// No such thing.
-    #[error("{what} does not exist")]
+    #[error("{thing} {name} does not exist")]
     NotFound {
         /// What was asked for.
-        what: String,
+        thing: Thing,
+        /// Its name or id, as it was asked for.
+        name: String,
     },
     /// The name belongs to something else.
     #[error("{what} exists already")]
@@ -87,6 +140,16 @@ pub enum DatabaseError {
     Sql(sqlx::Error),
 }
 
+impl DatabaseError {
+    /// There is no such thing of this name.
+    pub(super) fn not_found(thing: Thing, name: impl fmt::Display) -> Self {
+        Self::NotFound {
+            thing,
+            name: name.to_string(),
+        }
+    }
+}
+
 impl From<sqlx::Error> for DatabaseError {
     fn from(error: sqlx::Error) -> Self {
         let code = error.as_database_error().and_then(|error| error.code());
@@ -127,7 +190,9 @@ impl From<DatabaseError> for CatalogError {
         match error {
             DatabaseError::Fenced { volume, reason } => Self::Fenced { volume, reason },
             DatabaseError::JournalAway { volume, reason } => Self::JournalAway { volume, reason },
-            DatabaseError::NotFound { what } => Self::NotFound { what },
+            DatabaseError::NotFound { thing, name } => Self::NotFound {
+                what: format!("{thing} {name}"),
+            },
             DatabaseError::Refused { reason } => Self::Refused { reason },
             DatabaseError::Taken { .. }
             | DatabaseError::Forbidden { .. }

@@ -7,7 +7,7 @@ use sqlx::AnyConnection;
 
 use super::accounts::{More, account_of, check_quota};
 use super::rows::VolumeRow;
-use super::{Asker, Database, DatabaseError, Need, PartyRow};
+use super::{Asker, Database, DatabaseError, Need, PartyRow, Thing};
 
 impl Database {
     /// Gives a volume to another user, on the account of a project of theirs.
@@ -26,9 +26,8 @@ impl Database {
     ) -> Result<VolumeRow, DatabaseError> {
         act!(self, asker, change, {
             let volume = super::rights::volume_for(&mut *change, asker, volume, Need::Own).await?;
-            let subject = Subject::new(Kind::User, user).map_err(|_| DatabaseError::NotFound {
-                what: format!("user {user:?}"),
-            })?;
+            let subject = Subject::new(Kind::User, user)
+                .map_err(|_| DatabaseError::not_found(Thing::User, format_args!("{user:?}")))?;
             let party = super::parties::party_of(&mut *change, &subject).await?;
             refuse_if_in_use(&mut *change, &volume, party.id).await?;
             let account = account_for(&mut *change, asker, &party, project).await?;

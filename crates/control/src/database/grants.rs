@@ -9,7 +9,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::{Asker, Database, DatabaseError, Need, Right, rights, rows};
+use super::{Asker, Database, DatabaseError, Need, Right, Thing, rights, rows};
 
 /// On what a right is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,9 +196,7 @@ async fn find(
         .bind(id)
         .fetch_optional(connection)
         .await?;
-    grant_row(&row.ok_or_else(|| DatabaseError::NotFound {
-        what: format!("grant {id:?}"),
-    })?)
+    grant_row(&row.ok_or_else(|| DatabaseError::not_found(Thing::Grant, format_args!("{id:?}")))?)
 }
 
 impl Database {

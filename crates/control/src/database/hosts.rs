@@ -7,7 +7,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::{Asker, Database, DatabaseError, rows};
+use super::{Asker, Database, DatabaseError, Thing, rows};
 
 /// A host, and when it was last heard of.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,9 +60,7 @@ impl Database {
             .bind(host.to_string())
             .fetch_optional(&self.reader)
             .await?
-            .ok_or_else(|| DatabaseError::NotFound {
-                what: format!("host {host}"),
-            })?;
+            .ok_or_else(|| DatabaseError::not_found(Thing::Host, host))?;
         Ok((
             rows::number(&row, "assignments")?,
             rows::number(&row, "look")?,
@@ -244,9 +242,7 @@ impl Database {
             .bind(task)
             .fetch_optional(&self.reader)
             .await?
-            .ok_or_else(|| DatabaseError::NotFound {
-                what: format!("task {task}"),
-            })?;
+            .ok_or_else(|| DatabaseError::not_found(Thing::Task, task))?;
         answer.as_deref().map(read).transpose()
     }
 

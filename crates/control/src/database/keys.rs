@@ -20,7 +20,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::{Asker, Database, DatabaseError, Reach, hosts, rows};
+use super::{Asker, Database, DatabaseError, Reach, Thing, hosts, rows};
 
 /// A wrapping key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,9 +62,7 @@ async fn find(connection: &mut AnyConnection, name: &str) -> Result<KeyRow, Data
         .bind(name)
         .fetch_optional(connection)
         .await?
-        .ok_or_else(|| DatabaseError::NotFound {
-            what: format!("wrapping key {name:?}"),
-        })?;
+        .ok_or_else(|| DatabaseError::not_found(Thing::WrappingKey, format_args!("{name:?}")))?;
     key_row(&row)
 }
 

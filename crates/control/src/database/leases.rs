@@ -11,7 +11,7 @@ use sqlx::{AnyConnection, Row as _};
 use super::rows::{self, VolumeRow};
 use world::Millis;
 
-use super::{Database, DatabaseError};
+use super::{Database, DatabaseError, Thing};
 
 /// By how much [`Database::move_ahead`] moves every epoch: far more leases
 /// than one volume gets between two backups, and 255 times less than there
@@ -152,9 +152,7 @@ impl Database {
                 .bind(volume.to_string())
                 .fetch_optional(&mut *change)
                 .await?
-                .ok_or_else(|| DatabaseError::NotFound {
-                    what: format!("volume {volume}"),
-                })?;
+                .ok_or_else(|| DatabaseError::not_found(Thing::Volume, volume))?;
             let number_last = rows::number(&row, "number_last")?;
             let journal_next = rows::number(&row, "journal_next")?;
             let journal = super::journals::of_row(&row)?;

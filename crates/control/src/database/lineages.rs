@@ -8,7 +8,7 @@ use catalog::{LeaseSalt, LineageKey, VersionKey, WrappedKey};
 use sqlx::{AnyConnection, Row as _};
 
 use super::versions::version_of;
-use super::{Database, DatabaseError, Reach, rows};
+use super::{Database, DatabaseError, Reach, Thing, rows};
 
 impl Database {
     /// See [`catalog::Catalog::keys`].
@@ -113,9 +113,7 @@ async fn salts_of(
 }
 
 fn no_key(lineage: Lineage) -> DatabaseError {
-    DatabaseError::NotFound {
-        what: format!("the key of {lineage}"),
-    }
+    DatabaseError::not_found(Thing::KeyOf, lineage)
 }
 
 /// The keys of `lineage` and of those it descends from, its own first.

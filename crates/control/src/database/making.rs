@@ -11,7 +11,7 @@ use super::rights::{check_snapshot, volume_for};
 use super::rows::{self, SnapshotState, VolumeRow};
 use super::tags::{self, Tags};
 use super::volumes::by_id;
-use super::{Asker, Database, DatabaseError, Need, Right};
+use super::{Asker, Database, DatabaseError, Need, Right, Thing};
 
 /// A volume to be made. Its names, sizes and key have been checked or made by
 /// the caller.
@@ -154,9 +154,7 @@ async fn start_of(
         .bind(snapshot.to_string())
         .fetch_optional(&mut *connection)
         .await?
-        .ok_or_else(|| DatabaseError::NotFound {
-            what: format!("snapshot {snapshot}"),
-        })?;
+        .ok_or_else(|| DatabaseError::not_found(Thing::Snapshot, snapshot))?;
     let snapshot = rows::snapshot_row(&row)?;
     let refused = |reason| Err(DatabaseError::Refused { reason });
     match snapshot.state {

@@ -68,7 +68,7 @@ pub use attaching::NewAttachment;
 pub use attachments::AttachmentRow;
 pub use audit::{AuditRow, By};
 pub use counts::Counts;
-pub use error::DatabaseError;
+pub use error::{DatabaseError, Thing};
 pub use grants::{GrantRow, NewGrant, Object};
 pub use hosts::HeardRow;
 pub use keys::KeyRow;

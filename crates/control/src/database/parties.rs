@@ -7,7 +7,7 @@ use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
 use world::Millis;
 
-use super::{Asker, By, Database, DatabaseError, rows};
+use super::{Asker, By, Database, DatabaseError, Thing, rows};
 
 /// A user or a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,9 +59,12 @@ fn party_row(row: &AnyRow) -> Result<PartyRow, DatabaseError> {
 }
 
 fn not_found(subject: &Subject) -> DatabaseError {
-    DatabaseError::NotFound {
-        what: format!("{} {:?}", subject.kind(), subject.name()),
-    }
+    let thing = match subject.kind() {
+        Kind::User => Thing::User,
+        Kind::Host => Thing::Host,
+        Kind::Controller => Thing::Controller,
+    };
+    DatabaseError::not_found(thing, format_args!("{:?}", subject.name()))
 }
 
 impl Database {

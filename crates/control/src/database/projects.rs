@@ -9,7 +9,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::{Asker, Database, DatabaseError, rows};
+use super::{Asker, Database, DatabaseError, Thing, rows};
 
 /// How much a project may have; none is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -87,9 +87,7 @@ fn project_row(row: &AnyRow) -> Result<ProjectRow, DatabaseError> {
 }
 
 pub(super) fn not_found(name: &str) -> DatabaseError {
-    DatabaseError::NotFound {
-        what: format!("project {name:?}"),
-    }
+    DatabaseError::not_found(Thing::Project, format_args!("{name:?}"))
 }
 
 impl Database {

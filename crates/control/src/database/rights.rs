@@ -13,7 +13,7 @@ use sqlx::query::Query;
 use sqlx::{Any, AnyConnection};
 
 use super::rows::{self, SnapshotRow, VolumeRow};
-use super::{Asker, DatabaseError};
+use super::{Asker, DatabaseError, Thing};
 
 /// What a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,19 +84,18 @@ async fn rights_on(
     })
 }
 
-fn not_found(kind: &str, text: &str) -> DatabaseError {
-    DatabaseError::NotFound {
-        what: format!("{kind} {text:?}"),
-    }
-}
-
 /// Refuses what `rights` do not allow: `text` is what was asked for.
-fn refuse_unless(rights: &Rights, need: Need, kind: &str, text: &str) -> Result<(), DatabaseError> {
+fn refuse_unless(
+    rights: &Rights,
+    need: Need,
+    kind: Thing,
+    text: &str,
+) -> Result<(), DatabaseError> {
     if rights.allow(need) {
         return Ok(());
     }
     if !rights.allow(Need::See) {
-        return Err(not_found(kind, text));
+        return Err(DatabaseError::not_found(kind, format_args!("{text:?}")));
     }
     Err(DatabaseError::Forbidden {
         reason: match need {
@@ -139,11 +138,14 @@ fn the_one<T>(
     named: &Named<'_>,
     asker: &Asker,
     need: Need,
-    kind: &str,
+    kind: Thing,
     of: impl Fn(&T) -> (String, Option<PartyId>, Option<String>),
 ) -> Result<T, DatabaseError> {
     let Some(first) = rows.first() else {
-        return Err(not_found(kind, named.whole));
+        return Err(DatabaseError::not_found(
+            kind,
+            format_args!("{:?}", named.whole),
+        ));
     };
     let (id, owner, owner_name) = of(first);
     let is_certain = id == named.whole || owner == Some(asker.party.id) || !named.owner.is_empty();
@@ -224,12 +226,12 @@ pub(super) async fn volume_for(
     .await?;
     let volumes = found.iter().map(rows::volume_row);
     let volumes = volumes.collect::<Result<Vec<_>, _>>()?;
-    let volume = the_one(volumes, &named, asker, need, "volume", |row| {
+    let volume = the_one(volumes, &named, asker, need, Thing::Volume, |row| {
         (row.id.to_string(), row.owner, row.owner_name.clone())
     })?;
     let id = volume.id.to_string();
     let rights = rights_on(connection, asker, volume.owner, [&id, &id]).await?;
-    refuse_unless(&rights, need, "volume", text)?;
+    refuse_unless(&rights, need, Thing::Volume, text)?;
     Ok(volume)
 }
 
@@ -254,11 +256,11 @@ pub(super) async fn snapshot_for(
     .await?;
     let snapshots = found.iter().map(rows::snapshot_row);
     let snapshots = snapshots.collect::<Result<Vec<_>, _>>()?;
-    let snapshot = the_one(snapshots, &named, asker, need, "snapshot", |row| {
+    let snapshot = the_one(snapshots, &named, asker, need, Thing::Snapshot, |row| {
         (row.id.to_string(), row.owner, row.owner_name.clone())
     })?;
     let rights = snapshot_rights(connection, asker, &snapshot).await?;
-    refuse_unless(&rights, need, "snapshot", text)?;
+    refuse_unless(&rights, need, Thing::Snapshot, text)?;
     Ok(snapshot)
 }
 

@@ -8,7 +8,7 @@ use super::accounts::{More, check_membership, check_quota};
 use super::rights::{check_snapshot, check_volume, refuse_if_deleting, snapshot_for};
 use super::rows::{self, SnapshotRow};
 use super::tags::{self, Tags};
-use super::{Asker, Database, DatabaseError, Need, Right};
+use super::{Asker, Database, DatabaseError, Need, Right, Thing};
 
 /// A snapshot to be taken.
 #[derive(Debug, Clone)]
@@ -131,9 +131,7 @@ impl Database {
             .execute(&mut *change)
             .await?;
             if made.rows_affected() == 0 {
-                return Err(DatabaseError::NotFound {
-                    what: format!("volume {volume}"),
-                });
+                return Err(DatabaseError::not_found(Thing::Volume, volume));
             }
             if let Some(writer) = writer {
                 super::hosts::assign(&mut *change, writer).await?;
@@ -260,8 +258,6 @@ async fn by_id(
         .bind(id.to_string())
         .fetch_optional(connection)
         .await?
-        .ok_or_else(|| DatabaseError::NotFound {
-            what: format!("snapshot {id}"),
-        })?;
+        .ok_or_else(|| DatabaseError::not_found(Thing::Snapshot, id))?;
     rows::snapshot_row(&row)
 }

@@ -11,7 +11,7 @@ use world::Millis;
 
 use super::frees::note_free;
 use super::lineages::forget_lineages;
-use super::{Database, DatabaseError, Reach, rows};
+use super::{Database, DatabaseError, Reach, Thing, rows};
 
 /// How many heads, snapshots and readers name version ($1, $2).
 const NEEDED: &str = "SELECT \
@@ -49,9 +49,8 @@ pub(super) async fn version_of(
 }
 
 fn not_found(key: VersionKey) -> DatabaseError {
-    DatabaseError::NotFound {
-        what: format!("version {} of {}", key.number, key.volume),
-    }
+    let name = format_args!("{} of {}", key.number, key.volume);
+    DatabaseError::not_found(Thing::Version, name)
 }
 
 pub(super) async fn insert(
@@ -199,8 +198,8 @@ impl Database {
                 Err(error) => Err(error),
             };
             let found = found.map_err(|error| match error {
-                DatabaseError::NotFound { what } => DatabaseError::Refused {
-                    reason: format!("{what} is gone already"),
+                DatabaseError::NotFound { thing, name } => DatabaseError::Refused {
+                    reason: format!("{thing} {name} is gone already"),
                 },
                 other => other,
             })?;

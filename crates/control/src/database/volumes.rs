@@ -12,7 +12,7 @@ use sqlx::{AnyConnection, Row as _};
 use super::accounts::{More, check_membership, check_quota};
 use super::rights::{check_volume, refuse_if_deleting, volume_for};
 use super::rows::{self, VolumeRow};
-use super::{Asker, Database, DatabaseError, Need, Right};
+use super::{Asker, Database, DatabaseError, Need, Right, Thing};
 
 /// All volumes, as far as they can be read.
 #[derive(Debug, Clone, Default)]
@@ -235,8 +235,6 @@ pub(super) async fn by_id(
         .bind(id.to_string())
         .fetch_optional(connection)
         .await?
-        .ok_or_else(|| DatabaseError::NotFound {
-            what: format!("volume {id}"),
-        })?;
+        .ok_or_else(|| DatabaseError::not_found(Thing::Volume, id))?;
     rows::volume_row(&row)
 }
