@@ -7,7 +7,7 @@ use base::{PartyId, VolumeId};
 use identity::Kind;
 
 use crate::control::Control;
-use crate::database::{Asker, HeardRow, Need, Right, VolumeRow};
+use crate::database::{Asker, HostRow, Need, Right, VolumeRow};
 use crate::error::ControlError;
 
 /// A controller, for one request of one asker.
@@ -87,9 +87,9 @@ impl Acting {
     }
 
     /// The hosts that the asker may know of: all, for an administrator.
-    pub(crate) async fn hosts(&self) -> Result<Vec<HeardRow>, ControlError> {
+    pub(crate) async fn hosts(&self) -> Result<Vec<HostRow>, ControlError> {
         let database = &self.inner.database;
-        let mut hosts = database.heard().await?;
+        let mut hosts = database.hosts().await?;
         if !self.asker.party.is_administrator {
             let given = database.hosts_given(self.asker.party.id).await?;
             hosts.retain(|host| given.contains(&host.host));
@@ -144,12 +144,12 @@ impl Acting {
     pub async fn default_host(&self) -> Result<PartyId, ControlError> {
         let hosts = self.hosts().await?;
         let since = self.silent_before().await?;
-        let there: Vec<&HeardRow> = hosts
+        let there: Vec<&HostRow> = hosts
             .iter()
             .filter(|host| host.heard.is_some_and(|heard| heard > since))
             .collect();
         // It has an agent, also if that is slow to answer.
-        let is_local = |host: &&HeardRow| host.host == self.local_host() && host.heard.is_some();
+        let is_local = |host: &&HostRow| host.host == self.local_host() && host.heard.is_some();
         let local = hosts.iter().find(is_local);
         match (local, there.as_slice()) {
             (Some(local), _) => Ok(local.host),

@@ -14,7 +14,7 @@ use world::{Millis, host};
 
 use crate::acting::Acting;
 use crate::database::{
-    AttachmentRow, Follower, HeardRow, Need, NewAttachment, Page, Right, VolumeName,
+    AttachmentRow, Follower, HostRow, Need, NewAttachment, Page, Right, VolumeName,
 };
 use crate::error::ControlError;
 use crate::units::SILENT_MS;
@@ -273,7 +273,7 @@ impl Acting {
         let names = database
             .volume_names(rows.iter().map(|row| row.volume))
             .await?;
-        let hosts = database.heard().await?;
+        let hosts = database.hosts().await?;
         let now = self.now().await?;
         let views = rows.into_iter().map(|row| {
             let volume = names.get(&row.volume).cloned();
@@ -289,9 +289,9 @@ impl Acting {
 
     async fn shown(&self, row: AttachmentRow) -> Result<AttachmentView, ControlError> {
         let database = &self.inner.database;
-        let mut hosts = Vec::from_iter(database.heard_of(row.host).await?);
+        let mut hosts = Vec::from_iter(database.host(row.host).await?);
         if let Some(next) = &row.follower {
-            hosts.extend(database.heard_of(next.host).await?);
+            hosts.extend(database.host(next.host).await?);
         }
         let mut names = database.volume_names(std::iter::once(row.volume)).await?;
         let volume = names.remove(&row.volume);
@@ -302,7 +302,7 @@ impl Acting {
         &self,
         mut row: AttachmentRow,
         volume: Option<VolumeName>,
-        hosts: &[HeardRow],
+        hosts: &[HostRow],
         now: Millis,
     ) -> AttachmentView {
         let find = |id| hosts.iter().find(|host| host.host == id);
@@ -321,7 +321,7 @@ impl Acting {
     }
 
     /// What is waited for, and what would help.
-    fn why_silent(&self, host: &HeardRow, row: &AttachmentRow, now: Millis) -> Option<String> {
+    fn why_silent(&self, host: &HostRow, row: &AttachmentRow, now: Millis) -> Option<String> {
         let name = &host.name;
         if let (true, Some(lease)) = (row.is_forced, self.inner.lease) {
             let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);

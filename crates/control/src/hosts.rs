@@ -76,7 +76,7 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn heard_of(&self, host: PartyId, report: &Report) -> Result<(), ControlError> {
+    pub async fn keep_report(&self, host: PartyId, report: &Report) -> Result<(), ControlError> {
         let now = self.now().await?;
         self.inner.database.keep_report(host, report, now).await?;
         self.end_forced().await
@@ -105,9 +105,9 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn heard_from(&self, host: PartyId) -> Result<(), ControlError> {
+    pub async fn note_heard(&self, host: PartyId) -> Result<(), ControlError> {
         let now = self.now().await?;
-        Ok(self.inner.database.heard_from(host, now).await?)
+        Ok(self.inner.database.note_heard(host, now).await?)
     }
 
     /// The moment, by the clock that leases are measured with.
@@ -287,7 +287,7 @@ impl Control {
         call: CatalogCall,
     ) -> Result<CatalogAnswer<Value>, ControlError> {
         if matches!(call, CatalogCall::Acquire { .. }) {
-            self.heard_from(host).await?;
+            self.note_heard(host).await?;
         }
         let reach = self.reach(host).await?;
         Ok(self.inner.database.answer(&reach, call).await)

@@ -11,7 +11,7 @@ use world::Millis;
 
 use crate::acting::Acting;
 use crate::control::Control;
-use crate::database::{HeardRow, UnitRow};
+use crate::database::{HostRow, UnitRow};
 use crate::error::ControlError;
 
 /// Who asks how things are is kept waiting no longer.
@@ -67,21 +67,21 @@ impl Control {
     }
 
     /// Asks the hosts that are there how they are; returns what all said last.
-    pub(crate) async fn ask_hosts(&self) -> Result<Vec<HeardRow>, ControlError> {
+    pub(crate) async fn ask_hosts(&self) -> Result<Vec<HostRow>, ControlError> {
         let since = self.silent_before().await?;
         let database = &self.inner.database;
         if database.ask_hosts(since).await? > 0 {
-            let is_owing = |host: &HeardRow| {
+            let is_owing = |host: &HostRow| {
                 let is_there = host.heard.is_some_and(|heard| heard > since);
                 is_there && host.report.look < host.look
             };
             self.until(SHOW_WITHIN, || async {
-                let hosts = database.heard().await?;
+                let hosts = database.hosts().await?;
                 Ok((!hosts.iter().any(is_owing)).then_some(()))
             })
             .await?;
         }
-        Ok(database.heard().await?)
+        Ok(database.hosts().await?)
     }
 
     /// All units. Hosts are asked anew; one that does not answer at once is
@@ -95,7 +95,7 @@ impl Control {
     }
 
     /// All units, as `hosts` find them.
-    pub(crate) async fn units_of(&self, hosts: &[HeardRow]) -> Result<Vec<UnitView>, ControlError> {
+    pub(crate) async fn units_of(&self, hosts: &[HostRow]) -> Result<Vec<UnitView>, ControlError> {
         let rows = self.inner.database.units().await?;
         Ok(rows.into_iter().map(|row| view(row, hosts)).collect())
     }
@@ -182,7 +182,7 @@ impl Control {
 
     /// Free room on the units' file systems, in bytes, as far as it is known.
     pub(crate) async fn free_bytes(&self) -> Result<Option<u64>, ControlError> {
-        let hosts = self.inner.database.heard().await?;
+        let hosts = self.inner.database.hosts().await?;
         Ok(least_free(&hosts, self.silent_before().await?))
     }
 }
@@ -242,10 +242,9 @@ impl Acting {
 
 /// The free room as that host sees it which sees the least, in bytes. What hosts
 /// said that are silent since counts only if all are.
-fn least_free(hosts: &[HeardRow], silent_before: Millis) -> Option<u64> {
-    let is_silent = |host: &&HeardRow| host.heard.is_none_or(|heard| heard <= silent_before);
-    let least =
-        |these: Vec<&HeardRow>| these.iter().filter_map(|host| host.report.free_bytes).min();
+fn least_free(hosts: &[HostRow], silent_before: Millis) -> Option<u64> {
+    let is_silent = |host: &&HostRow| host.heard.is_none_or(|heard| heard <= silent_before);
+    let least = |these: Vec<&HostRow>| these.iter().filter_map(|host| host.report.free_bytes).min();
     let (silent, there): (Vec<_>, Vec<_>) = hosts.iter().partition(is_silent);
     least(there).or_else(|| least(silent))
 }
@@ -268,7 +267,7 @@ fn refused(refusal: &Refusal, field: &'static str) -> ControlError {
     }
 }
 
-fn view(row: UnitRow, hosts: &[HeardRow]) -> UnitView {
+fn view(row: UnitRow, hosts: &[HostRow]) -> UnitView {
     let reports = || {
         let all = hosts.iter().flat_map(|host| &host.report.units);
         all.filter(|report| report.id == row.id)
@@ -293,9 +292,9 @@ mod tests {
             url: "file:///srv/unit-7".to_owned(),
         };
         let said = |words: &[&str]| {
-            let hosts: Vec<HeardRow> = words
+            let hosts: Vec<HostRow> = words
                 .iter()
-                .map(|word| HeardRow {
+                .map(|word| HostRow {
                     host: PartyId::from_random(1),
                     name: "h".to_owned(),
                     look: 0,
@@ -325,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_host_that_is_gone_does_not_say_for_ever_that_there_is_no_room() {
-        let host = |heard: Option<i64>, free_bytes| HeardRow {
+        let host = |heard: Option<i64>, free_bytes| HostRow {
             host: PartyId::from_random(1),
             name: "h".to_owned(),
             look: 0,
@@ -336,7 +335,7 @@ mod tests {
             },
         };
         let silent_before = Millis(100);
-        let least = |hosts: &[HeardRow]| least_free(hosts, silent_before);
+        let least = |hosts: &[HostRow]| least_free(hosts, silent_before);
         let (gone, never) = (host(Some(100), Some(5)), host(None, Some(0)));
         let (there, roomy) = (host(Some(101), Some(70)), host(Some(200), Some(80)));
         let mute = host(Some(200), None);

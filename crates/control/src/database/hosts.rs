@@ -11,7 +11,7 @@ use super::{Asker, Database, DatabaseError, Thing, rows};
 
 /// A host, and when it was last heard of.
 #[derive(Debug, Clone, PartialEq)]
-pub struct HeardRow {
+pub struct HostRow {
     /// Which.
     pub host: PartyId,
     /// Its name.
@@ -101,12 +101,12 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn heard(&self) -> Result<Vec<HeardRow>, DatabaseError> {
-        sqlx::query(&format!("{HEARD} ORDER BY p.name"))
+    pub async fn hosts(&self) -> Result<Vec<HostRow>, DatabaseError> {
+        sqlx::query(&format!("{HOSTS} ORDER BY p.name"))
             .fetch_all(&self.reader)
             .await?
             .iter()
-            .map(heard_row)
+            .map(host_row)
             .collect()
     }
 
@@ -114,13 +114,13 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn heard_of(&self, host: PartyId) -> Result<Option<HeardRow>, DatabaseError> {
-        sqlx::query(&format!("{HEARD} WHERE h.party = $1"))
+    pub async fn host(&self, host: PartyId) -> Result<Option<HostRow>, DatabaseError> {
+        sqlx::query(&format!("{HOSTS} WHERE h.party = $1"))
             .bind(host.to_string())
             .fetch_optional(&self.reader)
             .await?
             .as_ref()
-            .map(heard_row)
+            .map(host_row)
             .transpose()
     }
 
@@ -263,12 +263,12 @@ impl Database {
 }
 
 /// Hosts, and what they said last.
-const HEARD: &str = "SELECT h.party, p.name, h.look, r.heard_ms, r.report FROM hosts h \
+const HOSTS: &str = "SELECT h.party, p.name, h.look, r.heard_ms, r.report FROM hosts h \
      JOIN parties p ON p.id = h.party LEFT JOIN host_reports r ON r.party = h.party";
 
-fn heard_row(row: &AnyRow) -> Result<HeardRow, DatabaseError> {
+fn host_row(row: &AnyRow) -> Result<HostRow, DatabaseError> {
     let report: Option<&str> = row.try_get("report")?;
-    Ok(HeardRow {
+    Ok(HostRow {
         host: rows::spelt(row, "party")?,
         name: row.try_get("name")?,
         look: rows::number(row, "look")?,

@@ -47,7 +47,7 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn heard_from(&self, host: PartyId, now: Millis) -> Result<(), DatabaseError> {
+    pub async fn note_heard(&self, host: PartyId, now: Millis) -> Result<(), DatabaseError> {
         change!(self, change, { hear(change, host, now).await })
     }
 

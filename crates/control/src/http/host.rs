@@ -122,7 +122,7 @@ async fn report(
     InTurn(host, _turn): InTurn,
     Body(report): Body<Report>,
 ) -> Answer<()> {
-    Ok(Json(control.heard_of(host, &report).await?))
+    Ok(Json(control.keep_report(host, &report).await?))
 }
 
 async fn leases(

@@ -1,33 +1,23 @@
 //! What is claimed of attachments and of leases in time, on both databases.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use api::host::{
-    Access, AttachmentReport, AttachmentState, CatalogCall, Fenced, HeldLease, Renewal, Seal,
+    Access, AttachmentReport, AttachmentState, CatalogCall, Fenced, HeldLease, Renewal,
 };
-use base::{AttachmentId, BlockSize, JournalFolderId, Lineage, PartyId, VolumeId};
+use base::{JournalFolderId, PartyId, VolumeId};
 use catalog::{CatalogError, Lease, LeaseSalt};
-use control::database::{
-    Asker, AttachmentRow, Database, DatabaseError, NewAttachment, NewVolume, Reach, Tags,
-};
+use control::database::{Asker, AttachmentRow, Database, DatabaseError, NewAttachment, Reach};
 use identity::Kind;
 use serde_json::Value;
-use tokio::runtime::Runtime;
 use world::Millis;
 
 use crate::askers::local;
+use crate::fresh::{self, number, on_postgres, on_sqlite};
 use crate::postgres::Postgres;
 
 const LEASE_MS: i64 = 10_000;
 
 const FOLDER: JournalFolderId = JournalFolderId::from_random(1);
 const OTHER_FOLDER: JournalFolderId = JournalFolderId::from_random(2);
-
-static NUMBERS: AtomicU64 = AtomicU64::new(1000);
-
-fn number() -> u128 {
-    NUMBERS.fetch_add(1, Ordering::Relaxed).into()
-}
 
 struct Rows {
     database: Database,
@@ -36,24 +26,12 @@ struct Rows {
     volume: VolumeId,
 }
 
-impl Rows {
+impl fresh::Rows for Rows {
     async fn new(database: Database) -> Self {
         let host = database.local_party(Kind::Host, PartyId::from_random(number()), Millis(0));
         let host = host.await.expect("there");
-        let volume = VolumeId::from_random(number());
-        let new = NewVolume {
-            id: volume,
-            name: "disk".to_owned(),
-            size_bytes: 1 << 20,
-            block_size: BlockSize::DEFAULT,
-            seal: Seal::Aes256Gcm,
-            replicas: 1,
-            project: None,
-            tags: Tags::new(),
-            lineage: Lineage::from_random(volume.as_u128()),
-            origin: None,
-            created: Millis(0),
-        };
+        let new = fresh::volume("disk", Millis(0));
+        let volume = new.id;
         let asker = local(&database).await;
         database.insert_volume(&asker, &new).await.expect("made");
         Self {
@@ -63,19 +41,17 @@ impl Rows {
             volume,
         }
     }
+}
 
+impl Rows {
     async fn attach(
         &self,
         vm: Option<&str>,
         access: Access,
     ) -> Result<AttachmentRow, DatabaseError> {
         let new = NewAttachment {
-            id: AttachmentId::from_random(number()),
-            volume: self.volume,
-            host: self.host,
             vm: vm.map(str::to_owned),
-            access,
-            created: Millis(0),
+            ..fresh::attachment(self.volume, self.host, access, Millis(0))
         };
         self.database.attach(&self.asker, &new).await
     }
@@ -135,40 +111,14 @@ impl Rows {
         reason: Option<&str>,
     ) -> bool {
         let report = AttachmentReport {
-            generation: asked.generation,
-            state,
             reason: reason.map(str::to_owned),
-            note: None,
-            device: None,
-            size_bytes: None,
-            uri: None,
-            tcp_uri: None,
+            ..fresh::report(asked, state)
         };
         let kept = self
             .database
             .keep_attachment_report(self.host, asked.id, &report, Millis(0));
         kept.await.expect("asked")
     }
-}
-
-/// Runs a claim on a new SQLite database.
-fn on_sqlite<F: Future<Output = ()>>(claim: impl Fn(Rows) -> F) {
-    let runtime = Runtime::new().expect("a runtime");
-    let folder = tempfile::tempdir().expect("a folder");
-    runtime.block_on(async {
-        let database = Database::open(&folder.path().join("scree.db")).await;
-        claim(Rows::new(database.expect("made")).await).await;
-    });
-}
-
-/// Runs a claim on a new database of a PostgreSQL server.
-fn on_postgres<F: Future<Output = ()>>(server: &Postgres, claim: impl Fn(Rows) -> F) {
-    let runtime = Runtime::new().expect("a runtime");
-    let url = server.database(&runtime);
-    runtime.block_on(async {
-        let database = Database::connect(&url.parse().expect("a URL")).await;
-        claim(Rows::new(database.expect("made")).await).await;
-    });
 }
 
 #[test]
@@ -225,7 +175,7 @@ fn all_of_it_is_so_on_postgresql() {
         &server,
         claims::a_host_that_gives_a_journal_up_leaves_word_of_it,
     );
-    on_postgres(&server, |rows| async move {
+    on_postgres(&server, |rows: Rows| async move {
         let now = rows.database.now(Millis(5)).await.expect("asked");
         assert!(now.0 > 1_600_000_000_000, "by its own clock: {now:?}");
     });
@@ -233,7 +183,7 @@ fn all_of_it_is_so_on_postgresql() {
 
 #[test]
 fn leases_on_sqlite_are_measured_by_this_machines_clock() {
-    on_sqlite(|rows| async move {
+    on_sqlite(|rows: Rows| async move {
         let now = rows.database.now(Millis(5)).await;
         assert_eq!(now.expect("asked"), Millis(5));
     });
@@ -304,7 +254,7 @@ mod claims {
         let database = &rows.database;
         let asked = rows.attach(None, Access::ReadWrite).await.expect("asked");
         let heard = Millis(1_000_000);
-        database.heard_from(rows.host, heard).await.expect("heard");
+        database.note_heard(rows.host, heard).await.expect("heard");
         rows.acquire().await;
         let held = HeldLease {
             attachment: asked.id,

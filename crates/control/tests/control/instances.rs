@@ -449,12 +449,12 @@ fn who_gives_up_waiting_for_a_turn_leaves_no_transaction_behind() {
         other.execute(alone).await.expect("nobody has it");
         let nobody = PartyId::from_random(1);
         for _ in 0..4 {
-            let waits = control.database().heard_from(nobody, Millis(1));
+            let waits = control.database().note_heard(nobody, Millis(1));
             let told = host::within(Duration::from_millis(200), waits).await;
             assert!(told.is_none(), "{told:?}");
         }
         let asked = Instant::now();
-        let told = control.database().heard_from(nobody, Millis(1)).await;
+        let told = control.database().note_heard(nobody, Millis(1)).await;
         told.expect_err("it takes too long");
         assert!(asked.elapsed() < ANSWERED_WITHIN, "{:?}", asked.elapsed());
         other.execute("ROLLBACK").await.expect("done");

@@ -9,6 +9,7 @@ mod askers;
 mod attachments;
 mod catalog;
 mod certificates;
+mod fresh;
 mod health;
 mod https;
 mod instances;

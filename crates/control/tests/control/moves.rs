@@ -1,19 +1,13 @@
 //! What is claimed of moving attachments, on both databases.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use api::host::{Access, AttachmentReport, AttachmentState, CatalogCall, Seal};
-use base::{AttachmentId, BlockSize, Lineage, PartyId, VolumeId};
+use api::host::{Access, AttachmentState, CatalogCall};
+use base::{AttachmentId, PartyId, VolumeId};
 use catalog::{Lease, LeaseSalt};
-use control::database::{
-    Asker, AttachmentRow, Database, DatabaseError, Follower, Membership, NewAttachment, NewVolume,
-    PartyRow, Reach, Tags,
-};
-use identity::{Kind, Subject};
-use tokio::runtime::Runtime;
+use control::database::{Asker, AttachmentRow, Database, DatabaseError, Follower, Reach};
 use world::Millis;
 
 use crate::askers::local;
+use crate::fresh::{self, add_host, attachment, number, on_postgres, on_sqlite};
 use crate::postgres::Postgres;
 
 const NOW: Millis = Millis(1_000_000);
@@ -21,12 +15,6 @@ const NOW: Millis = Millis(1_000_000);
 /// Who was not heard of since is moved to by nobody.
 const HEARD_AFTER: Millis = Millis(NOW.0 - 10_000);
 const LEASE_MS: i64 = 10_000;
-
-static NUMBERS: AtomicU64 = AtomicU64::new(1000);
-
-fn number() -> u128 {
-    NUMBERS.fetch_add(1, Ordering::Relaxed).into()
-}
 
 /// A volume that the first of two hosts has attached, with a lease.
 struct Rows {
@@ -37,42 +25,17 @@ struct Rows {
     attached: AttachmentRow,
 }
 
-impl Rows {
+impl fresh::Rows for Rows {
     async fn new(database: Database) -> Self {
         let asker = local(&database).await;
         let mut hosts = Vec::new();
         for name in ["h1", "h2", "h3"] {
-            let party = PartyRow {
-                id: PartyId::from_random(number()),
-                subject: Subject::new(Kind::Host, name).expect("a name"),
-                is_administrator: false,
-                is_disabled: false,
-                created: NOW,
-            };
-            let made = database.insert_party(&asker, &party, &Membership::None);
-            made.await.expect("made");
-            database.heard_from(party.id, NOW).await.expect("heard");
-            hosts.push(party.id);
+            hosts.push(add_host(&database, &asker, name, NOW).await);
         }
-        let volume = VolumeId::from_random(number());
-        let new = NewVolume {
-            id: volume,
-            name: "disk".to_owned(),
-            size_bytes: 1 << 20,
-            block_size: BlockSize::DEFAULT,
-            seal: Seal::Aes256Gcm,
-            replicas: 1,
-            project: None,
-            tags: Tags::new(),
-            lineage: Lineage::from_random(number()),
-            origin: None,
-            created: NOW,
-        };
+        let new = fresh::volume("disk", NOW);
+        let volume = new.id;
         database.insert_volume(&asker, &new).await.expect("made");
-        for host in &hosts {
-            database.heard_from(*host, NOW).await.expect("kept");
-        }
-        let first = attachment(volume, hosts[0], Access::ReadWrite);
+        let first = attachment(volume, hosts[0], Access::ReadWrite, NOW);
         let attached = database.attach(&asker, &first).await.expect("asked");
         let rows = Self {
             database,
@@ -88,7 +51,9 @@ impl Rows {
         );
         rows
     }
+}
 
+impl Rows {
     async fn acquire(&self, host: usize) -> Lease {
         let call = CatalogCall::Acquire {
             volume: self.volume,
@@ -101,16 +66,7 @@ impl Rows {
     }
 
     async fn report(&self, host: usize, of: &AttachmentRow, state: AttachmentState) -> bool {
-        let report = AttachmentReport {
-            generation: of.generation,
-            state,
-            reason: None,
-            note: None,
-            device: None,
-            size_bytes: None,
-            uri: None,
-            tcp_uri: None,
-        };
+        let report = fresh::report(of, state);
         let database = &self.database;
         let kept = database.keep_attachment_report(self.hosts[host], of.id, &report, NOW);
         kept.await.expect("asked")
@@ -140,40 +96,11 @@ impl Rows {
 
     async fn nobody_else_gets_it(&self) {
         for access in [Access::ReadWrite, Access::ReadOnly] {
-            let new = attachment(self.volume, self.hosts[2], access);
+            let new = attachment(self.volume, self.hosts[2], access, NOW);
             let refused = self.database.attach(&self.asker, &new).await;
             assert!(matches!(refused, Err(DatabaseError::Refused { .. })));
         }
     }
-}
-
-fn attachment(volume: VolumeId, host: PartyId, access: Access) -> NewAttachment {
-    NewAttachment {
-        id: AttachmentId::from_random(number()),
-        volume,
-        host,
-        vm: None,
-        access,
-        created: NOW,
-    }
-}
-
-fn on_sqlite<F: Future<Output = ()>>(claim: impl Fn(Rows) -> F) {
-    let runtime = Runtime::new().expect("a runtime");
-    let folder = tempfile::tempdir().expect("a folder");
-    runtime.block_on(async {
-        let database = Database::open(&folder.path().join("scree.db")).await;
-        claim(Rows::new(database.expect("made")).await).await;
-    });
-}
-
-fn on_postgres<F: Future<Output = ()>>(server: &Postgres, claim: impl Fn(Rows) -> F) {
-    let runtime = Runtime::new().expect("a runtime");
-    let url = server.database(&runtime);
-    runtime.block_on(async {
-        let database = Database::connect(&url.parse().expect("a URL")).await;
-        claim(Rows::new(database.expect("made")).await).await;
-    });
 }
 
 #[test]
@@ -323,7 +250,7 @@ mod claims {
         let ending = rows.start(&rows.to(1)).await;
         assert!(matches!(ending, Err(DatabaseError::Refused { .. })));
         assert!(rows.report(0, &detaching, AttachmentState::Detached).await);
-        let reader = attachment(rows.volume, rows.hosts[0], Access::ReadOnly);
+        let reader = attachment(rows.volume, rows.hosts[0], Access::ReadOnly, NOW);
         let reader = rows
             .database
             .attach(&rows.asker, &reader)

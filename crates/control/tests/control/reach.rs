@@ -1,26 +1,22 @@
 //! What each host gets from each call of the engine's catalog: one that has the
 //! volume, had it last, shows it, has a clone of it, or nothing to do with it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use api::host::{Access, AttachmentReport, AttachmentState, CatalogCall, EncodedPlan, Seal};
+use api::host::{Access, AttachmentState, CatalogCall, EncodedPlan};
 use base::{
-    AttachmentId, BlockSize, ClusterId, CopysetId, JournalFolderId, KeyId, Lineage, Location,
-    PartyId, SegmentId, SnapshotId, VolumeId,
+    AttachmentId, ClusterId, CopysetId, JournalFolderId, KeyId, Lineage, Location, PartyId,
+    SegmentId, SnapshotId, VolumeId,
 };
 use catalog::{
     CatalogError, FreePlan, Lease, LeaseSalt, Neighbours, StoredVersion, ThinShare, VersionCommit,
     VersionKey, WrappedKey,
 };
-use control::database::{
-    Asker, Database, Membership, NewAttachment, NewVolume, PartyRow, Reach, SILENT_FOR_MS, Tags,
-};
-use identity::{Kind, Subject};
+use control::database::{Asker, Database, NewVolume, Reach, SILENT_FOR_MS};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use world::Millis;
 
 use crate::askers::{local, snapshot};
+use crate::fresh::{self, add_host, number};
 use crate::postgres::Postgres;
 
 /// When all hosts were heard of.
@@ -30,12 +26,6 @@ const NOW: Millis = Millis(1_000_000_000);
 const LATER: Millis = Millis(NOW.0 + SILENT_FOR_MS + 1);
 
 const HOSTS: [&str; 5] = ["has", "last", "shows", "clone", "other"];
-
-static NUMBERS: AtomicU64 = AtomicU64::new(1000);
-
-fn number() -> u128 {
-    NUMBERS.fetch_add(1, Ordering::Relaxed).into()
-}
 
 fn segment() -> SegmentId {
     SegmentId::new(CopysetId::new(0).expect("12 bits"), 7).expect("36 bits")
@@ -80,7 +70,8 @@ impl Scene {
             snapshot: SnapshotId::from_random(number()),
         };
         for name in HOSTS {
-            scene.add_host(name).await;
+            let host = add_host(&scene.database, &scene.asker, name, NOW).await;
+            scene.hosts.push(host);
         }
         for (key, name) in scene.keys.into_iter().zip(["old", "new"]) {
             let parameters = json!({"name": name});
@@ -109,23 +100,6 @@ impl Scene {
         scene
     }
 
-    async fn add_host(&mut self, name: &str) {
-        let party = PartyRow {
-            id: PartyId::from_random(number()),
-            subject: Subject::new(Kind::Host, name).expect("a name"),
-            is_administrator: false,
-            is_disabled: false,
-            created: NOW,
-        };
-        let made = self
-            .database
-            .insert_party(&self.asker, &party, &Membership::None);
-        made.await.expect("made");
-        let heard = self.database.heard_from(party.id, NOW);
-        heard.await.expect("heard");
-        self.hosts.push(party.id);
-    }
-
     fn host(&self, name: &str) -> PartyId {
         let place = HOSTS.iter().position(|host| *host == name);
         self.hosts[place.expect("a host")]
@@ -134,46 +108,25 @@ impl Scene {
     async fn insert(&self, volume: VolumeId, lineage: Lineage, origin: Option<SnapshotId>) {
         let new = NewVolume {
             id: volume,
-            name: format!("disk-{}", number()),
             size_bytes: 1 << 30,
-            block_size: BlockSize::DEFAULT,
-            seal: Seal::Aes256Gcm,
             replicas: 2,
-            project: None,
-            tags: Tags::new(),
             lineage,
             origin,
-            created: NOW,
+            ..fresh::volume(&format!("disk-{}", number()), NOW)
         };
         let made = self.database.insert_volume(&self.asker, &new).await;
         made.expect("made");
     }
 
     async fn attach(&self, host: &str, volume: VolumeId, access: Access) -> AttachmentId {
-        let new = NewAttachment {
-            id: AttachmentId::from_random(number()),
-            volume,
-            host: self.host(host),
-            vm: None,
-            access,
-            created: NOW,
-        };
+        let new = fresh::attachment(volume, self.host(host), access, NOW);
         let made = self.database.attach(&self.asker, &new).await;
         made.expect("asked").id
     }
 
     async fn detach(&self, host: &str, id: AttachmentId) {
         let asked = self.database.detach(&self.asker, id, false).await;
-        let report = AttachmentReport {
-            generation: asked.expect("there").generation,
-            state: AttachmentState::Detached,
-            reason: None,
-            note: None,
-            device: None,
-            size_bytes: None,
-            uri: None,
-            tcp_uri: None,
-        };
+        let report = fresh::report(&asked.expect("there"), AttachmentState::Detached);
         let database = &self.database;
         let kept = database.keep_attachment_report(self.host(host), id, &report, NOW);
         assert!(kept.await.expect("heard"));
@@ -384,9 +337,8 @@ impl Scene {
 
 /// Runs a claim on a new SQLite database.
 async fn on_sqlite(stage: Stage) -> (Scene, tempfile::TempDir) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let database = Database::open(&folder.path().join("scree.db")).await;
-    (Scene::new(database.expect("made"), stage).await, folder)
+    let (database, folder) = fresh::sqlite().await;
+    (Scene::new(database, stage).await, folder)
 }
 
 /// What is cleaned, and so read and changed, by one host.

@@ -298,7 +298,7 @@ impl Cast {
 
     /// Nothing is moved to who is silent.
     async fn h2_is_heard_of(&self) {
-        let heard = self.scene.control.heard_from(self.h2).await;
+        let heard = self.scene.control.note_heard(self.h2).await;
         heard.expect("kept");
     }
 

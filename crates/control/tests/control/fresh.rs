@@ -1,0 +1,119 @@
+//! New databases of either kind, and the rows with which most tests of what a
+//! database promises begin.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use api::host::{Access, AttachmentReport, AttachmentState, Seal};
+use base::{AttachmentId, BlockSize, Lineage, PartyId, VolumeId};
+use control::database::{
+    Asker, AttachmentRow, Database, Membership, NewAttachment, NewVolume, PartyRow, Tags,
+};
+use identity::{Kind, Subject};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use world::Millis;
+
+use crate::postgres::Postgres;
+
+static NUMBERS: AtomicU64 = AtomicU64::new(1000);
+
+/// One that no other id of this process is made of.
+pub fn number() -> u128 {
+    NUMBERS.fetch_add(1, Ordering::Relaxed).into()
+}
+
+/// What claims are made of: a database, and what is in it at first.
+pub trait Rows: Sized {
+    /// Puts it into a new database.
+    fn new(database: Database) -> impl Future<Output = Self>;
+}
+
+/// SQLite, in a folder that goes with it.
+pub async fn sqlite() -> (Database, TempDir) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let database = Database::open(&folder.path().join("scree.db")).await;
+    (database.expect("made"), folder)
+}
+
+/// Runs a claim on a new SQLite database.
+pub fn on_sqlite<R: Rows, F: Future<Output = ()>>(claim: impl Fn(R) -> F) {
+    let runtime = Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let (database, _folder) = sqlite().await;
+        claim(R::new(database).await).await;
+    });
+}
+
+/// Runs a claim on a new database of a PostgreSQL server.
+pub fn on_postgres<R: Rows, F: Future<Output = ()>>(server: &Postgres, claim: impl Fn(R) -> F) {
+    let runtime = Runtime::new().expect("a runtime");
+    let url = server.database(&runtime);
+    runtime.block_on(async {
+        let database = Database::connect(&url.parse().expect("a URL")).await;
+        claim(R::new(database.expect("made")).await).await;
+    });
+}
+
+/// Adds a host that is heard of at `now`.
+pub async fn add_host(database: &Database, asker: &Asker, name: &str, now: Millis) -> PartyId {
+    let party = PartyRow {
+        id: PartyId::from_random(number()),
+        subject: Subject::new(Kind::Host, name).expect("a name"),
+        is_administrator: false,
+        is_disabled: false,
+        created: now,
+    };
+    let made = database.insert_party(asker, &party, &Membership::None);
+    made.await.expect("made");
+    let heard = database.note_heard(party.id, now);
+    heard.await.expect("kept");
+    party.id
+}
+
+/// An empty volume of 1 MiB to be made.
+pub fn volume(name: &str, created: Millis) -> NewVolume {
+    NewVolume {
+        id: VolumeId::from_random(number()),
+        name: name.to_owned(),
+        size_bytes: 1 << 20,
+        block_size: BlockSize::DEFAULT,
+        seal: Seal::Aes256Gcm,
+        replicas: 1,
+        project: None,
+        tags: Tags::new(),
+        lineage: Lineage::from_random(number()),
+        origin: None,
+        created,
+    }
+}
+
+/// A plain export to be asked for.
+pub fn attachment(
+    volume: VolumeId,
+    host: PartyId,
+    access: Access,
+    created: Millis,
+) -> NewAttachment {
+    NewAttachment {
+        id: AttachmentId::from_random(number()),
+        volume,
+        host,
+        vm: None,
+        access,
+        created,
+    }
+}
+
+/// What a host says that has come so far with what was `asked`.
+pub fn report(asked: &AttachmentRow, state: AttachmentState) -> AttachmentReport {
+    AttachmentReport {
+        generation: asked.generation,
+        state,
+        reason: None,
+        note: None,
+        device: None,
+        size_bytes: None,
+        uri: None,
+        tcp_uri: None,
+    }
+}
