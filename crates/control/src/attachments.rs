@@ -96,7 +96,13 @@ impl Acting {
     /// for once more.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError::Invalid`] if the VM is none, or several hosts could be meant;
+    /// [`ControlError::NotFound`] (the volume, the host); [`ControlError::Forbidden`] if
+    /// the volume, the host or the VM is not for the asker; [`ControlError::Conflict`] if
+    /// the volume is attached in another way, or being deleted;
+    /// [`ControlError::QuotaExceeded`] of read-only attachments;
+    /// [`ControlError::Unavailable`] if no host is named and none is there. That it
+    /// cannot be opened is no error here: its state says so.
     pub async fn attach(&self, request: AttachmentRequest) -> Result<AttachmentView, ControlError> {
         check_vm(request.vm.as_deref())?;
         let host = self.host_or_default(request.host.as_deref()).await?;
@@ -128,7 +134,8 @@ impl Acting {
     /// guest lets go of the disk, and without its host if that is dead.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError::NotFound`], also if the asker may not see it. One that has ended
+    /// is no error.
     pub async fn detach(
         &self,
         id: AttachmentId,
@@ -147,7 +154,10 @@ impl Acting {
     /// same again is no error, also when it is done.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError::Invalid`] if the VM is none; [`ControlError::NotFound`] (the
+    /// attachment, the host); [`ControlError::Forbidden`] if the volume, the host or the
+    /// VM is not for the asker; [`ControlError::Conflict`] if it cannot be moved: it has
+    /// ended or is ending, is read-only or there already, or the host is not heard of.
     pub async fn move_attachment(
         &self,
         id: AttachmentId,
@@ -177,7 +187,9 @@ impl Acting {
     /// Calls a move off.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if the asker neither
+    /// administers the volume nor could attach it there now; [`ControlError::Conflict`]
+    /// if nothing is to follow it, or its host has let go by now.
     pub async fn call_off_move(&self, id: AttachmentId) -> Result<AttachmentView, ControlError> {
         let row = self.inner.database.call_off_move(self.asker(), id).await?;
         if !self.is_dry_run() {
@@ -248,7 +260,9 @@ impl Acting {
     /// next one begins.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError::NotFound`] (the volume or host of the filter);
+    /// [`ControlError::Conflict`] if the volume's name could mean those of several
+    /// owners.
     pub async fn attachments(
         &self,
         filter: &AttachmentFilter,

@@ -20,7 +20,13 @@ impl Acting {
     /// answer in time: then it comes later.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError::Invalid`] if the name or a tag is none;
+    /// [`ControlError::NotFound`] (the volume); [`ControlError::Forbidden`] (also if the
+    /// volume's owner has left its project); [`ControlError::Exists`];
+    /// [`ControlError::QuotaExceeded`]; [`ControlError::Conflict`] if the volume is being
+    /// deleted, or what was made under the idempotency key is gone;
+    /// [`ControlError::IdempotencyConflict`] if that was another request. That its moment
+    /// was not taken in time is no error: it comes later.
     pub async fn create_snapshot(
         &self,
         volume: &str,
@@ -114,7 +120,7 @@ impl Acting {
     /// A page of the snapshots that the asker may see.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// Only those of the database.
     pub async fn snapshots(
         &self,
         filter: &Filter,
@@ -127,7 +133,7 @@ impl Acting {
     /// The tags of a snapshot.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// Only those of the database: of what is not there, there are no tags.
     pub async fn tags_of(&self, id: SnapshotId) -> Result<Tags, ControlError> {
         Ok(self.inner.database.tags_of(&id.to_string()).await?)
     }
@@ -135,7 +141,10 @@ impl Acting {
     /// Puts `tags` in the place of a snapshot's.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError::Invalid`] if a tag is none ([`parse::tags`]);
+    /// [`ControlError::NotFound`] and [`ControlError::Forbidden`] if the asker may not
+    /// see or not administer the snapshot; [`ControlError::Conflict`] if the name is
+    /// not clear.
     pub async fn tag_snapshot(&self, name: &str, tags: &Tags) -> Result<SnapshotRow, ControlError> {
         parse::tags(tags)?;
         let database = &self.inner.database;
@@ -146,7 +155,8 @@ impl Acting {
     /// the background.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError::NotFound`], [`ControlError::Forbidden`];
+    /// [`ControlError::Conflict`] if the name is not clear.
     pub async fn delete_snapshot(&self, name: &str) -> Result<SnapshotRow, ControlError> {
         let name = name.to_owned();
         self.to_its_end(|control| async move {

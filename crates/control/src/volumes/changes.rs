@@ -19,7 +19,10 @@ impl Acting {
     /// Puts `tags` in the place of a volume's.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError::Invalid`] if a tag is none ([`parse::tags`]);
+    /// [`ControlError::NotFound`] and [`ControlError::Forbidden`] if the asker may not
+    /// see or not administer the volume; [`ControlError::Conflict`] if it is being
+    /// deleted, or the name is not clear.
     pub async fn tag_volume(&self, name: &str, tags: Tags) -> Result<VolumeView, ControlError> {
         parse::tags(&tags)?;
         let database = &self.inner.database;
@@ -33,7 +36,12 @@ impl Acting {
     /// Gives a volume to another user.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError::NotFound`] (the volume, the user, the project);
+    /// [`ControlError::Forbidden`] if the asker neither owns it nor is an
+    /// administrator; [`ControlError::Exists`] if the user has a volume or snapshot of
+    /// that name; [`ControlError::QuotaExceeded`] of the project;
+    /// [`ControlError::Conflict`] if it is being deleted, attached and not the user's
+    /// already, or no project is named or shared on whose account it could be.
     pub async fn give_volume(
         &self,
         name: &str,
@@ -51,7 +59,12 @@ impl Acting {
     /// Makes a volume larger. Connections that exist see it when they ask.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError::Invalid`] if the size is none that a volume can have, or not
+    /// larger than it is; [`ControlError::NotFound`], [`ControlError::Forbidden`] (also
+    /// if its owner has left its project); [`ControlError::QuotaExceeded`];
+    /// [`ControlError::NoCapacity`] if the units could never be enough;
+    /// [`ControlError::Conflict`] if it is being deleted. That its host has not said
+    /// yet that clients see the new size is a notice, and no error.
     pub async fn grow_volume(
         &self,
         name: &str,
@@ -106,7 +119,8 @@ impl Acting {
     /// given back in the background.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError::NotFound`], [`ControlError::Forbidden`];
+    /// [`ControlError::Conflict`] if it is in use, or being deleted already.
     pub async fn delete_volume(&self, name: &str) -> Result<VolumeView, ControlError> {
         let name = name.to_owned();
         self.to_its_end(|control| async move { control.delete(&name).await })
@@ -142,7 +156,7 @@ impl Acting {
     /// passed.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// Only those of the database: that it is still there is none.
     pub async fn volume_gone(&self, id: VolumeId, wait: Duration) -> Result<(), ControlError> {
         let gone = self.until(wait, || async {
             match self.inner.database.volume(id).await {

@@ -19,7 +19,11 @@ impl Acting {
     /// restart. Returns when it can be used.
     ///
     /// # Errors
-    /// [`ControlError`]. If it cannot be opened now, its host goes on trying.
+    /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if neither the volume nor
+    /// the host is for the asker; [`ControlError::Conflict`] if it is attached in another
+    /// way, or being deleted; [`ControlError::QuotaExceeded`] of read-only attachments;
+    /// [`ControlError::Unavailable`] if it cannot be opened now, or its host does not
+    /// answer: then its host goes on trying.
     pub async fn export_volume(
         &self,
         name: &str,
@@ -56,7 +60,9 @@ impl Acting {
     /// in a version afterwards.
     ///
     /// # Errors
-    /// [`ControlError`]. If it cannot be closed now, its host goes on trying.
+    /// [`ControlError::NotFound`]; [`ControlError::Conflict`] if the asker has it
+    /// exported nowhere; [`ControlError::Unavailable`] if it cannot be closed now, or
+    /// its host does not answer: then its host goes on trying.
     pub async fn unexport_volume(&self, name: &str) -> Result<VolumeView, ControlError> {
         let database = &self.inner.database;
         let need = Need::SeeToChange;

@@ -36,7 +36,13 @@ impl Acting {
     /// Makes a volume.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError::Invalid`] if a name, tag, size or number of replicas is none, or
+    /// does not fit the snapshot; [`ControlError::NotFound`] (the snapshot, the
+    /// project); [`ControlError::Exists`]; [`ControlError::QuotaExceeded`];
+    /// [`ControlError::NoCapacity`] if the units could never be enough;
+    /// [`ControlError::Conflict`] if the snapshot is not completed, it is not clear on
+    /// whose account it should be, or what was made under the idempotency key is gone;
+    /// [`ControlError::IdempotencyConflict`] if that was another request.
     pub async fn create_volume(&self, request: VolumeRequest) -> Result<VolumeView, ControlError> {
         self.to_its_end(|control| async move { control.create(request).await })
             .await

@@ -3,6 +3,12 @@
 //! Each change is one transaction. Where a host has to do its part (open,
 //! close, grow), that is written down with it, and its word is waited for.
 //!
+//! Wherever something is named, a name that is not clear is a conflict: several
+//! owners have one, or a bare name that is another's is to be changed or used.
+//! Whatever asks the database may fail with
+//! [`ControlError::Unavailable`](crate::ControlError::Unavailable) while that does
+//! not answer.
+//!
 //! * `view`: how a volume is shown, and to whom
 //! * `making`; `capacity`: how much may be promised
 //! * `changes`: tags, owner, size, deletion

@@ -21,7 +21,10 @@ impl Acting {
     /// Makes a kept version the state of a volume that is not served.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError::NotFound`] (the volume, a version from then);
+    /// [`ControlError::Forbidden`]; [`ControlError::Invalid`] if the moment is to come;
+    /// [`ControlError::Conflict`] if the volume is in use, still being closed, or being
+    /// deleted.
     pub async fn restore_volume(
         &self,
         name: &str,
@@ -96,7 +99,8 @@ impl Acting {
     /// which of them is its head.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError::NotFound`]; [`ControlError::Conflict`] if the name could mean
+    /// the volumes of several owners.
     pub async fn versions(&self, name: &str) -> Result<(VolumeRow, Vec<VersionRow>), ControlError> {
         let database = &self.inner.database;
         let row = database.volume_for(self.asker(), name, Need::See).await?;

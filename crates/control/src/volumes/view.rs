@@ -113,7 +113,7 @@ impl Acting {
     /// states.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// Only those of the database. A volume whose row is damaged is listed as that.
     pub async fn volumes(&self, filter: &Filter, page: &Page) -> Result<VolumeList, ControlError> {
         let database = &self.inner.database;
         let VolumePage {
