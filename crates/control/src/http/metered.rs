@@ -118,3 +118,58 @@ fn known(method: &Method) -> &'static str {
         _ => OTHER,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use axum::Router;
+    use axum::body::Body;
+    use axum::routing::get;
+    use catalog::retention::Retention;
+    use tower_service::Service as _;
+    use world::World;
+
+    use super::*;
+    use crate::control::{OVERCOMMIT, Settings};
+    use crate::folder::Remains;
+
+    /// It was counted within the bound once, and what took longest was in no number.
+    #[tokio::test]
+    async fn what_is_given_up_is_counted_too() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let settings = Settings {
+            folder: folder.path().to_owned(),
+            database: None,
+            remains: Box::new(|| Ok(Remains::default())),
+            retention: Retention::default(),
+            grace: Duration::ZERO,
+            lease: None,
+            overcommit: OVERCOMMIT,
+            restored_database: false,
+            new_authority: false,
+        };
+        let control = Control::start(World::real(1), settings).await;
+        let control = control.expect("starts");
+        let forever = get(|| async { std::future::pending::<()>().await });
+        let mut router = super::super::bounded_and_counted(
+            Router::new().route("/v1/volumes/{volume}", forever),
+            control.clone(),
+            |_, _, _| Duration::from_millis(20),
+        );
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = "/v1/volumes/disk".parse().expect("a URI");
+        let response = router.call(request).await.expect("answered");
+        assert_eq!(response.status().as_u16(), 503);
+        let (method, route) = ("GET", "/v1/volumes/{volume}".to_owned());
+        let requests = &control.inner.health.requests;
+        let ended = Ended {
+            method,
+            route: route.clone(),
+            status: "5xx",
+        };
+        assert_eq!(requests.ended.get_or_create(&ended).get(), 1);
+        let took = requests.took.get(&Route { method, route });
+        assert!(took.is_some(), "how long it took is not counted");
+    }
+}

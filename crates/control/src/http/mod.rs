@@ -135,7 +135,7 @@ pub fn router(control: Control) -> Router {
         known,
         queries::refuse_unknown,
     ));
-    Router::new()
+    let router = Router::new()
         .merge(users)
         .merge(host::router())
         .merge(health::router())
@@ -148,12 +148,18 @@ pub fn router(control: Control) -> Router {
         .layer(middleware::from_fn_with_state(
             control.clone(),
             refuse_unless_open,
-        ))
+        ));
+    bounded_and_counted(router, control, bounded::BOUND)
+}
+
+/// Every request ends within its bound, and is counted: outside of all, so that
+/// what is given up is counted, too.
+fn bounded_and_counted(router: Router, control: Control, bound: bounded::Bound) -> Router {
+    router
         .layer(middleware::from_fn_with_state(
-            bounded::BOUND,
+            bound,
             bounded::answer_in_time,
         ))
-        // Outside of all: what is given up is counted, too.
         .layer(middleware::from_fn_with_state(control, metered::count))
 }
 
