@@ -34,7 +34,10 @@ impl Database {
     /// error: it is asked for once more.
     ///
     /// # Errors
-    /// [`DatabaseError::Refused`] if it is attached in another way.
+    /// [`DatabaseError::NotFound`] and [`DatabaseError::Forbidden`] if the volume, the
+    /// host or the VM is not for the asker; [`DatabaseError::Refused`] if the volume is
+    /// attached in another way, or being deleted; [`DatabaseError::Quota`] of read-only
+    /// attachments; [`DatabaseError::OtherRequest`].
     pub async fn attach(
         &self,
         asker: &Asker,
@@ -98,7 +101,7 @@ impl Database {
     /// Asks for the end of an attachment: by force without the guest's consent.
     ///
     /// # Errors
-    /// [`DatabaseError::NotFound`].
+    /// [`DatabaseError::NotFound`], also if the asker may not see it.
     pub async fn detach(
         &self,
         asker: &Asker,

@@ -34,7 +34,8 @@ impl Database {
     /// snapshots stay.
     ///
     /// # Errors
-    /// [`DatabaseError::Refused`] if it is in use, or gone.
+    /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`];
+    /// [`DatabaseError::Refused`] if it is in use, or on its way out already.
     pub async fn begin_delete(
         &self,
         asker: &Asker,

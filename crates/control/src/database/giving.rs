@@ -16,7 +16,11 @@ impl Database {
     /// it may be given while it is attached: only the account is another's then.
     ///
     /// # Errors
-    /// [`DatabaseError`].
+    /// [`DatabaseError::NotFound`] (the volume, the user, the project);
+    /// [`DatabaseError::Forbidden`]; [`DatabaseError::Taken`] if the user has a volume or
+    /// snapshot of that name; [`DatabaseError::Quota`]; [`DatabaseError::Refused`] if it is
+    /// being deleted, attached and not the user's already, or there is no project on
+    /// whose account it could be.
     pub async fn give_volume(
         &self,
         asker: &Asker,

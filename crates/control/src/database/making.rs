@@ -56,9 +56,11 @@ impl Database {
     /// key, and a number a version, along the whole line.
     ///
     /// # Errors
-    /// [`DatabaseError::Taken`], [`DatabaseError::NotFound`] (the snapshot, the
-    /// project), [`DatabaseError::Quota`], [`DatabaseError::Refused`] if the
-    /// snapshot is not completed.
+    /// [`DatabaseError::Taken`]; [`DatabaseError::NotFound`] (the snapshot, the project);
+    /// [`DatabaseError::Forbidden`] if the snapshot may be seen and not read;
+    /// [`DatabaseError::Quota`]; [`DatabaseError::Refused`] if the snapshot is not
+    /// completed, or it is not clear on whose account the volume would be;
+    /// [`DatabaseError::OtherRequest`].
     pub async fn insert_volume(
         &self,
         asker: &Asker,

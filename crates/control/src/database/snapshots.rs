@@ -81,7 +81,10 @@ impl Database {
     /// volume is detached, else pending until the engine pins it.
     ///
     /// # Errors
-    /// [`DatabaseError::Taken`], [`DatabaseError::NotFound`].
+    /// [`DatabaseError::Taken`]; [`DatabaseError::NotFound`] (the volume);
+    /// [`DatabaseError::Forbidden`], also if the volume's owner has left its project;
+    /// [`DatabaseError::Quota`]; [`DatabaseError::Refused`] if the volume is being
+    /// deleted; [`DatabaseError::OtherRequest`].
     pub async fn insert_snapshot(
         &self,
         asker: &Asker,
@@ -226,7 +229,7 @@ impl Database {
     /// Forgets a snapshot. The version it held may go now.
     ///
     /// # Errors
-    /// [`DatabaseError::NotFound`].
+    /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`].
     pub async fn delete_snapshot(
         &self,
         asker: &Asker,

@@ -68,7 +68,8 @@ impl Database {
     /// Puts `tags` in the place of those that a volume has.
     ///
     /// # Errors
-    /// [`DatabaseError`].
+    /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`];
+    /// [`DatabaseError::Refused`] if it is being deleted, or the name is not clear.
     pub async fn tag_volume(
         &self,
         asker: &Asker,
@@ -89,7 +90,8 @@ impl Database {
     /// As [`Database::tag_volume`], a snapshot.
     ///
     /// # Errors
-    /// [`DatabaseError`].
+    /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`];
+    /// [`DatabaseError::Refused`] if the name is not clear.
     pub async fn tag_snapshot(
         &self,
         asker: &Asker,

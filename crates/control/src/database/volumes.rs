@@ -134,7 +134,9 @@ impl Database {
     /// Makes the volume larger.
     ///
     /// # Errors
-    /// [`DatabaseError::Refused`] if it is that large already.
+    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], also if its owner has
+    /// left its project; [`DatabaseError::Quota`]; [`DatabaseError::Refused`] if it is
+    /// that large already, or being deleted.
     pub async fn set_size(
         &self,
         asker: &Asker,
@@ -175,8 +177,9 @@ impl Database {
     /// holds a lease on it is fenced.
     ///
     /// # Errors
-    /// [`DatabaseError::Refused`] if the volume is attached;
-    /// [`DatabaseError::NotFound`] if the version has gone.
+    /// [`DatabaseError::NotFound`] (the volume, the version);
+    /// [`DatabaseError::Forbidden`]; [`DatabaseError::Refused`] if the volume is attached,
+    /// or being deleted.
     pub async fn set_head(
         &self,
         asker: &Asker,
