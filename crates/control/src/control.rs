@@ -66,7 +66,7 @@ pub enum StartError {
     #[error(
         "{folder} is a copy of {was}; two copies that are served destroy \
          each other's data on the units. Serve the original; or, if that is gone for good, start \
-         this one once with `scree up --restored-database`",
+         this one once with `--restored-database`",
         folder = folder.display(),
         was = was.display()
     )]
@@ -81,7 +81,7 @@ pub enum StartError {
         "{folder} was made anew since its database was last served, so it may be a copy; two \
          copies that are served destroy each other's data on the units. Serve the other one, \
          if there is one; or, if that is gone for good, start this one once with \
-         `scree up --restored-database`",
+         `--restored-database`",
         folder = folder.display()
     )]
     Renewed {
