@@ -37,6 +37,7 @@ use crate::folder::{Folder, FolderError};
 use crate::health::Health;
 use crate::host_keys::{HostKeyError, HostKeys, KeyPlaces};
 use crate::journals::{Journals, JournalsError};
+use crate::journals_aside::JournalsAside;
 use crate::keys::KeyEntry;
 use crate::leases::Held;
 use crate::plugging::Plugging;
@@ -169,8 +170,8 @@ pub(crate) struct Inner {
     pub busy: Mutex<HashSet<VolumeId>>,
     /// Why cleaning does not get on, if it does not.
     pub removal_problem: Mutex<Option<String>>,
-    /// Why the journals in D cannot be looked through, if they cannot.
-    pub journals_problem: Mutex<Option<String>>,
+    /// Of journals in D, what nobody wants any more.
+    pub journals_aside: JournalsAside,
     /// Why freeing does not get on, if it does not.
     pub freeing_problem: Mutex<Option<String>>,
     /// Why a wrapping key is not replaced, if it should be.
@@ -263,7 +264,7 @@ impl Agent {
                 clean: Mutex::default(),
                 busy: Mutex::default(),
                 removal_problem: Mutex::default(),
-                journals_problem: Mutex::default(),
+                journals_aside: JournalsAside::default(),
                 freeing_problem: Mutex::default(),
                 rewrap_problem: Mutex::default(),
                 health: Health::new(begun),
@@ -315,6 +316,7 @@ impl Agent {
             self.follow(),
             self.keep_reporting(),
             self.keep_leases(),
+            self.keep_journals(),
             self.keep_watch(),
             self.keep_removing(),
             self.keep_freeing(),

@@ -10,11 +10,13 @@
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use api::host::{Fenced, JOURNALS_MAX};
 use api::size::about_bytes;
 use base::VolumeId;
+use tokio::sync::Notify;
 use world::{Disk, OpenMode, host};
 
 use crate::agent::{Agent, blocking, lock};
@@ -23,9 +25,49 @@ use crate::attached::AttachError;
 /// What the name of a journal that was put aside has in it.
 const ASIDE: &str = ".fenced-";
 
+/// How often it is looked which journals have no worker.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// What is known of the journals in D.
+#[derive(Default)]
+pub(crate) struct JournalsAside {
+    /// Of volumes without a worker, when it was last looked: controllers are asked
+    /// whether anybody wants them.
+    pub unwanted: Mutex<Vec<VolumeId>>,
+    /// What the controllers said last of those.
+    pub fenced: Mutex<Vec<Fenced>>,
+    /// Rung when they have said something.
+    pub told: Notify,
+    /// Why the journals cannot be looked through, if they cannot.
+    problem: Mutex<Option<String>>,
+}
+
 impl Agent {
+    /// Looks after the journals in D, again and again.
+    pub(crate) async fn keep_journals(&self) {
+        let mut ticks = host::ticks(LOOK_EVERY);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = self.inner.journals_aside.told.notified() => {}
+            }
+            self.tend_journals().await;
+        }
+    }
+
+    /// Puts aside what the controllers say was taken, and looks which others they
+    /// are to be asked about. Waits for the disk and for a controller, however long.
+    pub(crate) async fn tend_journals(&self) {
+        let journals = &self.inner.journals_aside;
+        for fenced in std::mem::take(&mut *lock(&journals.fenced)) {
+            self.put_unwanted_aside(&fenced);
+        }
+        let found = self.unwanted_journals().await;
+        *lock(&journals.unwanted) = found;
+    }
+
     /// Volumes that have a journal here and no worker.
-    pub(crate) async fn unwanted_journals(&self) -> Vec<VolumeId> {
+    async fn unwanted_journals(&self) -> Vec<VolumeId> {
         if !matches!(self.older_database().await, Ok(None)) {
             // What it says of volumes may be wrong.
             return Vec::new();
@@ -62,7 +104,7 @@ impl Agent {
                 folder.display()
             )
         });
-        let mut noted = lock(&self.inner.journals_problem);
+        let mut noted = lock(&self.inner.journals_aside.problem);
         if let (Some(problem), true) = (&problem, *noted != problem) {
             tracing::warn!("{problem}");
         }
@@ -73,7 +115,7 @@ impl Agent {
 
     /// Puts aside what the controllers say was taken, unless it is wanted here
     /// again: its worker knows what to do.
-    pub(crate) fn put_unwanted_aside(&self, fenced: &Fenced) {
+    fn put_unwanted_aside(&self, fenced: &Fenced) {
         let workers = lock(&self.inner.workers);
         if workers.values().any(|worker| worker.is_of(fenced.volume)) {
             return;
@@ -108,14 +150,16 @@ impl Agent {
             let (disk, path) = (Arc::clone(&self.inner.world.disk), folder.join(&name));
             let at = path.display().to_string();
             let length = blocking(move || disk.open(&path, OpenMode::Read)?.length()).await;
-            let bytes = length.ok().and_then(Result::ok).map(about_bytes);
-            let bytes = bytes.map_or_else(String::new, |bytes| format!(" ({bytes})"));
+            let bytes = match length.unwrap_or_else(|ended| Err(io::Error::other(ended))) {
+                Ok(length) => format!(" ({})", about_bytes(length)),
+                Err(error) => format!(" (its length cannot be read: {error})"),
+            };
             problems.push(format!(
                 "volume {volume} was taken from this host, and what was written here last is kept \
                  in {at}{bytes}; remove it when nobody misses it"
             ));
         }
-        problems.extend(lock(&self.inner.journals_problem).clone());
+        problems.extend(lock(&self.inner.journals_aside.problem).clone());
         problems
     }
 

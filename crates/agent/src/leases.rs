@@ -1,8 +1,9 @@
 //! Leases in time, on the host that has them.
 //!
 //! Every two seconds one call says that the host is there, and renews all of
-//! them. It is apart from the report, which waits for volumes and units: a disk
-//! that hangs must not cost the leases of the others.
+//! them. It waits for that call and for nothing else, neither for volumes and
+//! units, as the report does, nor for D's disk or another call: what hangs must not
+//! cost the leases of the others.
 //!
 //! ```text
 //!  asked ──────────────── 4/5 of the term │ the volume stalls (volume::LeaseTerm)
@@ -10,7 +11,8 @@
 //! ```
 //!
 //! What was taken from this host meanwhile it hears in the answer, and which of
-//! its journals nobody wants any more: `journals_aside`. Whether a lease may be
+//! its journals nobody wants any more; `journals_aside` finds and keeps those, in a
+//! loop of its own. Whether a lease may be
 //! used at all is another matter: `database_age`.
 
 use std::time::Duration;
@@ -98,7 +100,7 @@ impl Agent {
             .collect();
         let renewal = Renewal {
             leases: ours.clone(),
-            journals: self.unwanted_journals().await,
+            journals: lock(&self.inner.journals_aside.unwanted).clone(),
         };
         let asked = self.inner.world.clock.monotonic();
         let renewed = self.inner.controller.renew(&renewal).await?;
@@ -120,8 +122,9 @@ impl Agent {
                 }
             }
         }
-        for fenced in renewed.fenced {
-            self.put_unwanted_aside(&fenced);
+        if !renewed.fenced.is_empty() {
+            *lock(&self.inner.journals_aside.fenced) = renewed.fenced;
+            self.inner.journals_aside.told.notify_one();
         }
         Ok(())
     }

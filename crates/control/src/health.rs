@@ -39,7 +39,7 @@ pub(crate) struct Health {
 /// What came of a question to the database.
 #[derive(Debug, Clone, Copy)]
 struct Probed {
-    /// When it was asked.
+    /// When it had answered, or was given up.
     at: Duration,
     /// How long the answer took; `None` if there was none.
     latency: Option<Duration>,
@@ -91,9 +91,11 @@ impl Control {
             None if !was_well => tracing::info!("the database answers again"),
             _ => {}
         }
-        let took = clock.monotonic().saturating_sub(at);
+        let now = clock.monotonic();
+        let took = now.saturating_sub(at);
         let probed = Probed {
-            at,
+            // Whoever has waited meanwhile need not ask again.
+            at: now,
             latency: failure.is_none().then_some(took),
         };
         *last = Some(probed);

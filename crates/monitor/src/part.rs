@@ -48,15 +48,37 @@ pub struct Monitor {
     inner: Arc<Inner>,
 }
 
+/// A part that is watched.
+struct Watched {
+    part: Arc<dyn Part>,
+    /// It counts for one at a time. Another's hanging is nothing to it.
+    door: tokio::sync::Mutex<()>,
+}
+
+impl Watched {
+    fn name(&self) -> &'static str {
+        self.part.name()
+    }
+
+    fn reasons(&self) -> Answer<'_, Vec<String>> {
+        self.part.reasons()
+    }
+
+    fn measure(&self) -> Answer<'_, Measures> {
+        Box::pin(async {
+            let _alone = self.door.lock().await;
+            self.part.measure().await
+        })
+    }
+}
+
 struct Inner {
     version: &'static str,
     began: Millis,
     /// Which parts there are to be.
     expected: Vec<&'static str>,
-    parts: Mutex<Vec<Arc<dyn Part>>>,
+    parts: Mutex<Vec<Arc<Watched>>>,
     certificates: Mutex<BTreeMap<&'static str, Millis>>,
-    /// One at a time.
-    door: tokio::sync::Mutex<()>,
 }
 
 impl Monitor {
@@ -71,14 +93,14 @@ impl Monitor {
                 expected: expected.to_vec(),
                 parts: Mutex::default(),
                 certificates: Mutex::default(),
-                door: tokio::sync::Mutex::default(),
             }),
         }
     }
 
     /// A part has begun.
     pub fn add(&self, part: Arc<dyn Part>) {
-        lock(&self.inner.parts).push(part);
+        let door = tokio::sync::Mutex::default();
+        lock(&self.inner.parts).push(Arc::new(Watched { part, door }));
     }
 
     /// A certificate of this process, in use as `server` or `client`, ends then.
@@ -86,7 +108,7 @@ impl Monitor {
         lock(&self.inner.certificates).insert(used_as, ends);
     }
 
-    fn parts(&self) -> Vec<Arc<dyn Part>> {
+    fn parts(&self) -> Vec<Arc<Watched>> {
         lock(&self.inner.parts).clone()
     }
 
@@ -95,7 +117,7 @@ impl Monitor {
         let parts = self.parts();
         let mut said = Said::new();
         // What was said in time counts.
-        let _ = host::within(ANSWER_WITHIN, ask(&parts, |part| part.reasons(), &mut said)).await;
+        let _ = host::within(ANSWER_WITHIN, ask(&parts, Watched::reasons, &mut said)).await;
         let mut reasons = Vec::new();
         for name in &self.inner.expected {
             if !parts.iter().any(|part| part.name() == *name) {
@@ -114,10 +136,9 @@ impl Monitor {
         let parts = self.parts();
         let (mut reasons, mut measures) = (Said::new(), Said::new());
         let told = host::within(ANSWER_WITHIN, async {
-            let _alone = self.inner.door.lock().await;
             tokio::join!(
-                ask(&parts, |part| part.reasons(), &mut reasons),
-                ask(&parts, |part| part.measure(), &mut measures)
+                ask(&parts, Watched::reasons, &mut reasons),
+                ask(&parts, Watched::measure, &mut measures)
             )
         });
         // What was said in time counts.
@@ -182,13 +203,14 @@ impl Monitor {
 /// Asks all parts at once, and notes what each says when it does: one that hangs
 /// takes no time from the others.
 async fn ask<T: Send + 'static>(
-    parts: &[Arc<dyn Part>],
-    what: for<'a> fn(&'a (dyn Part + 'static)) -> Answer<'a, T>,
+    parts: &[Arc<Watched>],
+    what: for<'a> fn(&'a Watched) -> Answer<'a, T>,
     said: &mut Said<T>,
 ) {
     let mut asked = JoinSet::new();
-    for part in parts.iter().cloned() {
-        asked.spawn(async move { (part.name(), what(&*part).await) });
+    for part in parts {
+        let part = Arc::clone(part);
+        asked.spawn(async move { (part.name(), what(&part).await) });
     }
     while let Some(answer) = asked.join_next().await {
         match answer {
@@ -338,6 +360,24 @@ mod tests {
             "scree_part_silent{part=\"b\"} 0.0",
         ] {
             assert!(has(&text, row), "{row} in {text}");
+        }
+    }
+
+    /// Whoever came second waited for the first one's hanging part before it asked
+    /// any.
+    #[tokio::test(start_paused = true)]
+    async fn of_two_that_ask_at_once_neither_misses_what_does_not_hang() {
+        let monitor = monitor([("a", false, true), ("b", false, false)]);
+        let (one, other) = tokio::join!(monitor.metrics(), monitor.metrics());
+        for text in [one, other] {
+            for row in [
+                "scree_of_b 1.0",
+                "scree_ready{part=\"a\"} 1.0",
+                "scree_part_silent{part=\"a\"} 1.0",
+                "scree_part_silent{part=\"b\"} 0.0",
+            ] {
+                assert!(has(&text, row), "{row} in {text}");
+            }
         }
     }
 

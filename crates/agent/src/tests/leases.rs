@@ -12,7 +12,7 @@ use control::database::{Membership, NewAttachment, PartyRow, Reach};
 use world::Millis;
 
 use super::end;
-use super::rig::{Rig, RigSettings, Scree, eventually, small};
+use super::rig::{Rig, RigSettings, Scree, aside, eventually, small};
 use crate::attached::Attached;
 
 const LEASE: Duration = Duration::from_secs(10);
@@ -113,15 +113,17 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_is_over() {
     scree.connect();
     is_let_go(&scree, volume).await;
     assert_eq!(journals(&scree), [volume.to_string()]);
+    scree.agent.tend_journals().await;
     scree.agent.renew().await.expect("heard");
-    let aside = format!("{volume}.fenced-2");
-    assert_eq!(journals(&scree), std::slice::from_ref(&aside));
+    scree.agent.tend_journals().await;
+    let fenced = format!("{volume}.fenced-2");
+    assert_eq!(journals(&scree), std::slice::from_ref(&fenced));
     let problems = scree.agent.journals_aside().await;
-    assert!(problems[0].contains(&aside), "{problems:?}");
+    assert!(problems[0].contains(&fenced), "{problems:?}");
 
     let row = scree.export("disk").await.expect("served again");
     assert_eq!(row.note, Some(reason));
-    assert_eq!(journals(&scree), [volume.to_string(), aside]);
+    assert_eq!(journals(&scree), [volume.to_string(), fenced]);
     end(scree).await;
 }
 
@@ -160,6 +162,42 @@ async fn a_lease_that_is_renewed_late_goes_on() {
     drop(attached);
     let view = scree.control.unexport_volume("disk").await;
     assert!(view.expect("closed").row.head.is_some());
+    end(scree).await;
+}
+
+/// A disk that hangs cost the leases of all volumes on it and beside it: the
+/// renewal looked through D's journals first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_are_renewed_while_the_disk_with_the_journals_hangs() {
+    let rig = Rig::new();
+    let scree = start(&rig).await;
+    let (_, _, attached) = written(&scree).await;
+    let folder = scree.agent.folder().journals();
+    rig.disk.hold(&folder);
+    let tending = tokio::spawn({
+        let agent = scree.agent.clone();
+        async move { agent.tend_journals().await }
+    });
+    aside({
+        let disk = Arc::clone(&rig.disk);
+        move || disk.wait_for_one()
+    })
+    .await;
+    rig.clock.advance(LEASE / 2);
+    let renewed = world::host::within(Duration::from_secs(60), scree.agent.renew()).await;
+    renewed
+        .expect("it does not wait for the disk")
+        .expect("heard");
+    rig.clock.advance(LEASE / 2);
+    let flush = |volume: &mut volume::Volume| volume.flush(2);
+    let started = scree.agent.on_volume(&attached, flush).await;
+    assert!(!tending.is_finished(), "it waits for the disk");
+    rig.disk.let_go();
+    tending.await.expect("it goes on");
+    assert!(started.is_ok(), "the lease holds: {started:?}");
+    let status = scree.agent.engine_status(&attached).await.expect("answers");
+    assert_eq!(status.stopped, None);
+    drop(attached);
     end(scree).await;
 }
 

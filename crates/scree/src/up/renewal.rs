@@ -16,6 +16,12 @@ pub(super) const RENEW_EVERY: Duration = Duration::from_secs(8 * 60 * 60);
 /// long each time, up to [`RENEW_EVERY`].
 const RENEW_AGAIN: Duration = Duration::from_secs(60);
 
+/// How long to wait after a failure, and after the next one.
+fn after_failure(again: Duration, every: Duration) -> (Duration, Duration) {
+    let pause = again.min(every);
+    (pause, pause * 2)
+}
+
 /// Has an agent's certificate renewed, long before it ends.
 pub(super) async fn keep_renewed(world: World, mut identity: Identity, monitor: Monitor) {
     let is_brought = identity.profile.is_brought();
@@ -44,9 +50,30 @@ pub(super) async fn keep_renewed(world: World, mut identity: Identity, monitor: 
             }
             Err(error) => {
                 tracing::warn!(%error, "the certificate was not renewed; it is tried again");
-                pause = again.min(every);
-                again *= 2;
+                (pause, again) = after_failure(again, every);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pause was doubled without end, and the process with it at its end.
+    #[test]
+    fn however_often_it_fails_it_is_tried_again() {
+        for every in [READ_EVERY, RENEW_EVERY] {
+            let mut again = RENEW_AGAIN;
+            let mut pauses = Vec::new();
+            for _ in 0..100 {
+                let pause;
+                (pause, again) = after_failure(again, every);
+                pauses.push(pause);
+            }
+            assert_eq!(pauses[..2], [RENEW_AGAIN, RENEW_AGAIN * 2]);
+            assert!(pauses.is_sorted());
+            assert_eq!(pauses[99], every);
         }
     }
 }
