@@ -149,6 +149,10 @@ pub(super) async fn fence(
 
 /// Every volume is to be opened once more on the host that had it last, or
 /// else on `host`: whatever its journal has is to become a version.
+///
+/// A row's id follows from its volume's. One that is there is of an earlier
+/// restore, and has ended: it begins anew, and nothing that was asked or said of
+/// it before counts, least of all that it was to end by force.
 pub(super) async fn reopen_all(
     change: &mut AnyConnection,
     host: PartyId,
@@ -159,9 +163,12 @@ pub(super) async fn reopen_all(
          SELECT 'att-' || SUBSTR(id, 5), id, COALESCE(last_host, $1), 'read-write', 0, \
          'detaching', epoch, $2 FROM volumes v WHERE deleting = 0 AND NOT EXISTS (SELECT 1 \
          FROM attachments a WHERE a.volume = v.id AND a.state <> 'detached') \
-         ON CONFLICT (id) DO UPDATE SET wanted = 0, state = 'detaching', \
-         epoch = excluded.epoch, host = excluded.host, next_id = NULL, next_host = NULL, \
-         next_vm = NULL, next_asked_by = NULL",
+         ON CONFLICT (id) DO UPDATE SET host = excluded.host, access = excluded.access, \
+         wanted = 0, state = 'detaching', epoch = excluded.epoch, \
+         created_ms = excluded.created_ms, generation = attachments.generation + 1, \
+         reported = 0, forced = 0, vm = NULL, device = NULL, reason = NULL, note = NULL, \
+         size_bytes = NULL, uri = NULL, tcp_uri = NULL, ended_ms = NULL, asked_by = NULL, \
+         next_id = NULL, next_host = NULL, next_vm = NULL, next_asked_by = NULL",
     )
     .bind(host.to_string())
     .bind(now.0)

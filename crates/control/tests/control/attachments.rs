@@ -152,6 +152,11 @@ fn a_host_that_gives_a_journal_up_leaves_word_of_it() {
 }
 
 #[test]
+fn what_was_ended_by_force_is_not_so_after_the_next_restore() {
+    on_sqlite(claims::what_was_ended_by_force_is_not_so_after_the_next_restore);
+}
+
+#[test]
 fn all_of_it_is_so_on_postgresql() {
     let server = Postgres::start();
     on_postgres(
@@ -174,6 +179,10 @@ fn all_of_it_is_so_on_postgresql() {
     on_postgres(
         &server,
         claims::a_host_that_gives_a_journal_up_leaves_word_of_it,
+    );
+    on_postgres(
+        &server,
+        claims::what_was_ended_by_force_is_not_so_after_the_next_restore,
     );
     on_postgres(&server, |rows: Rows| async move {
         let now = rows.database.now(Millis(5)).await.expect("asked");
@@ -310,6 +319,38 @@ mod claims {
         let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
         assert_eq!(next.note, Some(reason));
         assert_ne!(next.id, asked.id);
+    }
+
+    /// Both restores make a row of the same id. The second one kept that the
+    /// first was to end by force: a host that was silent for ten seconds lost
+    /// the volume again, and with it what was in its journal.
+    pub async fn what_was_ended_by_force_is_not_so_after_the_next_restore(rows: Rows) {
+        let database = &rows.database;
+        let restore = async || {
+            let moved = database.move_ahead(1, rows.host, Millis(7));
+            moved.await.expect("moved");
+            let of = database.attachments_of(rows.volume).await.expect("read");
+            assert_eq!(of.len(), 1);
+            of[0].clone()
+        };
+        let first = restore().await;
+        rows.take(&first).await;
+        let taken = database.attachment(first.id).await.expect("there");
+        assert!(taken.ended.is_some() && taken.is_forced);
+
+        let again = restore().await;
+        assert_eq!(again.id, first.id);
+        assert_eq!(again.state, AttachmentState::Detaching);
+        assert!(!again.is_forced && again.ended.is_none() && again.reason.is_none());
+        let late = Millis(100 * LEASE_MS);
+        let ended = database.end_forced(LEASE_MS, late).await;
+        assert_eq!(ended.expect("looked"), []);
+        // What was said of the wishes before counts for nothing.
+        assert!(again.generation > taken.generation && again.reported == 0);
+        for late in [&first, &taken] {
+            assert!(!rows.report(late, AttachmentState::Detached).await);
+        }
+        assert!(rows.report(&again, AttachmentState::Detached).await);
     }
 
     pub async fn a_journal_is_out_of_reach_until_its_lease_is_ended_by_force(rows: Rows) {
