@@ -345,9 +345,10 @@ pub trait Catalog: Send + Sync {
         plan: &[u8],
     ) -> Result<(), CatalogError>;
 
-    /// The first `count_max` frees that are due and whose ids are above
-    /// `after` (0: from the first one), by id. All of them together may not
-    /// fit in memory.
+    /// The first frees that are due and whose ids are above `after` (0: from
+    /// the first one), by id: one if there is any, `count_max` at most, and
+    /// fewer where the catalog gives no more at a time. All of them together
+    /// may not fit in memory.
     ///
     /// # Errors
     /// [`CatalogError`].

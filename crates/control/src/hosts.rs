@@ -36,11 +36,14 @@ impl Control {
         wait: Duration,
     ) -> Result<Assignments, ControlError> {
         let database = &self.inner.database;
+        let turns = &self.inner.turns;
         self.until(wait, || async {
+            let _turn = turns.assignments(host).await;
             let (serial, ..) = database.wanted_of(host).await?;
             Ok((Some(serial) != after).then_some(()))
         })
         .await?;
+        let _turn = turns.assignments(host).await;
         // The serial first: what changes meanwhile makes another one.
         let (serial, look, clean) = database.wanted_of(host).await?;
         let mut attachments = Vec::new();
@@ -340,7 +343,54 @@ fn export_name(owner: Option<String>, name: String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use catalog::retention::Retention;
+    use world::{World, host};
+
     use super::*;
+    use crate::control::{OVERCOMMIT, Settings};
+    use crate::folder::Remains;
+
+    /// One host that asked without waiting, again and again, had every connection
+    /// over which the others renew their leases.
+    #[tokio::test]
+    async fn what_is_wanted_of_a_host_is_read_for_it_once_at_a_time() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let settings = Settings {
+            folder: folder.path().to_owned(),
+            database: None,
+            remains: Box::new(|| Ok(Remains::default())),
+            retention: Retention::default(),
+            grace: Duration::ZERO,
+            lease: None,
+            overcommit: OVERCOMMIT,
+            restored_database: false,
+            new_authority: false,
+        };
+        let control = Control::start(World::real(1), settings).await;
+        let control = control.expect("starts");
+        let asking = control.local_host();
+        let turn = control.inner.turns.assignments(asking).await;
+        let asked = control.assignments(asking, None, Duration::ZERO);
+        let early = host::within(Duration::from_millis(200), asked).await;
+        assert!(early.is_none(), "{early:?}");
+        drop(turn);
+        let asked = control.assignments(asking, None, Duration::ZERO).await;
+        let serial = asked.expect("its turn").serial;
+        // Whoever waits for a change keeps nobody from reading.
+        let minute = Duration::from_secs(60);
+        let waiting = control.assignments(asking, Some(serial), minute);
+        let reading = control.assignments(asking, None, Duration::ZERO);
+        let changing = async {
+            reading.await.expect("its turn");
+            let asked = control.database().ask_hosts(Millis(0));
+            asked.await.expect("asked");
+        };
+        let waited = async { waiting.await.expect("something has changed").serial };
+        let heard = control.note_heard(asking);
+        heard.await.expect("kept");
+        let (found, ()) = tokio::join!(waited, changing);
+        assert!(found > serial);
+    }
 
     /// Whoever made a volume of the same name got the other's clients.
     #[test]

@@ -2,9 +2,9 @@
 //!
 //! All hosts share the database's connections, and each renews its leases over
 //! them in time or stalls. So a host that asks without end, broken or captured,
-//! waits for itself: it has [`CALLS_MAX`] turns, and one more for renewals, which
-//! its own calls do not hold up. Of its calls, one may be long: each is read into
-//! memory before anything is known of it.
+//! waits for itself: it has [`CALLS_MAX`] turns, and one more each for renewals and
+//! for what is wanted of it, which its own calls do not hold up. Of its calls, one
+//! may be long: each is read into memory before anything is known of it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +24,7 @@ pub(crate) struct HostTurns(Mutex<HashMap<PartyId, Turns>>);
 struct Turns {
     calls: Arc<Semaphore>,
     renewals: Arc<Semaphore>,
+    assignments: Arc<Semaphore>,
     long: Arc<Semaphore>,
 }
 
@@ -48,11 +49,18 @@ impl HostTurns {
         taken(self.of(host).renewals).await
     }
 
+    /// Waits until what is wanted of `host` may be read for it. While it waits for
+    /// that to change it has no turn.
+    pub async fn assignments(&self, host: PartyId) -> Turn {
+        taken(self.of(host).assignments).await
+    }
+
     fn of(&self, host: PartyId) -> Turns {
         let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let own = turns.entry(host).or_insert_with(|| Turns {
             calls: Arc::new(Semaphore::new(CALLS_MAX)),
             renewals: Arc::new(Semaphore::new(1)),
+            assignments: Arc::new(Semaphore::new(1)),
             long: Arc::new(Semaphore::new(1)),
         });
         own.clone()
@@ -92,10 +100,17 @@ mod tests {
         assert!(at_once(turns.call(greedy)).is_none(), "it has its turns");
         let renewal = at_once(turns.renewal(greedy)).expect("its leases go on");
         assert!(at_once(turns.renewal(greedy)).is_none(), "one at a time");
+        let wanted = at_once(turns.assignments(greedy)).expect("it hears of what is wanted");
+        assert!(
+            at_once(turns.assignments(greedy)).is_none(),
+            "one at a time"
+        );
         assert!(at_once(turns.call(other)).is_some());
         assert!(at_once(turns.renewal(other)).is_some());
-        drop((going_on.pop(), renewal));
+        assert!(at_once(turns.assignments(other)).is_some());
+        drop((going_on.pop(), renewal, wanted));
         assert!(at_once(turns.call(greedy)).is_some());
         assert!(at_once(turns.renewal(greedy)).is_some());
+        assert!(at_once(turns.assignments(greedy)).is_some());
     }
 }

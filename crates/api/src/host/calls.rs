@@ -7,6 +7,14 @@ use catalog::{
 use serde::{Deserialize, Serialize};
 use world::Millis;
 
+/// A host is told of so many plans at a time at most, each of up to 1 MiB
+/// ([`CatalogCall::DueFrees`]).
+pub const FREES_MAX: u32 = 16;
+
+/// And of so many rows of other kinds ([`CatalogCall::WrappedBy`],
+/// [`CatalogCall::ThinSegments`]).
+pub const ROWS_MAX: u32 = 1024;
+
 /// A call of the catalog. Its answer is JSON of what [`catalog::Catalog`]'s
 /// method of that name returns, or of what is said here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +42,8 @@ pub enum CatalogCall {
         wrapped: WrappedKey,
     },
     /// Data keys that `key` wraps: the first `count_max` of those whose
-    /// lineages come after `after`, in their order. `Vec<WrappedRow>`.
+    /// lineages come after `after`, in their order, [`ROWS_MAX`] at most.
+    /// `Vec<WrappedRow>`.
     WrappedBy {
         key: KeyId,
         after: Option<Lineage>,
@@ -65,7 +74,7 @@ pub enum CatalogCall {
         volume: VolumeId,
         thin: Vec<ThinShare>,
     },
-    /// Segments above `after` that were noted so, at most `count_max`.
+    /// Segments above `after` that were noted so, at most `count_max` and [`ROWS_MAX`].
     ThinSegments { after: u64, count_max: u32 },
     /// Those have gone.
     ForgetThin { segments: Vec<SegmentId> },
@@ -86,7 +95,7 @@ pub enum CatalogCall {
     },
     /// What a deleted volume left was swept.
     FinishDelete { volume: VolumeId },
-    /// [`catalog::Catalog::due_frees`].
+    /// [`catalog::Catalog::due_frees`], of [`FREES_MAX`] at most.
     DueFrees {
         now: Millis,
         after: i64,

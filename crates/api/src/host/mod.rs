@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::words::{Access, AttachmentState, KeyState, Seal};
 pub use attachments::{Assignment, AttachmentReport};
-pub use calls::{CatalogAnswer, CatalogCall, EncodedPlan};
+pub use calls::{CatalogAnswer, CatalogCall, EncodedPlan, FREES_MAX, ROWS_MAX};
 pub use cleaning::{AskCleaning, Cleaning, Deleted};
 pub use keys::{FIRST_KEY, FoundedKey, WrappedRow, WrappingKey};
 pub use leases::{Fenced, HeldLease, JOURNALS_MAX, LEASES_MAX, Renewal, Renewed};

@@ -1,7 +1,7 @@
 //! The calls of the engine's catalog, as hosts make them: each gets what it
 //! reaches ([`Reach`]), and the rest does not exist to it.
 
-use api::host::CatalogCall;
+use api::host::{CatalogCall, FREES_MAX, ROWS_MAX};
 use catalog::CatalogError;
 use serde::Serialize;
 use serde_json::Value;
@@ -39,7 +39,10 @@ impl Database {
                 key,
                 after,
                 count_max,
-            } => json(self.wrapped_by(reach, key, after, count_max).await),
+            } => json(
+                self.wrapped_by(reach, key, after, count_max.min(ROWS_MAX))
+                    .await,
+            ),
             CatalogCall::Rewrap {
                 lineage,
                 from,
@@ -58,7 +61,10 @@ impl Database {
                 json(self.note_thin(host, volume, &thin).await)
             }
             CatalogCall::ThinSegments { after, count_max } => {
-                json(self.thin_segments_of(reach, after, count_max).await)
+                json(
+                    self.thin_segments_of(reach, after, count_max.min(ROWS_MAX))
+                        .await,
+                )
             }
             CatalogCall::ForgetThin { segments } => json(self.forget_thin(reach, &segments).await),
             CatalogCall::Swept { volume, epoch } => json(self.swept(host, volume, epoch).await),
@@ -79,7 +85,10 @@ impl Database {
                 now,
                 after,
                 count_max,
-            } => json(self.due_frees(reach, now, after, count_max).await),
+            } => json(
+                self.due_frees(reach, now, after, count_max.min(FREES_MAX))
+                    .await,
+            ),
             CatalogCall::Freed { id } => json(self.freed(reach, id).await),
         }
     }
