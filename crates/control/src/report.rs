@@ -43,7 +43,7 @@ impl Control {
     /// [`ControlError`].
     pub async fn report(&self) -> Result<Report, ControlError> {
         let volumes = self.inner.database.volumes().await?;
-        let hosts = self.ask_hosts().await?;
+        let hosts = self.host_reports().await?;
         let units = self.units_of(&hosts).await?;
         let mut problems = Vec::new();
         for unit in units.iter().filter(|unit| !unit.is_healthy()) {

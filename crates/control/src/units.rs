@@ -1,5 +1,6 @@
 //! The units as all hosts see them, and the table of copysets over them.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use api::host::{HostUnit, Refusal, TaskDone, TaskKind, UnitReport};
@@ -11,7 +12,7 @@ use world::Millis;
 
 use crate::acting::Acting;
 use crate::control::Control;
-use crate::database::{HostRow, UnitRow};
+use crate::database::{HostReport, HostRow, UnitRow};
 use crate::error::ControlError;
 
 /// Who asks how things are is kept waiting no longer.
@@ -32,8 +33,8 @@ const FORGET_MS: i64 = 3_600_000;
 pub struct UnitView {
     /// Its row.
     pub row: UnitRow,
-    /// As the host finds it that has the most trouble with it; none if none
-    /// has said anything of it.
+    /// As the host finds it that has the most trouble with it, of those that
+    /// are heard of if any of these has said anything of it; none if none has.
     pub report: Option<UnitReport>,
     /// How many bytes of blocks all hosts have read from it.
     pub read_bytes: u64,
@@ -60,20 +61,34 @@ fn state_in(report: &UnitReport) -> UnitState {
     report.state.parse().unwrap_or(UnitState::Unknown)
 }
 
+/// How much trouble a state is: first come those in which a unit is still read,
+/// last what may be anything.
+fn trouble(state: UnitState) -> u8 {
+    match state {
+        UnitState::Healthy => 0,
+        UnitState::Full => 1,
+        UnitState::ReadOnly => 2,
+        UnitState::Failing => 3,
+        UnitState::Missing => 4,
+        UnitState::Unknown => 5,
+    }
+}
+
 impl Control {
     /// Hosts that were not heard of since are silent.
     pub(crate) async fn silent_before(&self) -> Result<Millis, ControlError> {
         Ok(Millis(self.now().await?.0.saturating_sub(SILENT_MS)))
     }
 
-    /// Asks the hosts that are there how they are; returns what all said last.
-    pub(crate) async fn ask_hosts(&self) -> Result<Vec<HostRow>, ControlError> {
+    /// Asks the hosts that are there how they are, and waits until they have said
+    /// so, but not for long.
+    pub(crate) async fn ask_hosts(&self) -> Result<(), ControlError> {
         let since = self.silent_before().await?;
         let database = &self.inner.database;
         if database.ask_hosts(since).await? > 0 {
             let is_owing = |host: &HostRow| {
                 let is_there = host.heard.is_some_and(|heard| heard > since);
-                is_there && host.report.look < host.look
+                is_there && host.seen < host.look
             };
             self.until(SHOW_WITHIN, || async {
                 let hosts = database.hosts().await?;
@@ -81,7 +96,13 @@ impl Control {
             })
             .await?;
         }
-        Ok(database.hosts().await?)
+        Ok(())
+    }
+
+    /// What all hosts say, who are asked anew.
+    pub(crate) async fn host_reports(&self) -> Result<Vec<HostReport>, ControlError> {
+        self.ask_hosts().await?;
+        Ok(self.inner.database.host_reports().await?)
     }
 
     /// All units. Hosts are asked anew; one that does not answer at once is
@@ -90,14 +111,18 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn units(&self) -> Result<Vec<UnitView>, ControlError> {
-        let hosts = self.ask_hosts().await?;
+        let hosts = self.host_reports().await?;
         self.units_of(&hosts).await
     }
 
     /// All units, as `hosts` find them.
-    pub(crate) async fn units_of(&self, hosts: &[HostRow]) -> Result<Vec<UnitView>, ControlError> {
-        let rows = self.inner.database.units().await?;
-        Ok(rows.into_iter().map(|row| view(row, hosts)).collect())
+    pub(crate) async fn units_of(
+        &self,
+        hosts: &[HostReport],
+    ) -> Result<Vec<UnitView>, ControlError> {
+        let rows = self.inner.database.units().await?.into_iter();
+        let since = self.silent_before().await?;
+        Ok(rows.map(|row| view(row, hosts, since)).collect())
     }
 
     /// Takes units in that a host has marked, and plans copysets over them.
@@ -203,12 +228,12 @@ impl Acting {
         let TaskDone::Unit(unit) = self.task(host, &what, "url", hint).await? else {
             return Err(not_asked());
         };
-        let hosts = self.ask_hosts().await?;
+        let hosts = self.host_reports().await?;
         let row = UnitRow {
             id: unit.id,
             url: unit.url,
         };
-        Ok(view(row, &hosts))
+        Ok(view(row, &hosts, self.silent_before().await?))
     }
 
     /// Has `host` do something, and waits until it has. What makes no sense is
@@ -240,13 +265,25 @@ impl Acting {
     }
 }
 
-/// The free room as that host sees it which sees the least, in bytes. What hosts
-/// said that are silent since counts only if all are.
+/// Of what hosts have said, and when each was last heard of, that which counts:
+/// what those say that were heard of after `silent_before`, or, if none of them
+/// says anything, what the silent ones said last.
+fn counting<T>(
+    said: impl Iterator<Item = (Option<Millis>, T)>,
+    silent_before: Millis,
+) -> impl Iterator<Item = T> {
+    let is_silent = |said: &(Option<Millis>, T)| said.0.is_none_or(|heard| heard <= silent_before);
+    let (silent, there): (Vec<_>, Vec<_>) = said.partition(is_silent);
+    let counts = if there.is_empty() { silent } else { there };
+    counts.into_iter().map(|(_, what)| what)
+}
+
+/// The free room as that host sees it which sees the least, in bytes. What silent
+/// hosts said counts only if nobody else says anything.
 fn least_free(hosts: &[HostRow], silent_before: Millis) -> Option<u64> {
-    let is_silent = |host: &&HostRow| host.heard.is_none_or(|heard| heard <= silent_before);
-    let least = |these: Vec<&HostRow>| these.iter().filter_map(|host| host.report.free_bytes).min();
-    let (silent, there): (Vec<_>, Vec<_>) = hosts.iter().partition(is_silent);
-    least(there).or_else(|| least(silent))
+    let said = hosts.iter();
+    let said = said.filter_map(|host| Some((host.heard, host.free_bytes?)));
+    counting(said, silent_before).min()
 }
 
 fn default_replicas(units: usize) -> u8 {
@@ -267,16 +304,20 @@ fn refused(refusal: &Refusal, field: &'static str) -> ControlError {
     }
 }
 
-fn view(row: UnitRow, hosts: &[HostRow]) -> UnitView {
-    let reports = || {
-        let all = hosts.iter().flat_map(|host| &host.report.units);
-        all.filter(|report| report.id == row.id)
+fn view(row: UnitRow, hosts: &[HostReport], silent_before: Millis) -> UnitView {
+    let said = || {
+        hosts.iter().filter_map(|HostReport { host, report }| {
+            let unit = report.units.iter().find(|unit| unit.id == row.id)?;
+            Some((host.heard, unit))
+        })
     };
-    let worst = reports().find(|report| state_in(report) != UnitState::Healthy);
+    // The first of those that are as bad.
+    let worst =
+        counting(said(), silent_before).min_by_key(|report| Reverse(trouble(state_in(report))));
     UnitView {
-        report: worst.or_else(|| reports().next()).cloned(),
-        read_bytes: reports().map(|report| report.read_bytes).sum(),
-        written_bytes: reports().map(|report| report.written_bytes).sum(),
+        report: worst.cloned(),
+        read_bytes: said().map(|(_, report)| report.read_bytes).sum(),
+        written_bytes: said().map(|(_, report)| report.written_bytes).sum(),
         row,
     }
 }
@@ -285,57 +326,79 @@ fn view(row: UnitRow, hosts: &[HostRow]) -> UnitView {
 mod tests {
     use super::*;
 
-    #[test]
-    fn of_a_unit_the_worst_counts_that_any_host_says_also_in_words_of_a_later_version() {
+    const SILENT_BEFORE: Millis = Millis(100);
+
+    fn host(heard: Option<i64>, free_bytes: Option<u64>) -> HostRow {
+        HostRow {
+            host: PartyId::from_random(1),
+            name: "h".to_owned(),
+            look: 0,
+            seen: 0,
+            heard: heard.map(Millis),
+            free_bytes,
+        }
+    }
+
+    /// Of one unit: when each host was heard of, and what it says.
+    fn said(words: &[(i64, &str)]) -> UnitView {
         let row = UnitRow {
             id: UnitId::from_random(7),
             url: "file:///srv/unit-7".to_owned(),
         };
-        let said = |words: &[&str]| {
-            let hosts: Vec<HostRow> = words
-                .iter()
-                .map(|word| HostRow {
-                    host: PartyId::from_random(1),
-                    name: "h".to_owned(),
-                    look: 0,
-                    heard: Some(Millis(1)),
-                    report: api::host::Report {
-                        units: vec![UnitReport {
-                            id: row.id,
-                            state: (*word).to_owned(),
-                            reason: None,
-                            segments: None,
-                            bytes: None,
-                            free_bytes: None,
-                            read_bytes: 0,
-                            written_bytes: 0,
-                        }],
-                        ..Default::default()
-                    },
-                })
-                .collect();
-            view(row.clone(), &hosts).state()
+        let report = |(heard, word): &(i64, &str)| HostReport {
+            host: host(Some(*heard), None),
+            report: api::host::Report {
+                units: vec![UnitReport {
+                    id: row.id,
+                    state: (*word).to_owned(),
+                    reason: None,
+                    segments: None,
+                    bytes: None,
+                    free_bytes: None,
+                    read_bytes: 3,
+                    written_bytes: 5,
+                }],
+                ..Default::default()
+            },
         };
-        assert_eq!(said(&[]), UnitState::Unknown);
-        assert_eq!(said(&["healthy", "healthy"]), UnitState::Healthy);
-        assert_eq!(said(&["healthy", "read-only"]), UnitState::ReadOnly);
-        assert_eq!(said(&["healthy", "tired"]), UnitState::Unknown);
+        let hosts: Vec<HostReport> = words.iter().map(report).collect();
+        view(row.clone(), &hosts, SILENT_BEFORE)
+    }
+
+    #[test]
+    fn of_a_unit_the_worst_counts_that_any_host_says_also_in_words_of_a_later_version() {
+        assert_eq!(said(&[]).state(), UnitState::Unknown);
+        let worse = [
+            "healthy",
+            "full",
+            "read-only",
+            "failing",
+            "missing",
+            "tired",
+        ];
+        for (at, word) in worse.into_iter().enumerate() {
+            let state = word.parse().unwrap_or(UnitState::Unknown);
+            for better in &worse[..=at] {
+                assert_eq!(said(&[(200, better), (200, word)]).state(), state);
+                assert_eq!(said(&[(200, word), (200, better)]).state(), state);
+            }
+        }
+    }
+
+    /// A unit that was mended stayed broken for as long as a host was away that
+    /// had seen it so.
+    #[test]
+    fn what_a_silent_host_said_of_a_unit_counts_if_no_other_says_anything() {
+        let mended = said(&[(100, "missing"), (101, "healthy")]);
+        assert!(mended.is_healthy());
+        assert_eq!((mended.read_bytes, mended.written_bytes), (6, 10));
+        let gone = said(&[(99, "full"), (100, "missing")]);
+        assert_eq!(gone.state(), UnitState::Missing);
     }
 
     #[test]
     fn a_host_that_is_gone_does_not_say_for_ever_that_there_is_no_room() {
-        let host = |heard: Option<i64>, free_bytes| HostRow {
-            host: PartyId::from_random(1),
-            name: "h".to_owned(),
-            look: 0,
-            heard: heard.map(Millis),
-            report: api::host::Report {
-                free_bytes,
-                ..Default::default()
-            },
-        };
-        let silent_before = Millis(100);
-        let least = |hosts: &[HostRow]| least_free(hosts, silent_before);
+        let least = |hosts: &[HostRow]| least_free(hosts, SILENT_BEFORE);
         let (gone, never) = (host(Some(100), Some(5)), host(None, Some(0)));
         let (there, roomy) = (host(Some(101), Some(70)), host(Some(200), Some(80)));
         let mute = host(Some(200), None);

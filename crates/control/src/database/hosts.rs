@@ -9,8 +9,22 @@ use world::Millis;
 
 use super::{Asker, Database, DatabaseError, Thing, rows};
 
+/// Hosts, with more columns and as the end says.
+macro_rules! hosts {
+    ($columns:literal, $end:literal) => {
+        concat!(
+            "SELECT h.party, p.name, h.look, COALESCE(r.look, 0) AS seen, r.heard_ms, \
+             r.free_bytes",
+            $columns,
+            " FROM hosts h JOIN parties p ON p.id = h.party \
+             LEFT JOIN host_reports r ON r.party = h.party",
+            $end
+        )
+    };
+}
+
 /// A host, and when it was last heard of.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostRow {
     /// Which.
     pub host: PartyId,
@@ -18,8 +32,20 @@ pub struct HostRow {
     pub name: String,
     /// What it is asked to have seen.
     pub look: u64,
-    /// When it last reported.
+    /// What it had seen when it last reported.
+    pub seen: u64,
+    /// When it was last heard of.
     pub heard: Option<Millis>,
+    /// Free room on the units' file systems, in bytes, as its last report says.
+    pub free_bytes: Option<u64>,
+}
+
+/// A host, and what it said last. That may be long: who needs only [`HostRow`]
+/// asks for that.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostReport {
+    /// Which.
+    pub host: HostRow,
     /// What it said.
     pub report: Report,
 }
@@ -83,26 +109,29 @@ impl Database {
         })?;
         change_and_tell!(self, change, {
             sqlx::query(
-                "INSERT INTO host_reports (party, heard_ms, look, report) VALUES ($1, $2, $3, $4) \
+                "INSERT INTO host_reports (party, heard_ms, look, report, free_bytes) \
+                 VALUES ($1, $2, $3, $4, $5) \
                  ON CONFLICT (party) DO UPDATE SET heard_ms = excluded.heard_ms, \
-                 look = excluded.look, report = excluded.report",
+                 look = excluded.look, report = excluded.report, \
+                 free_bytes = excluded.free_bytes",
             )
             .bind(host.to_string())
             .bind(now.0)
             .bind(report.look.cast_signed())
             .bind(&text)
+            .bind(report.free_bytes.map(u64::cast_signed))
             .execute(change)
             .await?;
             Ok(())
         })
     }
 
-    /// All hosts, and what they said last.
+    /// All hosts, by name.
     ///
     /// # Errors
     /// [`DatabaseError`].
     pub async fn hosts(&self) -> Result<Vec<HostRow>, DatabaseError> {
-        sqlx::query(&format!("{HOSTS} ORDER BY p.name"))
+        sqlx::query(hosts!("", " ORDER BY p.name"))
             .fetch_all(&self.reader)
             .await?
             .iter()
@@ -110,12 +139,39 @@ impl Database {
             .collect()
     }
 
-    /// One host, and what it said last; `None` if there is no such host.
+    /// All hosts, by name, and what they said last.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn host_reports(&self) -> Result<Vec<HostReport>, DatabaseError> {
+        sqlx::query(hosts!(", r.report", " ORDER BY p.name"))
+            .fetch_all(&self.reader)
+            .await?
+            .iter()
+            .map(report_row)
+            .collect()
+    }
+
+    /// What one host said last; `None` if there is no such host.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn host_report(&self, host: PartyId) -> Result<Option<HostReport>, DatabaseError> {
+        sqlx::query(hosts!(", r.report", " WHERE h.party = $1"))
+            .bind(host.to_string())
+            .fetch_optional(&self.reader)
+            .await?
+            .as_ref()
+            .map(report_row)
+            .transpose()
+    }
+
+    /// One host; `None` if there is no such host.
     ///
     /// # Errors
     /// [`DatabaseError`].
     pub async fn host(&self, host: PartyId) -> Result<Option<HostRow>, DatabaseError> {
-        sqlx::query(&format!("{HOSTS} WHERE h.party = $1"))
+        sqlx::query(hosts!("", " WHERE h.party = $1"))
             .bind(host.to_string())
             .fetch_optional(&self.reader)
             .await?
@@ -262,21 +318,26 @@ impl Database {
     }
 }
 
-/// Hosts, and what they said last.
-const HOSTS: &str = "SELECT h.party, p.name, h.look, r.heard_ms, r.report FROM hosts h \
-     JOIN parties p ON p.id = h.party LEFT JOIN host_reports r ON r.party = h.party";
-
-fn host_row(row: &AnyRow) -> Result<HostRow, DatabaseError> {
+fn report_row(row: &AnyRow) -> Result<HostReport, DatabaseError> {
     let report: Option<&str> = row.try_get("report")?;
-    Ok(HostRow {
-        host: rows::spelt(row, "party")?,
-        name: row.try_get("name")?,
-        look: rows::number(row, "look")?,
-        heard: row.try_get::<Option<i64>, _>("heard_ms")?.map(Millis),
+    Ok(HostReport {
+        host: host_row(row)?,
         // One of an earlier program says less; the next is soon there.
         report: report
             .and_then(|report| serde_json::from_str(report).ok())
             .unwrap_or_default(),
+    })
+}
+
+fn host_row(row: &AnyRow) -> Result<HostRow, DatabaseError> {
+    let free_bytes: Option<i64> = row.try_get("free_bytes")?;
+    Ok(HostRow {
+        host: rows::spelt(row, "party")?,
+        name: row.try_get("name")?,
+        look: rows::number(row, "look")?,
+        seen: rows::number(row, "seen")?,
+        heard: row.try_get::<Option<i64>, _>("heard_ms")?.map(Millis),
+        free_bytes: free_bytes.map(i64::cast_unsigned),
     })
 }
 

@@ -70,7 +70,7 @@ pub use audit::{AuditRow, By};
 pub use counts::Counts;
 pub use error::{DatabaseError, Thing};
 pub use grants::{GrantRow, NewGrant, Object};
-pub use hosts::HostRow;
+pub use hosts::{HostReport, HostRow};
 pub use keys::KeyRow;
 pub use making::NewVolume;
 pub use moves::Follower;

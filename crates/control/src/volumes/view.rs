@@ -96,15 +96,19 @@ impl Acting {
         let row = database.volume_for(self.asker(), name, Need::See).await?;
         let mut view = self.seen(row.id).await?;
         if view.served().is_some() {
-            let hosts = self.ask_hosts().await?;
-            view.engine = hosts
-                .iter()
-                .flat_map(|host| &host.report.volumes)
-                .find(|volume| {
-                    let mut seen = view.attachments.iter();
-                    seen.any(|one| one.id == volume.attachment)
-                })
-                .map(|volume| volume.engine.clone());
+            self.ask_hosts().await?;
+            let on = BTreeSet::from_iter(view.attachments.iter().map(|one| one.host));
+            for host in on {
+                let Some(said) = database.host_report(host).await? else {
+                    continue;
+                };
+                let mut open = said.report.volumes.into_iter();
+                let is_seen = |id| view.attachments.iter().any(|one| one.id == id);
+                if let Some(open) = open.find(|volume| is_seen(volume.attachment)) {
+                    view.engine = Some(open.engine);
+                    break;
+                }
+            }
         }
         Ok(view)
     }

@@ -1,7 +1,7 @@
 //! What is claimed of attachments and of leases in time, on both databases.
 
 use api::host::{
-    Access, AttachmentReport, AttachmentState, CatalogCall, Fenced, HeldLease, Renewal,
+    Access, AttachmentReport, AttachmentState, CatalogCall, Fenced, HeldLease, Renewal, Report,
 };
 use base::{JournalFolderId, PartyId, VolumeId};
 use catalog::{CatalogError, Lease, LeaseSalt};
@@ -157,6 +157,11 @@ fn what_was_ended_by_force_is_not_so_after_the_next_restore() {
 }
 
 #[test]
+fn the_room_that_a_host_sees_is_known_without_its_report() {
+    on_sqlite(claims::the_room_that_a_host_sees_is_known_without_its_report);
+}
+
+#[test]
 fn all_of_it_is_so_on_postgresql() {
     let server = Postgres::start();
     on_postgres(
@@ -183,6 +188,10 @@ fn all_of_it_is_so_on_postgresql() {
     on_postgres(
         &server,
         claims::what_was_ended_by_force_is_not_so_after_the_next_restore,
+    );
+    on_postgres(
+        &server,
+        claims::the_room_that_a_host_sees_is_known_without_its_report,
     );
     on_postgres(&server, |rows: Rows| async move {
         let now = rows.database.now(Millis(5)).await.expect("asked");
@@ -319,6 +328,38 @@ mod claims {
         let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
         assert_eq!(next.note, Some(reason));
         assert_ne!(next.id, asked.id);
+    }
+
+    pub async fn the_room_that_a_host_sees_is_known_without_its_report(rows: Rows) {
+        let database = &rows.database;
+        let host = async || {
+            let of = database.hosts().await.expect("read").into_iter();
+            let mut of = of.filter(|row| row.host == rows.host);
+            of.next().expect("there")
+        };
+        assert_eq!((host().await.free_bytes, host().await.heard), (None, None));
+        for (heard, free_bytes) in [(1, Some(u64::MAX)), (2, Some(0)), (3, None), (4, Some(7))] {
+            let report = Report {
+                look: 9,
+                free_bytes,
+                problems: vec!["one".to_owned()],
+                ..Report::default()
+            };
+            let kept = database.keep_report(rows.host, &report, Millis(heard));
+            kept.await.expect("kept");
+            let row = host().await;
+            assert_eq!((row.free_bytes, row.seen), (free_bytes, 9));
+            assert_eq!(row.heard, Some(Millis(heard)));
+            let reports = database.host_reports().await.expect("read");
+            let whole = reports.iter().find(|one| one.host == row);
+            assert_eq!(whole.map(|one| &one.report), Some(&report));
+            let own = database.host_report(rows.host).await.expect("read");
+            assert_eq!(own.as_ref(), whole);
+        }
+        // That it is there says nothing else.
+        let heard = database.note_heard(rows.host, Millis(5)).await;
+        heard.expect("kept");
+        assert_eq!(host().await.free_bytes, Some(7));
     }
 
     /// Both restores make a row of the same id. The second one kept that the
