@@ -92,6 +92,7 @@ use std::sync::{Arc, OnceLock};
 
 use sqlx::{AnyPool, Executor as _};
 use tokio::sync::watch;
+use tokio::task::JoinError;
 
 use change::Turn;
 
@@ -229,19 +230,40 @@ async fn begun(pool: &AnyPool, begin: &'static str) -> Result<Transaction, Datab
         count += 1;
         let own = pool.clone();
         let beginning = tokio::spawn(async move { own.begin_with(begin).await });
-        match beginning.await {
-            Ok(Err(sqlx::Error::InvalidSavePointStatement)) if count < BEGINS_MAX => {
+        match joined(beginning.await)? {
+            Err(sqlx::Error::InvalidSavePointStatement) if count < BEGINS_MAX => {
                 pool.acquire().await?.close().await?;
             }
-            Ok(begun) => return Ok(begun?),
-            Err(ended) => std::panic::resume_unwind(ended.into_panic()),
+            begun => return Ok(begun?),
         }
+    }
+}
+
+/// What a task has found, which nobody ends early but a process that is ending.
+fn joined<T>(found: Result<T, JoinError>) -> Result<T, DatabaseError> {
+    let ended = match found {
+        Ok(found) => return Ok(found),
+        Err(ended) => ended,
+    };
+    match ended.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(ended) => Err(sqlx::Error::Io(std::io::Error::other(ended)).into()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It has not panicked, and was taken for one that had.
+    #[tokio::test]
+    async fn a_task_that_was_ended_early_is_an_error() {
+        let task = tokio::spawn(std::future::pending::<()>());
+        task.abort();
+        let ended = joined(task.await);
+        assert!(matches!(ended, Err(DatabaseError::Away(_))), "{ended:?}");
+        assert_eq!(joined(tokio::spawn(async { 7 }).await).ok(), Some(7));
+    }
 
     /// A full disk made every later change fail until the process was killed.
     #[tokio::test]
