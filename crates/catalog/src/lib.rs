@@ -193,7 +193,7 @@ pub struct PendingFree {
     pub id: i64,
     /// Not to be carried out earlier than this: the grace period.
     pub not_before: Millis,
-    /// The slots (`clean::FreePlan`, encoded).
+    /// The slots ([`FreePlan`], encoded).
     #[serde(with = "wire::bytes")]
     pub plan: Vec<u8>,
 }

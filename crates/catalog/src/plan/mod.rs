@@ -12,7 +12,8 @@
 //!
 //! So a version takes at most a bit for each slot of its segments, and hardly
 //! anything where all of a segment goes. Format 1 had a list of slots instead of
-//! form, count and runs: slots u32, u16 each.
+//! form, count and runs: slots u32, u16 each. Segments come in the order of their
+//! numbers, none without a slot, and nothing is behind the last one.
 //!
 //! It names places, not content; the catalog may know it.
 
@@ -56,12 +57,63 @@ pub enum BadPlan {
     /// A newer program wrote them.
     #[error("the free plan has format {0}; this program knows formats 1 and 2")]
     Format(u32),
-    /// A segment's number has over 48 bits, or was there before.
-    #[error("the free plan names a segment that cannot be, or one twice")]
+    /// A segment's number has over 48 bits, or is not above the one before.
+    #[error("the free plan names a segment that cannot be, or not in order")]
     Segment,
-    /// A segment's slots are written in no form that there is.
-    #[error("the free plan names slots that cannot be")]
+    /// A segment's slots are written in no form that there is, or it has none.
+    #[error("the free plan names slots that cannot be, or none of a segment")]
     Slots,
+    /// They go on behind the last segment.
+    #[error("the free plan goes on for {0} bytes behind its end")]
+    Long(usize),
+}
+
+/// The segments of an encoded plan, read one by one.
+struct Segments<'a> {
+    reader: Reader<'a>,
+    decode: fn(&mut Reader<'a>) -> Result<Slots, BadPlan>,
+    /// How many there are still to be.
+    left: u32,
+    last: Option<SegmentId>,
+}
+
+impl<'a> Segments<'a> {
+    fn of(bytes: &'a [u8]) -> Result<Self, BadPlan> {
+        let mut reader = Reader::new(bytes);
+        let decode = match reader.u32()? {
+            FORMAT => Slots::decode,
+            FORMAT_OF_LISTS => Slots::decode_list,
+            other => return Err(BadPlan::Format(other)),
+        };
+        let left = reader.u32()?;
+        Ok(Self {
+            reader,
+            decode,
+            left,
+            last: None,
+        })
+    }
+
+    /// The next one, `None` behind the last.
+    fn next(&mut self) -> Result<Option<(SegmentId, Slots)>, BadPlan> {
+        if self.left == 0 {
+            return match self.reader.remaining() {
+                0 => Ok(None),
+                more => Err(BadPlan::Long(more)),
+            };
+        }
+        self.left -= 1;
+        let segment = SegmentId::from_bits(self.reader.u64()?).ok_or(BadPlan::Segment)?;
+        if self.last.is_some_and(|last| last >= segment) {
+            return Err(BadPlan::Segment);
+        }
+        self.last = Some(segment);
+        let slots = (self.decode)(&mut self.reader)?;
+        match slots.is_empty() {
+            true => Err(BadPlan::Slots),
+            false => Ok(Some((segment, slots))),
+        }
+    }
 }
 
 impl FreePlan {
@@ -105,27 +157,31 @@ impl FreePlan {
         bytes
     }
 
-    /// The same slots in plans of at most `bytes_max` encoded bytes each, or of
-    /// a single segment where that alone takes more (at most 8 KiB).
-    #[must_use]
-    pub fn split(self, bytes_max: usize) -> Vec<Self> {
-        let mut parts: Vec<Self> = Vec::new();
-        let mut room = 0;
-        for (segment, slots) in self.segments {
+    /// The slots of an encoded plan in encoded plans of at most `bytes_max` bytes
+    /// each, or of a single segment where that alone takes more (at most 8 KiB).
+    /// Only one of them at a time is in memory as more than its bytes.
+    ///
+    /// # Errors
+    /// [`BadPlan`].
+    pub fn split(bytes: &[u8], bytes_max: usize) -> Result<Vec<Vec<u8>>, BadPlan> {
+        let mut segments = Segments::of(bytes)?;
+        let mut parts = Vec::new();
+        let mut part = Self::default();
+        let mut taken = HEAD_BYTES;
+        while let Some((segment, slots)) = segments.next()? {
             let needed = NUMBER_BYTES + slots.encode().len();
-            let is_full = parts
-                .last()
-                .is_none_or(|part| part.segments.len() == PLAN_SEGMENTS_MAX);
-            if needed > room || is_full {
-                parts.push(Self::default());
-                room = bytes_max.saturating_sub(HEAD_BYTES);
+            let is_full = taken + needed > bytes_max || part.segments.len() == PLAN_SEGMENTS_MAX;
+            if is_full && !part.is_empty() {
+                parts.push(std::mem::take(&mut part).encode());
+                taken = HEAD_BYTES;
             }
-            room = room.saturating_sub(needed);
-            if let Some(part) = parts.last_mut() {
-                part.segments.insert(segment, slots);
-            }
+            taken += needed;
+            part.segments.insert(segment, slots);
         }
-        parts
+        if !part.is_empty() {
+            parts.push(part.encode());
+        }
+        Ok(parts)
     }
 
     /// Reads a plan.
@@ -133,19 +189,10 @@ impl FreePlan {
     /// # Errors
     /// [`BadPlan`].
     pub fn decode(bytes: &[u8]) -> Result<Self, BadPlan> {
-        let mut reader = Reader::new(bytes);
-        let decode = match reader.u32()? {
-            FORMAT => Slots::decode,
-            FORMAT_OF_LISTS => Slots::decode_list,
-            other => return Err(BadPlan::Format(other)),
-        };
+        let mut segments = Segments::of(bytes)?;
         let mut plan = Self::default();
-        for _ in 0..reader.u32()? {
-            let segment = SegmentId::from_bits(reader.u64()?).ok_or(BadPlan::Segment)?;
-            let slots = decode(&mut reader)?;
-            if plan.segments.insert(segment, slots).is_some() {
-                return Err(BadPlan::Segment);
-            }
+        while let Some((segment, slots)) = segments.next()? {
+            plan.segments.insert(segment, slots);
         }
         Ok(plan)
     }
@@ -163,15 +210,21 @@ mod tests {
                 plan.add(Location::from_bits(segment << 16 | slot));
             }
         }
-        assert_eq!(plan.clone().split(PLAN_BYTES_MAX), [plan.clone()]);
-        assert_eq!(FreePlan::default().split(PLAN_BYTES_MAX), []);
-        let parts = plan.clone().split(1000);
+        assert_eq!(split(&plan, PLAN_BYTES_MAX), std::slice::from_ref(&plan));
+        assert_eq!(split(&FreePlan::default(), PLAN_BYTES_MAX), []);
+        let parts = split(&plan, 1000);
         assert!(parts.iter().all(|part| part.encode().len() <= 1000));
         assert!(parts.len() < 20, "and not more of them than need be");
         let segments = |plan: &FreePlan| plan.segments().collect::<Vec<_>>();
         let all: Vec<_> = parts.iter().flat_map(segments).collect();
         assert_eq!(all, segments(&plan));
-        assert_eq!(plan.split(1).len(), 100, "no segment is cut");
+        assert_eq!(split(&plan, 1).len(), 100, "no segment is cut");
+    }
+
+    fn split(plan: &FreePlan, bytes_max: usize) -> Vec<FreePlan> {
+        let parts = FreePlan::split(&plan.encode(), bytes_max).expect("a plan");
+        let parts = parts.iter().map(|part| FreePlan::decode(part));
+        parts.collect::<Result<_, _>>().expect("plans")
     }
 
     fn of(slots: impl IntoIterator<Item = u16>) -> FreePlan {
@@ -188,7 +241,7 @@ mod tests {
         for segment in 0..3000_u64 {
             plan.add(Location::from_bits(segment << 16));
         }
-        let parts = plan.split(PLAN_BYTES_MAX);
+        let parts = split(&plan, PLAN_BYTES_MAX);
         let counts: Vec<_> = parts.iter().map(|part| part.segments.len()).collect();
         assert_eq!(counts, [1024, 1024, 952]);
     }
@@ -204,6 +257,58 @@ mod tests {
             bytes.put_u16(slot);
         }
         assert_eq!(FreePlan::decode(&bytes), Ok(of([2, 9, 60_000])));
+    }
+
+    #[test]
+    fn what_no_program_writes_is_no_plan() {
+        // Each with slot 5 alone, or none.
+        let plan = |segments: &[(u64, u16)]| {
+            let mut bytes = Vec::new();
+            bytes.put_u32(2);
+            bytes.put_u32(segments.len() as u32);
+            for (segment, runs) in segments {
+                bytes.put_u64(*segment);
+                bytes.put_u16(0);
+                bytes.put_u16(*runs);
+                (0..2 * runs).for_each(|_| bytes.put_u16(5));
+            }
+            bytes
+        };
+        let bits = |word| {
+            let mut bytes = Vec::new();
+            bytes.put_u32(2);
+            bytes.put_u32(1);
+            bytes.put_u64(7);
+            bytes.put_u16(1);
+            bytes.put_u16(1);
+            bytes.put_u64(word);
+            bytes
+        };
+        let list = |slots: &[u16]| {
+            let mut bytes = Vec::new();
+            bytes.put_u32(1);
+            bytes.put_u32(1);
+            bytes.put_u64(7);
+            bytes.put_u32(slots.len() as u32);
+            slots.iter().for_each(|slot| bytes.put_u16(*slot));
+            bytes
+        };
+        for well in [plan(&[(7, 1), (8, 1)]), bits(32), list(&[5])] {
+            assert!(FreePlan::decode(&well).is_ok());
+            let longer = [well.as_slice(), &[0]].concat();
+            assert_eq!(FreePlan::decode(&longer), Err(BadPlan::Long(1)));
+        }
+        for (bytes, why) in [
+            (plan(&[(7, 1), (7, 1)]), BadPlan::Segment),
+            (plan(&[(8, 1), (7, 1)]), BadPlan::Segment),
+            (plan(&[(1 << 48, 1)]), BadPlan::Segment),
+            (plan(&[(7, 1), (8, 0)]), BadPlan::Slots),
+            (bits(0), BadPlan::Slots),
+            (list(&[]), BadPlan::Slots),
+        ] {
+            assert_eq!(FreePlan::decode(&bytes), Err(why));
+            assert_eq!(FreePlan::split(&bytes, PLAN_BYTES_MAX), Err(why));
+        }
     }
 
     #[test]

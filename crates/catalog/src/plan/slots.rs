@@ -1,7 +1,8 @@
 //! Some slots of a segment, in memory and as a free plan has them.
 //!
 //! A plan comes from a host, which may be in another's hands: whatever its bytes
-//! say, they take little more room, and time, than they are long.
+//! say, a segment's slots take no more than a few times the room that those do,
+//! and time in proportion.
 
 use base::codec::{Reader, Writer};
 
@@ -15,7 +16,10 @@ const BITS: u16 = 1;
 const RUN_BYTES: usize = 4;
 const WORD_BYTES: usize = 8;
 
-/// Words with a bit for each slot that a u16 can name.
+/// So many slots a u16 can name.
+const SLOTS_MAX: u32 = 1 << 16;
+
+/// Words with a bit for each of them.
 const WORDS_MAX: usize = 1 << 10;
 
 /// Further apart than in so many runs, slots are kept as bits.
@@ -108,6 +112,14 @@ impl Slots {
         bytes
     }
 
+    /// Whether there are none: then they are in no plan.
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Runs(runs) => runs.is_empty(),
+            Self::Bits(words) => words.is_empty(),
+        }
+    }
+
     pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, BadPlan> {
         let (form, count) = (reader.u16()?, usize::from(reader.u16()?));
         match form {
@@ -141,11 +153,29 @@ impl Slots {
 
     /// As earlier programs wrote them.
     pub(super) fn decode_list(reader: &mut Reader<'_>) -> Result<Self, BadPlan> {
-        let mut slots = Self::default();
-        for _ in 0..reader.u32()? {
-            slots.insert(reader.u16()?);
+        let count = reader.u32()?;
+        if count > SLOTS_MAX {
+            return Err(BadPlan::Slots);
         }
-        Ok(slots)
+        let mut slots = Vec::new();
+        for _ in 0..count {
+            slots.push(reader.u16()?);
+        }
+        slots.sort_unstable();
+        let mut runs = Vec::new();
+        slots.into_iter().for_each(|slot| append(&mut runs, slot));
+        Ok(match runs.len() > RUNS_MAX {
+            true => Self::Bits(to_bits(&runs)),
+            false => Self::Runs(runs),
+        })
+    }
+}
+
+/// Adds a slot that none is behind.
+fn append(runs: &mut Vec<(u16, u16)>, slot: u16) {
+    match runs.last_mut() {
+        Some((_, last)) if usize::from(*last) + 1 >= usize::from(slot) => *last = slot,
+        _ => runs.push((slot, slot)),
     }
 }
 
@@ -193,10 +223,7 @@ fn to_runs(words: &[u64]) -> Vec<(u16, u16)> {
             // A word's place has 10 bits, a bit's has 6.
             let slot = (at * 64) as u16 + rest.trailing_zeros() as u16;
             rest &= rest - 1;
-            match runs.last_mut() {
-                Some((_, last)) if *last + 1 == slot => *last = slot,
-                _ => runs.push((slot, slot)),
-            }
+            append(&mut runs, slot);
         }
     }
     runs
@@ -240,6 +267,23 @@ mod tests {
         Slots::decode(&mut Reader::new(&bytes))
     }
 
+    /// As earlier programs have them.
+    fn list(slots: &[u16]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.put_u32(slots.len() as u32);
+        slots.iter().for_each(|slot| bytes.put_u16(*slot));
+        bytes
+    }
+
+    #[test]
+    fn a_list_has_no_more_slots_than_there_are() {
+        let all: Vec<u16> = (0..=u16::MAX).rev().collect();
+        let decoded = |slots: &[u16]| Slots::decode_list(&mut Reader::new(&list(slots)));
+        assert_eq!(decoded(&all), Ok(of(0..=u16::MAX)));
+        let twice = [all.as_slice(), &[7]].concat();
+        assert_eq!(decoded(&twice), Err(BadPlan::Slots));
+    }
+
     #[test]
     fn slots_in_no_form_are_refused() {
         assert_eq!(decoded(0, 2, &[1, 3, 5, 5]), Ok(of([1, 2, 3, 5])));
@@ -266,12 +310,15 @@ mod tests {
             // Some stay as runs, others become bits.
             let inserted: Vec<u16> = inserted.iter().map(|at| at.wrapping_mul(step)).collect();
             let set: BTreeSet<u16> = inserted.iter().copied().collect();
-            let slots = of(inserted);
+            let slots = of(inserted.iter().copied());
             prop_assert_eq!(slots.len(), set.len());
             prop_assert_eq!(&slots, &of(set.iter().copied()));
             let encoded = slots.encode();
             prop_assert_eq!(Slots::decode(&mut Reader::new(&encoded)), Ok(slots.clone()));
+            prop_assert_eq!(slots.is_empty(), set.is_empty());
             prop_assert!(slots.iter().eq(set));
+            let list = list(&inserted);
+            prop_assert_eq!(Slots::decode_list(&mut Reader::new(&list)), Ok(slots));
         }
     }
 }

@@ -60,12 +60,10 @@ impl Database {
             CatalogCall::NoteThin { volume, thin } => {
                 json(self.note_thin(host, volume, &thin).await)
             }
-            CatalogCall::ThinSegments { after, count_max } => {
-                json(
-                    self.thin_segments_of(reach, after, count_max.min(ROWS_MAX))
-                        .await,
-                )
-            }
+            CatalogCall::ThinSegments { after, count_max } => json(
+                self.thin_segments_of(reach, after, count_max.min(ROWS_MAX))
+                    .await,
+            ),
             CatalogCall::ForgetThin { segments } => json(self.forget_thin(reach, &segments).await),
             CatalogCall::Swept { volume, epoch } => json(self.swept(host, volume, epoch).await),
             CatalogCall::Version { key } => json(self.version_for(reach, key).await),
@@ -77,7 +75,7 @@ impl Database {
                 not_before,
                 plan,
             } => json(
-                self.remove_version(reach, key, &neighbours, not_before, &plan.0)
+                self.remove_version(reach, key, &neighbours, not_before, plan.0)
                     .await,
             ),
             CatalogCall::FinishDelete { volume } => json(self.finish_delete(reach, volume).await),

@@ -45,9 +45,9 @@ impl Database {
     /// [`DatabaseError`].
     #[doc(hidden)]
     pub async fn note_free_now(&self, plan: &[u8]) -> Result<(), DatabaseError> {
+        let parts = Parts::of(plan.to_vec()).await?;
         change!(self, change, {
-            note_free(&mut *change, None, Millis(0), plan).await?;
-            Ok(())
+            note_free(&mut *change, None, Millis(0), &parts).await
         })
     }
 
@@ -79,38 +79,43 @@ impl Database {
     }
 }
 
+/// A plan, checked, in parts that are kept one by one; none if it is empty.
+pub(super) struct Parts(Vec<Vec<u8>>);
+
+impl Parts {
+    /// Those of a plan that a host has sent. What is no plan is refused: it would
+    /// be in the way of all others when it is due.
+    ///
+    /// To be made before the transaction that keeps them, on a thread of its own:
+    /// with a long plan it takes a while, and all other changes would wait.
+    pub(super) async fn of(plan: Vec<u8>) -> Result<Self, DatabaseError> {
+        if plan.is_empty() {
+            return Ok(Self(Vec::new()));
+        }
+        let split = move || FreePlan::split(&plan, PLAN_BYTES_MAX);
+        let parts = super::joined(tokio::task::spawn_blocking(split).await)?;
+        parts.map(Self).map_err(|error| DatabaseError::Refused {
+            reason: error.to_string(),
+        })
+    }
+}
+
 /// Notes slots to be freed after `not_before`, which a version of `volume` has
-/// left; none if the plan is empty. A long plan is noted in parts. What is no plan
-/// is refused: it would be in the way of all others when it is due.
+/// left.
 pub(super) async fn note_free(
     connection: &mut AnyConnection,
     volume: Option<VolumeId>,
     not_before: Millis,
-    plan: &[u8],
+    Parts(parts): &Parts,
 ) -> Result<(), DatabaseError> {
-    if plan.is_empty() {
-        return Ok(());
+    let volume = volume.map(|volume| volume.to_string()).unwrap_or_default();
+    for part in parts {
+        sqlx::query("INSERT INTO pending_frees (not_before_ms, plan, volume) VALUES ($1, $2, $3)")
+            .bind(not_before.0)
+            .bind(part.as_slice())
+            .bind(volume.as_str())
+            .execute(&mut *connection)
+            .await?;
     }
-    let whole = FreePlan::decode(plan).map_err(|error| DatabaseError::Refused {
-        reason: error.to_string(),
-    })?;
-    for part in whole.split(PLAN_BYTES_MAX) {
-        note_part(&mut *connection, volume, not_before, &part.encode()).await?;
-    }
-    Ok(())
-}
-
-async fn note_part(
-    connection: &mut AnyConnection,
-    volume: Option<VolumeId>,
-    not_before: Millis,
-    plan: &[u8],
-) -> Result<(), DatabaseError> {
-    sqlx::query("INSERT INTO pending_frees (not_before_ms, plan, volume) VALUES ($1, $2, $3)")
-        .bind(not_before.0)
-        .bind(plan)
-        .bind(volume.map(|volume| volume.to_string()).unwrap_or_default())
-        .execute(connection)
-        .await?;
     Ok(())
 }

@@ -9,7 +9,7 @@ use catalog::{Neighbours, StoredVersion, VersionKey};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::frees::note_free;
+use super::frees::{Parts, note_free};
 use super::lineages::forget_lineages;
 use super::{Database, DatabaseError, Reach, Thing, rows};
 
@@ -188,8 +188,9 @@ impl Database {
         key: VersionKey,
         expected: &Neighbours,
         not_before: Millis,
-        plan: &[u8],
+        plan: Vec<u8>,
     ) -> Result<(), DatabaseError> {
+        let parts = Parts::of(plan).await?;
         let is_forgotten = change!(self, change, {
             let gone = || not_found(key);
             let reached = reach.must_clean(&mut *change, key.volume, gone).await;
@@ -239,7 +240,7 @@ impl Database {
                 .bind(key.number.cast_signed())
                 .execute(&mut *change)
                 .await?;
-            note_free(&mut *change, Some(key.volume), not_before, plan).await?;
+            note_free(&mut *change, Some(key.volume), not_before, &parts).await?;
             super::deleting::forget_departed(&mut *change).await?;
             forget_lineages(&mut *change).await
         })?;
