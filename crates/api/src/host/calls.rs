@@ -4,6 +4,7 @@ use base::{JournalFolderId, KeyId, Lineage, SegmentId, VolumeId};
 use catalog::{
     CatalogError, LeaseSalt, Neighbours, ThinShare, VersionCommit, VersionKey, WrappedKey,
 };
+use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 use world::Millis;
 
@@ -15,27 +16,69 @@ pub const FREES_MAX: u32 = 16;
 /// [`CatalogCall::ThinSegments`]).
 pub const ROWS_MAX: u32 = 1024;
 
-/// A call of the catalog. Its answer is JSON of what [`catalog::Catalog`]'s
-/// method of that name returns, or of what is said here.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "call", rename_all = "kebab-case")]
-#[expect(missing_docs, reason = "the fields are those of the methods")]
-pub enum CatalogCall {
+/// The calls, each with the word that names it and its fields.
+///
+/// In JSON they are one object, `{"call": WORD, …}`, as serde writes an internally
+/// tagged enum. Reading such a one it keeps the whole object as a tree before it
+/// knows what is wanted of it, many times as long as its bytes. So each is read
+/// from its bytes here, once its word is known, and what it does not have is
+/// passed over.
+macro_rules! calls {
+    ($($(#[$doc:meta])* $call:ident = $word:literal {
+        $($(#[$how:meta])* $field:ident: $type:ty),* $(,)?
+    },)+) => {
+        /// A call of the catalog. Its answer is JSON of what [`catalog::Catalog`]'s
+        /// method of that name returns, or of what is said here.
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+        #[serde(tag = "call")]
+        #[expect(missing_docs, reason = "the fields are those of the methods")]
+        pub enum CatalogCall {
+            $($(#[$doc])* #[serde(rename = $word)] $call { $($(#[$how])* $field: $type),* },)+
+        }
+
+        impl CatalogCall {
+            /// The call that `word` names, of an object that says so (`call`). Fields
+            /// that it does not have are passed over.
+            ///
+            /// # Errors
+            /// If there is none of that name, or `json` is not an object with its
+            /// fields.
+            pub fn read(word: &str, json: &[u8]) -> serde_json::Result<Self> {
+                match word {
+                    $($word => {
+                        #[derive(Deserialize)]
+                        struct Fields { $($(#[$how])* $field: $type),* }
+
+                        let Fields { $($field),* } = serde_json::from_slice(json)?;
+                        Ok(Self::$call { $($field),* })
+                    })+
+                    other => {
+                        // It may be of any length, and is told.
+                        let begin: String = other.chars().take(32).collect();
+                        Err(serde_json::Error::unknown_variant(&begin, &[$($word),+]))
+                    }
+                }
+            }
+        }
+    };
+}
+
+calls! {
     /// [`catalog::Catalog::acquire`].
-    Acquire {
+    Acquire = "acquire" {
         volume: VolumeId,
         salt: LeaseSalt,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         journals: Option<JournalFolderId>,
     },
     /// [`catalog::Catalog::name_journal`].
-    NameJournal {
+    NameJournal = "name-journal" {
         volume: VolumeId,
         epoch: u32,
         folder: Option<JournalFolderId>,
     },
     /// Keeps the first key of a lineage.
-    SetKey {
+    SetKey = "set-key" {
         volume: VolumeId,
         lineage: Lineage,
         key: KeyId,
@@ -44,7 +87,7 @@ pub enum CatalogCall {
     /// Data keys that `key` wraps: the first `count_max` of those whose
     /// lineages come after `after`, in their order, [`ROWS_MAX`] at most.
     /// `Vec<WrappedRow>`.
-    WrappedBy {
+    WrappedBy = "wrapped-by" {
         key: KeyId,
         after: Option<Lineage>,
         count_max: u32,
@@ -52,7 +95,7 @@ pub enum CatalogCall {
     /// Puts the same data key, wrapped by `to`, in the place of what `from`
     /// wrapped. `false` if those bytes are no longer there: then it was done,
     /// or is not needed.
-    Rewrap {
+    Rewrap = "rewrap" {
         lineage: Lineage,
         from: KeyId,
         to: KeyId,
@@ -60,49 +103,49 @@ pub enum CatalogCall {
         after: WrappedKey,
     },
     /// How many leases were ever given: `u64`.
-    Leases {},
+    Leases = "leases" {},
     /// [`catalog::Catalog::commit`].
-    Commit { commit: VersionCommit },
+    Commit = "commit" { commit: VersionCommit },
     /// [`catalog::Catalog::reserve_serials`].
-    ReserveSerials {
+    ReserveSerials = "reserve-serials" {
         volume: VolumeId,
         epoch: u32,
         count: u32,
     },
     /// [`catalog::Catalog::note_thin`].
-    NoteThin {
+    NoteThin = "note-thin" {
         volume: VolumeId,
         thin: Vec<ThinShare>,
     },
     /// Segments above `after` that were noted so, at most `count_max` and [`ROWS_MAX`].
-    ThinSegments { after: u64, count_max: u32 },
+    ThinSegments = "thin-segments" { after: u64, count_max: u32 },
     /// Those have gone.
-    ForgetThin { segments: Vec<SegmentId> },
+    ForgetThin = "forget-thin" { segments: Vec<SegmentId> },
     /// [`catalog::Catalog::swept`].
-    Swept { volume: VolumeId, epoch: u32 },
+    Swept = "swept" { volume: VolumeId, epoch: u32 },
     /// [`catalog::Catalog::version`].
-    Version { key: VersionKey },
+    Version = "version" { key: VersionKey },
     /// [`catalog::Catalog::neighbours`].
-    Neighbours { key: VersionKey },
+    Neighbours = "neighbours" { key: VersionKey },
     /// [`catalog::Catalog::keys`].
-    Keys { lineage: Lineage },
+    Keys = "keys" { lineage: Lineage },
     /// [`catalog::Catalog::remove_version`].
-    RemoveVersion {
+    RemoveVersion = "remove-version" {
         key: VersionKey,
         neighbours: Box<Neighbours>,
         not_before: Millis,
         plan: EncodedPlan,
     },
     /// What a deleted volume left was swept.
-    FinishDelete { volume: VolumeId },
+    FinishDelete = "finish-delete" { volume: VolumeId },
     /// [`catalog::Catalog::due_frees`], of [`FREES_MAX`] at most.
-    DueFrees {
+    DueFrees = "due-frees" {
         now: Millis,
         after: i64,
         count_max: u32,
     },
     /// [`catalog::Catalog::freed`].
-    Freed { id: i64 },
+    Freed = "freed" { id: i64 },
 }
 
 /// What the catalog says.
@@ -111,3 +154,49 @@ pub type CatalogAnswer<T> = Result<T, CatalogError>;
 /// A [`catalog::FreePlan`], encoded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EncodedPlan(#[serde(with = "catalog::bytes")] pub Vec<u8>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> serde_json::Result<CatalogCall> {
+        let call: serde_json::Value = serde_json::from_str(json).expect("JSON");
+        CatalogCall::read(call["call"].as_str().expect("a word"), json.as_bytes())
+    }
+
+    #[test]
+    fn calls_are_read_as_they_are_written() {
+        let lineage = Lineage::from_random(7);
+        for (call, json) in [
+            (CatalogCall::Leases {}, r#"{"call":"leases"}"#.to_owned()),
+            (
+                CatalogCall::Freed { id: 7 },
+                r#"{"call":"freed","id":7}"#.to_owned(),
+            ),
+            (
+                CatalogCall::Keys { lineage },
+                format!(r#"{{"call":"keys","lineage":"{lineage}"}}"#),
+            ),
+        ] {
+            assert_eq!(serde_json::to_string(&call).expect("JSON"), json);
+            assert_eq!(read(&json).expect("the call"), call);
+        }
+        assert!(read(r#"{"call":"freed"}"#).is_err());
+        assert!(read(r#"{"call":"freed","id":"7"}"#).is_err());
+        let none = read(r#"{"call":"free","id":7}"#).expect_err("none is named so");
+        let said = none.to_string();
+        assert!(
+            said.contains("`free`") && said.contains("`freed`"),
+            "{said}"
+        );
+    }
+
+    /// It was read into memory as a tree, of 256 MiB by whoever sent that.
+    #[test]
+    fn what_a_call_does_not_have_is_passed_over() {
+        // No number that there is: whoever keeps it finds that out.
+        let json = br#"{"x":[[0],[1e999]],"call":"freed","id":7}"#;
+        let call = CatalogCall::read("freed", json).expect("passed over");
+        assert_eq!(call, CatalogCall::Freed { id: 7 });
+    }
+}

@@ -10,10 +10,30 @@ use serde_json::Value;
 
 use super::ApiError;
 
+/// Longer bodies are read once only: what makes a tree of them takes far more
+/// room than they do. Nobody but hosts sends any.
+const TREE_BYTES_MAX: usize = 1 << 20;
+
 /// A body that is one JSON object.
 pub struct Body<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        Ok(Self(Whole::from_request(request, state).await?.read))
+    }
+}
+
+/// As [`Body`], and its bytes, when there is more in them.
+pub struct Whole<T> {
+    /// What was read.
+    pub read: T,
+    /// All of it.
+    pub bytes: Bytes,
+}
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Whole<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
@@ -38,11 +58,16 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "the body is an array; write it as an object, with its fields' names".to_owned(),
             )),
-            Ok(axum::Json(body)) => Ok(Self(body)),
-            Err(error) => match (&error, from_whole_numbers(&bytes)) {
-                (JsonRejection::JsonDataError(_), Some(body)) if !is_array => Ok(Self(body)),
-                _ => Err(ApiError::mistake(error.status(), error.body_text())),
-            },
+            Ok(axum::Json(read)) => Ok(Self { read, bytes }),
+            Err(error) => {
+                let may_be_read = matches!(error, JsonRejection::JsonDataError(_))
+                    && !is_array
+                    && bytes.len() <= TREE_BYTES_MAX;
+                match may_be_read.then(|| from_whole_numbers(&bytes)).flatten() {
+                    Some(read) => Ok(Self { read, bytes }),
+                    None => Err(ApiError::mistake(error.status(), error.body_text())),
+                }
+            }
         }
     }
 }

@@ -6,7 +6,8 @@ use api::host::{
     Ahead, AskCleaning, Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning,
     Cluster, FoundedKey, MarkedUnits, Renewal, Renewed, Report, TaskAnswer, WrappingKey,
 };
-use axum::extract::{DefaultBodyLimit, FromRequestParts, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, State};
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
 use axum::routing::{get, post, put};
@@ -17,6 +18,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::asking::nowhere;
+use super::extract::Whole;
 use super::{ApiError, Body, Caller, Name, Query, WAIT_MAX};
 use crate::control::Control;
 use crate::error::ControlError;
@@ -24,11 +26,15 @@ use crate::turns::Turn;
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
-/// The longest report, or call of the catalog, that a host may send: as much as it
-/// takes for an answer. What makes them long is the plan of what a removed version
-/// frees, up to a bit for each slot of its segments, and a third more in base64:
-/// this is enough for 6 TiB scattered worst, and far more as it mostly lies.
-const BODY_BYTES_MAX: usize = 256 << 20;
+/// The longest call of the catalog that a host may make: as much as it takes for an
+/// answer. What makes them long is the plan of what a removed version frees, up to
+/// a bit for each slot of its segments, and a third more in base64: this is enough
+/// for 6 TiB scattered worst, and far more as it mostly lies.
+const CALL_BYTES_MAX: usize = 256 << 20;
+
+/// The longest report: of as many open volumes as a host has leases it takes half
+/// of this.
+const REPORT_BYTES_MAX: usize = 16 << 20;
 
 /// Longer than that are few calls, in bytes.
 const LONG_BYTES: u64 = 1 << 20;
@@ -80,11 +86,11 @@ fn is_long(parts: &Parts) -> bool {
 }
 
 pub(super) fn router() -> Router<Control> {
-    let long = DefaultBodyLimit::max(BODY_BYTES_MAX);
+    let [report_max, call_max] = [REPORT_BYTES_MAX, CALL_BYTES_MAX].map(DefaultBodyLimit::max);
     Router::new()
         .route("/v1/host/begin", post(begin))
         .route("/v1/host/assignments", get(assignments))
-        .route("/v1/host/report", put(report).layer(long))
+        .route("/v1/host/report", put(report).layer(report_max))
         .route("/v1/host/leases", post(leases))
         .route("/v1/host/attachments/{attachment}", put(attachment))
         .route("/v1/host/snapshots/{snapshot}/cut", post(cut))
@@ -93,7 +99,7 @@ pub(super) fn router() -> Router<Control> {
         .route("/v1/host/units", post(units))
         .route("/v1/host/cleaning", post(cleaning))
         .route("/v1/host/ahead", post(ahead))
-        .route("/v1/host/catalog", post(catalog).layer(long))
+        .route("/v1/host/catalog", post(catalog).layer(call_max))
 }
 
 async fn begin(State(control): State<Control>, InTurn(host, _turn): InTurn) -> Answer<Cluster> {
@@ -195,10 +201,30 @@ async fn ahead(
     Ok(Json(control.move_ahead(host, ahead.leases).await?))
 }
 
+/// Which call of the catalog it is.
+#[derive(Debug, Deserialize)]
+struct Word {
+    call: String,
+}
+
+/// A call of the catalog. Nothing of it is kept but what the call has.
+struct Call(CatalogCall);
+
+impl FromRequest<Control> for Call {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, control: &Control) -> Result<Self, ApiError> {
+        let Whole { read, bytes } = Whole::<Word>::from_request(request, control).await?;
+        let call = CatalogCall::read(&read.call, &bytes);
+        call.map(Self)
+            .map_err(|error| ApiError::mistake(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))
+    }
+}
+
 async fn catalog(
     State(control): State<Control>,
     InTurn(host, turn): InTurn,
-    Body(call): Body<CatalogCall>,
+    Call(call): Call,
 ) -> Json<CatalogAnswer<Value>> {
     let answer = control
         .to_its_end(|control| async move {

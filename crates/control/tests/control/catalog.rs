@@ -21,6 +21,7 @@ use control::database::{
 };
 use identity::Kind;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::runtime::Runtime;
 use world::Millis;
@@ -53,8 +54,10 @@ impl Called {
     }
 
     fn call<T: DeserializeOwned>(&self, call: CatalogCall) -> Result<T, CatalogError> {
-        let call = serde_json::to_string(&call).expect("JSON");
-        let call = serde_json::from_str(&call).expect("the call");
+        let call = serde_json::to_vec(&call).expect("JSON");
+        let object: Value = serde_json::from_slice(&call).expect("an object");
+        let word = object["call"].as_str().expect("a word");
+        let call = CatalogCall::read(word, &call).expect("the call");
         let answer = self.runtime.block_on(
             self.database
                 .answer(&Reach::new(self.host, Millis(0)), call),

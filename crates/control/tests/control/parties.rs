@@ -386,10 +386,19 @@ async fn what_a_host_says_may_be_long() {
     let scene = Scene::new().await;
     let host = scene.member("hosts", "h1").await;
     let long = "x".repeat(4 << 20);
-    let report = json!({"look": 0, "units": [], "volumes": [], "free_bytes": 0,
-        "problems": [long]});
+    let report = |look: Value, problems: &[&str]| json!({"look": look, "units": [], "volumes": [], "free_bytes": 0, "problems": problems});
     let tell = "PUT /v1/host/report";
-    scene.ask(Some(&host), tell, report, 200).await;
+    let told = scene.ask(Some(&host), tell, report(json!(0), &[&long]), 200);
+    told.await;
+    let longer = report(json!(0), &[long.as_str(); 4]);
+    scene.ask(Some(&host), tell, longer, 413).await;
+    // Only what is short is looked at twice.
+    scene
+        .ask(Some(&host), tell, report(json!(0.0), &["one"]), 200)
+        .await;
+    scene
+        .ask(Some(&host), tell, report(json!(0.0), &[&long]), 422)
+        .await;
     let key = VersionKey {
         volume: VolumeId::from_random(7),
         number: 1,

@@ -478,7 +478,7 @@ async fn what_is_out_of_reach_is_answered_like_what_does_not_exist() {
         let text = text
             .replace(&scene.volume.to_string(), &absent.to_string())
             .replace(&scene.lineage.to_string(), &no_lineage.to_string());
-        let call = serde_json::from_str(&text).expect("a call");
+        let call = CatalogCall::read(name, text.as_bytes()).expect("a call");
         let gone = scene.call_at("other", NOW, call).await;
         let gone = gone.expect_err("it is not there").to_string();
         let gone = gone
