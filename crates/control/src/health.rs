@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use api::host::AttachmentState;
+use api::words::{AttachmentState, SnapshotState, VolumeState};
 use monitor::{Answer, Labels, Measures, Part};
 use prometheus_client::registry::Registry;
 use tokio::sync::Mutex;
@@ -155,38 +155,32 @@ impl Part for Control {
     }
 }
 
-const ATTACHMENT_STATES: [&str; 5] = [
-    AttachmentState::Attaching.as_str(),
-    AttachmentState::Attached.as_str(),
-    AttachmentState::Detaching.as_str(),
-    AttachmentState::Busy.as_str(),
-    AttachmentState::Error.as_str(),
-];
-
 fn tell(measures: &mut Measures, counts: &Counts) {
     measures.gauge(
         "scree_volumes",
         "Volumes by state",
-        all(
-            &["available", "in-use", "deleting", "error"],
-            &counts.volumes,
-        ),
+        all(VolumeState::ALL, VolumeState::as_str, &counts.volumes),
     );
     measures.gauge(
         "scree_snapshots",
         "Snapshots by state",
-        all(&["pending", "completed", "error"], &counts.snapshots),
+        all(SnapshotState::ALL, SnapshotState::as_str, &counts.snapshots),
     );
+    let going_on = AttachmentState::ALL.iter().copied();
+    let going_on: Vec<_> = going_on
+        .filter(|state| *state != AttachmentState::Detached)
+        .collect();
     measures.gauge(
         "scree_attachments",
         "Attachments by state, those that have not ended",
-        all(&ATTACHMENT_STATES, &counts.attachments),
+        all(&going_on, AttachmentState::as_str, &counts.attachments),
     );
     measures.gauge(
         "scree_hosts",
         "Hosts, by whether they were heard of within the term of a lease",
         all(
             &["heard", "silent", "never-heard", "disabled"],
+            |state| state,
             &counts.hosts,
         ),
     );
@@ -204,10 +198,15 @@ fn tell(measures: &mut Measures, counts: &Counts) {
 }
 
 /// A row for each state, also for those that nothing is in.
-fn all(states: &[&str], counts: &[(String, u64)]) -> Vec<(Labels, f64)> {
-    let row = |state: &&str| {
+fn all<S: Copy>(
+    states: &[S],
+    word: impl Fn(S) -> &'static str,
+    counts: &[(String, u64)],
+) -> Vec<(Labels, f64)> {
+    let row = |state: &S| {
+        let state = word(*state);
         let found = counts.iter().find(|(found, _)| found == state);
-        let labels = vec![("state", (*state).to_owned())];
+        let labels = vec![("state", state.to_owned())];
         (labels, float(found.map_or(0, |(_, count)| *count)))
     };
     states.iter().map(row).collect()

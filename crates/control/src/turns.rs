@@ -113,4 +113,16 @@ mod tests {
         assert!(at_once(turns.renewal(greedy)).is_some());
         assert!(at_once(turns.assignments(greedy)).is_some());
     }
+
+    #[test]
+    fn a_host_makes_one_long_call_at_a_time() {
+        let turns = HostTurns::default();
+        let [greedy, other] = [1, 2].map(PartyId::from_random);
+        let long = at_once(turns.long(greedy)).expect("its turn");
+        assert!(at_once(turns.long(greedy)).is_none(), "one at a time");
+        assert!(at_once(turns.call(greedy)).is_some(), "short ones go on");
+        assert!(at_once(turns.long(other)).is_some());
+        drop(long);
+        assert!(at_once(turns.long(greedy)).is_some());
+    }
 }

@@ -17,7 +17,7 @@ pub enum Thing {
     /// A version of a volume.
     Version,
     /// The data key of a lineage.
-    KeyOf,
+    LineageKey,
     /// A key that wraps data keys.
     WrappingKey,
     /// A project.
@@ -42,7 +42,7 @@ impl fmt::Display for Thing {
             Self::Snapshot => "snapshot",
             Self::Attachment => "attachment",
             Self::Version => "version",
-            Self::KeyOf => "the key of",
+            Self::LineageKey => "the key of",
             Self::WrappingKey => "wrapping key",
             Self::Project => "project",
             Self::Grant => "grant",

@@ -113,7 +113,7 @@ async fn salts_of(
 }
 
 fn no_key(lineage: Lineage) -> DatabaseError {
-    DatabaseError::not_found(Thing::KeyOf, lineage)
+    DatabaseError::not_found(Thing::LineageKey, lineage)
 }
 
 /// The keys of `lineage` and of those it descends from, its own first.

@@ -7,9 +7,9 @@ use api::host::{
     Cluster, FoundedKey, MarkedUnits, Renewal, Renewed, Report, TaskAnswer, WrappingKey,
 };
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, State};
-use axum::http::StatusCode;
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use base::{AttachmentId, PartyId, SnapshotId};
@@ -59,9 +59,16 @@ impl FromRequestParts<Control> for Asking {
     }
 }
 
-/// The host that is asking, when it is its turn; which goes on until this is
-/// dropped.
-struct InTurn(PartyId, [Option<Turn>; 2]);
+/// The host that is asking, when it is its turn.
+struct InTurn(PartyId, Turns);
+
+/// Those that a call has, which go on until this is dropped.
+#[expect(dead_code, reason = "they are only kept")]
+struct Turns {
+    call: Turn,
+    /// If it is long.
+    long: Option<Turn>,
+}
 
 impl FromRequestParts<Control> for InTurn {
     type Rejection = ApiError;
@@ -70,17 +77,18 @@ impl FromRequestParts<Control> for InTurn {
         let Asking(host) = Asking::from_request_parts(parts, control).await?;
         let turns = &control.inner.turns;
         // First: those that wait for it must not keep the others waiting.
-        let long = match is_long(parts) {
+        let long = match is_long(&parts.headers) {
             true => Some(turns.long(host).await),
             false => None,
         };
-        Ok(Self(host, [Some(turns.call(host).await), long]))
+        let call = turns.call(host).await;
+        Ok(Self(host, Turns { call, long }))
     }
 }
 
 /// Whether a body is long, or does not say how long it is.
-fn is_long(parts: &Parts) -> bool {
-    let length = parts.headers.get(CONTENT_LENGTH);
+fn is_long(headers: &HeaderMap) -> bool {
+    let length = headers.get(CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
     length.is_none_or(|length: u64| length > LONG_BYTES)
 }
@@ -245,4 +253,25 @@ fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(
 ) -> Result<T, ControlError> {
     text.parse()
         .map_err(|error: T::Err| ControlError::invalid(field, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that said too little, or nothing, would have been read beside another.
+    #[test]
+    fn a_call_is_long_unless_it_says_that_it_is_not() {
+        let long = |length: Option<&str>| {
+            let length = length.map(|length| (CONTENT_LENGTH, length.parse().expect("a value")));
+            is_long(&HeaderMap::from_iter(length))
+        };
+        for short in ["0", "17", "1048576"] {
+            assert!(!long(Some(short)), "{short}");
+        }
+        for other in ["1048577", "99999999999999999999", "-1", "", "short"] {
+            assert!(long(Some(other)), "{other}");
+        }
+        assert!(long(None));
+    }
 }

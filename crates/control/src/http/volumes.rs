@@ -83,7 +83,7 @@ pub(super) fn parse_tags(tags: &[String]) -> Result<Vec<(String, String)>, Contr
     tags.iter().map(parse).collect()
 }
 
-/// Refuses a state that there is not; `all` are those that there are.
+/// Refuses a state that is none of the words `W`.
 pub(super) fn refuse_unknown_state<W: FromStr<Err = String>>(
     state: Option<&str>,
 ) -> Result<(), ControlError> {
