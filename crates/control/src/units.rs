@@ -246,6 +246,8 @@ impl Acting {
         field: &'static str,
         hint: &str,
     ) -> Result<TaskDone, ControlError> {
+        // No host would hear of it.
+        debug_assert!(!self.is_dry_run(), "a task is not tried");
         let database = &self.inner.database;
         let now = self.asker().by.at;
         let task = database.insert_task(self.asker(), host, what).await?;

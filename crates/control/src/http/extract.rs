@@ -109,15 +109,18 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let text = parts.uri.query().unwrap_or_default();
-        match serde_html_form::from_str(text) {
-            Ok(query) => Ok(Self(query)),
-            Err(error) => Err(ApiError::mistake(
-                StatusCode::BAD_REQUEST,
-                format!("what follows the `?` cannot be read: {error}"),
-            )),
-        }
+        query(parts.uri.query().unwrap_or_default()).map(Self)
     }
+}
+
+/// Reads what follows the `?`.
+pub fn query<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
+    serde_html_form::from_str(text).map_err(|error| {
+        ApiError::mistake(
+            StatusCode::BAD_REQUEST,
+            format!("what follows the `?` cannot be read: {error}"),
+        )
+    })
 }
 
 /// The name or id in the path.

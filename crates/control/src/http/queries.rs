@@ -63,7 +63,7 @@ pub(super) async fn refuse_unknown(
     };
     // A method that there is not is refused as such.
     if let Some(names) = known.get(&(path.as_str().to_owned(), method.to_owned())) {
-        let given: Vec<(String, String)> = serde_html_form::from_str(text).unwrap_or_default();
+        let given: Vec<(String, String)> = super::extract::query(text)?;
         for (name, value) in given {
             match names.get(&name) {
                 Some(false) if value.is_empty() => {

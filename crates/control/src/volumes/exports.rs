@@ -106,6 +106,8 @@ impl Acting {
 
     /// The attachment, once its host has said what came of `asked`.
     async fn settled(&self, asked: &AttachmentRow) -> Result<AttachmentRow, ControlError> {
+        // No host would hear of it.
+        debug_assert!(!self.is_dry_run(), "an export is not tried");
         let database = &self.inner.database;
         let said = self.until(HOST_WITHIN, || async {
             let now = database.attachment(asked.id).await?;
