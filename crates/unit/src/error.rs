@@ -122,6 +122,23 @@ pub enum UnitError {
         /// What was found, and where.
         found: String,
     },
+    /// The unit does not let this host do that: it was shown no capability for
+    /// it, or one that has ended. Read another replica, pass it over for writes
+    /// for a while.
+    #[error("unit {url} does not allow it: {reason}")]
+    NotAllowed {
+        /// The unit's URL.
+        url: String,
+        /// What it says.
+        reason: String,
+    },
+    /// The unit's daemon was restarted after a put and before its sync, and may
+    /// have lost what was put.
+    #[error("unit {url} was restarted, and may have lost what was put")]
+    Restarted {
+        /// The unit's URL.
+        url: String,
+    },
     /// The operating system failed: read another replica, pass it over for
     /// writes for a while.
     #[error("unit {url}: cannot {doing}")]

@@ -10,6 +10,7 @@
 //!   over and for status to show.
 //! * [`FaultyUnit`]: a unit with faults, for tests.
 //! * [`pass_on!`]: how such units, with another one within, are written.
+//! * [`wire`]: what is said to a unit daemon.
 //! * [`conformance`]: what every unit must do.
 //!
 //! A segment's life on a unit, in numbered verbs:
@@ -30,6 +31,8 @@ pub mod folder;
 mod health;
 mod pass_on;
 mod unit;
+
+pub mod wire;
 
 pub use error::UnitError;
 pub use faulty::{FaultyUnit, InjectedFaults};

@@ -210,14 +210,20 @@ impl Health {
             UnitError::ReadOnly { .. } => Some(UnitState::ReadOnly),
             // The process's trouble, which changing to other units only adds to.
             UnitError::Io { source, .. } if is_out_of_files(source) => None,
-            UnitError::Io { .. } | UnitError::Tampered { .. } if verb == Verb::Read => {
+            // Its next puts are as good as any.
+            UnitError::Restarted { .. } => None,
+            UnitError::Io { .. } | UnitError::Tampered { .. } | UnitError::NotAllowed { .. }
+                if verb == Verb::Read =>
+            {
                 self.read_failures += 1;
                 (self.read_failures >= READ_FAILURES_MAX).then_some(match self.state {
                     UnitState::Healthy => UnitState::Failing,
                     known => known,
                 })
             }
-            UnitError::Io { .. } | UnitError::Tampered { .. } => Some(UnitState::Failing),
+            UnitError::Io { .. } | UnitError::Tampered { .. } | UnitError::NotAllowed { .. } => {
+                Some(UnitState::Failing)
+            }
             UnitError::NoSegment { .. }
             | UnitError::NoSlot { .. }
             | UnitError::Misplaced { .. }

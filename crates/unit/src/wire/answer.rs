@@ -1,0 +1,220 @@
+//! What a daemon answers, when it has done what was asked.
+
+use base::codec::{Reader, Writer};
+use base::{SegmentId, Slot, UnitId};
+
+use super::{Malformed, request};
+use crate::{SegmentStat, UnitStat};
+
+/// How a daemon answers a hello.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Greeting {
+    /// The version that is spoken.
+    pub version: u16,
+    /// The longest body that the daemon takes, in bytes.
+    pub body_bytes_max: u32,
+    /// Which unit it is.
+    pub unit: UnitId,
+    /// Drawn when the daemon began: another one may have lost what was not
+    /// synced.
+    pub incarnation: u64,
+    /// The daemon's time, in milliseconds since 1970.
+    pub now_ms: i64,
+    /// How much the daemon holds for one connection, in bytes.
+    pub held_bytes_max: u32,
+}
+
+impl Greeting {
+    /// Appends it.
+    pub fn encode(&self, to: &mut Vec<u8>) {
+        to.put_u16(self.version);
+        to.put_u16(0);
+        to.put_u32(self.body_bytes_max);
+        to.put_u128(self.unit.as_u128());
+        to.put_u64(self.incarnation);
+        // Two's complement, as Rust casts.
+        to.put_u64(self.now_ms as u64);
+        to.put_u32(self.held_bytes_max);
+        to.put_u32(0);
+    }
+
+    /// Reads one. What a later version appends is passed over.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(body: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(body);
+        let version = reader.u16()?;
+        reader.u16()?;
+        let body_bytes_max = reader.u32()?;
+        let number = reader.u128()?;
+        let unit = UnitId::from_random(number);
+        if unit.as_u128() != number {
+            return Err(Malformed("the unit's id has more digits than ids have"));
+        }
+        Ok(Self {
+            version,
+            body_bytes_max,
+            unit,
+            incarnation: reader.u64()?,
+            now_ms: reader.u64()? as i64,
+            held_bytes_max: reader.u32()?,
+        })
+    }
+}
+
+/// Appends segments, of which a frame's limits allow some 260,000.
+pub fn encode_segments(segments: &[SegmentId], to: &mut Vec<u8>) {
+    segments.iter().for_each(|id| to.put_u64(id.bits()));
+}
+
+/// Reads segments to the end.
+///
+/// # Errors
+/// [`Malformed`].
+pub fn decode_segments(body: &[u8]) -> Result<Vec<SegmentId>, Malformed> {
+    segments(&mut Reader::new(body))
+}
+
+pub(super) fn segments(reader: &mut Reader<'_>) -> Result<Vec<SegmentId>, Malformed> {
+    let mut segments = Vec::with_capacity(reader.remaining() / 8);
+    while reader.remaining() > 0 {
+        segments.push(request::segment(reader)?);
+    }
+    Ok(segments)
+}
+
+/// Appends slots.
+pub fn encode_slots(slots: &[Slot], to: &mut Vec<u8>) {
+    slots.iter().for_each(|slot| to.put_u16(slot.0));
+}
+
+/// Reads slots to the end.
+///
+/// # Errors
+/// [`Malformed`].
+pub fn decode_slots(body: &[u8]) -> Result<Vec<Slot>, Malformed> {
+    match body.as_chunks() {
+        (slots, []) => Ok(slots
+            .iter()
+            .map(|slot| Slot(u16::from_le_bytes(*slot)))
+            .collect()),
+        _ => Err(Malformed("a slot is cut")),
+    }
+}
+
+impl SegmentStat {
+    /// Appends it as the answer to a STAT of a segment that belongs to `owner`.
+    pub fn encode(&self, owner: u64, to: &mut Vec<u8>) {
+        to.put_u64(owner);
+        to.put_u32(self.slot_bytes);
+        to.put_u32(self.slots);
+        to.put_u32(self.freed);
+        to.put_u32(0);
+    }
+
+    /// Reads what is told of `segment`, and to whom it belongs.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(segment: SegmentId, body: &[u8]) -> Result<(Self, u64), Malformed> {
+        let mut reader = Reader::new(body);
+        let owner = reader.u64()?;
+        let stat = Self {
+            segment,
+            slot_bytes: reader.u32()?,
+            slots: reader.u32()?,
+            freed: reader.u32()?,
+        };
+        Ok((stat, owner))
+    }
+}
+
+/// The answer to a ROOM, as bytes.
+pub struct Room;
+
+impl Room {
+    /// Free room that is not known.
+    const UNKNOWN: u64 = u64::MAX;
+
+    /// Appends it.
+    pub fn encode(stat: &UnitStat, to: &mut Vec<u8>) {
+        to.put_u64(stat.segments);
+        to.put_u64(stat.bytes);
+        to.put_u64(stat.free_bytes.unwrap_or(Self::UNKNOWN));
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(body: &[u8]) -> Result<UnitStat, Malformed> {
+        let mut reader = Reader::new(body);
+        Ok(UnitStat {
+            segments: reader.u64()?,
+            bytes: reader.u64()?,
+            free_bytes: Some(reader.u64()?).filter(|free| *free != Self::UNKNOWN),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::CopysetId;
+
+    use super::*;
+
+    #[test]
+    fn answers_are_read_back_and_cut_ones_are_none() {
+        let segment = SegmentId::new(CopysetId::new(3).expect("one"), 77).expect("one");
+        let greeting = Greeting {
+            version: 1,
+            body_bytes_max: 5,
+            unit: UnitId::from_random(0x0_1234_5678_9abc_def0),
+            incarnation: 6,
+            now_ms: -7,
+            held_bytes_max: 8,
+        };
+        let mut bytes = Vec::new();
+        greeting.encode(&mut bytes);
+        assert_eq!(Greeting::decode(&bytes), Ok(greeting));
+        assert!(Greeting::decode(&bytes[..43]).is_err());
+        bytes.extend([1; 9]);
+        assert_eq!(Greeting::decode(&bytes), Ok(greeting), "of a later version");
+        bytes[8..24].fill(0xff);
+        assert!(Greeting::decode(&bytes).is_err(), "no unit's id");
+
+        let stat = SegmentStat {
+            segment,
+            slot_bytes: 4096,
+            slots: 7,
+            freed: 3,
+        };
+        let mut bytes = Vec::new();
+        stat.encode(9, &mut bytes);
+        assert_eq!(SegmentStat::decode(segment, &bytes), Ok((stat, 9)));
+        assert!(SegmentStat::decode(segment, &bytes[..19]).is_err());
+
+        for free_bytes in [None, Some(0), Some(1 << 40)] {
+            let stat = UnitStat {
+                segments: 1,
+                bytes: 2,
+                free_bytes,
+            };
+            let mut bytes = Vec::new();
+            Room::encode(&stat, &mut bytes);
+            assert_eq!(Room::decode(&bytes), Ok(stat));
+            assert!(Room::decode(&bytes[..23]).is_err());
+        }
+
+        let (segments, slots) = ([segment, segment], [Slot(1), Slot(u16::MAX)]);
+        let mut bytes = Vec::new();
+        encode_segments(&segments, &mut bytes);
+        assert_eq!(decode_segments(&bytes).as_deref(), Ok(&segments[..]));
+        assert!(decode_segments(&bytes[1..]).is_err());
+        let mut bytes = Vec::new();
+        encode_slots(&slots, &mut bytes);
+        assert_eq!(decode_slots(&bytes).as_deref(), Ok(&slots[..]));
+        assert!(decode_slots(&bytes[1..]).is_err());
+    }
+}

@@ -1,0 +1,161 @@
+//! Frames.
+
+use base::codec::{Reader, Writer};
+
+use super::Malformed;
+
+/// The length of a frame's head, in bytes.
+pub const HEAD_BYTES: usize = 16;
+
+/// The longest body, in bytes: a put of 2 MiB and its tags.
+pub const BODY_BYTES_MAX: usize = (2 << 20) + (64 << 10);
+
+/// A whole frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// A request's verb, an answer's status.
+    pub code: u16,
+    /// Whose answer it is; never 0 of a request.
+    pub tag: u64,
+    /// What it says.
+    pub body: &'a [u8],
+}
+
+/// Appends a frame, whose body `write` appends.
+///
+/// # Panics
+/// If the body is longer than [`BODY_BYTES_MAX`].
+pub fn put_frame(to: &mut Vec<u8>, code: u16, tag: u64, write: impl FnOnce(&mut Vec<u8>)) {
+    let start = to.len();
+    to.put_u32(0);
+    to.put_u16(code);
+    to.put_u16(0);
+    to.put_u64(tag);
+    write(to);
+    let length = to.len() - start - HEAD_BYTES;
+    assert!(length <= BODY_BYTES_MAX, "a body of {length} bytes");
+    to[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
+}
+
+/// Cuts what is received into frames.
+///
+/// What is not cut yet is kept: at most a frame, and what came with its end.
+#[derive(Debug)]
+pub struct Frames {
+    bytes: Vec<u8>,
+    /// What lies before was cut already.
+    start: usize,
+    body_bytes_max: usize,
+}
+
+impl Frames {
+    /// Frames with bodies of at most `body_bytes_max`.
+    #[must_use]
+    pub fn new(body_bytes_max: usize) -> Self {
+        Self {
+            bytes: Vec::new(),
+            start: 0,
+            body_bytes_max,
+        }
+    }
+
+    /// More has come.
+    pub fn extend(&mut self, bytes: &[u8]) {
+        if self.start == self.bytes.len() {
+            self.bytes.clear();
+            self.start = 0;
+        } else if self.start > self.bytes.len() / 2 {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// How much is kept, in bytes.
+    #[must_use]
+    pub fn kept_bytes(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
+    /// The next frame; `None` until all of it has come.
+    ///
+    /// # Errors
+    /// [`Malformed`]: what follows is no frame, or one that is too long, and
+    /// nothing after it can be understood.
+    pub fn next(&mut self) -> Result<Option<Frame<'_>>, Malformed> {
+        let rest = &self.bytes[self.start..];
+        if rest.len() < HEAD_BYTES {
+            return Ok(None);
+        }
+        let mut reader = Reader::new(rest);
+        let length = reader.u32()? as usize;
+        let (code, zero, tag) = (reader.u16()?, reader.u16()?, reader.u64()?);
+        if length > self.body_bytes_max {
+            return Err(Malformed("the frame is longer than frames may be"));
+        }
+        if zero != 0 {
+            return Err(Malformed(
+                "the frame's head has a field that should be zero",
+            ));
+        }
+        if reader.remaining() < length {
+            return Ok(None);
+        }
+        let at = self.start + HEAD_BYTES;
+        self.start = at + length;
+        let body = &self.bytes[at..at + length];
+        Ok(Some(Frame { code, tag, body }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_cut_however_they_come() {
+        let mut sent = Vec::new();
+        for tag in 1..50_u64 {
+            put_frame(&mut sent, 7, tag, |body| {
+                body.resize(body.len() + tag as usize * 3 % 40, tag as u8);
+            });
+        }
+        for piece in [1, 2, 15, 16, 17, 100, sent.len()] {
+            let mut frames = Frames::new(100);
+            let mut seen = 0;
+            for bytes in sent.chunks(piece) {
+                frames.extend(bytes);
+                while let Some(frame) = frames.next().expect("frames") {
+                    seen += 1;
+                    assert_eq!((frame.code, frame.tag), (7, seen));
+                    assert_eq!(frame.body, vec![seen as u8; seen as usize * 3 % 40]);
+                }
+                assert!(frames.kept_bytes() < HEAD_BYTES + 40);
+                assert!(
+                    frames.bytes.capacity() < 4 * (piece + 100),
+                    "none is hoarded"
+                );
+            }
+            assert_eq!((seen, frames.kept_bytes()), (49, 0));
+        }
+    }
+
+    #[test]
+    fn what_is_no_frame_is_refused_before_its_body_has_come() {
+        let head = |length: u32, zero: u16| {
+            let mut bytes = Vec::new();
+            bytes.put_u32(length);
+            bytes.put_u16(1);
+            bytes.put_u16(zero);
+            bytes.put_u64(1);
+            let mut frames = Frames::new(100);
+            frames.extend(&bytes);
+            frames.next().map(|frame| frame.is_some())
+        };
+        assert_eq!(head(100, 0), Ok(false));
+        assert_eq!(head(0, 0), Ok(true));
+        assert!(head(101, 0).is_err());
+        assert!(head(u32::MAX, 0).is_err());
+        assert!(head(0, 1).is_err());
+    }
+}

@@ -1,0 +1,474 @@
+//! What a host asks.
+
+use std::ops::Range;
+
+use base::codec::{Reader, Writer};
+use base::{ClusterId, SegmentId, Slot};
+
+use super::{Malformed, NOTE_BYTES_MAX, put_frame};
+use crate::{SlotRun, Tag};
+
+/// What is asked for, as frames have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u16)]
+#[expect(missing_docs, reason = "the requests of the same names say it")]
+pub enum Verb {
+    Hello = 1,
+    Show = 2,
+    Put = 3,
+    Sync = 4,
+    Read = 5,
+    Free = 6,
+    Delete = 7,
+    List = 8,
+    Stat = 9,
+    Room = 10,
+    Scrub = 11,
+    Probe = 12,
+    Note = 13,
+    NoteDown = 14,
+}
+
+impl Verb {
+    /// All of them, in order.
+    pub const ALL: [Self; 14] = [
+        Self::Hello,
+        Self::Show,
+        Self::Put,
+        Self::Sync,
+        Self::Read,
+        Self::Free,
+        Self::Delete,
+        Self::List,
+        Self::Stat,
+        Self::Room,
+        Self::Scrub,
+        Self::Probe,
+        Self::Note,
+        Self::NoteDown,
+    ];
+
+    fn of(code: u16) -> Option<Self> {
+        let at = usize::from(code).checked_sub(1)?;
+        Self::ALL.get(at).copied()
+    }
+}
+
+/// What a host asks. Numbers are as the host says: what they mean is not
+/// checked here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// The first of a connection: which unit is this, and how does it work?
+    Hello {
+        /// The version that the host speaks.
+        version: u16,
+        /// The host's cluster.
+        cluster: ClusterId,
+    },
+    /// Here is a capability.
+    Show(&'a [u8]),
+    /// [`Unit::put`](crate::Unit::put).
+    Put {
+        /// Where.
+        segment: SegmentId,
+        /// To whom the segment belongs; 0: as the host's capability says.
+        owner: u64,
+        /// Size of a slot in bytes.
+        slot_bytes: u32,
+        /// The first slot.
+        first: Slot,
+        /// One for each slot.
+        tags: &'a [Tag],
+        /// As many slots.
+        data: &'a [u8],
+    },
+    /// [`Unit::sync`](crate::Unit::sync).
+    Sync {
+        /// In which life of the daemon all of it was put.
+        incarnation: u64,
+        /// At least one.
+        segments: Vec<SegmentId>,
+    },
+    /// [`Unit::read`](crate::Unit::read).
+    Read {
+        /// Which slots.
+        run: SlotRun,
+        /// Size of a slot in bytes.
+        slot_bytes: u32,
+    },
+    /// [`Unit::free`](crate::Unit::free).
+    Free {
+        /// Where.
+        segment: SegmentId,
+        /// Nothing will be appended to it.
+        closed: bool,
+        /// Which.
+        slots: Vec<Slot>,
+    },
+    /// [`Unit::delete`](crate::Unit::delete).
+    Delete(SegmentId),
+    /// [`Unit::list_serials`](crate::Unit::list_serials), a page of it.
+    List {
+        /// Whose serials are in this.
+        serials: Range<u64>,
+        /// And whose numbers are larger than this one.
+        after: u64,
+        /// So many at most.
+        most: u32,
+    },
+    /// [`Unit::stat_segment`](crate::Unit::stat_segment).
+    Stat(SegmentId),
+    /// [`Unit::stat`](crate::Unit::stat).
+    Room,
+    /// [`Unit::scrub`](crate::Unit::scrub).
+    Scrub(SegmentId),
+    /// [`Unit::probe`](crate::Unit::probe).
+    Probe,
+    /// What was noted last?
+    Note,
+    /// Note this.
+    NoteDown(&'a [u8]),
+}
+
+impl<'a> Request<'a> {
+    /// Which it is.
+    #[must_use]
+    pub fn verb(&self) -> Verb {
+        match self {
+            Self::Hello { .. } => Verb::Hello,
+            Self::Show(_) => Verb::Show,
+            Self::Put { .. } => Verb::Put,
+            Self::Sync { .. } => Verb::Sync,
+            Self::Read { .. } => Verb::Read,
+            Self::Free { .. } => Verb::Free,
+            Self::Delete(_) => Verb::Delete,
+            Self::List { .. } => Verb::List,
+            Self::Stat(_) => Verb::Stat,
+            Self::Room => Verb::Room,
+            Self::Scrub(_) => Verb::Scrub,
+            Self::Probe => Verb::Probe,
+            Self::Note => Verb::Note,
+            Self::NoteDown(_) => Verb::NoteDown,
+        }
+    }
+
+    /// Appends it as a frame.
+    ///
+    /// # Panics
+    /// If it is longer than a frame may be.
+    pub fn encode(&self, tag: u64, to: &mut Vec<u8>) {
+        put_frame(to, self.verb() as u16, tag, |body| self.put_body(body));
+    }
+
+    fn put_body(&self, body: &mut Vec<u8>) {
+        match self {
+            Self::Hello { version, cluster } => {
+                body.put_u16(*version);
+                body.put_u16(0);
+                body.put_u32(0);
+                body.put_u128(cluster.as_u128());
+            }
+            Self::Show(bytes) | Self::NoteDown(bytes) => body.put_bytes(bytes),
+            Self::Put {
+                segment,
+                owner,
+                slot_bytes,
+                first,
+                tags,
+                data,
+            } => {
+                body.put_u64(segment.bits());
+                body.put_u64(*owner);
+                body.put_u32(*slot_bytes);
+                body.put_u16(first.0);
+                body.put_u16(0);
+                body.put_u32(tags.len() as u32);
+                body.put_u32(0);
+                body.put_bytes(tags.as_flattened());
+                body.put_bytes(data);
+            }
+            Self::Sync {
+                incarnation,
+                segments,
+            } => {
+                body.put_u64(*incarnation);
+                segments.iter().for_each(|id| body.put_u64(id.bits()));
+            }
+            Self::Read { run, slot_bytes } => {
+                body.put_u64(run.segment.bits());
+                body.put_u32(*slot_bytes);
+                body.put_u16(run.first.0);
+                body.put_u16(run.count);
+            }
+            Self::Free {
+                segment,
+                closed,
+                slots,
+            } => {
+                body.put_u64(segment.bits());
+                body.put_u8((*closed).into());
+                body.put_u8(0);
+                body.put_u16(0);
+                body.put_u32(slots.len() as u32);
+                slots.iter().for_each(|slot| body.put_u16(slot.0));
+            }
+            Self::Delete(segment) | Self::Stat(segment) | Self::Scrub(segment) => {
+                body.put_u64(segment.bits());
+            }
+            Self::List {
+                serials,
+                after,
+                most,
+            } => {
+                body.put_u64(serials.start);
+                body.put_u64(serials.end);
+                body.put_u64(*after);
+                body.put_u32(*most);
+                body.put_u32(0);
+            }
+            Self::Room | Self::Probe | Self::Note => {}
+        }
+    }
+
+    /// Reads the request of a frame.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(code: u16, body: &'a [u8]) -> Result<Self, Malformed> {
+        let verb = Verb::of(code).ok_or(Malformed("there is no such verb"))?;
+        let mut reader = Reader::new(body);
+        let request = Self::read(verb, &mut reader)?;
+        match reader.remaining() {
+            0 => Ok(request),
+            _ => Err(Malformed("the body is longer than what it should hold")),
+        }
+    }
+
+    fn read(verb: Verb, reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        Ok(match verb {
+            Verb::Hello => {
+                let version = reader.u16()?;
+                zero(reader.u16()?)?;
+                zero(reader.u32()?)?;
+                let cluster = ClusterId::from_random(reader.u128()?);
+                Self::Hello { version, cluster }
+            }
+            Verb::Show => Self::Show(reader.bytes(reader.remaining())?),
+            Verb::Put => {
+                let (segment, owner) = (segment(reader)?, reader.u64()?);
+                let (slot_bytes, first) = (reader.u32()?, Slot(reader.u16()?));
+                zero(reader.u16()?)?;
+                let count = reader.u32()? as usize;
+                zero(reader.u32()?)?;
+                let length = |each: usize| count.checked_mul(each).ok_or(TOO_MANY);
+                let (tags, _) = reader.bytes(length(size_of::<Tag>())?)?.as_chunks();
+                let data = reader.bytes(length(slot_bytes as usize)?)?;
+                if tags.is_empty() {
+                    return Err(Malformed("a put of no slot"));
+                }
+                Self::Put {
+                    segment,
+                    owner,
+                    slot_bytes,
+                    first,
+                    tags,
+                    data,
+                }
+            }
+            Verb::Sync => {
+                let incarnation = reader.u64()?;
+                let segments = super::answer::segments(reader)?;
+                if segments.is_empty() {
+                    return Err(Malformed("a sync of no segment"));
+                }
+                Self::Sync {
+                    incarnation,
+                    segments,
+                }
+            }
+            Verb::Read => {
+                let (segment, slot_bytes) = (segment(reader)?, reader.u32()?);
+                let (first, count) = (Slot(reader.u16()?), reader.u16()?);
+                if count == 0 {
+                    return Err(Malformed("a read of no slot"));
+                }
+                let run = SlotRun {
+                    segment,
+                    first,
+                    count,
+                };
+                Self::Read { run, slot_bytes }
+            }
+            Verb::Free => {
+                let segment = segment(reader)?;
+                let closed = match reader.u8()? {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(NOT_ZERO),
+                };
+                zero(reader.u8()?)?;
+                zero(reader.u16()?)?;
+                let count = reader.u32()? as usize;
+                if count > reader.remaining() / 2 {
+                    return Err(TOO_MANY);
+                }
+                let slots = (0..count).map(|_| Ok(Slot(reader.u16()?)));
+                let slots = slots.collect::<Result<_, Malformed>>()?;
+                Self::Free {
+                    segment,
+                    closed,
+                    slots,
+                }
+            }
+            Verb::Delete => Self::Delete(segment(reader)?),
+            Verb::List => {
+                let serials = reader.u64()?..reader.u64()?;
+                let (after, most) = (reader.u64()?, reader.u32()?);
+                zero(reader.u32()?)?;
+                Self::List {
+                    serials,
+                    after,
+                    most,
+                }
+            }
+            Verb::Stat => Self::Stat(segment(reader)?),
+            Verb::Room => Self::Room,
+            Verb::Scrub => Self::Scrub(segment(reader)?),
+            Verb::Probe => Self::Probe,
+            Verb::Note => Self::Note,
+            Verb::NoteDown => {
+                let note = reader.bytes(reader.remaining())?;
+                if note.len() > NOTE_BYTES_MAX {
+                    return Err(Malformed("a note is longer than 512 bytes"));
+                }
+                Self::NoteDown(note)
+            }
+        })
+    }
+}
+
+const NOT_ZERO: Malformed = Malformed("a field that should be zero is not");
+const TOO_MANY: Malformed = Malformed("the body counts more than it holds");
+
+fn zero(field: impl Into<u64>) -> Result<(), Malformed> {
+    match field.into() {
+        0 => Ok(()),
+        _ => Err(NOT_ZERO),
+    }
+}
+
+pub(super) fn segment(reader: &mut Reader<'_>) -> Result<SegmentId, Malformed> {
+    SegmentId::from_bits(reader.u64()?).ok_or(Malformed("a segment's number has over 48 bits"))
+}
+
+#[cfg(test)]
+mod tests {
+    use base::CopysetId;
+
+    use super::*;
+    use crate::wire::Frames;
+
+    fn all() -> Vec<Request<'static>> {
+        let segment = SegmentId::new(CopysetId::new(3).expect("one"), 77).expect("one");
+        vec![
+            Request::Hello {
+                version: 1,
+                cluster: ClusterId::from_random(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
+            },
+            Request::Show(b"anything"),
+            Request::Put {
+                segment,
+                owner: 5,
+                slot_bytes: 3,
+                first: Slot(9),
+                tags: &[[1; 16], [2; 16]],
+                data: b"abcdef",
+            },
+            Request::Sync {
+                incarnation: 6,
+                segments: vec![segment],
+            },
+            Request::Read {
+                run: SlotRun {
+                    segment,
+                    first: Slot(1),
+                    count: 4,
+                },
+                slot_bytes: 4096,
+            },
+            Request::Free {
+                segment,
+                closed: true,
+                slots: vec![Slot(5), Slot(2)],
+            },
+            Request::Delete(segment),
+            Request::List {
+                serials: 5..9,
+                after: segment.bits(),
+                most: 100,
+            },
+            Request::Stat(segment),
+            Request::Room,
+            Request::Scrub(segment),
+            Request::Probe,
+            Request::Note,
+            Request::NoteDown(b"leases 5"),
+        ]
+    }
+
+    #[test]
+    fn a_request_is_read_back() {
+        let mut bytes = Vec::new();
+        let mut verbs = Vec::new();
+        for (request, tag) in all().iter().zip(1..) {
+            request.encode(tag, &mut bytes);
+            verbs.push(request.verb());
+        }
+        assert_eq!(verbs, Verb::ALL, "there is one of each");
+        let mut frames = Frames::new(1 << 10);
+        frames.extend(&bytes);
+        for (request, tag) in all().into_iter().zip(1..) {
+            let frame = frames.next().expect("frames").expect("another");
+            assert_eq!(frame.tag, tag);
+            assert_eq!(Request::decode(frame.code, frame.body), Ok(request));
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_cut_or_goes_on_is_none() {
+        for request in all() {
+            let mut body = Vec::new();
+            request.put_body(&mut body);
+            let decode = |body: &[u8]| Request::decode(request.verb() as u16, body).is_ok();
+            // Of bytes that go to the end any number will do.
+            let is_open = matches!(request, Request::Show(_) | Request::NoteDown(_));
+            for length in 0..body.len() {
+                assert_eq!(decode(&body[..length]), is_open, "{request:?} {length}");
+            }
+            body.push(0);
+            assert_eq!(decode(&body), is_open, "{request:?}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let refused = |code, body: &[u8]| Request::decode(code, body).is_err();
+        assert!(refused(0, &[]) && refused(15, &[]) && refused(u16::MAX, &[]));
+        assert!(
+            refused(Verb::Delete as u16, &[0xff; 8]),
+            "no segment's number"
+        );
+        assert!(refused(Verb::NoteDown as u16, &[0; 513]));
+        assert!(refused(Verb::Sync as u16, &[0; 8]), "of nothing");
+        assert!(refused(Verb::Read as u16, &[0; 16]), "of nothing");
+        assert!(refused(Verb::Put as u16, &[0; 32]), "of nothing");
+        // More slots than there are bytes, and slots without end.
+        let mut put = vec![0; 32];
+        put[16..20].fill(0xff);
+        put[24..28].fill(0xff);
+        assert!(refused(Verb::Put as u16, &put));
+        let mut free = vec![0; 16];
+        free[12..16].fill(0xff);
+        assert!(refused(Verb::Free as u16, &free));
+    }
+}
