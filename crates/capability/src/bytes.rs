@@ -4,7 +4,7 @@ use base::codec::{OutOfBytes, Reader, Writer};
 use base::{ClusterId, CopysetId, SegmentId};
 use world::Millis;
 
-use crate::{Capability, Fence, Owner, Scope};
+use crate::{Capability, Fence, Line, Scope};
 
 const FORMAT: u16 = 1;
 
@@ -44,10 +44,10 @@ impl Capability {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut items = Vec::new();
-        let none = (Owner::NONE, Fence(0), 0);
-        let (kind, count, (owner, fence, epoch)) = match &self.scope {
+        let none = (Line::NONE, Fence(0), 0);
+        let (kind, count, (line, fence, epoch)) = match &self.scope {
             Scope::Lease {
-                owner,
+                line,
                 fence,
                 epoch,
                 serials,
@@ -56,11 +56,11 @@ impl Capability {
                     items.put_u64(range.start);
                     items.put_u64(range.end.saturating_sub(range.start));
                 }
-                (LEASE, serials.len(), (*owner, *fence, *epoch))
+                (LEASE, serials.len(), (*line, *fence, *epoch))
             }
-            Scope::Read { owners } => {
-                owners.iter().for_each(|owner| items.put_u64(owner.0));
-                (READ, owners.len(), none)
+            Scope::Read { lines } => {
+                lines.iter().for_each(|line| items.put_u64(line.0));
+                (READ, lines.len(), none)
             }
             Scope::Free { segments } => {
                 segments.iter().for_each(|id| items.put_u64(id.bits()));
@@ -82,7 +82,7 @@ impl Capability {
         // Two's complement, as Rust casts.
         bytes.put_u64(self.made.0 as u64);
         bytes.put_u64(self.ends.0 as u64);
-        bytes.put_u64(owner.0);
+        bytes.put_u64(line.0);
         bytes.put_u64(fence.0);
         bytes.put_u32(epoch);
         bytes.put_u32(self.generation);
@@ -116,7 +116,7 @@ impl Capability {
         let holder = reader.array().or_end()?;
         let made = Millis(reader.u64().or_end()? as i64);
         let ends = Millis(reader.u64().or_end()? as i64);
-        let owner = Owner(reader.u64().or_end()?);
+        let line = Line(reader.u64().or_end()?);
         let fence = Fence(reader.u64().or_end()?);
         let epoch = reader.u32().or_end()?;
         let generation = reader.u32().or_end()?;
@@ -132,15 +132,15 @@ impl Capability {
                     serials.push(first..end.ok_or(BadCapability::Items)?);
                 }
                 Scope::Lease {
-                    owner,
+                    line,
                     fence,
                     epoch,
                     serials,
                 }
             }
             READ => {
-                let owners = items(reader)?.into_iter().map(Owner).collect();
-                Scope::Read { owners }
+                let lines = items(reader)?.into_iter().map(Line).collect();
+                Scope::Read { lines }
             }
             FREE => {
                 let ids = items(reader)?.into_iter().map(SegmentId::from_bits);

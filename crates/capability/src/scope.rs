@@ -7,22 +7,22 @@ use base::{ClusterId, CopysetId, Lineage, SegmentId, VolumeId};
 
 /// What segments have in common that were written under one lineage: 64 bits
 /// of a hash, from which a unit learns no more than that. 0 is that of
-/// segments from before there were owners.
+/// segments from before there were lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Owner(pub u64);
+pub struct Line(pub u64);
 
 /// What leases of one volume have in common: likewise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(pub u64);
 
-impl Owner {
-    /// That of segments which were put before their unit had owners.
+impl Line {
+    /// That of segments which were put before their unit had lines.
     pub const NONE: Self = Self(0);
 
     /// That of a lineage.
     #[must_use]
     pub fn of(cluster: ClusterId, lineage: Lineage) -> Self {
-        Self(hash("owner", cluster, lineage.as_u128()))
+        Self(hash("line", cluster, lineage.as_u128()))
     }
 }
 
@@ -53,7 +53,7 @@ pub enum Scope {
     /// segments by their serials.
     Lease {
         /// What is put belongs to it.
-        owner: Owner,
+        line: Line,
         /// The volume, as leases know it.
         fence: Fence,
         /// The lease's number.
@@ -65,7 +65,7 @@ pub enum Scope {
     /// To read what belongs to any of them.
     Read {
         /// A lineage, and those above it.
-        owners: Vec<Owner>,
+        lines: Vec<Line>,
     },
     /// To free slots in these, or delete them.
     Free {
@@ -95,7 +95,7 @@ pub enum Action {
     Put(SegmentId),
     /// Read slots of a segment that belongs to somebody, or ask how many there
     /// are.
-    Read(SegmentId, Owner),
+    Read(SegmentId, Line),
     /// Free slots of a segment, or delete it.
     Free(SegmentId),
     /// List segments with these serials.
@@ -107,11 +107,11 @@ impl Scope {
     #[must_use]
     pub fn allows(&self, action: &Action) -> bool {
         match self {
-            Self::Lease { owner, serials, .. } => {
+            Self::Lease { line, serials, .. } => {
                 let has = |segment: &SegmentId| holds(serials, segment);
                 match action {
                     Action::Put(segment) | Action::Free(segment) => has(segment),
-                    Action::Read(segment, of) => of == owner || has(segment),
+                    Action::Read(segment, of) => of == line || has(segment),
                     Action::List(range) => {
                         let is_in =
                             |own: &Range<u64>| own.start <= range.start && range.end <= own.end;
@@ -119,8 +119,8 @@ impl Scope {
                     }
                 }
             }
-            Self::Read { owners } => match action {
-                Action::Read(_, of) => *of == Owner::NONE || owners.contains(of),
+            Self::Read { lines } => match action {
+                Action::Read(_, of) => *of == Line::NONE || lines.contains(of),
                 _ => false,
             },
             Self::Free { segments } => match action {
@@ -139,9 +139,9 @@ impl Scope {
     /// To whom what is put under it belongs; `None` if nothing can be, or if it
     /// is another's.
     #[must_use]
-    pub fn owner(&self) -> Option<Owner> {
+    pub fn line(&self) -> Option<Line> {
         match self {
-            Self::Lease { owner, .. } => Some(*owner),
+            Self::Lease { line, .. } => Some(*line),
             _ => None,
         }
     }
@@ -174,28 +174,28 @@ mod tests {
         SegmentId::new(copyset, serial).expect("under 2^36")
     }
 
-    const OWN: Owner = Owner(7);
-    const OTHER: Owner = Owner(8);
+    const OWN: Line = Line(7);
+    const OTHER: Line = Line(8);
 
     /// All actions on a segment, whoever owns it.
-    fn actions(segment: SegmentId, owner: Owner) -> [Action; 4] {
+    fn actions(segment: SegmentId, line: Line) -> [Action; 4] {
         let serial = segment.serial();
         [
             Action::Put(segment),
-            Action::Read(segment, owner),
+            Action::Read(segment, line),
             Action::Free(segment),
             Action::List(serial..serial + 1),
         ]
     }
 
-    fn allowed(scope: &Scope, segment: SegmentId, owner: Owner) -> [bool; 4] {
-        actions(segment, owner).map(|action| scope.allows(&action))
+    fn allowed(scope: &Scope, segment: SegmentId, line: Line) -> [bool; 4] {
+        actions(segment, line).map(|action| scope.allows(&action))
     }
 
     #[test]
     fn each_scope_allows_its_own_and_nothing_else() {
         let lease = Scope::Lease {
-            owner: OWN,
+            line: OWN,
             fence: Fence(1),
             epoch: 3,
             serials: vec![10..20, 40..41],
@@ -211,10 +211,10 @@ mod tests {
         }
 
         let read = Scope::Read {
-            owners: vec![OWN, Owner(9)],
+            lines: vec![OWN, Line(9)],
         };
         assert_eq!(allowed(&read, segment(5, 10), OWN), read_only);
-        assert_eq!(allowed(&read, segment(5, 10), Owner::NONE), read_only);
+        assert_eq!(allowed(&read, segment(5, 10), Line::NONE), read_only);
         assert_eq!(allowed(&read, segment(5, 10), OTHER), [false; 4]);
 
         let free = Scope::Free {
@@ -233,12 +233,12 @@ mod tests {
     }
 
     #[test]
-    fn owners_and_fences_differ_between_clusters_and_from_each_other() {
+    fn lines_and_fences_differ_between_clusters_and_from_each_other() {
         let clusters = [1, 2].map(ClusterId::from_random);
         let (lineage, volume) = (Lineage::from_random(3), VolumeId::from_random(3));
         let mut all: Vec<u64> = Vec::new();
         for cluster in clusters {
-            all.push(Owner::of(cluster, lineage).0);
+            all.push(Line::of(cluster, lineage).0);
             all.push(Fence::of(cluster, volume).0);
         }
         all.sort_unstable();

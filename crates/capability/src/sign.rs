@@ -100,7 +100,7 @@ mod tests {
     use world::Millis;
 
     use super::*;
-    use crate::{Fence, ITEMS_MAX, Owner, Scope};
+    use crate::{Fence, ITEMS_MAX, Line, Scope};
 
     fn of(scope: Scope) -> Capability {
         Capability {
@@ -120,15 +120,15 @@ mod tests {
         let serials = prop::collection::vec(serials, 0..20);
         prop_oneof![
             (any::<u64>(), any::<u64>(), any::<u32>(), serials).prop_map(
-                |(owner, fence, epoch, serials)| Scope::Lease {
-                    owner: Owner(owner),
+                |(line, fence, epoch, serials)| Scope::Lease {
+                    line: Line(line),
                     fence: Fence(fence),
                     epoch,
                     serials,
                 }
             ),
-            numbers().prop_map(|owners| Scope::Read {
-                owners: owners.into_iter().map(Owner).collect(),
+            numbers().prop_map(|lines| Scope::Read {
+                lines: lines.into_iter().map(Line).collect(),
             }),
             numbers().prop_map(|ids| {
                 let ids = ids.into_iter().map(|id| id >> 16);
@@ -177,7 +177,7 @@ mod tests {
     fn odd_capabilities_are_refused_with_their_reason() {
         let key = SigningKey::derive(b"secret");
         let read = of(Scope::Read {
-            owners: vec![Owner(1)],
+            lines: vec![Line(1)],
         });
         let refused = |at: usize, value: u8| {
             let mut bytes = read.encode();
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(refused(4, 0), BadCapability::Length(104));
         assert_eq!(refused(6, 1), BadCapability::Items);
         let lease = of(Scope::Lease {
-            owner: Owner(1),
+            line: Line(1),
             fence: Fence(1),
             epoch: 1,
             serials: std::iter::once(5..5).collect(),
@@ -206,15 +206,15 @@ mod tests {
     #[test]
     fn the_largest_fits() {
         let key = SigningKey::derive(b"secret");
-        let owners = (0..ITEMS_MAX as u64).map(Owner).collect();
-        let capability = of(Scope::Read { owners });
+        let lines = (0..ITEMS_MAX as u64).map(Line).collect();
+        let capability = of(Scope::Read { lines });
         let SignedCapability(bytes) = key.sign(&capability);
         assert_eq!(key.verifying_key().verify(&bytes), Ok(capability));
     }
 
     #[test]
     fn it_ends_when_it_says_by_clocks_that_differ() {
-        let capability = of(Scope::Read { owners: Vec::new() });
+        let capability = of(Scope::Read { lines: Vec::new() });
         assert!(!capability.has_ended(Millis(60_010), 10));
         assert!(capability.has_ended(Millis(60_011), 10));
         assert!(!capability.has_ended(Millis(i64::MIN), 10));

@@ -21,8 +21,12 @@ use crate::Tag;
 /// `screeseg`: what a segment file begins with.
 const MAGIC: &[u8; 8] = b"screeseg";
 
-/// The version of the layout that is written here.
-const VERSION: u16 = 1;
+/// The newest version of the layout: that of a segment with a line.
+const VERSION: u16 = 2;
+
+/// The version without a line, whose place is zero: that of a segment that has
+/// none, so that programs from before there were lines read it.
+const VERSION_WITHOUT_LINE: u16 = 1;
 
 /// Length of the header in bytes, its checksum included.
 pub const HEADER_BYTES: usize = 64;
@@ -56,7 +60,7 @@ pub enum FormatError {
     #[error("it does not begin as a segment does")]
     Magic,
     /// It was written by a newer Scree.
-    #[error("it has format {found}; this program reads format {VERSION}")]
+    #[error("it has format {found}; this program reads formats up to {VERSION}")]
     Version {
         /// The version that was found.
         found: u16,
@@ -90,6 +94,9 @@ pub struct Header {
     pub slot_bytes: u32,
     /// How many slots there is room for.
     pub capacity: u32,
+    /// What the segments have in common that one lineage has written, where a
+    /// daemon keeps the unit; 0 otherwise.
+    pub line: u64,
 }
 
 /// What a slot is.
@@ -163,7 +170,14 @@ impl Header {
             cluster,
             slot_bytes,
             capacity: slots.clamp(1, u64::from(CAPACITY_MAX)) as u32,
+            line: 0,
         })
+    }
+
+    /// The same of a segment of `line`.
+    #[must_use]
+    pub fn of_line(self, line: u64) -> Self {
+        Self { line, ..self }
     }
 
     /// Reads a header from the front of `bytes`.
@@ -182,13 +196,18 @@ impl Header {
         let capacity = reader.u32()?;
         let data_offset = reader.u32()?;
         let cluster = reader.u128()?;
-        let reserved_end: [u8; 12] = reader.array()?;
+        let line = reader.u64()?;
+        let reserved_end: [u8; 4] = reader.array()?;
         let found = reader.u32()?;
         let expected = checksum::crc32c(&bytes[..HEADER_BYTES - 4]);
         if found != expected {
             return Err(FormatError::Checksum { found, expected });
         }
-        if version != VERSION {
+        let expected_version = match line {
+            0 => VERSION_WITHOUT_LINE,
+            _ => VERSION,
+        };
+        if !(VERSION_WITHOUT_LINE..=VERSION).contains(&version) {
             return Err(FormatError::Version { found: version });
         }
         let wrong = |field, value| FormatError::Value { field, value };
@@ -202,10 +221,13 @@ impl Header {
         if u64::from(data_offset) != header.data_offset() {
             return Err(wrong("the data's place", u64::from(data_offset)));
         }
-        if reserved != 0 || reserved_end != [0; 12] {
+        if reserved != 0 || reserved_end != [0; 4] {
             return Err(wrong("a reserved field", u64::from(reserved)));
         }
-        Ok(header)
+        if version != expected_version {
+            return Err(wrong("the line", line));
+        }
+        Ok(header.of_line(line))
     }
 
     /// The header as it lies at the front of the file.
@@ -213,14 +235,18 @@ impl Header {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES);
         bytes.put_bytes(MAGIC);
-        bytes.put_u16(VERSION);
+        bytes.put_u16(match self.line {
+            0 => VERSION_WITHOUT_LINE,
+            _ => VERSION,
+        });
         bytes.put_u16(0);
         bytes.put_u32(self.slot_bytes);
         bytes.put_u64(self.segment.bits());
         bytes.put_u32(self.capacity);
         bytes.put_u32(self.data_offset() as u32);
         bytes.put_u128(self.cluster.as_u128());
-        bytes.put_bytes(&[0; 12]);
+        bytes.put_u64(self.line);
+        bytes.put_bytes(&[0; 4]);
         bytes.put_u32(checksum::crc32c(&bytes));
         debug_assert_eq!(bytes.len(), HEADER_BYTES);
         bytes
@@ -324,6 +350,9 @@ mod tests {
         assert_eq!(header.capacity, 2048);
         assert_eq!(header.data_offset(), 53_248);
         assert_eq!(Header::parse(&header.encode()), Ok(header));
+        assert_eq!(header.encode()[8], 1, "programs without lines read it");
+        let of_line = header.of_line(u64::MAX - 5);
+        assert_eq!(Header::parse(&of_line.encode()), Ok(of_line));
     }
 
     #[test]
@@ -343,19 +372,22 @@ mod tests {
     #[test]
     fn a_newer_format_is_told_from_damage() {
         let mut bytes = header().encode();
-        bytes[8] = 2;
+        bytes[8] = 3;
         let crc = checksum::crc32c(&bytes[..HEADER_BYTES - 4]);
         bytes[HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(
             Header::parse(&bytes),
-            Err(FormatError::Version { found: 2 })
+            Err(FormatError::Version { found: 3 })
         );
     }
 
     #[test]
     fn odd_numbers_with_a_right_checksum_are_refused() {
         // Offset and bytes of a field that no writer writes.
-        let cases: [(usize, &[u8]); 6] = [
+        let cases: [(usize, &[u8]); 9] = [
+            (8, &[2]),                   // a line, and none
+            (48, &[1]),                  // a line, in the version without
+            (56, &[1]),                  // reserved
             (10, &[1]),                  // reserved
             (12, &[0, 0, 0, 0]),         // slot size
             (12, &[1, 16, 0, 0]),        // slot size, not in sectors

@@ -208,6 +208,41 @@ impl FolderUnit {
         self.place.marker.unit
     }
 
+    /// As [`Unit::put`]; a segment that this makes is one of `line`: a number
+    /// that segments have in common which belong together, 0 if none do.
+    ///
+    /// # Errors
+    /// As [`Unit::put`].
+    pub fn put_for(
+        &self,
+        line: u64,
+        segment: SegmentId,
+        slot_bytes: u32,
+        first: Slot,
+        tags: &[Tag],
+        data: &[u8],
+    ) -> Result<(), UnitError> {
+        assert_fit(tags.len(), slot_bytes, tags, data);
+        let _alone = self.writer(segment);
+        if first == Slot(0) {
+            self.put_first(segment, line, slot_bytes, tags, data)
+        } else {
+            self.put_next(segment, slot_bytes, first, tags, data)
+        }
+    }
+
+    /// To which line a segment belongs.
+    ///
+    /// # Errors
+    /// [`UnitError::NoSegment`] and the others.
+    pub fn line_of(&self, segment: SegmentId) -> Result<u64, UnitError> {
+        let open = match self.in_memory(segment) {
+            Some(open) => open,
+            None => self.open_for_reading(segment)?,
+        };
+        Ok(open.header.line)
+    }
+
     fn writer(&self, segment: SegmentId) -> MutexGuard<'_, ()> {
         lock(&self.writers[segment.serial() as usize % WRITER_LOCKS])
     }
@@ -351,13 +386,7 @@ impl Unit for FolderUnit {
         tags: &[Tag],
         data: &[u8],
     ) -> Result<(), UnitError> {
-        assert_fit(tags.len(), slot_bytes, tags, data);
-        let _alone = self.writer(segment);
-        if first == Slot(0) {
-            self.put_first(segment, slot_bytes, tags, data)
-        } else {
-            self.put_next(segment, slot_bytes, first, tags, data)
-        }
+        self.put_for(0, segment, slot_bytes, first, tags, data)
     }
 
     fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError> {

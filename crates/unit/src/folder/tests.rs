@@ -10,11 +10,11 @@ mod sharing;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::{ClusterId, UnitId};
+use base::{ClusterId, Slot, UnitId};
 use world::World;
 use world::simulated::Simulation;
 
-use crate::{FolderUnit, UnitError, conformance};
+use crate::{FolderUnit, Unit as _, UnitError, conformance};
 
 /// Where simulated units lie.
 const PATH: &str = "/unit";
@@ -63,4 +63,26 @@ fn a_folder_that_keeps_hardly_anything_open_conforms() {
         simulation.disk.set_read_now_misses(3);
         Arc::new(create(&simulation.world()).with_open_segments(1))
     });
+}
+
+#[test]
+fn a_segment_stays_on_the_line_it_was_made_for() {
+    let world = Simulation::new(3).world();
+    let unit = create(&world);
+    let (plain, lined) = (conformance::segment(1), conformance::segment(2));
+    let tags = [[7; 16]];
+    let put = |line, segment, first| {
+        unit.put_for(line, segment, 512, Slot(first), &tags, &[1; 512])
+            .expect("put");
+    };
+    unit.put(plain, 512, Slot(0), &tags, &[1; 512])
+        .expect("put");
+    put(9, lined, 0);
+    // Whoever appends says the same, or is not asked.
+    put(8, lined, 1);
+    for (segment, line) in [(plain, 0), (lined, 9)] {
+        assert_eq!(unit.line_of(segment).expect("there"), line);
+        assert_eq!(open(&world).line_of(segment).expect("there"), line);
+    }
+    assert!(unit.line_of(conformance::segment(3)).is_err());
 }

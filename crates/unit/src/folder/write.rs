@@ -37,10 +37,11 @@ fn entries_of(slot_bytes: u32, tags: &[Tag], data: &[u8]) -> Vec<Entry> {
 }
 
 impl FolderUnit {
-    /// Makes a segment with its first slots.
+    /// Makes a segment of `line` with its first slots.
     pub(super) fn put_first(
         &self,
         id: SegmentId,
+        line: u64,
         slot_bytes: u32,
         tags: &[Tag],
         data: &[u8],
@@ -54,7 +55,8 @@ impl FolderUnit {
         };
         let header = Header::new(id, cluster, slot_bytes, self.segment_data_bytes)
             .filter(|header| tags.len() <= header.capacity as usize)
-            .ok_or_else(misplaced_new)?;
+            .ok_or_else(misplaced_new)?
+            .of_line(line);
         self.place.verify()?;
         let file = match self.create_file(id) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

@@ -104,9 +104,9 @@ pub fn decode_slots(body: &[u8]) -> Result<Vec<Slot>, Malformed> {
 }
 
 impl SegmentStat {
-    /// Appends it as the answer to a STAT of a segment that belongs to `owner`.
-    pub fn encode(&self, owner: u64, to: &mut Vec<u8>) {
-        to.put_u64(owner);
+    /// Appends it as the answer to a STAT of a segment that belongs to `line`.
+    pub fn encode(&self, line: u64, to: &mut Vec<u8>) {
+        to.put_u64(line);
         to.put_u32(self.slot_bytes);
         to.put_u32(self.slots);
         to.put_u32(self.freed);
@@ -119,14 +119,14 @@ impl SegmentStat {
     /// [`Malformed`].
     pub fn decode(segment: SegmentId, body: &[u8]) -> Result<(Self, u64), Malformed> {
         let mut reader = Reader::new(body);
-        let owner = reader.u64()?;
+        let line = reader.u64()?;
         let stat = Self {
             segment,
             slot_bytes: reader.u32()?,
             slots: reader.u32()?,
             freed: reader.u32()?,
         };
-        Ok((stat, owner))
+        Ok((stat, line))
     }
 }
 

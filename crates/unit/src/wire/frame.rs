@@ -82,7 +82,7 @@ impl Frames {
     /// # Errors
     /// [`Malformed`]: what follows is no frame, or one that is too long, and
     /// nothing after it can be understood.
-    pub fn next(&mut self) -> Result<Option<Frame<'_>>, Malformed> {
+    pub fn cut(&mut self) -> Result<Option<Frame<'_>>, Malformed> {
         let rest = &self.bytes[self.start..];
         if rest.len() < HEAD_BYTES {
             return Ok(None);
@@ -125,7 +125,7 @@ mod tests {
             let mut seen = 0;
             for bytes in sent.chunks(piece) {
                 frames.extend(bytes);
-                while let Some(frame) = frames.next().expect("frames") {
+                while let Some(frame) = frames.cut().expect("frames") {
                     seen += 1;
                     assert_eq!((frame.code, frame.tag), (7, seen));
                     assert_eq!(frame.body, vec![seen as u8; seen as usize * 3 % 40]);
@@ -150,7 +150,7 @@ mod tests {
             bytes.put_u64(1);
             let mut frames = Frames::new(100);
             frames.extend(&bytes);
-            frames.next().map(|frame| frame.is_some())
+            frames.cut().map(|frame| frame.is_some())
         };
         assert_eq!(head(100, 0), Ok(false));
         assert_eq!(head(0, 0), Ok(true));

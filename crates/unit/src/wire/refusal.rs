@@ -243,7 +243,7 @@ mod tests {
         refusal.encode(5, &mut bytes);
         let mut frames = Frames::new(2048);
         frames.extend(&bytes);
-        let frame = frames.next().expect("a frame").expect("a whole one");
+        let frame = frames.cut().expect("a frame").expect("a whole one");
         assert_eq!(frame.tag, 5);
         let status = Status::of(frame.code).expect("a status");
         Refusal::decode(status, frame.body).expect("a refusal")

@@ -72,7 +72,7 @@ pub enum Request<'a> {
         /// Where.
         segment: SegmentId,
         /// To whom the segment belongs; 0: as the host's capability says.
-        owner: u64,
+        line: u64,
         /// Size of a slot in bytes.
         slot_bytes: u32,
         /// The first slot.
@@ -171,14 +171,14 @@ impl<'a> Request<'a> {
             Self::Show(bytes) | Self::NoteDown(bytes) => body.put_bytes(bytes),
             Self::Put {
                 segment,
-                owner,
+                line,
                 slot_bytes,
                 first,
                 tags,
                 data,
             } => {
                 body.put_u64(segment.bits());
-                body.put_u64(*owner);
+                body.put_u64(*line);
                 body.put_u32(*slot_bytes);
                 body.put_u16(first.0);
                 body.put_u16(0);
@@ -255,7 +255,7 @@ impl<'a> Request<'a> {
             }
             Verb::Show => Self::Show(reader.bytes(reader.remaining())?),
             Verb::Put => {
-                let (segment, owner) = (segment(reader)?, reader.u64()?);
+                let (segment, line) = (segment(reader)?, reader.u64()?);
                 let (slot_bytes, first) = (reader.u32()?, Slot(reader.u16()?));
                 zero(reader.u16()?)?;
                 let count = reader.u32()? as usize;
@@ -268,7 +268,7 @@ impl<'a> Request<'a> {
                 }
                 Self::Put {
                     segment,
-                    owner,
+                    line,
                     slot_bytes,
                     first,
                     tags,
@@ -378,7 +378,7 @@ mod tests {
             Request::Show(b"anything"),
             Request::Put {
                 segment,
-                owner: 5,
+                line: 5,
                 slot_bytes: 3,
                 first: Slot(9),
                 tags: &[[1; 16], [2; 16]],
@@ -428,7 +428,7 @@ mod tests {
         let mut frames = Frames::new(1 << 10);
         frames.extend(&bytes);
         for (request, tag) in all().into_iter().zip(1..) {
-            let frame = frames.next().expect("frames").expect("another");
+            let frame = frames.cut().expect("frames").expect("another");
             assert_eq!(frame.tag, tag);
             assert_eq!(Request::decode(frame.code, frame.body), Ok(request));
         }
