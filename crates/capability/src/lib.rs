@@ -1,8 +1,8 @@
 //! Floor 2: capabilities, by which a unit daemon knows what a host may do.
 //!
 //! A controller makes a [`Capability`] for one host and signs it
-//! ([`SigningKey`]); a daemon verifies it ([`VerifyingKey`]) and then asks it
-//! ([`Capability::allows`]). docs/units.md says which there are and why,
+//! ([`SigningKey`]); a daemon verifies it ([`VerifyingKey`]) and heeds it.
+//! docs/units.md says which there are and why,
 //! docs/protocol.md how they are written.
 //!
 //! Nothing here names a volume or a lineage: [`Line`] and [`Fence`] are hashes
@@ -14,7 +14,7 @@ mod scope;
 mod sign;
 
 pub use bytes::{BadCapability, ITEMS_MAX};
-pub use scope::{Action, Epochs, Fence, Line, Scope};
+pub use scope::{Fence, Line, Scope};
 pub use sign::{SIGNATURE_BYTES, SignedCapability, SigningKey, VerifyingKey};
 
 use base::ClusterId;
@@ -38,12 +38,6 @@ pub struct Capability {
 }
 
 impl Capability {
-    /// Whether it allows `action`, its time and its holder aside.
-    #[must_use]
-    pub fn allows(&self, action: &Action) -> bool {
-        self.scope.allows(action)
-    }
-
     /// Whether its time is over at `now`, if clocks may differ by `slack_ms`.
     #[must_use]
     pub fn has_ended(&self, now: Millis, slack_ms: i64) -> bool {

@@ -30,6 +30,7 @@ mod faulty;
 pub mod folder;
 mod health;
 mod pass_on;
+pub mod remote;
 mod unit;
 
 pub mod wire;
@@ -38,4 +39,5 @@ pub use error::UnitError;
 pub use faulty::{FaultyUnit, InjectedFaults};
 pub use folder::FolderUnit;
 pub use health::{Health, HealthReport, Moment, TrackedUnit, Traffic, UnitState, Verb};
+pub use remote::RemoteUnit;
 pub use unit::{SegmentStat, SlotRun, Tag, Unit, UnitStat};

@@ -243,6 +243,12 @@ impl FolderUnit {
         Ok(open.header.line)
     }
 
+    /// As [`FolderUnit::line_of`], if that is known without waiting.
+    #[must_use]
+    pub fn line_now(&self, segment: SegmentId) -> Option<u64> {
+        Some(self.cache.get(segment)?.header.line)
+    }
+
     fn writer(&self, segment: SegmentId) -> MutexGuard<'_, ()> {
         lock(&self.writers[segment.serial() as usize % WRITER_LOCKS])
     }

@@ -1,0 +1,350 @@
+//! The newest lease of each volume that this unit was shown. Older ones are
+//! refused from then on, after a restart too.
+//!
+//! ```text
+//!  <unit>/fences       16 bytes each, appended: │ fence u64 │ epoch u32 │ CRC u32 │
+//!  <unit>/fences.new   the same, one for each volume, while it is written anew
+//! ```
+//!
+//! Invariants:
+//!
+//! * What is refused was durably noted before: no restart lets an older lease
+//!   in again.
+//! * When a newer lease has been shown, nothing that is done under an older one
+//!   goes on or begins ([`Fences::enter`]).
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use base::checksum::crc32c;
+use base::codec::{Reader, Writer};
+use capability::Fence;
+use world::{Disk, File, OpenMode};
+
+const NAME: &str = "fences";
+const NEW: &str = "fences.new";
+
+const RECORD_BYTES: usize = 16;
+
+/// The file is written anew when it has so many records for each volume, and
+/// some more.
+const RECORDS_FACTOR: u64 = 4;
+const RECORDS_MORE: u64 = 1024;
+
+/// Longer is no file that was written here, in bytes.
+const BYTES_MAX: u64 = 256 << 20;
+
+/// The newest lease of each volume.
+pub struct Fences {
+    disk: Arc<dyn Disk>,
+    state: Mutex<State>,
+    /// Rings when something that was done under a lease has ended.
+    ended: Condvar,
+}
+
+struct State {
+    newest: HashMap<Fence, u32>,
+    /// What is being done under each lease.
+    running: HashMap<(Fence, u32), usize>,
+    /// Where the next record goes; none if the file is to be written anew.
+    file: Option<(Arc<dyn File>, u64)>,
+}
+
+/// Why a lease is not taken for the newest.
+#[derive(Debug, thiserror::Error)]
+pub enum FenceError {
+    /// It is not.
+    #[error("lease {shown} was shown after lease {newest} of the same volume")]
+    Older {
+        /// Which was shown.
+        shown: u32,
+        /// Which is the newest.
+        newest: u32,
+    },
+    /// It cannot be noted.
+    #[error("the newest lease cannot be noted")]
+    Unnoted(#[source] io::Error),
+}
+
+/// While there is one, no newer lease counts.
+pub struct Passage<'a> {
+    fences: &'a Fences,
+    lease: (Fence, u32),
+}
+
+impl Drop for Passage<'_> {
+    fn drop(&mut self) {
+        let mut state = self.fences.lock();
+        if let Some(running) = state.running.get_mut(&self.lease) {
+            *running -= 1;
+            if *running == 0 {
+                state.running.remove(&self.lease);
+                self.fences.ended.notify_all();
+            }
+        }
+    }
+}
+
+fn record(fence: Fence, epoch: u32) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(RECORD_BYTES);
+    bytes.put_u64(fence.0);
+    bytes.put_u32(epoch);
+    bytes.put_u32(crc32c(&bytes));
+    bytes
+}
+
+/// The lease of a record; `None` if it is none.
+fn lease_of(record: &[u8]) -> Option<(Fence, u32)> {
+    let mut reader = Reader::new(record);
+    let lease = (Fence(reader.u64().ok()?), reader.u32().ok()?);
+    let is_whole = reader.u32().ok()? == crc32c(&record[..RECORD_BYTES - 4]);
+    is_whole.then_some(lease)
+}
+
+impl Fences {
+    /// Those that were noted in the unit's folder, which `disk` is.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    pub fn load(disk: Arc<dyn Disk>) -> io::Result<Self> {
+        let mut state = State {
+            newest: HashMap::new(),
+            running: HashMap::new(),
+            file: None,
+        };
+        match disk.open(Path::new(NAME), OpenMode::Write) {
+            Ok(file) => state.read(file)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Self {
+            disk,
+            state: Mutex::new(state),
+            ended: Condvar::new(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A lease of a volume was shown: no older one counts from now on. Waits
+    /// until what is being done under older ones has ended.
+    ///
+    /// # Errors
+    /// [`FenceError`].
+    pub fn show(&self, fence: Fence, epoch: u32) -> Result<(), FenceError> {
+        let mut state = self.lock();
+        match state.newest.get(&fence) {
+            Some(newest) if *newest > epoch => {
+                return Err(FenceError::Older {
+                    shown: epoch,
+                    newest: *newest,
+                });
+            }
+            Some(newest) if *newest == epoch => {}
+            _ => {
+                state
+                    .note(&*self.disk, fence, epoch)
+                    .map_err(FenceError::Unnoted)?;
+            }
+        }
+        let is_older = |lease: &(Fence, u32)| lease.0 == fence && lease.1 < epoch;
+        while state.running.keys().any(is_older) {
+            state = self
+                .ended
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
+    }
+
+    /// Begins what is done under a lease; `None` if a newer one was shown.
+    pub fn enter(&self, fence: Fence, epoch: u32) -> Option<Passage<'_>> {
+        let mut state = self.lock();
+        if state.newest.get(&fence) != Some(&epoch) {
+            return None;
+        }
+        let lease = (fence, epoch);
+        *state.running.entry(lease).or_default() += 1;
+        Some(Passage {
+            fences: self,
+            lease,
+        })
+    }
+}
+
+impl State {
+    fn read(&mut self, file: Arc<dyn File>) -> io::Result<()> {
+        let length = file.length()?;
+        if length > BYTES_MAX {
+            let reason = format!("{NAME} has {length} bytes: no volumes are so many");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+        }
+        let mut bytes = vec![0; length as usize];
+        file.read_at(&mut bytes, 0)?;
+        let mut damaged = 0;
+        for record in bytes.chunks(RECORD_BYTES) {
+            match lease_of(record) {
+                Some((fence, epoch)) => {
+                    let newest = self.newest.entry(fence).or_default();
+                    *newest = epoch.max(*newest);
+                }
+                None => damaged += 1,
+            }
+        }
+        if damaged > 0 {
+            // The last one is cut by a crash; it was not counted on.
+            tracing::warn!(damaged, "records of newest leases cannot be read");
+            return Ok(());
+        }
+        self.file = Some((file, bytes.len() as u64));
+        Ok(())
+    }
+
+    fn note(&mut self, disk: &dyn Disk, fence: Fence, epoch: u32) -> io::Result<()> {
+        let before = self.newest.insert(fence, epoch);
+        let noted = match self.file.take() {
+            Some((file, end)) if end / (RECORD_BYTES as u64) < self.records_max() => {
+                append(&*file, end, &record(fence, epoch)).map(|end| (file, end))
+            }
+            // After a sync that failed, too: the old file cannot be counted on.
+            _ => self.write_anew(disk),
+        };
+        match noted {
+            Ok(file) => self.file = Some(file),
+            Err(error) => {
+                match before {
+                    Some(before) => self.newest.insert(fence, before),
+                    None => self.newest.remove(&fence),
+                };
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn records_max(&self) -> u64 {
+        RECORDS_FACTOR * self.newest.len() as u64 + RECORDS_MORE
+    }
+
+    fn write_anew(&self, disk: &dyn Disk) -> io::Result<(Arc<dyn File>, u64)> {
+        match disk.remove(Path::new(NEW)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = disk.open(Path::new(NEW), OpenMode::CreateNew)?;
+        let mut bytes = Vec::new();
+        for (fence, epoch) in &self.newest {
+            bytes.extend(record(*fence, *epoch));
+        }
+        let end = append(&*file, 0, &bytes)?;
+        disk.rename(Path::new(NEW), Path::new(NAME))?;
+        disk.sync_directory(Path::new(""))?;
+        Ok((file, end))
+    }
+}
+
+fn append(file: &dyn File, end: u64, bytes: &[u8]) -> io::Result<u64> {
+    file.write_at(bytes, end)?;
+    file.sync_data()?;
+    Ok(end + bytes.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use world::World;
+    use world::simulated::Simulation;
+
+    use super::*;
+
+    const FENCE: Fence = Fence(5);
+
+    fn load(world: &World) -> Fences {
+        world
+            .disk
+            .create_directory(Path::new("/unit"))
+            .expect("a folder");
+        Fences::load(world.disk.within(Path::new("/unit"))).expect("loads")
+    }
+
+    fn is_older(shown: Result<(), FenceError>) -> bool {
+        matches!(shown, Err(FenceError::Older { .. }))
+    }
+
+    #[test]
+    fn an_older_lease_is_refused_from_then_on_and_after_a_power_failure() {
+        let mut simulation = Simulation::new(1);
+        let fences = load(&simulation.world());
+        assert!(fences.enter(FENCE, 3).is_none(), "it was not shown");
+        fences.show(FENCE, 3).expect("the first");
+        fences.show(FENCE, 3).expect("the same");
+        fences.show(Fence(6), 1).expect("another volume's");
+        assert!(fences.enter(FENCE, 3).is_some());
+        fences.show(FENCE, 7).expect("a newer one");
+        assert!(is_older(fences.show(FENCE, 3)));
+        assert!(fences.enter(FENCE, 3).is_none());
+        simulation.crash();
+        let fences = load(&simulation.world());
+        assert!(is_older(fences.show(FENCE, 6)));
+        assert!(fences.enter(FENCE, 7).is_some());
+        assert!(fences.enter(Fence(6), 1).is_some());
+    }
+
+    #[test]
+    fn many_leases_do_not_make_the_file_grow_for_ever() {
+        let simulation = Simulation::new(2);
+        let world = simulation.world();
+        let fences = load(&world);
+        for epoch in 1..4000 {
+            fences
+                .show(Fence(u64::from(epoch % 3)), epoch)
+                .expect("newer");
+        }
+        let file = world.disk.open(Path::new("/unit/fences"), OpenMode::Read);
+        let length = file.expect("there").length().expect("a length");
+        assert!(length <= 16 * (1024 + 4 * 3 + 1), "{length}");
+        assert!(is_older(load(&world).show(Fence(0), 3998)));
+    }
+
+    #[test]
+    fn a_record_that_is_cut_costs_only_itself() {
+        let simulation = Simulation::new(3);
+        let world = simulation.world();
+        load(&world).show(FENCE, 3).expect("noted");
+        let file = world.disk.open(Path::new("/unit/fences"), OpenMode::Write);
+        let file = file.expect("there");
+        file.write_at(&record(FENCE, 9)[..11], 16).expect("cut");
+        let fences = load(&world);
+        assert!(is_older(fences.show(FENCE, 2)));
+        fences.show(FENCE, 4).expect("9 was never noted to its end");
+        assert!(is_older(load(&world).show(FENCE, 3)));
+    }
+
+    #[test]
+    fn what_goes_on_under_an_older_lease_ends_before_a_newer_one_counts() {
+        let simulation = Simulation::new(4);
+        let fences = load(&simulation.world());
+        fences.show(FENCE, 1).expect("the first");
+        let passage = fences.enter(FENCE, 1).expect("it is the newest");
+        let has_ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            #[expect(clippy::disallowed_methods, reason = "a test of two threads")]
+            let newer = scope.spawn(|| {
+                fences.show(FENCE, 2).expect("newer");
+                has_ended.load(Ordering::SeqCst)
+            });
+            // No new one begins as soon as the newer is on its way.
+            while fences.enter(FENCE, 1).is_some() {
+                std::thread::yield_now();
+            }
+            has_ended.store(true, Ordering::SeqCst);
+            drop(passage);
+            assert!(newer.join().expect("no panic"), "it has waited");
+        });
+    }
+}

@@ -1,0 +1,466 @@
+//! The folder that a daemon keeps, and how a host's requests are carried out
+//! on it.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use base::{ClusterId, SegmentId, Slot};
+use capability::{BadCapability, Capability, Line, VerifyingKey};
+use unit::wire::{
+    self, BODY_BYTES_MAX, Greeting, NOTE_BYTES_MAX, Refusal, Room, Status, put_frame,
+};
+use unit::{FolderUnit, SegmentStat, SlotRun, Tag, Unit as _, UnitError};
+use world::{Clock, Disk, Millis, OpenMode, World};
+
+use crate::Fences;
+use crate::fences::{FenceError, Passage};
+use crate::shown::{Action, NotAllowed, Right, Shown};
+
+/// What a daemon holds of one connection's requests and answers, in bytes.
+pub(crate) const HELD_BYTES_MAX: usize = 16 << 20;
+
+/// Where a note lies in the unit's folder: a sector, written over in place.
+const NOTE: &str = "leases";
+
+/// Segments that one page of a list has at most.
+const LIST_MAX: usize = 1 << 17;
+
+/// What a daemon is told of its cluster.
+#[derive(Debug, Clone)]
+pub struct KeeperConfig {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// With which keys controllers sign capabilities.
+    pub keys: Vec<VerifyingKey>,
+    /// The generation of the database: what was signed from an earlier one
+    /// counts no more.
+    pub generation: u32,
+}
+
+/// A folder unit in a daemon's keeping. Shared by all its connections.
+pub struct Keeper {
+    unit: FolderUnit,
+    disk: Arc<dyn Disk>,
+    clock: Arc<dyn Clock>,
+    config: RwLock<KeeperConfig>,
+    fences: Fences,
+    incarnation: u64,
+    /// The controllers' clock less this machine's, in milliseconds.
+    clock_offset_ms: AtomicI64,
+    /// Held while the note is read or written.
+    note: Mutex<()>,
+}
+
+impl Keeper {
+    /// Keeps `unit`, which lies in `folder`.
+    ///
+    /// # Errors
+    /// If the leases that it was shown cannot be read.
+    pub fn open(
+        world: &World,
+        unit: FolderUnit,
+        folder: &Path,
+        config: KeeperConfig,
+    ) -> io::Result<Self> {
+        let disk = world.disk.within(folder);
+        Ok(Self {
+            fences: Fences::load(Arc::clone(&disk))?,
+            unit,
+            disk,
+            clock: Arc::clone(&world.clock),
+            config: RwLock::new(config),
+            incarnation: world.random.u64(),
+            clock_offset_ms: AtomicI64::new(0),
+            note: Mutex::new(()),
+        })
+    }
+
+    /// What controllers say of the cluster now.
+    pub fn set_config(&self, config: KeeperConfig) {
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+
+    /// A controller's clock shows `theirs` now.
+    pub fn set_time(&self, theirs: Millis) {
+        let offset = theirs.0.saturating_sub(self.clock.wall().0);
+        self.clock_offset_ms.store(offset, Ordering::Relaxed);
+    }
+
+    /// The time by the controllers' clock, as far as it is known.
+    pub(crate) fn now(&self) -> Millis {
+        let offset = self.clock_offset_ms.load(Ordering::Relaxed);
+        Millis(self.clock.wall().0.saturating_add(offset))
+    }
+
+    pub(crate) fn greeting(&self) -> Greeting {
+        Greeting {
+            version: wire::VERSION,
+            body_bytes_max: BODY_BYTES_MAX as u32,
+            unit: self.unit.id(),
+            incarnation: self.incarnation,
+            now_ms: self.now().0,
+            held_bytes_max: HELD_BYTES_MAX as u32,
+        }
+    }
+
+    pub(crate) fn cluster(&self) -> ClusterId {
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        config.cluster
+    }
+
+    /// Reads a capability of `holder`'s.
+    fn verify(&self, signed: &[u8], holder: &[u8; 32]) -> Result<Capability, Refusal> {
+        let not_allowed = |text: &str| Refusal::new(Status::NotAllowed, text);
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = config.keys.iter();
+        let capability = keys.find_map(|key| match key.verify(signed) {
+            Err(BadCapability::Signature) => None,
+            other => Some(other),
+        });
+        let capability = capability
+            .unwrap_or(Err(BadCapability::Signature))
+            .map_err(|error| not_allowed(&error.to_string()))?;
+        if capability.cluster != config.cluster {
+            return Err(not_allowed("the capability is for another cluster"));
+        }
+        if capability.holder != *holder {
+            return Err(not_allowed("the capability is another host's"));
+        }
+        if capability.generation < config.generation {
+            let text = "the capability is from a database that was replaced since";
+            return Err(Refusal::new(Status::Ended, text));
+        }
+        Ok(capability)
+    }
+
+    /// A host shows a capability. When this returns, no older lease of the same
+    /// volume is heeded.
+    pub(crate) fn show(
+        &self,
+        signed: &[u8],
+        holder: &[u8; 32],
+        shown: &Mutex<Shown>,
+    ) -> Result<(), Refusal> {
+        let capability = self.verify(signed, holder)?;
+        let now = self.now();
+        if let capability::Scope::Lease { fence, epoch, .. } = &capability.scope {
+            self.fences
+                .show(*fence, *epoch)
+                .map_err(|error| match error {
+                    FenceError::Older { .. } => Refusal::new(Status::Ended, error.to_string()),
+                    FenceError::Unnoted(why) => Refusal::new(Status::Failed, why.to_string()),
+                })?;
+        }
+        lock(shown)
+            .take(capability, now)
+            .map_err(|why| Refusal::new(Status::NotAllowed, why))
+    }
+
+    /// By what right `action` may be done now, and that right's passage.
+    fn allow(
+        &self,
+        shown: &Mutex<Shown>,
+        action: &Action,
+    ) -> Result<(Right, Option<Passage<'_>>), Refusal> {
+        let right = lock(shown).right(action, self.now());
+        match right {
+            Ok(right @ Right::Lease { fence, epoch, .. }) => {
+                let passage = self.fences.enter(fence, epoch).ok_or_else(|| {
+                    Refusal::new(Status::Ended, "a newer lease of the volume was shown")
+                })?;
+                Ok((right, Some(passage)))
+            }
+            Ok(Right::Other) => Ok((Right::Other, None)),
+            Err(why @ NotAllowed::Never) => Err(Refusal::new(Status::NotAllowed, why.to_string())),
+            Err(why @ NotAllowed::Ended) => Err(Refusal::new(Status::Ended, why.to_string())),
+        }
+    }
+
+    /// As [`Keeper::allow`], of a segment that is to be read.
+    fn allow_reading(
+        &self,
+        shown: &Mutex<Shown>,
+        segment: SegmentId,
+    ) -> Result<Option<Passage<'_>>, Refusal> {
+        let line = match self.unit.line_of(segment) {
+            Ok(line) => Line(line),
+            // Whoever may read nothing hears the same of one that is there.
+            Err(error) => {
+                self.allow(shown, &Action::Read(segment, Line::NONE))?;
+                return Err(Refusal::from(&error));
+            }
+        };
+        let (_, passage) = self.allow(shown, &Action::Read(segment, line))?;
+        Ok(passage)
+    }
+
+    /// Reads a run if that can be done at once, and appends the answer's frame.
+    pub(crate) fn read_now(
+        &self,
+        shown: &Mutex<Shown>,
+        run: SlotRun,
+        slot_bytes: u32,
+        tag: u64,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let Some(line) = self.unit.line_now(run.segment) else {
+            return false;
+        };
+        let Ok((_, _passage)) = self.allow(shown, &Action::Read(run.segment, Line(line))) else {
+            return false;
+        };
+        let before = out.len();
+        let mut is_read = false;
+        put_frame(out, Status::Done as u16, tag, |body| {
+            let (tags, data) = room_for(body, run, slot_bytes);
+            let read = self.unit.read_now(run, slot_bytes, tags, data);
+            is_read = matches!(read, Ok(true));
+        });
+        if !is_read {
+            out.truncate(before);
+        }
+        is_read
+    }
+
+    fn read_note(&self) -> io::Result<Vec<u8>> {
+        let _alone = lock(&self.note);
+        let file = match self.disk.open(Path::new(NOTE), OpenMode::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other?,
+        };
+        let length = file.length()?.min(NOTE_BYTES_MAX as u64);
+        let mut note = vec![0; length as usize];
+        file.read_at(&mut note, 0)?;
+        Ok(note)
+    }
+
+    fn write_note(&self, note: &[u8]) -> io::Result<()> {
+        let _alone = lock(&self.note);
+        let path = Path::new(NOTE);
+        let (file, is_new) = match self.disk.open(path, OpenMode::Write) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                (self.disk.open(path, OpenMode::CreateNew)?, true)
+            }
+            other => (other?, false),
+        };
+        file.write_at(note, 0)?;
+        file.set_length(note.len() as u64)?;
+        file.sync_data()?;
+        match is_new {
+            true => self.disk.sync_directory(Path::new("")),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Appends room for a run's tags and content.
+fn room_for(body: &mut Vec<u8>, run: SlotRun, slot_bytes: u32) -> (&mut [Tag], &mut [u8]) {
+    let start = body.len();
+    body.resize(start + run_bytes(run, slot_bytes), 0);
+    let tags_bytes = usize::from(run.count) * size_of::<Tag>();
+    let (tags, data) = body[start..].split_at_mut(tags_bytes);
+    let (tags, _) = tags.as_chunks_mut();
+    (tags, data)
+}
+
+/// How long an answer with this run is, in bytes.
+pub(crate) fn run_bytes(run: SlotRun, slot_bytes: u32) -> usize {
+    usize::from(run.count) * (size_of::<Tag>() + slot_bytes as usize)
+}
+
+/// A request that may wait for a device, as it is kept until then.
+#[derive(Debug)]
+pub(crate) enum Task {
+    Put {
+        segment: SegmentId,
+        line: u64,
+        slot_bytes: u32,
+        first: Slot,
+        tags: Vec<Tag>,
+        data: Vec<u8>,
+    },
+    Sync {
+        incarnation: u64,
+        segments: Vec<SegmentId>,
+    },
+    Read {
+        run: SlotRun,
+        slot_bytes: u32,
+    },
+    Free {
+        segment: SegmentId,
+        closed: bool,
+        slots: Vec<Slot>,
+    },
+    Delete(SegmentId),
+    List {
+        serials: std::ops::Range<u64>,
+        after: u64,
+        most: usize,
+    },
+    Stat(SegmentId),
+    Room,
+    Scrub(SegmentId),
+    Probe,
+    Note,
+    NoteDown(Vec<u8>),
+}
+
+/// Something to be carried out on a thread that may wait.
+pub struct Job {
+    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) shown: Arc<Mutex<Shown>>,
+    pub(crate) tag: u64,
+    pub(crate) task: Task,
+}
+
+impl Job {
+    /// Which request it is.
+    #[must_use]
+    pub fn tag(&self) -> u64 {
+        self.tag
+    }
+
+    /// Carries it out, and returns the frame that answers it.
+    #[must_use]
+    pub fn run(self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut refused = None;
+        put_frame(&mut out, Status::Done as u16, self.tag, |body| {
+            refused = self.carry_out(body).err();
+        });
+        if let Some(refusal) = refused {
+            out.clear();
+            refusal.encode(self.tag, &mut out);
+        }
+        out
+    }
+
+    fn carry_out(&self, body: &mut Vec<u8>) -> Result<(), Refusal> {
+        let (keeper, unit) = (&self.keeper, &self.keeper.unit);
+        let allow = |action| keeper.allow(&self.shown, &action);
+        let failed = |error: &UnitError| Refusal::from(error);
+        match &self.task {
+            Task::Put {
+                segment,
+                line,
+                slot_bytes,
+                first,
+                tags,
+                data,
+            } => {
+                let (right, _passage) = allow(Action::Put(*segment))?;
+                let line = self.line_to_put(*segment, *line, right)?;
+                unit.put_for(line, *segment, *slot_bytes, *first, tags, data)
+                    .map_err(|error| failed(&error))
+            }
+            Task::Sync {
+                incarnation,
+                segments,
+            } => {
+                if *incarnation != keeper.incarnation {
+                    return Err(Refusal::new(Status::Restarted, ""));
+                }
+                let mut passages = Vec::new();
+                for segment in segments {
+                    passages.push(allow(Action::Put(*segment))?.1);
+                }
+                unit.sync(segments).map_err(|error| failed(&error))
+            }
+            Task::Read { run, slot_bytes } => {
+                let _passage = keeper.allow_reading(&self.shown, run.segment)?;
+                let (tags, data) = room_for(body, *run, *slot_bytes);
+                unit.read(*run, *slot_bytes, tags, data)
+                    .map_err(|error| failed(&error))
+            }
+            Task::Free {
+                segment,
+                closed,
+                slots,
+            } => {
+                let (_, _passage) = allow(Action::Free(*segment))?;
+                unit.free(*segment, slots, *closed)
+                    .map_err(|error| failed(&error))
+            }
+            Task::Delete(segment) => {
+                let (_, _passage) = allow(Action::Free(*segment))?;
+                unit.delete(*segment).map_err(|error| failed(&error))
+            }
+            Task::List {
+                serials,
+                after,
+                most,
+            } => {
+                let (_, _passage) = allow(Action::List(serials.clone()))?;
+                let found = unit
+                    .list_serials(serials.clone())
+                    .map_err(|error| failed(&error))?;
+                let from = found.partition_point(|id| id.bits() <= *after);
+                let to = found.len().min(from + (*most).clamp(1, LIST_MAX));
+                wire::encode_segments(&found[from..to], body);
+                Ok(())
+            }
+            Task::Stat(segment) => {
+                let _passage = keeper.allow_reading(&self.shown, *segment)?;
+                let stat = unit.stat_segment(*segment);
+                let line = unit.line_of(*segment).map_err(|error| failed(&error))?;
+                let stat: SegmentStat = stat.map_err(|error| failed(&error))?;
+                stat.encode(line, body);
+                Ok(())
+            }
+            Task::Room => {
+                let stat = unit.stat().map_err(|error| failed(&error))?;
+                Room::encode(&stat, body);
+                Ok(())
+            }
+            Task::Scrub(segment) => {
+                let _passage = keeper.allow_reading(&self.shown, *segment)?;
+                let rotten = unit.scrub(*segment).map_err(|error| failed(&error))?;
+                wire::encode_slots(&rotten, body);
+                Ok(())
+            }
+            Task::Probe => unit.probe().map_err(|error| failed(&error)),
+            Task::Note => {
+                unit.verify().map_err(|error| failed(&error))?;
+                let note = keeper.read_note().map_err(|error| not_done(&error))?;
+                body.extend(note);
+                Ok(())
+            }
+            Task::NoteDown(note) => {
+                if !lock(&self.shown).has_lease(keeper.now()) {
+                    let text = "notes are for hosts that have a lease";
+                    return Err(Refusal::new(Status::NotAllowed, text));
+                }
+                unit.verify().map_err(|error| failed(&error))?;
+                keeper.write_note(note).map_err(|error| not_done(&error))
+            }
+        }
+    }
+
+    /// The line that a put is for, if the host may put there for that one.
+    fn line_to_put(&self, segment: SegmentId, asked: u64, right: Right) -> Result<u64, Refusal> {
+        let not_allowed = |text: &str| Err(Refusal::new(Status::NotAllowed, text));
+        let line = match right {
+            Right::Lease { line, .. } if asked == 0 || asked == line.0 => line.0,
+            Right::Lease { .. } => return not_allowed("the lease is for another line"),
+            // What is copied keeps its line, which whoever copies it has read.
+            Right::Other => asked,
+        };
+        match self.keeper.unit.line_of(segment) {
+            // A lease's own serials are nobody else's, but an earlier lease of
+            // another line may have left them open.
+            Ok(found) if found != line => not_allowed("the segment is another line's"),
+            _ => Ok(line),
+        }
+    }
+}
+
+fn not_done(error: &io::Error) -> Refusal {
+    Refusal::new(Status::Failed, error.to_string())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,19 @@
+//! Floor 3: a unit daemon. It keeps a folder unit for hosts that can reach it
+//! only through here, and lets each do what a controller has signed for it, and
+//! nothing else (docs/units.md, "Who may do what"; docs/protocol.md).
+//!
+//! * [`Keeper`]: the folder, and what all connections have in common.
+//! * [`Session`]: one connection as a state machine without I/O.
+//! * `shown`: what a host may do, by the capabilities that it has shown.
+//! * `fences`: the newest lease of each volume, so that older ones are refused.
+//!
+//! It must not know: keys but those that verify, volumes, SQL, users.
+
+mod fences;
+mod keeper;
+mod session;
+mod shown;
+
+pub use fences::Fences;
+pub use keeper::{Job, Keeper, KeeperConfig};
+pub use session::{Closing, Session, Step};

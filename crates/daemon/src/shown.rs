@@ -1,0 +1,374 @@
+//! What a host may do on a unit, by the capabilities that it has shown on one
+//! connection.
+//!
+//! A capability was verified before it comes here; here it is looked up by what
+//! is asked for, in a time that does not depend on how many there are.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use base::{CopysetId, SegmentId};
+use capability::{Capability, Fence, Line, Scope};
+use world::Millis;
+
+/// By how much clocks may differ, in milliseconds.
+const SLACK_MS: i64 = 10_000;
+
+/// One connection shows no more than this, of all that capabilities name.
+const ITEMS_MAX: usize = 1 << 18;
+
+/// What a host wants to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Put into a segment, or sync it.
+    Put(SegmentId),
+    /// Read slots of a segment of a line, or ask how many there are.
+    Read(SegmentId, Line),
+    /// Free slots of a segment, or delete it.
+    Free(SegmentId),
+    /// List segments with these serials.
+    List(Range<u64>),
+}
+
+/// By what right something is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Right {
+    /// Under a lease, if that is still the newest of its volume.
+    Lease {
+        /// The volume.
+        fence: Fence,
+        /// The lease.
+        epoch: u32,
+        /// To which line what is put belongs.
+        line: Line,
+    },
+    /// By another capability.
+    Other,
+}
+
+/// Why something is not allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotAllowed {
+    /// No capability is good for it.
+    #[error("no capability that was shown allows it")]
+    Never,
+    /// One was.
+    #[error("the capability for it has ended")]
+    Ended,
+}
+
+/// A lease that was shown.
+#[derive(Debug, Clone, Copy)]
+struct Lease {
+    fence: Fence,
+    epoch: u32,
+    line: Line,
+    ends: Millis,
+}
+
+/// What was shown.
+#[derive(Debug, Default)]
+pub struct Shown {
+    /// Ranges of serials by where they begin: where they end, and under which
+    /// lease. They do not overlap.
+    serials: BTreeMap<u64, (u64, Lease)>,
+    /// Until when lines may be read.
+    lines: HashMap<Line, Millis>,
+    /// Until when slots of segments may be freed.
+    freeable: HashMap<SegmentId, Millis>,
+    /// Until when copysets may be mended.
+    mended: HashMap<CopysetId, Millis>,
+}
+
+impl Shown {
+    /// Takes note of a capability. One that was shown before for the same may
+    /// have ended sooner.
+    ///
+    /// # Errors
+    /// Says so if this connection has shown as much as one may; what has ended
+    /// at `now` was forgotten first.
+    pub fn take(&mut self, capability: Capability, now: Millis) -> Result<(), &'static str> {
+        let ends = capability.ends;
+        if self.items() > ITEMS_MAX {
+            self.forget_ended(now);
+            if self.items() > ITEMS_MAX {
+                return Err("this connection has shown as many capabilities as one may");
+            }
+        }
+        match capability.scope {
+            Scope::Lease {
+                line,
+                fence,
+                epoch,
+                serials,
+            } => {
+                let lease = Lease {
+                    fence,
+                    epoch,
+                    line,
+                    ends,
+                };
+                for range in serials {
+                    self.insert(range, lease);
+                }
+            }
+            Scope::Read { lines } => prolong(&mut self.lines, lines, ends),
+            Scope::Free { segments } => prolong(&mut self.freeable, segments, ends),
+            Scope::Mend { copysets } => prolong(&mut self.mended, copysets, ends),
+        }
+        Ok(())
+    }
+
+    fn items(&self) -> usize {
+        self.serials.len() + self.lines.len() + self.freeable.len() + self.mended.len()
+    }
+
+    fn forget_ended(&mut self, now: Millis) {
+        let goes_on = |ends: &Millis| !has_ended(*ends, now);
+        self.serials.retain(|_, (_, lease)| goes_on(&lease.ends));
+        self.lines.retain(|_, ends| goes_on(ends));
+        self.freeable.retain(|_, ends| goes_on(ends));
+        self.mended.retain(|_, ends| goes_on(ends));
+    }
+
+    /// Lets a range belong to `lease`; what it covers of others is theirs no
+    /// more.
+    fn insert(&mut self, range: Range<u64>, lease: Lease) {
+        let mut covered: Vec<u64> = self
+            .serials
+            .range(range.clone())
+            .map(|(start, _)| *start)
+            .collect();
+        let before = self.serials.range(..range.start).next_back();
+        covered.extend(before.map(|(start, _)| *start));
+        for start in covered {
+            let Some((end, other)) = self.serials.remove(&start) else {
+                continue;
+            };
+            if start < range.start {
+                self.serials.insert(start, (end.min(range.start), other));
+            }
+            if end > range.end {
+                self.serials.insert(range.end, (end, other));
+            }
+        }
+        self.serials.insert(range.start, (range.end, lease));
+    }
+
+    /// The lease that a serial belongs to.
+    fn lease(&self, serial: u64) -> Option<(Range<u64>, &Lease)> {
+        let (start, (end, lease)) = self.serials.range(..=serial).next_back()?;
+        (serial < *end).then_some((*start..*end, lease))
+    }
+
+    /// Whether any lease was shown that has not ended at `now`.
+    pub fn has_lease(&self, now: Millis) -> bool {
+        let mut leases = self.serials.values();
+        leases.any(|(_, lease)| !has_ended(lease.ends, now))
+    }
+
+    /// By what right `action` may be done at `now`.
+    ///
+    /// # Errors
+    /// [`NotAllowed`].
+    pub fn right(&self, action: &Action, now: Millis) -> Result<Right, NotAllowed> {
+        let mut why_not = NotAllowed::Never;
+        let mut until = |ends: Option<&Millis>| match ends {
+            Some(ends) if !has_ended(*ends, now) => true,
+            Some(_) => {
+                why_not = NotAllowed::Ended;
+                false
+            }
+            None => false,
+        };
+        let leased = match action {
+            Action::Put(segment) | Action::Read(segment, _) | Action::Free(segment) => {
+                self.lease(segment.serial())
+            }
+            Action::List(range) => {
+                let lease = self.lease(range.start);
+                lease.filter(|(own, _)| range.end <= own.end)
+            }
+        };
+        if let Some((_, lease)) = leased
+            && until(Some(&lease.ends))
+        {
+            return Ok(Right::Lease {
+                fence: lease.fence,
+                epoch: lease.epoch,
+                line: lease.line,
+            });
+        }
+        let is_other = match action {
+            Action::Put(segment) => until(self.mended.get(&segment.copyset())),
+            Action::Read(segment, line) => {
+                let is_read = match *line {
+                    // From before there were lines: of whoever may read any.
+                    Line::NONE => self.lines.values().any(|ends| until(Some(ends))),
+                    _ => until(self.lines.get(line)),
+                };
+                is_read || until(self.mended.get(&segment.copyset()))
+            }
+            Action::Free(segment) => until(self.freeable.get(segment)),
+            Action::List(_) => false,
+        };
+        match is_other {
+            true => Ok(Right::Other),
+            false => Err(why_not),
+        }
+    }
+}
+
+fn has_ended(ends: Millis, now: Millis) -> bool {
+    now.0 > ends.0.saturating_add(SLACK_MS)
+}
+
+fn prolong<T: Eq + std::hash::Hash>(all: &mut HashMap<T, Millis>, these: Vec<T>, ends: Millis) {
+    for one in these {
+        let known = all.entry(one).or_insert(ends);
+        *known = ends.max(*known);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::ClusterId;
+
+    use super::*;
+
+    const ENDS: Millis = Millis(1_000_000);
+    const OWN: Line = Line(7);
+    const OTHER: Line = Line(8);
+
+    fn segment(copyset: u16, serial: u64) -> SegmentId {
+        let copyset = CopysetId::new(copyset).expect("under 4096");
+        SegmentId::new(copyset, serial).expect("under 2^36")
+    }
+
+    fn until(ends: Millis, scope: Scope) -> Capability {
+        Capability {
+            cluster: ClusterId::from_random(1),
+            holder: [0; 32],
+            made: Millis(0),
+            ends,
+            generation: 0,
+            scope,
+        }
+    }
+
+    fn lease(epoch: u32, serials: &[Range<u64>]) -> Scope {
+        Scope::Lease {
+            line: OWN,
+            fence: Fence(1),
+            epoch,
+            serials: serials.to_vec(),
+        }
+    }
+
+    fn shown(scopes: impl IntoIterator<Item = Scope>) -> Shown {
+        let mut shown = Shown::default();
+        for scope in scopes {
+            shown.take(until(ENDS, scope), Millis(0)).expect("room");
+        }
+        shown
+    }
+
+    /// Which of putting, reading, freeing and listing are allowed.
+    fn allowed(shown: &Shown, segment: SegmentId, line: Line) -> [bool; 4] {
+        let serial = segment.serial();
+        [
+            Action::Put(segment),
+            Action::Read(segment, line),
+            Action::Free(segment),
+            Action::List(serial..serial + 1),
+        ]
+        .map(|action| shown.right(&action, ENDS).is_ok())
+    }
+
+    #[test]
+    fn each_capability_allows_its_own_and_nothing_else() {
+        let leased = shown([lease(3, &[10..20, 40..41])]);
+        assert_eq!(allowed(&leased, segment(5, 10), OTHER), [true; 4]);
+        assert_eq!(allowed(&leased, segment(0, 40), OTHER), [true; 4]);
+        for beyond in [9, 20, 39, 41] {
+            assert_eq!(allowed(&leased, segment(5, beyond), OWN), [false; 4]);
+        }
+        let lists = |range| leased.right(&Action::List(range), ENDS).is_ok();
+        assert!(lists(10..20) && lists(15..15));
+        assert!(!lists(9..20) && !lists(10..21) && !lists(10..41) && !lists(0..u64::MAX));
+
+        let read = shown([Scope::Read {
+            lines: vec![OWN, Line(9)],
+        }]);
+        let read_only = [false, true, false, false];
+        assert_eq!(allowed(&read, segment(5, 10), OWN), read_only);
+        assert_eq!(allowed(&read, segment(5, 10), Line::NONE), read_only);
+        assert_eq!(allowed(&read, segment(5, 10), OTHER), [false; 4]);
+
+        let free = shown([Scope::Free {
+            segments: vec![segment(1, 10), segment(2, 3)],
+        }]);
+        let free_only = [false, false, true, false];
+        assert_eq!(allowed(&free, segment(1, 10), OWN), free_only);
+        assert_eq!(allowed(&free, segment(2, 10), OWN), [false; 4]);
+        assert_eq!(allowed(&free, segment(2, 10), Line::NONE), [false; 4]);
+
+        let mend = shown([Scope::Mend {
+            copysets: vec![CopysetId::new(4).expect("one")],
+        }]);
+        let put_and_read = [true, true, false, false];
+        assert_eq!(allowed(&mend, segment(4, 10), OTHER), put_and_read);
+        assert_eq!(allowed(&mend, segment(5, 10), OTHER), [false; 4]);
+        assert_eq!(allowed(&shown([]), segment(5, 10), Line::NONE), [false; 4]);
+    }
+
+    #[test]
+    fn a_serial_belongs_to_the_lease_that_was_shown_last() {
+        let shown = shown([
+            lease(1, &[10..20]),
+            lease(2, &[15..17]),
+            lease(3, &[19..30]),
+        ]);
+        let epoch = |serial| match shown.right(&Action::Put(segment(0, serial)), ENDS) {
+            Ok(Right::Lease { epoch, .. }) => Some(epoch),
+            _ => None,
+        };
+        let epochs: Vec<_> = (9..31).map(epoch).collect();
+        let mut expected = vec![None];
+        expected.extend([Some(1); 5]);
+        expected.extend([Some(2); 2]);
+        expected.extend([Some(1); 2]);
+        expected.extend([Some(3); 11]);
+        expected.push(None);
+        assert_eq!(epochs, expected);
+    }
+
+    #[test]
+    fn what_has_ended_allows_nothing_and_says_so() {
+        let shown = shown([lease(1, &[10..20]), Scope::Read { lines: vec![OTHER] }]);
+        let late = Millis(ENDS.0 + SLACK_MS);
+        let put = Action::Put(segment(0, 10));
+        let read = Action::Read(segment(0, 50), OTHER);
+        for action in [&put, &read] {
+            assert!(shown.right(action, late).is_ok());
+            let later = Millis(late.0 + 1);
+            assert_eq!(shown.right(action, later), Err(NotAllowed::Ended));
+        }
+        let never = Action::Put(segment(0, 50));
+        assert_eq!(shown.right(&never, late), Err(NotAllowed::Never));
+    }
+
+    #[test]
+    fn a_connection_shows_so_much_and_no_more_until_some_of_it_has_ended() {
+        let mut shown = Shown::default();
+        let mut show = |first: u64, ends, now| {
+            let lines = (first..first + 1000).map(Line).collect();
+            shown.take(until(ends, Scope::Read { lines }), now).is_ok()
+        };
+        let count = (0..1000)
+            .filter(|at| show(at * 1000, ENDS, Millis(0)))
+            .count();
+        assert_eq!(count, ITEMS_MAX / 1000 + 1);
+        assert!(show(0, Millis(i64::MAX), Millis(ENDS.0 + SLACK_MS + 1)));
+    }
+}

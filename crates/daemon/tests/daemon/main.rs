@@ -1,0 +1,4 @@
+//! A daemon and its hosts, without sockets.
+
+mod conformance;
+mod inside;

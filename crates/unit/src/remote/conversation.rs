@@ -1,0 +1,158 @@
+//! One connection to a daemon, from the host's side: requests and answers,
+//! without I/O.
+//!
+//! Invariants: each request that was asked is told of once, by its answer or by
+//! [`Conversation::lose`]; nothing is believed of a daemon that names another
+//! unit, or answers what was not asked.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use base::{ClusterId, UnitId};
+
+use super::{Done, Reply};
+use crate::wire::{BODY_BYTES_MAX, Frames, Greeting, Malformed, Refusal, Request, Status, VERSION};
+
+/// The tag of the hello.
+const HELLO: u64 = 1;
+
+/// What a host holds of answers that have not come whole, in bytes, less one
+/// frame.
+const ANSWER_BYTES_MAX: usize = BODY_BYTES_MAX;
+
+/// A connection to a daemon.
+pub struct Conversation {
+    unit: UnitId,
+    frames: Frames,
+    greeting: Option<Greeting>,
+    next_tag: u64,
+    waiting: HashMap<u64, Done>,
+}
+
+/// Whether the daemon has greeted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Greeted {
+    /// Not yet.
+    No,
+    /// In what was received just now.
+    Now(Greeting),
+    /// Before.
+    Before,
+}
+
+/// Why a connection is of no use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    /// The daemon does not speak as it should.
+    #[error("the daemon's answer cannot be read: {0}")]
+    Malformed(#[from] Malformed),
+    /// The daemon does not want to speak.
+    #[error("the daemon refuses: {text}")]
+    Refused {
+        /// Why, in its words.
+        text: String,
+    },
+    /// It is another one.
+    #[error("unit {found} answers where {expected} should be")]
+    OtherUnit {
+        /// Which should be there.
+        expected: UnitId,
+        /// Which is.
+        found: UnitId,
+    },
+}
+
+impl Conversation {
+    /// A connection to the daemon of `unit`; the hello is appended to `out`.
+    #[must_use]
+    pub fn begin(unit: UnitId, cluster: ClusterId, out: &mut Vec<u8>) -> Self {
+        let hello = Request::Hello {
+            version: VERSION,
+            cluster,
+        };
+        hello.encode(HELLO, out);
+        Self {
+            unit,
+            frames: Frames::new(ANSWER_BYTES_MAX),
+            greeting: None,
+            next_tag: HELLO + 1,
+            waiting: HashMap::new(),
+        }
+    }
+
+    /// The daemon's greeting, once it has come. Before that nothing may be
+    /// asked.
+    #[must_use]
+    pub fn greeting(&self) -> Option<&Greeting> {
+        self.greeting.as_ref()
+    }
+
+    /// Asks, by appending to `out`.
+    pub fn ask(&mut self, request: &Request<'_>, done: Done, out: &mut Vec<u8>) {
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        request.encode(tag, out);
+        self.waiting.insert(tag, done);
+    }
+
+    /// How many requests wait for their answers.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Something has come: whoever is answered by it is told.
+    ///
+    /// # Errors
+    /// The connection is of no use any more, and to be [lost](Self::lose).
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<Greeted, Broken> {
+        self.frames.extend(bytes);
+        let mut greeted = match self.greeting {
+            Some(_) => Greeted::Before,
+            None => Greeted::No,
+        };
+        while let Some(frame) = self.frames.cut()? {
+            let status = Status::of(frame.code)?;
+            let Some(greeting) = self.greeting else {
+                if status != Status::Done {
+                    let Refusal { text, .. } = Refusal::decode(status, frame.body)?;
+                    return Err(Broken::Refused { text });
+                }
+                if frame.tag != HELLO {
+                    return Err(Malformed("it answers what was not asked").into());
+                }
+                let greeting = Greeting::decode(frame.body)?;
+                if greeting.unit != self.unit {
+                    return Err(Broken::OtherUnit {
+                        expected: self.unit,
+                        found: greeting.unit,
+                    });
+                }
+                self.greeting = Some(greeting);
+                greeted = Greeted::Now(greeting);
+                continue;
+            };
+            let Some(done) = self.waiting.remove(&frame.tag) else {
+                // With tag 0 it says why it closes the connection.
+                return Err(match Refusal::decode(status, frame.body) {
+                    Ok(Refusal { text, .. }) if frame.tag == 0 => Broken::Refused { text },
+                    _ => Malformed("it answers what was not asked").into(),
+                });
+            };
+            done(Ok(Reply {
+                status,
+                body: frame.body,
+                incarnation: greeting.incarnation,
+            }));
+        }
+        Ok(greeted)
+    }
+
+    /// The connection is gone: whoever waits is told so.
+    pub fn lose(self, why: &Arc<io::Error>) {
+        for done in self.waiting.into_values() {
+            done(Err(Arc::clone(why)));
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! A unit that is somewhere else: each call is a request to its daemon
+//! (docs/protocol.md).
+//!
+//! * [`RemoteUnit`]: calls as requests.
+//! * [`Link`]: what carries requests to a daemon, and answers back.
+//! * [`Conversation`]: one connection as a state machine without I/O, of which
+//!   links are made.
+
+mod conversation;
+mod unit;
+
+pub use conversation::{Broken, Conversation, Greeted};
+pub use unit::RemoteUnit;
+
+use std::io;
+use std::sync::Arc;
+
+use crate::wire::{Request, Status};
+
+/// What a daemon has answered.
+#[derive(Debug, Clone, Copy)]
+pub struct Reply<'a> {
+    /// How the request has ended.
+    pub status: Status,
+    /// What is said of that.
+    pub body: &'a [u8],
+    /// The life of the daemon in which that was.
+    pub incarnation: u64,
+}
+
+/// Is told what came of a request; of one that was lost on the way, or whose
+/// answer was, why.
+pub type Done = Box<dyn FnOnce(Result<Reply<'_>, Arc<io::Error>>) + Send>;
+
+/// Carries requests to one unit's daemon. Shared by many threads.
+pub trait Link: Send + Sync {
+    /// Sends a request, soon, and has `done` told what came of it, once, on any
+    /// thread. Waits while too much is under way.
+    fn ask(&self, request: &Request<'_>, done: Done);
+}

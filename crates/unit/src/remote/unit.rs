@@ -1,0 +1,290 @@
+//! Calls as requests.
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::{SegmentId, Slot};
+
+use super::{Link, Reply};
+use crate::wire::{self, Malformed, Refusal, Request, Room, Status};
+use crate::{SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
+
+/// Segments that are asked for at once.
+const LIST_AT_ONCE: u32 = 1 << 16;
+
+/// Slots that are freed by one request, at most.
+const FREE_AT_ONCE: usize = 1 << 16;
+
+/// Segments that are synced by one request, at most.
+const SYNC_AT_ONCE: usize = 1 << 10;
+
+/// A unit that a daemon keeps.
+pub struct RemoteUnit {
+    url: String,
+    link: Arc<dyn Link>,
+    /// In which lives of the daemon segments were put that are not synced.
+    puts: Mutex<HashMap<SegmentId, Life>>,
+}
+
+/// In which life of a daemon something was put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    /// In this one.
+    One(u64),
+    /// In several: what was put in those that have ended may be lost.
+    Several,
+}
+
+impl RemoteUnit {
+    /// The unit at `url`, to whose daemon `link` leads.
+    #[must_use]
+    pub fn new(url: String, link: Arc<dyn Link>) -> Self {
+        Self {
+            url,
+            link,
+            puts: Mutex::default(),
+        }
+    }
+
+    /// Asks, waits, and reads the answer.
+    fn ask<T: Send + 'static>(
+        &self,
+        request: &Request<'_>,
+        segment: Option<SegmentId>,
+        read: impl FnOnce(Reply<'_>) -> Result<T, Malformed> + Send + 'static,
+    ) -> Result<T, UnitError> {
+        let (tell, told) = mpsc::sync_channel(1);
+        let done = Box::new(move |reply: Result<Reply<'_>, Arc<io::Error>>| {
+            let answer = reply.map(|reply| match reply.status {
+                Status::Done => read(reply).map(Ok),
+                status => Refusal::decode(status, reply.body).map(Err),
+            });
+            // Whoever asked waits for it, unless its thread has panicked.
+            let _ = tell.send(answer);
+        });
+        self.link.ask(request, done);
+        let lost = || Err(Arc::new(io::Error::other("the request was dropped")));
+        match told.recv().unwrap_or_else(|_| lost()) {
+            Ok(Ok(Ok(answer))) => Ok(answer),
+            Ok(Ok(Err(refusal))) => Err(refusal.into_error(&self.url, segment)),
+            Ok(Err(malformed)) => Err(UnitError::Io {
+                url: self.url.clone(),
+                doing: "read its daemon's answer".to_owned(),
+                source: Arc::new(io::Error::new(io::ErrorKind::InvalidData, malformed)),
+            }),
+            Err(source) => Err(UnitError::Away {
+                url: self.url.clone(),
+                doing: "ask its daemon".to_owned(),
+                source,
+            }),
+        }
+    }
+
+    fn do_it(&self, request: &Request<'_>, segment: Option<SegmentId>) -> Result<(), UnitError> {
+        self.ask(request, segment, |_| Ok(()))
+    }
+
+    fn puts(&self) -> MutexGuard<'_, HashMap<SegmentId, Life>> {
+        self.puts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was noted last, if anything: up to 512 bytes that hosts keep beside
+    /// the segments.
+    ///
+    /// # Errors
+    /// [`UnitError`].
+    pub fn note(&self) -> Result<Vec<u8>, UnitError> {
+        self.ask(&Request::Note, None, |reply| Ok(reply.body.to_vec()))
+    }
+
+    /// Keeps a note of at most 512 bytes in the place of the last. Durable on
+    /// return.
+    ///
+    /// # Errors
+    /// [`UnitError`].
+    pub fn note_down(&self, note: &[u8]) -> Result<(), UnitError> {
+        self.do_it(&Request::NoteDown(note), None)
+    }
+
+    /// Asks the daemon to heed a capability.
+    ///
+    /// # Errors
+    /// [`UnitError`].
+    pub fn show(&self, capability: &[u8]) -> Result<(), UnitError> {
+        self.do_it(&Request::Show(capability), None)
+    }
+}
+
+impl Unit for RemoteUnit {
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn can_append(&self) -> bool {
+        true
+    }
+
+    fn put(
+        &self,
+        segment: SegmentId,
+        slot_bytes: u32,
+        first: Slot,
+        tags: &[Tag],
+        data: &[u8],
+    ) -> Result<(), UnitError> {
+        let request = Request::Put {
+            segment,
+            line: 0,
+            slot_bytes,
+            first,
+            tags,
+            data,
+        };
+        let life = self.ask(&request, Some(segment), |reply| Ok(reply.incarnation))?;
+        self.puts()
+            .entry(segment)
+            .and_modify(|known| {
+                if *known != Life::One(life) {
+                    *known = Life::Several;
+                }
+            })
+            .or_insert(Life::One(life));
+        Ok(())
+    }
+
+    fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
+        for segments in segments.chunks(SYNC_AT_ONCE) {
+            let restarted = || UnitError::Restarted {
+                url: self.url.clone(),
+            };
+            let mut life = None;
+            for segment in segments {
+                match (self.puts().get(segment).copied(), life) {
+                    (Some(Life::One(this)), None) => life = Some(this),
+                    (Some(Life::One(this)), Some(other)) if this == other => {}
+                    (None, _) => {}
+                    (Some(_), _) => return Err(restarted()),
+                }
+            }
+            // What was put by others, or is synced already: in any life.
+            let incarnation = match life {
+                Some(life) => life,
+                None => self.ask(&Request::Room, None, |reply| Ok(reply.incarnation))?,
+            };
+            let request = Request::Sync {
+                incarnation,
+                segments: segments.to_vec(),
+            };
+            self.do_it(&request, segments.first().copied())?;
+            let mut puts = self.puts();
+            for segment in segments {
+                puts.remove(segment);
+            }
+        }
+        Ok(())
+    }
+
+    fn read(
+        &self,
+        run: SlotRun,
+        slot_bytes: u32,
+        tags: &mut [Tag],
+        data: &mut [u8],
+    ) -> Result<(), UnitError> {
+        let (tags_bytes, bytes) = (size_of_val(tags), size_of_val(tags) + data.len());
+        let request = Request::Read { run, slot_bytes };
+        let body = self.ask(&request, Some(run.segment), move |reply| {
+            match reply.body.len() == bytes {
+                true => Ok(reply.body.to_vec()),
+                false => Err(Malformed("it is not as long as what was read")),
+            }
+        })?;
+        let (from_tags, from_data) = body.split_at(tags_bytes);
+        tags.as_flattened_mut().copy_from_slice(from_tags);
+        data.copy_from_slice(from_data);
+        Ok(())
+    }
+
+    fn free(&self, segment: SegmentId, slots: &[Slot], closed: bool) -> Result<(), UnitError> {
+        let mut rest = slots;
+        loop {
+            let (these, more) = rest.split_at(rest.len().min(FREE_AT_ONCE));
+            let request = Request::Free {
+                segment,
+                closed,
+                slots: these.to_vec(),
+            };
+            self.do_it(&request, Some(segment))?;
+            if more.is_empty() {
+                return Ok(());
+            }
+            rest = more;
+        }
+    }
+
+    fn delete(&self, segment: SegmentId) -> Result<(), UnitError> {
+        self.do_it(&Request::Delete(segment), Some(segment))?;
+        self.puts().remove(&segment);
+        Ok(())
+    }
+
+    fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
+        self.list_serials(0..SegmentId::SERIAL_MAX)
+    }
+
+    fn list_serials(&self, serials: Range<u64>) -> Result<Vec<SegmentId>, UnitError> {
+        let mut found: Vec<SegmentId> = Vec::new();
+        loop {
+            let after = found.last().map_or(0, |last| last.bits());
+            let request = Request::List {
+                serials: serials.clone(),
+                after,
+                most: LIST_AT_ONCE,
+            };
+            let page = self.ask(&request, None, |reply| wire::decode_segments(reply.body))?;
+            let is_last = page.len() < LIST_AT_ONCE as usize;
+            let is_sound = page.is_sorted_by(|one, next| one < next)
+                && page
+                    .first()
+                    .is_none_or(|first| first.bits() > after || after == 0)
+                && page.iter().all(|id| serials.contains(&id.serial()));
+            if !is_sound {
+                return Err(UnitError::Io {
+                    url: self.url.clone(),
+                    doing: "list its segments".to_owned(),
+                    source: Arc::new(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "it lists what was not asked for",
+                    )),
+                });
+            }
+            found.extend(page);
+            if is_last {
+                return Ok(found);
+            }
+        }
+    }
+
+    fn stat_segment(&self, segment: SegmentId) -> Result<SegmentStat, UnitError> {
+        self.ask(&Request::Stat(segment), Some(segment), move |reply| {
+            Ok(SegmentStat::decode(segment, reply.body)?.0)
+        })
+    }
+
+    fn stat(&self) -> Result<UnitStat, UnitError> {
+        self.ask(&Request::Room, None, |reply| Room::decode(reply.body))
+    }
+
+    fn scrub(&self, segment: SegmentId) -> Result<Vec<Slot>, UnitError> {
+        self.ask(&Request::Scrub(segment), Some(segment), |reply| {
+            wire::decode_slots(reply.body)
+        })
+    }
+
+    fn probe(&self) -> Result<(), UnitError> {
+        self.do_it(&Request::Probe, None)
+    }
+}
