@@ -1,0 +1,320 @@
+//! What a host may do on a unit: what controllers have signed for it, and
+//! nothing else.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::{ClusterId, CopysetId, SegmentId, Slot};
+use capability::{Capability, Fence, Line, Scope, SigningKey};
+use daemon::Keeper;
+use unit::{RemoteUnit, SlotRun, Unit, UnitError};
+use world::simulated::Simulation;
+use world::{Millis, World};
+
+use crate::inside::{HOST, capability, keeper, key, unit_of};
+
+const OTHER_HOST: [u8; 32] = [2; 32];
+const SLOT_BYTES: u32 = 512;
+
+fn segment(serial: u64) -> SegmentId {
+    let copyset = CopysetId::new((serial % 5) as u16).expect("under 4096");
+    SegmentId::new(copyset, serial).expect("under 2^36")
+}
+
+fn lease(line: u64, fence: u64, epoch: u32, serials: Range<u64>) -> Scope {
+    Scope::Lease {
+        line: Line(line),
+        fence: Fence(fence),
+        epoch,
+        serials: std::iter::once(serials).collect(),
+    }
+}
+
+fn put(unit: &dyn Unit, segment: SegmentId, first: u16) -> Result<(), UnitError> {
+    unit.put(segment, SLOT_BYTES, Slot(first), &[[5; 16]], &[9; 512])
+}
+
+fn read(unit: &dyn Unit, segment: SegmentId) -> Result<(), UnitError> {
+    let run = SlotRun {
+        segment,
+        first: Slot(0),
+        count: 1,
+    };
+    unit.read(run, SLOT_BYTES, &mut [[0; 16]], &mut [0; 512])
+}
+
+/// A name, and what a host tries.
+type Attempt = (
+    &'static str,
+    fn(&RemoteUnit, SegmentId) -> Result<(), UnitError>,
+);
+
+/// Everything that a host can try on a segment.
+const ATTEMPTS: [Attempt; 11] = [
+    ("put a new one", |unit, id| {
+        let new = segment(id.serial() + 1000);
+        put(unit, new, 0)
+    }),
+    ("append", |unit, id| put(unit, id, 1)),
+    ("sync", |unit, id| unit.sync(&[id])),
+    ("read", |unit, id| read(unit, id)),
+    ("free", |unit, id| unit.free(id, &[Slot(0)], false)),
+    ("free all", |unit, id| unit.free(id, &[Slot(0)], true)),
+    ("delete", |unit, id| unit.delete(id)),
+    ("list", |unit, _| unit.list().map(drop)),
+    ("stat", |unit, id| unit.stat_segment(id).map(drop)),
+    ("scrub", |unit, id| unit.scrub(id).map(drop)),
+    ("note down", |unit, _| unit.note_down(b"leases 99")),
+];
+
+fn is_refused(done: &Result<(), UnitError>) -> bool {
+    matches!(done, Err(UnitError::NotAllowed { .. }))
+}
+
+/// A unit with a segment of one host's, serial 10, line 7.
+struct Scene {
+    world: World,
+    keeper: Arc<Keeper>,
+    own: RemoteUnit,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let world = Simulation::new(5).world();
+        let keeper = keeper(&world);
+        let own = unit_of(&keeper, HOST, &[lease(7, 1, 3, 10..20)]);
+        put(&own, segment(10), 0).expect("its own");
+        own.sync(&[segment(10)]).expect("its own");
+        own.note_down(b"leases 3").expect("it has a lease");
+        Self { world, keeper, own }
+    }
+
+    /// Which attempts on segment 10 a host gets through with that has shown
+    /// `scopes`.
+    fn allowed(&self, holder: [u8; 32], scopes: &[Scope]) -> Vec<&'static str> {
+        let unit = unit_of(&self.keeper, holder, scopes);
+        let tried = ATTEMPTS.iter().map(|(name, attempt)| {
+            let done = attempt(&unit, segment(10));
+            assert!(done.is_ok() || is_refused(&done), "{name}: {done:?}");
+            done.is_ok().then_some(*name)
+        });
+        tried.flatten().collect()
+    }
+
+    /// Nothing has changed since it was made.
+    fn is_untouched(&self) {
+        let found = self.own.stat_segment(segment(10)).expect("there");
+        assert_eq!((found.slots, found.freed), (1, 0));
+        read(&self.own, segment(10)).expect("there");
+        assert_eq!(
+            self.own.list_serials(10..20).expect("listed"),
+            [segment(10)]
+        );
+        assert_eq!(self.own.note().expect("read"), b"leases 3");
+    }
+}
+
+/// It has a valid certificate, and nothing that a controller has signed for
+/// this.
+#[test]
+fn a_host_without_a_lease_changes_and_reads_nothing() {
+    let scene = Scene::new();
+    let copyset = CopysetId::new(4).expect("one");
+    for nothing in [
+        vec![],
+        vec![lease(8, 2, 1, 30..40)],
+        vec![Scope::Read {
+            lines: vec![Line(8)],
+        }],
+        vec![Scope::Free {
+            segments: vec![segment(11)],
+        }],
+        vec![Scope::Mend {
+            copysets: vec![copyset],
+        }],
+    ] {
+        let mut allowed = scene.allowed(OTHER_HOST, &nothing);
+        // That it has a lease at all is enough for a note.
+        if !nothing.is_empty() && matches!(nothing[0], Scope::Lease { .. }) {
+            assert_eq!(allowed.pop(), Some("note down"));
+            scene.own.note_down(b"leases 3").expect("put right");
+        }
+        assert_eq!(allowed, [""; 0], "{nothing:?}");
+        scene.is_untouched();
+    }
+    let nothing = unit_of(&scene.keeper, OTHER_HOST, &[]);
+    nothing.probe().expect("it may ask whether it is there");
+    assert_eq!(
+        nothing.stat().expect("and how much room there is").segments,
+        1
+    );
+}
+
+#[test]
+fn each_capability_lets_its_holder_do_its_own() {
+    let all: Vec<_> = ATTEMPTS.iter().map(|(name, _)| *name).collect();
+    let looks = ["read", "stat", "scrub"];
+    let read = Scope::Read {
+        lines: vec![Line(7)],
+    };
+    assert_eq!(Scene::new().allowed(OTHER_HOST, &[read]), looks);
+    let free = Scope::Free {
+        segments: vec![segment(10)],
+    };
+    let frees = ["free", "free all", "delete"];
+    assert_eq!(Scene::new().allowed(OTHER_HOST, &[free]), frees);
+    // What is put where it was read is of the line that it was read from.
+    let mend = Scope::Mend {
+        copysets: vec![segment(10).copyset(), segment(1010).copyset()],
+    };
+    let mends = ["put a new one", "sync", "read", "stat", "scrub"];
+    assert_eq!(Scene::new().allowed(OTHER_HOST, &[mend]), mends);
+    // The whole of it, of what it has a lease of, but segments that are gone.
+    let scene = Scene::new();
+    let lease = lease(7, 1, 3, 0..SegmentId::SERIAL_MAX);
+    let unit = unit_of(&scene.keeper, HOST, &[lease]);
+    let mut done = Vec::new();
+    for (name, attempt) in ATTEMPTS {
+        if !is_refused(&attempt(&unit, segment(10))) {
+            done.push(name);
+        }
+    }
+    assert_eq!(done, all);
+}
+
+fn show(scene: &Scene, signed: &[u8]) -> String {
+    let unit = unit_of(&scene.keeper, OTHER_HOST, &[]);
+    let refused = unit.show(signed).expect_err("it is not heeded");
+    assert!(put(&unit, segment(10), 1).is_err());
+    scene.is_untouched();
+    base::with_causes(&refused)
+}
+
+#[test]
+fn a_capability_that_is_not_ones_own_or_was_altered_is_not_heeded() {
+    let scene = Scene::new();
+    let scope = lease(7, 1, 3, 10..20);
+    let own = |change: &dyn Fn(&mut Capability)| {
+        let mut capability = capability(OTHER_HOST, scope.clone());
+        change(&mut capability);
+        key().sign(&capability).0
+    };
+    let says = |signed: &[u8], what: &str| {
+        let said = show(&scene, signed);
+        assert!(said.contains(what), "{said}");
+    };
+    says(&own(&|one| one.holder = HOST), "another host's");
+    says(
+        &own(&|one| one.cluster = ClusterId::from_random(9)),
+        "another cluster",
+    );
+    says(&own(&|one| one.generation = 0), "replaced");
+    let forged =
+        SigningKey::derive(b"of somebody else").sign(&capability(OTHER_HOST, scope.clone()));
+    says(&forged.0, "not signed");
+    let mut altered = own(&|_| ());
+    altered[96] ^= 1;
+    says(&altered, "not signed");
+    says(b"", "long");
+}
+
+#[test]
+fn a_capability_that_has_ended_allows_nothing() {
+    let scene = Scene::new();
+    let unit = unit_of(&scene.keeper, OTHER_HOST, &[]);
+    let mut past = capability(
+        OTHER_HOST,
+        Scope::Read {
+            lines: vec![Line(7)],
+        },
+    );
+    past.ends = Millis(scene.world.clock.wall().0 + 1);
+    unit.show(&key().sign(&past).0).expect("it goes on");
+    read(&unit, segment(10)).expect("it goes on");
+    // By the controllers' clock, if they have told theirs.
+    scene.keeper.set_time(Millis(past.ends.0 + 10_001));
+    let refused = read(&unit, segment(10)).expect_err("it has ended");
+    assert!(refused.to_string().contains("has ended"), "{refused}");
+    scene.keeper.set_time(Millis(past.ends.0 + 9_999));
+    read(&unit, segment(10)).expect("clocks differ by so much");
+}
+
+/// A host that lost a volume puts and frees nothing of it any more, on
+/// connections that it had and on new ones, and after the daemon's restart.
+#[test]
+fn an_older_lease_is_refused_as_soon_as_a_newer_one_was_shown() {
+    let scene = Scene::new();
+    put(&scene.own, segment(11), 0).expect("it has the volume");
+    let next = unit_of(&scene.keeper, OTHER_HOST, &[lease(7, 1, 4, 10..20)]);
+    let tries = |unit: &RemoteUnit| {
+        for (name, attempt) in ATTEMPTS {
+            let done = attempt(unit, segment(10));
+            // The note is no volume's.
+            if name != "note down" {
+                assert!(is_refused(&done), "{name}: {done:?}");
+            }
+        }
+    };
+    tries(&scene.own);
+    read(&next, segment(11)).expect("it has the volume now");
+    next.free(segment(11), &[Slot(0)], true)
+        .expect("and sweeps");
+    let keeper = keeper(&scene.world);
+    let again = unit_of(&keeper, HOST, &[]);
+    let old = key().sign(&capability(HOST, lease(7, 1, 3, 10..20)));
+    let refused = again.show(&old.0).expect_err("an older lease");
+    assert!(refused.to_string().contains("lease 4"), "{refused}");
+}
+
+/// What was put in one life of a daemon, and not synced, may be lost in the
+/// next: nobody is told that it is durable.
+#[test]
+fn what_was_put_before_a_restart_is_not_synced_after_it() {
+    let scene = Scene::new();
+    let scopes = [lease(7, 1, 3, 10..20)];
+    let link = Restarting::new(&scene, &scopes);
+    let unit = RemoteUnit::new("scree://there".to_owned(), Arc::clone(&link) as _);
+    put(&unit, segment(12), 0).expect("put");
+    put(&unit, segment(13), 0).expect("put");
+    unit.sync(&[segment(13)]).expect("in the same life");
+    link.restart(&scene, &scopes);
+    let lost = unit.sync(&[segment(12)]).expect_err("in another");
+    assert!(matches!(lost, UnitError::Restarted { .. }), "{lost}");
+    unit.sync(&[segment(13)]).expect("it was synced before");
+    put(&unit, segment(12), 1).expect("put");
+    let lost = unit.sync(&[segment(12)]).expect_err("in two");
+    assert!(matches!(lost, UnitError::Restarted { .. }), "{lost}");
+    put(&unit, segment(14), 0).expect("put");
+    unit.sync(&[segment(14)]).expect("in this one alone");
+}
+
+/// A link to a daemon that is restarted.
+struct Restarting(std::sync::Mutex<Arc<crate::inside::Inside>>);
+
+impl Restarting {
+    fn new(scene: &Scene, scopes: &[Scope]) -> Arc<Self> {
+        let link = Self::connect(&scene.keeper, scopes);
+        Arc::new(Self(std::sync::Mutex::new(link)))
+    }
+
+    fn connect(keeper: &Arc<Keeper>, scopes: &[Scope]) -> Arc<crate::inside::Inside> {
+        let link = crate::inside::Inside::connect(Arc::clone(keeper), HOST);
+        let unit = RemoteUnit::new(String::new(), Arc::clone(&link) as _);
+        for scope in scopes {
+            let signed = key().sign(&capability(HOST, scope.clone()));
+            unit.show(&signed.0).expect("heeded");
+        }
+        link
+    }
+
+    fn restart(&self, scene: &Scene, scopes: &[Scope]) {
+        *self.0.lock().expect("no panic") = Self::connect(&keeper(&scene.world), scopes);
+    }
+}
+
+impl unit::remote::Link for Restarting {
+    fn ask(&self, request: &unit::wire::Request<'_>, done: unit::remote::Done) {
+        let link = Arc::clone(&self.0.lock().expect("no panic"));
+        link.ask(request, done);
+    }
+}
