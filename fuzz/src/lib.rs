@@ -22,10 +22,13 @@ use volume::version::{Record, decode_tail_page, encode_tail};
 use world::simulated::{SimulatedClock, SimulatedDisk, SimulatedPool, SimulatedRandom};
 use world::{OpenMode, World};
 
+mod units;
+
 pub use frontend::nbd::fuzz::fuzz_handshake as nbd_handshake;
 pub use frontend::nbd::fuzz::fuzz_option as nbd_option;
 pub use frontend::nbd::fuzz::fuzz_transmission as nbd_transmission;
 pub use unit::folder::fuzz::fuzz_marker as unit_marker;
+pub use units::{capability, daemon_answer, daemon_session};
 
 /// A target and what to start from.
 pub struct Target {
@@ -48,6 +51,21 @@ pub const TARGETS: &[Target] = &[
         name: "unit_marker",
         run: unit_marker,
         seeds: unit_marker_seeds,
+    },
+    Target {
+        name: "capability",
+        run: capability,
+        seeds: units::capability_seeds,
+    },
+    Target {
+        name: "daemon_session",
+        run: daemon_session,
+        seeds: units::daemon_session_seeds,
+    },
+    Target {
+        name: "daemon_answer",
+        run: daemon_answer,
+        seeds: units::daemon_answer_seeds,
     },
     Target {
         name: "journal_page",

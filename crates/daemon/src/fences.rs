@@ -333,7 +333,6 @@ mod tests {
         let passage = fences.enter(FENCE, 1).expect("it is the newest");
         let has_ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            #[expect(clippy::disallowed_methods, reason = "a test of two threads")]
             let newer = scope.spawn(|| {
                 fences.show(FENCE, 2).expect("newer");
                 has_ended.load(Ordering::SeqCst)

@@ -94,6 +94,12 @@ impl Keeper {
         Millis(self.clock.wall().0.saturating_add(offset))
     }
 
+    /// Which unit it keeps.
+    #[must_use]
+    pub fn id(&self) -> base::UnitId {
+        self.unit.id()
+    }
+
     pub(crate) fn greeting(&self) -> Greeting {
         Greeting {
             version: wire::VERSION,

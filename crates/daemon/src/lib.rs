@@ -5,15 +5,20 @@
 //! * [`Keeper`]: the folder, and what all connections have in common.
 //! * [`Session`]: one connection as a state machine without I/O.
 //! * `shown`: what a host may do, by the capabilities that it has shown.
+//! * [`Door`]: sessions on sockets, each in a thread of its own.
 //! * `fences`: the newest lease of each volume, so that older ones are refused.
 //!
 //! It must not know: keys but those that verify, volumes, SQL, users.
 
+mod connection;
+mod door;
 mod fences;
 mod keeper;
+mod pass_on;
 mod session;
 mod shown;
 
+pub use door::{Door, DoorConfig, WhereUnitsAre};
 pub use fences::Fences;
 pub use keeper::{Job, Keeper, KeeperConfig};
 pub use session::{Closing, Session, Step};

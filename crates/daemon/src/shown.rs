@@ -265,6 +265,10 @@ mod tests {
         }
     }
 
+    fn lease_of(epoch: u32, serials: Range<u64>) -> Scope {
+        lease(epoch, &[serials])
+    }
+
     fn shown(scopes: impl IntoIterator<Item = Scope>) -> Shown {
         let mut shown = Shown::default();
         for scope in scopes {
@@ -325,9 +329,9 @@ mod tests {
     #[test]
     fn a_serial_belongs_to_the_lease_that_was_shown_last() {
         let shown = shown([
-            lease(1, &[10..20]),
-            lease(2, &[15..17]),
-            lease(3, &[19..30]),
+            lease_of(1, 10..20),
+            lease_of(2, 15..17),
+            lease_of(3, 19..30),
         ]);
         let epoch = |serial| match shown.right(&Action::Put(segment(0, serial)), ENDS) {
             Ok(Right::Lease { epoch, .. }) => Some(epoch),
@@ -345,7 +349,7 @@ mod tests {
 
     #[test]
     fn what_has_ended_allows_nothing_and_says_so() {
-        let shown = shown([lease(1, &[10..20]), Scope::Read { lines: vec![OTHER] }]);
+        let shown = shown([lease_of(1, 10..20), Scope::Read { lines: vec![OTHER] }]);
         let late = Millis(ENDS.0 + SLACK_MS);
         let put = Action::Put(segment(0, 10));
         let read = Action::Read(segment(0, 50), OTHER);

@@ -179,8 +179,9 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = match subject.kind() {
             Kind::User | Kind::Host => vec![ExtendedKeyUsagePurpose::ClientAuth],
-            // One asks another when it forwards.
-            Kind::Controller => vec![
+            // A controller asks another when it forwards, a unit daemon asks
+            // controllers.
+            Kind::Controller | Kind::Unit => vec![
                 ExtendedKeyUsagePurpose::ServerAuth,
                 ExtendedKeyUsagePurpose::ClientAuth,
             ],

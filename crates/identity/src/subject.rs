@@ -15,6 +15,8 @@ pub enum Kind {
     Host,
     /// An instance of the controller.
     Controller,
+    /// A unit daemon.
+    Unit,
 }
 
 impl Kind {
@@ -25,6 +27,7 @@ impl Kind {
             Self::User => "user",
             Self::Host => "host",
             Self::Controller => "controller",
+            Self::Unit => "unit",
         }
     }
 }
@@ -55,7 +58,10 @@ pub enum BadSubject {
         name: String,
     },
     /// The text is no URI of a subject.
-    #[error("{text:?} is not scree://user/NAME, scree://host/NAME or scree://controller/NAME")]
+    #[error(
+        "{text:?} is not scree://user/NAME, scree://host/NAME, scree://controller/NAME or \
+         scree://unit/NAME"
+    )]
     Uri {
         /// What was given.
         text: String,
@@ -81,7 +87,7 @@ impl Subject {
         Ok(Self { kind, name })
     }
 
-    /// A user, a host, or a controller.
+    /// What kind of party it is.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
@@ -111,6 +117,7 @@ impl FromStr for Subject {
             Some(("user", name)) => (Kind::User, name),
             Some(("host", name)) => (Kind::Host, name),
             Some(("controller", name)) => (Kind::Controller, name),
+            Some(("unit", name)) => (Kind::Unit, name),
             _ => {
                 let text = text.to_owned();
                 return Err(BadSubject::Uri { text });

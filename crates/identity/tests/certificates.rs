@@ -42,6 +42,7 @@ fn signed(authority: &Authority, subject: &str, lifetime: Lifetime) -> Party {
     let subject: Subject = subject.parse().expect("a subject");
     let names = match subject.kind() {
         Kind::Controller => vec!["controller.example".to_owned(), "127.0.0.1".to_owned()],
+        Kind::Unit => vec!["unit-0f3c5b7d9e1a2b4c6".to_owned()],
         Kind::User | Kind::Host => Vec::new(),
     };
     let chain_pem = authority

@@ -1,5 +1,6 @@
-//! A daemon and its hosts, without sockets.
+//! A daemon and its hosts.
 
 mod conformance;
 mod inside;
+mod network;
 mod rights;

@@ -19,11 +19,11 @@ use world::real::Bell;
 use world::{Clock, Wake};
 
 use super::Limits;
-use super::channel::Channel;
 use super::connection::Settings;
 use super::spin::SPIN;
 use super::table::ExportInfo;
 use super::worker::Worker;
+use channel::Channel;
 
 /// How an export is served.
 #[derive(Clone)]

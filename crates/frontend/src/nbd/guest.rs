@@ -5,12 +5,12 @@ use std::io::{self, ErrorKind, IoSlice};
 
 use world::Interest;
 
-use super::channel::Channel;
 use super::export::Seat;
 use super::handshake::{Goodbye, Handshake, Next, Offer, Opened};
 use super::options::{OPTION_BYTES_MAX, OptionHeader};
-use super::pipe::Pipe;
 use super::tls::ServerTls;
+use channel::Channel;
+use channel::Pipe;
 
 /// The receive buffer: the longest option and a little more.
 const INPUT_BYTES: usize = OPTION_BYTES_MAX + OptionHeader::BYTES + 4096;
@@ -125,8 +125,8 @@ impl Guest {
             return None;
         }
         if self.handshake.client.certificate.is_none() {
-            let certificate = self.channel.client_certificate();
-            self.handshake.client.certificate = certificate.map(<[u8]>::to_vec);
+            let certificate = self.channel.peer_certificates().first();
+            self.handshake.client.certificate = certificate.map(|der| der.to_vec());
         }
         let (used, next) = self.handshake.advance(&self.input, &mut self.output);
         self.input.drain(..used);

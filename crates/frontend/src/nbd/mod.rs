@@ -20,14 +20,12 @@
 //! by [`Limits`], whatever its client sends or does not read.
 
 mod buffers;
-mod channel;
 mod connection;
 mod desk;
 mod export;
 mod guest;
 mod handshake;
 mod options;
-mod pipe;
 mod reply;
 mod request;
 mod script;

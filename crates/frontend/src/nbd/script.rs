@@ -11,8 +11,8 @@ use world::{Interest, Ready};
 
 use super::Limits;
 use super::connection::Settings;
-use super::pipe::{Pipe, Sent};
 use super::service::Service;
+use channel::{Pipe, Sent};
 
 #[derive(Debug, Default)]
 struct Script {

@@ -16,13 +16,13 @@ use std::time::Duration;
 use world::real::{Bell, Listener, Poller, Stream};
 use world::{Clock, Endpoint, Interest, Ready};
 
-use super::channel::Channel;
 use super::export::{Arrival, Seat};
 use super::guest::{Fate, Guest};
 use super::handshake::{Offer, TlsPolicy};
 use super::slab::{Key, Slab};
 use super::table::Exports;
 use super::tls::ServerTls;
+use channel::Channel;
 
 /// The poller's key for the thread's bell.
 const BELL: u64 = u64::MAX;

@@ -24,8 +24,8 @@ use super::Limits;
 use super::buffers::{BUFFER_BYTES, PIECE_BYTES};
 use super::connection::{Connection, Pause, Settings};
 use super::desk::{Desk, Operation};
-use super::pipe::Pipe;
 use super::slab::{Key, Slab};
+use channel::Pipe;
 
 /// How soon a device that was busy is asked again, if it does not call before.
 const BUSY_RETRY: Duration = Duration::from_millis(1);

@@ -9,11 +9,11 @@ use base::{BlockDevice, IoError};
 use world::real::{Bell, Poller};
 use world::{Interest, Ready};
 
-use super::channel::Channel;
 use super::export::{Arrival, Command, ExportOptions, Seat, Shared, Stopped};
-use super::pipe::{Pipe, Sent};
 use super::service::Service;
 use super::spin::Spinner;
+use channel::Channel;
+use channel::{Pipe, Sent};
 
 /// The poller's key for the thread's bell.
 const BELL: u64 = u64::MAX;

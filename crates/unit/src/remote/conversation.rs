@@ -8,14 +8,15 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::{ClusterId, UnitId};
 
 use super::{Done, Reply};
 use crate::wire::{BODY_BYTES_MAX, Frames, Greeting, Malformed, Refusal, Request, Status, VERSION};
 
-/// The tag of the hello.
-const HELLO: u64 = 1;
+/// The tag of the hello. Others are larger.
+pub(super) const HELLO: u64 = 1;
 
 /// What a host holds of answers that have not come whole, in bytes, less one
 /// frame.
@@ -26,8 +27,13 @@ pub struct Conversation {
     unit: UnitId,
     frames: Frames,
     greeting: Option<Greeting>,
-    next_tag: u64,
-    waiting: HashMap<u64, Done>,
+    waiting: HashMap<u64, Waiting>,
+}
+
+struct Waiting {
+    done: Done,
+    /// By the clock of whoever drives the conversation.
+    until: Duration,
 }
 
 /// Whether the daemon has greeted.
@@ -76,24 +82,27 @@ impl Conversation {
             unit,
             frames: Frames::new(ANSWER_BYTES_MAX),
             greeting: None,
-            next_tag: HELLO + 1,
             waiting: HashMap::new(),
         }
     }
 
     /// The daemon's greeting, once it has come. Before that nothing may be
-    /// asked.
+    /// sent.
     #[must_use]
     pub fn greeting(&self) -> Option<&Greeting> {
         self.greeting.as_ref()
     }
 
-    /// Asks, by appending to `out`.
-    pub fn ask(&mut self, request: &Request<'_>, done: Done, out: &mut Vec<u8>) {
-        let tag = self.next_tag;
-        self.next_tag += 1;
-        request.encode(tag, out);
-        self.waiting.insert(tag, done);
+    /// A request with this tag, larger than 1 and no other's, is being sent; it
+    /// should be answered `until` then.
+    pub fn expect(&mut self, tag: u64, until: Duration, done: Done) {
+        self.waiting.insert(tag, Waiting { done, until });
+    }
+
+    /// Whether an answer should have come by `now`.
+    #[must_use]
+    pub fn is_overdue(&self, now: Duration) -> bool {
+        self.waiting.values().any(|waiting| waiting.until <= now)
     }
 
     /// How many requests wait for their answers.
@@ -133,7 +142,7 @@ impl Conversation {
                 greeted = Greeted::Now(greeting);
                 continue;
             };
-            let Some(done) = self.waiting.remove(&frame.tag) else {
+            let Some(Waiting { done, .. }) = self.waiting.remove(&frame.tag) else {
                 // With tag 0 it says why it closes the connection.
                 return Err(match Refusal::decode(status, frame.body) {
                     Ok(Refusal { text, .. }) if frame.tag == 0 => Broken::Refused { text },
@@ -151,8 +160,8 @@ impl Conversation {
 
     /// The connection is gone: whoever waits is told so.
     pub fn lose(self, why: &Arc<io::Error>) {
-        for done in self.waiting.into_values() {
-            done(Err(Arc::clone(why)));
+        for waiting in self.waiting.into_values() {
+            (waiting.done)(Err(Arc::clone(why)));
         }
     }
 }

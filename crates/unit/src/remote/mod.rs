@@ -3,13 +3,15 @@
 //!
 //! * [`RemoteUnit`]: calls as requests.
 //! * [`Link`]: what carries requests to a daemon, and answers back.
-//! * [`Conversation`]: one connection as a state machine without I/O, of which
-//!   links are made.
+//! * [`Conversation`]: one connection as a state machine without I/O.
+//! * [`TlsLink`]: a link over TCP and TLS.
 
 mod conversation;
+mod link;
 mod unit;
 
 pub use conversation::{Broken, Conversation, Greeted};
+pub use link::{LinkConfig, TlsLink};
 pub use unit::RemoteUnit;
 
 use std::io;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
@@ -204,10 +205,7 @@ impl Listener {
                 Ok(listener)
             }
             Endpoint::Tcp(address) => {
-                let family = match address {
-                    std::net::SocketAddr::V4(_) => AddressFamily::INET,
-                    std::net::SocketAddr::V6(_) => AddressFamily::INET6,
-                };
+                let family = family_of(address);
                 let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
                 sockopt::set_socket_reuseaddr(&socket, true)?;
                 rustix::net::bind(&socket, address)?;
@@ -241,11 +239,7 @@ impl Listener {
             Err(error) => return Err(error.into()),
         };
         if matches!(self.endpoint, Endpoint::Tcp(_)) {
-            sockopt::set_tcp_nodelay(&socket, true)?;
-            sockopt::set_socket_keepalive(&socket, true)?;
-            sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
-            sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL)?;
-            sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_COUNT)?;
+            set_tcp(&socket)?;
         }
         Ok(Some(Stream { socket }))
     }
@@ -263,6 +257,24 @@ impl Drop for Listener {
             let _ = fs::remove_file(path);
         }
     }
+}
+
+fn family_of(address: &SocketAddr) -> AddressFamily {
+    match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    }
+}
+
+/// What all TCP sockets have: messages leave at once, and a peer that is gone is
+/// noticed.
+fn set_tcp(socket: &OwnedFd) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_COUNT)?;
+    Ok(())
 }
 
 /// Removes a socket on which nobody listens any more.
@@ -292,6 +304,47 @@ pub struct Stream {
 }
 
 impl Stream {
+    /// Begins to connect to `endpoint`. A poller says that it can be written to
+    /// when that is over; then ask [`Stream::connected`].
+    ///
+    /// # Errors
+    /// As the operating system says, if it knows at once.
+    pub fn connect(endpoint: &Endpoint) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let open = |family| rustix::net::socket_with(family, SocketType::STREAM, flags, None);
+        let (socket, begun) = match endpoint {
+            Endpoint::Unix(path) => {
+                let address = SocketAddrUnix::new(path.as_path())?;
+                let socket = open(AddressFamily::UNIX)?;
+                let begun = rustix::net::connect(&socket, &address);
+                (socket, begun)
+            }
+            Endpoint::Tcp(address) => {
+                let socket = open(family_of(address))?;
+                set_tcp(&socket)?;
+                let begun = rustix::net::connect(&socket, address);
+                (socket, begun)
+            }
+        };
+        match begun {
+            Ok(()) | Err(Errno::INPROGRESS) => Ok(Self { socket }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// How connecting has ended.
+    ///
+    /// # Errors
+    /// Why there is no connection; `WouldBlock` while it is not over.
+    pub fn connected(&self) -> io::Result<()> {
+        sockopt::socket_error(&self.socket)??;
+        match rustix::net::getpeername(&self.socket) {
+            Ok(_) => Ok(()),
+            Err(Errno::NOTCONN) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Asks the kernel to hold this many bytes on their way out. It may give
     /// less.
     pub fn set_send_buffer(&self, bytes: usize) {

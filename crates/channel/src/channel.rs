@@ -4,19 +4,20 @@ use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustls::{ServerConfig, ServerConnection};
+use rustls::pki_types::CertificateDer;
+use rustls::{Connection, ServerConfig, ServerConnection};
 use world::real::Stream;
 
-use super::pipe::{Pipe, Sent};
+use crate::{Pipe, Sent};
 
 /// How many bytes TLS may hold encrypted for one connection.
 const TLS_UNSENT_BYTES_MAX: usize = 256 << 10;
 
-/// See the module's head.
+/// A socket, with or without TLS on it.
 #[derive(Debug)]
 pub struct Channel {
     stream: Stream,
-    tls: Option<Box<ServerConnection>>,
+    tls: Option<Box<Connection>>,
     holds_received: bool,
 }
 
@@ -31,22 +32,41 @@ impl Channel {
         }
     }
 
-    /// From here on, everything is TLS.
+    /// A channel on which everything is TLS. The handshake goes on as bytes are
+    /// received and sent.
+    #[must_use]
+    pub fn with_tls(stream: Stream, mut tls: Connection) -> Self {
+        tls.set_buffer_limit(Some(TLS_UNSENT_BYTES_MAX));
+        Self {
+            stream,
+            tls: Some(Box::new(tls)),
+            holds_received: false,
+        }
+    }
+
+    /// From here on, everything is TLS, of which this is the server.
     ///
     /// # Errors
     /// If `config` is not usable.
     pub fn start_tls(&mut self, config: Arc<ServerConfig>) -> Result<(), rustls::Error> {
         let mut tls = ServerConnection::new(config)?;
         tls.set_buffer_limit(Some(TLS_UNSENT_BYTES_MAX));
-        self.tls = Some(Box::new(tls));
+        self.tls = Some(Box::new(tls.into()));
         Ok(())
     }
 
-    /// The certificate that the client proved to hold, in DER.
+    /// Whether both sides know whom they speak to; always, without TLS.
     #[must_use]
-    pub fn client_certificate(&self) -> Option<&[u8]> {
-        let certificates = self.tls.as_ref()?.peer_certificates()?;
-        certificates.first().map(AsRef::as_ref)
+    pub fn is_established(&self) -> bool {
+        self.tls.as_ref().is_none_or(|tls| !tls.is_handshaking())
+    }
+
+    /// The certificate that the other side proved to hold, and those between it
+    /// and its root; none without TLS, or if it has shown none.
+    #[must_use]
+    pub fn peer_certificates(&self) -> &[CertificateDer<'static>] {
+        let certificates = self.tls.as_ref().and_then(|tls| tls.peer_certificates());
+        certificates.unwrap_or_default()
     }
 }
 
@@ -61,7 +81,7 @@ fn would_block(error: &io::Error) -> bool {
 }
 
 /// Sends what TLS has encrypted. True if the socket takes no more.
-fn send_encrypted(tls: &mut ServerConnection, stream: &mut Stream) -> io::Result<bool> {
+fn send_encrypted(tls: &mut Connection, stream: &mut Stream) -> io::Result<bool> {
     while tls.wants_write() {
         match tls.write_tls(stream) {
             Ok(_) => {}
@@ -74,7 +94,7 @@ fn send_encrypted(tls: &mut ServerConnection, stream: &mut Stream) -> io::Result
 
 /// Fills `into` as far as the socket allows.
 fn receive_encrypted(
-    tls: &mut ServerConnection,
+    tls: &mut Connection,
     stream: &mut Stream,
     into: &mut [u8],
 ) -> io::Result<usize> {
@@ -90,15 +110,15 @@ fn receive_encrypted(
             Err(error) => return Err(error),
         }
         match tls.read_tls(stream) {
-            // NBD says by itself where a message ends, so a stream that is cut
-            // without TLS's farewell hides nothing.
+            // Protocols here say by themselves where a message ends, so a
+            // stream that is cut without TLS's farewell hides nothing.
             Ok(0) => break,
             Ok(_) => {}
             Err(error) if would_block(&error) && filled > 0 => break,
             Err(error) => return Err(error),
         }
         if let Err(error) = tls.process_new_packets() {
-            // The alert tells the client why.
+            // The alert tells the other side why.
             let _ = send_encrypted(tls, stream);
             return Err(io::Error::new(io::ErrorKind::InvalidData, error));
         }

@@ -1,0 +1,269 @@
+//! Where hosts come in: a thread that listens, and one for each connection.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread;
+use std::time::Duration;
+
+use base::UnitId;
+use identity::ServerTls;
+use unit::wire::ALPN;
+use world::real::{Bell, Listener, Poller, Stream};
+use world::{Clock, Endpoint, Interest, Pool, World};
+
+use crate::Keeper;
+use crate::connection;
+
+/// The poller's keys.
+const BELL: u64 = 0;
+const LISTENER: u64 = 1;
+
+/// How long nothing is accepted after the process ran out of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+
+/// Says where the daemon of another unit listens, as far as it is known.
+pub type WhereUnitsAre = Arc<dyn Fn(UnitId) -> Option<Endpoint> + Send + Sync>;
+
+/// How a door is kept.
+#[derive(Clone)]
+pub struct DoorConfig {
+    /// Who the daemon is, and which authorities sign hosts.
+    pub tls: Arc<ServerTls>,
+    /// Where connections for other units are passed on to.
+    pub others: WhereUnitsAre,
+    /// Connections at once, those that are passed on included. One more is
+    /// closed at once.
+    pub connections_max: usize,
+}
+
+/// What a door's threads have in common.
+pub(crate) struct Hall {
+    config: RwLock<DoorConfig>,
+    keepers: HashMap<UnitId, Arc<Keeper>>,
+    pub pool: Arc<dyn Pool>,
+    pub clock: Arc<dyn Clock>,
+    connections: AtomicUsize,
+    is_closing: AtomicBool,
+    /// Those that wait in a connection's thread.
+    bells: Mutex<HashMap<usize, Bell>>,
+}
+
+impl Hall {
+    pub(crate) fn config(&self) -> DoorConfig {
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        config.clone()
+    }
+
+    pub(crate) fn keeper(&self, unit: UnitId) -> Option<&Arc<Keeper>> {
+        self.keepers.get(&unit)
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Relaxed)
+    }
+
+    /// What a handshake needs, for this protocol and no other.
+    pub(crate) fn tls(&self) -> (Arc<ServerTls>, Arc<rustls::ServerConfig>) {
+        let tls = self.config().tls;
+        let mut config = (*tls.config()).clone();
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        (tls, Arc::new(config))
+    }
+}
+
+/// A door that is open. Dropping it closes it and all connections.
+pub struct Door {
+    hall: Arc<Hall>,
+    bell: Bell,
+    endpoint: Endpoint,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Door {
+    /// Opens a door at `endpoint` to the units that `keepers` keep.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`]; or if the process has no thread left.
+    pub fn open(
+        world: &World,
+        endpoint: &Endpoint,
+        keepers: impl IntoIterator<Item = Arc<Keeper>>,
+        config: DoorConfig,
+    ) -> io::Result<Self> {
+        let listener = Listener::bind(endpoint, 0o600)?;
+        let endpoint = listener.endpoint().clone();
+        let (bell, poller) = (Bell::new()?, Poller::new()?);
+        poller.add(&bell, BELL, Interest::READABLE)?;
+        poller.add(&listener, LISTENER, Interest::READABLE)?;
+        let hall = Arc::new(Hall {
+            config: RwLock::new(config),
+            keepers: keepers.into_iter().map(|one| (one.id(), one)).collect(),
+            pool: Arc::clone(&world.pool),
+            clock: Arc::clone(&world.clock),
+            connections: AtomicUsize::new(0),
+            is_closing: AtomicBool::new(false),
+            bells: Mutex::default(),
+        });
+        let porter = Porter {
+            hall: Arc::clone(&hall),
+            bell: bell.clone(),
+            poller,
+            listener,
+            threads: HashMap::new(),
+            next: 0,
+        };
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "it lasts as long as the door: no job for a pool"
+        )]
+        let thread = thread::Builder::new()
+            .name("door".to_owned())
+            .spawn(|| porter.run())?;
+        Ok(Self {
+            hall,
+            bell,
+            endpoint,
+            thread: Some(thread),
+        })
+    }
+
+    /// Where it is; the port is a real one.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// From the next connection on.
+    pub fn set_config(&self, config: DoorConfig) {
+        let mut known = self
+            .hall
+            .config
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *known = config;
+    }
+
+    /// How many connections there are.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.hall.connections.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.hall.is_closing.store(true, Ordering::Relaxed);
+        self.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            // If it has panicked, that was said.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread that listens.
+struct Porter {
+    hall: Arc<Hall>,
+    bell: Bell,
+    poller: Poller,
+    listener: Listener,
+    threads: HashMap<usize, thread::JoinHandle<()>>,
+    next: usize,
+}
+
+impl Porter {
+    fn run(mut self) {
+        let mut ready = Vec::new();
+        let mut pause = None;
+        loop {
+            let waited = self.poller.wait(pause, &mut ready);
+            waited.expect("an epoll of this thread can be waited on");
+            self.bell.clear();
+            if self.hall.is_closing() {
+                break;
+            }
+            self.threads.retain(|_, thread| !thread.is_finished());
+            let paused = pause.take().is_some();
+            if paused {
+                self.listen(true);
+            }
+            if let Err(error) = self.accept_all() {
+                tracing::warn!(%error, "cannot accept a connection");
+                self.listen(false);
+                pause = Some(ACCEPT_PAUSE);
+            }
+        }
+        for bell in lock(&self.hall.bells).values() {
+            bell.ring();
+        }
+        for (_, thread) in self.threads {
+            let _ = thread.join();
+        }
+    }
+
+    fn listen(&self, readable: bool) {
+        let interest = Interest {
+            readable,
+            writable: false,
+        };
+        if let Err(error) = self.poller.modify(&self.listener, LISTENER, interest) {
+            tracing::error!(%error, "the listener cannot be watched");
+        }
+    }
+
+    fn accept_all(&mut self) -> io::Result<()> {
+        while let Some(stream) = self.listener.accept()? {
+            self.welcome(stream)?;
+        }
+        Ok(())
+    }
+
+    fn welcome(&mut self, stream: Stream) -> io::Result<()> {
+        let max = self.hall.config().connections_max;
+        if self.hall.connections.load(Ordering::Relaxed) >= max {
+            tracing::warn!(max, "a connection is refused: there are too many");
+            return Ok(());
+        }
+        let bell = Bell::new()?;
+        let number = self.next;
+        self.next += 1;
+        lock(&self.hall.bells).insert(number, bell.clone());
+        self.hall.connections.fetch_add(1, Ordering::Relaxed);
+        let place = Place {
+            hall: Arc::clone(&self.hall),
+            number,
+        };
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "it lasts as long as the connection: no job for a pool"
+        )]
+        let thread = thread::Builder::new()
+            .name("host".to_owned())
+            .spawn(move || {
+                if let Err(error) = connection::serve(&place.hall, stream, &bell) {
+                    tracing::debug!(%error, "a connection has ended");
+                }
+            })?;
+        self.threads.insert(number, thread);
+        Ok(())
+    }
+}
+
+/// One of the connections that are counted.
+struct Place {
+    hall: Arc<Hall>,
+    number: usize,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.hall.bells).remove(&self.number);
+        self.hall.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,424 @@
+//! Daemons on real sockets, and hosts that reach them.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use base::{ClusterId, Slot, UnitId, with_causes};
+use capability::Scope;
+use daemon::{Door, DoorConfig, Keeper, KeeperConfig};
+use identity::{
+    Authority, Credentials, KeyFingerprint, KeyRequest, Kind, Lifetime, ServerTls, Subject,
+    client_config, requested_key,
+};
+use tempfile::TempDir;
+use unit::remote::{LinkConfig, TlsLink};
+use unit::wire::ALPN;
+use unit::{FolderUnit, RemoteUnit, SlotRun, Unit, UnitError};
+use world::real::RealRandom;
+use world::{Endpoint, Millis, World};
+
+use crate::inside::{CLUSTER, capability, key, verifying_key, whole_lease};
+
+/// Somebody with a certificate.
+struct Party {
+    chain_pem: String,
+    key_pem: String,
+    fingerprint: KeyFingerprint,
+}
+
+impl Party {
+    fn credentials(&self) -> Credentials<'_> {
+        Credentials {
+            chain_pem: &self.chain_pem,
+            key_pem: &self.key_pem,
+        }
+    }
+}
+
+/// A cluster's authority, and the world its parties live in.
+struct Site {
+    authority: Authority,
+    world: World,
+    folder: TempDir,
+}
+
+fn any_port() -> Endpoint {
+    Endpoint::Tcp("127.0.0.1:0".parse().expect("an address"))
+}
+
+fn unit_called(number: u128) -> UnitId {
+    UnitId::from_random(number)
+}
+
+impl Site {
+    fn new() -> Self {
+        let world = World::real(4);
+        let founded = Authority::found("cluster-1", &RealRandom, world.clock.wall());
+        Self {
+            authority: founded.expect("founded").0,
+            world,
+            folder: tempfile::tempdir().expect("a folder"),
+        }
+    }
+
+    fn party(&self, kind: Kind, name: &str, names: &[String]) -> Party {
+        let request = KeyRequest::generate().expect("a key");
+        let subject = Subject::new(kind, name).expect("a name");
+        let lifetime = Lifetime::day(self.world.clock.wall());
+        let signed =
+            self.authority
+                .sign(&request.request_pem, &subject, names, lifetime, &RealRandom);
+        Party {
+            chain_pem: signed.expect("signed"),
+            key_pem: request.key_pem.to_string(),
+            fingerprint: requested_key(&request.request_pem).expect("a request"),
+        }
+    }
+
+    fn host(&self, name: &str) -> Party {
+        self.party(Kind::Host, name, &[])
+    }
+
+    fn keeper(&self, unit: UnitId) -> Arc<Keeper> {
+        let folder = self.folder.path().join(unit.to_string());
+        let place = FolderUnit::create(&self.world, &folder, CLUSTER, unit).expect("a unit");
+        let config = KeeperConfig {
+            cluster: CLUSTER,
+            keys: vec![verifying_key()],
+            generation: 1,
+        };
+        Arc::new(Keeper::open(&self.world, place, &folder, config).expect("kept"))
+    }
+
+    /// A daemon of `unit` at `endpoint`, which passes on what is for `other`.
+    fn door_at(
+        &self,
+        endpoint: &Endpoint,
+        unit: UnitId,
+        other: Option<(UnitId, Endpoint)>,
+    ) -> Door {
+        let daemon = self.party(Kind::Unit, "u1", &[unit.to_string()]);
+        let tls = ServerTls::new(self.authority.certificate_pem(), &[], daemon.credentials());
+        let config = DoorConfig {
+            tls: Arc::new(tls.expect("usable")),
+            others: Arc::new(move |asked| match &other {
+                Some((unit, endpoint)) if *unit == asked => Some(endpoint.clone()),
+                _ => None,
+            }),
+            connections_max: 64,
+        };
+        Door::open(&self.world, endpoint, [self.keeper(unit)], config).expect("a free port")
+    }
+
+    fn door(&self, unit: UnitId) -> Door {
+        self.door_at(&any_port(), unit, None)
+    }
+
+    fn link_config(&self, host: &Party, unit: UnitId, endpoints: &[Endpoint]) -> LinkConfig {
+        let authority = [self.authority.certificate_pem()];
+        let mut tls = client_config(&authority, Some(host.credentials())).expect("usable");
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        LinkConfig {
+            cluster: CLUSTER,
+            unit,
+            endpoints: endpoints.to_vec(),
+            tls: Arc::new(tls),
+        }
+    }
+
+    fn link(&self, config: LinkConfig) -> Arc<TlsLink> {
+        let clock = Arc::clone(&self.world.clock);
+        Arc::new(TlsLink::start(config, clock).expect("started"))
+    }
+
+    /// The unit as a host sees it that has shown `scopes`.
+    fn unit(&self, host: &Party, unit: UnitId, at: &[Endpoint], scopes: &[Scope]) -> RemoteUnit {
+        let link = self.link(self.link_config(host, unit, at));
+        for scope in scopes {
+            show(&link, host, scope);
+        }
+        RemoteUnit::new(format!("scree://{unit}"), link)
+    }
+}
+
+fn show(link: &TlsLink, host: &Party, scope: &Scope) {
+    let signed = key().sign(&capability(host.fingerprint.0, scope.clone()));
+    let (tell, told) = mpsc::channel();
+    let done: unit::remote::Done = Box::new(move |reply| {
+        let answer = reply
+            .map(|reply| reply.status)
+            .map_err(|why| with_causes(&why));
+        tell.send(answer).expect("waited for");
+    });
+    link.show(signed.0.into(), Millis(i64::MAX), done);
+    let status = told.recv().expect("answered").expect("it is there");
+    assert_eq!(status, unit::wire::Status::Done);
+}
+
+fn put(unit: &dyn Unit, serial: u64, first: u16) -> Result<(), UnitError> {
+    unit.put(
+        segment(serial),
+        512,
+        Slot(first),
+        &[[5; 16]],
+        &[serial as u8; 512],
+    )
+}
+
+fn segment(serial: u64) -> base::SegmentId {
+    let copyset = base::CopysetId::new(3).expect("one");
+    base::SegmentId::new(copyset, serial).expect("one")
+}
+
+fn read(unit: &dyn Unit, serial: u64) -> Result<Vec<u8>, UnitError> {
+    let run = SlotRun {
+        segment: segment(serial),
+        first: Slot(0),
+        count: 1,
+    };
+    let mut data = vec![0; 512];
+    unit.read(run, 512, &mut [[0; 16]], &mut data)
+        .map(|()| data)
+}
+
+#[test]
+fn a_unit_behind_tls_conforms() {
+    let site = Site::new();
+    let host = site.host("h1");
+    let number = std::cell::Cell::new(0);
+    let doors = std::cell::RefCell::new(Vec::new());
+    unit::conformance::run(&|| {
+        number.set(number.get() + 1);
+        let id = unit_called(number.get());
+        let door = site.door(id);
+        let at = [door.endpoint().clone()];
+        doors.borrow_mut().push(door);
+        Arc::new(site.unit(&host, id, &at, &[whole_lease(1)]))
+    });
+}
+
+/// Why a unit cannot be asked.
+fn why_not(unit: &RemoteUnit) -> String {
+    with_causes(&unit.probe().expect_err("it cannot be asked"))
+}
+
+#[test]
+fn whoever_is_no_host_of_the_cluster_gets_no_word_in() {
+    let (site, other) = (Site::new(), Site::new());
+    let id = unit_called(1);
+    let door = site.door(id);
+    let at = [door.endpoint().clone()];
+    let host = site.host("h1");
+    site.unit(&host, id, &at, &[])
+        .probe()
+        .expect("it is a host");
+    // A user, and a host of another cluster.
+    let user = site.party(Kind::User, "alice", &[]);
+    why_not(&site.unit(&user, id, &at, &[]));
+    let stranger = other.host("h1");
+    why_not(&site.unit(&stranger, id, &at, &[]));
+    // Nobody.
+    let mut config = site.link_config(&host, id, &at);
+    let mut tls = client_config(&[site.authority.certificate_pem()], None).expect("usable");
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    config.tls = Arc::new(tls);
+    why_not(&RemoteUnit::new(String::new(), site.link(config)));
+    // A host that takes the daemon for another cluster's, or for another's.
+    let mut config = site.link_config(&host, id, &at);
+    config.cluster = ClusterId::from_random(9);
+    let why = why_not(&RemoteUnit::new(String::new(), site.link(config)));
+    assert!(why.contains("another cluster"), "{why}");
+    let why = why_not(&other.unit(&stranger, id, &at, &[]));
+    assert!(why.to_lowercase().contains("certificate"), "{why}");
+    let why = why_not(&site.unit(&host, unit_called(2), &at, &[]));
+    assert!(why.contains("closed"), "{why}");
+    site.unit(&host, id, &at, &[])
+        .probe()
+        .expect("it serves on");
+}
+
+/// A daemon whose certificate is another unit's is not believed.
+#[test]
+fn a_daemon_is_believed_to_have_the_unit_that_its_certificate_names() {
+    let site = Site::new();
+    let (id, pretended) = (unit_called(1), unit_called(2));
+    let daemon = site.party(Kind::Unit, "u1", &[pretended.to_string()]);
+    let tls = ServerTls::new(site.authority.certificate_pem(), &[], daemon.credentials());
+    let config = DoorConfig {
+        tls: Arc::new(tls.expect("usable")),
+        others: Arc::new(|_| None),
+        connections_max: 4,
+    };
+    let door = Door::open(&site.world, &any_port(), [site.keeper(id)], config).expect("open");
+    let unit = site.unit(&site.host("h1"), id, &[door.endpoint().clone()], &[]);
+    let why = why_not(&unit);
+    assert!(why.contains("not valid for name"), "{why}");
+}
+
+#[test]
+fn a_link_finds_a_daemon_that_is_back_and_shows_it_what_it_had_shown() {
+    let site = Site::new();
+    let (id, host) = (unit_called(1), site.host("h1"));
+    let door = site.door(id);
+    let at = door.endpoint().clone();
+    let unit = site.unit(&host, id, std::slice::from_ref(&at), &[whole_lease(1)]);
+    put(&unit, 10, 0).expect("put");
+    unit.sync(&[segment(10)]).expect("synced");
+    put(&unit, 11, 0).expect("put");
+    drop(door);
+    let gone = put(&unit, 12, 0).expect_err("nobody is there");
+    assert!(matches!(gone, UnitError::Away { .. }), "{gone}");
+    let door = site.door_at(&at, id, None);
+    // Soon: after the pause.
+    let mut tries = 0;
+    while let Err(error) = put(&unit, 13, 0) {
+        assert!(matches!(error, UnitError::Away { .. }), "{error}");
+        tries += 1;
+        assert!(tries < 1_000_000, "it stays away: {}", with_causes(&error));
+        std::thread::yield_now();
+    }
+    assert_eq!(read(&unit, 10).expect("it is durable"), [10; 512]);
+    let lost = unit.sync(&[segment(11)]).expect_err("of an earlier life");
+    assert!(matches!(lost, UnitError::Restarted { .. }), "{lost}");
+    drop(door);
+}
+
+/// A host that reaches one daemon reaches all that this one reaches.
+#[test]
+fn a_connection_for_another_unit_is_passed_on_once() {
+    let site = Site::new();
+    let (near_id, far_id, host) = (unit_called(1), unit_called(2), site.host("h1"));
+    let far = site.door(far_id);
+    let known = Some((far_id, far.endpoint().clone()));
+    let near = site.door_at(&any_port(), near_id, known);
+    let at = [near.endpoint().clone()];
+    let unit = site.unit(&host, far_id, &at, &[whole_lease(1)]);
+    let large = vec![7; 1 << 20];
+    let tags = vec![[6; 16]; large.len() / 4096];
+    for serial in 20..28 {
+        unit.put(segment(serial), 4096, Slot(0), &tags, &large)
+            .expect("through the other");
+    }
+    let run = SlotRun {
+        segment: segment(27),
+        first: Slot(0),
+        count: tags.len() as u16,
+    };
+    let (mut found, mut data) = (vec![[0; 16]; tags.len()], vec![0; large.len()]);
+    unit.read(run, 4096, &mut found, &mut data).expect("read");
+    assert!(found == tags && data == large);
+    assert_eq!((near.connections(), far.connections()), (1, 1));
+    let direct = site.unit(&host, far_id, &[far.endpoint().clone()], &[]);
+    assert_eq!(direct.stat().expect("it is there").segments, 8);
+    // Nobody knows the third.
+    why_not(&site.unit(&host, unit_called(3), &at, &[]));
+    drop(far);
+    why_not(&unit);
+}
+
+/// Two daemons that take each other for the destination.
+#[test]
+fn a_connection_does_not_go_round() {
+    let site = Site::new();
+    let (lost, host) = (unit_called(9), site.host("h1"));
+    let one = site.door(unit_called(1));
+    let two = site.door_at(
+        &any_port(),
+        unit_called(2),
+        Some((lost, one.endpoint().clone())),
+    );
+    let at = one.endpoint().clone();
+    drop(one);
+    let one = site.door_at(&at, unit_called(1), Some((lost, two.endpoint().clone())));
+    why_not(&site.unit(&host, lost, &[at], &[]));
+    drop((one, two));
+}
+
+#[expect(clippy::disallowed_methods, reason = "it is no host")]
+fn connect(endpoint: &Endpoint) -> TcpStream {
+    let Endpoint::Tcp(address) = endpoint else {
+        panic!("{endpoint} is no TCP");
+    };
+    TcpStream::connect(address).expect("it listens")
+}
+
+#[test]
+fn what_is_no_protocol_is_hung_up_on_and_harms_nobody() {
+    let site = Site::new();
+    let (id, host) = (unit_called(1), site.host("h1"));
+    let door = site.door(id);
+    let mut random = vec![0; 4000];
+    world::Random::fill(&RealRandom, &mut random);
+    let oversized = [&[22, 3, 1, 0x40, 0][..], &[1; 40_000]].concat();
+    for bytes in [
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        &random,
+        &oversized,
+        b"scree\xc2\xbb1junk",
+    ] {
+        let mut stream = connect(door.endpoint());
+        // It may hang up before it has read all.
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        match stream.read_to_end(&mut Vec::new()) {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+        }
+    }
+    // One that says nothing keeps nobody out.
+    let silent = connect(door.endpoint());
+    site.unit(&host, id, &[door.endpoint().clone()], &[])
+        .probe()
+        .expect("it serves on");
+    drop(silent);
+}
+
+/// Many at once, more than the daemon holds.
+#[test]
+fn threads_that_put_more_than_is_held_at_once_wait_and_lose_nothing() {
+    let site = Site::new();
+    let (id, host) = (unit_called(1), site.host("h1"));
+    let door = site.door(id);
+    let unit = site.unit(&host, id, &[door.endpoint().clone()], &[whole_lease(1)]);
+    let tags = vec![[6; 16]; 256];
+    std::thread::scope(|scope| {
+        for thread in 0..32_u64 {
+            let (unit, tags) = (&unit, &tags);
+            scope.spawn(move || {
+                let data = vec![thread as u8; 1 << 20];
+                for round in 0..4 {
+                    let id = segment(100 + thread);
+                    unit.put(id, 4096, Slot(round * 256), tags, &data)
+                        .expect("put");
+                }
+                unit.sync(&[segment(100 + thread)]).expect("synced");
+            });
+        }
+    });
+    for thread in 0..32 {
+        let stat = unit.stat_segment(segment(100 + thread)).expect("there");
+        assert_eq!(stat.slots, 1024);
+        let rotten = unit.scrub(segment(100 + thread)).expect("read");
+        assert_eq!(rotten, []);
+    }
+}
+
+/// A daemon that takes connections and never answers is given up.
+#[test]
+fn a_silent_daemon_is_away() {
+    let site = Site::new();
+    let host = site.host("h1");
+    #[expect(clippy::disallowed_methods, reason = "it is no daemon")]
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let at = Endpoint::Tcp(listener.local_addr().expect("bound"));
+    let unit = site.unit(&host, unit_called(1), &[at], &[]);
+    let away = unit.probe().expect_err("nobody speaks");
+    let UnitError::Away { source, .. } = &away else {
+        panic!("{away}");
+    };
+    assert_eq!(source.kind(), ErrorKind::TimedOut);
+    // Whoever asks next is told at once, and not after as long again.
+    assert!(unit.probe().is_err());
+}

@@ -1,0 +1,243 @@
+//! What hosts and unit daemons say to each other.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use base::{ClusterId, SegmentId, Slot, UnitId};
+use capability::{Capability, Fence, Line, Scope, SigningKey};
+use daemon::{Keeper, KeeperConfig, Session, Step};
+use unit::remote::Conversation;
+use unit::wire::{
+    BODY_BYTES_MAX, Frames, Greeting, HEAD_BYTES, Refusal, Request, Status, put_frame,
+};
+use unit::{FolderUnit, SlotRun};
+use world::Millis;
+
+const CLUSTER: ClusterId = ClusterId::from_random(1);
+const UNIT: UnitId = UnitId::from_random(2);
+const HOST: [u8; 32] = [3; 32];
+
+fn segment_called(serial: u64) -> SegmentId {
+    SegmentId::from_bits(serial).expect("48 bits")
+}
+
+fn lease(epoch: u32) -> Vec<u8> {
+    let capability = Capability {
+        cluster: CLUSTER,
+        holder: HOST,
+        made: Millis(0),
+        ends: Millis(i64::MAX),
+        generation: 1,
+        scope: Scope::Lease {
+            line: Line(4),
+            fence: Fence(5),
+            epoch,
+            serials: std::iter::once(0..100).collect(),
+        },
+    };
+    SigningKey::derive(b"fuzz").sign(&capability).0
+}
+
+fn greeted(out: &mut Vec<u8>) -> Session {
+    let world = super::world();
+    let folder = Path::new("/unit");
+    let unit = FolderUnit::create(&world, folder, CLUSTER, UNIT).expect("a unit");
+    let config = KeeperConfig {
+        cluster: CLUSTER,
+        keys: vec![SigningKey::derive(b"fuzz").verifying_key()],
+        generation: 1,
+    };
+    let keeper = Keeper::open(&world, unit, folder, config).expect("kept");
+    let mut session = Session::new(Arc::new(keeper), HOST);
+    let mut sent = Vec::new();
+    Request::Hello {
+        version: 1,
+        cluster: CLUSTER,
+    }
+    .encode(1, &mut sent);
+    Request::Show(&lease(1)).encode(1, &mut sent);
+    session.receive(&sent);
+    while !matches!(session.step(out), Ok(Step::Wait)) {}
+    session
+}
+
+/// A daemon is told anything by a host that has a lease. The first byte says in
+/// which pieces.
+pub fn daemon_session(data: &[u8]) {
+    let Some((&piece, data)) = data.split_first() else {
+        return;
+    };
+    let mut out = Vec::new();
+    let mut session = greeted(&mut out);
+    let mut jobs = Vec::new();
+    'open: for bytes in data.chunks(usize::from(piece) + 1) {
+        assert!(session.has_room(), "so little cannot fill it");
+        session.receive(bytes);
+        loop {
+            match session.step(&mut out) {
+                Ok(Step::Wait) => break,
+                Ok(Step::Answered) => {}
+                Ok(Step::Job(job)) => jobs.push(job),
+                Err(_) => break 'open,
+            }
+        }
+        // Later than what came after them, some of them.
+        while jobs.len() > usize::from(piece % 4) {
+            let job = jobs.swap_remove(0);
+            let tag = job.tag();
+            out.extend(job.run());
+            session.answered(tag);
+        }
+    }
+    for job in jobs {
+        let tag = job.tag();
+        out.extend(job.run());
+        session.answered(tag);
+    }
+    assert!(session.is_idle());
+    let mut frames = Frames::new(BODY_BYTES_MAX);
+    frames.extend(&out);
+    while let Some(frame) = frames.cut().expect("what it says can be read") {
+        let status = Status::of(frame.code).expect("a status");
+        if status != Status::Done {
+            Refusal::decode(status, frame.body).expect("a refusal");
+        }
+    }
+    assert_eq!(frames.kept_bytes(), 0, "it says nothing by halves");
+}
+
+pub(super) fn daemon_session_seeds() -> Vec<Vec<u8>> {
+    let (tags, data) = ([[6; 16]; 2], [7; 1024]);
+    let segment = segment_called(10);
+    let requests = |these: &[Request<'_>]| {
+        let mut bytes = vec![200];
+        for (request, tag) in these.iter().zip(1..) {
+            request.encode(tag, &mut bytes);
+        }
+        bytes
+    };
+    let put = |first| Request::Put {
+        segment,
+        line: 0,
+        slot_bytes: 512,
+        first: Slot(first),
+        tags: &tags,
+        data: &data,
+    };
+    let read = |first, count| Request::Read {
+        run: SlotRun {
+            segment,
+            first: Slot(first),
+            count,
+        },
+        slot_bytes: 512,
+    };
+    let free = Request::Free {
+        segment,
+        closed: true,
+        slots: vec![Slot(0), Slot(3)],
+    };
+    let list = Request::List {
+        serials: 0..100,
+        after: 0,
+        most: 9,
+    };
+    vec![
+        requests(&[put(0), put(2), read(0, 4), read(3, 1), free.clone()]),
+        requests(&[
+            put(0),
+            Request::Stat(segment),
+            Request::Scrub(segment),
+            list,
+        ]),
+        requests(&[Request::Show(&lease(2)), put(0), Request::Delete(segment)]),
+        requests(&[
+            Request::NoteDown(b"leases 5"),
+            Request::Note,
+            Request::Probe,
+            Request::Room,
+        ]),
+        requests(&[
+            Request::Sync {
+                incarnation: 0,
+                segments: vec![segment],
+            },
+            free,
+        ]),
+    ]
+}
+
+/// A host is answered anything by a daemon.
+pub fn daemon_answer(data: &[u8]) {
+    let mut out = Vec::new();
+    let mut conversation = Conversation::begin(UNIT, CLUSTER, &mut out);
+    let mut hello = Vec::new();
+    put_frame(&mut hello, 0, 1, |body| greeting().encode(body));
+    assert!(conversation.receive(&hello).is_ok());
+    let told = Arc::new(AtomicUsize::new(0));
+    let asked = 5;
+    for tag in 2..2 + asked as u64 {
+        let told = Arc::clone(&told);
+        let done: unit::remote::Done = Box::new(move |_| {
+            told.fetch_add(1, Ordering::Relaxed);
+        });
+        conversation.expect(tag, Duration::ZERO, done);
+    }
+    let _ = conversation.receive(data);
+    assert!(conversation.waiting() + told.load(Ordering::Relaxed) == asked);
+    conversation.lose(&Arc::new(std::io::Error::other("over")));
+    assert_eq!(told.load(Ordering::Relaxed), asked, "each is told once");
+    // What else is read of answers.
+    let body = data.get(HEAD_BYTES..).unwrap_or_default();
+    let _ = Greeting::decode(body);
+    let _ = unit::wire::decode_segments(body);
+    let _ = unit::wire::decode_slots(body);
+    let _ = unit::wire::Room::decode(body);
+    let _ = unit::SegmentStat::decode(segment_called(1), body);
+    for status in Status::ALL {
+        let _ = Refusal::decode(status, body);
+    }
+}
+
+fn greeting() -> Greeting {
+    Greeting {
+        version: 1,
+        body_bytes_max: 1 << 20,
+        unit: UNIT,
+        incarnation: 1,
+        now_ms: 0,
+        held_bytes_max: 1 << 24,
+    }
+}
+
+pub(super) fn daemon_answer_seeds() -> Vec<Vec<u8>> {
+    let mut done = Vec::new();
+    for tag in [2, 3, 6] {
+        put_frame(&mut done, 0, tag, |body| greeting().encode(body));
+    }
+    let mut refused = Vec::new();
+    for (tag, status) in (2..).zip(&Status::ALL[1..6]) {
+        Refusal::new(*status, "why").encode(tag, &mut refused);
+    }
+    vec![done, refused]
+}
+
+/// A capability that somebody with the key has signed.
+pub fn capability(data: &[u8]) {
+    let key = SigningKey::derive(b"fuzz");
+    let _ = key.verifying_key().verify(data);
+    if let Ok(capability) = key.verifying_key().verify(&key.sign_bytes(data).0) {
+        assert_eq!(
+            key.verifying_key().verify(&key.sign(&capability).0),
+            Ok(capability)
+        );
+    }
+}
+
+pub(super) fn capability_seeds() -> Vec<Vec<u8>> {
+    let signed = lease(1);
+    let bytes = signed.len() - capability::SIGNATURE_BYTES;
+    vec![signed[..bytes].to_vec(), signed]
+}
