@@ -1,4 +1,4 @@
-//! Floor 3: a unit daemon. It keeps a folder unit for hosts that can reach it
+//! Floor 4: a unit daemon. It keeps a folder unit for hosts that can reach it
 //! only through here, and lets each do what a controller has signed for it, and
 //! nothing else (docs/units.md, "Who may do what"; docs/protocol.md).
 //!

@@ -1,4 +1,4 @@
-//! Floor 2: storage units, where sealed blocks lie.
+//! Floor 3: storage units, where sealed blocks lie.
 //!
 //! A unit is anything that keeps slots of segments: a folder on any mounted
 //! file system today; the trait leaves room for daemons, object stores and

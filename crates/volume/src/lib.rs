@@ -1,4 +1,4 @@
-//! Floor 3: the engine. A [`Volume`] is a disk whose sealed blocks lie
+//! Floor 4: the engine. A [`Volume`] is a disk whose sealed blocks lie
 //! scattered over units that nobody has to trust.
 //!
 //! Its face is small: [`Volume::open`], the verbs of [`base::BlockDevice`],
