@@ -37,7 +37,7 @@ const RECORDS_MORE: u64 = 1024;
 const BYTES_MAX: u64 = 256 << 20;
 
 /// The newest lease of each volume.
-pub struct Fences {
+pub(crate) struct Fences {
     disk: Arc<dyn Disk>,
     state: Mutex<State>,
     /// Rings when something that was done under a lease has ended.
@@ -54,7 +54,7 @@ struct State {
 
 /// Why a lease is not taken for the newest.
 #[derive(Debug, thiserror::Error)]
-pub enum FenceError {
+pub(crate) enum FenceError {
     /// It is not.
     #[error("lease {shown} was shown after lease {newest} of the same volume")]
     Older {
@@ -69,7 +69,7 @@ pub enum FenceError {
 }
 
 /// While there is one, no newer lease counts.
-pub struct Passage<'a> {
+pub(crate) struct Passage<'a> {
     fences: &'a Fences,
     lease: (Fence, u32),
 }

@@ -14,8 +14,7 @@ use unit::wire::{
 use unit::{FolderUnit, SegmentStat, SlotRun, Tag, Unit as _, UnitError};
 use world::{Clock, Disk, Millis, OpenMode, World};
 
-use crate::Fences;
-use crate::fences::{FenceError, Passage};
+use crate::fences::{FenceError, Fences, Passage};
 use crate::shown::{Action, NotAllowed, Right, Shown};
 
 /// What a daemon holds of one connection's requests and answers, in bytes.

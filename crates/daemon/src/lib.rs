@@ -19,6 +19,5 @@ mod session;
 mod shown;
 
 pub use door::{Door, DoorConfig, WhereUnitsAre};
-pub use fences::Fences;
 pub use keeper::{Job, Keeper, KeeperConfig};
 pub use session::{Closing, Session, Step};

@@ -19,7 +19,7 @@ const ITEMS_MAX: usize = 1 << 18;
 
 /// What a host wants to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub(crate) enum Action {
     /// Put into a segment, or sync it.
     Put(SegmentId),
     /// Read slots of a segment of a line, or ask how many there are.
@@ -32,7 +32,7 @@ pub enum Action {
 
 /// By what right something is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Right {
+pub(crate) enum Right {
     /// Under a lease, if that is still the newest of its volume.
     Lease {
         /// The volume.
@@ -48,7 +48,7 @@ pub enum Right {
 
 /// Why something is not allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NotAllowed {
+pub(crate) enum NotAllowed {
     /// No capability is good for it.
     #[error("no capability that was shown allows it")]
     Never,
@@ -68,7 +68,7 @@ struct Lease {
 
 /// What was shown.
 #[derive(Debug, Default)]
-pub struct Shown {
+pub(crate) struct Shown {
     /// Ranges of serials by where they begin: where they end, and under which
     /// lease. They do not overlap.
     serials: BTreeMap<u64, (u64, Lease)>,
