@@ -30,6 +30,8 @@ pub enum Thing {
     Host,
     /// A controller.
     Controller,
+    /// A unit daemon.
+    Unit,
     /// Something that a host has to do.
     Task,
 }
@@ -49,6 +51,7 @@ impl fmt::Display for Thing {
             Self::User => "user",
             Self::Host => "host",
             Self::Controller => "controller",
+            Self::Unit => "unit daemon",
             Self::Task => "task",
         })
     }

@@ -63,6 +63,7 @@ fn not_found(subject: &Subject) -> DatabaseError {
         Kind::User => Thing::User,
         Kind::Host => Thing::Host,
         Kind::Controller => Thing::Controller,
+        Kind::Unit => Thing::Unit,
     };
     DatabaseError::not_found(thing, format_args!("{:?}", subject.name()))
 }
