@@ -12,7 +12,7 @@ use unit::remote::Conversation;
 use unit::wire::{
     BODY_BYTES_MAX, Frames, Greeting, HEAD_BYTES, Refusal, Request, Status, put_frame,
 };
-use unit::{FolderUnit, SlotRun};
+use unit::{FolderUnit, NOTE_BYTES, SlotRun};
 use world::Millis;
 
 const CLUSTER: ClusterId = ClusterId::from_random(1);
@@ -154,7 +154,7 @@ pub(super) fn daemon_session_seeds() -> Vec<Vec<u8>> {
         ]),
         requests(&[Request::Show(&lease(2)), put(0), Request::Delete(segment)]),
         requests(&[
-            Request::NoteDown(b"leases 5"),
+            Request::NoteDown(&[5; NOTE_BYTES]),
             Request::Note,
             Request::Probe,
             Request::Room,

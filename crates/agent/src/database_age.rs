@@ -54,11 +54,8 @@ fn tell(inner: &Inner, mounted: &Mounted, count: u64) -> Result<(), String> {
     if *told >= count {
         return Ok(());
     }
-    // A folder without the unit's mark is never written to.
-    let verified = mounted.place.verify();
-    verified.map_err(|error| inner.claim.spell(&error))?;
-    lease_count::write(&inner.world, &inner.vouch, &mounted.folder, count)
-        .map_err(|error| format!("{}: {error}", mounted.url))?;
+    lease_count::write(&*mounted.place, &inner.world, &inner.vouch, count)
+        .map_err(|error| inner.claim.spell(&error))?;
     *told = count;
     mounted.watched.knows_leases(count);
     Ok(())

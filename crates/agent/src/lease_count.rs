@@ -1,9 +1,8 @@
-//! How many leases a unit knows of: a small file in it (`database_age` says what
-//! that is for).
+//! How many leases a unit knows of: the note that it keeps for hosts
+//! (`database_age` says what that is for).
 //!
 //! ```text
-//!  <unit>/leases    512 bytes, written over in place: one sector, so never torn
-//!    leases 17 <wrapped key, 120 hex digits>
+//!  512 bytes:  leases 17 <wrapped key, 120 hex digits> … spaces, and a line's end
 //! ```
 //!
 //! The wrapped key is random and of no use but this: it opens for this count
@@ -11,33 +10,30 @@
 //! that nobody gave.
 
 use std::fmt::Write as _;
-use std::io;
-use std::path::Path;
 
 use base::Lineage;
 use catalog::WrappedKey;
+use unit::{NOTE_BYTES, Unit, UnitError};
 use volume::seal::{DataKey, KeyEncryptionKey};
-use world::{OpenMode, World};
+use world::World;
 
-const NAME: &str = "leases";
-
-/// One sector: it is written whole or not at all.
-const FILE_BYTES: usize = 512;
+/// What a note begins with.
+const TITLE: &str = "leases";
 
 /// What a unit says of a count of leases.
-fn spell(world: &World, key: &KeyEncryptionKey, count: u64) -> [u8; FILE_BYTES] {
+fn spell(world: &World, key: &KeyEncryptionKey, count: u64) -> [u8; NOTE_BYTES] {
     let proof = key.wrap(
         lineage_of(count),
         &DataKey::generate(&*world.random),
         &*world.random,
     );
-    let mut text = format!("leases {count} ");
+    let mut text = format!("{TITLE} {count} ");
     for byte in &proof.0 {
         let _ = write!(text, "{byte:02x}");
     }
-    let mut bytes = [b' '; FILE_BYTES];
+    let mut bytes = [b' '; NOTE_BYTES];
     bytes[..text.len()].copy_from_slice(text.as_bytes());
-    bytes[FILE_BYTES - 1] = b'\n';
+    bytes[NOTE_BYTES - 1] = b'\n';
     bytes
 }
 
@@ -51,7 +47,7 @@ fn lineage_of(count: u64) -> Lineage {
 fn parse(key: &KeyEncryptionKey, text: &[u8]) -> Option<u64> {
     let mut words = std::str::from_utf8(text).ok()?.split_ascii_whitespace();
     let (title, count, proof) = (words.next()?, words.next()?, words.next()?);
-    if title != NAME {
+    if title != TITLE {
         return None;
     }
     let count: u64 = count.parse().ok()?;
@@ -62,81 +58,73 @@ fn parse(key: &KeyEncryptionKey, text: &[u8]) -> Option<u64> {
     Some(count)
 }
 
-/// How many leases the unit at `folder` knows of: none, if it has no such file
-/// or one that only half came to be.
-pub(crate) fn read(world: &World, key: &KeyEncryptionKey, folder: &Path) -> io::Result<u64> {
-    let disk = world.disk.within(folder);
-    let file = match disk.open(Path::new(NAME), OpenMode::Read) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        opened => opened?,
-    };
-    if file.length()? < FILE_BYTES as u64 {
+/// How many leases a unit knows of: none, if nothing was noted there.
+///
+/// # Errors
+/// [`UnitError`]; as [`UnitError::Tampered`], that this cluster has not written
+/// what is noted there.
+pub(crate) fn read(unit: &dyn Unit, key: &KeyEncryptionKey) -> Result<u64, UnitError> {
+    let Some(note) = unit.note()? else {
         return Ok(0);
-    }
-    let mut text = [0; FILE_BYTES];
-    file.read_at(&mut text, 0)?;
-    parse(key, &text).ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("{NAME} is not what this cluster wrote there"),
-        )
+    };
+    parse(key, &note).ok_or_else(|| UnitError::Tampered {
+        url: unit.url().to_owned(),
+        doing: "read how many leases it knows of".to_owned(),
+        found: "the note there is not what this cluster wrote".to_owned(),
     })
 }
 
-/// Makes the unit at `folder` know of `count` leases, durably.
+/// Makes a unit know of `count` leases, durably.
 pub(crate) fn write(
+    unit: &dyn Unit,
     world: &World,
     key: &KeyEncryptionKey,
-    folder: &Path,
     count: u64,
-) -> io::Result<()> {
-    // What lies in a unit may lead elsewhere; within it, nothing is followed.
-    let (disk, path) = (world.disk.within(folder), Path::new(NAME));
-    let file = match disk.open(path, OpenMode::Write) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            disk.open(path, OpenMode::CreateNew)?
-        }
-        opened => opened?,
-    };
-    file.write_at(&spell(world, key, count), 0)?;
-    file.sync_data()?;
-    disk.sync_directory(Path::new(""))
+) -> Result<(), UnitError> {
+    unit.note_down(&spell(world, key, count))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use base::{ClusterId, UnitId};
+    use unit::FolderUnit;
     use world::simulated::{Fault, Simulation};
 
     use super::*;
+
+    const FOLDER: &str = "/unit";
+
+    fn unit_in(world: &World) -> FolderUnit {
+        let ids = (ClusterId::from_random(1), UnitId::from_random(2));
+        FolderUnit::create(world, Path::new(FOLDER), ids.0, ids.1).expect("a unit")
+    }
 
     #[test]
     fn a_count_is_read_back_and_believed_only_if_the_key_vouches_for_it() {
         let simulation = Simulation::new(1);
         let world = simulation.world();
-        let folder = Path::new("/unit");
-        world.disk.create_directory(folder).expect("made");
+        let unit = unit_in(&world);
         let key = KeyEncryptionKey::from_bytes(&[1; 32]);
-        assert_eq!(read(&world, &key, folder).expect("none yet"), 0);
+        assert_eq!(read(&unit, &key).expect("none yet"), 0);
         for count in [1, 70_000, u64::MAX] {
-            write(&world, &key, folder, count).expect("written");
-            assert_eq!(read(&world, &key, folder).expect("read"), count);
+            write(&unit, &world, &key, count).expect("written");
+            assert_eq!(read(&unit, &key).expect("read"), count);
         }
         let other = KeyEncryptionKey::from_bytes(&[2; 32]);
-        assert!(read(&world, &other, folder).is_err());
-        write(&world, &key, folder, 17).expect("written");
-        let file = world
-            .disk
-            .open(&folder.join(NAME), OpenMode::Write)
-            .expect("there");
+        assert!(read(&unit, &other).is_err());
+        write(&unit, &world, &key, 17).expect("written");
+        let note = unit.note().expect("read").expect("there");
         for at in 0..130 {
-            let mut byte = [0];
-            file.read_at(&mut byte, at).expect("read");
-            file.write_at(&[byte[0] ^ 1], at).expect("written");
-            let found = read(&world, &key, folder);
+            let mut altered = note;
+            altered[at] ^= 1;
+            unit.note_down(&altered).expect("written");
+            let found = read(&unit, &key);
             assert!(found.is_err(), "byte {at} was turned over: {found:?}");
-            file.write_at(&byte, at).expect("written");
         }
-        assert_eq!(read(&world, &key, folder).expect("read"), 17);
+        unit.note_down(&note).expect("written");
+        assert_eq!(read(&unit, &key).expect("read"), 17);
     }
 
     #[test]
@@ -144,20 +132,19 @@ mod tests {
         for seed in 0..50 {
             let mut simulation = Simulation::new(seed);
             let world = simulation.world();
-            let folder = Path::new("/unit");
-            world.disk.create_directory(folder).expect("made");
-            world.disk.sync_directory(Path::new("/")).expect("synced");
+            let unit = unit_in(&world);
             let key = KeyEncryptionKey::from_bytes(&[1; 32]);
-            write(&world, &key, folder, 1).expect("written");
-            simulation.disk.inject(folder, Fault::SyncFails);
-            let _ = write(&world, &key, folder, 2);
-            simulation.disk.heal(folder);
+            write(&unit, &world, &key, 1).expect("written");
+            simulation.disk.inject(Path::new(FOLDER), Fault::SyncFails);
+            let _ = write(&unit, &world, &key, 2);
+            simulation.disk.heal(Path::new(FOLDER));
             simulation.crash();
-            let found = read(&simulation.world(), &key, folder).expect("whole");
+            let world = simulation.world();
+            let found = read(&unit_in(&world), &key).expect("whole");
             assert!(found == 1 || found == 2, "{found}");
-            write(&simulation.world(), &key, folder, 3).expect("written");
+            write(&unit_in(&world), &world, &key, 3).expect("written");
             simulation.crash();
-            let found = read(&simulation.world(), &key, folder).expect("whole");
+            let found = read(&unit_in(&simulation.world()), &key).expect("whole");
             assert_eq!(found, 3, "what was told is known");
         }
     }

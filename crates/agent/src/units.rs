@@ -314,7 +314,7 @@ fn is_first(mounted: &Mounted) -> bool {
 /// Asks a unit that is there, or back, of how many leases it knows.
 fn read_leases(inner: &Inner, mounted: &Mounted) {
     let _alone = lock(&mounted.told);
-    match lease_count::read(&inner.world, &inner.vouch, &mounted.folder) {
+    match lease_count::read(&*mounted.place, &inner.vouch) {
         Ok(leases) => mounted.watched.knows_leases(leases),
         Err(error) => {
             tracing::warn!(unit = mounted.url, %error, "its count of leases cannot be read");

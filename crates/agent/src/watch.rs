@@ -134,7 +134,8 @@ impl WatchedUnit {
 
 impl Unit for WatchedUnit {
     pass_on!(.unit: url can_append);
-    pass_on!(ask(): put sync read read_now free delete settle list list_serials stat_segment scrub);
+    pass_on!(ask(): put sync read read_now free delete settle);
+    pass_on!(ask(): list list_serials stat_segment scrub note note_down);
 
     /// Asked by looks only, which may be stuck.
     fn stat(&self) -> Result<UnitStat, UnitError> {

@@ -8,20 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use base::{ClusterId, SegmentId, Slot};
 use capability::{BadCapability, Capability, Line, VerifyingKey};
-use unit::wire::{
-    self, BODY_BYTES_MAX, Greeting, NOTE_BYTES_MAX, Refusal, Room, Status, put_frame,
-};
-use unit::{FolderUnit, SegmentStat, SlotRun, Tag, Unit as _, UnitError};
-use world::{Clock, Disk, Millis, OpenMode, World};
+use unit::wire::{self, BODY_BYTES_MAX, Greeting, Refusal, Room, Status, put_frame};
+use unit::{FolderUnit, NOTE_BYTES, SegmentStat, SlotRun, Tag, Unit as _, UnitError};
+use world::{Clock, Millis, World};
 
 use crate::fences::{FenceError, Fences, Passage};
 use crate::shown::{Action, NotAllowed, Right, Shown};
 
 /// What a daemon holds of one connection's requests and answers, in bytes.
 pub(crate) const HELD_BYTES_MAX: usize = 16 << 20;
-
-/// Where a note lies in the unit's folder: a sector, written over in place.
-const NOTE: &str = "leases";
 
 /// Segments that one page of a list has at most.
 const LIST_MAX: usize = 1 << 17;
@@ -41,15 +36,12 @@ pub struct KeeperConfig {
 /// A folder unit in a daemon's keeping. Shared by all its connections.
 pub struct Keeper {
     unit: FolderUnit,
-    disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
     config: RwLock<KeeperConfig>,
     fences: Fences,
     incarnation: u64,
     /// The controllers' clock less this machine's, in milliseconds.
     clock_offset_ms: AtomicI64,
-    /// Held while the note is read or written.
-    note: Mutex<()>,
 }
 
 impl Keeper {
@@ -65,14 +57,12 @@ impl Keeper {
     ) -> io::Result<Self> {
         let disk = world.disk.within(folder);
         Ok(Self {
-            fences: Fences::load(Arc::clone(&disk))?,
+            fences: Fences::load(disk)?,
             unit,
-            disk,
             clock: Arc::clone(&world.clock),
             config: RwLock::new(config),
             incarnation: world.random.u64(),
             clock_offset_ms: AtomicI64::new(0),
-            note: Mutex::new(()),
         })
     }
 
@@ -228,36 +218,6 @@ impl Keeper {
         }
         is_read
     }
-
-    fn read_note(&self) -> io::Result<Vec<u8>> {
-        let _alone = lock(&self.note);
-        let file = match self.disk.open(Path::new(NOTE), OpenMode::Read) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other?,
-        };
-        let length = file.length()?.min(NOTE_BYTES_MAX as u64);
-        let mut note = vec![0; length as usize];
-        file.read_at(&mut note, 0)?;
-        Ok(note)
-    }
-
-    fn write_note(&self, note: &[u8]) -> io::Result<()> {
-        let _alone = lock(&self.note);
-        let path = Path::new(NOTE);
-        let (file, is_new) = match self.disk.open(path, OpenMode::Write) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                (self.disk.open(path, OpenMode::CreateNew)?, true)
-            }
-            other => (other?, false),
-        };
-        file.write_at(note, 0)?;
-        file.set_length(note.len() as u64)?;
-        file.sync_data()?;
-        match is_new {
-            true => self.disk.sync_directory(Path::new("")),
-            false => Ok(()),
-        }
-    }
 }
 
 /// Appends room for a run's tags and content.
@@ -310,7 +270,7 @@ pub(crate) enum Task {
     Scrub(SegmentId),
     Probe,
     Note,
-    NoteDown(Vec<u8>),
+    NoteDown(Box<[u8; NOTE_BYTES]>),
 }
 
 /// Something to be carried out on a thread that may wait.
@@ -428,9 +388,8 @@ impl Job {
             }
             Task::Probe => unit.probe().map_err(|error| failed(&error)),
             Task::Note => {
-                unit.verify().map_err(|error| failed(&error))?;
-                let note = keeper.read_note().map_err(|error| not_done(&error))?;
-                body.extend(note);
+                let note = unit.note().map_err(|error| failed(&error))?;
+                body.extend(note.iter().flatten());
                 Ok(())
             }
             Task::NoteDown(note) => {
@@ -438,8 +397,7 @@ impl Job {
                     let text = "notes are for hosts that have a lease";
                     return Err(Refusal::new(Status::NotAllowed, text));
                 }
-                unit.verify().map_err(|error| failed(&error))?;
-                keeper.write_note(note).map_err(|error| not_done(&error))
+                unit.note_down(note).map_err(|error| failed(&error))
             }
         }
     }
@@ -460,10 +418,6 @@ impl Job {
             _ => Ok(line),
         }
     }
-}
-
-fn not_done(error: &io::Error) -> Refusal {
-    Refusal::new(Status::Failed, error.to_string())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

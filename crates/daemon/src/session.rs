@@ -190,7 +190,7 @@ impl Session {
             Request::Scrub(segment) => Task::Scrub(segment),
             Request::Probe => Task::Probe,
             Request::Note => Task::Note,
-            Request::NoteDown(note) => Task::NoteDown(note.to_vec()),
+            Request::NoteDown(note) => Task::NoteDown(Box::new(*note)),
         };
         let held = HEAD_BYTES + body_bytes + answer_bytes(&task);
         self.open.insert(tag, held);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use base::{CopysetId, SegmentId, Slot};
 
-use crate::{SlotRun, Tag, Unit, UnitError};
+use crate::{NOTE_BYTES, SlotRun, Tag, Unit, UnitError};
 
 /// A slot's size, unless a claim is about sizes.
 pub(crate) const SLOT_BYTES: u32 = 4096;
@@ -22,7 +22,7 @@ type Check = fn(&dyn Unit);
 
 /// Checks all claims, each on a unit that `empty` makes.
 pub fn run(empty: &dyn Fn() -> Arc<dyn Unit>) {
-    let claims: [(&str, Check); 11] = [
+    let claims: [(&str, Check); 12] = [
         ("what is put is read back", what_is_put_is_read_back),
         (
             "a segment grows at its end only",
@@ -49,6 +49,7 @@ pub fn run(empty: &dyn Fn() -> Arc<dyn Unit>) {
         ("segments are listed in order", segments_are_listed_in_order),
         ("room is taken and given back", room_is_taken_and_given_back),
         ("a sound segment has no rot", a_sound_segment_has_no_rot),
+        ("the last note is kept", the_last_note_is_kept),
     ];
     for (claim, check) in claims {
         let unit = empty();
@@ -350,6 +351,15 @@ fn room_is_taken_and_given_back(unit: &dyn Unit) {
     unit.delete(segment(3)).expect("deleted");
     let stat = unit.stat().expect("there");
     assert_eq!((stat.segments, stat.bytes), (0, 0));
+}
+
+fn the_last_note_is_kept(unit: &dyn Unit) {
+    assert_eq!(unit.note().expect("answers"), None);
+    for byte in [1, 2] {
+        unit.note_down(&[byte; NOTE_BYTES]).expect("kept");
+        assert_eq!(unit.note().expect("answers"), Some([byte; NOTE_BYTES]));
+    }
+    assert_eq!(unit.list().expect("answers"), [], "it is no segment");
 }
 
 fn a_sound_segment_has_no_rot(unit: &dyn Unit) {

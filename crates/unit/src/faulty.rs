@@ -201,8 +201,8 @@ impl FaultyUnit {
 
 impl Unit for FaultyUnit {
     pass_on!(.unit: url can_append);
-    pass_on!(release(): free delete settle);
-    pass_on!(look(): list list_serials stat_segment stat scrub probe);
+    pass_on!(release(): free delete settle note_down);
+    pass_on!(look(): list list_serials stat_segment stat scrub probe note);
 
     fn put(
         &self,

@@ -86,6 +86,14 @@ macro_rules! pass_on {
             segment: ::base::SegmentId,
         ) -> Vec<::base::Slot>; $($around)*);
     };
+    (@ note $($around:tt)*) => {
+        $crate::pass_on!(@method note() -> Option<[u8; $crate::NOTE_BYTES]>; $($around)*);
+    };
+    (@ note_down $($around:tt)*) => {
+        $crate::pass_on!(@method note_down(
+            note: &[u8; $crate::NOTE_BYTES],
+        ) -> (); $($around)*);
+    };
     (@ probe $($around:tt)*) => {
         $crate::pass_on!(@method probe() -> (); $($around)*);
     };

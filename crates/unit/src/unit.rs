@@ -9,6 +9,10 @@ use crate::UnitError;
 /// 16 bytes that vouch for a slot's content: an AEAD tag, or a checksum.
 pub type Tag = [u8; 16];
 
+/// The length of the note that a unit keeps for hosts, in bytes: a sector, which
+/// is written whole or not at all.
+pub const NOTE_BYTES: usize = 512;
+
 /// Consecutive slots of one segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotRun {
@@ -167,6 +171,20 @@ pub trait Unit: Send + Sync {
     /// # Errors
     /// [`UnitError`].
     fn scrub(&self, segment: SegmentId) -> Result<Vec<Slot>, UnitError>;
+
+    /// What hosts have noted last, beside the segments; `None` if nothing. What
+    /// comes back is what the unit has: whether it is right is for hosts to know.
+    ///
+    /// # Errors
+    /// [`UnitError`].
+    fn note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError>;
+
+    /// Keeps a note in the place of the last one. Durable on return; if it is
+    /// never reached, the note is the old one or the new one.
+    ///
+    /// # Errors
+    /// [`UnitError`].
+    fn note_down(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError>;
 
     /// Looks whether the unit is there, is the one it should be, and takes
     /// writes.

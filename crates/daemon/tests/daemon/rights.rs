@@ -7,7 +7,7 @@ use std::sync::Arc;
 use base::{ClusterId, CopysetId, SegmentId, Slot};
 use capability::{Capability, Fence, Line, Scope, SigningKey};
 use daemon::Keeper;
-use unit::{RemoteUnit, SlotRun, Unit, UnitError};
+use unit::{NOTE_BYTES, RemoteUnit, SlotRun, Unit, UnitError};
 use world::simulated::Simulation;
 use world::{Millis, World};
 
@@ -64,7 +64,7 @@ const ATTEMPTS: [Attempt; 11] = [
     ("list", |unit, _| unit.list().map(drop)),
     ("stat", |unit, id| unit.stat_segment(id).map(drop)),
     ("scrub", |unit, id| unit.scrub(id).map(drop)),
-    ("note down", |unit, _| unit.note_down(b"leases 99")),
+    ("note down", |unit, _| unit.note_down(&[99; NOTE_BYTES])),
 ];
 
 fn is_refused(done: &Result<(), UnitError>) -> bool {
@@ -85,7 +85,7 @@ impl Scene {
         let own = unit_of(&keeper, HOST, &[lease(7, 1, 3, 10..20)]);
         put(&own, segment(10), 0).expect("its own");
         own.sync(&[segment(10)]).expect("its own");
-        own.note_down(b"leases 3").expect("it has a lease");
+        own.note_down(&[3; NOTE_BYTES]).expect("it has a lease");
         Self { world, keeper, own }
     }
 
@@ -110,7 +110,7 @@ impl Scene {
             self.own.list_serials(10..20).expect("listed"),
             [segment(10)]
         );
-        assert_eq!(self.own.note().expect("read"), b"leases 3");
+        assert_eq!(self.own.note().expect("read"), Some([3; NOTE_BYTES]));
     }
 }
 
@@ -137,7 +137,7 @@ fn a_host_without_a_lease_changes_and_reads_nothing() {
         // That it has a lease at all is enough for a note.
         if !nothing.is_empty() && matches!(nothing[0], Scope::Lease { .. }) {
             assert_eq!(allowed.pop(), Some("note down"));
-            scene.own.note_down(b"leases 3").expect("put right");
+            scene.own.note_down(&[3; NOTE_BYTES]).expect("put right");
         }
         assert_eq!(allowed, [""; 0], "{nothing:?}");
         scene.is_untouched();

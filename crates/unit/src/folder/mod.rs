@@ -40,6 +40,7 @@ mod files;
 pub mod format;
 pub mod fuzz;
 mod marker;
+mod note;
 mod owner;
 mod place;
 mod release;
@@ -64,7 +65,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use base::{ClusterId, SegmentId, Slot, UnitId, url};
 use world::{Clock, Disk as _, OpenMode, World};
 
-use crate::{SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
+use crate::{NOTE_BYTES, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
 use account::Account;
 use cache::Cache;
 use files::{Share, ThriftyDisk};
@@ -166,15 +167,6 @@ impl FolderUnit {
     /// be read by this program.
     pub fn identify(world: &World, path: &Path) -> Result<Marker, UnitError> {
         place::identify(&*world.disk.within(path), &url::url_of(path))
-    }
-
-    /// Whether the folder is this unit, and may be changed by its owner here:
-    /// for whoever keeps something of its own beside the segments.
-    ///
-    /// # Errors
-    /// Whose it is instead, or why it could not be claimed.
-    pub fn verify(&self) -> Result<(), UnitError> {
-        self.place.verify()
     }
 
     /// Changes the unit as `owner` only. It is claimed when it is made or
@@ -487,6 +479,14 @@ impl Unit for FolderUnit {
 
     fn scrub(&self, segment: SegmentId) -> Result<Vec<Slot>, UnitError> {
         self.scrub_segment(segment)
+    }
+
+    fn note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
+        self.read_note()
+    }
+
+    fn note_down(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
+        self.write_note(note)
     }
 
     fn probe(&self) -> Result<(), UnitError> {

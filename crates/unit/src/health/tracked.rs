@@ -128,8 +128,8 @@ fn moment(clock: &dyn Clock) -> Moment {
 impl Unit for TrackedUnit {
     pass_on!(.unit: url can_append);
     pass_on!(record(Verb::Write): sync);
-    pass_on!(record(Verb::Read): list list_serials stat_segment stat scrub);
-    pass_on!(record(Verb::Release): free delete settle);
+    pass_on!(record(Verb::Read): list list_serials stat_segment stat scrub note);
+    pass_on!(record(Verb::Release): free delete settle note_down);
     pass_on!(record(Verb::Probe): probe);
 
     fn put(

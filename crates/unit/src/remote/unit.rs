@@ -10,7 +10,7 @@ use base::{SegmentId, Slot};
 
 use super::{Link, Reply};
 use crate::wire::{self, Malformed, Refusal, Request, Room, Status};
-use crate::{SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
+use crate::{NOTE_BYTES, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
 
 /// Segments that are asked for at once.
 const LIST_AT_ONCE: u32 = 1 << 16;
@@ -89,24 +89,6 @@ impl RemoteUnit {
 
     fn puts(&self) -> MutexGuard<'_, HashMap<SegmentId, Life>> {
         self.puts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What was noted last, if anything: up to 512 bytes that hosts keep beside
-    /// the segments.
-    ///
-    /// # Errors
-    /// [`UnitError`].
-    pub fn note(&self) -> Result<Vec<u8>, UnitError> {
-        self.ask(&Request::Note, None, |reply| Ok(reply.body.to_vec()))
-    }
-
-    /// Keeps a note of at most 512 bytes in the place of the last. Durable on
-    /// return.
-    ///
-    /// # Errors
-    /// [`UnitError`].
-    pub fn note_down(&self, note: &[u8]) -> Result<(), UnitError> {
-        self.do_it(&Request::NoteDown(note), None)
     }
 
     /// Asks the daemon to heed a capability.
@@ -282,6 +264,20 @@ impl Unit for RemoteUnit {
         self.ask(&Request::Scrub(segment), Some(segment), |reply| {
             wire::decode_slots(reply.body)
         })
+    }
+
+    fn note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
+        self.ask(&Request::Note, None, |reply| match reply.body {
+            [] => Ok(None),
+            body => match body.try_into() {
+                Ok(note) => Ok(Some(note)),
+                Err(_) => Err(Malformed("a note has 512 bytes")),
+            },
+        })
+    }
+
+    fn note_down(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
+        self.do_it(&Request::NoteDown(note), None)
     }
 
     fn probe(&self) -> Result<(), UnitError> {

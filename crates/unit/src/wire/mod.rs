@@ -27,9 +27,6 @@ pub const ALPN: &[u8] = b"scree-unit/1";
 /// What a daemon says first on a connection that it passes on.
 pub const PREFACE: &[u8; 8] = "scree»1".as_bytes().first_chunk().expect("eight bytes");
 
-/// The longest note that a unit keeps, in bytes.
-pub const NOTE_BYTES_MAX: usize = 512;
-
 /// Bytes that are no frame, or a frame that is no request or no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]

@@ -5,8 +5,8 @@ use std::ops::Range;
 use base::codec::{Reader, Writer};
 use base::{ClusterId, SegmentId, Slot};
 
-use super::{Malformed, NOTE_BYTES_MAX, put_frame};
-use crate::{SlotRun, Tag};
+use super::{Malformed, put_frame};
+use crate::{NOTE_BYTES, SlotRun, Tag};
 
 /// What is asked for, as frames have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,7 +127,7 @@ pub enum Request<'a> {
     /// What was noted last?
     Note,
     /// Note this.
-    NoteDown(&'a [u8]),
+    NoteDown(&'a [u8; NOTE_BYTES]),
 }
 
 impl<'a> Request<'a> {
@@ -168,7 +168,8 @@ impl<'a> Request<'a> {
                 body.put_u32(0);
                 body.put_u128(cluster.as_u128());
             }
-            Self::Show(bytes) | Self::NoteDown(bytes) => body.put_bytes(bytes),
+            Self::Show(bytes) => body.put_bytes(bytes),
+            Self::NoteDown(note) => body.put_bytes(*note),
             Self::Put {
                 segment,
                 line,
@@ -337,11 +338,8 @@ impl<'a> Request<'a> {
             Verb::Probe => Self::Probe,
             Verb::Note => Self::Note,
             Verb::NoteDown => {
-                let note = reader.bytes(reader.remaining())?;
-                if note.len() > NOTE_BYTES_MAX {
-                    return Err(Malformed("a note is longer than 512 bytes"));
-                }
-                Self::NoteDown(note)
+                let note = reader.bytes(NOTE_BYTES)?.first_chunk();
+                Self::NoteDown(note.ok_or(Malformed("a note has 512 bytes"))?)
             }
         })
     }
@@ -412,7 +410,7 @@ mod tests {
             Request::Scrub(segment),
             Request::Probe,
             Request::Note,
-            Request::NoteDown(b"leases 5"),
+            Request::NoteDown(&[5; NOTE_BYTES]),
         ]
     }
 
@@ -441,7 +439,7 @@ mod tests {
             request.put_body(&mut body);
             let decode = |body: &[u8]| Request::decode(request.verb() as u16, body).is_ok();
             // Of bytes that go to the end any number will do.
-            let is_open = matches!(request, Request::Show(_) | Request::NoteDown(_));
+            let is_open = matches!(request, Request::Show(_));
             for length in 0..body.len() {
                 assert_eq!(decode(&body[..length]), is_open, "{request:?} {length}");
             }
@@ -458,7 +456,6 @@ mod tests {
             refused(Verb::Delete as u16, &[0xff; 8]),
             "no segment's number"
         );
-        assert!(refused(Verb::NoteDown as u16, &[0; 513]));
         assert!(refused(Verb::Sync as u16, &[0; 8]), "of nothing");
         assert!(refused(Verb::Read as u16, &[0; 16]), "of nothing");
         assert!(refused(Verb::Put as u16, &[0; 32]), "of nothing");
