@@ -385,3 +385,21 @@ async fn authority_of(
         .into()),
     }
 }
+
+/// A controller on a new database in `folder`, whose host's leases never end.
+#[cfg(test)]
+pub(crate) async fn started_in(folder: &std::path::Path) -> Control {
+    let settings = Settings {
+        folder: folder.to_owned(),
+        database: None,
+        remains: Box::new(|| Ok(crate::folder::Remains::default())),
+        retention: Retention::default(),
+        grace: Duration::ZERO,
+        lease: None,
+        overcommit: OVERCOMMIT,
+        restored_database: false,
+        new_authority: false,
+    };
+    let control = Control::start(World::real(1), settings).await;
+    control.expect("starts")
+}

@@ -343,31 +343,17 @@ fn export_name(owner: Option<String>, name: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use catalog::retention::Retention;
-    use world::{World, host};
+    use world::host;
 
     use super::*;
-    use crate::control::{OVERCOMMIT, Settings};
-    use crate::folder::Remains;
+    use crate::control::started_in;
 
     /// One host that asked without waiting, again and again, had every connection
     /// over which the others renew their leases.
     #[tokio::test]
     async fn what_is_wanted_of_a_host_is_read_for_it_once_at_a_time() {
         let folder = tempfile::tempdir().expect("a folder");
-        let settings = Settings {
-            folder: folder.path().to_owned(),
-            database: None,
-            remains: Box::new(|| Ok(Remains::default())),
-            retention: Retention::default(),
-            grace: Duration::ZERO,
-            lease: None,
-            overcommit: OVERCOMMIT,
-            restored_database: false,
-            new_authority: false,
-        };
-        let control = Control::start(World::real(1), settings).await;
-        let control = control.expect("starts");
+        let control = started_in(folder.path()).await;
         let asking = control.local_host();
         let turn = control.inner.turns.assignments(asking).await;
         let asked = control.assignments(asking, None, Duration::ZERO);

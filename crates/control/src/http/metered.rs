@@ -126,31 +126,16 @@ mod tests {
     use axum::Router;
     use axum::body::Body;
     use axum::routing::get;
-    use catalog::retention::Retention;
     use tower_service::Service as _;
-    use world::World;
 
     use super::*;
-    use crate::control::{OVERCOMMIT, Settings};
-    use crate::folder::Remains;
+    use crate::control::started_in;
 
     /// It was counted within the bound once, and what took longest was in no number.
     #[tokio::test]
     async fn what_is_given_up_is_counted_too() {
         let folder = tempfile::tempdir().expect("a folder");
-        let settings = Settings {
-            folder: folder.path().to_owned(),
-            database: None,
-            remains: Box::new(|| Ok(Remains::default())),
-            retention: Retention::default(),
-            grace: Duration::ZERO,
-            lease: None,
-            overcommit: OVERCOMMIT,
-            restored_database: false,
-            new_authority: false,
-        };
-        let control = Control::start(World::real(1), settings).await;
-        let control = control.expect("starts");
+        let control = started_in(folder.path()).await;
         let forever = get(|| async { std::future::pending::<()>().await });
         let mut router = super::super::bounded_and_counted(
             Router::new().route("/v1/volumes/{volume}", forever),
