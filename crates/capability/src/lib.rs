@@ -36,11 +36,3 @@ pub struct Capability {
     /// What.
     pub scope: Scope,
 }
-
-impl Capability {
-    /// Whether its time is over at `now`, if clocks may differ by `slack_ms`.
-    #[must_use]
-    pub fn has_ended(&self, now: Millis, slack_ms: i64) -> bool {
-        now.0 > self.ends.0.saturating_add(slack_ms)
-    }
-}

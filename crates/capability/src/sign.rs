@@ -215,12 +215,4 @@ mod tests {
         let SignedCapability(bytes) = key.sign(&capability);
         assert_eq!(key.verifying_key().verify(&bytes), Ok(capability));
     }
-
-    #[test]
-    fn it_ends_when_it_says_by_clocks_that_differ() {
-        let capability = of(Scope::Read { lines: Vec::new() });
-        assert!(!capability.has_ended(Millis(60_010), 10));
-        assert!(capability.has_ended(Millis(60_011), 10));
-        assert!(!capability.has_ended(Millis(i64::MIN), 10));
-    }
 }

@@ -10,12 +10,12 @@
 //!                          session: jobs on the pool, answers as they come
 //! ```
 
-use std::io::{self, ErrorKind, IoSlice, Read as _};
+use std::io::{self, ErrorKind, Read as _};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 use base::{UnitId, with_causes};
-use channel::{Channel, Pipe as _};
+use channel::{Channel, Outbox, Pipe as _};
 use identity::{Kind, SignedBy};
 use rustls::server::{Accepted, Acceptor};
 use unit::wire::PREFACE;
@@ -246,8 +246,7 @@ impl Guest<'_> {
             session,
             answers,
             answered,
-            out: Vec::new(),
-            sent: 0,
+            out: Outbox::default(),
             open: 0,
             closing: None,
         };
@@ -274,9 +273,7 @@ struct Talk<'a> {
     session: Session,
     answers: Sender<(u64, Vec<u8>)>,
     answered: Receiver<(u64, Vec<u8>)>,
-    /// What is to be sent, from `sent` on.
-    out: Vec<u8>,
-    sent: usize,
+    out: Outbox,
     /// Jobs that have not ended.
     open: usize,
     closing: Option<Closing>,
@@ -287,9 +284,9 @@ impl Talk<'_> {
         let mut ready = Vec::new();
         loop {
             self.collect();
-            self.step()?;
-            let is_blocked = self.send()?;
-            if self.closing.is_some() && self.open == 0 && self.unsent() == 0 && !is_blocked {
+            self.step();
+            let is_blocked = self.out.send(&mut self.channel)?;
+            if self.closing.is_some() && self.open == 0 && self.out.is_empty() && !is_blocked {
                 return match self.closing.take() {
                     Some(closing) => Err(io::Error::new(ErrorKind::InvalidData, closing)),
                     None => Ok(()),
@@ -322,23 +319,19 @@ impl Talk<'_> {
         }
     }
 
-    fn unsent(&self) -> usize {
-        self.out.len() - self.sent
-    }
-
     /// Takes the answers of jobs that have ended.
     fn collect(&mut self) {
         while let Ok((tag, frame)) = self.answered.try_recv() {
             self.open -= 1;
             self.session.answered(tag);
-            self.out.extend_from_slice(&frame);
+            self.out.bytes().extend_from_slice(&frame);
         }
     }
 
     /// Begins what may be begun.
-    fn step(&mut self) -> io::Result<()> {
-        while self.closing.is_none() && self.unsent() < UNSENT_MAX {
-            match self.session.step(&mut self.out) {
+    fn step(&mut self) {
+        while self.closing.is_none() && self.out.len() < UNSENT_MAX {
+            match self.session.step(self.out.bytes()) {
                 Ok(Step::Wait) => break,
                 Ok(Step::Answered) => {}
                 Ok(Step::Job(job)) => {
@@ -350,26 +343,6 @@ impl Talk<'_> {
                         .run(Box::new(move || run(job, &answers, &wake)));
                 }
                 Err(closing) => self.closing = Some(closing),
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends what there is; whether the socket takes no more.
-    fn send(&mut self) -> io::Result<bool> {
-        loop {
-            if self.unsent() == 0 {
-                self.out.clear();
-                self.sent = 0;
-            }
-            let rest = &self.out[self.sent..];
-            if rest.is_empty() && !self.channel.holds_unsent() {
-                return Ok(false);
-            }
-            let sent = self.channel.send(&[IoSlice::new(rest)])?;
-            self.sent += sent.bytes;
-            if sent.blocked {
-                return Ok(true);
             }
         }
     }

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use base::{ClusterId, SegmentId, Slot};
+use base::{ClusterId, SegmentId};
 use capability::{BadCapability, Capability, Line, VerifyingKey};
-use unit::wire::{self, BODY_BYTES_MAX, Greeting, Refusal, Room, Status, put_frame};
-use unit::{FolderUnit, NOTE_BYTES, SegmentStat, SlotRun, Tag, Unit as _, UnitError};
+use unit::wire::{self, BODY_BYTES_MAX, Greeting, Refusal, Request, Room, Status, put_frame};
+use unit::{FolderUnit, SlotRun, Tag, Unit as _};
 use world::{Clock, Millis, World};
 
 use crate::fences::{FenceError, Fences, Passage};
@@ -184,7 +184,7 @@ impl Keeper {
             // Whoever may read nothing hears the same of one that is there.
             Err(error) => {
                 self.allow(shown, &Action::Read(segment, Line::NONE))?;
-                return Err(Refusal::from(&error));
+                return Err(error.into());
             }
         };
         let (_, passage) = self.allow(shown, &Action::Read(segment, line))?;
@@ -223,54 +223,11 @@ impl Keeper {
 /// Appends room for a run's tags and content.
 fn room_for(body: &mut Vec<u8>, run: SlotRun, slot_bytes: u32) -> (&mut [Tag], &mut [u8]) {
     let start = body.len();
-    body.resize(start + run_bytes(run, slot_bytes), 0);
+    body.resize(start + run.answer_bytes(slot_bytes), 0);
     let tags_bytes = usize::from(run.count) * size_of::<Tag>();
     let (tags, data) = body[start..].split_at_mut(tags_bytes);
     let (tags, _) = tags.as_chunks_mut();
     (tags, data)
-}
-
-/// How long an answer with this run is, in bytes.
-pub(crate) fn run_bytes(run: SlotRun, slot_bytes: u32) -> usize {
-    usize::from(run.count) * (size_of::<Tag>() + slot_bytes as usize)
-}
-
-/// A request that may wait for a device, as it is kept until then.
-#[derive(Debug)]
-pub(crate) enum Task {
-    Put {
-        segment: SegmentId,
-        line: u64,
-        slot_bytes: u32,
-        first: Slot,
-        tags: Vec<Tag>,
-        data: Vec<u8>,
-    },
-    Sync {
-        incarnation: u64,
-        segments: Vec<SegmentId>,
-    },
-    Read {
-        run: SlotRun,
-        slot_bytes: u32,
-    },
-    Free {
-        segment: SegmentId,
-        closed: bool,
-        slots: Vec<Slot>,
-    },
-    Delete(SegmentId),
-    List {
-        serials: std::ops::Range<u64>,
-        after: u64,
-        most: usize,
-    },
-    Stat(SegmentId),
-    Room,
-    Scrub(SegmentId),
-    Probe,
-    Note,
-    NoteDown(Box<[u8; NOTE_BYTES]>),
 }
 
 /// Something to be carried out on a thread that may wait.
@@ -278,7 +235,9 @@ pub struct Job {
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) shown: Arc<Mutex<Shown>>,
     pub(crate) tag: u64,
-    pub(crate) task: Task,
+    /// The request, which could be read: its verb and its body.
+    pub(crate) code: u16,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Job {
@@ -306,9 +265,12 @@ impl Job {
     fn carry_out(&self, body: &mut Vec<u8>) -> Result<(), Refusal> {
         let (keeper, unit) = (&self.keeper, &self.keeper.unit);
         let allow = |action| keeper.allow(&self.shown, &action);
-        let failed = |error: &UnitError| Refusal::from(error);
-        match &self.task {
-            Task::Put {
+        match Request::decode(self.code, &self.body)? {
+            // Answered before anything else is begun.
+            Request::Hello { .. } | Request::Show(_) => {
+                return Err(Refusal::new(Status::Malformed, "it is no job"));
+            }
+            Request::Put {
                 segment,
                 line,
                 slot_bytes,
@@ -316,90 +278,72 @@ impl Job {
                 tags,
                 data,
             } => {
-                let (right, _passage) = allow(Action::Put(*segment))?;
-                let line = self.line_to_put(*segment, *line, right)?;
-                unit.put_for(line, *segment, *slot_bytes, *first, tags, data)
-                    .map_err(|error| failed(&error))
+                let (right, _passage) = allow(Action::Put(segment))?;
+                let line = self.line_to_put(segment, line, right)?;
+                unit.put_for(line, segment, slot_bytes, first, tags, data)?;
             }
-            Task::Sync {
+            Request::Sync {
                 incarnation,
                 segments,
             } => {
-                if *incarnation != keeper.incarnation {
+                if incarnation != keeper.incarnation {
                     return Err(Refusal::new(Status::Restarted, ""));
                 }
                 let mut passages = Vec::new();
-                for segment in segments {
+                for segment in &segments {
                     passages.push(allow(Action::Put(*segment))?.1);
                 }
-                unit.sync(segments).map_err(|error| failed(&error))
+                unit.sync(&segments)?;
             }
-            Task::Read { run, slot_bytes } => {
+            Request::Read { run, slot_bytes } => {
                 let _passage = keeper.allow_reading(&self.shown, run.segment)?;
-                let (tags, data) = room_for(body, *run, *slot_bytes);
-                unit.read(*run, *slot_bytes, tags, data)
-                    .map_err(|error| failed(&error))
+                let (tags, data) = room_for(body, run, slot_bytes);
+                unit.read(run, slot_bytes, tags, data)?;
             }
-            Task::Free {
+            Request::Free {
                 segment,
                 closed,
                 slots,
             } => {
-                let (_, _passage) = allow(Action::Free(*segment))?;
-                unit.free(*segment, slots, *closed)
-                    .map_err(|error| failed(&error))
+                let (_, _passage) = allow(Action::Free(segment))?;
+                unit.free(segment, &slots, closed)?;
             }
-            Task::Delete(segment) => {
-                let (_, _passage) = allow(Action::Free(*segment))?;
-                unit.delete(*segment).map_err(|error| failed(&error))
+            Request::Delete(segment) => {
+                let (_, _passage) = allow(Action::Free(segment))?;
+                unit.delete(segment)?;
             }
-            Task::List {
+            Request::List {
                 serials,
                 after,
                 most,
             } => {
                 let (_, _passage) = allow(Action::List(serials.clone()))?;
-                let found = unit
-                    .list_serials(serials.clone())
-                    .map_err(|error| failed(&error))?;
-                let from = found.partition_point(|id| id.bits() <= *after);
-                let to = found.len().min(from + (*most).clamp(1, LIST_MAX));
+                let found = unit.list_serials(serials)?;
+                let from = found.partition_point(|id| id.bits() <= after);
+                let to = found.len().min(from + (most as usize).clamp(1, LIST_MAX));
                 wire::encode_segments(&found[from..to], body);
-                Ok(())
             }
-            Task::Stat(segment) => {
-                let _passage = keeper.allow_reading(&self.shown, *segment)?;
-                let stat = unit.stat_segment(*segment);
-                let line = unit.line_of(*segment).map_err(|error| failed(&error))?;
-                let stat: SegmentStat = stat.map_err(|error| failed(&error))?;
-                stat.encode(line, body);
-                Ok(())
+            Request::Stat(segment) => {
+                let _passage = keeper.allow_reading(&self.shown, segment)?;
+                let stat = unit.stat_segment(segment)?;
+                stat.encode(unit.line_of(segment)?, body);
             }
-            Task::Room => {
-                let stat = unit.stat().map_err(|error| failed(&error))?;
-                Room::encode(&stat, body);
-                Ok(())
+            Request::Room => Room::encode(&unit.stat()?, body),
+            Request::Scrub(segment) => {
+                let _passage = keeper.allow_reading(&self.shown, segment)?;
+                wire::encode_slots(&unit.scrub(segment)?, body);
             }
-            Task::Scrub(segment) => {
-                let _passage = keeper.allow_reading(&self.shown, *segment)?;
-                let rotten = unit.scrub(*segment).map_err(|error| failed(&error))?;
-                wire::encode_slots(&rotten, body);
-                Ok(())
-            }
-            Task::Probe => unit.probe().map_err(|error| failed(&error)),
-            Task::Note => {
-                let note = unit.note().map_err(|error| failed(&error))?;
-                body.extend(note.iter().flatten());
-                Ok(())
-            }
-            Task::NoteDown(note) => {
+            Request::Probe => unit.probe()?,
+            Request::Note => body.extend(unit.note()?.iter().flatten()),
+            Request::NoteDown(note) => {
                 if !lock(&self.shown).has_lease(keeper.now()) {
                     let text = "notes are for hosts that have a lease";
                     return Err(Refusal::new(Status::NotAllowed, text));
                 }
-                unit.note_down(note).map_err(|error| failed(&error))
+                unit.note_down(note)?;
             }
         }
+        Ok(())
     }
 
     /// The line that a put is for, if the host may put there for that one.

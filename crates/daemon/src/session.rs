@@ -19,7 +19,7 @@ use unit::wire::{
     BODY_BYTES_MAX, Frames, HEAD_BYTES, Refusal, Request, Status, VERSION, put_frame,
 };
 
-use crate::keeper::{HELD_BYTES_MAX, Job, Keeper, Task, run_bytes};
+use crate::keeper::{HELD_BYTES_MAX, Job, Keeper};
 use crate::shown::Shown;
 
 /// One host's connection.
@@ -111,13 +111,12 @@ impl Session {
         if !self.has_greeted && !matches!(request, Request::Hello { .. }) {
             return closing(tag, Status::Malformed, "the first request is no hello", out);
         }
-        let body_bytes = frame.body.len();
-        let task = match request {
+        match &request {
             Request::Hello { version, cluster } => {
-                if version != VERSION {
+                if *version != VERSION {
                     return closing(tag, Status::Version, "this daemon speaks version 1", out);
                 }
-                if cluster != self.keeper.cluster() {
+                if *cluster != self.keeper.cluster() {
                     let reason = "the unit belongs to another cluster";
                     return closing(tag, Status::Foreign, reason, out);
                 }
@@ -134,73 +133,28 @@ impl Session {
                 return Ok(Step::Answered);
             }
             Request::Read { run, slot_bytes } => {
-                if run_bytes(run, slot_bytes) > BODY_BYTES_MAX {
+                if request.answer_bytes() > BODY_BYTES_MAX {
                     let reason = "the read is longer than frames may be";
                     return closing(tag, Status::Malformed, reason, out);
                 }
                 let (keeper, shown) = (&self.keeper, &self.shown);
-                if keeper.read_now(shown, run, slot_bytes, tag, out) {
+                if keeper.read_now(shown, *run, *slot_bytes, tag, out) {
                     return Ok(Step::Answered);
                 }
-                Task::Read { run, slot_bytes }
             }
-            Request::Put {
-                segment,
-                line,
-                slot_bytes,
-                first,
-                tags,
-                data,
-            } => Task::Put {
-                segment,
-                line,
-                slot_bytes,
-                first,
-                tags: tags.to_vec(),
-                data: data.to_vec(),
-            },
-            Request::Sync {
-                incarnation,
-                segments,
-            } => Task::Sync {
-                incarnation,
-                segments,
-            },
-            Request::Free {
-                segment,
-                closed,
-                slots,
-            } => Task::Free {
-                segment,
-                closed,
-                slots,
-            },
-            Request::Delete(segment) => Task::Delete(segment),
-            Request::List {
-                serials,
-                after,
-                most,
-            } => Task::List {
-                serials,
-                after,
-                most: most as usize,
-            },
-            Request::Stat(segment) => Task::Stat(segment),
-            Request::Room => Task::Room,
-            Request::Scrub(segment) => Task::Scrub(segment),
-            Request::Probe => Task::Probe,
-            Request::Note => Task::Note,
-            Request::NoteDown(note) => Task::NoteDown(Box::new(*note)),
-        };
-        let held = HEAD_BYTES + body_bytes + answer_bytes(&task);
-        self.open.insert(tag, held);
-        self.held_bytes += held;
-        Ok(Step::Job(Job {
+            _ => {}
+        }
+        let held = HEAD_BYTES + frame.body.len() + request.answer_bytes();
+        let job = Job {
             keeper: Arc::clone(&self.keeper),
             shown: Arc::clone(&self.shown),
             tag,
-            task,
-        }))
+            code: frame.code,
+            body: frame.body.to_vec(),
+        };
+        self.open.insert(tag, held);
+        self.held_bytes += held;
+        Ok(Step::Job(job))
     }
 
     /// A job has ended, and its answer was taken to be sent.
@@ -208,15 +162,5 @@ impl Session {
         if let Some(held) = self.open.remove(&tag) {
             self.held_bytes -= held;
         }
-    }
-}
-
-/// How long the answer to a task is at most, in bytes.
-fn answer_bytes(task: &Task) -> usize {
-    match task {
-        Task::Read { run, slot_bytes } => run_bytes(*run, *slot_bytes),
-        Task::List { most, .. } => most.saturating_mul(8).min(BODY_BYTES_MAX),
-        Task::Scrub(_) => 2 << 16,
-        _ => 0,
     }
 }

@@ -363,6 +363,13 @@ mod tests {
     }
 
     #[test]
+    fn it_ends_when_it_says_by_clocks_that_differ() {
+        assert!(!has_ended(Millis(60_000), Millis(60_000 + SLACK_MS)));
+        assert!(has_ended(Millis(60_000), Millis(60_001 + SLACK_MS)));
+        assert!(!has_ended(Millis(60_000), Millis(i64::MIN)));
+    }
+
+    #[test]
     fn a_connection_shows_so_much_and_no_more_until_some_of_it_has_ended() {
         let mut shown = Shown::default();
         let mut show = |first: u64, ends, now| {

@@ -24,6 +24,14 @@ pub struct SlotRun {
     pub count: u16,
 }
 
+impl SlotRun {
+    /// How long its tags and content are, in bytes.
+    #[must_use]
+    pub const fn answer_bytes(self, slot_bytes: u32) -> usize {
+        self.count as usize * (size_of::<Tag>() + slot_bytes as usize)
+    }
+}
+
 /// A segment as one unit holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SegmentStat {

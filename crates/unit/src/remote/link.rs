@@ -19,13 +19,13 @@
 //! * Requests and the answers to come take no more than the daemon holds;
 //!   beyond that, whoever asks waits.
 
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{self, ErrorKind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use base::{ClusterId, UnitId};
-use channel::{Channel, Pipe as _};
+use channel::{Channel, Outbox, Pipe as _};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 use world::real::{Bell, Poller, Stream};
@@ -183,7 +183,6 @@ impl Link for TlsLink {
     fn ask(&self, request: &Request<'_>, done: Done) {
         let shared = &self.shared;
         let mut state = shared.lock();
-        let mut frame = Vec::new();
         loop {
             let now = shared.clock.monotonic();
             let why_not = match &state.pause {
@@ -206,10 +205,9 @@ impl Link for TlsLink {
         }
         state.last_tag += 1;
         let tag = state.last_tag;
-        request.encode(tag, &mut frame);
-        let bytes = frame.len() + answer_bytes(request);
-        let was_empty = state.outbox.is_empty();
-        state.outbox.extend_from_slice(&frame);
+        let before = state.outbox.len();
+        request.encode(tag, &mut state.outbox);
+        let bytes = state.outbox.len() - before + HEAD_BYTES + request.answer_bytes();
         state.under_way += bytes;
         let released = Arc::clone(shared);
         state.asked.push(Asked {
@@ -227,7 +225,7 @@ impl Link for TlsLink {
             }),
         });
         drop(state);
-        if was_empty {
+        if before == 0 {
             shared.bell.ring();
         }
     }
@@ -260,18 +258,6 @@ fn patience(request: &Request<'_>) -> Duration {
     }
 }
 
-/// How long the answer to a request is, about, in bytes.
-fn answer_bytes(request: &Request<'_>) -> usize {
-    HEAD_BYTES
-        + match request {
-            Request::Read { run, slot_bytes } => {
-                usize::from(run.count) * (*slot_bytes as usize + 16)
-            }
-            Request::List { most, .. } => *most as usize * 8,
-            _ => 64,
-        }
-}
-
 /// The link's thread.
 struct Driver {
     shared: Arc<Shared>,
@@ -284,9 +270,7 @@ struct Driver {
 struct Connected {
     channel: Channel,
     conversation: Conversation,
-    /// What is to be sent, from `sent` on.
-    out: Vec<u8>,
-    sent: usize,
+    out: Outbox,
 }
 
 impl Driver {
@@ -308,7 +292,7 @@ impl Driver {
     fn wait_for_work(&self) -> bool {
         let mut ready = Vec::new();
         loop {
-            let timeout = {
+            {
                 let state = self.shared.lock();
                 if state.is_stopping {
                     return true;
@@ -316,10 +300,9 @@ impl Driver {
                 if !state.asked.is_empty() {
                     return false;
                 }
-                // Nobody waits: there is nothing to connect for.
-                None
-            };
-            self.wait(timeout, &mut ready);
+            }
+            // Nobody waits: there is nothing to connect for.
+            self.wait(None, &mut ready);
         }
     }
 
@@ -383,13 +366,12 @@ impl Driver {
         }
         let name = ServerName::try_from(config.unit.to_string()).map_err(io::Error::other)?;
         let tls = ClientConnection::new(Arc::clone(&config.tls), name).map_err(io::Error::other)?;
-        let mut out = Vec::new();
-        let conversation = Conversation::begin(config.unit, config.cluster, &mut out);
+        let mut out = Outbox::default();
+        let conversation = Conversation::begin(config.unit, config.cluster, out.bytes());
         let mut connected = Connected {
             channel: Channel::with_tls(stream, tls.into()),
             conversation,
             out,
-            sent: 0,
         };
         let mut buffer = vec![0; RECEIVE_BYTES];
         loop {
@@ -479,7 +461,7 @@ impl Driver {
         state.shown.retain(|(_, ends)| *ends > wall);
         for (capability, _) in state.shown.clone() {
             state.last_tag += 1;
-            Request::Show(&capability).encode(state.last_tag, &mut connected.out);
+            Request::Show(&capability).encode(state.last_tag, connected.out.bytes());
             // Who uses it is told if it is refused.
             let done = Box::new(|_: Result<Reply<'_>, Arc<io::Error>>| {});
             connected
@@ -494,13 +476,10 @@ impl Driver {
         if state.is_stopping {
             return true;
         }
-        if connected.sent == connected.out.len() {
-            connected.out.clear();
-            connected.sent = 0;
-        }
-        match connected.out.is_empty() {
-            true => std::mem::swap(&mut connected.out, &mut state.outbox),
-            false => connected.out.append(&mut state.outbox),
+        let out = connected.out.bytes();
+        match out.is_empty() {
+            true => std::mem::swap(out, &mut state.outbox),
+            false => out.append(&mut state.outbox),
         }
         let asked = std::mem::take(&mut state.asked);
         drop(state);
@@ -515,17 +494,7 @@ impl Driver {
 impl Connected {
     /// Sends what there is; whether the socket takes no more.
     fn send(&mut self) -> io::Result<bool> {
-        loop {
-            let rest = &self.out[self.sent..];
-            if rest.is_empty() && !self.channel.holds_unsent() {
-                return Ok(false);
-            }
-            let sent = self.channel.send(&[IoSlice::new(rest)])?;
-            self.sent += sent.bytes;
-            if sent.blocked {
-                return Ok(true);
-            }
-        }
+        self.out.send(&mut self.channel)
     }
 
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Greeted> {

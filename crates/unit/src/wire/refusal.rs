@@ -231,6 +231,18 @@ impl From<&UnitError> for Refusal {
     }
 }
 
+impl From<Malformed> for Refusal {
+    fn from(malformed: Malformed) -> Self {
+        Self::new(Status::Malformed, malformed.0)
+    }
+}
+
+impl From<UnitError> for Refusal {
+    fn from(error: UnitError) -> Self {
+        Self::from(&error)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use base::CopysetId;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use base::codec::{Reader, Writer};
 use base::{ClusterId, SegmentId, Slot};
 
-use super::{Malformed, put_frame};
+use super::{BODY_BYTES_MAX, Malformed, put_frame};
 use crate::{NOTE_BYTES, SlotRun, Tag};
 
 /// What is asked for, as frames have it.
@@ -149,6 +149,18 @@ impl<'a> Request<'a> {
             Self::Probe => Verb::Probe,
             Self::Note => Verb::Note,
             Self::NoteDown(_) => Verb::NoteDown,
+        }
+    }
+
+    /// How long the body of the answer is at most, in bytes, if it is as it
+    /// should be.
+    #[must_use]
+    pub fn answer_bytes(&self) -> usize {
+        match self {
+            Self::Read { run, slot_bytes } => run.answer_bytes(*slot_bytes),
+            Self::List { most, .. } => (*most as usize).saturating_mul(8).min(BODY_BYTES_MAX),
+            Self::Scrub(_) => 2 << 16,
+            _ => NOTE_BYTES,
         }
     }
 
