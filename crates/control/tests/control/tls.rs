@@ -120,6 +120,9 @@ impl Server {
              {headers}content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
         );
         stream.write_all(request.as_bytes()).await?;
+        // What the socket did not take is in TLS's own buffer, and reading does not
+        // send it.
+        stream.flush().await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
