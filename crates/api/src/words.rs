@@ -265,12 +265,14 @@ words!(
 );
 
 words!(
-    /// A user or a host.
+    /// A user, a host or a unit daemon.
     PartyKind {
         /// Somebody who asks for volumes.
         User = "user",
         /// A machine with an agent, where volumes are attached.
         Host = "host",
+        /// A daemon that keeps a storage unit for hosts.
+        Unit = "unit",
     }
 );
 

@@ -15,12 +15,15 @@
 //! POST /v1/host/cleaning                      what may go
 //! POST /v1/host/ahead                         how many leases a unit knows of
 //! POST /v1/host/catalog                       a call of the engine's catalog
+//! POST /v1/host/certificate                   who it is to unit daemons, for a day
+//! POST /v1/host/capabilities                  what it may do there
 //! ```
 //!
 //! Each may be repeated: what was done already is done.
 
 mod attachments;
 mod calls;
+mod capabilities;
 mod cleaning;
 mod keys;
 mod leases;
@@ -34,6 +37,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::words::{Access, AttachmentState, KeyState, Seal};
 pub use attachments::{Assignment, AttachmentReport};
 pub use calls::{CatalogAnswer, CatalogCall, EncodedPlan, FREES_MAX, ROWS_MAX};
+pub use capabilities::{AskCapabilities, Capabilities, SignedBytes, WANTS_MAX, Want};
 pub use cleaning::{AskCleaning, Cleaning, Deleted};
 pub use keys::{FIRST_KEY, FoundedKey, WrappedRow, WrappingKey};
 pub use leases::{Fenced, HeldLease, JOURNALS_MAX, LEASES_MAX, Renewal, Renewed};

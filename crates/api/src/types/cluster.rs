@@ -13,6 +13,9 @@ pub struct Unit {
     pub id: String,
     /// Where it is.
     pub url: String,
+    /// What its daemon is called, if it has one.
+    #[serde(default)]
+    pub daemon: Option<String>,
     /// `healthy`, or what is wrong with it, as the host finds it that has the
     /// most trouble with it.
     #[schema(value_type = UnitState)]

@@ -5,13 +5,13 @@ use utoipa::ToSchema;
 
 use crate::words::{PartyKind, Right};
 
-/// A user or a host.
+/// A user, a host or a unit daemon.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Party {
-    /// `party-…`.
+    /// `party-…`; of a unit daemon, the digits are those of its unit.
     #[schema(pattern = "^party-[0-9a-f]{17}$", example = "party-0f3c5b7d9e1a2b4c6")]
     pub id: String,
-    /// Whether it is a user or a host.
+    /// Which of these it is.
     #[schema(value_type = PartyKind)]
     pub kind: String,
     /// Its name, unique within its kind.
@@ -25,7 +25,7 @@ pub struct Party {
     pub created: String,
 }
 
-/// A user or host to be made.
+/// A user, host or unit daemon to be made.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddParty {

@@ -1,0 +1,61 @@
+//! What a host may do on unit daemons: a controller signs it, hosts show it
+//! (docs/units.md, "Who may do what").
+
+use base::{Lineage, VolumeId};
+use serde::{Deserialize, Serialize};
+
+/// So much may be asked for at a time.
+pub const WANTS_MAX: usize = 256;
+
+/// Asks for capabilities.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskCapabilities {
+    /// The SHA-256 of the public key that the host shows to daemons.
+    #[serde(with = "catalog::bytes")]
+    pub holder: [u8; 32],
+    /// What for: [`WANTS_MAX`] at most.
+    pub wants: Vec<Want>,
+}
+
+/// What a host wants to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "for", rename_all = "kebab-case")]
+pub enum Want {
+    /// To write a volume under a lease: what that has reserved, and what the
+    /// leases before it left open.
+    Lease {
+        /// The volume.
+        volume: VolumeId,
+        /// The lease.
+        epoch: u32,
+    },
+    /// To read what was written as this lineage, and as those above it.
+    Read {
+        /// The lineage.
+        lineage: Lineage,
+    },
+    /// To carry out a plan of what is to be freed.
+    Free {
+        /// Its number.
+        plan: i64,
+    },
+    /// To remove what the leases of a deleted volume left.
+    Sweep {
+        /// The volume.
+        volume: VolumeId,
+    },
+}
+
+/// For each [`Want`], in their order: capabilities that allow it together; or why
+/// it is not for this host, or not any more.
+pub type Capabilities = Vec<Result<Vec<SignedBytes>, String>>;
+
+/// A capability and its signature, as docs/protocol.md draws them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignedBytes {
+    /// How long it holds from when it was signed, in milliseconds.
+    pub lasts_ms: u64,
+    /// The bytes.
+    #[serde(with = "catalog::bytes")]
+    pub bytes: Vec<u8>,
+}
