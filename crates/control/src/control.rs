@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use api::host::{Cluster, Owner};
 use base::{ClusterId, PartyId};
+use capability::SigningKey;
 use catalog::retention::Retention;
 use catalog::{Copyset, WrappedKey};
 use identity::{Authority, Kind};
@@ -141,6 +142,8 @@ pub(crate) struct Inner {
     pub grace: Duration,
     /// Who may ask.
     pub parties: Parties,
+    /// Signs what hosts may do on unit daemons.
+    pub signing: SigningKey,
     pub lease: Option<Duration>,
     pub overcommit: u32,
     /// For those who watch.
@@ -184,6 +187,7 @@ impl Control {
             folder.note_elsewhere(&world, &url.to_string())?;
             tracing::info!("{url}");
         }
+        let signing = SigningKey::derive(&authority.secret());
         let parties = Parties::new(world.clone(), database.clone(), Arc::new(authority));
         parties.make_local(Kind::User).await?;
         let local = parties.make_local(Kind::Host).await?;
@@ -198,6 +202,7 @@ impl Control {
                 retention: settings.retention,
                 grace: settings.grace,
                 parties,
+                signing,
                 lease: settings.lease,
                 overcommit: settings.overcommit,
                 health: Health::default(),
@@ -272,23 +277,28 @@ impl Control {
     pub async fn begin(&self, host: PartyId) -> Result<Cluster, ControlError> {
         let inner = &self.inner;
         inner.database.nothing_open(host).await?;
-        let owner = inner.database.owner().await?;
-        let owner = owner.ok_or_else(|| ControlError::Internal {
-            reason: "the database does not know any more which copy it is".to_owned(),
-        })?;
         Ok(Cluster {
             id: inner.cluster,
-            owner: Owner {
-                database: owner.id,
-                generation: owner.generation,
-                place: inner.claim.place.clone(),
-            },
+            owner: self.owner().await?,
             takes_over: inner.claim.takes_over,
             vouch: inner.vouch.clone(),
             lease_ms: inner
                 .lease
                 .map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX)),
             keys: self.wrapping_keys().await?,
+        })
+    }
+
+    /// As whom the units are used.
+    pub(crate) async fn owner(&self) -> Result<Owner, ControlError> {
+        let owner = self.inner.database.owner().await?;
+        let owner = owner.ok_or_else(|| ControlError::Internal {
+            reason: "the database does not know any more which copy it is".to_owned(),
+        })?;
+        Ok(Owner {
+            database: owner.id,
+            generation: owner.generation,
+            place: self.inner.claim.place.clone(),
         })
     }
 

@@ -6,8 +6,9 @@
 //! * [`volumes`], [`snapshots`], [`attachments`], [`projects`], [`units`], [`keys`]:
 //!   what owners and operators ask of it
 //! * [`hosts`]: what agents ask of it, and tell it; `report`: how they are doing;
-//!   `turns`: how many calls of one at a time
-//! * [`parties`]: users and hosts, and how they come to be known; [`authority`]:
+//!   `turns`: how many calls of one at a time; `capabilities`: what they may do on
+//!   unit daemons; [`daemons`]: what those ask
+//! * [`parties`]: users, hosts and unit daemons, and how they come to be known; [`authority`]:
 //!   what signs them
 //! * [`ownership`]: folders that are copies
 //! * [`folder`], [`parse`]: what operators hand in, checked once
@@ -20,7 +21,9 @@
 pub mod acting;
 pub mod attachments;
 pub mod authority;
+mod capabilities;
 pub mod control;
+pub mod daemons;
 pub mod database;
 pub mod error;
 pub mod folder;

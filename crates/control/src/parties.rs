@@ -1,4 +1,4 @@
-//! Users and hosts: who they are, how they come to be known, and who may do
+//! Users, hosts and unit daemons: who they are, how they come to be known, and who may do
 //! that (docs/service.md, "Identity").
 //!
 //! Every request is judged anew, by the database as it is then: a party that
@@ -15,6 +15,7 @@ use identity::{
 use world::{Millis, World};
 use zeroize::Zeroizing;
 
+use crate::daemons::unit_of;
 use crate::database::{Asker, AuditRow, By, Database, DatabaseError, Membership, PartyRow};
 use crate::error::ControlError;
 use crate::http::Caller;
@@ -337,7 +338,7 @@ impl Parties {
             ..self.by(caller, "a token".to_owned())
         };
         let party = self.database.enrol(token.hash(), key, &by).await?;
-        self.sign(&party.ok_or_else(refused)?.subject, request_pem)
+        self.sign(&party.ok_or_else(refused)?, request_pem)
     }
 
     /// Signs a new certificate for whoever has one: for the same key, or for
@@ -354,7 +355,7 @@ impl Parties {
         self.database
             .insert_key(&asker.party, key, &asker.by)
             .await?;
-        self.sign(&asker.party.subject, request_pem)
+        self.sign(&asker.party, request_pem)
     }
 
     /// Refuses a party's requests from now on, or no longer.
@@ -393,14 +394,34 @@ impl Parties {
         self.one(subject).await
     }
 
-    fn sign(&self, subject: &Subject, request_pem: &str) -> Result<Issued, ControlError> {
+    /// Signs a key with which a host is known to unit daemons, and to nobody else:
+    /// controllers do not know it.
+    ///
+    /// # Errors
+    /// [`ControlError::Invalid`] for a request that cannot be signed.
+    pub async fn sign_for_daemons(
+        &self,
+        host: PartyId,
+        request_pem: &str,
+    ) -> Result<Issued, ControlError> {
+        key_of(request_pem)?;
+        let host = self.database.party_with(host).await?;
+        self.sign(&host, request_pem)
+    }
+
+    fn sign(&self, party: &PartyRow, request_pem: &str) -> Result<Issued, ControlError> {
         let lifetime = Lifetime::day(self.world.clock.wall());
         let random = &*self.world.random;
+        // A daemon serves its unit, and by that name.
+        let names: Vec<String> = match party.subject.kind() {
+            Kind::Unit => vec![unit_of(party.id).to_string()],
+            _ => Vec::new(),
+        };
         let signed = self
             .authority
-            .sign(request_pem, subject, &[], lifetime, random);
+            .sign(request_pem, &party.subject, &names, lifetime, random);
         Ok(Issued {
-            subject: subject.clone(),
+            subject: party.subject.clone(),
             certificate_pem: signed.map_err(not_signed)?,
             ends: lifetime.ends(),
         })

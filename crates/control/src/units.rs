@@ -131,13 +131,16 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn register_units(&self, units: &[HostUnit]) -> Result<(), ControlError> {
-        let asked: Vec<UnitRow> = units
-            .iter()
-            .map(|unit| UnitRow {
-                id: unit.id,
-                url: unit.url.clone(),
-            })
-            .collect();
+        let asked = units.iter().map(|unit| UnitRow {
+            id: unit.id,
+            url: unit.url.clone(),
+            daemon: None,
+        });
+        self.add_units(&asked.collect::<Vec<_>>()).await
+    }
+
+    /// Adds those that are not there yet, and plans copysets over them.
+    pub(crate) async fn add_units(&self, asked: &[UnitRow]) -> Result<(), ControlError> {
         let known = self.inner.database.units().await?;
         let is_known = |unit: &UnitRow| known.iter().any(|known| known.id == unit.id);
         if asked.iter().all(is_known) {
@@ -159,7 +162,7 @@ impl Control {
             added
         };
         let now = self.inner.world.clock.wall();
-        for unit in self.inner.database.plan_units(&asked, plan, now).await? {
+        for unit in self.inner.database.plan_units(asked, plan, now).await? {
             tracing::info!(unit = %unit.id, url = unit.url, "unit added");
         }
         Ok(())
@@ -232,6 +235,7 @@ impl Acting {
         let row = UnitRow {
             id: unit.id,
             url: unit.url,
+            daemon: None,
         };
         Ok(view(row, &hosts, self.silent_before().await?))
     }
@@ -346,6 +350,7 @@ mod tests {
         let row = UnitRow {
             id: UnitId::from_random(7),
             url: "file:///srv/unit-7".to_owned(),
+            daemon: None,
         };
         let report = |(heard, word): &(i64, &str)| HostReport {
             host: host(Some(*heard), None),

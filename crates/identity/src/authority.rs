@@ -145,6 +145,13 @@ impl Authority {
         &self.certificate_pem
     }
 
+    /// What only those have who have its key: other keys of the cluster's are derived
+    /// from it.
+    #[must_use]
+    pub fn secret(&self) -> Zeroizing<Vec<u8>> {
+        Zeroizing::new(self.issuer.key().serialize_der())
+    }
+
     /// Signs the key in `request_pem` for `subject`. Nothing but the key is
     /// taken from the request. `names` are DNS names and IP addresses, for
     /// those that serve.

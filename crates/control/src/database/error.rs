@@ -34,6 +34,8 @@ pub enum Thing {
     Unit,
     /// Something that a host has to do.
     Task,
+    /// A plan of what is to be freed.
+    Plan,
 }
 
 impl fmt::Display for Thing {
@@ -53,6 +55,7 @@ impl fmt::Display for Thing {
             Self::Controller => "controller",
             Self::Unit => "unit daemon",
             Self::Task => "task",
+            Self::Plan => "plan",
         })
     }
 }

@@ -39,6 +39,22 @@ impl Database {
             .collect()
     }
 
+    /// One of those plans, if it is due.
+    pub(super) async fn due_free(
+        &self,
+        reach: &Reach,
+        now: Millis,
+        id: i64,
+    ) -> Result<Option<Vec<u8>>, DatabaseError> {
+        let statement = concat!(
+            "SELECT f.plan FROM pending_frees f WHERE f.not_before_ms <= $3 AND f.id = $4 AND ",
+            cleans!("f.volume")
+        );
+        let found = reach.query(statement).bind(now.0).bind(id);
+        let found = found.fetch_optional(&self.reader).await?;
+        Ok(found.map(|row| row.try_get("plan")).transpose()?)
+    }
+
     /// Notes a free that is due at once, for tests.
     ///
     /// # Errors

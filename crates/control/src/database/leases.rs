@@ -87,8 +87,19 @@ pub(super) async fn must_hold(
     host: PartyId,
     epoch: u32,
 ) -> Result<(), DatabaseError> {
+    holder_of(connection, volume, host, epoch).await.map(drop)
+}
+
+/// As what `host` writes to `volume` under lease `epoch`, if it has that.
+pub(super) async fn holder_of(
+    connection: &mut AnyConnection,
+    volume: VolumeId,
+    host: PartyId,
+    epoch: u32,
+) -> Result<Lineage, DatabaseError> {
     let holder = holder(connection, volume, host).await?;
-    holder.check_epoch(volume, epoch)
+    holder.check_epoch(volume, epoch)?;
+    Ok(holder.lineage)
 }
 
 impl Holder {
@@ -333,7 +344,7 @@ impl Database {
 }
 
 /// What the leases before `epoch` left unfinished.
-async fn leftovers_of(
+pub(super) async fn leftovers_of(
     connection: &mut AnyConnection,
     volume: VolumeId,
     epoch: u32,

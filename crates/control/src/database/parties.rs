@@ -1,4 +1,4 @@
-//! Users and hosts, the keys by which they are known, and the tokens with
+//! Users, hosts and unit daemons, the keys by which they are known, and the tokens with
 //! which they enrol.
 
 use base::{PartyId, ProjectId};
@@ -9,7 +9,7 @@ use world::Millis;
 
 use super::{Asker, By, Database, DatabaseError, Thing, rows};
 
-/// A user or a host.
+/// A user, a host or a unit daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartyRow {
     /// Its id.
@@ -27,7 +27,7 @@ pub struct PartyRow {
 /// Of which project a new user is a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Membership {
-    /// Of none: it is a host.
+    /// Of none: it is no user.
     None,
     /// Of a new one of their own name.
     Own(ProjectId),
@@ -40,6 +40,7 @@ fn party_row(row: &AnyRow) -> Result<PartyRow, DatabaseError> {
     let kind = match row.try_get("kind")? {
         "user" => Kind::User,
         "host" => Kind::Host,
+        "unit" => Kind::Unit,
         other => {
             return Err(DatabaseError::Damaged {
                 what: format!("a party of kind {other:?}"),
@@ -161,6 +162,18 @@ impl Database {
     /// [`DatabaseError::NotFound`].
     pub async fn party(&self, subject: &Subject) -> Result<PartyRow, DatabaseError> {
         party_of(&mut *self.reader.acquire().await?, subject).await
+    }
+
+    /// The one with this id.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn party_with(&self, id: PartyId) -> Result<PartyRow, DatabaseError> {
+        let row = sqlx::query("SELECT * FROM parties WHERE id = $1")
+            .bind(id.to_string())
+            .fetch_optional(&self.reader)
+            .await?;
+        party_row(&row.ok_or_else(|| DatabaseError::not_found(Thing::Host, id))?)
     }
 
     /// Who has this key.

@@ -27,6 +27,8 @@ pub struct UnitRow {
     pub id: UnitId,
     /// Where it is.
     pub url: String,
+    /// What its daemon is called, if it has one; not kept with it.
+    pub daemon: Option<String>,
 }
 
 impl Database {
@@ -82,6 +84,22 @@ impl Database {
         units_of(&mut *self.reader.acquire().await?).await
     }
 
+    /// A unit is elsewhere from now on.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Taken`] if another unit is there.
+    pub async fn move_unit(&self, unit: UnitId, url: &str) -> Result<(), DatabaseError> {
+        change_and_tell!(self, change, {
+            check_free(&mut *change, unit, url).await?;
+            sqlx::query("UPDATE units SET url = $1 WHERE id = $2")
+                .bind(url)
+                .bind(unit.to_string())
+                .execute(&mut *change)
+                .await?;
+            super::hosts::assign_all(&mut *change).await
+        })
+    }
+
     /// The table of copysets, by number.
     ///
     /// # Errors
@@ -119,7 +137,10 @@ impl Database {
 }
 
 async fn units_of(connection: &mut AnyConnection) -> Result<Vec<UnitRow>, DatabaseError> {
-    sqlx::query("SELECT * FROM units ORDER BY added_ms, url")
+    // A daemon's party has its unit's number.
+    let statement = "SELECT u.*, p.name AS daemon FROM units u LEFT JOIN parties p \
+         ON p.kind = 'unit' AND p.id = 'party-' || substr(u.id, 6) ORDER BY u.added_ms, u.url";
+    sqlx::query(statement)
         .fetch_all(connection)
         .await?
         .iter()
@@ -130,6 +151,7 @@ async fn units_of(connection: &mut AnyConnection) -> Result<Vec<UnitRow>, Databa
                 // One from before they were percent-encoded has spaces and the
                 // like as they are.
                 url: url::path_of(&url).map_or(url, |folder| url::url_of(&folder)),
+                daemon: row.try_get("daemon")?,
             })
         })
         .collect()
@@ -157,6 +179,25 @@ async fn copysets_of(connection: &mut AnyConnection) -> Result<Vec<Copyset>, Dat
     Ok(copysets)
 }
 
+/// Refuses a URL at which another unit is.
+async fn check_free(
+    change: &mut AnyConnection,
+    unit: UnitId,
+    url: &str,
+) -> Result<(), DatabaseError> {
+    let taken = sqlx::query("SELECT id FROM units WHERE url = $1 AND id <> $2")
+        .bind(url)
+        .bind(unit.to_string())
+        .fetch_optional(change)
+        .await?;
+    match taken {
+        None => Ok(()),
+        Some(_) => Err(DatabaseError::Taken {
+            what: format!("a unit at {url}"),
+        }),
+    }
+}
+
 async fn insert(
     change: &mut AnyConnection,
     units: &[UnitRow],
@@ -164,15 +205,7 @@ async fn insert(
     added: Millis,
 ) -> Result<(), DatabaseError> {
     for unit in units {
-        let taken: Option<String> = sqlx::query_scalar("SELECT url FROM units WHERE url = $1")
-            .bind(&unit.url)
-            .fetch_optional(&mut *change)
-            .await?;
-        if let Some(url) = taken {
-            return Err(DatabaseError::Taken {
-                what: format!("unit {} ({url})", unit.id),
-            });
-        }
+        check_free(&mut *change, unit.id, &unit.url).await?;
         sqlx::query("INSERT INTO units (id, url, added_ms) VALUES ($1, $2, $3)")
             .bind(unit.id.to_string())
             .bind(&unit.url)

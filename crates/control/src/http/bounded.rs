@@ -30,7 +30,8 @@ fn bound_of(method: &Method, path: &str, query: &str) -> Duration {
         .split('&')
         .find_map(|one| one.strip_prefix("wait=")?.parse().ok());
     let waits = Duration::from_secs(waits.unwrap_or(0)).min(WAIT_MAX);
-    let is_brief = method == Method::GET || path.starts_with("/v1/host/");
+    let is_machines = path.starts_with("/v1/host/") || path.starts_with("/v1/unit/");
+    let is_brief = method == Method::GET || is_machines;
     waits + if is_brief { BRIEF } else { WITH_HOST }
 }
 

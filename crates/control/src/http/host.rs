@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use api::host::{
-    Ahead, AskCleaning, Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning,
-    Cluster, FoundedKey, MarkedUnits, Renewal, Renewed, Report, TaskAnswer, WrappingKey,
+    Ahead, AskCapabilities, AskCleaning, Assignments, AttachmentReport, Capabilities,
+    CatalogAnswer, CatalogCall, Cleaning, Cluster, FoundedKey, MarkedUnits, Renewal, Renewed,
+    Report, TaskAnswer, WrappingKey,
 };
+use api::types::{Certificate, Renew};
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, State};
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
@@ -108,6 +110,8 @@ pub(super) fn router() -> Router<Control> {
         .route("/v1/host/cleaning", post(cleaning))
         .route("/v1/host/ahead", post(ahead))
         .route("/v1/host/catalog", post(catalog).layer(call_max))
+        .route("/v1/host/certificate", post(certificate))
+        .route("/v1/host/capabilities", post(capabilities))
 }
 
 async fn begin(State(control): State<Control>, InTurn(host, _turn): InTurn) -> Answer<Cluster> {
@@ -245,6 +249,24 @@ async fn catalog(
             reason: error.to_string(),
         })
     }))
+}
+
+async fn certificate(
+    State(control): State<Control>,
+    InTurn(host, _turn): InTurn,
+    Body(renew): Body<Renew>,
+) -> Answer<Certificate> {
+    let parties = control.parties();
+    let issued = parties.sign_for_daemons(host, &renew.request).await?;
+    Ok(Json(super::parties::certificate(parties, issued)))
+}
+
+async fn capabilities(
+    State(control): State<Control>,
+    InTurn(host, _turn): InTurn,
+    Body(ask): Body<AskCapabilities>,
+) -> Answer<Capabilities> {
+    Ok(Json(control.capabilities(host, &ask).await?))
 }
 
 fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(

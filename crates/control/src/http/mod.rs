@@ -27,6 +27,7 @@ mod problem;
 mod projects;
 mod queries;
 mod snapshots;
+mod unit;
 mod units;
 mod volumes;
 
@@ -138,6 +139,7 @@ pub fn router(control: Control) -> Router {
     let router = Router::new()
         .merge(users)
         .merge(host::router())
+        .merge(unit::router())
         .merge(health::router())
         .route("/v1/openapi.json", get(describe))
         .with_state(control.clone())
@@ -163,14 +165,16 @@ fn bounded_and_counted(router: Router, control: Control, bound: bounded::Bound) 
         .layer(middleware::from_fn_with_state(control, metered::count))
 }
 
-/// As it begins and ends, only hosts are heard.
+/// As it begins and ends, only hosts and unit daemons are heard.
 async fn refuse_unless_open(
     State(control): State<Control>,
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
     let path = request.uri().path();
-    let is_always = path.starts_with("/v1/host/") || health::is_for_watchers(path);
+    let is_always = path.starts_with("/v1/host/")
+        || path.starts_with("/v1/unit/")
+        || health::is_for_watchers(path);
     if !control.is_open() && !is_always {
         let reason = "`scree` is starting or ending; ask again when it is ready".to_owned();
         return Err(ControlError::Unavailable { reason }.into());

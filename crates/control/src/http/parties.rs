@@ -1,4 +1,4 @@
-//! `/v1/me`, `/v1/users`, `/v1/hosts`, and how to become one of them.
+//! `/v1/me`, `/v1/users`, `/v1/hosts`, `/v1/daemons`, and how to become one of them.
 //!
 //! ```text
 //! GET    /v1/authority                    POST   /v1/enrol
@@ -9,7 +9,7 @@
 //! DELETE /v1/users/{user}/keys            GET    /v1/audit?before=ID&limit=N
 //! ```
 //!
-//! and the same for `/v1/hosts`. The first two are for anybody; what concerns
+//! and the same for `/v1/hosts` and `/v1/daemons`. The first two are for anybody; what concerns
 //! others is for administrators.
 
 use api::types::{
@@ -46,6 +46,7 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .routes(routes!(audit))
         .merge(users::router())
         .merge(hosts::router())
+        .merge(daemons::router())
 }
 
 /// The authority by which everybody is known
@@ -90,7 +91,7 @@ async fn renew(
     Ok((StatusCode::CREATED, Json(certificate(parties, issued))))
 }
 
-/// The same routes for users and for hosts.
+/// The same routes for users, for hosts and for unit daemons.
 macro_rules! party_routes {
     ($module:ident, $kind:expr, $path:literal, $tag:literal, $one:literal, $list:literal,
         $show:literal, $create:literal, $token:literal, $disable:literal, $enable:literal,
@@ -225,6 +226,21 @@ party_routes!(
     "forget_host_keys"
 );
 
+party_routes!(
+    daemons,
+    Kind::Unit,
+    "/v1/daemons",
+    "daemons",
+    "unit daemon",
+    "list_daemons",
+    "show_daemon",
+    "create_daemon",
+    "invite_daemon",
+    "disable_daemon",
+    "enable_daemon",
+    "forget_daemon_keys"
+);
+
 async fn list(
     Administrator(acting): Administrator,
     kind: Kind,
@@ -324,7 +340,7 @@ fn subject(kind: Kind, name: &str) -> Result<Subject, ControlError> {
     Ok(Subject::new(kind, name)?)
 }
 
-fn certificate(parties: &Parties, issued: Issued) -> Certificate {
+pub(super) fn certificate(parties: &Parties, issued: Issued) -> Certificate {
     Certificate {
         subject: issued.subject.to_string(),
         certificate: issued.certificate_pem,

@@ -83,5 +83,6 @@ fn shown(unit: UnitView) -> Unit {
         written_bytes: unit.written_bytes,
         reason: unit.report.and_then(|report| report.reason),
         url: unit.row.url,
+        daemon: unit.row.daemon,
     }
 }

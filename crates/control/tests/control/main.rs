@@ -17,6 +17,7 @@ mod keys;
 mod moves;
 #[macro_use]
 mod parties;
+mod daemons;
 mod postgres;
 mod reach;
 mod requests;

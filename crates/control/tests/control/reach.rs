@@ -10,7 +10,7 @@ use catalog::{
     CatalogError, FreePlan, Lease, LeaseSalt, Neighbours, StoredVersion, ThinShare, VersionCommit,
     VersionKey, WrappedKey,
 };
-use control::database::{Asker, Database, NewVolume, Reach, SILENT_FOR_MS};
+use control::database::{Asker, Database, DatabaseError, NewVolume, Reach, SILENT_FOR_MS};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use world::Millis;
@@ -278,13 +278,9 @@ impl Scene {
                     after: 0,
                     count_max: 9,
                 };
-                // Whoever may see it: the writer, or the last one.
-                let mut due = self.call("last", free.clone()).await;
-                if due == json!([]) {
-                    due = self.call("has", free).await;
+                CatalogCall::Freed {
+                    id: self.due(free).await,
                 }
-                let id = due[0]["id"].as_i64().expect("one is due");
-                CatalogCall::Freed { id }
             }
             "thin-segments" => CatalogCall::ThinSegments {
                 after: 0,
@@ -313,8 +309,54 @@ impl Scene {
         }
     }
 
+    /// The plan that is due.
+    async fn due(&self, free: CatalogCall) -> i64 {
+        // Whoever may see it: the writer, or the last one.
+        let mut due = self.call("last", free.clone()).await;
+        if due == json!([]) {
+            due = self.call("has", free).await;
+        }
+        due[0]["id"].as_i64().expect("one is due")
+    }
+
+    /// Whether a host gets a capability for something, to show it to units.
+    async fn may(&self, what: &str, host: &str, now: Millis) -> bool {
+        let reach = Reach::new(self.host(host), now);
+        let (database, volume) = (&self.database, self.volume);
+        let outcome = match what {
+            "write" => {
+                let rights = database.lease_rights(reach.host, volume, self.epoch).await;
+                rights.map(drop)
+            }
+            "sweep" => database.sweep_rights(&reach, volume).await.map(drop),
+            "read" => {
+                let lines = database.read_rights(&reach, self.lineage).await;
+                lines.map(|lineages| assert_eq!(lineages, [self.lineage]))
+            }
+            "free" => {
+                let plan = self.asked("freed").await;
+                let CatalogCall::Freed { id } = plan else {
+                    panic!("it is one");
+                };
+                let early = database.free_rights(&reach, Millis(-1), id).await;
+                assert!(early.is_err(), "it is not due yet");
+                let segments = database.free_rights(&reach, NOW, id).await;
+                segments.map(|segments| assert_eq!(segments.len(), 1))
+            }
+            other => panic!("nothing is called {other}"),
+        };
+        match outcome {
+            Ok(()) => true,
+            Err(DatabaseError::NotFound { .. } | DatabaseError::Fenced { .. }) => false,
+            Err(error) => panic!("{what} by {host}: {error}"),
+        }
+    }
+
     /// Whether a call has given or changed anything of the volume.
     async fn does(&self, name: &str, host: &str, now: Millis) -> bool {
+        if let Some(what) = name.strip_prefix("may ") {
+            return self.may(what, host, now).await;
+        }
         let call = self.asked(name).await;
         let answer = self.call_at(host, now, call).await;
         let database = &self.database;
@@ -371,6 +413,14 @@ fn table() -> Vec<(&'static str, Stage, &'static [&'static str])> {
         ("keys", Stage::Detached, &["last", "shows", "clone"]),
         ("finish-delete", Stage::Deleting, &["last"]),
         ("finish-delete", Stage::Detached, &[]),
+        ("may read", Stage::Attached, &["has", "clone"]),
+        ("may read", Stage::Detached, &["last", "shows", "clone"]),
+        ("may sweep", Stage::Deleting, &["last"]),
+        ("may sweep", Stage::Detached, &[]),
+        ("may write", Stage::Attached, &["has"]),
+        ("may write", Stage::Detached, &[]),
+        ("may free", Stage::Attached, &["has"]),
+        ("may free", Stage::Detached, &["last"]),
     ];
     for name in CLEANING {
         table.push((name, Stage::Attached, &["has"]));

@@ -196,7 +196,14 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
         ("POST /v1/hosts/h1/token", none.clone(), with(ROOT, 201)),
         ("POST /v1/hosts/h2/disable", none.clone(), ROOT),
         ("POST /v1/hosts/h2/enable", none.clone(), ROOT),
-        ("DELETE /v1/hosts/h2/keys", none, ROOT),
+        ("DELETE /v1/hosts/h2/keys", none.clone(), ROOT),
+        ("GET /v1/daemons", none.clone(), ROOT),
+        ("POST /v1/daemons", json!({"name": "{n}"}), with(ROOT, 201)),
+        ("GET /v1/daemons/u1", none.clone(), ROOT),
+        ("POST /v1/daemons/u1/token", none.clone(), with(ROOT, 201)),
+        ("POST /v1/daemons/u1/disable", none.clone(), ROOT),
+        ("POST /v1/daemons/u1/enable", none.clone(), ROOT),
+        ("DELETE /v1/daemons/u1/keys", none, ROOT),
     ]
 }
 
@@ -226,6 +233,7 @@ impl Cast {
         scene.member("users", "carol").await;
         let host = scene.member("hosts", "h1").await;
         scene.member("hosts", "h2").await;
+        scene.member("daemons", "u1").await;
         let root = Some(&scene.root);
         let hosts = scene.ask(root, "GET /v1/hosts", Value::Null, 200).await;
         let named = |host: &&Value| host["name"] == "h2";

@@ -1,0 +1,140 @@
+//! What hosts may do on unit daemons, signed (docs/units.md, "Who may do what").
+
+use api::host::{AskCapabilities, Capabilities, SignedBytes, WANTS_MAX, Want};
+use base::{ClusterId, PartyId, VolumeId};
+use capability::{Capability, Fence, ITEMS_MAX, Line, Scope, SigningKey};
+use world::Millis;
+
+use crate::control::Control;
+use crate::database::{DatabaseError, LeaseRights, Reach};
+use crate::error::ControlError;
+
+/// How long a host may change what its capability names, in milliseconds.
+const CHANGE_MS: u64 = 60_000;
+
+/// How long it may read, in milliseconds.
+const READ_MS: u64 = 600_000;
+
+/// Signs for one host, at one moment.
+struct Signer<'a> {
+    key: &'a SigningKey,
+    cluster: ClusterId,
+    holder: [u8; 32],
+    generation: u32,
+    now: Millis,
+}
+
+impl Control {
+    /// Capabilities for what `host` wants to do on unit daemons; for what it may
+    /// not do (any more), why.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn capabilities(
+        &self,
+        host: PartyId,
+        ask: &AskCapabilities,
+    ) -> Result<Capabilities, ControlError> {
+        if ask.wants.len() > WANTS_MAX {
+            let reason = format!("a host asks for {WANTS_MAX} at a time at most");
+            return Err(ControlError::invalid("wants", reason));
+        }
+        let now = self.now().await?;
+        let signer = Signer {
+            key: &self.inner.signing,
+            cluster: self.inner.cluster,
+            holder: ask.holder,
+            generation: self.owner().await?.generation,
+            now,
+        };
+        let reach = Reach::new(host, now);
+        let mut answers = Vec::new();
+        for want in &ask.wants {
+            answers.push(match self.scopes(&reach, now, *want).await {
+                Ok((scopes, lasts_ms)) => Ok(scopes
+                    .into_iter()
+                    .map(|scope| signer.sign(scope, lasts_ms))
+                    .collect()),
+                Err(
+                    error @ (DatabaseError::NotFound { .. }
+                    | DatabaseError::Fenced { .. }
+                    | DatabaseError::Refused { .. }),
+                ) => Err(error.to_string()),
+                Err(error) => return Err(error.into()),
+            });
+        }
+        Ok(answers)
+    }
+
+    /// What a want is good for, and how long.
+    async fn scopes(
+        &self,
+        reach: &Reach,
+        now: Millis,
+        want: Want,
+    ) -> Result<(Vec<Scope>, u64), DatabaseError> {
+        let (database, cluster) = (&self.inner.database, self.inner.cluster);
+        Ok(match want {
+            Want::Lease { volume, epoch } => {
+                let rights = database.lease_rights(reach.host, volume, epoch).await?;
+                (leases(cluster, volume, &rights), CHANGE_MS)
+            }
+            Want::Sweep { volume } => {
+                let rights = database.sweep_rights(reach, volume).await?;
+                (leases(cluster, volume, &rights), CHANGE_MS)
+            }
+            Want::Read { lineage } => {
+                let lineages = database.read_rights(reach, lineage).await?;
+                let lines: Vec<Line> = lineages
+                    .into_iter()
+                    .map(|lineage| Line::of(cluster, lineage))
+                    .collect();
+                let parts = lines.chunks(ITEMS_MAX);
+                let scopes = parts.map(|lines| Scope::Read {
+                    lines: lines.to_vec(),
+                });
+                (scopes.collect(), READ_MS)
+            }
+            Want::Free { plan } => {
+                let segments = database.free_rights(reach, now, plan).await?;
+                let parts = segments.chunks(ITEMS_MAX);
+                let scopes = parts.map(|segments| Scope::Free {
+                    segments: segments.to_vec(),
+                });
+                (scopes.collect(), CHANGE_MS)
+            }
+        })
+    }
+}
+
+/// A lease's scope; in parts, if it has too many ranges for one. At least one: it
+/// fences whoever had the volume before, also if it names nothing yet.
+fn leases(cluster: ClusterId, volume: VolumeId, rights: &LeaseRights) -> Vec<Scope> {
+    let scope = |serials: &[std::ops::Range<u64>]| Scope::Lease {
+        line: Line::of(cluster, rights.lineage),
+        fence: Fence::of(cluster, volume),
+        epoch: rights.epoch,
+        serials: serials.to_vec(),
+    };
+    if rights.serials.is_empty() {
+        return vec![scope(&[])];
+    }
+    rights.serials.chunks(ITEMS_MAX).map(scope).collect()
+}
+
+impl Signer<'_> {
+    fn sign(&self, scope: Scope, lasts_ms: u64) -> SignedBytes {
+        let signed = self.key.sign(&Capability {
+            cluster: self.cluster,
+            holder: self.holder,
+            made: self.now,
+            ends: Millis(self.now.0.saturating_add_unsigned(lasts_ms)),
+            generation: self.generation,
+            scope,
+        });
+        SignedBytes {
+            lasts_ms,
+            bytes: signed.0,
+        }
+    }
+}

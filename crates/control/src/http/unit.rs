@@ -1,0 +1,43 @@
+//! What unit daemons ask: `/v1/unit`.
+
+use api::unit::{BeginUnit, UnitCluster};
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
+use axum::routing::post;
+use axum::{Json, Router};
+use base::PartyId;
+use identity::Kind;
+
+use super::asking::nowhere;
+use super::{ApiError, Body, Caller};
+use crate::control::Control;
+use crate::error::ControlError;
+
+/// The daemon that is asking.
+struct Asking(PartyId);
+
+impl FromRequestParts<Control> for Asking {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
+        let caller = parts.extensions.get::<Caller>().ok_or_else(nowhere)?;
+        let party = control.parties().asker(caller).await?.party;
+        if party.subject.kind() != Kind::Unit {
+            let reason = "this is for unit daemons only".to_owned();
+            return Err(ControlError::Forbidden { reason }.into());
+        }
+        Ok(Self(party.id))
+    }
+}
+
+pub(super) fn router() -> Router<Control> {
+    Router::new().route("/v1/unit/begin", post(begin))
+}
+
+async fn begin(
+    State(control): State<Control>,
+    Asking(party): Asking,
+    Body(asked): Body<BeginUnit>,
+) -> Result<Json<UnitCluster>, ApiError> {
+    Ok(Json(control.begin_unit(party, &asked).await?))
+}

@@ -1,0 +1,198 @@
+//! Unit daemons: how one comes to be a unit of the cluster, and what hosts are
+//! given to show to them.
+
+use api::host::{AskCapabilities, Capabilities, CatalogCall, Want};
+use api::unit::UnitCluster;
+use base::{Lineage, VolumeId};
+use capability::{Capability, Scope, VerifyingKey};
+use catalog::LeaseSalt;
+use identity::{KeyRequest, Peer, SignedBy};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+use serde_json::{Value, json};
+
+use crate::parties::Scene;
+use crate::tls::Party;
+
+const BEGIN: &str = "POST /v1/unit/begin";
+
+on_both!(
+    a_daemon_becomes_a_unit_when_it_listens
+    a_daemon_asks_for_nothing_but_what_is_its_affair
+    a_host_is_given_what_its_lease_allows
+);
+
+async fn begin(scene: &Scene, daemon: &Party, url: Value) -> UnitCluster {
+    let said = scene.ask(Some(daemon), BEGIN, json!({"url": url}), 200);
+    serde_json::from_value(said.await).expect("what it has to know")
+}
+
+async fn units(scene: &Scene) -> Vec<Value> {
+    let units = scene.ask(Some(&scene.root), "GET /v1/units", Value::Null, 200);
+    units.await.as_array().expect("a list").clone()
+}
+
+async fn a_daemon_becomes_a_unit_when_it_listens(scene: Scene) {
+    let daemon = scene.member("daemons", "store-1").await;
+    let before = units(&scene).await.len();
+    let cluster = begin(&scene, &daemon, Value::Null).await;
+    assert_eq!(units(&scene).await.len(), before, "it does not listen yet");
+    // Hosts find it by that name.
+    let certificate = CertificateDer::from_pem_slice(daemon.chain_pem.as_bytes()).expect("one");
+    assert!(
+        certificate
+            .windows(22)
+            .any(|text| text == cluster.unit.to_string().as_bytes()),
+        "it has the unit's name"
+    );
+    let peer = Peer::of(&certificate, SignedBy::OwnAuthority).expect("readable");
+    let subject = peer.subject().expect("one").to_string();
+    assert_eq!(subject, "scree://unit/store-1");
+
+    let url = "scree://10.0.0.7:7420";
+    begin(&scene, &daemon, json!(url)).await;
+    let again = begin(&scene, &daemon, json!(url)).await;
+    assert_eq!(again.unit, cluster.unit);
+    let found = units(&scene).await;
+    let unit = found.iter().find(|unit| unit["url"] == url);
+    let unit = unit.expect("it is one");
+    assert_eq!(unit["id"], cluster.unit.to_string());
+    assert_eq!(unit["daemon"], "store-1");
+    assert_eq!(found.len(), before + 1, "{found:?}");
+    let sets = scene.control.database().copysets().await.expect("read");
+    assert!(sets.iter().any(|set| set.members.contains(&cluster.unit)));
+    assert!(again.units.iter().any(|known| known.url == url));
+
+    // Elsewhere it is the same unit, and where it is nobody else is.
+    let moved = "scree://10.0.0.8:7420";
+    begin(&scene, &daemon, json!(moved)).await;
+    assert_eq!(units(&scene).await.len(), before + 1);
+    let other = scene.member("daemons", "store-2").await;
+    let taken = scene.ask(Some(&other), BEGIN, json!({"url": moved}), 409);
+    assert_eq!(taken.await["code"], "already-exists");
+    begin(&scene, &other, json!(url)).await;
+    let taken = scene.ask(Some(&other), BEGIN, json!({"url": moved}), 409);
+    taken.await;
+    let nowhere = scene.ask(Some(&other), BEGIN, json!({"url": "scree://[::]:1"}), 400);
+    assert_eq!(nowhere.await["field"], "url");
+}
+
+async fn a_daemon_asks_for_nothing_but_what_is_its_affair(scene: Scene) {
+    let daemon = scene.member("daemons", "store-1").await;
+    let host = scene.member("hosts", "h1").await;
+    for (who, request, body) in [
+        (&host, BEGIN, json!({})),
+        (&scene.root, BEGIN, json!({})),
+        (&daemon, "POST /v1/host/begin", Value::Null),
+        (&daemon, "POST /v1/host/units", json!({"units": []})),
+        (&daemon, "GET /v1/volumes", Value::Null),
+        (&daemon, "GET /v1/daemons", Value::Null),
+    ] {
+        scene.ask(Some(who), request, body, 403).await;
+    }
+    scene.ask(None, BEGIN, json!({}), 401).await;
+    let disable = "POST /v1/daemons/store-1/disable";
+    scene
+        .ask(Some(&scene.root), disable, Value::Null, 200)
+        .await;
+    scene.ask(Some(&daemon), BEGIN, json!({}), 401).await;
+}
+
+/// What a capability for this says, if there is exactly one, signed as daemons
+/// expect.
+fn read(key: VerifyingKey, answer: &Result<Vec<api::host::SignedBytes>, String>) -> Capability {
+    let signed = answer.as_ref().expect("it is this host's");
+    assert_eq!(signed.len(), 1);
+    key.verify(&signed[0].bytes).expect("signed")
+}
+
+async fn a_host_is_given_what_its_lease_allows(scene: Scene) {
+    let root = Some(&scene.root);
+    let daemon = scene.member("daemons", "store-1").await;
+    let key = VerifyingKey(begin(&scene, &daemon, Value::Null).await.keys[0].0);
+    let (host, other) = (
+        scene.member("hosts", "h1").await,
+        scene.member("hosts", "h2").await,
+    );
+    let new = json!({"name": "disk", "size": 1 << 30});
+    let volume = scene.ask(root, "POST /v1/volumes", new, 201).await;
+    let volume: VolumeId = volume["id"].as_str().expect("one").parse().expect("an id");
+    let attach = json!({"volume": "disk", "host": "h1"});
+    scene.ask(root, "POST /v1/attachments", attach, 202).await;
+
+    let call = async |call: CatalogCall| {
+        let call = serde_json::to_value(&call).expect("JSON");
+        let answer = scene.ask(Some(&host), "POST /v1/host/catalog", call, 200);
+        answer.await["Ok"].clone()
+    };
+    let lease = call(CatalogCall::Acquire {
+        volume,
+        salt: LeaseSalt([3; 16]),
+        journals: None,
+    });
+    let epoch = lease.await["epoch"].as_u64().expect("a number") as u32;
+    let lineage = Lineage::from_random(volume.as_u128());
+    let wants = [
+        Want::Lease { volume, epoch },
+        Want::Read { lineage },
+        Want::Lease {
+            volume,
+            epoch: epoch - 1,
+        },
+        Want::Sweep { volume },
+        Want::Free { plan: 1 },
+    ];
+    let asked = |wants: &[Want]| {
+        let (holder, wants) = ([9; 32], wants.to_vec());
+        serde_json::to_value(AskCapabilities { holder, wants }).expect("JSON")
+    };
+    let ask = async |who| {
+        let answer = scene.ask(Some(who), "POST /v1/host/capabilities", asked(&wants), 200);
+        let answer: Capabilities = serde_json::from_value(answer.await).expect("answers");
+        answer
+    };
+    let serials_of = |capability: &Capability| match &capability.scope {
+        Scope::Lease { serials, .. } => serials.clone(),
+        other => panic!("{other:?}"),
+    };
+
+    let answers = ask(&host).await;
+    let lease = read(key, &answers[0]);
+    assert_eq!(lease.holder, [9; 32]);
+    assert_eq!(serials_of(&lease), [], "nothing is reserved yet");
+    assert_eq!((lease.ends.0 - lease.made.0), 60_000);
+    let Scope::Read { lines } = read(key, &answers[1]).scope else {
+        panic!("it is for reading");
+    };
+    assert_eq!(lines.len(), 1);
+    assert!(answers[2..].iter().all(Result::is_err), "{answers:?}");
+
+    let serials = call(CatalogCall::ReserveSerials {
+        volume,
+        epoch,
+        count: 7,
+    });
+    let reserved: std::ops::Range<u64> = serde_json::from_value(serials.await).expect("serials");
+    let answers = ask(&host).await;
+    assert_eq!(serials_of(&read(key, &answers[0])), [reserved]);
+    let others = ask(&other).await;
+    assert!(others.iter().all(Result::is_err), "{others:?}");
+
+    let many = asked(&[wants[1]; 257]);
+    let many = scene.ask(Some(&host), "POST /v1/host/capabilities", many, 400);
+    assert_eq!(many.await["field"], "wants");
+
+    // The certificate for daemons is good for them only.
+    let request = KeyRequest::generate().expect("a key");
+    let asked = json!({"request": request.request_pem});
+    let issued = scene.ask(Some(&host), "POST /v1/host/certificate", asked, 200);
+    let issued = issued.await;
+    assert_eq!(issued["subject"], "scree://host/h1");
+    let for_daemons = Party {
+        chain_pem: issued["certificate"].as_str().expect("PEM").to_owned(),
+        key_pem: request.key_pem.to_string(),
+    };
+    scene
+        .ask(Some(&for_daemons), "POST /v1/host/begin", Value::Null, 401)
+        .await;
+}
