@@ -25,5 +25,5 @@ mod measures;
 mod part;
 
 pub use listener::MonitorListener;
-pub use measures::{CONTENT_TYPE, Labels, Measures};
+pub use measures::{CONTENT_TYPE, Histogram, Labels, Measures};
 pub use part::{ANSWER_WITHIN, Answer, Monitor, Part, healthz, readyz};

@@ -1,8 +1,12 @@
 //! Numbers, as OpenMetrics writes them.
 
+use std::fmt;
 use std::sync::atomic::AtomicU64;
 
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -13,6 +17,37 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 
 /// What tells a number from others of its name.
 pub type Labels = Vec<(&'static str, String)>;
+
+/// How often something took how long, or had which size, up to one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Histogram {
+    /// Up to what, and how often it was that and more than the bound before; the
+    /// last bound is [`f64::INFINITY`].
+    pub buckets: Vec<(f64, u64)>,
+    /// All of it together.
+    pub sum: f64,
+}
+
+/// Histograms of one name.
+#[derive(Debug)]
+struct Histograms {
+    name: String,
+    help: String,
+    rows: Vec<(Labels, Histogram)>,
+}
+
+impl Collector for Histograms {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let kind = MetricType::Histogram;
+        let mut family = encoder.encode_descriptor(&self.name, &self.help, None, kind)?;
+        for (labels, row) in &self.rows {
+            let count = row.buckets.iter().map(|(_, count)| count).sum();
+            let mut row_encoder = family.encode_family(labels)?;
+            row_encoder.encode_histogram::<NoLabelSet>(row.sum, count, &row.buckets, None)?;
+        }
+        Ok(())
+    }
+}
 
 /// Numbers of one moment. Each name is given once, with all its rows: a text
 /// that has a name twice is none.
@@ -54,6 +89,20 @@ impl Measures {
             family.get_or_create(&labels).inc_by(value);
         }
         self.registry.register(name, help, family);
+    }
+
+    /// How often something was how much, in rows.
+    pub fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        rows: impl IntoIterator<Item = (Labels, Histogram)>,
+    ) {
+        self.registry.register_collector(Box::new(Histograms {
+            name: name.to_owned(),
+            help: format!("{help}."),
+            rows: rows.into_iter().collect(),
+        }));
     }
 
     /// Numbers that somebody keeps: counters and histograms over time.
@@ -103,6 +152,30 @@ mod tests {
             "scree_c 2.0",
             "# TYPE scree_b counter",
             "scree_b_total{state=\"x\"} 18446744073709551615",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in {text}");
+        }
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+    #[test]
+    fn a_histogram_counts_up_to_each_bound() {
+        let mut measures = Measures::default();
+        let row = Histogram {
+            buckets: vec![(0.001, 3), (0.5, 2), (f64::INFINITY, 1)],
+            sum: 7.25,
+        };
+        let labels = vec![("verb", "put".to_owned())];
+        measures.histogram("scree_t_seconds", "T", [(labels, row)]);
+        measures.one("scree_c", "C", 2.0);
+        let text = measures.whole();
+        for line in [
+            "# HELP scree_t_seconds T.",
+            "# TYPE scree_t_seconds histogram",
+            "scree_t_seconds_sum{verb=\"put\"} 7.25",
+            "scree_t_seconds_count{verb=\"put\"} 6",
+            "scree_t_seconds_bucket{le=\"0.001\",verb=\"put\"} 3",
+            "scree_t_seconds_bucket{le=\"0.5\",verb=\"put\"} 5",
+            "scree_t_seconds_bucket{le=\"+Inf\",verb=\"put\"} 6",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in {text}");
         }

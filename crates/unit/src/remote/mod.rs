@@ -5,11 +5,14 @@
 //! * [`Link`]: what carries requests to a daemon, and answers back.
 //! * [`Conversation`]: one connection as a state machine without I/O.
 //! * [`TlsLink`]: a link over TCP and TLS.
+//! * [`endpoint_of_url`]: where a daemon is.
 
+mod address;
 mod conversation;
 mod link;
 mod unit;
 
+pub use address::{endpoint_of_url, url_of_address};
 pub use conversation::{Broken, Conversation, Greeted};
 pub use link::{LinkConfig, TlsLink};
 pub use unit::RemoteUnit;
