@@ -40,6 +40,7 @@ use crate::journals::{Journals, JournalsError};
 use crate::journals_aside::JournalsAside;
 use crate::keys::KeyEntry;
 use crate::leases::Held;
+use crate::links::Links;
 use crate::plugging::Plugging;
 use crate::serving::{Serving, ServingError};
 use crate::units::{Mounted, UnitsError};
@@ -150,6 +151,8 @@ pub(crate) struct Inner {
     pub journals: Option<Journals>,
     pub allows_unsealed: bool,
     pub units: Mutex<Vec<Mounted>>,
+    /// The ways to those that daemons keep.
+    pub links: Links,
     pub serving: Serving,
     pub plugging: Plugging,
     /// How long leases hold; for ever, where there is only one host.
@@ -202,7 +205,8 @@ impl Agent {
     /// [`StartError`].
     pub async fn start(world: World, settings: Settings) -> Result<Self, StartError> {
         let folder = Folder::lock(&world, &settings.folder)?;
-        let controller = Controller::new(settings.client, Handle::current());
+        let controller =
+            Controller::new(settings.client, Handle::current(), Arc::clone(&world.clock));
         let begun = world.clock.monotonic();
         let cluster = controller.begin().await?;
         let places = KeyPlaces {
@@ -252,6 +256,11 @@ impl Agent {
                 journals,
                 allows_unsealed: settings.allows_unsealed,
                 units: Mutex::default(),
+                links: Links::new(
+                    cluster.id,
+                    Arc::clone(&world.clock),
+                    Arc::clone(controller.wallet()),
+                ),
                 serving,
                 lease_term: cluster.lease_ms.map(Duration::from_millis),
                 leases: Mutex::default(),
@@ -295,6 +304,7 @@ impl Agent {
             );
         }
         self.use_units(&wanted.units, &wanted.copysets);
+        self.have_certificate().await;
         self.wait_for_units().await;
         self.refuse_if_held()?;
         self.check_database_age().await?;
@@ -320,7 +330,9 @@ impl Agent {
             self.keep_watch(),
             self.keep_removing(),
             self.keep_freeing(),
-            self.keep_rewrapping()
+            self.keep_rewrapping(),
+            self.inner.controller.keep_capabilities(),
+            self.inner.links.keep_certificate(&self.inner.controller)
         );
     }
 

@@ -18,7 +18,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use api::host::{Access, Assignment, Seal};
+use api::host::{Access, Assignment, Seal, Want};
 use base::{AttachmentId, IoError, KeyId, Lineage, VolumeId, with_causes};
 use catalog::{CatalogError, Lease, WrappedKey};
 use frontend::nbd::{Export, ExportGone, ExportOptions, ExportThread, SpawnError};
@@ -36,6 +36,7 @@ use crate::host_keys::HostKeyError;
 use crate::journals::JournalsError;
 use crate::keys::KeyProvider as _;
 use crate::serving::ServingError;
+use crate::wallet::Kept;
 
 /// A volume that is attached here, and served.
 pub struct Attached {
@@ -47,6 +48,8 @@ pub struct Attached {
     pub(crate) export: Export,
     /// Its thread, until it is told to stop.
     served: RwLock<Option<Served>>,
+    /// What is read without a lease, on unit daemons.
+    _kept: Option<Kept>,
 }
 
 /// What is served, in a thread of its own.
@@ -68,13 +71,19 @@ impl Served {
 }
 
 impl Attached {
-    fn new(id: AttachmentId, epoch: Option<u32>, name: String, served: Served) -> Self {
+    fn new(
+        id: AttachmentId,
+        epoch: Option<u32>,
+        name: String,
+        (served, kept): (Served, Option<Kept>),
+    ) -> Self {
         Self {
             name,
             id,
             epoch,
             export: served.export(),
             served: RwLock::new(Some(served)),
+            _kept: kept,
         }
     }
 
@@ -315,11 +324,14 @@ fn serve_read_only(
     inner: &Inner,
     wish: &Assignment,
     options: ExportOptions,
-) -> Result<Served, AttachError> {
+) -> Result<(Served, Option<Kept>), AttachError> {
+    let mut kept = None;
     let version = match wish.version {
         None => None,
         Some(key) => {
             let version = inner.catalog.version(key)?;
+            let lineage = version.lineage;
+            kept = Some(inner.controller.wallet().keep(vec![Want::Read { lineage }]));
             let keys = inner.catalog.keys(version.lineage)?;
             let keyring = Arc::new(inner.keys.keyring(&keys)?);
             Some((version, keyring))
@@ -341,7 +353,7 @@ fn serve_read_only(
         })
         .map_err(AttachError::from)
     })?;
-    Ok(Served::ReadOnly(thread))
+    Ok((Served::ReadOnly(thread), kept))
 }
 
 /// A key for a lineage, or the word that it has none, and which wrapping key
@@ -398,7 +410,7 @@ impl Agent {
                 if !matches!(served, Ok(Ok(_))) {
                     self.release(wish.id, epoch);
                 }
-                served?
+                served?.map(|served| (served, None))
             }
             Access::ReadOnly => {
                 let wish = wish.clone();

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::ClientError;
-use api::host::Deleted;
+use api::host::{Deleted, Want};
 use base::{VolumeId, with_causes};
 use catalog::{CatalogError, PendingFree, VersionKey};
 use unit::UnitError;
@@ -173,9 +173,11 @@ impl Agent {
     /// volume, and its journal: what that has is ciphertext whose key is gone.
     async fn finish_delete(&self, deleted: Deleted) -> Result<(), CleaningError> {
         let volume = deleted.volume;
+        let controller = &self.inner.controller;
+        controller.obtain(&[Want::Sweep { volume }]).await?;
         let store = Arc::clone(&self.inner.store);
         blocking(move || clean::sweep(&store, &deleted.leftovers)).await??;
-        self.inner.controller.finish_delete(volume).await?;
+        controller.finish_delete(volume).await?;
         self.forget_journal(volume).await;
         self.forget_shared(volume, u32::MAX).await;
         self.forget_aside(volume).await;
@@ -215,6 +217,14 @@ impl Agent {
         }
     }
 
+    async fn free(&self, cleaner: Cleaner, free: PendingFree) -> Result<(), CleaningError> {
+        let want = Want::Free { plan: free.id };
+        self.inner.controller.obtain(&[want]).await?;
+        let slots = blocking(move || cleaner.carry_out(&free)).await??;
+        tracing::debug!(slots, "freed");
+        Ok(())
+    }
+
     /// Frees what is due, some plans at a time: one that fails does not hold
     /// up those behind it.
     pub(crate) async fn free_what_is_due(&self) -> Result<(), CleaningError> {
@@ -233,21 +243,12 @@ impl Agent {
             };
             after = last.id;
             let cleaner = self.cleaner();
-            let freed = blocking(move || free_all(&cleaner, &due)).await?;
-            first_failure = first_failure.and(freed);
+            for free in due {
+                let freed = self.free(cleaner.clone(), free).await;
+                first_failure = first_failure.and(freed);
+            }
         }
     }
-}
-
-fn free_all(cleaner: &Cleaner, due: &[PendingFree]) -> Result<(), CleaningError> {
-    let mut first_failure = Ok(());
-    for free in due {
-        match cleaner.carry_out(free) {
-            Ok(slots) => tracing::debug!(slots, "freed"),
-            Err(error) => first_failure = first_failure.and(Err(error.into())),
-        }
-    }
-    first_failure
 }
 
 fn remove_one(cleaner: &Cleaner, key: VersionKey, not_before: Millis) -> Result<(), CleaningError> {

@@ -2,7 +2,9 @@
 //!
 //! [`Controller`] is the engine's [`Catalog`] as well. A commit is asked for
 //! until it is known whether it was made: the engine must not guess. The
-//! controller knows one that was made already, byte for byte.
+//! controller knows one that was made already, byte for byte. What an answer gives
+//! the right to do on unit daemons, those are shown before the engine has it
+//! (`wallet`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,10 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use api::host::{
-    Ahead, AskCleaning, Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning,
-    Cluster, EncodedPlan, FoundedKey, HostUnit, MarkedUnits, Renewal, Renewed, Report, TaskAnswer,
-    WrappedRow, WrappingKey,
+    Ahead, AskCapabilities, AskCleaning, Assignments, AttachmentReport, Capabilities,
+    CatalogAnswer, CatalogCall, Cleaning, Cluster, EncodedPlan, FoundedKey, HostUnit, MarkedUnits,
+    Renewal, Renewed, Report, TaskAnswer, Want, WrappedRow, WrappingKey,
 };
+use api::types::{Certificate, Renew};
 use api::{Client, ClientError};
 use base::{AttachmentId, JournalFolderId, KeyId, Lineage, SegmentId, SnapshotId, VolumeId};
 use catalog::{
@@ -22,7 +25,9 @@ use catalog::{
 };
 use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
-use world::{Millis, host};
+use world::{Clock, Millis, host};
+
+use crate::wallet::Wallet;
 
 /// A controller that is well answers in less.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -51,6 +56,7 @@ pub struct Controller {
     client: Client,
     runtime: Handle,
     is_ending: Arc<AtomicBool>,
+    wallet: Arc<Wallet>,
 }
 
 /// Pauses that grow.
@@ -72,12 +78,18 @@ impl Pauses {
 impl Controller {
     /// Asks by `client`; the engine's calls wait on `runtime`.
     #[must_use]
-    pub fn new(client: Client, runtime: Handle) -> Self {
+    pub fn new(client: Client, runtime: Handle, clock: Arc<dyn Clock>) -> Self {
         Self {
             client,
             runtime,
             is_ending: Arc::default(),
+            wallet: Wallet::new(clock),
         }
+    }
+
+    /// What this host may do on unit daemons.
+    pub(crate) fn wallet(&self) -> &Arc<Wallet> {
+        &self.wallet
     }
 
     /// From now on nothing is asked again that was not answered.
@@ -238,6 +250,25 @@ impl Controller {
         .await
     }
 
+    /// Has a key signed that this host shows to unit daemons.
+    pub(crate) async fn certificate(&self, request_pem: &str) -> Result<Certificate, ClientError> {
+        let renew = Renew {
+            request: request_pem.to_owned(),
+        };
+        self.answered(|| self.client.post("/v1/host/certificate", &renew))
+            .await
+    }
+
+    pub(crate) async fn capabilities(
+        &self,
+        ask: &AskCapabilities,
+    ) -> Result<Capabilities, CatalogError> {
+        let answer = self
+            .answered(|| self.client.post("/v1/host/capabilities", ask))
+            .await;
+        answer.map_err(|error| failed(&error))
+    }
+
     async fn once<T>(
         &self,
         ask: impl Future<Output = Result<T, ClientError>>,
@@ -359,10 +390,15 @@ impl Catalog for Controller {
         epoch: u32,
         count: u32,
     ) -> Result<Range<u64>, CatalogError> {
-        self.wait(CatalogCall::ReserveSerials {
-            volume,
-            epoch,
-            count,
+        self.runtime.block_on(async {
+            let reserve = CatalogCall::ReserveSerials {
+                volume,
+                epoch,
+                count,
+            };
+            let serials = self.call(reserve).await?;
+            self.obtain(&[Want::Lease { volume, epoch }]).await?;
+            Ok(serials)
         })
     }
 
@@ -386,7 +422,12 @@ impl Catalog for Controller {
     }
 
     fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError> {
-        self.wait(CatalogCall::Keys { lineage })
+        self.runtime.block_on(async {
+            let keys = self.call(CatalogCall::Keys { lineage }).await?;
+            // They are of use to whoever reads what they open.
+            self.obtain(&[Want::Read { lineage }]).await?;
+            Ok(keys)
+        })
     }
 
     fn remove_version(

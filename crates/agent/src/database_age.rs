@@ -17,6 +17,7 @@
 
 use std::sync::Arc;
 
+use api::host::Want;
 use base::VolumeId;
 use catalog::{CatalogError, Lease, LeaseSalt};
 use tokio::sync::mpsc;
@@ -81,6 +82,17 @@ impl Agent {
         if !is_own {
             return Err(AttachError::ForeignKey);
         }
+        // Before anything is done under it, so that older leases are refused.
+        let lineage = lease.keys[0].lineage;
+        let wants = [
+            Want::Lease {
+                volume,
+                epoch: lease.epoch,
+            },
+            Want::Read { lineage },
+        ];
+        let shown = self.inner.controller.obtain(&wants).await;
+        shown.map_err(AttachError::Lease)?;
         // Perhaps some more have been given meanwhile; to know of them early
         // does no harm.
         let count = self.inner.controller.leases().await?;

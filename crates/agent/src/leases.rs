@@ -18,12 +18,13 @@
 use std::time::Duration;
 
 use api::ClientError;
-use api::host::{Assignment, HeldLease, Renewal};
+use api::host::{Assignment, HeldLease, Renewal, Want};
 use base::AttachmentId;
 use volume::LeaseTerm;
 use world::host;
 
 use crate::agent::{Agent, lock};
+use crate::wallet::Kept;
 
 /// How often leases are renewed.
 const RENEW_EVERY: Duration = Duration::from_secs(2);
@@ -32,6 +33,8 @@ const RENEW_EVERY: Duration = Duration::from_secs(2);
 pub(crate) struct Held {
     epoch: u32,
     term: LeaseTerm,
+    /// What it allows on unit daemons.
+    _kept: Kept,
 }
 
 /// The part of a term in which its holder acknowledges.
@@ -46,9 +49,19 @@ impl Agent {
             None => LeaseTerm::unlimited(),
             Some(lease) => LeaseTerm::until(asked + own_part(lease)),
         };
+        let wants = vec![
+            Want::Lease {
+                volume: wish.volume,
+                epoch,
+            },
+            Want::Read {
+                lineage: wish.lineage,
+            },
+        ];
         let held = Held {
             epoch,
             term: term.clone(),
+            _kept: self.inner.controller.wallet().keep(wants),
         };
         lock(&self.inner.leases).insert(wish.id, held);
         term

@@ -6,7 +6,8 @@
 //!   back
 //! * [`controller`]: asking the controllers; the engine's catalog by that
 //! * [`units`], `watch`, `claim`: storage units, those that do not answer, and
-//!   whose a unit is
+//!   whose a unit is; `links`, `wallet`: the ways to unit daemons, and what this host
+//!   may do there
 //! * `database_age`: databases that are older than the data; `lease_count`: what
 //!   units know of that
 //! * `leases`: leases in time; `journals_aside`: journals of volumes that were
@@ -38,6 +39,7 @@ mod journals_aside;
 pub mod keys;
 mod lease_count;
 mod leases;
+mod links;
 mod plugging;
 mod report;
 mod rewrapping;
@@ -48,6 +50,7 @@ mod thin;
 pub mod units;
 pub mod vm;
 mod volume_statuses;
+mod wallet;
 mod watch;
 mod worker;
 

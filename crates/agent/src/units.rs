@@ -13,7 +13,8 @@ use api::host::{HostUnit, Refusal, UnitReport};
 use base::{UnitId, url, with_causes};
 use catalog::Copyset;
 use tokio::task::JoinHandle;
-use unit::{FolderUnit, TrackedUnit, Unit, UnitError, UnitState};
+use unit::remote::endpoint_of_url;
+use unit::{FolderUnit, RemoteUnit, TrackedUnit, Unit, UnitError, UnitState};
 use world::host;
 
 use crate::agent::{Agent, Inner, TaskEnded, blocking, lock};
@@ -32,14 +33,14 @@ const SHOW_WITHIN: Duration = Duration::from_millis(500);
 pub(crate) struct Mounted {
     pub id: UnitId,
     pub url: String,
-    /// The folder that this is.
-    pub folder: PathBuf,
+    /// The folder that this is, if it is one.
+    pub folder: Option<PathBuf>,
     /// As the engine has it.
     pub unit: Arc<TrackedUnit>,
     /// What is beneath that.
     pub watched: Arc<WatchedUnit>,
     /// And beneath that.
-    pub place: Arc<FolderUnit>,
+    pub place: Arc<dyn Unit>,
     /// Of how many leases this process has told it. Held while its file is
     /// read or written.
     pub told: Arc<Mutex<u64>>,
@@ -86,16 +87,18 @@ impl Agent {
         Ok(())
     }
 
-    /// Uses the units there are: those that it does not know yet are mounted.
+    /// Uses the units there are: those that it does not know yet are mounted, and
+    /// those that are elsewhere now.
     pub(crate) fn use_units(&self, units: &[HostUnit], copysets: &[Copyset]) {
         let mut mounted = lock(&self.inner.units);
         for unit in units {
-            if mounted.iter().any(|known| known.id == unit.id) {
-                continue;
-            }
-            match folder_of(&unit.url) {
-                Ok(folder) => mounted.push(self.mount(unit, folder)),
-                Err(refusal) => tracing::error!(unit = unit.url, why = refusal.reason, "not used"),
+            let done = match mounted.iter_mut().find(|known| known.id == unit.id) {
+                Some(known) if known.url == unit.url => Ok(()),
+                Some(known) => self.follow_unit(known, &unit.url),
+                None => self.mount(unit).map(|new| mounted.push(new)),
+            };
+            if let Err(why) = done {
+                tracing::error!(unit = unit.url, why, "not used");
             }
         }
         let table = mounted
@@ -136,13 +139,53 @@ impl Agent {
         wait_for(self.probe_units(true), is_enough).await;
     }
 
-    fn mount(&self, unit: &HostUnit, folder: PathBuf) -> Mounted {
+    /// Has a certificate to show to unit daemons, if there are any and a controller
+    /// gives one; else that is tried again later.
+    pub(crate) async fn have_certificate(&self) {
+        let inner = &self.inner;
+        if inner.links.wants_certificate()
+            && let Err(error) = inner.links.renew_certificate(&inner.controller).await
+        {
+            let why = with_causes(&error);
+            tracing::error!(why, "no certificate for unit daemons; it is tried again");
+        }
+    }
+
+    /// A unit is elsewhere now: a daemon's has another address. What was put there
+    /// and not synced is known by the unit that there is.
+    fn follow_unit(&self, known: &mut Mounted, url: &str) -> Result<(), String> {
+        match (&known.folder, endpoint_of_url(url)) {
+            (None, Some(endpoint)) => {
+                let link = self.inner.links.link(known.id, endpoint);
+                link.map_err(|error| error.to_string())?;
+                tracing::info!(from = known.url, to = url, "a unit daemon has moved");
+                known.url = url.to_owned();
+                Ok(())
+            }
+            _ => Err(format!("it was {} before; restart this agent", known.url)),
+        }
+    }
+
+    fn mount(&self, unit: &HostUnit) -> Result<Mounted, String> {
         let world = &self.inner.world;
-        let place = Arc::new(open_unit(&self.inner, &folder, unit.id));
-        let watched = WatchedUnit::new(Arc::clone(&place) as _, Arc::clone(&world.clock));
+        let mut folder = None;
+        let place: Arc<dyn Unit> = match endpoint_of_url(&unit.url) {
+            Some(endpoint) => {
+                let link = self.inner.links.link(unit.id, endpoint);
+                let link = link.map_err(|error| error.to_string())?;
+                Arc::new(RemoteUnit::new(unit.url.clone(), link))
+            }
+            None => {
+                let path = folder_of(&unit.url).map_err(|refusal| refusal.reason)?;
+                let place = open_unit(&self.inner, &path, unit.id);
+                folder = Some(path);
+                Arc::new(place)
+            }
+        };
+        let watched = WatchedUnit::new(Arc::clone(&place), Arc::clone(&world.clock));
         let watched = Arc::new(watched);
         let tracked = TrackedUnit::new(Arc::clone(&watched) as _, Arc::clone(&world.clock));
-        Mounted {
+        Ok(Mounted {
             id: unit.id,
             url: unit.url.clone(),
             folder,
@@ -150,7 +193,7 @@ impl Agent {
             watched,
             place,
             told: Arc::default(),
-        }
+        })
     }
 
     /// Makes the folder at `url` a unit. It must exist, so that a mistyped or
@@ -158,7 +201,7 @@ impl Agent {
     /// of this cluster already.
     pub(crate) async fn mark_unit(&self, url: &str) -> Result<HostUnit, Refusal> {
         let folder = folder_of(url)?;
-        let known: Vec<(UnitId, String, PathBuf)> = lock(&self.inner.units)
+        let known: Vec<(UnitId, String, Option<PathBuf>)> = lock(&self.inner.units)
             .iter()
             .map(|unit| (unit.id, unit.url.clone(), unit.folder.clone()))
             .collect();
@@ -167,7 +210,8 @@ impl Agent {
             let folder = existing_folder(&folder)?;
             // Without links when it was added; to ask again could take for ever.
             let nests = |other: &Path| folder.starts_with(other) || other.starts_with(&folder);
-            if let Some((_, inside, _)) = known.iter().find(|(_, _, other)| nests(other)) {
+            let is_near = |other: &Option<PathBuf>| other.as_deref().is_some_and(nests);
+            if let Some((_, inside, _)) = known.iter().find(|(_, _, other)| is_near(other)) {
                 return Err(refused(format!(
                     "{} is, holds or lies in {inside}, which is a unit already; use a folder of \
                      its own",
@@ -198,18 +242,24 @@ impl Agent {
     }
 
     /// Free room on the units' file systems, in bytes, as far as they have
-    /// said; each file system is counted once, however many units lie on it.
-    /// `None` if nothing is known.
+    /// said; each file system of this host's is counted once, however many units
+    /// lie on it. `None` if nothing is known.
     pub(crate) fn free_bytes(&self) -> Option<u64> {
-        let mut by_device = HashMap::new();
+        let mut by_place = HashMap::new();
         for mounted in lock(&self.inner.units).iter() {
             let found = mounted.watched.last_found();
             let free = found.stat.and_then(|stat| stat.free_bytes);
-            if let (Some(free), Some(device)) = (free, found.device) {
-                by_device.insert(device, free);
+            let place = match (&mounted.folder, found.device) {
+                // Where its daemon's folder lies, nobody says.
+                (None, _) => (Some(mounted.id), 0),
+                (Some(_), Some(device)) => (None, device),
+                (Some(_), None) => continue,
+            };
+            if let Some(free) = free {
+                by_place.insert(place, free);
             }
         }
-        (!by_device.is_empty()).then(|| by_device.values().sum())
+        (!by_place.is_empty()).then(|| by_place.values().sum())
     }
 
     /// All units. They are asked anew; one that does not answer at once is
@@ -271,7 +321,8 @@ impl Agent {
                 Ok(stat) => (Some(stat), error),
                 Err(why) => (None, error.or(Some(why))),
             };
-            let device = host::device(&mounted.folder).ok();
+            let device = mounted.folder.as_deref();
+            let device = device.and_then(|folder| host::device(folder).ok());
             // One that was away may have been elsewhere meanwhile.
             let is_news = before != UnitState::Healthy || is_first(&mounted);
             if stat.is_some() && is_news {
@@ -358,6 +409,13 @@ fn folder_of(text: &str) -> Result<PathBuf, Refusal> {
                 "{text:?} is not a URL: a % is not followed by two hex digits"
             ))
         })?,
+        Some(("scree", _)) => {
+            return Err(invalid(
+                "a unit daemon adds itself: make one with `scree unit create`, and run `scree unit \
+                 --listen` on its machine"
+                    .to_owned(),
+            ));
+        }
         Some((scheme, _)) => {
             return Err(invalid(format!(
                 "{scheme}:// units are not known; give a folder as file:///path"

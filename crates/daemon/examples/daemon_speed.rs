@@ -149,7 +149,7 @@ fn main() -> Result<(), Failed> {
         cluster: CLUSTER,
         unit: UNIT,
         endpoints: vec![door.endpoint().clone()],
-        tls: Arc::new(tls),
+        tls: Some(Arc::new(tls)),
     };
     let link = TlsLink::start(link, Arc::clone(&world.clock))?;
     let unit = RemoteUnit::new(door.endpoint().to_string(), Arc::new(link));

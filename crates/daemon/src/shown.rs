@@ -167,20 +167,26 @@ impl Shown {
         leases.any(|(_, lease)| !has_ended(lease.ends, now))
     }
 
-    /// By what right `action` may be done at `now`.
+    /// By what right `action` may be done at `now`. What is put is put under a lease,
+    /// if there is one for it. All else is better done by another right: a lease may
+    /// have been replaced, also by a newer one of the same host.
     ///
     /// # Errors
     /// [`NotAllowed`].
     pub fn right(&self, action: &Action, now: Millis) -> Result<Right, NotAllowed> {
-        let mut why_not = NotAllowed::Never;
-        let mut until = |ends: Option<&Millis>| match ends {
-            Some(ends) if !has_ended(*ends, now) => true,
-            Some(_) => {
-                why_not = NotAllowed::Ended;
-                false
-            }
-            None => false,
+        let (lease, other) = (self.by_lease(action, now), self.by_other(action, now));
+        let (first, second) = match action {
+            Action::Put(_) => (lease, other),
+            _ => (other, lease),
         };
+        match (first, second) {
+            (Ok(right), _) | (Err(_), Ok(right)) => Ok(right),
+            (Err(NotAllowed::Never), Err(NotAllowed::Never)) => Err(NotAllowed::Never),
+            (Err(_), Err(_)) => Err(NotAllowed::Ended),
+        }
+    }
+
+    fn by_lease(&self, action: &Action, now: Millis) -> Result<Right, NotAllowed> {
         let leased = match action {
             Action::Put(segment) | Action::Read(segment, _) | Action::Free(segment) => {
                 self.lease(segment.serial())
@@ -190,31 +196,36 @@ impl Shown {
                 lease.filter(|(own, _)| range.end <= own.end)
             }
         };
-        if let Some((_, lease)) = leased
-            && until(Some(&lease.ends))
-        {
-            return Ok(Right::Lease {
+        match leased {
+            None => Err(NotAllowed::Never),
+            Some((_, lease)) if has_ended(lease.ends, now) => Err(NotAllowed::Ended),
+            Some((_, lease)) => Ok(Right::Lease {
                 fence: lease.fence,
                 epoch: lease.epoch,
                 line: lease.line,
-            });
+            }),
         }
-        let is_other = match action {
-            Action::Put(segment) => until(self.mended.get(&segment.copyset())),
+    }
+
+    fn by_other(&self, action: &Action, now: Millis) -> Result<Right, NotAllowed> {
+        let mended = |segment: &SegmentId| self.mended.get(&segment.copyset());
+        let ends = match action {
+            Action::Put(segment) => mended(segment),
             Action::Read(segment, line) => {
-                let is_read = match *line {
+                let read = match *line {
                     // From before there were lines: of whoever may read any.
-                    Line::NONE => self.lines.values().any(|ends| until(Some(ends))),
-                    _ => until(self.lines.get(line)),
+                    Line::NONE => self.lines.values().max(),
+                    _ => self.lines.get(line),
                 };
-                is_read || until(self.mended.get(&segment.copyset()))
+                read.max(mended(segment))
             }
-            Action::Free(segment) => until(self.freeable.get(segment)),
-            Action::List(_) => false,
+            Action::Free(segment) => self.freeable.get(segment),
+            Action::List(_) => None,
         };
-        match is_other {
-            true => Ok(Right::Other),
-            false => Err(why_not),
+        match ends {
+            None => Err(NotAllowed::Never),
+            Some(ends) if has_ended(*ends, now) => Err(NotAllowed::Ended),
+            Some(_) => Ok(Right::Other),
         }
     }
 }
@@ -287,6 +298,37 @@ mod tests {
             Action::List(serial..serial + 1),
         ]
         .map(|action| shown.right(&action, ENDS).is_ok())
+    }
+
+    /// Its next lease refused what a host was to free of the one before.
+    #[test]
+    fn what_may_be_freed_or_read_anyway_does_not_hang_on_a_lease() {
+        let mut shown = Shown::default();
+        let (own, now) = (segment(3, 5), Millis(0));
+        let lease = Scope::Lease {
+            line: OWN,
+            fence: Fence(1),
+            epoch: 2,
+            serials: vec![0..10, 20..30],
+        };
+        shown.take(until(ENDS, lease), now).expect("there is room");
+        let is_leased = |shown: &Shown, action: Action| {
+            matches!(shown.right(&action, now), Ok(Right::Lease { .. }))
+        };
+        assert!(is_leased(&shown, Action::Free(own)));
+        assert!(is_leased(&shown, Action::Read(own, OWN)));
+        let segments = vec![own];
+        let free = until(ENDS, Scope::Free { segments });
+        shown.take(free, now).expect("there is room");
+        let read = until(ENDS, Scope::Read { lines: vec![OWN] });
+        shown.take(read, now).expect("there is room");
+        for action in [Action::Free(own), Action::Read(own, OWN)] {
+            assert_eq!(shown.right(&action, now), Ok(Right::Other));
+        }
+        let copysets = vec![own.copyset()];
+        let mend = until(ENDS, Scope::Mend { copysets });
+        shown.take(mend, now).expect("there is room");
+        assert!(is_leased(&shown, Action::Put(own)), "it is for that line");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use api::host::{KeyState, WrappingKey};
 use argon2::{Algorithm, Argon2, Params, Version};
-use base::{BlockDevice as _, ClusterId, Durability, Lineage, Outcome, Started};
+use base::{BlockDevice as _, ClusterId, Durability, Lineage};
 use control::ControlError;
 use control::database::{Database, Filter, Page};
 use sqlx::Row as _;
@@ -15,7 +15,7 @@ use volume::seal::{DataKey, KeyEncryptionKey};
 use world::real::RealRandom;
 
 use super::rig::{Rig, Scree, small};
-use super::{altered, end};
+use super::{altered, end, reads};
 use crate::host_keys::{HostKeys, KeyPlaces};
 use crate::keys::{KeyEntry, Passphrase};
 
@@ -37,30 +37,6 @@ async fn make(scree: &Scree, name: &str, byte: u8) {
         volume.write(TOKEN, 4096, &[byte; 4096], Durability::Volatile)
     });
     started.await.expect("answers");
-    scree.control.unexport_volume(name).await.expect("closed");
-}
-
-async fn reads(scree: &Scree, name: &str, byte: u8) {
-    let id = scree.export(name).await.expect("served").volume;
-    let attached = scree.open(id).expect("attached");
-    let read = scree.agent.on_volume(&attached, |volume| {
-        let mut block = vec![0; 4096];
-        match volume.read(TOKEN, 4096, &mut block) {
-            Started::Done => return block,
-            started => assert_eq!(started, Started::Pending),
-        }
-        let mut completions = Vec::new();
-        loop {
-            volume.poll(&mut completions);
-            for done in completions.drain(..) {
-                if let (TOKEN, Ok(Outcome::Data(block))) = (done.token, done.result) {
-                    return block;
-                }
-            }
-            std::thread::yield_now();
-        }
-    });
-    assert_eq!(read.await.expect("answers"), [byte; 4096], "{name}");
     scree.control.unexport_volume(name).await.expect("closed");
 }
 
@@ -135,7 +111,7 @@ async fn a_rotation_that_is_killed_goes_on_and_leaves_nothing_to_the_old_key() {
     let scree = rig.start().await;
     assert_eq!(shown(&scree, "main").await, ("retiring".to_owned(), 2));
     for (name, byte) in names.iter().zip(1..) {
-        reads(&scree, name, byte).await;
+        reads(&scree, name, 1, byte).await;
     }
     assert_eq!(scree.agent.rewrap_some(usize::MAX).await.expect("done"), 2);
     assert_eq!(shown(&scree, "main").await, ("retired".to_owned(), 0));
@@ -149,9 +125,9 @@ async fn a_rotation_that_is_killed_goes_on_and_leaves_nothing_to_the_old_key() {
     fs::remove_file(keys.join("master.key")).expect("removed");
     let scree = rig.start().await;
     for (name, byte) in names.iter().zip(1..) {
-        reads(&scree, name, byte).await;
+        reads(&scree, name, 1, byte).await;
     }
-    reads(&scree, "e", 5).await;
+    reads(&scree, "e", 1, 5).await;
     scree.control.delete_key("main").await.expect("retired");
     let keys = scree.control.keys().await.expect("listed");
     assert_eq!(keys.len(), 1);
@@ -174,7 +150,7 @@ async fn a_host_without_a_volumes_key_says_which_and_opens_the_others() {
     // Not named, and not where it would be.
     fs::rename(keys.join("master.key"), keys.join("away.key")).expect("renamed");
     let scree = rig.start().await;
-    reads(&scree, "b", 2).await;
+    reads(&scree, "b", 1, 2).await;
     let refused = scree.export("a").await.expect_err("no key").to_string();
     for word in ["has not the wrapping key \"main\"", "keys.toml"] {
         assert!(refused.contains(word), "{refused}");
@@ -193,7 +169,7 @@ async fn a_host_without_a_volumes_key_says_which_and_opens_the_others() {
     // To name it needs no restart.
     let text = format!("{text}\n[keys.main]\nkind = \"file\"\npath = \"away.key\"\n");
     fs::write(keys.join("keys.toml"), text).expect("written");
-    reads(&scree, "a", 1).await;
+    reads(&scree, "a", 1, 1).await;
     end(scree).await;
 }
 

@@ -8,6 +8,7 @@
 
 mod altered;
 mod copies;
+mod daemons;
 mod hangs;
 mod health;
 mod journals;
@@ -24,7 +25,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{BlockDevice as _, CopysetId, Location, SegmentId, Slot, Started};
+use base::{BlockDevice as _, CopysetId, Location, Outcome, SegmentId, Slot, Started};
 use catalog::FreePlan;
 use tokio::task::JoinHandle;
 
@@ -161,6 +162,32 @@ fn wal_is_empty(database: &Path) -> bool {
 /// Shuts down; all is closed.
 pub async fn end(control: Scree) {
     assert_eq!(control.end().await, 0);
+}
+
+/// Of an export, block `block` is full of `content`.
+pub async fn reads(scree: &Scree, name: &str, block: u64, content: u8) {
+    let id = scree.export(name).await.expect("served").volume;
+    let attached = scree.open(id).expect("attached");
+    let read = scree.agent.on_volume(&attached, move |volume| {
+        let mut read = vec![0; 4096];
+        match volume.read(1, block * 4096, &mut read) {
+            Started::Done => return read,
+            started => assert_eq!(started, Started::Pending),
+        }
+        let mut completions = Vec::new();
+        loop {
+            volume.poll(&mut completions);
+            if let Some(done) = completions.pop() {
+                match done.result {
+                    Ok(Outcome::Data(read)) => return read,
+                    other => panic!("{other:?}"),
+                }
+            }
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(read.await.expect("answers"), vec![content; 4096], "{name}");
+    scree.control.unexport_volume(name).await.expect("closed");
 }
 
 async fn finish(looks: impl IntoIterator<Item = JoinHandle<()>>) {

@@ -124,7 +124,7 @@ impl Site {
             cluster: CLUSTER,
             unit,
             endpoints: endpoints.to_vec(),
-            tls: Arc::new(tls),
+            tls: Some(Arc::new(tls)),
         }
     }
 
@@ -223,7 +223,7 @@ fn whoever_is_no_host_of_the_cluster_gets_no_word_in() {
     let mut config = site.link_config(&host, id, &at);
     let mut tls = client_config(&[site.authority.certificate_pem()], None).expect("usable");
     tls.alpn_protocols = vec![ALPN.to_vec()];
-    config.tls = Arc::new(tls);
+    config.tls = Some(Arc::new(tls));
     why_not(&RemoteUnit::new(String::new(), site.link(config)));
     // A host that takes the daemon for another cluster's, or for another's.
     let mut config = site.link_config(&host, id, &at);

@@ -71,8 +71,9 @@ pub struct LinkConfig {
     /// Where its daemon listens; then where daemons do that may pass
     /// connections on. The first that answers is taken.
     pub endpoints: Vec<Endpoint>,
-    /// Who this host is, and by what a daemon is known.
-    pub tls: Arc<ClientConfig>,
+    /// Who this host is, and by what a daemon is known; nothing is tried before it
+    /// is there.
+    pub tls: Option<Arc<ClientConfig>>,
 }
 
 /// A link to one unit's daemon. Dropping it ends the thread; whoever still
@@ -161,9 +162,11 @@ impl TlsLink {
         })
     }
 
-    /// From the next connection on.
+    /// From the next connection on, which may be tried at once.
     pub fn set_config(&self, config: LinkConfig) {
-        self.shared.lock().config = config;
+        let mut state = self.shared.lock();
+        state.config = config;
+        state.pause = None;
     }
 
     /// Shows a capability, now if there is a connection, and on each new one
@@ -333,9 +336,13 @@ impl Driver {
     /// The first endpoint that answers.
     fn connect(&mut self) -> io::Result<Connected> {
         let config = self.shared.lock().config.clone();
+        let Some(tls) = &config.tls else {
+            let reason = "this host has no certificate for unit daemons yet";
+            return Err(io::Error::new(ErrorKind::NotConnected, reason));
+        };
         let mut failure = io::Error::new(ErrorKind::NotFound, "the unit's daemon has no address");
         for endpoint in &config.endpoints {
-            match self.connect_to(endpoint, &config) {
+            match self.connect_to(endpoint, &config, tls) {
                 Ok(connected) => return Ok(connected),
                 Err(error) => {
                     let kind = error.kind();
@@ -349,7 +356,12 @@ impl Driver {
         Err(failure)
     }
 
-    fn connect_to(&self, endpoint: &Endpoint, config: &LinkConfig) -> io::Result<Connected> {
+    fn connect_to(
+        &self,
+        endpoint: &Endpoint,
+        config: &LinkConfig,
+        tls: &Arc<ClientConfig>,
+    ) -> io::Result<Connected> {
         let deadline = self.shared.clock.monotonic() + CONNECT_WITHIN;
         let stream = Stream::connect(endpoint)?;
         let interest = Interest {
@@ -365,7 +377,7 @@ impl Driver {
             }
         }
         let name = ServerName::try_from(config.unit.to_string()).map_err(io::Error::other)?;
-        let tls = ClientConnection::new(Arc::clone(&config.tls), name).map_err(io::Error::other)?;
+        let tls = ClientConnection::new(Arc::clone(tls), name).map_err(io::Error::other)?;
         let mut out = Outbox::default();
         let conversation = Conversation::begin(config.unit, config.cluster, out.bytes());
         let mut connected = Connected {

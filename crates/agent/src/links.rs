@@ -1,0 +1,178 @@
+//! The ways to unit daemons: one link for each, and who this host is to them.
+//!
+//! The key is made here and never written down; controllers sign it for a day, again
+//! and again: capabilities are for the holder of that key. A
+//! link without a certificate fails as one to a daemon that is away: its unit is
+//! in the table of units all the same, as nothing may be taken for whole that
+//! lacks a copy there.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use api::ClientError;
+use base::{ClusterId, UnitId, with_causes};
+use identity::{Credentials, KeyRequest, client_config, requested_key};
+use rustls::ClientConfig;
+use tokio::sync::Notify;
+use unit::remote::{LinkConfig, TlsLink};
+use unit::wire::ALPN;
+use world::{Clock, Endpoint, host};
+use zeroize::Zeroizing;
+
+use crate::agent::lock;
+use crate::controller::Controller;
+use crate::wallet::Wallet;
+
+/// Certificates hold for a day, and are renewed so often.
+const RENEW_EVERY: Duration = Duration::from_secs(8 * 60 * 60);
+
+/// If there is none to be had, it is tried again after so long.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+
+/// Why this host has no certificate for unit daemons.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoCertificate {
+    /// The controllers give none.
+    #[error(transparent)]
+    Controller(#[from] ClientError),
+    /// No key could be made.
+    #[error(transparent)]
+    Key(#[from] identity::AuthorityError),
+    /// What they give is of no use.
+    #[error(transparent)]
+    Tls(#[from] identity::TlsError),
+}
+
+#[derive(Default)]
+struct State {
+    /// PKCS #8 in PEM.
+    key: Option<Zeroizing<String>>,
+    tls: Option<Arc<ClientConfig>>,
+    links: BTreeMap<UnitId, (Endpoint, Arc<TlsLink>)>,
+}
+
+/// See the module's head.
+pub(crate) struct Links {
+    cluster: ClusterId,
+    clock: Arc<dyn Clock>,
+    wallet: Arc<Wallet>,
+    state: Mutex<State>,
+    /// Rung when there is a first link, and no certificate.
+    wanted: Notify,
+}
+
+impl Links {
+    /// None yet.
+    pub fn new(cluster: ClusterId, clock: Arc<dyn Clock>, wallet: Arc<Wallet>) -> Self {
+        Self {
+            cluster,
+            clock,
+            wallet,
+            state: Mutex::default(),
+            wanted: Notify::new(),
+        }
+    }
+
+    /// The link to the daemon of `unit`, which is at `endpoint`.
+    ///
+    /// # Errors
+    /// As [`TlsLink::start`].
+    pub fn link(&self, unit: UnitId, endpoint: Endpoint) -> io::Result<Arc<TlsLink>> {
+        let mut state = lock(&self.state);
+        let link = match state.links.get_mut(&unit) {
+            Some((known, link)) => {
+                *known = endpoint;
+                Arc::clone(link)
+            }
+            None => {
+                let config = LinkConfig {
+                    cluster: self.cluster,
+                    unit,
+                    endpoints: vec![endpoint.clone()],
+                    tls: state.tls.clone(),
+                };
+                let link = Arc::new(TlsLink::start(config, Arc::clone(&self.clock))?);
+                state.links.insert(unit, (endpoint, Arc::clone(&link)));
+                self.wallet.add(unit, Arc::clone(&link) as _);
+                link
+            }
+        };
+        self.spread(&state);
+        if state.tls.is_none() {
+            self.wanted.notify_one();
+        }
+        Ok(link)
+    }
+
+    /// Tells each link where its daemon is, and where others are that may pass
+    /// connections on.
+    fn spread(&self, state: &State) {
+        for (unit, (own, link)) in &state.links {
+            let others = state.links.values().map(|(endpoint, _)| endpoint);
+            let others = others.filter(|other| *other != own);
+            link.set_config(LinkConfig {
+                cluster: self.cluster,
+                unit: *unit,
+                endpoints: std::iter::once(own).chain(others).cloned().collect(),
+                tls: state.tls.clone(),
+            });
+        }
+    }
+
+    /// Whether there are daemons, and no certificate to show to them.
+    pub fn wants_certificate(&self) -> bool {
+        let state = lock(&self.state);
+        state.tls.is_none() && !state.links.is_empty()
+    }
+
+    /// Has the key signed, and shows that from the next connections on.
+    pub async fn renew_certificate(&self, controller: &Controller) -> Result<(), NoCertificate> {
+        let known = lock(&self.state).key.clone();
+        let key = match &known {
+            Some(key) => KeyRequest::again(key)?,
+            None => KeyRequest::generate()?,
+        };
+        let issued = controller.certificate(&key.request_pem).await?;
+        let credentials = Credentials {
+            chain_pem: &issued.certificate,
+            key_pem: &key.key_pem,
+        };
+        let mut tls = client_config(&[&issued.authority], Some(credentials))?;
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        self.wallet.set_holder(requested_key(&key.request_pem)?.0);
+        let mut state = lock(&self.state);
+        state.key = Some(key.key_pem);
+        state.tls = Some(Arc::new(tls));
+        self.spread(&state);
+        Ok(())
+    }
+
+    /// Has certificates as long as there are daemons.
+    pub async fn keep_certificate(&self, controller: &Controller) {
+        let mut pause = RENEW_EVERY;
+        loop {
+            tokio::select! {
+                () = host::pause(pause) => {
+                    if lock(&self.state).links.is_empty() {
+                        continue;
+                    }
+                }
+                () = self.wanted.notified() => {
+                    if !self.wants_certificate() {
+                        continue;
+                    }
+                }
+            }
+            pause = match self.renew_certificate(controller).await {
+                Ok(()) => RENEW_EVERY,
+                Err(error) => {
+                    let why = with_causes(&error);
+                    tracing::warn!(why, "no certificate for unit daemons; it is tried again");
+                    TRY_AGAIN
+                }
+            };
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Units that daemons keep: a host uses them by what controllers have signed.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use api::host::Want;
+use api::unit::{BeginUnit, UnitCluster};
+use base::{BlockDevice as _, Durability, PartyId, SegmentId, UnitId};
+use capability::VerifyingKey;
+use control::http::Caller;
+use daemon::{Door, DoorConfig, Keeper, KeeperConfig};
+use identity::{Credentials, KeyRequest, Kind, ServerTls, Subject};
+use unit::{FolderUnit, Unit as _, UnitError};
+use world::real::RealClock;
+use world::{Clock as _, Endpoint, World};
+
+use super::rig::{Rig, Scree, aside, eventually, small};
+use super::{end, finish, reads};
+use crate::agent::lock;
+
+/// A daemon, and what it has on its disk.
+struct Store {
+    party: PartyId,
+    cluster: UnitCluster,
+    door: Door,
+    folder: PathBuf,
+    world: World,
+}
+
+impl Store {
+    /// A daemon that has begun at the controller, and listens.
+    async fn start(rig: &Rig, scree: &Scree, name: &str) -> Self {
+        let parties = scree.control.parties();
+        let asker = parties.local_asker().await.expect("there");
+        let subject = Subject::new(Kind::Unit, name).expect("a name");
+        let added = parties.add(&asker, subject.clone(), false, None).await;
+        let party = added.expect("made").id;
+        let (token, _) = parties.invite(&asker, &subject).await.expect("invited");
+        let key = KeyRequest::generate().expect("a key");
+        let token = token.reveal();
+        let issued = parties.enrol(&Caller::Local, &token, &key.request_pem);
+        let certificate = issued.await.expect("signed").certificate_pem;
+        let here = BeginUnit::default();
+        let cluster = scree.control.begin_unit(party, &here).await;
+        let cluster = cluster.expect("known");
+        let credentials = Credentials {
+            chain_pem: &certificate,
+            key_pem: &key.key_pem,
+        };
+        let tls = ServerTls::new(&cluster.authority, &[], credentials).expect("usable");
+        let world = World {
+            clock: Arc::clone(&rig.clock) as _,
+            ..World::real(4)
+        };
+        let folder = rig.folder.path().join(name);
+        let place = FolderUnit::create(&world, &folder, cluster.id, cluster.unit);
+        let config = KeeperConfig {
+            cluster: cluster.id,
+            keys: cluster.keys.iter().map(|key| VerifyingKey(key.0)).collect(),
+            generation: cluster.owner.generation,
+        };
+        let keeper = Keeper::open(&world, place.expect("made"), &folder, config);
+        let config = DoorConfig {
+            tls: Arc::new(tls),
+            others: Arc::new(|_| None),
+            connections_max: 16,
+        };
+        let at = Endpoint::Tcp("127.0.0.1:0".parse().expect("an address"));
+        let keepers = [Arc::new(keeper.expect("kept"))];
+        let door = Door::open(&world, &at, keepers, config).expect("a free port");
+        let store = Self {
+            party,
+            cluster,
+            door,
+            folder,
+            world,
+        };
+        store.tell(scree).await;
+        store
+    }
+
+    fn id(&self) -> UnitId {
+        self.cluster.unit
+    }
+
+    /// From now on its unit is one of the cluster's.
+    async fn tell(&self, scree: &Scree) {
+        let Endpoint::Tcp(address) = self.door.endpoint() else {
+            panic!("it listens on TCP");
+        };
+        let url = Some(unit::remote::url_of_address(*address));
+        let here = BeginUnit { url };
+        let told = scree.control.begin_unit(self.party, &here).await;
+        told.expect("told");
+    }
+
+    /// What lies on its disk.
+    fn segments(&self) -> Vec<SegmentId> {
+        let (cluster, unit) = (self.cluster.id, self.cluster.unit);
+        let place = FolderUnit::open(&self.world, &self.folder, cluster, unit);
+        place.list().expect("listed")
+    }
+
+    /// Waits until the agent uses it, and finds it well.
+    async fn is_used(&self, scree: &Scree) {
+        let is_mounted = async || {
+            let units = lock(&scree.agent.inner.units);
+            units.iter().any(|unit| unit.id == self.id()).then_some(())
+        };
+        eventually("the agent hears of the daemon", is_mounted).await;
+        scree.agent.have_certificate().await;
+        let is_well = async || {
+            finish(scree.agent.probe_units(true)).await;
+            let units = scree.agent.units_as_known();
+            let unit = units.iter().find(|unit| unit.id == self.id());
+            let unit = unit.filter(|unit| unit.state == "healthy");
+            unit?.segments.map(drop)
+        };
+        eventually("the daemon answers", is_well).await;
+    }
+}
+
+/// A rig whose clock shows what the machine's does: by that certificates are checked.
+fn rig() -> Rig {
+    let rig = Rig::new();
+    let real = RealClock::default().wall();
+    rig.clock.jump(real.0 - rig.clock.wall().0);
+    rig
+}
+
+async fn write(scree: &Scree, block: u64, content: u8) {
+    let exported = scree.export("disk").await.expect("served");
+    let attached = scree.open(exported.volume).expect("attached");
+    let started = scree.agent.on_volume(&attached, move |volume| {
+        volume.write(1, block * 4096, &[content; 4096], Durability::Volatile)
+    });
+    started.await.expect("answers");
+    let closed = scree.control.unexport_volume("disk").await;
+    closed.expect("closed");
+}
+
+async fn three_copies(scree: &Scree) {
+    let request = control::volumes::VolumeRequest {
+        replicas: Some(3),
+        ..small("disk")
+    };
+    scree.control.create_volume(request).await.expect("made");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_lives_on_a_daemon_and_leaves_nothing_there_when_it_is_deleted() {
+    let rig = rig();
+    let scree = rig.start().await;
+    let store = Store::start(&rig, &scree, "store-1").await;
+    store.is_used(&scree).await;
+    three_copies(&scree).await;
+    write(&scree, 0, 7).await;
+    assert!(!store.segments().is_empty(), "a copy is there");
+    let report = scree.control.report().await.expect("answers");
+    assert_eq!((report.thin_blocks, report.problems.len()), (0, 0));
+
+    // The host begins anew, and finds its way by itself.
+    end(scree).await;
+    let scree = rig.start().await;
+    store.is_used(&scree).await;
+    write(&scree, 1, 8).await;
+
+    scree.control.delete_volume("disk").await.expect("deleted");
+    let removed = scree.agent.remove_what_nothing_needs().await;
+    removed.expect("removed");
+    scree.agent.free_what_is_due().await.expect("freed");
+    assert_eq!(store.segments(), [], "swept and freed");
+    end(scree).await;
+}
+
+/// What is read comes from the daemon when nothing else has it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_only_a_daemon_has_is_read_from_it_also_under_the_next_lease() {
+    let rig = rig();
+    let scree = rig.start().await;
+    let store = Store::start(&rig, &scree, "store-1").await;
+    store.is_used(&scree).await;
+    three_copies(&scree).await;
+    write(&scree, 3, 9).await;
+    end(scree).await;
+    let units = rig.path().join("units");
+    std::fs::rename(&units, rig.folder.path().join("away")).expect("renamed");
+
+    let scree = rig.start().await;
+    store.is_used(&scree).await;
+    reads(&scree, "disk", 3, 9).await;
+    end(scree).await;
+}
+
+/// A host with a certificate and no capability reads and changes nothing; one that
+/// was fenced no more than that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_controller_has_not_signed_a_daemon_does_not_do() {
+    let rig = rig();
+    let scree = rig.start().await;
+    let store = Store::start(&rig, &scree, "store-1").await;
+    store.is_used(&scree).await;
+    three_copies(&scree).await;
+    write(&scree, 0, 7).await;
+    let found = store.segments()[0];
+    let row = scree.control.volume("disk").await.expect("there").row;
+
+    // Another process of the same host: it has a certificate, and shows nothing.
+    end(scree).await;
+    let scree = rig.start().await;
+    store.is_used(&scree).await;
+    let place = {
+        let units = lock(&scree.agent.inner.units);
+        let unit = units.iter().find(|unit| unit.id == store.id());
+        Arc::clone(&unit.expect("mounted").place)
+    };
+    let refused = aside({
+        let place = Arc::clone(&place);
+        move || {
+            [
+                place.stat_segment(found).map(drop),
+                place.delete(found),
+                place.free(found, &[base::Slot(0)], true),
+                place.list().map(drop),
+            ]
+        }
+    });
+    for refused in refused.await {
+        let refused = refused.expect_err("nothing was signed");
+        assert!(matches!(refused, UnitError::NotAllowed { .. }), "{refused}");
+    }
+    // Nor does the controller sign what is not this host's any more.
+    let (volume, epoch) = (row.id, row.epoch);
+    let controller = &scree.agent.inner.controller;
+    let wants = [Want::Lease { volume, epoch }, Want::Sweep { volume }];
+    controller.obtain(&wants).await.expect("answered");
+    let deleted = aside(move || place.delete(found)).await;
+    let deleted = deleted.expect_err("nothing was signed");
+    assert!(matches!(deleted, UnitError::NotAllowed { .. }), "{deleted}");
+    assert!(store.segments().contains(&found));
+    end(scree).await;
+}

@@ -1,0 +1,296 @@
+//! What this host may do on unit daemons: capabilities, got from controllers and
+//! shown to every daemon (docs/units.md, "Who may do what").
+//!
+//! ```text
+//!   a lease, a reading, a free ──want──► controllers ──signed──► wallet
+//!                                                                  │ shown
+//!            daemon that is there: now; on each new connection: first
+//! ```
+//!
+//! Invariants:
+//!
+//! * What is wanted is shown to each daemon before anything is asked of it that
+//!   needs it: [`Controller::obtain`] returns when all have answered that answer
+//!   soon, and a link shows it again before all else on its next connection.
+//! * What is kept is renewed at half of its time, as long as somebody keeps it.
+//! * A host all of whose units are folders asks for nothing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use api::host::{AskCapabilities, Capabilities, SignedBytes, WANTS_MAX, Want};
+use base::UnitId;
+use catalog::CatalogError;
+use tokio::sync::mpsc;
+use unit::remote::{Done, Reply, TlsLink};
+use unit::wire::Status;
+use world::{Clock, Millis, host};
+
+use crate::agent::lock;
+use crate::controller::Controller;
+
+/// Daemons that do not answer are waited for no longer.
+const SHOWN_WITHIN: Duration = Duration::from_secs(6);
+
+/// How often it is looked what has to be renewed.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// What was refused is asked for again after so long, as long as it is kept, in
+/// milliseconds.
+const ASK_AGAIN_MS: i64 = 10_000;
+
+/// Where capabilities are shown.
+pub(crate) trait Shows: Send + Sync {
+    /// Shows one, now if that is possible, and again whenever that is needed until
+    /// it `ends`; `done` is told what came of it the first time.
+    fn show(&self, capability: Arc<[u8]>, ends: Millis, done: Done);
+}
+
+impl Shows for TlsLink {
+    fn show(&self, capability: Arc<[u8]>, ends: Millis, done: Done) {
+        Self::show(self, capability, ends, done);
+    }
+}
+
+/// A capability, until it ends by this host's clock.
+#[derive(Clone)]
+struct Card {
+    bytes: Arc<[u8]>,
+    ends: Millis,
+}
+
+/// What is there for a want.
+struct Pocket {
+    cards: Vec<Card>,
+    /// When it is to be asked for again, if somebody keeps it.
+    renew: Millis,
+    ends: Millis,
+}
+
+#[derive(Default)]
+struct State {
+    daemons: BTreeMap<UnitId, Arc<dyn Shows>>,
+    pockets: HashMap<Want, Pocket>,
+    /// What is kept, and how many times.
+    kept: BTreeMap<Want, usize>,
+    /// The SHA-256 of the public key that daemons are shown.
+    holder: Option<[u8; 32]>,
+}
+
+/// See the module's head.
+pub(crate) struct Wallet {
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+}
+
+/// Something that is renewed until this is dropped.
+pub(crate) struct Kept {
+    wallet: Arc<Wallet>,
+    wants: Vec<Want>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let mut state = lock(&self.wallet.state);
+        for want in &self.wants {
+            if let Some(count) = state.kept.get_mut(want) {
+                *count -= 1;
+                if *count == 0 {
+                    state.kept.remove(want);
+                }
+            }
+        }
+    }
+}
+
+impl Wallet {
+    /// An empty one.
+    pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
+        Arc::new(Self {
+            clock,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Capabilities are for whoever has this key, from now on.
+    pub fn set_holder(&self, holder: [u8; 32]) {
+        lock(&self.state).holder = Some(holder);
+    }
+
+    /// A daemon is used, and shown what there is: before it is asked anything.
+    pub fn add(&self, unit: UnitId, daemon: Arc<dyn Shows>) {
+        let now = self.clock.wall();
+        let cards: Vec<Card> = {
+            let mut state = lock(&self.state);
+            state.daemons.insert(unit, Arc::clone(&daemon));
+            let pockets = state.pockets.values();
+            let cards = pockets.flat_map(|pocket| pocket.cards.iter());
+            cards.filter(|card| card.ends > now).cloned().collect()
+        };
+        for card in cards {
+            // Whoever uses it is told if it is refused.
+            daemon.show(card.bytes, card.ends, Box::new(|_| {}));
+        }
+    }
+
+    /// Keeps these renewed from now on.
+    pub fn keep(self: &Arc<Self>, wants: Vec<Want>) -> Kept {
+        let mut state = lock(&self.state);
+        for want in &wants {
+            *state.kept.entry(*want).or_default() += 1;
+        }
+        drop(state);
+        Kept {
+            wallet: Arc::clone(self),
+            wants,
+        }
+    }
+
+    /// For whom to ask, if there is a daemon to show something to.
+    fn asker(&self) -> Option<[u8; 32]> {
+        let state = lock(&self.state);
+        state.holder.filter(|_| !state.daemons.is_empty())
+    }
+
+    /// What is kept and due, in parts that can be asked for.
+    fn due(&self) -> Vec<Vec<Want>> {
+        let now = self.clock.wall();
+        let mut state = lock(&self.state);
+        let State { pockets, kept, .. } = &mut *state;
+        pockets.retain(|want, pocket| pocket.ends > now || kept.contains_key(want));
+        let is_due = |want: &&Want| {
+            let pocket = pockets.get(want);
+            pocket.is_none_or(|pocket| now >= pocket.renew)
+        };
+        let due: Vec<Want> = kept.keys().filter(is_due).copied().collect();
+        due.chunks(WANTS_MAX).map(<[Want]>::to_vec).collect()
+    }
+
+    /// Puts away what was answered to what was asked for at `asked`; returns what is
+    /// to be shown.
+    fn put(
+        &self,
+        asked: Millis,
+        want: Want,
+        answer: Result<Vec<SignedBytes>, String>,
+    ) -> Vec<Card> {
+        let later = |after: u64| Millis(asked.0.saturating_add_unsigned(after));
+        let pocket = match answer {
+            Ok(signed) => {
+                let lasts = signed.iter().map(|signed| signed.lasts_ms).min();
+                let cards = signed.into_iter().map(|signed| Card {
+                    ends: later(signed.lasts_ms),
+                    bytes: signed.bytes.into(),
+                });
+                let lasts = lasts.unwrap_or_default();
+                Pocket {
+                    cards: cards.collect(),
+                    renew: later(lasts / 2),
+                    ends: later(lasts),
+                }
+            }
+            Err(reason) => {
+                tracing::debug!(?want, reason, "not allowed on unit daemons");
+                Pocket {
+                    cards: Vec::new(),
+                    renew: Millis(asked.0.saturating_add(ASK_AGAIN_MS)),
+                    ends: asked,
+                }
+            }
+        };
+        let cards = pocket.cards.clone();
+        lock(&self.state).pockets.insert(want, pocket);
+        cards
+    }
+
+    /// Shows these to all daemons; returns when all have answered that answer soon.
+    async fn show(&self, cards: Vec<Card>) {
+        let daemons: Vec<(UnitId, Arc<dyn Shows>)> = lock(&self.state)
+            .daemons
+            .iter()
+            .map(|(unit, daemon)| (*unit, Arc::clone(daemon)))
+            .collect();
+        let (answered, mut answers) = mpsc::unbounded_channel();
+        for (unit, daemon) in daemons {
+            let (cards, answered) = (cards.clone(), answered.clone());
+            // A link that has much to do lets its callers wait.
+            tokio::task::spawn_blocking(move || {
+                for card in cards {
+                    let answered = answered.clone();
+                    let done = move |reply: Result<Reply<'_>, Arc<std::io::Error>>| {
+                        // One that is away is shown it when it is back.
+                        let refused = reply.ok().filter(|reply| reply.status != Status::Done);
+                        let refused = refused.map(|reply| {
+                            let said = String::from_utf8_lossy(reply.body).into_owned();
+                            (unit, reply.status, said)
+                        });
+                        // Nobody may be listening any more.
+                        let _ = answered.send(refused);
+                    };
+                    daemon.show(card.bytes, card.ends, Box::new(done));
+                }
+            });
+        }
+        drop(answered);
+        let all = async {
+            while let Some(answer) = answers.recv().await {
+                if let Some((unit, status, said)) = answer {
+                    tracing::warn!(%unit, ?status, said, "a unit daemon takes no capability");
+                }
+            }
+        };
+        host::within(SHOWN_WITHIN, all).await;
+    }
+}
+
+impl Controller {
+    /// Has capabilities for `wants` signed, and shows them to all unit daemons, if
+    /// there are any. What is refused to this host, daemons will refuse, too.
+    ///
+    /// # Errors
+    /// [`CatalogError::Unavailable`], if no controller answers.
+    pub(crate) async fn obtain(&self, wants: &[Want]) -> Result<(), CatalogError> {
+        let wallet = self.wallet();
+        let Some(holder) = wallet.asker() else {
+            return Ok(());
+        };
+        let asked = wallet.clock.wall();
+        let ask = AskCapabilities {
+            holder,
+            wants: wants.to_vec(),
+        };
+        let answers: Capabilities = self.capabilities(&ask).await?;
+        if answers.len() != wants.len() {
+            let reason = "the controller has not answered what it was asked".to_owned();
+            return Err(CatalogError::Unavailable { reason });
+        }
+        let cards = wants.iter().zip(answers);
+        let cards = cards.flat_map(|(want, answer)| wallet.put(asked, *want, answer));
+        let cards = cards.collect();
+        wallet.show(cards).await;
+        Ok(())
+    }
+
+    /// Renews what is kept, again and again.
+    pub(crate) async fn keep_capabilities(&self) {
+        let mut ticks = host::ticks(LOOK_EVERY);
+        loop {
+            ticks.tick().await;
+            self.renew_capabilities().await;
+        }
+    }
+
+    /// Renews what is kept and due.
+    pub(crate) async fn renew_capabilities(&self) {
+        if self.wallet().asker().is_none() {
+            return;
+        }
+        for wants in self.wallet().due() {
+            if let Err(error) = self.obtain(&wants).await {
+                tracing::warn!(%error, "what this host may do on unit daemons is not renewed");
+                return;
+            }
+        }
+    }
+}
