@@ -58,7 +58,7 @@ pub(crate) struct Links {
     cluster: ClusterId,
     clock: Arc<dyn Clock>,
     wallet: Arc<Wallet>,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     /// Rung when there is a first link, and no certificate.
     wanted: Notify,
 }
@@ -70,7 +70,7 @@ impl Links {
             cluster,
             clock,
             wallet,
-            state: Mutex::default(),
+            state: Arc::default(),
             wanted: Notify::new(),
         }
     }
@@ -87,12 +87,7 @@ impl Links {
                 Arc::clone(link)
             }
             None => {
-                let config = LinkConfig {
-                    cluster: self.cluster,
-                    unit,
-                    endpoints: vec![endpoint.clone()],
-                    tls: state.tls.clone(),
-                };
+                let config = self.config(unit, endpoint.clone(), state.tls.clone());
                 let link = Arc::new(TlsLink::start(config, Arc::clone(&self.clock))?);
                 state.links.insert(unit, (endpoint, Arc::clone(&link)));
                 self.wallet.add(unit, Arc::clone(&link) as _);
@@ -106,18 +101,26 @@ impl Links {
         Ok(link)
     }
 
-    /// Tells each link where its daemon is, and where others are that may pass
-    /// connections on.
+    /// Tells each link where its daemon is, and who this host is.
     fn spread(&self, state: &State) {
         for (unit, (own, link)) in &state.links {
-            let others = state.links.values().map(|(endpoint, _)| endpoint);
-            let others = others.filter(|other| *other != own);
-            link.set_config(LinkConfig {
-                cluster: self.cluster,
-                unit: *unit,
-                endpoints: std::iter::once(own).chain(others).cloned().collect(),
-                tls: state.tls.clone(),
-            });
+            link.set_config(self.config(*unit, own.clone(), state.tls.clone()));
+        }
+    }
+
+    fn config(&self, unit: UnitId, own: Endpoint, tls: Option<Arc<ClientConfig>>) -> LinkConfig {
+        let state = Arc::downgrade(&self.state);
+        let detours = move || {
+            state
+                .upgrade()
+                .map_or_else(Vec::new, |state| detours(&state))
+        };
+        LinkConfig {
+            cluster: self.cluster,
+            unit,
+            own,
+            detours: Arc::new(detours),
+            tls,
         }
     }
 
@@ -175,4 +178,17 @@ impl Links {
             };
         }
     }
+}
+
+/// Where daemons listen that may pass connections on: those first that this host
+/// has a connection with.
+fn detours(state: &Mutex<State>) -> Vec<Endpoint> {
+    let state = lock(state);
+    let mut all: Vec<(bool, Endpoint)> = state
+        .links
+        .values()
+        .map(|(own, link)| (link.via().as_ref() != Some(own), own.clone()))
+        .collect();
+    all.sort_by_key(|(is_unknown, _)| *is_unknown);
+    all.into_iter().map(|(_, endpoint)| endpoint).collect()
 }

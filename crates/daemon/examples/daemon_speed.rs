@@ -148,7 +148,8 @@ fn main() -> Result<(), Failed> {
     let link = LinkConfig {
         cluster: CLUSTER,
         unit: UNIT,
-        endpoints: vec![door.endpoint().clone()],
+        own: door.endpoint().clone(),
+        detours: Arc::new(Vec::new),
         tls: Some(Arc::new(tls)),
     };
     let link = TlsLink::start(link, Arc::clone(&world.clock))?;

@@ -1,9 +1,10 @@
 //! Daemons on real sockets, and hosts that reach them.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc;
+use std::time::Duration;
 
 use base::{ClusterId, Slot, UnitId, with_causes};
 use capability::Scope;
@@ -17,6 +18,7 @@ use unit::remote::{LinkConfig, TlsLink};
 use unit::wire::ALPN;
 use unit::{FolderUnit, RemoteUnit, SlotRun, Unit, UnitError};
 use world::real::RealRandom;
+use world::simulated::SimulatedClock;
 use world::{Endpoint, Millis, World};
 
 use crate::inside::{CLUSTER, capability, key, verifying_key, whole_lease};
@@ -99,6 +101,17 @@ impl Site {
         unit: UnitId,
         other: Option<(UnitId, Endpoint)>,
     ) -> Door {
+        self.door_of(endpoint, self.keeper(unit), other)
+    }
+
+    /// As [`Site::door_at`], of a unit that is kept.
+    fn door_of(
+        &self,
+        endpoint: &Endpoint,
+        keeper: Arc<Keeper>,
+        other: Option<(UnitId, Endpoint)>,
+    ) -> Door {
+        let unit = keeper.id();
         let daemon = self.party(Kind::Unit, "u1", &[unit.to_string()]);
         let tls = ServerTls::new(self.authority.certificate_pem(), &[], daemon.credentials());
         let config = DoorConfig {
@@ -109,7 +122,7 @@ impl Site {
             }),
             connections_max: 64,
         };
-        Door::open(&self.world, endpoint, [self.keeper(unit)], config).expect("a free port")
+        Door::open(&self.world, endpoint, [keeper], config).expect("a free port")
     }
 
     fn door(&self, unit: UnitId) -> Door {
@@ -120,10 +133,12 @@ impl Site {
         let authority = [self.authority.certificate_pem()];
         let mut tls = client_config(&authority, Some(host.credentials())).expect("usable");
         tls.alpn_protocols = vec![ALPN.to_vec()];
+        let detours = endpoints[1..].to_vec();
         LinkConfig {
             cluster: CLUSTER,
             unit,
-            endpoints: endpoints.to_vec(),
+            own: endpoints[0].clone(),
+            detours: Arc::new(move || detours.clone()),
             tls: Some(Arc::new(tls)),
         }
     }
@@ -316,6 +331,42 @@ fn a_connection_for_another_unit_is_passed_on_once() {
     why_not(&site.unit(&host, unit_called(3), &at, &[]));
     drop(far);
     why_not(&unit);
+}
+
+/// A daemon that was away when the host asked, and is back: what was under way is
+/// answered, and the rest goes to it and not through the other.
+#[test]
+fn a_link_goes_the_short_way_as_soon_as_there_is_one() {
+    let site = Site::new();
+    let (near_id, far_id, host) = (unit_called(1), unit_called(2), site.host("h1"));
+    let keeper = site.keeper(far_id);
+    let far = site.door_of(&any_port(), Arc::clone(&keeper), None);
+    let near = site.door_at(&any_port(), near_id, Some((far_id, far.endpoint().clone())));
+    // Nobody listens there yet.
+    let own = {
+        let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        Endpoint::Tcp(taken.local_addr().expect("one"))
+    };
+    let config = site.link_config(&host, far_id, &[own.clone(), near.endpoint().clone()]);
+    let clock = Arc::new(SimulatedClock::default());
+    let link = TlsLink::start(config, Arc::clone(&clock) as _).expect("started");
+    let link = Arc::new(link);
+    show(&link, &host, &whole_lease(1));
+    let unit = RemoteUnit::new("scree://far".to_owned(), Arc::clone(&link) as _);
+    put(&unit, 20, 0).expect("through the other");
+    assert_eq!(link.via().as_ref(), Some(near.endpoint()));
+
+    let _door = site.door_of(&own, keeper, None);
+    let mut asked = 0;
+    while link.via().as_ref() != Some(&own) {
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(read(&unit, 20).expect("answered"), [20; 512]);
+        asked += 1;
+        assert!(asked < 1_000_000, "it stays the long way");
+    }
+    assert!(asked >= 30, "not before it is looked for");
+    drop((near, far));
+    assert_eq!(read(&unit, 20).expect("answered"), [20; 512]);
 }
 
 /// Two daemons that take each other for the destination.

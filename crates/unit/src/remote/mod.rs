@@ -9,12 +9,13 @@
 
 mod address;
 mod conversation;
+mod driver;
 mod link;
 mod unit;
 
 pub use address::{endpoint_of_url, url_of_address};
 pub use conversation::{Broken, Conversation, Greeted};
-pub use link::{LinkConfig, TlsLink};
+pub use link::{Detours, LinkConfig, TlsLink};
 pub use unit::RemoteUnit;
 
 use std::io;
