@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use identity::{
-    AuthorityError, Credentials, KeyRequest, TlsError, certificate_end, certificate_fingerprint,
-    client_config, trusting_client_config,
+    AuthorityError, Credentials, KeyRequest, Kind, ServerTls, Subject, TlsError, certificate_end,
+    certificate_fingerprint, client_config, trusting_client_config,
 };
 use rustls::ClientConfig;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -289,12 +289,32 @@ impl Profile {
     /// # Errors
     /// [`ProfileError::Tls`].
     pub fn tls(&self) -> Result<Arc<ClientConfig>, ProfileError> {
-        let credentials = Credentials {
+        let config = client_config(&[&self.authority], Some(self.credentials()))?;
+        Ok(Arc::new(config))
+    }
+
+    /// TLS that is served as this party, to those that the authority in
+    /// `authority_pem` has signed.
+    ///
+    /// # Errors
+    /// [`ProfileError::Tls`].
+    pub fn server_tls(&self, authority_pem: &str) -> Result<ServerTls, ProfileError> {
+        let credentials = self.credentials();
+        Ok(ServerTls::new(authority_pem, &[], credentials)?)
+    }
+
+    fn credentials(&self) -> Credentials<'_> {
+        Credentials {
             chain_pem: &self.certificate,
             key_pem: &self.key,
-        };
-        let config = client_config(&[&self.authority], Some(credentials))?;
-        Ok(Arc::new(config))
+        }
+    }
+
+    /// What kind of party it is, if its subject says so.
+    #[must_use]
+    pub fn kind(&self) -> Option<Kind> {
+        let subject: Subject = self.subject.parse().ok()?;
+        Some(subject.kind())
     }
 
     /// A client that is this party.

@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use base::{ClusterId, SegmentId};
 use capability::{BadCapability, Capability, Line, VerifyingKey};
-use unit::wire::{self, BODY_BYTES_MAX, Greeting, Refusal, Request, Room, Status, put_frame};
+use unit::wire::{self, BODY_BYTES_MAX, Greeting, Refusal, Request, Room, Status, Verb, put_frame};
 use unit::{FolderUnit, SlotRun, Tag, Unit as _};
 use world::{Clock, Millis, World};
 
+use crate::counters::Counters;
 use crate::fences::{FenceError, Fences, Passage};
 use crate::shown::{Action, NotAllowed, Right, Shown};
 
@@ -40,6 +41,7 @@ pub struct Keeper {
     config: RwLock<KeeperConfig>,
     fences: Fences,
     incarnation: u64,
+    counters: Counters,
     /// The controllers' clock less this machine's, in milliseconds.
     clock_offset_ms: AtomicI64,
 }
@@ -62,6 +64,7 @@ impl Keeper {
             clock: Arc::clone(&world.clock),
             config: RwLock::new(config),
             incarnation: world.random.u64(),
+            counters: Counters::default(),
             clock_offset_ms: AtomicI64::new(0),
         })
     }
@@ -77,16 +80,40 @@ impl Keeper {
         self.clock_offset_ms.store(offset, Ordering::Relaxed);
     }
 
+    /// The controllers' clock less this machine's, in milliseconds, as was heard
+    /// last; 0 if nothing was.
+    #[must_use]
+    pub fn clock_offset_ms(&self) -> i64 {
+        self.clock_offset_ms.load(Ordering::Relaxed)
+    }
+
     /// The time by the controllers' clock, as far as it is known.
     pub(crate) fn now(&self) -> Millis {
-        let offset = self.clock_offset_ms.load(Ordering::Relaxed);
-        Millis(self.clock.wall().0.saturating_add(offset))
+        Millis(self.clock.wall().0.saturating_add(self.clock_offset_ms()))
     }
 
     /// Which unit it keeps.
     #[must_use]
     pub fn id(&self) -> base::UnitId {
         self.unit.id()
+    }
+
+    /// The folder, for whoever looks after it.
+    pub(crate) fn unit(&self) -> &FolderUnit {
+        &self.unit
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Does something about a request, and counts how long that took.
+    pub(crate) fn timed<T>(&self, verb: Verb, what: impl FnOnce() -> T) -> T {
+        let begun = self.clock.monotonic();
+        let done = what();
+        let took = self.clock.monotonic().saturating_sub(begun);
+        self.counters.answered(verb, took);
+        done
     }
 
     pub(crate) fn greeting(&self) -> Greeting {
@@ -206,14 +233,19 @@ impl Keeper {
         let Ok((_, _passage)) = self.allow(shown, &Action::Read(run.segment, Line(line))) else {
             return false;
         };
+        let begun = self.clock.monotonic();
         let before = out.len();
-        let mut is_read = false;
+        let (mut is_read, mut data_bytes) = (false, 0);
         put_frame(out, Status::Done as u16, tag, |body| {
             let (tags, data) = room_for(body, run, slot_bytes);
             let read = self.unit.read_now(run, slot_bytes, tags, data);
-            is_read = matches!(read, Ok(true));
+            (is_read, data_bytes) = (matches!(read, Ok(true)), data.len());
         });
-        if !is_read {
+        if is_read {
+            let took = self.clock.monotonic().saturating_sub(begun);
+            self.counters.answered(Verb::Read, took);
+            self.counters.read(data_bytes);
+        } else {
             out.truncate(before);
         }
         is_read
@@ -236,7 +268,7 @@ pub struct Job {
     pub(crate) shown: Arc<Mutex<Shown>>,
     pub(crate) tag: u64,
     /// The request, which could be read: its verb and its body.
-    pub(crate) code: u16,
+    pub(crate) verb: Verb,
     pub(crate) body: Vec<u8>,
 }
 
@@ -253,9 +285,11 @@ impl Job {
         let mut out = Vec::new();
         let mut refused = None;
         put_frame(&mut out, Status::Done as u16, self.tag, |body| {
-            refused = self.carry_out(body).err();
+            let carried_out = self.keeper.timed(self.verb, || self.carry_out(body));
+            refused = carried_out.err();
         });
         if let Some(refusal) = refused {
+            self.keeper.counters.refused(refusal.status);
             out.clear();
             refusal.encode(self.tag, &mut out);
         }
@@ -265,7 +299,7 @@ impl Job {
     fn carry_out(&self, body: &mut Vec<u8>) -> Result<(), Refusal> {
         let (keeper, unit) = (&self.keeper, &self.keeper.unit);
         let allow = |action| keeper.allow(&self.shown, &action);
-        match Request::decode(self.code, &self.body)? {
+        match Request::decode(self.verb as u16, &self.body)? {
             // Answered before anything else is begun.
             Request::Hello { .. } | Request::Show(_) => {
                 return Err(Refusal::new(Status::Malformed, "it is no job"));
@@ -281,6 +315,7 @@ impl Job {
                 let (right, _passage) = allow(Action::Put(segment))?;
                 let line = self.line_to_put(segment, line, right)?;
                 unit.put_for(line, segment, slot_bytes, first, tags, data)?;
+                keeper.counters.written(data.len());
             }
             Request::Sync {
                 incarnation,
@@ -299,6 +334,7 @@ impl Job {
                 let _passage = keeper.allow_reading(&self.shown, run.segment)?;
                 let (tags, data) = room_for(body, run, slot_bytes);
                 unit.read(run, slot_bytes, tags, data)?;
+                keeper.counters.read(data.len());
             }
             Request::Free {
                 segment,

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use unit::wire::{
-    BODY_BYTES_MAX, Frames, HEAD_BYTES, Refusal, Request, Status, VERSION, put_frame,
+    BODY_BYTES_MAX, Frames, HEAD_BYTES, Refusal, Request, Status, VERSION, Verb, put_frame,
 };
 
 use crate::keeper::{HELD_BYTES_MAX, Job, Keeper};
@@ -90,7 +90,9 @@ impl Session {
         if self.held_bytes >= HELD_BYTES_MAX {
             return Ok(Step::Wait);
         }
+        let keeper = &self.keeper;
         let closing = |tag, status, reason: &'static str, out: &mut Vec<u8>| {
+            keeper.counters().refused(status);
             Refusal::new(status, reason).encode(tag, out);
             Err(Closing(reason))
         };
@@ -121,14 +123,18 @@ impl Session {
                     return closing(tag, Status::Foreign, reason, out);
                 }
                 self.has_greeted = true;
-                let greeting = self.keeper.greeting();
+                let greeting = keeper.timed(Verb::Hello, || keeper.greeting());
                 put_frame(out, Status::Done as u16, tag, |body| greeting.encode(body));
                 return Ok(Step::Answered);
             }
             Request::Show(signed) => {
-                match self.keeper.show(signed, &self.holder, &self.shown) {
+                let show = || keeper.show(signed, &self.holder, &self.shown);
+                match keeper.timed(Verb::Show, show) {
                     Ok(()) => put_frame(out, Status::Done as u16, tag, |_| {}),
-                    Err(refusal) => refusal.encode(tag, out),
+                    Err(refusal) => {
+                        keeper.counters().refused(refusal.status);
+                        refusal.encode(tag, out);
+                    }
                 }
                 return Ok(Step::Answered);
             }
@@ -137,8 +143,7 @@ impl Session {
                     let reason = "the read is longer than frames may be";
                     return closing(tag, Status::Malformed, reason, out);
                 }
-                let (keeper, shown) = (&self.keeper, &self.shown);
-                if keeper.read_now(shown, *run, *slot_bytes, tag, out) {
+                if keeper.read_now(&self.shown, *run, *slot_bytes, tag, out) {
                     return Ok(Step::Answered);
                 }
             }
@@ -146,10 +151,10 @@ impl Session {
         }
         let held = HEAD_BYTES + frame.body.len() + request.answer_bytes();
         let job = Job {
-            keeper: Arc::clone(&self.keeper),
+            keeper: Arc::clone(keeper),
             shown: Arc::clone(&self.shown),
             tag,
-            code: frame.code,
+            verb: request.verb(),
             body: frame.body.to_vec(),
         };
         self.open.insert(tag, held);

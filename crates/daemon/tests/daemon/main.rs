@@ -4,3 +4,4 @@ mod conformance;
 mod inside;
 mod network;
 mod rights;
+mod service;

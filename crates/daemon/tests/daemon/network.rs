@@ -24,9 +24,9 @@ use world::{Endpoint, Millis, World};
 use crate::inside::{CLUSTER, capability, key, verifying_key, whole_lease};
 
 /// Somebody with a certificate.
-struct Party {
-    chain_pem: String,
-    key_pem: String,
+pub struct Party {
+    pub chain_pem: String,
+    pub key_pem: String,
     fingerprint: KeyFingerprint,
 }
 
@@ -40,10 +40,10 @@ impl Party {
 }
 
 /// A cluster's authority, and the world its parties live in.
-struct Site {
-    authority: Authority,
-    world: World,
-    folder: TempDir,
+pub struct Site {
+    pub authority: Authority,
+    pub world: World,
+    pub folder: TempDir,
 }
 
 fn any_port() -> Endpoint {
@@ -55,7 +55,7 @@ fn unit_called(number: u128) -> UnitId {
 }
 
 impl Site {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let world = World::real(4);
         let founded = Authority::found("cluster-1", &RealRandom, world.clock.wall());
         Self {
@@ -65,7 +65,7 @@ impl Site {
         }
     }
 
-    fn party(&self, kind: Kind, name: &str, names: &[String]) -> Party {
+    pub fn party(&self, kind: Kind, name: &str, names: &[String]) -> Party {
         let request = KeyRequest::generate().expect("a key");
         let subject = Subject::new(kind, name).expect("a name");
         let lifetime = Lifetime::day(self.world.clock.wall());
@@ -79,7 +79,7 @@ impl Site {
         }
     }
 
-    fn host(&self, name: &str) -> Party {
+    pub fn host(&self, name: &str) -> Party {
         self.party(Kind::Host, name, &[])
     }
 
@@ -149,7 +149,13 @@ impl Site {
     }
 
     /// The unit as a host sees it that has shown `scopes`.
-    fn unit(&self, host: &Party, unit: UnitId, at: &[Endpoint], scopes: &[Scope]) -> RemoteUnit {
+    pub fn unit(
+        &self,
+        host: &Party,
+        unit: UnitId,
+        at: &[Endpoint],
+        scopes: &[Scope],
+    ) -> RemoteUnit {
         let link = self.link(self.link_config(host, unit, at));
         for scope in scopes {
             show(&link, host, scope);
@@ -172,7 +178,7 @@ fn show(link: &TlsLink, host: &Party, scope: &Scope) {
     assert_eq!(status, unit::wire::Status::Done);
 }
 
-fn put(unit: &dyn Unit, serial: u64, first: u16) -> Result<(), UnitError> {
+pub fn put(unit: &dyn Unit, serial: u64, first: u16) -> Result<(), UnitError> {
     unit.put(
         segment(serial),
         512,
@@ -182,12 +188,12 @@ fn put(unit: &dyn Unit, serial: u64, first: u16) -> Result<(), UnitError> {
     )
 }
 
-fn segment(serial: u64) -> base::SegmentId {
+pub fn segment(serial: u64) -> base::SegmentId {
     let copyset = base::CopysetId::new(3).expect("one");
     base::SegmentId::new(copyset, serial).expect("one")
 }
 
-fn read(unit: &dyn Unit, serial: u64) -> Result<Vec<u8>, UnitError> {
+pub fn read(unit: &dyn Unit, serial: u64) -> Result<Vec<u8>, UnitError> {
     let run = SlotRun {
         segment: segment(serial),
         first: Slot(0),
@@ -215,7 +221,7 @@ fn a_unit_behind_tls_conforms() {
 }
 
 /// Why a unit cannot be asked.
-fn why_not(unit: &RemoteUnit) -> String {
+pub fn why_not(unit: &RemoteUnit) -> String {
     with_causes(&unit.probe().expect_err("it cannot be asked"))
 }
 

@@ -68,6 +68,28 @@ impl Status {
         Self::Version,
     ];
 
+    /// What it is called, in small letters: `not-allowed`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Missing => "missing",
+            Self::Foreign => "foreign",
+            Self::Full => "full",
+            Self::ReadOnly => "read-only",
+            Self::NoSegment => "no-segment",
+            Self::NoSlot => "no-slot",
+            Self::Misplaced => "misplaced",
+            Self::Damaged => "damaged",
+            Self::Failed => "failed",
+            Self::NotAllowed => "not-allowed",
+            Self::Ended => "ended",
+            Self::Restarted => "restarted",
+            Self::Malformed => "malformed",
+            Self::Version => "version",
+        }
+    }
+
     /// The status of an answer's frame.
     ///
     /// # Errors

@@ -48,6 +48,27 @@ impl Verb {
         Self::NoteDown,
     ];
 
+    /// What it is called, in small letters: `note-down`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hello => "hello",
+            Self::Show => "show",
+            Self::Put => "put",
+            Self::Sync => "sync",
+            Self::Read => "read",
+            Self::Free => "free",
+            Self::Delete => "delete",
+            Self::List => "list",
+            Self::Stat => "stat",
+            Self::Room => "room",
+            Self::Scrub => "scrub",
+            Self::Probe => "probe",
+            Self::Note => "note",
+            Self::NoteDown => "note-down",
+        }
+    }
+
     fn of(code: u16) -> Option<Self> {
         let at = usize::from(code).checked_sub(1)?;
         Self::ALL.get(at).copied()

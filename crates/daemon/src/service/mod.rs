@@ -1,0 +1,323 @@
+//! What `scree unit` runs, without the terminal: a folder D, the unit in it, a
+//! door to that, and what controllers say of the cluster, asked again and again.
+//!
+//! ```text
+//!   begin ──► open or make D/unit ──► keep the answer ──► open the door
+//!                                                              │
+//!                        ┌──── every 30 s ◄──── begin, with the URL
+//!                        └──────────────────────────►┘
+//! ```
+//!
+//! Invariants:
+//!
+//! * Where a controller has once told a daemon of its cluster, it starts and
+//!   serves without one.
+//! * `cluster.json` is there only if the unit is made. So a unit that is not
+//!   there then, because it is not mounted, is never made anew.
+//! * What is heeded is of the cluster and the unit that the folder was made for,
+//!   and of no database that was replaced ([`NotHeeded`]).
+
+mod folder;
+mod health;
+mod heeded;
+mod opening;
+
+pub use folder::FolderError;
+pub use heeded::NotHeeded;
+pub use opening::StartError;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use api::unit::{BeginUnit, UnitCluster};
+use api::{Client, ClientError, Profile, ProfileError};
+use base::{UnitId, with_causes};
+use tokio::sync::watch;
+use world::{Millis, World, host};
+
+use crate::{Door, DoorConfig, Keeper};
+use folder::Folder;
+use health::Looks;
+
+/// How often controllers are asked, in earnest.
+pub const BEGIN_EVERY: Duration = Duration::from_secs(30);
+
+/// A controller that is there answers within this.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// How often the folder is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Clocks that are further apart are a mistake, in milliseconds.
+const CLOCKS_APART_MS: u64 = 30_000;
+
+/// How a daemon is run.
+pub struct Settings {
+    /// D.
+    pub folder: PathBuf,
+    /// Where it listens. Port 0 asks for any free port.
+    pub listen: SocketAddr,
+    /// Where hosts reach that, if not there.
+    pub address: Option<SocketAddr>,
+    /// Asks controllers in the name of the unit.
+    pub client: Client,
+    /// Who it is: each certificate in turn.
+    pub profile: watch::Receiver<Arc<Profile>>,
+    /// As [`DoorConfig::connections_max`].
+    pub connections_max: usize,
+    /// How often controllers are asked: [`BEGIN_EVERY`], but for tests.
+    pub begin_every: Duration,
+}
+
+/// A unit daemon that runs. Cheap to clone.
+#[derive(Clone)]
+pub struct Service {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    world: World,
+    folder: Folder,
+    client: Client,
+    profile: watch::Receiver<Arc<Profile>>,
+    connections_max: usize,
+    begin_every: Duration,
+    url: String,
+    keeper: Arc<Keeper>,
+    /// None once it is closed.
+    door: Mutex<Option<Door>>,
+    /// What is heeded.
+    cluster: Mutex<UnitCluster>,
+    /// When a controller was heeded last, by the monotonic clock; or when this
+    /// began, if none was.
+    heard: Mutex<Duration>,
+    /// Why none was heeded the last time.
+    trouble: Mutex<Option<String>>,
+    are_clocks_apart: AtomicBool,
+    looks: Looks,
+}
+
+/// What came of asking a controller.
+#[derive(Debug, thiserror::Error)]
+enum Unheeded {
+    #[error("no controller has said anything: {0}")]
+    Unheard(ClientError),
+    #[error("a controller says: {0}")]
+    Refused(ClientError),
+    #[error(transparent)]
+    NotHeeded(#[from] NotHeeded),
+    #[error("the cluster's authority cannot be used")]
+    Authority(#[from] ProfileError),
+}
+
+impl From<ClientError> for Unheeded {
+    fn from(error: ClientError) -> Self {
+        match error.may_pass() {
+            true => Self::Unheard(error),
+            false => Self::Refused(error),
+        }
+    }
+}
+
+/// What a controller says of the cluster, and its clock when that came.
+async fn ask(
+    world: &World,
+    client: &Client,
+    url: Option<&str>,
+) -> Result<(UnitCluster, Millis), ClientError> {
+    let asked = world.clock.monotonic();
+    let begin = BeginUnit {
+        url: url.map(str::to_owned),
+    };
+    let answer = client.post("/v1/unit/begin", &begin);
+    let answer: UnitCluster = Client::within(ANSWER_WITHIN, answer).await?;
+    let took = world.clock.monotonic().saturating_sub(asked);
+    // It was half of the way ago, as far as anybody knows.
+    let since = i64::try_from(took.as_millis() / 2).unwrap_or_default();
+    let now = Millis(answer.now.0.saturating_add(since));
+    Ok((answer, now))
+}
+
+impl Service {
+    /// Opens D and the door, and tells a controller of it, if there is one. To
+    /// be called within a runtime.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub async fn start(world: World, settings: Settings) -> Result<Self, StartError> {
+        let service = opening::open(world, settings).await?;
+        // One that is away was just waited for.
+        if lock(&service.inner.trouble).is_none() {
+            service.begin().await;
+        }
+        Ok(service)
+    }
+
+    /// Asks controllers, looks after the folder, and takes new certificates into
+    /// use; until it is dropped.
+    pub async fn run(&self) {
+        let begin = async {
+            let mut ticks = host::ticks(self.inner.begin_every);
+            // It has just been done.
+            ticks.tick().await;
+            loop {
+                ticks.tick().await;
+                self.begin().await;
+            }
+        };
+        let look = async {
+            let mut ticks = host::ticks(LOOK_EVERY);
+            loop {
+                ticks.tick().await;
+                self.look();
+            }
+        };
+        tokio::join!(begin, look, self.heed_profile());
+    }
+
+    /// Closes the door and all connections.
+    pub async fn shut_down(&self) {
+        let door = lock(&self.inner.door).take();
+        // It waits for threads.
+        blocking(move || drop(door)).await;
+    }
+
+    /// D, absolute.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.inner.folder.path()
+    }
+
+    /// Which unit it keeps.
+    #[must_use]
+    pub fn unit(&self) -> UnitId {
+        self.inner.keeper.id()
+    }
+
+    /// Where hosts reach it.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.inner.url
+    }
+
+    /// Where it listens; `None` once it was shut down.
+    #[must_use]
+    pub fn endpoint(&self) -> Option<world::Endpoint> {
+        let door = lock(&self.inner.door);
+        door.as_ref().map(|door| door.endpoint().clone())
+    }
+
+    /// Tells a controller where this listens, and heeds what it says. What goes
+    /// wrong is logged when it begins and when it is over.
+    async fn begin(&self) {
+        let outcome = self.ask_and_heed().await;
+        let why = outcome.err().map(|error| with_causes(&error));
+        let before = std::mem::replace(&mut *lock(&self.inner.trouble), why.clone());
+        match (before, why) {
+            (Some(_), None) => tracing::info!("a controller has answered again"),
+            (before, Some(why)) if before.as_ref() != Some(&why) => {
+                tracing::warn!(why, "going on with what is known; it is asked again");
+            }
+            _ => {}
+        }
+    }
+
+    async fn ask_and_heed(&self) -> Result<(), Unheeded> {
+        let inner = &self.inner;
+        let (answer, now) = ask(&inner.world, &inner.client, Some(&inner.url)).await?;
+        let known = lock(&inner.cluster).clone();
+        heeded::check(&known, &answer)?;
+        let cluster = heeded::lasting(&answer);
+        let config = door_config(&cluster, &inner.profile, inner.connections_max)?;
+        inner.set_door(config);
+        inner.keeper.set_config(heeded::keeper_config(&cluster));
+        inner.heard(now);
+        if cluster != known {
+            *lock(&inner.cluster) = cluster.clone();
+            let inner = Arc::clone(inner);
+            let kept = blocking(move || inner.folder.keep(&inner.world, &cluster)).await;
+            if let Err(error) = kept {
+                let why = with_causes(&error);
+                tracing::error!(
+                    why,
+                    "what the controller says cannot be kept for the next start"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows each new certificate from the next connection on.
+    async fn heed_profile(&self) {
+        let mut profile = self.inner.profile.clone();
+        while profile.changed().await.is_ok() {
+            profile.mark_unchanged();
+            let inner = &self.inner;
+            let cluster = lock(&inner.cluster).clone();
+            match door_config(&cluster, &inner.profile, inner.connections_max) {
+                Ok(config) => inner.set_door(config),
+                Err(error) => {
+                    let why = with_causes(&error);
+                    tracing::error!(why, "the new certificate cannot be used");
+                }
+            }
+        }
+        // Nobody renews it any more.
+        std::future::pending().await
+    }
+}
+
+impl Inner {
+    fn set_door(&self, config: DoorConfig) {
+        if let Some(door) = &*lock(&self.door) {
+            door.set_config(config);
+        }
+    }
+
+    /// A controller has said that it is `now`.
+    fn heard(&self, now: Millis) {
+        *lock(&self.heard) = self.world.clock.monotonic();
+        self.keeper.set_time(now);
+        let offset_ms = self.keeper.clock_offset_ms();
+        let are_apart = offset_ms.unsigned_abs() > CLOCKS_APART_MS;
+        if are_apart && !self.are_clocks_apart.swap(are_apart, Ordering::Relaxed) {
+            tracing::warn!(
+                offset_ms,
+                "the controllers' clock and this machine's are far apart: look at both"
+            );
+        }
+        self.are_clocks_apart.store(are_apart, Ordering::Relaxed);
+    }
+}
+
+fn door_config(
+    cluster: &UnitCluster,
+    profile: &watch::Receiver<Arc<Profile>>,
+    connections_max: usize,
+) -> Result<DoorConfig, ProfileError> {
+    let profile = Arc::clone(&profile.borrow());
+    Ok(DoorConfig {
+        tls: Arc::new(profile.server_tls(&cluster.authority)?),
+        others: heeded::others(cluster),
+        connections_max,
+    })
+}
+
+/// Does what may wait for a disk where that harms nobody.
+async fn blocking<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(what).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is ending, and this with it.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

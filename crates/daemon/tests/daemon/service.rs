@@ -1,0 +1,383 @@
+//! A daemon as a process has it, and a controller that says what it is told to.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use api::host::Owner;
+use api::unit::{BeginUnit, PublicKey, UnitCluster};
+use api::{Client, Profile};
+use axum::http::StatusCode;
+use axum::routing::post;
+use axum::{Json, Router};
+use base::{ClusterId, DatabaseId};
+use capability::SigningKey;
+use daemon::{FolderError, NotHeeded, Service, Settings, StartError};
+use identity::Kind;
+use monitor::Part as _;
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use unit::remote::endpoint_of_url;
+use unit::{FolderUnit, RemoteUnit, Unit as _, UnitError};
+use world::{Millis, host};
+
+use crate::inside::{CLUSTER, UNIT, verifying_key, whole_lease};
+use crate::network::{Party, Site, put, read, segment, why_not};
+
+/// What the controller says: the cluster, or a status.
+type Answer = Arc<Mutex<Result<UnitCluster, StatusCode>>>;
+
+struct Controller {
+    answer: Answer,
+    asked: Arc<Mutex<Vec<BeginUnit>>>,
+    socket: PathBuf,
+    task: JoinHandle<()>,
+}
+
+impl Controller {
+    fn start(site: &Site) -> Self {
+        let cluster = UnitCluster {
+            id: CLUSTER,
+            unit: UNIT,
+            owner: Owner {
+                database: DatabaseId::from_random(1),
+                generation: 1,
+                place: "c1".to_owned(),
+            },
+            takes_over: false,
+            authority: site.authority.certificate_pem().to_owned(),
+            keys: vec![PublicKey(verifying_key().0)],
+            units: Vec::new(),
+            now: site.world.clock.wall(),
+        };
+        let answer: Answer = Arc::new(Mutex::new(Ok(cluster)));
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let handler = {
+            let (answer, asked) = (Arc::clone(&answer), Arc::clone(&asked));
+            move |Json(begin): Json<BeginUnit>| async move {
+                asked.lock().expect("no panic").push(begin);
+                answer.lock().expect("no panic").clone().map(Json)
+            }
+        };
+        let router = Router::new().route("/v1/unit/begin", post(handler));
+        let socket = site.folder.path().join("api.sock");
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a controller is none of the daemon's world"
+        )]
+        let listener = UnixListener::bind(&socket).expect("a free name");
+        let task = tokio::spawn(async { axum::serve(listener, router).await.expect("served") });
+        Self {
+            answer,
+            asked,
+            socket,
+            task,
+        }
+    }
+
+    /// Says something else from now on.
+    fn says(&self, change: impl FnOnce(&mut UnitCluster)) {
+        let mut answer = self.answer.lock().expect("no panic");
+        change(answer.as_mut().expect("it said something"));
+    }
+
+    fn asked(&self) -> Vec<Option<String>> {
+        let asked = self.asked.lock().expect("no panic");
+        asked.iter().map(|begin| begin.url.clone()).collect()
+    }
+
+    /// Nobody answers any more.
+    fn stop(self, site: &Site) {
+        self.task.abort();
+        site.world.disk.remove(&self.socket).expect("removed");
+    }
+}
+
+/// What `party` has in its D.
+fn profile(site: &Site, party: &Party) -> Arc<Profile> {
+    let text = format!(
+        "urls = [\"https://c1\"]\nsubject = \"scree://unit/u1\"\nexpires = \"\"\n\
+         authority = '''{}'''\ncertificate = '''{}'''\nkey = '''{}'''\n",
+        site.authority.certificate_pem(),
+        party.chain_pem,
+        party.key_pem
+    );
+    let path = site.folder.path().join("identity.toml");
+    host::write_whole(&*site.world.disk, &path, text.as_bytes()).expect("written");
+    Arc::new(Profile::read(&site.world, &path).expect("a profile"))
+}
+
+fn own_profile(site: &Site) -> Arc<Profile> {
+    profile(site, &site.party(Kind::Unit, "u1", &[UNIT.to_string()]))
+}
+
+fn settings(site: &Site) -> (Settings, watch::Sender<Arc<Profile>>) {
+    let (renew, profile) = watch::channel(own_profile(site));
+    let settings = Settings {
+        folder: site.folder.path().join("d"),
+        listen: "127.0.0.1:0".parse().expect("an address"),
+        address: None,
+        client: Client::unix(&site.folder.path().join("api.sock")),
+        profile,
+        connections_max: 16,
+        begin_every: Duration::from_millis(20),
+    };
+    (settings, renew)
+}
+
+async fn start(site: &Site) -> Result<Service, StartError> {
+    Service::start(site.world.clone(), settings(site).0).await
+}
+
+async fn refused(site: &Site) -> StartError {
+    match start(site).await {
+        Ok(_) => panic!("it has started"),
+        Err(error) => error,
+    }
+}
+
+/// The unit as a host has it that may do everything.
+fn remote(site: &Site, service: &Service) -> RemoteUnit {
+    let at = endpoint_of_url(service.url()).expect("a daemon's URL");
+    site.unit(&site.host("h1"), UNIT, &[at], &[whole_lease(1)])
+}
+
+/// What hosts do, off the runtime's thread.
+async fn as_host<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(what).await.expect("no panic")
+}
+
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let waited = host::within(Duration::from_secs(20), async {
+        while !holds().await {
+            tokio::task::yield_now().await;
+        }
+    });
+    waited.await.expect(what);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_start_makes_the_unit_and_says_where_it_is_and_later_ones_need_nobody() {
+    let site = Site::new();
+    let controller = Controller::start(&site);
+    let service = start(&site).await.expect("started");
+    let url = service.url().to_owned();
+    assert_eq!(controller.asked(), [None, Some(url)]);
+    let marker = FolderUnit::identify(&site.world, &site.folder.path().join("d/unit"));
+    let marker = marker.expect("a unit");
+    assert_eq!((marker.cluster, marker.unit), (CLUSTER, UNIT));
+    assert_eq!(marker.owner.expect("claimed").generation, 1);
+    let kept = site.folder.path().join("d/cluster.json");
+    assert_eq!(host::mode_for_others(&kept).expect("kept"), None);
+
+    let unit = remote(&site, &service);
+    let unit = as_host(move || {
+        put(&unit, 10, 0).expect("put");
+        unit.sync(&[segment(10)]).expect("synced");
+        put(&unit, 10, 5).expect_err("it does not continue it");
+        read(&unit, 10).expect("read");
+        unit
+    });
+    drop(unit.await);
+    let text = service.measure().await.whole();
+    let took = "scree_daemon_request_duration_seconds_count";
+    for line in [
+        format!("{took}{{verb=\"put\"}} 2"),
+        format!("{took}{{verb=\"sync\"}} 1"),
+        format!("{took}{{verb=\"read\"}} 1"),
+        format!("{took}{{verb=\"hello\"}} 1"),
+        "scree_daemon_transferred_bytes_total{way=\"written\"} 512".to_owned(),
+        "scree_daemon_transferred_bytes_total{way=\"read\"} 512".to_owned(),
+        "scree_daemon_refusals_total{status=\"misplaced\"} 1".to_owned(),
+        "scree_daemon_connections_max 16.0".to_owned(),
+        "scree_daemon_unit_state{state=\"healthy\"} 1.0".to_owned(),
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in {text}");
+    }
+    service.shut_down().await;
+    assert_eq!(service.reasons().await, ["it is ending"]);
+    drop(service);
+
+    controller.stop(&site);
+    let service = start(&site).await.expect("it knows its cluster");
+    let unit = remote(&site, &service);
+    let found = as_host(move || read(&unit, 10)).await;
+    assert_eq!(found.expect("read"), [10; 512]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_start_needs_a_controller_that_lets_it_begin() {
+    let site = Site::new();
+    let error = refused(&site).await;
+    assert!(matches!(error, StartError::Unheard { .. }), "{error}");
+    let controller = Controller::start(&site);
+    *controller.answer.lock().expect("no panic") = Err(StatusCode::BAD_GATEWAY);
+    let error = refused(&site).await;
+    assert!(matches!(error, StartError::Unheard { .. }), "{error}");
+    assert!(!host::is_folder(&site.folder.path().join("d/unit")));
+}
+
+/// An empty folder in its place would look as if everything on it were lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unit_that_is_not_mounted_is_not_made_anew() {
+    let site = Site::new();
+    let _controller = Controller::start(&site);
+    start(&site).await.expect("started").shut_down().await;
+    let unit = site.folder.path().join("d/unit");
+    let disk = &site.world.disk;
+    disk.rename(&unit, &site.folder.path().join("elsewhere"))
+        .expect("renamed");
+    disk.create_directory(&unit).expect("a mount point");
+    let error = refused(&site).await;
+    assert!(
+        matches!(
+            error,
+            StartError::Unit {
+                source: UnitError::Missing { .. },
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(error.to_string().contains("mount it"), "{error}");
+    assert!(disk.list(&unit).expect("listed").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_cluster_says_is_not_heeded() {
+    let site = Site::new();
+    let controller = Controller::start(&site);
+    let service = start(&site).await.expect("started");
+    let run = tokio::spawn({
+        let service = service.clone();
+        async move { service.run().await }
+    });
+    let is_ready = async || service.reasons().await.is_empty();
+    until("it is heard", is_ready).await;
+    controller.says(|cluster| {
+        cluster.id = ClusterId::from_random(9);
+        cluster.keys.clear();
+    });
+    until("what it says is not heeded", async || !is_ready().await).await;
+    let unit = remote(&site, &service);
+    as_host(move || put(&unit, 10, 0))
+        .await
+        .expect("the keys are as they were");
+    controller.says(|cluster| cluster.id = CLUSTER);
+    until("it is heard", is_ready).await;
+    run.abort();
+    service.shut_down().await;
+    drop(service);
+    // Nor at a start.
+    controller.says(|cluster| cluster.unit = base::UnitId::from_random(9));
+    let error = refused(&site).await;
+    assert!(
+        matches!(
+            error,
+            StartError::Other {
+                source: NotHeeded::Unit { .. },
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_keys_the_time_and_new_certificates_are_taken_into_use() {
+    let site = Site::new();
+    let controller = Controller::start(&site);
+    let other = SigningKey::derive(b"another cluster's").verifying_key();
+    controller.says(|cluster| cluster.keys = vec![PublicKey(other.0)]);
+    let (settings, renew) = settings(&site);
+    let wrong = site.party(Kind::Unit, "u1", &["unit-00000000000000009".to_owned()]);
+    renew.send_replace(profile(&site, &wrong));
+    let service = Service::start(site.world.clone(), settings).await;
+    let service = service.expect("started");
+    let _run = tokio::spawn({
+        let service = service.clone();
+        async move { service.run().await }
+    });
+    let at = endpoint_of_url(service.url()).expect("a daemon's URL");
+    let unit = site.unit(&site.host("h1"), UNIT, std::slice::from_ref(&at), &[]);
+    let why = as_host(move || why_not(&unit)).await;
+    assert!(why.contains("not valid for name"), "{why}");
+
+    renew.send_replace(own_profile(&site));
+    let ahead = Millis(site.world.clock.wall().0 + 3_600_000);
+    controller.says(|cluster| {
+        cluster.keys = vec![PublicKey(verifying_key().0)];
+        cluster.now = ahead;
+    });
+    until("the clocks are an hour apart", async || {
+        let text = service.measure().await.whole();
+        text.contains("\nscree_daemon_clock_offset_seconds 3")
+    })
+    .await;
+    let host = Arc::new(site.host("h1"));
+    until("the new certificate is shown", async || {
+        let unit = site.unit(&host, UNIT, std::slice::from_ref(&at), &[]);
+        as_host(move || unit.probe()).await.is_ok()
+    })
+    .await;
+    let unit = remote(&site, &service);
+    as_host(move || put(&unit, 10, 0)).await.expect("put");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_has_one_daemon_and_its_unit_is_nobody_elses() {
+    let site = Site::new();
+    let _controller = Controller::start(&site);
+    let service = start(&site).await.expect("started");
+    let error = refused(&site).await;
+    assert!(
+        matches!(error, StartError::Folder(FolderError::Locked { .. })),
+        "{error}"
+    );
+    service.shut_down().await;
+
+    let site = Site::new();
+    let _controller = Controller::start(&site);
+    let unit = site.folder.path().join("d/unit");
+    host::make_folders(&*site.world.disk, unit.parent().expect("d")).expect("made");
+    let other = base::UnitId::from_random(9);
+    FolderUnit::create(&site.world, &unit, CLUSTER, other).expect("made");
+    let error = refused(&site).await;
+    assert!(
+        matches!(
+            error,
+            StartError::Unit {
+                source: UnitError::Foreign { .. },
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let kept = site.folder.path().join("d/cluster.json");
+    assert!(host::mode(&kept).is_err(), "nothing is kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_are_told_an_address_that_they_can_reach() {
+    let site = Site::new();
+    let controller = Controller::start(&site);
+    let begin = async |listen: &str, address: Option<&str>| {
+        let (mut settings, _renew) = settings(&site);
+        settings.listen = listen.parse().expect("an address");
+        settings.address = address.map(|address| address.parse().expect("an address"));
+        let service = Service::start(site.world.clone(), settings).await?;
+        let url = service.url().to_owned();
+        service.shut_down().await;
+        Ok::<_, StartError>(url)
+    };
+    let nowhere = begin("0.0.0.0:0", None).await.expect_err("nowhere");
+    assert!(nowhere.to_string().contains("--address"), "{nowhere}");
+    for bad in ["0.0.0.0:7070", "10.0.0.1:0"] {
+        let error = begin("127.0.0.1:0", Some(bad)).await.expect_err("nowhere");
+        assert!(matches!(error, StartError::BadAddress { .. }), "{error}");
+    }
+    assert_eq!(controller.asked(), []);
+    let url = begin("0.0.0.0:0", Some("10.0.0.1:7070")).await;
+    assert_eq!(url.expect("started"), "scree://10.0.0.1:7070");
+}
