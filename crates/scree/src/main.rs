@@ -1,5 +1,5 @@
-//! Floor 6: the `scree` binary: `up`, `controller`, `agent`, and the command
-//! line.
+//! Floor 6: the `scree` binary: `up`, `controller`, `agent`, unit daemons, and
+//! the command line.
 //!
 //! The only code that knows the terminal. Commands are clients of the HTTP
 //! API and share nothing with the servers but its JSON types.
@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{ApiCommand, Arguments, Command, HostCommand};
+use args::{ApiCommand, Arguments, Command, HostCommand, UnitArguments, UnitCommand};
 
 /// Whether there is a controller to ask if nothing is said.
 fn is_logged_in() -> bool {
@@ -46,6 +46,14 @@ fn main() -> ExitCode {
         Command::Api(ApiCommand::Host(HostCommand::Enrol { enrol })) => {
             commands::enrol_host(&args::folder(folder), format, &enrol)
         }
+        Command::Api(ApiCommand::Unit(UnitArguments {
+            command: Some(UnitCommand::Enrol { enrol }),
+            ..
+        })) => commands::enrol_unit(&args::folder(folder), format, &enrol),
+        Command::Api(ApiCommand::Unit(UnitArguments {
+            command: None,
+            daemon,
+        })) => up::run_unit(&args::folder(folder), &daemon),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { folder } => shell::man(&folder),
         Command::Api(command) => {

@@ -254,7 +254,6 @@ impl Service {
     async fn heed_profile(&self) {
         let mut profile = self.inner.profile.clone();
         while profile.changed().await.is_ok() {
-            profile.mark_unchanged();
             let inner = &self.inner;
             let cluster = lock(&inner.cluster).clone();
             match door_config(&cluster, &inner.profile, inner.connections_max) {

@@ -12,6 +12,7 @@ mod snapshot;
 mod unit;
 mod volume;
 
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -31,7 +32,7 @@ pub use process::{
 };
 pub use project::{ProjectCommand, QuotaArguments};
 pub use snapshot::SnapshotCommand;
-pub use unit::UnitCommand;
+pub use unit::{DaemonArguments, UnitArguments, UnitCommand};
 pub use volume::VolumeCommand;
 
 /// Virtual disks for virtual machines, sealed and scattered over storage that
@@ -44,8 +45,9 @@ pub use volume::VolumeCommand;
     arg_required_else_help = true
 )]
 pub struct Arguments {
-    /// The folder of a `scree up`, controller or agent. Commands ask whoever
-    /// serves it, rather than the controller of a profile, unless one is named.
+    /// The folder of a `scree up`, controller, agent or unit daemon. Commands ask
+    /// whoever serves it, rather than the controller of a profile, unless one is
+    /// named.
     #[arg(long = "dir", value_name = "D", env = "SCREE_DIR", global = true)]
     pub folder: Option<PathBuf>,
 
@@ -76,8 +78,14 @@ impl Arguments {
     /// Ends the program, as for any option that a command does not have: nobody
     /// must take for a trial what is carried out.
     pub fn refuse_meaningless(&self) {
+        if let Command::Api(ApiCommand::Unit(unit)) = &self.command {
+            refuse_mixture(unit);
+        }
         let is_asked = match &self.command {
             Command::Api(ApiCommand::Host(HostCommand::Enrol { .. })) => false,
+            Command::Api(ApiCommand::Unit(unit)) => {
+                !matches!(unit.command, None | Some(UnitCommand::Enrol { .. }))
+            }
             Command::Api(_) => true,
             _ => false,
         };
@@ -157,9 +165,8 @@ pub enum ApiCommand {
     #[command(subcommand)]
     Grant(GrantCommand),
 
-    /// Places where sealed blocks lie.
-    #[command(subcommand)]
-    Unit(UnitCommand),
+    /// Places where sealed blocks lie; with --listen, the daemon of one.
+    Unit(UnitArguments),
 
     /// Wrapping keys: what opens the volumes' own keys.
     #[command(subcommand)]
@@ -185,6 +192,29 @@ pub enum ApiCommand {
 
     /// How the whole is doing, and what needs attention.
     Status,
+}
+
+/// Ends the program if it is not clear whether a daemon is to run.
+fn refuse_mixture(unit: &UnitArguments) {
+    match &unit.command {
+        Some(_) if unit.daemon.is_any() => {
+            let reason = "what is said to a daemon is not for a command; leave one of them out";
+            let kind = ErrorKind::ArgumentConflict;
+            Arguments::command().error(kind, reason).exit();
+        }
+        None if unit.daemon.listen.is_none() => {
+            let mut scree = Arguments::command();
+            scree.build();
+            let help = scree
+                .find_subcommand_mut("unit")
+                .map(|unit| unit.render_help());
+            // Where this cannot be said, the exit code says enough.
+            let help = help.map(|help| help.to_string()).unwrap_or_default();
+            let _ = io::stderr().write_all(help.as_bytes());
+            std::process::exit(2);
+        }
+        _ => {}
+    }
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {

@@ -1,6 +1,52 @@
-//! Storage units.
+//! Storage units, and their daemons.
 
-use clap::Subcommand;
+use std::net::SocketAddr;
+
+use clap::{Args, Subcommand};
+
+use super::process::MonitorArguments;
+use super::{EnrolArguments, address};
+
+/// A verb of the noun, or, without one, a daemon that runs.
+#[derive(Args)]
+pub struct UnitArguments {
+    #[command(subcommand)]
+    pub command: Option<UnitCommand>,
+
+    #[command(flatten)]
+    pub daemon: DaemonArguments,
+}
+
+/// What a unit daemon is told.
+#[derive(Args)]
+#[command(next_help_heading = "Options of a daemon")]
+pub struct DaemonArguments {
+    /// Run the daemon of the unit in D, once it is enrolled, and let hosts in
+    /// here.
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
+    pub listen: Option<SocketAddr>,
+
+    /// By which address hosts reach that; needed if it listens on all addresses
+    /// of this machine. [default: where it listens]
+    #[arg(long, value_name = "IP:PORT", value_parser = address, requires = "listen")]
+    pub address: Option<SocketAddr>,
+
+    /// So many connections at a time at most, those to other daemons that are
+    /// passed on included.
+    #[arg(long, value_name = "N", default_value_t = 1024, requires = "listen",
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub connections: u16,
+
+    #[command(flatten)]
+    pub monitor: MonitorArguments,
+}
+
+impl DaemonArguments {
+    /// Whether any of it was said.
+    pub fn is_any(&self) -> bool {
+        self.listen.is_some() || self.monitor.listen_metrics.is_some()
+    }
+}
 
 #[derive(Subcommand)]
 pub enum UnitCommand {
@@ -15,4 +61,89 @@ pub enum UnitCommand {
         #[arg(long)]
         host: Option<String>,
     },
+    /// Make the party of a unit daemon, and hand out its first token.
+    Create {
+        /// Its name.
+        name: String,
+    },
+    /// Hand out another token to a daemon.
+    Token {
+        /// Its name.
+        name: String,
+    },
+    /// Refuse a daemon's requests, from the next one on. Hosts go on with its
+    /// unit until its certificate ends, within a day.
+    Disable {
+        /// Its name.
+        name: String,
+    },
+    /// Refuse them no longer.
+    Enable {
+        /// Its name.
+        name: String,
+    },
+    /// Enrol this machine, with a token: `scree unit --listen` can be started
+    /// then.
+    Enrol {
+        #[command(flatten)]
+        enrol: EnrolArguments,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+    use crate::args::{ApiCommand, Arguments, Command};
+
+    fn unit(words: &str) -> Option<UnitArguments> {
+        let words = ["scree", "unit"].into_iter().chain(words.split(' '));
+        let parsed = Arguments::try_parse_from(words).ok()?;
+        match parsed.command {
+            Command::Api(ApiCommand::Unit(unit)) => Some(unit),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_daemon_listens_and_a_command_has_a_verb() {
+        let daemon = unit("--listen 0.0.0.0:7070 --address 10.0.0.1:7070 --dir /srv/u");
+        let daemon = daemon.expect("a daemon");
+        assert!(daemon.command.is_none() && daemon.daemon.is_any());
+        let shown = daemon.daemon.address.map(|address| address.to_string());
+        assert_eq!(shown.as_deref(), Some("10.0.0.1:7070"));
+        assert_eq!(daemon.daemon.connections, 1024);
+
+        // An option of all commands is not taken for one of a daemon.
+        let list = unit("--dir /srv/u list").expect("a command");
+        assert!(matches!(list.command, Some(UnitCommand::List)));
+        assert!(!list.daemon.is_any());
+        for verb in ["create", "token", "disable", "enable"] {
+            let command = unit(&format!("{verb} store1")).expect("a command").command;
+            assert!(command.is_some(), "{verb}");
+            assert!(unit(verb).is_none(), "{verb} of whom?");
+        }
+        let enrol = "enrol https://c1:8443 --token t --authority sha256:a";
+        let enrol = unit(enrol).expect("a command").command;
+        assert!(matches!(enrol, Some(UnitCommand::Enrol { .. })));
+    }
+
+    #[test]
+    fn what_no_daemon_can_do_is_refused() {
+        for words in [
+            "--address 10.0.0.1:7070",
+            "--connections 5",
+            "--listen localhost:7070",
+            "--listen 127.0.0.1:7070 --connections 0",
+            "--listen 127.0.0.1:7070 --address store1:7070",
+        ] {
+            assert!(unit(words).is_none(), "{words}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ mod status;
 mod unit;
 mod volume;
 
-pub use party::{enrol_host, login};
+pub use party::{enrol_host, enrol_unit, login};
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -118,7 +118,7 @@ pub fn run(
             ApiCommand::Attachment(command) => session.attachment(command).await,
             ApiCommand::Project(command) => session.project(command).await,
             ApiCommand::Grant(command) => session.grant(command).await,
-            ApiCommand::Unit(command) => session.unit(command).await,
+            ApiCommand::Unit(unit) => session.unit(unit.command).await,
             ApiCommand::Key(command) => session.key(command).await,
             ApiCommand::User(command) => session.user(command).await,
             ApiCommand::Host(command) => session.host(command).await,

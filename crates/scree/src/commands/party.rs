@@ -1,9 +1,11 @@
-//! `scree user`, `scree host`, `scree whoami`, `scree audit`, `scree login`.
+//! `scree user`, `scree host`, `scree whoami`, `scree audit`, `scree login`; and
+//! how hosts and unit daemons enrol.
 
 use std::path::{Path, PathBuf};
 
 use api::Profile;
 use api::types::{AddParty, AuditEntry, Party, Token};
+use identity::Kind;
 use serde::Serialize;
 use world::{World, host};
 
@@ -37,7 +39,12 @@ impl Session {
         }
     }
 
-    async fn party(&self, kind: &str, enrol: &str, command: PartyCommand) -> Result<(), Failure> {
+    pub(super) async fn party(
+        &self,
+        kind: &str,
+        enrol: &str,
+        command: PartyCommand,
+    ) -> Result<(), Failure> {
         let shown = |party: &Party| list(std::slice::from_ref(party));
         match command {
             PartyCommand::List => {
@@ -140,10 +147,53 @@ pub fn enrol_host(
     format: Format,
     arguments: &EnrolArguments,
 ) -> Result<(), Failure> {
+    enrol_as(Kind::Host, folder, format, arguments)
+}
+
+/// `scree unit enrol`.
+pub fn enrol_unit(
+    folder: &Path,
+    format: Format,
+    arguments: &EnrolArguments,
+) -> Result<(), Failure> {
+    if arguments.cert.is_some() {
+        return Err(Failure::new(
+            "hosts know a unit daemon by a certificate of the cluster's own authority: enrol it \
+             with a token",
+        ));
+    }
+    enrol_as(Kind::Unit, folder, format, arguments)
+}
+
+/// Enrols this machine as somebody of this kind, who is kept in `folder`, unless
+/// that is another kind's.
+fn enrol_as(
+    kind: Kind,
+    folder: &Path,
+    format: Format,
+    arguments: &EnrolArguments,
+) -> Result<(), Failure> {
     let world = World::real(1);
     host::make_folders(&*world.disk, folder)?;
-    let made = enrolled(arguments)?;
     let path = identity_of(folder);
+    // Before the token is used up. What cannot be read is written anew.
+    if let Ok(there) = Profile::read(&world, &path)
+        && there.kind() != Some(kind)
+    {
+        return Err(Failure::new(format!(
+            "{} is that of {}; give another folder",
+            path.display(),
+            there.subject
+        )));
+    }
+    let made = enrolled(arguments)?;
+    if made.kind() != Some(kind) {
+        let subject = &made.subject;
+        return Err(Failure::new(format!(
+            "the token was for {subject}, which is no {kind}, and nothing was kept of it; ask for \
+             one of a {kind}"
+        )));
+    }
     made.write(&world, &path)
         .map_err(|error| Failure::of(&error))?;
     tell(format, &made, &path)

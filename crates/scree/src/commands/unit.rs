@@ -1,20 +1,36 @@
-//! `scree unit`.
+//! `scree unit`, but for the daemon itself.
 
 use api::size::about_bytes as bytes;
 use api::types::{AddUnit, Unit};
 
 use super::{Failure, Session, or_dash};
-use crate::args::UnitCommand;
+use crate::args::{PartyCommand, UnitCommand};
 use crate::output::{Table, print};
 
 impl Session {
-    pub(super) async fn unit(&self, command: UnitCommand) -> Result<(), Failure> {
+    pub(super) async fn unit(&self, command: Option<UnitCommand>) -> Result<(), Failure> {
         match command {
-            UnitCommand::List => {
+            None | Some(UnitCommand::Enrol { .. }) => Err(Failure::new(
+                "a daemon runs, and enrols, without asking as a user",
+            )),
+            Some(UnitCommand::Create { name }) => {
+                let add = PartyCommand::Add {
+                    name,
+                    administrator: false,
+                    project: None,
+                };
+                self.daemon(add).await
+            }
+            Some(UnitCommand::Token { name }) => self.daemon(PartyCommand::Token { name }).await,
+            Some(UnitCommand::Disable { name }) => {
+                self.daemon(PartyCommand::Disable { name }).await
+            }
+            Some(UnitCommand::Enable { name }) => self.daemon(PartyCommand::Enable { name }).await,
+            Some(UnitCommand::List) => {
                 let units: Vec<Unit> = self.client.get("/v1/units").await?;
                 Ok(print(self.format, &units, |units| list(units))?)
             }
-            UnitCommand::Add { url, host } => {
+            Some(UnitCommand::Add { url, host }) => {
                 let unit: Unit = self
                     .client
                     .post("/v1/units", &AddUnit { url, host })
@@ -25,19 +41,31 @@ impl Session {
             }
         }
     }
+
+    async fn daemon(&self, command: PartyCommand) -> Result<(), Failure> {
+        self.party("daemons", "scree unit enrol", command).await
+    }
 }
 
 fn list(units: &[Unit]) -> String {
-    let mut table = Table::new(&["ID", "STATE", "SEGMENTS", "USED", "FREE", "URL"]);
+    // Most clusters have none.
+    let has_daemons = units.iter().any(|unit| unit.daemon.is_some());
+    let daemon = has_daemons.then_some("DAEMON");
+    let mut head = vec!["ID", "STATE", "SEGMENTS", "USED", "FREE"];
+    head.extend(daemon);
+    head.push("URL");
+    let mut table = Table::new(&head);
     for unit in units {
-        table.row(vec![
+        let mut row = vec![
             unit.id.clone(),
             unit.state.clone(),
             or_dash(unit.segments),
             or_dash(unit.bytes.map(bytes)),
             or_dash(unit.free_bytes.map(bytes)),
-            unit.url.clone(),
-        ]);
+        ];
+        row.extend(has_daemons.then(|| or_dash(unit.daemon.as_ref())));
+        row.push(unit.url.clone());
+        table.row(row);
     }
     let mut text = table.to_string();
     for unit in units {
@@ -46,4 +74,39 @@ fn list(units: &[Unit]) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unit(daemon: Option<&str>) -> Unit {
+        Unit {
+            id: "unit-00000000000000001".to_owned(),
+            url: "file:///srv/u1".to_owned(),
+            daemon: daemon.map(str::to_owned),
+            state: "healthy".to_owned(),
+            segments: None,
+            bytes: None,
+            free_bytes: None,
+            read_bytes: 0,
+            written_bytes: 0,
+            reason: None,
+        }
+    }
+
+    #[test]
+    fn daemons_are_shown_where_there_are_some() {
+        let columns = |units: &[Unit]| -> Vec<Vec<String>> {
+            let text = list(units);
+            let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
+            text.lines().map(words).collect()
+        };
+        let without = columns(&[unit(None)]);
+        assert_eq!(without[0].len(), 6);
+        let with = columns(&[unit(None), unit(Some("store1"))]);
+        assert_eq!(with[0][5], "DAEMON");
+        assert_eq!((&*with[1][5], &*with[2][5]), ("-", "store1"));
+        assert_eq!(with[2][6], "file:///srv/u1");
+    }
 }

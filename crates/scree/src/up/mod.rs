@@ -1,5 +1,5 @@
 //! `scree up`, `scree controller` and `scree agent`: a controller, an agent, or
-//! both in one process, until SIGTERM.
+//! both in one process, until SIGTERM. A unit daemon is less (`unit`).
 //!
 //! 1. open D, 2. listen, 3. serve what was served, 4. say that it is ready,
 //! 5. wait for a signal, 6. refuse requests, 7. destage everything, 8. end.
@@ -22,13 +22,16 @@ mod readiness;
 mod renewal;
 mod serving;
 mod settings;
+mod unit;
 
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::time::Duration;
 
-use api::{Client, Profile};
+use api::Client;
 use control::folder::api_socket;
+use identity::Kind;
+use tokio::runtime::Runtime;
 use tracing_subscriber::EnvFilter;
 use world::World;
 
@@ -40,9 +43,13 @@ use serving::serve;
 use settings::{Identity, Settings, UNITS_DEFAULT, agent_settings, control_settings, database};
 
 pub use settings::{check_private, identity_of};
+pub use unit::run_unit;
 
 /// Threads for work that waits: destages, reads that miss, syncs.
 const POOL_THREADS_MAX: usize = 32;
+
+/// How long tasks that are left may take to end with their runtime.
+const LEFT_MAX: Duration = Duration::from_millis(100);
 
 /// Runs `scree up`.
 pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
@@ -85,15 +92,9 @@ pub fn run_controller(folder: &Path, arguments: ControllerArguments) -> Result<(
 /// Runs `scree agent`.
 pub fn run_agent(folder: &Path, arguments: AgentArguments) -> Result<(), Failure> {
     begin(folder, |world| {
-        let path = identity_of(folder);
-        let mut identity = Profile::read(world, &path).map_err(|error| {
-            let text = base::with_causes(&error);
-            Failure::new(format!("{text}; enrol this host with `scree host enrol`"))
-        })?;
-        let read = identity.read_again(world);
-        read.map_err(|error| Failure::of(&error))?;
-        let client = identity.client().map_err(|error| Failure::of(&error))?;
-        let mut agent = agent_settings(world, folder, client.clone(), &arguments.serve)?;
+        let identity = Identity::read(world, folder, Kind::Host)?;
+        let client = identity.client.clone();
+        let mut agent = agent_settings(world, folder, client, &arguments.serve)?;
         agent.units = arguments.units.map(usize::from);
         agent.allows_unsealed = arguments.allow_unsealed;
         agent.journals = arguments.journals;
@@ -102,19 +103,13 @@ pub fn run_agent(folder: &Path, arguments: AgentArguments) -> Result<(), Failure
             agent: Some(agent),
             listen: None,
             listen_metrics: arguments.monitor.listen_metrics,
-            identity: Some(Identity {
-                profile: identity,
-                path,
-                client,
-            }),
+            identity: Some(identity),
         })
     })
 }
 
-fn begin(
-    folder: &Path,
-    settings: impl FnOnce(&World) -> Result<Settings, Failure>,
-) -> Result<(), Failure> {
+/// What every process that serves begins with: its log, a world and a runtime.
+fn prepare() -> Result<(World, Runtime), Failure> {
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
@@ -133,6 +128,14 @@ fn begin(
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
+    Ok((world, runtime))
+}
+
+fn begin(
+    folder: &Path,
+    settings: impl FnOnce(&World) -> Result<Settings, Failure>,
+) -> Result<(), Failure> {
+    let (world, runtime) = prepare()?;
     // Clients take hold of the runtime that they are made in.
     let entered = runtime.enter();
     let settings = settings(&world)?;
@@ -145,7 +148,7 @@ fn begin(
         std::mem::forget(runtime);
     } else {
         // What is left are requests that wait for something that will not come.
-        runtime.shutdown_timeout(Duration::from_millis(100));
+        runtime.shutdown_timeout(LEFT_MAX);
     }
     ended
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use agent::Agent;
+use api::Profile;
 use control::http::https::HttpsListener;
 use control::{Control, http};
 use monitor::Monitor;
@@ -52,8 +53,11 @@ impl Up {
         }
         if let Some(identity) = settings.identity {
             monitoring::note_identity(monitor, &identity.profile);
-            up.api
-                .spawn(keep_renewed(world.clone(), identity, monitor.clone()));
+            let note = {
+                let monitor = monitor.clone();
+                move |profile: &Profile| monitoring::note_identity(&monitor, profile)
+            };
+            up.api.spawn(keep_renewed(world.clone(), identity, note));
         }
         if let Some(settings) = settings.agent {
             let agent = Agent::start(world.clone(), settings).await;

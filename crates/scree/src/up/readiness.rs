@@ -49,11 +49,16 @@ pub(super) async fn say_ready(
         }
         (None, None) => return Ok(()),
     };
+    announce(&line);
+    Ok(())
+}
+
+/// Says a line on standard output, and to the service manager that it is ready.
+pub(super) fn announce(line: &str) {
     if let Err(error) = write_out(line.as_bytes()) {
         tracing::warn!("{error}");
     }
     tell_init("READY=1");
-    Ok(())
 }
 
 /// Tells the service manager, if there is one (sd_notify(3)).

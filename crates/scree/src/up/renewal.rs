@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use monitor::Monitor;
+use api::Profile;
 use world::{World, host};
 
 use super::settings::Identity;
-use crate::monitoring;
 use crate::tls_files::READ_EVERY;
 
 /// Certificates hold for a day, and are renewed so often.
@@ -22,8 +21,13 @@ fn after_failure(again: Duration, every: Duration) -> (Duration, Duration) {
     (pause, pause * 2)
 }
 
-/// Has an agent's certificate renewed, long before it ends.
-pub(super) async fn keep_renewed(world: World, mut identity: Identity, monitor: Monitor) {
+/// Has a certificate renewed, long before it ends; `note` is told of each new
+/// one.
+pub(super) async fn keep_renewed(
+    world: World,
+    mut identity: Identity,
+    note: impl Fn(&Profile) + Send,
+) {
     let is_brought = identity.profile.is_brought();
     let every = if is_brought { READ_EVERY } else { RENEW_EVERY };
     let mut pause = Duration::ZERO;
@@ -44,7 +48,7 @@ pub(super) async fn keep_renewed(world: World, mut identity: Identity, monitor: 
             Ok(tls) => {
                 identity.client.renew(tls);
                 identity.profile = profile;
-                monitoring::note_identity(&monitor, &identity.profile);
+                note(&identity.profile);
                 tracing::info!(expires = identity.profile.expires, "certificate renewed");
                 (pause, again) = (every, RENEW_AGAIN);
             }

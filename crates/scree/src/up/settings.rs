@@ -15,6 +15,7 @@ use catalog::retention::Retention;
 use control::database::{AddressError, PostgresUrl};
 use control::folder::{LookForRemains, Remains};
 use frontend::nbd::ServerTls;
+use identity::Kind;
 use volume::VolumeConfig;
 use world::{World, host};
 
@@ -40,10 +41,10 @@ const PASSPHRASE: &str = "SCREE_PASSPHRASE";
 /// Folder units of a new D, if nothing is said.
 pub(super) const UNITS_DEFAULT: usize = 8;
 
-/// Where an agent keeps who it is.
+/// Where an agent or a unit daemon keeps who it is.
 const IDENTITY: &str = "identity.toml";
 
-/// Who an agent is, and where that is kept.
+/// Who an agent or a unit daemon is, and where that is kept.
 pub(super) struct Identity {
     pub profile: Profile,
     pub path: PathBuf,
@@ -62,9 +63,36 @@ pub(super) struct Settings {
     pub identity: Option<Identity>,
 }
 
-/// Where the agent in `folder` keeps who it is.
+/// Where the agent or unit daemon in `folder` keeps who it is.
 pub fn identity_of(folder: &Path) -> PathBuf {
     folder.join(IDENTITY)
+}
+
+impl Identity {
+    /// That of the agent or unit daemon in `folder`. Its client is made in the
+    /// runtime that this is called in.
+    pub fn read(world: &World, folder: &Path, kind: Kind) -> Result<Self, Failure> {
+        let path = identity_of(folder);
+        let todo = format!("enrol this {kind} with `scree {kind} enrol`");
+        let mut profile = Profile::read(world, &path).map_err(|error| {
+            let text = base::with_causes(&error);
+            Failure::new(format!("{text}; {todo}"))
+        })?;
+        if profile.kind() != Some(kind) {
+            let (path, subject) = (path.display(), &profile.subject);
+            return Err(Failure::new(format!(
+                "{path} is that of {subject}, which is no {kind}; {todo}, in another folder"
+            )));
+        }
+        let read = profile.read_again(world);
+        read.map_err(|error| Failure::of(&error))?;
+        let client = profile.client().map_err(|error| Failure::of(&error))?;
+        Ok(Self {
+            profile,
+            path,
+            client,
+        })
+    }
 }
 
 pub(super) fn control_settings(

@@ -47,6 +47,29 @@ fn usage_errors_are_told_from_failures() {
         &["--dir", "/tmp/new", "up", "--dry-run"],
         &["login", "https://localhost:1", "--token", "x", "--dry-run"],
         &["--dir", "/tmp/new", "agent", "--idempotency-key", "k"],
+        &[
+            "--dir",
+            "/tmp/new",
+            "unit",
+            "--listen",
+            "127.0.0.1:0",
+            "--dry-run",
+        ],
+        &[
+            "unit",
+            "enrol",
+            "https://localhost:1",
+            "--token",
+            "x",
+            "--authority",
+            "y",
+            "--dry-run",
+        ],
+        // Neither a daemon nor a command, or both.
+        &["--dir", "/tmp/new", "unit"],
+        &["--dir", "/tmp/new", "unit", "--address", "10.0.0.1:7070"],
+        &["unit", "--listen", "127.0.0.1:0", "list"],
+        &["unit", "--listen-metrics", "127.0.0.1:0", "list"],
     ] {
         let said = scree(arguments);
         assert_eq!(said.code, 2, "{arguments:?} said {}", said.error);

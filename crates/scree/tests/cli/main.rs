@@ -20,6 +20,7 @@ mod moves;
 mod owners;
 mod service;
 mod streams;
+mod unit_daemons;
 mod units;
 mod vms;
 mod waits;

@@ -56,8 +56,12 @@ impl Process {
         assert!(told.expect("kill runs").success());
     }
 
-    pub fn stop(mut self) {
-        self.signal("TERM");
+    pub fn stop(self) {
+        self.end_by("TERM");
+    }
+
+    pub fn end_by(mut self, signal: &str) {
+        self.signal(signal);
         assert!(self.child.wait().expect("it ends").success());
     }
 }
@@ -187,10 +191,18 @@ impl Site {
     }
 
     pub fn enrol_host_in(&self, folder: &str, invited: &Value) -> Said {
+        self.enrol_in("host", folder, invited)
+    }
+
+    pub fn enrol_unit_in(&self, folder: &str, invited: &Value) -> Said {
+        self.enrol_in("unit", folder, invited)
+    }
+
+    fn enrol_in(&self, kind: &str, folder: &str, invited: &Value) -> Said {
         let words = self.invitation(invited);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let folder = self.text(folder);
-        self.try_scree(&[&["host", "enrol", "--dir", &folder], &words[..]].concat())
+        self.try_scree(&[&[kind, "enrol", "--dir", &folder], &words[..]].concat())
     }
 }
 

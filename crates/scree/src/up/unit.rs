@@ -1,0 +1,120 @@
+//! `scree unit --listen`: the daemon of a unit, until SIGTERM, SIGINT or SIGQUIT.
+//!
+//! There is nothing to be saved at its end: what hosts have synced is durable,
+//! and what they have not they put again.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::Profile;
+use daemon::{BEGIN_EVERY, Service};
+use identity::Kind;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use world::{World, host};
+
+use super::readiness::{announce, tell_init};
+use super::renewal::keep_renewed;
+use super::settings::Identity;
+use super::{LEFT_MAX, prepare};
+use crate::args::DaemonArguments;
+use crate::commands::Failure;
+use crate::monitoring;
+
+/// How long connections may take to be closed.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// Runs the daemon of the unit in `folder`.
+pub fn run_unit(folder: &Path, arguments: &DaemonArguments) -> Result<(), Failure> {
+    let (world, runtime) = prepare()?;
+    let ended = runtime.block_on(serve(world, folder, arguments));
+    // A folder that hangs is waited for by nobody.
+    runtime.shutdown_timeout(LEFT_MAX);
+    ended
+}
+
+/// The signals that end it.
+struct Ends {
+    terminate: Signal,
+    interrupt: Signal,
+    quit: Signal,
+}
+
+impl Ends {
+    fn new() -> Result<Self, Failure> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+        })
+    }
+
+    async fn come(&mut self) {
+        let name = tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.quit.recv() => "SIGQUIT",
+        };
+        tracing::info!("{name}");
+    }
+}
+
+async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Result<(), Failure> {
+    // Before anything is opened: a signal that comes early counts too.
+    let mut ends = Ends::new()?;
+    // Taken, so that it does nothing.
+    let _hangup = signal(SignalKind::hangup())?;
+    let Some(listen) = arguments.listen else {
+        return Err(Failure::new("say with --listen where hosts come in"));
+    };
+    let identity = Identity::read(&world, folder, Kind::Unit)?;
+    let monitor = monitoring::monitor(&world, &["unit"]);
+    let metrics = monitoring::listen(arguments.monitor.listen_metrics, &monitor)?;
+    monitoring::note_identity(&monitor, &identity.profile);
+    let (newest, profile) = watch::channel(Arc::new(identity.profile.clone()));
+    let settings = daemon::Settings {
+        folder: folder.to_owned(),
+        listen,
+        address: arguments.address,
+        client: identity.client.clone(),
+        profile,
+        connections_max: arguments.connections.into(),
+        begin_every: BEGIN_EVERY,
+    };
+    let note = {
+        let monitor = monitor.clone();
+        move |profile: &Profile| {
+            monitoring::note_identity(&monitor, profile);
+            newest.send_replace(Arc::new(profile.clone()));
+        }
+    };
+    let renewing = tokio::spawn(keep_renewed(world.clone(), identity, note));
+    let started = tokio::select! {
+        started = Service::start(world, settings) => started,
+        () = ends.come() => return Ok(()),
+    };
+    let service = started.map_err(|error| Failure::of(&error))?;
+    monitor.add(Arc::new(service.clone()));
+    let running = tokio::spawn({
+        let service = service.clone();
+        async move { service.run().await }
+    });
+    let metrics = metrics.map_or_else(String::new, |at| format!("; metrics at {at}"));
+    announce(&format!(
+        "scree unit is ready: {} ({}) at {}{metrics}\n",
+        service.folder().display(),
+        service.unit(),
+        service.url(),
+    ));
+    let ended = tokio::select! {
+        () = ends.come() => Ok(()),
+        ended = running => Err(format!("the daemon ended by itself: {ended:?}")),
+        ended = renewing => Err(format!("nobody renews the certificate any more: {ended:?}")),
+    };
+    tell_init("STOPPING=1");
+    if host::within(GOODBYE, service.shut_down()).await.is_none() {
+        tracing::warn!("some connections were not closed in time");
+    }
+    ended.map_err(Failure::new)
+}

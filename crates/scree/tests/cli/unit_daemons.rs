@@ -1,0 +1,121 @@
+//! `scree unit`: the process of a unit daemon, and how one enrols.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use serde_json::json;
+
+use crate::host::scree;
+use crate::service::{Process, Site};
+
+const CLUSTER: &str = "cluster-00000000000000000000000000000001";
+const UNIT: &str = "unit-00000000000000001";
+const DATABASE: &str = "database-00000000000000000000000000000001";
+
+fn write_private(path: &Path, text: &str) {
+    let mut options = fs::OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    let mut file = file.expect("a new file");
+    file.write_all(text.as_bytes()).expect("written");
+}
+
+/// What a daemon has left in `folder` that began with a controller which is gone.
+fn leave(folder: &Path) {
+    let key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = params.self_signed(&key).expect("signed").pem();
+    let issuer = Issuer::from_ca_cert_pem(&authority, key).expect("an authority");
+    let key = KeyPair::generate().expect("a key");
+    let params = CertificateParams::new([UNIT.to_owned()]).expect("a name");
+    let certificate = params.signed_by(&key, &issuer).expect("signed").pem();
+    let identity = format!(
+        "urls = [\"https://localhost:1\"]\nsubject = \"scree://unit/store1\"\n\
+         expires = \"2030-01-01T00:00:00Z\"\nauthority = '''{authority}'''\n\
+         certificate = '''{certificate}'''\nkey = '''{}'''\n",
+        key.serialize_pem()
+    );
+    write_private(&folder.join("identity.toml"), &identity);
+    let cluster = json!({
+        "id": CLUSTER,
+        "unit": UNIT,
+        "owner": { "database": DATABASE, "generation": 1, "place": "c1" },
+        "takes_over": false,
+        "authority": authority,
+        "keys": [],
+        "units": [],
+        "now": 0,
+    });
+    write_private(&folder.join("cluster.json"), &cluster.to_string());
+    fs::create_dir_all(folder.join("unit/segments")).expect("made");
+    let marker = format!("format = 1\ncluster = \"{CLUSTER}\"\nunit = \"{UNIT}\"\n");
+    fs::write(folder.join("unit/scree-unit.toml"), marker).expect("written");
+}
+
+#[test]
+fn a_daemon_goes_on_without_a_controller_until_it_is_told_to_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    leave(folder.path());
+    let dir = folder.path().to_str().expect("UTF-8");
+    let words = ["unit", "--dir", dir, "--listen", "127.0.0.1:0"];
+    let words = [&words[..], &["--listen-metrics", "127.0.0.1:0"]].concat();
+    for signal in ["TERM", "INT", "QUIT"] {
+        let daemon = Process::start(&words);
+        assert!(daemon.metrics.is_some());
+        let again = scree(&words);
+        assert_eq!(again.code, 1);
+        let reason = "is in use by another unit daemon";
+        assert!(again.error.contains(reason), "{}", again.error);
+        // It does nothing.
+        daemon.signal("HUP");
+        daemon.end_by(signal);
+    }
+    let everywhere = scree(&["unit", "--dir", dir, "--listen", "0.0.0.0:0"]);
+    assert_eq!(everywhere.code, 1);
+    let reason = "say with --address";
+    assert!(everywhere.error.contains(reason), "{}", everywhere.error);
+}
+
+#[test]
+fn a_folder_is_a_hosts_or_a_unit_daemons() {
+    let (site, _controller) = Site::new();
+    let invited = site.locally(&["host", "add", "h1"]);
+    // A token of the wrong kind.
+    let said = site.enrol_unit_in("u", &invited);
+    assert_eq!(said.code, 1);
+    assert!(said.error.contains("is no unit"), "{}", said.error);
+    assert!(!site.path("u/identity.toml").exists());
+
+    let invited = site.locally(&["host", "token", "h1"]);
+    assert_eq!(site.enrol_host(&invited).code, 0);
+    let before = fs::read(site.path("a/identity.toml")).expect("it is enrolled");
+    let invited = site.locally(&["host", "token", "h1"]);
+    let said = site.enrol_unit_in("a", &invited);
+    assert_eq!(said.code, 1);
+    let reason = "is that of scree://host/h1; give another folder";
+    assert!(said.error.contains(reason), "{}", said.error);
+    let after = fs::read(site.path("a/identity.toml")).expect("it is enrolled");
+    assert!(before == after);
+    let dir = site.text("a");
+    let said = scree(&["unit", "--dir", &dir, "--listen", "127.0.0.1:0"]);
+    assert_eq!(said.code, 1);
+    assert!(said.error.contains("is no unit"), "{}", said.error);
+    // The token is still good.
+    assert_eq!(site.enrol_host(&invited).code, 0);
+
+    let dir = site.text("u");
+    let said = scree(&["unit", "--dir", &dir, "--listen", "127.0.0.1:0"]);
+    assert_eq!(said.code, 1);
+    assert!(said.error.contains("scree unit enrol"), "{}", said.error);
+    leave(&site.path("u"));
+    let invited = site.locally(&["host", "token", "h1"]);
+    let said = site.enrol_host_in("u", &invited);
+    assert_eq!(said.code, 1);
+    assert!(said.error.contains("scree://unit/store1"), "{}", said.error);
+    let said = scree(&["agent", "--dir", &dir]);
+    assert_eq!(said.code, 1);
+    assert!(said.error.contains("is no host"), "{}", said.error);
+}
