@@ -2,7 +2,7 @@
 //!
 //! * [`types`]: what people and their programs ask of a controller
 //! * [`host`]: what an agent asks of it, and tells it
-//! * [`unit`]: what a unit daemon asks of it
+//! * [`mod@unit`]: what a unit daemon asks of it
 //! * [`words`]: states, kinds and codes, each spelt once
 //! * [`client`], which asks
 //! * [`profile`]: who is asking, and whom
