@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::host::Owner;
+use api::types::Problem;
 use api::unit::{BeginUnit, PublicKey, UnitCluster};
 use api::{Client, Profile};
 use axum::http::StatusCode;
@@ -27,6 +28,17 @@ use crate::network::{Party, Site, put, read, segment, why_not};
 
 /// What the controller says: the cluster, or a status.
 type Answer = Arc<Mutex<Result<UnitCluster, StatusCode>>>;
+
+fn problem(status: StatusCode) -> Problem {
+    Problem {
+        kind: String::new(),
+        title: String::new(),
+        status: status.as_u16(),
+        detail: "not so".to_owned(),
+        code: String::new(),
+        field: None,
+    }
+}
 
 struct Controller {
     answer: Answer,
@@ -57,7 +69,10 @@ impl Controller {
             let (answer, asked) = (Arc::clone(&answer), Arc::clone(&asked));
             move |Json(begin): Json<BeginUnit>| async move {
                 asked.lock().expect("no panic").push(begin);
-                answer.lock().expect("no panic").clone().map(Json)
+                let answer = answer.lock().expect("no panic").clone();
+                answer
+                    .map(Json)
+                    .map_err(|status| (status, Json(problem(status))))
             }
         };
         let router = Router::new().route("/v1/unit/begin", post(handler));
@@ -212,9 +227,14 @@ async fn a_first_start_needs_a_controller_that_lets_it_begin() {
     let error = refused(&site).await;
     assert!(matches!(error, StartError::Unheard { .. }), "{error}");
     let controller = Controller::start(&site);
-    *controller.answer.lock().expect("no panic") = Err(StatusCode::BAD_GATEWAY);
+    let says_no = |status| *controller.answer.lock().expect("no panic") = Err(status);
+    says_no(StatusCode::BAD_GATEWAY);
     let error = refused(&site).await;
     assert!(matches!(error, StartError::Unheard { .. }), "{error}");
+    says_no(StatusCode::FORBIDDEN);
+    let error = refused(&site).await;
+    assert!(matches!(error, StartError::Refused(_)), "{error}");
+    assert!(error.to_string().contains("not so"), "{error}");
     assert!(!host::is_folder(&site.folder.path().join("d/unit")));
 }
 
@@ -380,4 +400,16 @@ async fn hosts_are_told_an_address_that_they_can_reach() {
     assert_eq!(controller.asked(), []);
     let url = begin("0.0.0.0:0", Some("10.0.0.1:7070")).await;
     assert_eq!(url.expect("started"), "scree://10.0.0.1:7070");
+}
+
+/// Hosts go on with it until its certificate ends, whatever it dies of meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_is_disabled_starts_with_what_it_knew() {
+    let site = Site::new();
+    let controller = Controller::start(&site);
+    start(&site).await.expect("started").shut_down().await;
+    *controller.answer.lock().expect("no panic") = Err(StatusCode::UNAUTHORIZED);
+    let service = start(&site).await.expect("it knows its cluster");
+    let unit = remote(&site, &service);
+    as_host(move || put(&unit, 10, 0)).await.expect("put");
 }

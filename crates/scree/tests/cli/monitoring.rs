@@ -11,7 +11,7 @@ use crate::host::{scree, wait_until};
 use crate::service::{Process, Site};
 
 /// What a watcher hears: the status and the text.
-fn get(port: u16, path: &str) -> (u16, String) {
+pub fn get(port: u16, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("sent");
@@ -33,10 +33,10 @@ fn is_documented(name: &str) -> bool {
 }
 
 /// The numbers at /metrics, read by a foreign parser.
-struct Numbers(Vec<Value>);
+pub struct Numbers(Vec<Value>);
 
 impl Numbers {
-    fn of(port: u16) -> Self {
+    pub fn of(port: u16) -> Self {
         let (status, text) = get(port, "/metrics");
         assert_eq!(status, 200);
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tools/parse-metrics");
@@ -69,7 +69,7 @@ impl Numbers {
     }
 
     /// Of those rows of this name that have this label, if one is given.
-    fn sum(&self, name: &str, label: Option<(&str, &str)>) -> Option<f64> {
+    pub fn sum(&self, name: &str, label: Option<(&str, &str)>) -> Option<f64> {
         let has = |row: &&Value| {
             let labelled = label.is_none_or(|(key, value)| row["labels"][key] == value);
             row["name"] == name && labelled

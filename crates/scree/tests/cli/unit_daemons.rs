@@ -9,11 +9,15 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::json;
 
 use crate::host::scree;
+use crate::monitoring::{Numbers, get};
 use crate::service::{Process, Site};
 
 const CLUSTER: &str = "cluster-00000000000000000000000000000001";
 const UNIT: &str = "unit-00000000000000001";
 const DATABASE: &str = "database-00000000000000000000000000000001";
+
+/// 2030-01-01T00:00:00Z, in seconds since 1970.
+const ENDS: f64 = 1_893_456_000.0;
 
 fn write_private(path: &Path, text: &str) {
     let mut options = fs::OpenOptions::new();
@@ -64,7 +68,21 @@ fn a_daemon_goes_on_without_a_controller_until_it_is_told_to_end() {
     let words = [&words[..], &["--listen-metrics", "127.0.0.1:0"]].concat();
     for signal in ["TERM", "INT", "QUIT"] {
         let daemon = Process::start(&words);
-        assert!(daemon.metrics.is_some());
+        let port = daemon.metrics.expect("it listens");
+        assert_eq!(get(port, "/readyz"), (200, "ready\n".to_owned()));
+        let numbers = Numbers::of(port);
+        let healthy = Some(("state", "healthy"));
+        for (name, label, expected) in [
+            ("scree_ready", Some(("part", "unit")), 1.0),
+            ("scree_daemon_info", Some(("unit", UNIT)), 1.0),
+            ("scree_daemon_unit_state", healthy, 1.0),
+            ("scree_daemon_connections", None, 0.0),
+            ("scree_certificate_expiry_timestamp_seconds", None, ENDS),
+        ] {
+            assert_eq!(numbers.sum(name, label), Some(expected), "{name}");
+        }
+        let took = "scree_daemon_request_duration_seconds_count";
+        assert_eq!(numbers.sum(took, None), Some(0.0));
         let again = scree(&words);
         assert_eq!(again.code, 1);
         let reason = "is in use by another unit daemon";
