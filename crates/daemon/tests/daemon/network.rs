@@ -125,7 +125,7 @@ impl Site {
         Door::open(&self.world, endpoint, [keeper], config).expect("a free port")
     }
 
-    fn door(&self, unit: UnitId) -> Door {
+    pub fn door(&self, unit: UnitId) -> Door {
         self.door_at(&any_port(), unit, None)
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use api::host::Owner;
+use api::host::{HostUnit, Owner};
 use api::types::Problem;
 use api::unit::{BeginUnit, PublicKey, UnitCluster};
 use api::{Client, Profile};
@@ -19,9 +19,9 @@ use monitor::Part as _;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use unit::remote::endpoint_of_url;
+use unit::remote::{endpoint_of_url, url_of_address};
 use unit::{FolderUnit, RemoteUnit, Unit as _, UnitError};
-use world::{Millis, host};
+use world::{Endpoint, Millis, host};
 
 use crate::inside::{CLUSTER, UNIT, verifying_key, whole_lease};
 use crate::network::{Party, Site, put, read, segment, why_not};
@@ -343,6 +343,35 @@ async fn new_keys_the_time_and_new_certificates_are_taken_into_use() {
     .await;
     let unit = remote(&site, &service);
     as_host(move || put(&unit, 10, 0)).await.expect("put");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_for_other_daemons_are_passed_on_where_controllers_say() {
+    let site = Site::new();
+    let controller = Controller::start(&site);
+    let service = start(&site).await.expect("started");
+    let _run = tokio::spawn({
+        let service = service.clone();
+        async move { service.run().await }
+    });
+    let (far_id, host) = (base::UnitId::from_random(9), Arc::new(site.host("h1")));
+    let far = site.door(far_id);
+    let at = endpoint_of_url(service.url()).expect("a daemon's URL");
+    let probe = async || {
+        let unit = site.unit(&host, far_id, std::slice::from_ref(&at), &[]);
+        as_host(move || unit.probe()).await
+    };
+    probe().await.expect_err("nobody knows where it is");
+    let Endpoint::Tcp(address) = *far.endpoint() else {
+        panic!("it listens at a TCP address");
+    };
+    controller.says(|cluster| {
+        cluster.units.push(HostUnit {
+            id: far_id,
+            url: url_of_address(address),
+        });
+    });
+    until("it is passed on", async || probe().await.is_ok()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
