@@ -72,6 +72,8 @@ pub(crate) struct Shown {
     /// Ranges of serials by where they begin: where they end, and under which
     /// lease. They do not overlap.
     serials: BTreeMap<u64, (u64, Lease)>,
+    /// Until when any lease lasts, also one that has reserved nothing yet.
+    leased: Option<Millis>,
     /// Until when lines may be read.
     lines: HashMap<Line, Millis>,
     /// Until when slots of segments may be freed.
@@ -111,6 +113,7 @@ impl Shown {
                 for range in serials {
                     self.insert(range, lease);
                 }
+                self.leased = self.leased.max(Some(ends));
             }
             Scope::Read { lines } => prolong(&mut self.lines, lines, ends),
             Scope::Free { segments } => prolong(&mut self.freeable, segments, ends),
@@ -163,8 +166,7 @@ impl Shown {
 
     /// Whether any lease was shown that has not ended at `now`.
     pub fn has_lease(&self, now: Millis) -> bool {
-        let mut leases = self.serials.values();
-        leases.any(|(_, lease)| !has_ended(lease.ends, now))
+        self.leased.is_some_and(|ends| !has_ended(ends, now))
     }
 
     /// By what right `action` may be done at `now`. What is put is put under a lease,
@@ -298,6 +300,24 @@ mod tests {
             Action::List(serial..serial + 1),
         ]
         .map(|action| shown.right(&action, ENDS).is_ok())
+    }
+
+    /// No daemon took note of the first lease of a volume.
+    #[test]
+    fn a_lease_is_one_before_it_has_reserved_anything() {
+        let mut shown = Shown::default();
+        assert!(!shown.has_lease(Millis(0)));
+        let lease = Scope::Lease {
+            line: OWN,
+            fence: Fence(1),
+            epoch: 1,
+            serials: vec![],
+        };
+        shown
+            .take(until(ENDS, lease), Millis(0))
+            .expect("there is room");
+        assert!(shown.has_lease(Millis(0)));
+        assert!(!shown.has_lease(Millis(ENDS.0 + SLACK_MS + 1)));
     }
 
     /// Its next lease refused what a host was to free of the one before.

@@ -1,7 +1,7 @@
 //! Daemons on real sockets, and hosts that reach them.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use unit::remote::{LinkConfig, TlsLink};
 use unit::wire::ALPN;
 use unit::{FolderUnit, RemoteUnit, SlotRun, Unit, UnitError};
-use world::real::RealRandom;
+use world::real::{Listener, RealRandom};
 use world::simulated::SimulatedClock;
 use world::{Endpoint, Millis, World};
 
@@ -350,8 +350,8 @@ fn a_link_goes_the_short_way_as_soon_as_there_is_one() {
     let near = site.door_at(&any_port(), near_id, Some((far_id, far.endpoint().clone())));
     // Nobody listens there yet.
     let own = {
-        let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        Endpoint::Tcp(taken.local_addr().expect("one"))
+        let taken = Listener::bind(&any_port(), 0o600).expect("a free port");
+        taken.endpoint().clone()
     };
     let config = site.link_config(&host, far_id, &[own.clone(), near.endpoint().clone()]);
     let clock = Arc::new(SimulatedClock::default());

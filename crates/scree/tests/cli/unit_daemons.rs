@@ -8,9 +8,9 @@ use std::path::Path;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::json;
 
-use crate::host::scree;
+use crate::host::{scree, wait_until};
 use crate::monitoring::{Numbers, get};
-use crate::service::{Process, Site};
+use crate::service::{Process, Site, qemu_io};
 
 const CLUSTER: &str = "cluster-00000000000000000000000000000001";
 const UNIT: &str = "unit-00000000000000001";
@@ -136,4 +136,134 @@ fn a_folder_is_a_hosts_or_a_unit_daemons() {
     let said = scree(&["agent", "--dir", &dir]);
     assert_eq!(said.code, 1);
     assert!(said.error.contains("is no host"), "{}", said.error);
+}
+
+/// Three daemons, each in a folder of its own.
+struct Stores<'a> {
+    site: &'a Site,
+    running: Vec<Process>,
+}
+
+impl<'a> Stores<'a> {
+    fn new(site: &'a Site) -> Self {
+        let mut stores = Self {
+            site,
+            running: Vec::new(),
+        };
+        for number in 1..=3 {
+            let invited = site.locally(&["unit", "create", &format!("s{number}")]);
+            let enrolled = site.enrol_unit_in(&format!("u{number}"), &invited);
+            assert_eq!(enrolled.code, 0, "{}", enrolled.error);
+            stores.running.push(stores.start(number));
+        }
+        stores
+    }
+
+    /// Each time at another port.
+    fn start(&self, number: usize) -> Process {
+        let folder = self.site.text(&format!("u{number}"));
+        Process::start(&["unit", "--dir", &folder, "--listen", "127.0.0.1:0"])
+    }
+
+    /// The states of the units, by the names of their daemons.
+    fn states(&self) -> Vec<(String, String)> {
+        let units = self.site.locally(&["unit", "list"]);
+        let units = units.as_array().expect("a list");
+        let text = |unit: &serde_json::Value, field: &str| {
+            let text = unit[field].as_str();
+            text.expect("text").to_owned()
+        };
+        let mut states: Vec<_> = units
+            .iter()
+            .map(|unit| (text(unit, "daemon"), text(unit, "state")))
+            .collect();
+        states.sort();
+        states
+    }
+
+    fn are_well(&self) -> bool {
+        let expected = ["s1", "s2", "s3"].map(|name| (name.to_owned(), "healthy".to_owned()));
+        self.states() == expected
+    }
+
+    /// Whether a unit has something of a volume.
+    fn has_segments(&self, number: usize) -> bool {
+        let segments = self.site.path(&format!("u{number}/unit/segments"));
+        let mut entries = fs::read_dir(segments).expect("a folder");
+        entries.any(|entry| {
+            let entry = entry.expect("read").path();
+            !entry.is_dir() || fs::read_dir(entry).expect("a folder").next().is_some()
+        })
+    }
+}
+
+/// A volume on three machines that have nothing but daemons: whichever is killed,
+/// its blocks are there, and nobody waits for it.
+#[test]
+fn a_volume_on_daemons_outlives_each_of_them_and_the_controller() {
+    let soon = ["--grace", "0s"].map(str::to_owned);
+    let (site, mut controller) = Site::with(|_| soon.to_vec());
+    let invited = site.locally(&["host", "add", "h1"]);
+    assert_eq!(site.enrol_host(&invited).code, 0);
+    let mut stores = Stores::new(&site);
+    let mut agent = site.agent();
+    wait_until("all daemons are used", || stores.are_well());
+    let create = [
+        "volume",
+        "create",
+        "disk",
+        "--size",
+        "64M",
+        "--replicas",
+        "2",
+    ];
+    site.locally(&create);
+    let a = site.path("a");
+    let mut patterns = Vec::new();
+    // What is written before lies on the daemons: it was closed since.
+    let mut step = |stores: &Stores<'_>| {
+        site.locally(&["volume", "export", "disk"]);
+        let next = patterns.len() + 1;
+        patterns.push(format!("-P {next} {}k 256k", 512 * next));
+        let write = format!("write {}", patterns[next - 1]);
+        let reads = patterns.iter().map(|pattern| format!("read {pattern}"));
+        let all: Vec<String> = [write, "flush".to_owned()]
+            .into_iter()
+            .chain(reads)
+            .collect();
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        assert!(qemu_io(&a, "disk", &all), "{next}: {:?}", stores.states());
+        site.locally(&["volume", "unexport", "disk"]);
+    };
+    step(&stores);
+    for number in 1..=3 {
+        stores.running[number - 1].kill();
+        step(&stores);
+        stores.running[number - 1] = stores.start(number);
+        wait_until("it is found at its new port", || stores.are_well());
+        step(&stores);
+    }
+    assert!((1..=3).all(|number| stores.has_segments(number)));
+
+    // Nobody signs what the host may do, and then the host is gone.
+    site.locally(&["volume", "export", "disk"]);
+    controller.kill();
+    assert!(qemu_io(&a, "disk", &["write -P 99 0 256k", "flush"]));
+    let controller = site.controller();
+    agent.kill();
+    let agent = site.agent();
+    wait_until("it is served again", || {
+        qemu_io(&a, "disk", &["read -P 99 0 256k"])
+    });
+    site.locally(&["volume", "unexport", "disk"]);
+    step(&stores);
+    site.locally(&["volume", "delete", "disk"]);
+    wait_until("nothing of it is left", || {
+        !(1..=3).any(|number| stores.has_segments(number))
+    });
+    agent.stop();
+    for daemon in stores.running {
+        daemon.stop();
+    }
+    controller.stop();
 }
