@@ -25,7 +25,7 @@ use catalog::CatalogError;
 use tokio::sync::mpsc;
 use unit::remote::{Done, Reply, TlsLink};
 use unit::wire::Status;
-use world::{Clock, Millis, host};
+use world::{Clock, host};
 
 use crate::agent::lock;
 use crate::controller::Controller;
@@ -36,36 +36,37 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(6);
 /// How often it is looked what has to be renewed.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// What was refused is asked for again after so long, as long as it is kept, in
-/// milliseconds.
-const ASK_AGAIN_MS: i64 = 10_000;
+/// What was refused is asked for again after so long, as long as it is kept.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Where capabilities are shown.
 pub(crate) trait Shows: Send + Sync {
     /// Shows one, now if that is possible, and again whenever that is needed until
-    /// it `ends`; `done` is told what came of it the first time.
-    fn show(&self, capability: Arc<[u8]>, ends: Millis, done: Done);
+    /// it `ends` by the monotonic clock; `done` is told what came of it the first
+    /// time.
+    fn show(&self, capability: Arc<[u8]>, ends: Duration, done: Done);
 }
 
 impl Shows for TlsLink {
-    fn show(&self, capability: Arc<[u8]>, ends: Millis, done: Done) {
+    fn show(&self, capability: Arc<[u8]>, ends: Duration, done: Done) {
         Self::show(self, capability, ends, done);
     }
 }
 
-/// A capability, until it ends by this host's clock.
+/// A capability, until it ends: by the monotonic clock, counted from before it was
+/// asked for.
 #[derive(Clone)]
 struct Card {
     bytes: Arc<[u8]>,
-    ends: Millis,
+    ends: Duration,
 }
 
 /// What is there for a want.
 struct Pocket {
     cards: Vec<Card>,
     /// When it is to be asked for again, if somebody keeps it.
-    renew: Millis,
-    ends: Millis,
+    renew: Duration,
+    ends: Duration,
 }
 
 #[derive(Default)]
@@ -120,7 +121,7 @@ impl Wallet {
 
     /// A daemon is used, and shown what there is: before it is asked anything.
     pub fn add(&self, unit: UnitId, daemon: Arc<dyn Shows>) {
-        let now = self.clock.wall();
+        let now = self.clock.monotonic();
         let cards: Vec<Card> = {
             let mut state = lock(&self.state);
             state.daemons.insert(unit, Arc::clone(&daemon));
@@ -155,7 +156,7 @@ impl Wallet {
 
     /// What is kept and due, in parts that can be asked for.
     fn due(&self) -> Vec<Vec<Want>> {
-        let now = self.clock.wall();
+        let now = self.clock.monotonic();
         let mut state = lock(&self.state);
         let State { pockets, kept, .. } = &mut *state;
         pockets.retain(|want, pocket| pocket.ends > now || kept.contains_key(want));
@@ -171,11 +172,11 @@ impl Wallet {
     /// to be shown.
     fn put(
         &self,
-        asked: Millis,
+        asked: Duration,
         want: Want,
         answer: Result<Vec<SignedBytes>, String>,
     ) -> Vec<Card> {
-        let later = |after: u64| Millis(asked.0.saturating_add_unsigned(after));
+        let later = |after_ms: u64| asked.saturating_add(Duration::from_millis(after_ms));
         let pocket = match answer {
             Ok(signed) => {
                 let lasts = signed.iter().map(|signed| signed.lasts_ms).min();
@@ -194,7 +195,7 @@ impl Wallet {
                 tracing::debug!(?want, reason, "not allowed on unit daemons");
                 Pocket {
                     cards: Vec::new(),
-                    renew: Millis(asked.0.saturating_add(ASK_AGAIN_MS)),
+                    renew: asked + ASK_AGAIN,
                     ends: asked,
                 }
             }
@@ -255,7 +256,7 @@ impl Controller {
         let Some(holder) = wallet.asker() else {
             return Ok(());
         };
-        let asked = wallet.clock.wall();
+        let asked = wallet.clock.monotonic();
         let ask = AskCapabilities {
             holder,
             wants: wants.to_vec(),
@@ -291,6 +292,129 @@ impl Controller {
                 tracing::warn!(%error, "what this host may do on unit daemons is not renewed");
                 return;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{Lineage, VolumeId};
+    use world::simulated::SimulatedClock;
+
+    use super::*;
+
+    /// A daemon that is there, and what it was shown.
+    #[derive(Default)]
+    struct Daemon(Mutex<Vec<(Vec<u8>, Duration)>>);
+
+    impl Shows for Daemon {
+        fn show(&self, capability: Arc<[u8]>, ends: Duration, done: Done) {
+            lock(&self.0).push((capability.to_vec(), ends));
+            done(Ok(Reply {
+                status: Status::Done,
+                body: &[],
+                incarnation: 1,
+            }));
+        }
+    }
+
+    const MINUTE_MS: u64 = 60_000;
+
+    fn read(number: u128) -> Want {
+        let lineage = Lineage::from_random(number);
+        Want::Read { lineage }
+    }
+
+    fn signed(bytes: &[u8]) -> Result<Vec<SignedBytes>, String> {
+        Ok(vec![SignedBytes {
+            lasts_ms: MINUTE_MS,
+            bytes: bytes.to_vec(),
+        }])
+    }
+
+    fn wallet() -> (Arc<SimulatedClock>, Arc<Wallet>) {
+        let clock = Arc::new(SimulatedClock::default());
+        let wallet = Wallet::new(Arc::clone(&clock) as _);
+        (clock, wallet)
+    }
+
+    #[test]
+    fn what_is_kept_is_due_at_half_of_its_time_and_what_is_not_kept_never() {
+        let (clock, wallet) = wallet();
+        let volume = VolumeId::from_random(1);
+        let (kept, once) = (Want::Lease { volume, epoch: 3 }, read(2));
+        let first = wallet.keep(vec![kept]);
+        let second = wallet.keep(vec![kept]);
+        assert_eq!(wallet.due(), [[kept]], "there is none yet");
+        for want in [kept, once] {
+            wallet.put(clock.monotonic(), want, signed(b"card"));
+        }
+        clock.advance(Duration::from_secs(29));
+        assert!(wallet.due().is_empty());
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(wallet.due(), [[kept]]);
+        drop(first);
+        assert_eq!(wallet.due(), [[kept]], "somebody keeps it still");
+        drop(second);
+        assert!(wallet.due().is_empty());
+        clock.advance(Duration::from_secs(31));
+        wallet.due();
+        assert!(lock(&wallet.state).pockets.is_empty(), "all has ended");
+    }
+
+    /// It was asked for again every two seconds.
+    #[test]
+    fn what_was_refused_is_asked_for_again_after_a_while() {
+        let (clock, wallet) = wallet();
+        let _kept = wallet.keep(vec![read(1)]);
+        let cards = wallet.put(
+            clock.monotonic(),
+            read(1),
+            Err("it is another host's".to_owned()),
+        );
+        assert!(cards.is_empty());
+        assert!(wallet.due().is_empty());
+        clock.advance(Duration::from_secs(10));
+        assert_eq!(wallet.due(), [[read(1)]]);
+    }
+
+    #[test]
+    fn many_wants_are_asked_for_in_parts() {
+        let (_, wallet) = wallet();
+        let wants: Vec<Want> = (0..600).map(read).collect();
+        let _kept = wallet.keep(wants);
+        let parts: Vec<usize> = wallet.due().iter().map(Vec::len).collect();
+        assert_eq!(parts, [256, 256, 88]);
+    }
+
+    #[test]
+    fn a_daemon_that_comes_is_shown_what_there_is_and_has_not_ended() {
+        let (clock, wallet) = wallet();
+        assert_eq!(wallet.asker(), None);
+        wallet.set_holder([7; 32]);
+        assert_eq!(wallet.asker(), None, "there is nobody to show anything to");
+        wallet.put(clock.monotonic(), read(1), signed(b"old"));
+        clock.advance(Duration::from_secs(61));
+        wallet.put(clock.monotonic(), read(2), signed(b"new"));
+        let daemon = Arc::new(Daemon::default());
+        wallet.add(UnitId::from_random(1), Arc::clone(&daemon) as _);
+        assert_eq!(wallet.asker(), Some([7; 32]));
+        let ends = clock.monotonic() + Duration::from_secs(60);
+        assert_eq!(*lock(&daemon.0), [(b"new".to_vec(), ends)]);
+    }
+
+    #[tokio::test]
+    async fn what_is_got_is_shown_to_all_before_it_is_used() {
+        let (clock, wallet) = wallet();
+        let daemons = [1, 2].map(|number| {
+            let daemon = Arc::new(Daemon::default());
+            wallet.add(UnitId::from_random(number), Arc::clone(&daemon) as _);
+            daemon
+        });
+        let cards = wallet.put(clock.monotonic(), read(1), signed(b"card"));
+        wallet.show(cards).await;
+        for daemon in daemons {
+            assert_eq!(lock(&daemon.0).len(), 1);
         }
     }
 }

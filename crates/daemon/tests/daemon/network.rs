@@ -19,7 +19,7 @@ use unit::wire::ALPN;
 use unit::{FolderUnit, RemoteUnit, SlotRun, Unit, UnitError};
 use world::real::{Listener, RealRandom};
 use world::simulated::SimulatedClock;
-use world::{Endpoint, Millis, World};
+use world::{Endpoint, World};
 
 use crate::inside::{CLUSTER, capability, key, verifying_key, whole_lease};
 
@@ -173,7 +173,7 @@ fn show(link: &TlsLink, host: &Party, scope: &Scope) {
             .map_err(|why| with_causes(&why));
         tell.send(answer).expect("waited for");
     });
-    link.show(signed.0.into(), Millis(i64::MAX), done);
+    link.show(signed.0.into(), Duration::MAX, done);
     let status = told.recv().expect("answered").expect("it is there");
     assert_eq!(status, unit::wire::Status::Done);
 }

@@ -333,8 +333,8 @@ impl Driver {
     fn show_again(&self, connected: &mut Connected) {
         let mut state = self.shared.lock();
         state.pause = None;
-        let (now, wall) = (self.shared.clock.monotonic(), self.shared.clock.wall());
-        state.shown.retain(|(_, ends)| *ends > wall);
+        let now = self.shared.clock.monotonic();
+        state.shown.retain(|(_, ends)| *ends > now);
         for (capability, _) in state.shown.clone() {
             state.last_tag += 1;
             Request::Show(&capability).encode(state.last_tag, connected.out.bytes());

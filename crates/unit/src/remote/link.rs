@@ -27,7 +27,7 @@ use std::time::Duration;
 use base::{ClusterId, UnitId};
 use rustls::ClientConfig;
 use world::real::{Bell, Poller};
-use world::{Clock, Endpoint, Interest, Millis};
+use world::{Clock, Endpoint, Interest};
 
 use super::conversation::HELLO;
 use super::driver::{BELL, Driver};
@@ -87,8 +87,8 @@ pub(super) struct State {
     /// Of requests that are not answered, with their answers, in bytes.
     under_way: usize,
     pub under_way_max: usize,
-    /// Capabilities, until they end by this host's clock.
-    pub shown: Vec<(Arc<[u8]>, Millis)>,
+    /// Capabilities, until they end, by the monotonic clock.
+    pub shown: Vec<(Arc<[u8]>, Duration)>,
     /// Over which endpoint there is a connection.
     pub via: Option<Endpoint>,
     /// Nothing is tried before then, and this is why.
@@ -162,9 +162,9 @@ impl TlsLink {
     }
 
     /// Shows a capability, now if there is a connection, and on each new one
-    /// until it `ends`. `done` is told what came of it the first time.
-    pub fn show(&self, capability: Arc<[u8]>, ends: Millis, done: Done) {
-        let now = self.shared.clock.wall();
+    /// until it `ends`, by the monotonic clock. `done` is told what came of it the first time.
+    pub fn show(&self, capability: Arc<[u8]>, ends: Duration, done: Done) {
+        let now = self.shared.clock.monotonic();
         {
             let mut state = self.shared.lock();
             state.shown.retain(|(_, ends)| *ends > now);
