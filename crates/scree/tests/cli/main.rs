@@ -17,6 +17,7 @@ mod keys;
 mod lifecycle;
 mod monitoring;
 mod moves;
+mod networks;
 mod owners;
 mod service;
 mod streams;
