@@ -6,6 +6,7 @@ use std::sync::Arc;
 use api::unit::UnitCluster;
 use base::{ClusterId, UnitId};
 use capability::VerifyingKey;
+use tokio::sync::Notify;
 use unit::folder::Owner;
 use unit::remote::endpoint_of_url;
 use world::{Endpoint, Millis};
@@ -103,13 +104,21 @@ pub(super) fn keeper_config(cluster: &UnitCluster) -> KeeperConfig {
     }
 }
 
-/// Where the daemons of other units are.
-pub(super) fn others(cluster: &UnitCluster) -> WhereUnitsAre {
+/// Where the daemons of other units are. `unknown` is rung for one that is asked for
+/// and not known: it may be new.
+pub(super) fn others(cluster: &UnitCluster, unknown: &Arc<Notify>) -> WhereUnitsAre {
     let others = cluster.units.iter().filter(|unit| unit.id != cluster.unit);
     let others: HashMap<UnitId, Endpoint> = others
         .filter_map(|unit| Some((unit.id, endpoint_of_url(&unit.url)?)))
         .collect();
-    Arc::new(move |unit| others.get(&unit).cloned())
+    let unknown = Arc::clone(unknown);
+    Arc::new(move |unit| {
+        let found = others.get(&unit).cloned();
+        if found.is_none() {
+            unknown.notify_one();
+        }
+        found
+    })
 }
 
 #[cfg(test)]
@@ -180,7 +189,7 @@ mod tests {
                 url,
             });
         }
-        let others = others(&cluster);
+        let others = others(&cluster, &Arc::default());
         let second = Endpoint::Tcp("10.0.0.2:7070".parse().expect("an address"));
         assert_eq!(others(id(2)), Some(second));
         assert!([1, 3, 4].iter().all(|unit| others(id(*unit)).is_none()));

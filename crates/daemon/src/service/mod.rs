@@ -6,6 +6,7 @@
 //!                                                              │
 //!                        ┌──── every 30 s ◄──── begin, with the URL
 //!                        └──────────────────────────►┘
+//!      and soon, when a host asks for a unit that is not known
 //! ```
 //!
 //! Invariants:
@@ -35,7 +36,7 @@ use std::time::Duration;
 use api::unit::{BeginUnit, UnitCluster};
 use api::{Client, ClientError, Profile, ProfileError};
 use base::{UnitId, with_causes};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use world::{Millis, World, host};
 
 use crate::{Door, DoorConfig, Keeper};
@@ -44,6 +45,9 @@ use health::Looks;
 
 /// How often controllers are asked, in earnest.
 pub const BEGIN_EVERY: Duration = Duration::from_secs(30);
+
+/// How often for a unit that a host asks for and that is not known.
+const BEGIN_AGAIN: Duration = Duration::from_secs(2);
 
 /// A controller that is there answers within this.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -85,6 +89,8 @@ struct Inner {
     profile: watch::Receiver<Arc<Profile>>,
     connections_max: usize,
     begin_every: Duration,
+    /// Rung when a host has asked for a unit that is not known.
+    unknown: Arc<Notify>,
     url: String,
     keeper: Arc<Keeper>,
     /// None once it is closed.
@@ -164,7 +170,10 @@ impl Service {
             // It has just been done.
             ticks.tick().await;
             loop {
-                ticks.tick().await;
+                tokio::select! {
+                    _ = ticks.tick() => {}
+                    () = self.inner.unknown.notified() => host::pause(BEGIN_AGAIN).await,
+                }
                 self.begin().await;
             }
         };
@@ -231,8 +240,7 @@ impl Service {
         let known = lock(&inner.cluster).clone();
         heeded::check(&known, &answer)?;
         let cluster = heeded::lasting(&answer);
-        let config = door_config(&cluster, &inner.profile, inner.connections_max)?;
-        inner.set_door(config);
+        inner.set_door(inner.door_config(&cluster)?);
         inner.keeper.set_config(heeded::keeper_config(&cluster));
         inner.heard(now);
         if cluster != known {
@@ -256,7 +264,7 @@ impl Service {
         while profile.changed().await.is_ok() {
             let inner = &self.inner;
             let cluster = lock(&inner.cluster).clone();
-            match door_config(&cluster, &inner.profile, inner.connections_max) {
+            match inner.door_config(&cluster) {
                 Ok(config) => inner.set_door(config),
                 Err(error) => {
                     let why = with_causes(&error);
@@ -270,6 +278,10 @@ impl Service {
 }
 
 impl Inner {
+    fn door_config(&self, cluster: &UnitCluster) -> Result<DoorConfig, ProfileError> {
+        door_config(cluster, &self.profile, self.connections_max, &self.unknown)
+    }
+
     fn set_door(&self, config: DoorConfig) {
         if let Some(door) = &*lock(&self.door) {
             door.set_config(config);
@@ -296,11 +308,12 @@ fn door_config(
     cluster: &UnitCluster,
     profile: &watch::Receiver<Arc<Profile>>,
     connections_max: usize,
+    unknown: &Arc<Notify>,
 ) -> Result<DoorConfig, ProfileError> {
     let profile = Arc::clone(&profile.borrow());
     Ok(DoorConfig {
         tls: Arc::new(profile.server_tls(&cluster.authority)?),
-        others: heeded::others(cluster),
+        others: heeded::others(cluster, unknown),
         connections_max,
     })
 }

@@ -123,7 +123,9 @@ pub(super) async fn open(world: World, settings: Settings) -> Result<Service, St
         });
         opened.await?
     };
-    let config = door_config(&known.cluster, &settings.profile, settings.connections_max)?;
+    let unknown = Arc::default();
+    let most = settings.connections_max;
+    let config = door_config(&known.cluster, &settings.profile, most, &unknown)?;
     let listen = Endpoint::Tcp(settings.listen);
     let door = Door::open(&world, &listen, [Arc::clone(&keeper)], config);
     let door = door.map_err(|source| StartError::Listen {
@@ -138,7 +140,8 @@ pub(super) async fn open(world: World, settings: Settings) -> Result<Service, St
         are_clocks_apart: AtomicBool::new(false),
         cluster: Mutex::new(known.cluster),
         door: Mutex::new(Some(door)),
-        connections_max: settings.connections_max,
+        connections_max: most,
+        unknown,
         begin_every: settings.begin_every,
         profile: settings.profile,
         client: settings.client,

@@ -374,6 +374,29 @@ async fn connections_for_other_daemons_are_passed_on_where_controllers_say() {
     until("it is passed on", async || probe().await.is_ok()).await;
 }
 
+/// A host asked for a daemon that was new, and heard for half a minute that nobody
+/// knew of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn for_a_unit_that_it_does_not_know_a_daemon_asks_at_once() {
+    let site = Site::new();
+    let controller = Controller::start(&site);
+    let (mut settings, _renew) = settings(&site);
+    settings.begin_every = Duration::from_secs(24 * 60 * 60);
+    let service = Service::start(site.world.clone(), settings).await;
+    let service = service.expect("started");
+    let _run = tokio::spawn({
+        let service = service.clone();
+        async move { service.run().await }
+    });
+    let asked = controller.asked().len();
+    let host = Arc::new(site.host("h1"));
+    let at = endpoint_of_url(service.url()).expect("a daemon's URL");
+    let unknown = site.unit(&host, base::UnitId::from_random(9), &[at], &[]);
+    let probed = as_host(move || unknown.probe()).await;
+    assert!(probed.is_err(), "nobody knows where it is");
+    until("it asks", async || controller.asked().len() > asked).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_folder_has_one_daemon_and_its_unit_is_nobody_elses() {
     let site = Site::new();
