@@ -173,7 +173,8 @@ impl Agent {
             Some(endpoint) => {
                 let link = self.inner.links.link(unit.id, endpoint);
                 let link = link.map_err(|error| error.to_string())?;
-                Arc::new(RemoteUnit::new(unit.url.clone(), link))
+                // Its address may change.
+                Arc::new(RemoteUnit::new(format!("scree://{}", unit.id), link))
             }
             None => {
                 let path = folder_of(&unit.url).map_err(|refusal| refusal.reason)?;

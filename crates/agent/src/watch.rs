@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use unit::{Unit, UnitError, UnitStat, pass_on};
+use unit::{ReadDone, SlotRun, Unit, UnitError, UnitStat, pass_on};
 use world::Clock;
 
 use crate::agent::lock;
@@ -136,6 +136,10 @@ impl Unit for WatchedUnit {
     pass_on!(.unit: url can_append);
     pass_on!(ask(): put sync read read_now free delete settle);
     pass_on!(ask(): list list_serials stat_segment scrub note note_down);
+
+    fn read_later(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
+        !self.is_silent() && self.unit.read_later(run, slot_bytes, done)
+    }
 
     /// Asked by looks only, which may be stuck.
     fn stat(&self) -> Result<UnitStat, UnitError> {

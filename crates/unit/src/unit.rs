@@ -32,6 +32,18 @@ impl SlotRun {
     }
 }
 
+/// What was read: as many tags as slots, and their content.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadSlots<'a> {
+    /// The tags.
+    pub tags: &'a [Tag],
+    /// The content, slot after slot.
+    pub data: &'a [u8],
+}
+
+/// Is told what came of a reading, once. It must not wait.
+pub type ReadDone = Box<dyn FnOnce(Result<ReadSlots<'_>, UnitError>) + Send>;
+
 /// A segment as one unit holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SegmentStat {
@@ -58,8 +70,8 @@ pub struct UnitStat {
 
 /// A place that keeps sealed blocks. Shared by many threads.
 ///
-/// All calls but [`Unit::read_now`] may wait and belong on a
-/// [`world::Pool`] thread.
+/// All calls but [`Unit::read_now`] and [`Unit::read_later`] may wait and belong
+/// on a [`world::Pool`] thread.
 pub trait Unit: Send + Sync {
     /// Where it is: `file:///…`.
     fn url(&self) -> &str;
@@ -119,6 +131,14 @@ pub trait Unit: Send + Sync {
     ) -> Result<bool, UnitError> {
         let _ = (run, slot_bytes, tags, data);
         Ok(false)
+    }
+
+    /// As [`Unit::read`], without waiting: `done` is told what came of it, on any
+    /// thread. `false` if nothing was begun, and nobody is told: the unit cannot do
+    /// that, or has too much to do now.
+    fn read_later(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
+        let _ = (run, slot_bytes, done);
+        false
     }
 
     /// Frees slots: their content is given up and their room given back, at

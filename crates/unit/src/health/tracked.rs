@@ -11,7 +11,7 @@ use base::{SegmentId, Slot};
 use world::Clock;
 
 use super::{Health, HealthReport, Moment, UnitState, Verb};
-use crate::{SlotRun, Tag, Unit, UnitError, pass_on};
+use crate::{ReadDone, ReadSlots, SlotRun, Tag, Unit, UnitError, pass_on};
 
 /// What went through a unit since it was mounted: slots' content, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -98,19 +98,35 @@ impl TrackedUnit {
         call: impl FnOnce(&dyn Unit) -> Result<T, UnitError>,
     ) -> Result<T, UnitError> {
         let result = call(&*self.unit);
-        let is_news = result.is_err()
+        self.note_outcome(verb, result.as_ref().map(|_| ()));
+        result
+    }
+
+    fn note_outcome(&self, verb: Verb, outcome: Result<(), &UnitError>) {
+        let is_news = outcome.is_err()
             || self.has_read_failures.load(Ordering::Relaxed) != 0
             || (verb != Verb::Read && self.state() != UnitState::Healthy);
         if is_news {
             let mut health = self.health();
-            let outcome = result.as_ref().map(|_| ());
             health.record(verb, outcome, moment(&*self.clock));
             self.state.store(health.state as u8, Ordering::Relaxed);
             let has_failures = u8::from(health.read_failures > 0);
             self.has_read_failures
                 .store(has_failures, Ordering::Relaxed);
         }
-        result
+    }
+
+    /// As [`Unit::read_later`].
+    pub fn read_later(self: &Arc<Self>, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
+        let tracked = Arc::clone(self);
+        let noted = move |read: Result<ReadSlots<'_>, UnitError>| {
+            tracked.note_outcome(Verb::Read, read.as_ref().map(|_| ()));
+            if let Ok(slots) = &read {
+                count(&tracked.read_bytes, slots.data);
+            }
+            done(read);
+        };
+        self.unit.read_later(run, slot_bytes, Box::new(noted))
     }
 }
 

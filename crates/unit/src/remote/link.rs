@@ -107,6 +107,22 @@ impl Shared {
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Why nothing can be asked now, if so.
+    fn why_not(&self, state: &State) -> Option<Arc<io::Error>> {
+        match &state.pause {
+            _ if state.is_stopping => Some(Arc::new(stopping())),
+            Some((until, why)) if self.clock.monotonic() < *until => Some(Arc::clone(why)),
+            _ => None,
+        }
+    }
+}
+
+impl State {
+    /// One that is larger than all that may be under way goes alone.
+    fn has_room(&self) -> bool {
+        self.under_way == 0 || self.under_way < self.under_way_max
+    }
 }
 
 impl TlsLink {
@@ -179,18 +195,11 @@ impl Link for TlsLink {
         let shared = &self.shared;
         let mut state = shared.lock();
         loop {
-            let now = shared.clock.monotonic();
-            let why_not = match &state.pause {
-                _ if state.is_stopping => Some(Arc::new(stopping())),
-                Some((until, why)) if now < *until => Some(Arc::clone(why)),
-                _ => None,
-            };
-            if let Some(why) = why_not {
+            if let Some(why) = shared.why_not(&state) {
                 drop(state);
                 return done(Err(why));
             }
-            // One that is larger than all that may be under way goes alone.
-            if state.under_way == 0 || state.under_way < state.under_way_max {
+            if state.has_room() {
                 break;
             }
             state = shared
@@ -198,6 +207,25 @@ impl Link for TlsLink {
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+        self.put(state, request, done);
+    }
+
+    fn try_ask(&self, request: &Request<'_>, done: Done) -> bool {
+        let shared = &self.shared;
+        let state = shared.lock();
+        // Why it cannot be asked, whoever waits is told.
+        let may = shared.why_not(&state).is_none() && state.has_room();
+        if may {
+            self.put(state, request, done);
+        }
+        may
+    }
+}
+
+impl TlsLink {
+    /// Puts a request where the thread takes it from.
+    fn put(&self, mut state: MutexGuard<'_, State>, request: &Request<'_>, done: Done) {
+        let shared = &self.shared;
         state.last_tag += 1;
         let tag = state.last_tag;
         let before = state.outbox.len();
@@ -211,7 +239,7 @@ impl Link for TlsLink {
             done: Box::new(move |reply: Result<Reply<'_>, Arc<io::Error>>| {
                 let mut state = released.lock();
                 state.under_way -= bytes;
-                let has_room = state.under_way < state.under_way_max;
+                let has_room = state.has_room();
                 drop(state);
                 if has_room {
                     released.room.notify_one();

@@ -43,4 +43,11 @@ pub trait Link: Send + Sync {
     /// Sends a request, soon, and has `done` told what came of it, once, on any
     /// thread. Waits while too much is under way.
     fn ask(&self, request: &Request<'_>, done: Done);
+
+    /// As [`Link::ask`], without waiting. `false` if nothing was sent, and nobody is
+    /// told: too much is under way, or the link cannot do that.
+    fn try_ask(&self, request: &Request<'_>, done: Done) -> bool {
+        let _ = (request, done);
+        false
+    }
 }

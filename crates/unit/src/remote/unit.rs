@@ -10,7 +10,9 @@ use base::{SegmentId, Slot};
 
 use super::{Link, Reply};
 use crate::wire::{self, Malformed, Refusal, Request, Room, Status};
-use crate::{NOTE_BYTES, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
+use crate::{
+    NOTE_BYTES, ReadDone, ReadSlots, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat,
+};
 
 /// Segments that are asked for at once.
 const LIST_AT_ONCE: u32 = 1 << 16;
@@ -23,7 +25,7 @@ const SYNC_AT_ONCE: usize = 1 << 10;
 
 /// A unit that a daemon keeps.
 pub struct RemoteUnit {
-    url: String,
+    url: Arc<str>,
     link: Arc<dyn Link>,
     /// In which lives of the daemon segments were put that are not synced.
     puts: Mutex<HashMap<SegmentId, Life>>,
@@ -43,7 +45,7 @@ impl RemoteUnit {
     #[must_use]
     pub fn new(url: String, link: Arc<dyn Link>) -> Self {
         Self {
-            url,
+            url: url.into(),
             link,
             puts: Mutex::default(),
         }
@@ -67,20 +69,8 @@ impl RemoteUnit {
         });
         self.link.ask(request, done);
         let lost = || Err(Arc::new(io::Error::other("the request was dropped")));
-        match told.recv().unwrap_or_else(|_| lost()) {
-            Ok(Ok(Ok(answer))) => Ok(answer),
-            Ok(Ok(Err(refusal))) => Err(refusal.into_error(&self.url, segment)),
-            Ok(Err(malformed)) => Err(UnitError::Io {
-                url: self.url.clone(),
-                doing: "read its daemon's answer".to_owned(),
-                source: Arc::new(io::Error::new(io::ErrorKind::InvalidData, malformed)),
-            }),
-            Err(source) => Err(UnitError::Away {
-                url: self.url.clone(),
-                doing: "ask its daemon".to_owned(),
-                source,
-            }),
-        }
+        let answer = told.recv().unwrap_or_else(|_| lost());
+        answer_of(&self.url, answer, segment)
     }
 
     fn do_it(&self, request: &Request<'_>, segment: Option<SegmentId>) -> Result<(), UnitError> {
@@ -98,6 +88,38 @@ impl RemoteUnit {
     pub fn show(&self, capability: &[u8]) -> Result<(), UnitError> {
         self.do_it(&Request::Show(capability), None)
     }
+}
+
+/// What the unit at `url` has answered.
+fn answer_of<T>(
+    url: &str,
+    answer: Result<Result<Result<T, Refusal>, Malformed>, Arc<io::Error>>,
+    segment: Option<SegmentId>,
+) -> Result<T, UnitError> {
+    match answer {
+        Ok(Ok(Ok(answer))) => Ok(answer),
+        Ok(Ok(Err(refusal))) => Err(refusal.into_error(url, segment)),
+        Ok(Err(malformed)) => Err(UnitError::Io {
+            url: url.to_owned(),
+            doing: "read its daemon's answer".to_owned(),
+            source: Arc::new(io::Error::new(io::ErrorKind::InvalidData, malformed)),
+        }),
+        Err(source) => Err(UnitError::Away {
+            url: url.to_owned(),
+            doing: "ask its daemon".to_owned(),
+            source,
+        }),
+    }
+}
+
+/// Tags and content, in the body of an answer to a reading.
+fn slots_in(body: &[u8], run: SlotRun, slot_bytes: u32) -> Result<ReadSlots<'_>, Malformed> {
+    if body.len() != run.answer_bytes(slot_bytes) {
+        return Err(Malformed("it is not as long as what was read"));
+    }
+    let (tags, data) = body.split_at(usize::from(run.count) * size_of::<Tag>());
+    let (tags, _) = tags.as_chunks();
+    Ok(ReadSlots { tags, data })
 }
 
 impl Unit for RemoteUnit {
@@ -140,7 +162,7 @@ impl Unit for RemoteUnit {
     fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
         for segments in segments.chunks(SYNC_AT_ONCE) {
             let restarted = || UnitError::Restarted {
-                url: self.url.clone(),
+                url: self.url.to_string(),
             };
             let mut life = None;
             for segment in segments {
@@ -176,18 +198,27 @@ impl Unit for RemoteUnit {
         tags: &mut [Tag],
         data: &mut [u8],
     ) -> Result<(), UnitError> {
-        let (tags_bytes, bytes) = (size_of_val(tags), size_of_val(tags) + data.len());
         let request = Request::Read { run, slot_bytes };
         let body = self.ask(&request, Some(run.segment), move |reply| {
-            match reply.body.len() == bytes {
-                true => Ok(reply.body.to_vec()),
-                false => Err(Malformed("it is not as long as what was read")),
-            }
+            slots_in(reply.body, run, slot_bytes).map(|_| reply.body.to_vec())
         })?;
-        let (from_tags, from_data) = body.split_at(tags_bytes);
+        let (from_tags, from_data) = body.split_at(size_of_val(tags));
         tags.as_flattened_mut().copy_from_slice(from_tags);
         data.copy_from_slice(from_data);
         Ok(())
+    }
+
+    fn read_later(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
+        let url = Arc::clone(&self.url);
+        let answered = move |reply: Result<Reply<'_>, Arc<io::Error>>| {
+            let answer = reply.map(|reply| match reply.status {
+                Status::Done => slots_in(reply.body, run, slot_bytes).map(Ok),
+                status => Refusal::decode(status, reply.body).map(Err),
+            });
+            done(answer_of(&url, answer, Some(run.segment)));
+        };
+        let request = Request::Read { run, slot_bytes };
+        self.link.try_ask(&request, Box::new(answered))
     }
 
     fn free(&self, segment: SegmentId, slots: &[Slot], closed: bool) -> Result<(), UnitError> {
@@ -235,7 +266,7 @@ impl Unit for RemoteUnit {
                 && page.iter().all(|id| serials.contains(&id.serial()));
             if !is_sound {
                 return Err(UnitError::Io {
-                    url: self.url.clone(),
+                    url: self.url.to_string(),
                     doing: "list its segments".to_owned(),
                     source: Arc::new(io::Error::new(
                         io::ErrorKind::InvalidData,

@@ -1,4 +1,5 @@
-//! Reading, on a pool thread, what could not be read without waiting.
+//! Reading what could not be read at once: by units that tell when they have it, or
+//! on a pool thread that waits for them.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use super::event::{Event, Reporter};
 use super::layers::Source;
 use crate::journal::Placed;
 use crate::map::{Entry, FetchPages, PAGE_BYTES, Page, PageCache, Position};
-use crate::scatter::{Piece, ReadError, Store, read_pieces};
+use crate::scatter::{Piece, ReadError, Store, read_pieces, read_pieces_later};
 use crate::seal::{Address, Keyring};
 
 /// A block's content, or why it cannot be had.
@@ -31,8 +32,42 @@ impl Fetcher {
         u32::try_from(self.block_size.bytes()).expect("at most 64 KiB")
     }
 
-    /// Starts a job that reads `wanted` for a parked request.
+    /// Starts to read `wanted` for a parked request.
     pub fn start(&self, request: u64, wanted: Vec<(BlockIndex, Source)>) {
+        let piece = |(block, source): &(BlockIndex, Source)| match source {
+            Source::Slot(entry) => Some(Piece {
+                entry: *entry,
+                address: Address::data(*block),
+            }),
+            _ => None,
+        };
+        let pieces: Option<Vec<Piece>> = wanted.iter().map(piece).collect();
+        let is_begun = pieces.is_some_and(|pieces| {
+            let (fetcher, wanted) = (self.clone(), wanted.clone());
+            let done = move |found| fetcher.found(request, wanted, found);
+            let (store, keyring) = (&self.store, &self.keyring);
+            read_pieces_later(store, keyring, self.slot_bytes(), pieces, done)
+        });
+        if !is_begun {
+            self.start_job(request, wanted);
+        }
+    }
+
+    /// Reports what was read for a request; if anything of it was not to be had so,
+    /// a job reads it.
+    fn found(&self, request: u64, wanted: Vec<(BlockIndex, Source)>, found: Vec<Option<Vec<u8>>>) {
+        let Some(found) = found.into_iter().collect::<Option<Vec<_>>>() else {
+            return self.start_job(request, wanted);
+        };
+        let fetched = wanted.into_iter().zip(found);
+        let fetched = fetched.map(|((block, source), plain)| (block, source, Ok(plain)));
+        self.reporter.report(Event::Fetched {
+            request,
+            fetched: fetched.collect(),
+        });
+    }
+
+    fn start_job(&self, request: u64, wanted: Vec<(BlockIndex, Source)>) {
         let fetcher = self.clone();
         self.store.pool.run(Box::new(move || {
             let fetched = fetcher.read(&wanted);

@@ -9,6 +9,7 @@
 //! copy it read is good.
 
 mod dealer;
+mod later;
 mod ledger;
 mod progress;
 mod read;
@@ -16,6 +17,7 @@ mod store;
 mod write;
 
 pub use dealer::{DealError, Dealer, DealerConfig, Serials};
+pub use later::read_pieces_later;
 pub use ledger::{Ledger, OpenSegments};
 pub use progress::{Ended, Progress};
 pub use read::{Piece, ReadError, read_pieces};

@@ -51,16 +51,7 @@ pub fn read_pieces(
     slot_bytes: u32,
     pieces: &[Piece],
 ) -> Vec<Result<Vec<u8>, ReadError>> {
-    let mut order: Vec<usize> = (0..pieces.len()).collect();
-    order.sort_unstable_by_key(|index| pieces[*index].entry.location);
-    let mut runs: Vec<Vec<usize>> = Vec::new();
-    for index in order {
-        let location = pieces[index].entry.location;
-        match runs.last_mut() {
-            Some(run) if continues(run, pieces, location) => run.push(index),
-            _ => runs.push(vec![index]),
-        }
-    }
+    let runs = runs_of(pieces);
     let tasks = runs.iter().map(|run| {
         let wanted: Vec<Piece> = run.iter().map(|index| pieces[*index]).collect();
         let (store, keyring) = (Arc::clone(store), Arc::clone(keyring));
@@ -78,6 +69,21 @@ pub fn read_pieces(
         .into_iter()
         .map(|result| result.expect("every piece is in a run"))
         .collect()
+}
+
+/// The pieces as runs of slots, each in the order of its slots.
+pub(super) fn runs_of(pieces: &[Piece]) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..pieces.len()).collect();
+    order.sort_unstable_by_key(|index| pieces[*index].entry.location);
+    let mut runs: Vec<Vec<usize>> = Vec::new();
+    for index in order {
+        let location = pieces[index].entry.location;
+        match runs.last_mut() {
+            Some(run) if continues(run, pieces, location) => run.push(index),
+            _ => runs.push(vec![index]),
+        }
+    }
+    runs
 }
 
 fn continues(run: &[usize], pieces: &[Piece], next: Location) -> bool {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use base::{CopysetId, SegmentId, Slot, UnitId};
-use unit::{SlotRun, Tag, TrackedUnit, Unit, UnitError, UnitState};
+use unit::{ReadDone, SlotRun, Tag, TrackedUnit, Unit, UnitError, UnitState};
 use world::Pool;
 
 use super::ledger::OpenSegments;
@@ -124,14 +124,16 @@ impl Store {
         tags: &mut [Tag],
         data: &mut [u8],
     ) -> bool {
-        let best = table
-            .in_turn(run.segment)
-            .min_by_key(|member| member.unit.state().read_rank());
-        // One that is away is left to the reading that may wait for it.
-        best.filter(|member| member.unit.state() != UnitState::Missing)
-            .is_some_and(|member| {
-                matches!(member.unit.read_now(run, slot_bytes, tags, data), Ok(true))
-            })
+        best_there(table, run.segment).is_some_and(|member| {
+            matches!(member.unit.read_now(run, slot_bytes, tags, data), Ok(true))
+        })
+    }
+
+    /// As [`Store::read_now`], where `done` is told what came of it, on any thread.
+    /// `false` if nothing was begun, and nobody is told.
+    pub fn read_later(&self, table: &Table, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
+        let best = best_there(table, run.segment);
+        best.is_some_and(|member| member.unit.read_later(run, slot_bytes, done))
     }
 
     /// Frees slots on every copy.
@@ -175,6 +177,15 @@ impl Store {
         }
         first_failure
     }
+}
+
+/// The best copy's unit. One that is away is left to the reading that may wait for
+/// it.
+#[inline]
+fn best_there(table: &Table, segment: SegmentId) -> Option<&Member> {
+    let members = table.in_turn(segment);
+    let best = members.min_by_key(|member| member.unit.state().read_rank());
+    best.filter(|member| member.unit.state() != UnitState::Missing)
 }
 
 #[cfg(test)]
