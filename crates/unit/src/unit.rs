@@ -73,7 +73,7 @@ pub struct UnitStat {
 /// All calls but [`Unit::read_now`] and [`Unit::read_later`] may wait and belong
 /// on a [`world::Pool`] thread.
 pub trait Unit: Send + Sync {
-    /// Where it is: `file:///…`.
+    /// Where it is: `file:///…`, `scree://…`, `s3://…`.
     fn url(&self) -> &str;
 
     /// Whether a segment may be put in several parts. If not, every put makes
@@ -144,7 +144,8 @@ pub trait Unit: Send + Sync {
     /// Frees slots: their content is given up and their room given back, at
     /// once or when enough has gathered. Freeing twice, or in a segment that
     /// is gone, is no error. A segment whose every slot is free is deleted if
-    /// `closed` says that nothing will be appended to it. Durable on return.
+    /// `closed` says that nothing will be appended to it, or nothing ever can
+    /// be ([`Unit::can_append`]). Durable on return.
     ///
     /// # Errors
     /// [`UnitError`].

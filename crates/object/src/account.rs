@@ -1,0 +1,170 @@
+//! How many segments a unit holds, and how much room they take.
+//!
+//! A store says that only by naming every object, a thousand a request: so it is
+//! asked seldom, and what is changed here is kept up with meanwhile. What other
+//! hosts change is seen at the next listing.
+//!
+//! Cost: 16 to 32 bytes of memory a segment.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use base::SegmentId;
+
+use crate::lock;
+
+/// How old a listing may be.
+const AGE_MAX: Duration = Duration::from_secs(60);
+
+/// A listing is made again only after so many times what the last one took.
+const REST_PER_LISTING: u32 = 20;
+
+#[derive(Default)]
+struct State {
+    /// What is known, once there was a listing.
+    segments: Option<HashMap<SegmentId, u64>>,
+    bytes: u64,
+    /// When the next listing is due, by the monotonic clock.
+    due: Duration,
+    /// What was changed since a listing was begun that is not yet through: a
+    /// segment's length, or none if it is gone.
+    meanwhile: Option<Vec<(SegmentId, Option<u64>)>>,
+}
+
+impl State {
+    fn apply(&mut self, segment: SegmentId, length: Option<u64>) {
+        let Some(segments) = &mut self.segments else {
+            return;
+        };
+        let before = match length {
+            Some(length) => segments.insert(segment, length),
+            None => segments.remove(&segment),
+        };
+        self.bytes = self.bytes + length.unwrap_or(0) - before.unwrap_or(0);
+    }
+}
+
+/// See the module's head.
+#[derive(Default)]
+pub(crate) struct Account {
+    state: Mutex<State>,
+    /// One listing at a time.
+    listing: Mutex<()>,
+}
+
+impl Account {
+    /// A segment has this length now, or is gone.
+    pub(crate) fn set(&self, segment: SegmentId, length: Option<u64>) {
+        let mut state = lock(&self.state);
+        if let Some(meanwhile) = &mut state.meanwhile {
+            meanwhile.push((segment, length));
+        }
+        state.apply(segment, length);
+    }
+
+    /// Forgets everything: what is there now may be another unit.
+    pub(crate) fn forget(&self) {
+        *lock(&self.state) = State::default();
+    }
+
+    /// How many segments there are, and their bytes; after `list`, if that is
+    /// due and nobody else is at it.
+    pub(crate) fn stat<E>(
+        &self,
+        clock: &dyn world::Clock,
+        list: impl FnOnce() -> Result<HashMap<SegmentId, u64>, E>,
+    ) -> Result<(u64, u64), E> {
+        let now = clock.monotonic();
+        if let Some(found) = self.recent(now) {
+            return Ok(found);
+        }
+        let _alone = match self.listing.try_lock() {
+            Ok(alone) => alone,
+            // Somebody is at it: what was known last is good enough.
+            Err(_) => match self.known() {
+                Some(found) => return Ok(found),
+                None => lock(&self.listing),
+            },
+        };
+        if let Some(found) = self.recent(now) {
+            return Ok(found);
+        }
+        lock(&self.state).meanwhile = Some(Vec::new());
+        let listed = list();
+        let mut state = lock(&self.state);
+        let meanwhile = state.meanwhile.take().unwrap_or_default();
+        let listed = listed?;
+        state.bytes = listed.values().sum();
+        state.segments = Some(listed);
+        for (segment, length) in meanwhile {
+            state.apply(segment, length);
+        }
+        let after = clock.monotonic();
+        state.due = after + AGE_MAX.max(after.saturating_sub(now) * REST_PER_LISTING);
+        drop(state);
+        Ok(self.known().unwrap_or_default())
+    }
+
+    fn known(&self) -> Option<(u64, u64)> {
+        let state = lock(&self.state);
+        Some((state.segments.as_ref()?.len() as u64, state.bytes))
+    }
+
+    fn recent(&self, now: Duration) -> Option<(u64, u64)> {
+        let is_due = lock(&self.state).due <= now;
+        self.known().filter(|_| !is_due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use world::Clock;
+    use world::simulated::Simulation;
+
+    use super::*;
+
+    fn at(number: u64) -> SegmentId {
+        SegmentId::from_bits(number).expect("48 bits")
+    }
+
+    fn stat(account: &Account, clock: &dyn Clock, listed: &[(u64, u64)]) -> (u64, u64) {
+        let listed = listed.iter().map(|(number, bytes)| (at(*number), *bytes));
+        let list = || Ok::<_, Infallible>(listed.collect());
+        account.stat(clock, list).expect("listed")
+    }
+
+    #[test]
+    fn what_is_changed_here_is_kept_up_with_and_the_rest_is_seen_in_time() {
+        let simulation = Simulation::new(1);
+        let clock = simulation.world().clock;
+        let account = Account::default();
+        account.set(at(9), Some(1));
+        assert_eq!(stat(&account, &*clock, &[(1, 10), (2, 20)]), (2, 30));
+        account.set(at(3), Some(5));
+        account.set(at(3), Some(7));
+        account.set(at(1), None);
+        account.set(at(4), None);
+        assert_eq!(stat(&account, &*clock, &[]), (2, 27), "not due yet");
+        simulation.clock.advance(AGE_MAX);
+        assert_eq!(stat(&account, &*clock, &[(5, 1)]), (1, 1));
+    }
+
+    #[test]
+    fn what_is_changed_during_a_listing_counts() {
+        let clock = Simulation::new(1).world().clock;
+        let account = Account::default();
+        let list = || {
+            account.set(at(1), None);
+            account.set(at(3), Some(9));
+            Ok::<_, Infallible>(HashMap::from([(at(1), 10), (at(2), 20)]))
+        };
+        assert_eq!(account.stat(&*clock, list), Ok((2, 29)));
+        account.forget();
+        let failed: Result<_, &str> = account.stat(&*clock, || Err("away"));
+        assert_eq!(failed, Err("away"));
+        assert_eq!(stat(&account, &*clock, &[(2, 4)]), (1, 4));
+    }
+}

@@ -1,0 +1,397 @@
+//! What is asked of the store, one request each, and what its errors mean.
+//!
+//! Every request ends: within [`crate::ANSWER_WITHIN`], and a second more for
+//! each MiB that goes one way or the other. What was asked of a store that did not answer
+//! in time may be done, then or later.
+//!
+//! Must not know: segments, slots, markers.
+
+use std::error::Error as StdError;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::BoxStream;
+use object_store::client::{HttpError, HttpErrorKind};
+use object_store::path::Path;
+use object_store::{
+    Error, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload,
+    UpdateVersion,
+};
+use unit::UnitError;
+
+use crate::marker::Conditional;
+use crate::place::Place;
+
+/// How much of what is sent or received may take a second more, in bytes.
+const BYTES_A_SECOND_MIN: u64 = 1 << 20;
+
+/// What is longer is put in parts, in bytes: what goes in one request is put
+/// whole or not at all, and only if nothing is in its place. A segment of
+/// [`crate::SEGMENT_DATA_BYTES`] is shorter.
+pub(crate) const PUT_AT_ONCE_BYTES_MAX: usize = 16 << 20;
+
+/// How long a part is, in bytes; no store takes parts of less than 5 MiB.
+const PART_BYTES: usize = 8 << 20;
+
+/// What of an object was read.
+pub(crate) struct Found {
+    pub(crate) bytes: Bytes,
+    /// The length of the whole object.
+    pub(crate) size: u64,
+    /// By what it is told from what is put in its place later.
+    pub(crate) version: UpdateVersion,
+}
+
+/// A prefix of a bucket.
+#[derive(Clone)]
+pub(crate) struct Bucket {
+    pub(crate) url: String,
+    prefix: Path,
+    store: Arc<dyn ObjectStore>,
+    patience: Patience,
+}
+
+/// How long the store is waited for.
+#[derive(Debug, Clone, Copy)]
+struct Patience(Duration);
+
+impl Patience {
+    /// Waits for an answer while `bytes` go one way or the other.
+    async fn wait<T>(
+        self,
+        bytes: u64,
+        answer: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let wait = self.0 + Duration::from_secs(bytes / BYTES_A_SECOND_MIN);
+        world::host::within(wait, answer).await.unwrap_or_else(|| {
+            Err(Error::Generic {
+                store: "store",
+                source: Box::new(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("no answer within {wait:?}"),
+                )),
+            })
+        })
+    }
+}
+
+impl Bucket {
+    pub(crate) fn new(place: &Place) -> Self {
+        Self {
+            url: place.url.clone(),
+            prefix: place.prefix.clone(),
+            store: Arc::clone(&place.store),
+            patience: Patience(place.answer_within),
+        }
+    }
+
+    /// The object called `name` below the prefix.
+    pub(crate) fn path(&self, name: &str) -> Path {
+        name.split('/')
+            .fold(self.prefix.clone(), |path, part| path.join(part))
+    }
+
+    /// The prefixes that this one lies in, the nearest first.
+    pub(crate) fn above(&self) -> Vec<Path> {
+        let parts: Vec<_> = self.prefix.parts().collect();
+        let lengths = (0..parts.len()).rev();
+        lengths
+            .map(|length| Path::from_iter(parts[..length].iter().cloned()))
+            .collect()
+    }
+
+    /// Reads `range` of an object, or all of it, if it has no more than
+    /// `bytes_max` bytes; and only if it is still the one that has `e_tag`.
+    pub(crate) async fn get(
+        &self,
+        path: &Path,
+        range: Option<GetRange>,
+        e_tag: Option<&str>,
+        bytes_max: u64,
+    ) -> Result<Found, Error> {
+        self.patience
+            .wait(bytes_max, async {
+                let options = GetOptions::new().with_range(range).with_if_match(e_tag);
+                let answer = self.store.get_opts(path, options).await?;
+                let length = answer.range.end.saturating_sub(answer.range.start);
+                if length > bytes_max {
+                    return Err(Error::Generic {
+                        store: "store",
+                        source: format!("{path} has {length} bytes, which is too much").into(),
+                    });
+                }
+                let size = answer.meta.size;
+                let version = UpdateVersion {
+                    e_tag: answer.meta.e_tag.clone(),
+                    version: answer.meta.version.clone(),
+                };
+                let bytes = answer.bytes().await?;
+                Ok(Found {
+                    bytes,
+                    size,
+                    version,
+                })
+            })
+            .await
+    }
+
+    /// What there is to know of an object without reading it.
+    pub(crate) async fn head(&self, path: &Path) -> Result<ObjectMeta, Error> {
+        self.patience.wait(0, self.store.head(path)).await
+    }
+
+    /// Puts an object, if `mode` allows it as far as the store can tell.
+    /// Durable on return.
+    pub(crate) async fn put(
+        &self,
+        path: &Path,
+        object: Bytes,
+        mode: PutMode,
+        conditional: Conditional,
+    ) -> Result<UpdateVersion, Error> {
+        let is_left_to_store = object.len() <= PUT_AT_ONCE_BYTES_MAX
+            && match mode {
+                PutMode::Overwrite => true,
+                PutMode::Create => conditional.create,
+                PutMode::Update(_) => conditional.update,
+            };
+        if is_left_to_store {
+            return self.put_at_once(path, object, mode).await;
+        }
+        // The next best: to look first. What comes in between is replaced.
+        match (&mode, self.head(path).await) {
+            (PutMode::Create, Ok(_)) => {
+                return Err(Error::AlreadyExists {
+                    path: path.to_string(),
+                    source: "it was found there".into(),
+                });
+            }
+            (PutMode::Update(read), Ok(found)) if found.e_tag != read.e_tag => {
+                return Err(changed(path));
+            }
+            (PutMode::Update(_), Err(Error::NotFound { .. })) => return Err(changed(path)),
+            (_, Err(Error::NotFound { .. }) | Ok(_)) => {}
+            (_, Err(why)) => return Err(why),
+        }
+        if object.len() <= PUT_AT_ONCE_BYTES_MAX {
+            self.put_at_once(path, object, PutMode::Overwrite).await
+        } else {
+            self.put_in_parts(path, &object).await
+        }
+    }
+
+    pub(crate) async fn put_at_once(
+        &self,
+        path: &Path,
+        object: Bytes,
+        mode: PutMode,
+    ) -> Result<UpdateVersion, Error> {
+        let bytes = object.len() as u64;
+        let payload = PutPayload::from_bytes(object);
+        let put = self.store.put_opts(path, payload, mode.into());
+        Ok(self.patience.wait(bytes, put).await?.into())
+    }
+
+    /// Puts an object that is seen once its last part is there, and then whole.
+    async fn put_in_parts(&self, path: &Path, object: &Bytes) -> Result<UpdateVersion, Error> {
+        let mut upload = self
+            .patience
+            .wait(0, self.store.put_multipart(path))
+            .await?;
+        let put = async {
+            for first in (0..object.len()).step_by(PART_BYTES) {
+                let part = object.slice(first..object.len().min(first + PART_BYTES));
+                let bytes = part.len() as u64;
+                self.patience
+                    .wait(bytes, upload.put_part(PutPayload::from_bytes(part)))
+                    .await?;
+            }
+            self.patience.wait(0, upload.complete()).await
+        };
+        match put.await {
+            Ok(done) => Ok(done.into()),
+            Err(why) => {
+                // What is left of it takes room until the bucket's own rules
+                // remove it; the put has failed either way.
+                let _ = self.patience.wait(0, upload.abort()).await;
+                Err(why)
+            }
+        }
+    }
+
+    /// Removes an object; one that is not there is none too many.
+    pub(crate) async fn delete(&self, path: &Path) -> Result<(), Error> {
+        match self.patience.wait(0, self.store.delete(path)).await {
+            Err(Error::NotFound { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// The objects below `path`; with `after`, those with names behind that.
+    pub(crate) fn list(&self, path: &Path, after: Option<&Path>) -> Listing {
+        let objects = match after {
+            Some(after) => self.store.list_with_offset(Some(path), after),
+            None => self.store.list(Some(path)),
+        };
+        Listing {
+            objects,
+            patience: self.patience,
+        }
+    }
+
+    /// All objects below the prefix.
+    pub(crate) fn list_all(&self) -> Listing {
+        self.list(&self.prefix, None)
+    }
+
+    /// What `error` means for the unit.
+    pub(crate) fn meaning(&self, doing: &str, error: Error) -> UnitError {
+        meaning(&self.url, doing, Intent::Read, error)
+    }
+
+    /// As [`Bucket::meaning`], for what would have changed something.
+    pub(crate) fn meaning_of_write(&self, doing: &str, error: Error) -> UnitError {
+        meaning(&self.url, doing, Intent::Write, error)
+    }
+}
+
+fn changed(path: &Path) -> Error {
+    Error::Precondition {
+        path: path.to_string(),
+        source: "another one is in its place".into(),
+    }
+}
+
+/// Objects, as the store names them one after the other.
+pub(crate) struct Listing {
+    objects: BoxStream<'static, Result<ObjectMeta, Error>>,
+    patience: Patience,
+}
+
+impl Listing {
+    /// The next one; `None` after the last.
+    pub(crate) async fn next(&mut self) -> Result<Option<ObjectMeta>, Error> {
+        let next = async { self.objects.next().await.transpose() };
+        self.patience.wait(0, next).await
+    }
+}
+
+/// What a request was for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Intent {
+    Read,
+    Write,
+}
+
+/// What stores say, in one of their words for it, when there is no more room.
+const WORDS_FOR_FULL: [&str; 3] = ["QuotaExceeded", "StorageFull", "507 Insufficient Storage"];
+
+/// What they say of a bucket that is not there, also where that is no
+/// [`Error::NotFound`].
+const WORDS_FOR_MISSING: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
+
+fn meaning(url: &str, doing: &str, intent: Intent, error: Error) -> UnitError {
+    let url = url.to_owned();
+    let doing = doing.to_owned();
+    let text = error.to_string();
+    if WORDS_FOR_FULL.iter().any(|word| text.contains(word)) {
+        return UnitError::Full { url };
+    }
+    if WORDS_FOR_MISSING.iter().any(|word| text.contains(word)) {
+        return UnitError::Missing { url, reason: text };
+    }
+    match error {
+        Error::PermissionDenied { .. } if intent == Intent::Write => UnitError::ReadOnly { url },
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
+            UnitError::NotAllowed { url, reason: text }
+        }
+        Error::NotFound { .. } => UnitError::Missing {
+            url,
+            reason: format!("cannot {doing}: {text}"),
+        },
+        error if is_unreachable(&error) => UnitError::Away {
+            url,
+            doing,
+            source: Arc::new(io::Error::new(io::ErrorKind::NotConnected, error)),
+        },
+        error => UnitError::Io {
+            url,
+            doing,
+            source: Arc::new(io::Error::other(error)),
+        },
+    }
+}
+
+/// Whether the store did not answer, as opposed to answering that it cannot.
+fn is_unreachable(error: &Error) -> bool {
+    let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(found) = cause {
+        let is_http = found.downcast_ref::<HttpError>().is_some_and(|http| {
+            use HttpErrorKind as Kind;
+            matches!(
+                http.kind(),
+                Kind::Connect | Kind::Request | Kind::Timeout | Kind::Interrupted
+            )
+        });
+        let is_late = found
+            .downcast_ref::<io::Error>()
+            .is_some_and(|io| io.kind() == io::ErrorKind::TimedOut);
+        if is_http || is_late {
+            return true;
+        }
+        cause = found.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(text: &str) -> Box<dyn StdError + Send + Sync> {
+        text.into()
+    }
+
+    #[test]
+    fn errors_of_the_store_are_told_apart_by_what_can_be_done() {
+        let path = || "p".to_owned();
+        let of = |source| Error::Generic {
+            store: "S3",
+            source,
+        };
+        let denied = |text| Error::PermissionDenied {
+            path: path(),
+            source: source(text),
+        };
+        let says = |intent, error| meaning("s3://b", "do it", intent, error);
+        let write = says(Intent::Write, denied("AccessDenied"));
+        assert!(matches!(write, UnitError::ReadOnly { .. }), "{write:?}");
+        let read = says(Intent::Read, denied("SignatureDoesNotMatch"));
+        assert!(
+            matches!(&read, UnitError::NotAllowed { reason, .. } if reason.contains("Signature")),
+            "{read:?}"
+        );
+        let full = says(Intent::Write, denied("<Code>QuotaExceeded</Code>"));
+        assert!(matches!(full, UnitError::Full { .. }), "{full:?}");
+        let gone = Error::NotFound {
+            path: path(),
+            source: source("NoSuchBucket"),
+        };
+        let gone = says(Intent::Read, gone);
+        assert!(matches!(gone, UnitError::Missing { .. }), "{gone:?}");
+        let listed = says(Intent::Read, of(source("404: ContainerNotFound")));
+        assert!(matches!(listed, UnitError::Missing { .. }), "{listed:?}");
+        let late = of(Box::new(io::Error::new(io::ErrorKind::TimedOut, "late")));
+        let late = says(Intent::Write, late);
+        assert!(matches!(late, UnitError::Away { .. }), "{late:?}");
+        let refused = HttpError::new(HttpErrorKind::Connect, io::Error::other("refused"));
+        let refused = says(Intent::Read, of(Box::new(refused)));
+        assert!(matches!(refused, UnitError::Away { .. }), "{refused:?}");
+        let broken = says(Intent::Read, of(source("500 InternalError")));
+        assert!(matches!(broken, UnitError::Io { .. }), "{broken:?}");
+    }
+}

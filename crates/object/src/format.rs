@@ -1,0 +1,546 @@
+//! The bytes of the objects, as drawn in `docs/format.md`, "Object units":
+//! parsed here once, and nowhere else.
+//!
+//! ```text
+//!  segments/…   head: 64 bytes, and a bit a slot: which of them are in it
+//!               a record for each of those: tag, checksum, number, content
+//!  freed/…      48 bytes, and a bit a slot: which of them were freed
+//! ```
+//!
+//! Nothing here does I/O, and nothing that is parsed here is believed before
+//! it was checked: no function panics, whatever the bytes.
+//!
+//! Invariants: `1 ≤ slots ≤ 65536`; `SLOT_BYTES_MIN ≤ slot_bytes ≤
+//! SLOT_BYTES_MAX`, in whole sectors; the object of a segment is as long as
+//! its head says.
+
+use std::ops::Range;
+
+use base::codec::{OutOfBytes, Reader, Writer as _};
+use base::{ClusterId, CopysetId, SegmentId, checksum};
+use unit::Tag;
+
+use crate::bitmap::Bitmap;
+
+/// What the object of a segment begins with.
+const MAGIC: &[u8; 8] = b"screeobj";
+
+/// What the object that says which slots were freed begins with.
+const FREED_MAGIC: &[u8; 8] = b"screefre";
+
+/// The version of both layouts.
+const VERSION: u16 = 1;
+
+/// Length of a head in bytes, its bits not counted.
+const FIXED_BYTES: usize = 64;
+
+/// Length of what a `freed` object begins with, in bytes.
+const FREED_FIXED_BYTES: usize = 48;
+
+/// Tag, checksum and number of a slot, in front of its content, in bytes.
+pub(crate) const RECORD_HEAD_BYTES: usize = 24;
+
+/// The smallest slot: a sector.
+const SLOT_BYTES_MIN: u32 = 512;
+
+/// The largest slot: 1 MiB, 16 times the largest block.
+const SLOT_BYTES_MAX: u32 = 1 << 20;
+
+/// A slot is numbered by 16 bits.
+const SLOTS_MAX: u32 = 1 << 16;
+
+/// The longest head, in bytes.
+pub(crate) const HEAD_BYTES_MAX: usize = FIXED_BYTES + SLOTS_MAX as usize / 8;
+
+/// The longest `freed` object, in bytes.
+pub(crate) const FREED_BYTES_MAX: usize = FREED_FIXED_BYTES + SLOTS_MAX as usize / 8;
+
+/// Why bytes are not what they should be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// There are too few of them.
+    #[error("the object is too short: {0}")]
+    Short(#[from] OutOfBytes),
+    /// It is some other object.
+    #[error("it does not begin as it should")]
+    Magic,
+    /// It was written by a newer Scree.
+    #[error("it has format {found}; this program reads formats up to {VERSION}")]
+    Version {
+        /// The version that was found.
+        found: u16,
+    },
+    /// Bits have changed.
+    #[error("a checksum is {found:08x} and should be {expected:08x}")]
+    Checksum {
+        /// The checksum that is stored.
+        found: u32,
+        /// The checksum of what is stored.
+        expected: u32,
+    },
+    /// A number that no writer writes.
+    #[error("{field} is {value}")]
+    Value {
+        /// Which number.
+        field: &'static str,
+        /// What it is.
+        value: u64,
+    },
+}
+
+/// A number that no writer writes.
+fn wrong(field: &'static str, value: impl Into<u64>) -> FormatError {
+    FormatError::Value {
+        field,
+        value: value.into(),
+    }
+}
+
+fn check(found: u32, expected: u32) -> Result<(), FormatError> {
+    if found == expected {
+        Ok(())
+    } else {
+        Err(FormatError::Checksum { found, expected })
+    }
+}
+
+/// The head of a segment's object, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) segment: SegmentId,
+    pub(crate) cluster: ClusterId,
+    /// Size of a slot in bytes.
+    pub(crate) slot_bytes: u32,
+    /// What segments have in common that belong together, or 0.
+    pub(crate) line: u64,
+    /// Of the slots that were put, those that are in the object.
+    pub(crate) present: Bitmap,
+}
+
+impl Head {
+    /// The head of a segment of `slots` slots; `None` if there is none so large,
+    /// or a slot cannot have that size.
+    pub(crate) fn whole(
+        segment: SegmentId,
+        cluster: ClusterId,
+        line: u64,
+        slot_bytes: u32,
+        slots: usize,
+    ) -> Option<Self> {
+        let slots = u32::try_from(slots).ok()?;
+        let is_size = is_slot_size(slot_bytes) && (1..=SLOTS_MAX).contains(&slots);
+        is_size.then(|| Self {
+            segment,
+            cluster,
+            slot_bytes,
+            line,
+            present: Bitmap::all(slots),
+        })
+    }
+
+    /// How many slots were put.
+    pub(crate) fn slots(&self) -> u32 {
+        self.present.slots()
+    }
+
+    /// How long it is when it is written.
+    pub(crate) fn head_bytes(&self) -> usize {
+        FIXED_BYTES + Bitmap::bytes_of(self.slots())
+    }
+
+    /// How long a slot and what goes with it is.
+    pub(crate) fn record_bytes(&self) -> usize {
+        RECORD_HEAD_BYTES + self.slot_bytes as usize
+    }
+
+    /// How long the whole object is.
+    pub(crate) fn object_bytes(&self) -> u64 {
+        self.offset(self.present.count())
+    }
+
+    /// Where the record that has `before` records before it lies.
+    fn offset(&self, before: u32) -> u64 {
+        self.head_bytes() as u64 + u64::from(before) * self.record_bytes() as u64
+    }
+
+    /// Where the records of `count` slots from `first` on lie, all of which are
+    /// present.
+    pub(crate) fn range(&self, first: u32, count: u32) -> Range<u64> {
+        let before = self.present.rank(first);
+        self.offset(before)..self.offset(before + count)
+    }
+
+    /// Reads the head that `object` begins with.
+    pub(crate) fn parse(object: &[u8]) -> Result<Self, FormatError> {
+        let mut reader = Reader::new(object);
+        if reader.array::<8>()? != *MAGIC {
+            return Err(FormatError::Magic);
+        }
+        let version = reader.u16()?;
+        let reserved = reader.u16()?;
+        let slot_bytes = reader.u32()?;
+        let segment = reader.u64()?;
+        let slots = reader.u32()?;
+        let present = reader.u32()?;
+        let cluster = reader.u128()?;
+        let line = reader.u64()?;
+        let bits_crc = reader.u32()?;
+        let crc = reader.u32()?;
+        check(crc, checksum::crc32c(&object[..FIXED_BYTES - 4]))?;
+        if version != VERSION {
+            return Err(FormatError::Version { found: version });
+        }
+        if reserved != 0 {
+            return Err(wrong("a reserved field", reserved));
+        }
+        if !is_slot_size(slot_bytes) {
+            return Err(wrong("the slot size", slot_bytes));
+        }
+        if !(1..=SLOTS_MAX).contains(&slots) {
+            return Err(wrong("the number of slots", slots));
+        }
+        let segment = SegmentId::from_bits(segment).ok_or(wrong("the segment", segment))?;
+        let mut bits = reader.clone();
+        check(
+            bits_crc,
+            checksum::crc32c(bits.bytes(Bitmap::bytes_of(slots))?),
+        )?;
+        let present_slots = Bitmap::decode(&mut reader, slots)?
+            .filter(|bitmap| bitmap.count() == present)
+            .ok_or(wrong("the number of slots present", present))?;
+        Ok(Self {
+            segment,
+            cluster: ClusterId::from_random(cluster),
+            slot_bytes,
+            line,
+            present: present_slots,
+        })
+    }
+
+    /// Writes it as an object begins, into nothing.
+    pub(crate) fn encode(&self, into: &mut Vec<u8>) {
+        debug_assert!(into.is_empty());
+        let mut bits = Vec::with_capacity(Bitmap::bytes_of(self.slots()));
+        self.present.encode(&mut bits);
+        into.put_bytes(MAGIC);
+        into.put_u16(VERSION);
+        into.put_u16(0);
+        into.put_u32(self.slot_bytes);
+        into.put_u64(self.segment.bits());
+        into.put_u32(self.slots());
+        into.put_u32(self.present.count());
+        into.put_u128(self.cluster.as_u128());
+        into.put_u64(self.line);
+        into.put_u32(checksum::crc32c(&bits));
+        into.put_u32(checksum::crc32c(into));
+        into.put_bytes(&bits);
+    }
+}
+
+fn is_slot_size(slot_bytes: u32) -> bool {
+    (SLOT_BYTES_MIN..=SLOT_BYTES_MAX).contains(&slot_bytes)
+        && slot_bytes.is_multiple_of(SLOT_BYTES_MIN)
+}
+
+/// The checksum of a slot covers its number, so that one that lies in another's
+/// place is found out.
+fn record_crc(slot: u32, tag: &[u8], content: &[u8]) -> u32 {
+    let crc = checksum::crc32c(&slot.to_le_bytes());
+    checksum::crc32c_append(checksum::crc32c_append(crc, tag), content)
+}
+
+/// Writes a slot and what goes with it.
+pub(crate) fn encode_record(slot: u32, tag: &Tag, content: &[u8], into: &mut Vec<u8>) {
+    into.put_bytes(tag);
+    into.put_u32(record_crc(slot, tag, content));
+    into.put_u32(slot);
+    into.put_bytes(content);
+}
+
+/// The tag and the content in a record, whatever they are worth.
+pub(crate) fn split_record(record: &[u8]) -> Option<(&Tag, &[u8])> {
+    let tag = record.first_chunk::<16>()?;
+    Some((tag, record.get(RECORD_HEAD_BYTES..)?))
+}
+
+/// Whether a record is what was written for `slot`.
+pub(crate) fn is_sound(slot: u32, record: &[u8]) -> bool {
+    let Some((tag, content)) = split_record(record) else {
+        return false;
+    };
+    let mut reader = Reader::new(&record[size_of::<Tag>()..]);
+    reader.u32() == Ok(record_crc(slot, tag, content)) && reader.u32() == Ok(slot)
+}
+
+/// Which slots of a segment were freed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Freed {
+    pub(crate) segment: SegmentId,
+    pub(crate) cluster: ClusterId,
+    pub(crate) slots: Bitmap,
+}
+
+impl Freed {
+    pub(crate) fn parse(object: &[u8]) -> Result<Self, FormatError> {
+        let mut reader = Reader::new(object);
+        if reader.array::<8>()? != *FREED_MAGIC {
+            return Err(FormatError::Magic);
+        }
+        let version = reader.u16()?;
+        let reserved = reader.u16()?;
+        let slots = reader.u32()?;
+        let segment = reader.u64()?;
+        let cluster = reader.u128()?;
+        let reserved_end = reader.u32()?;
+        let crc = reader.u32()?;
+        let head_crc = checksum::crc32c(&object[..FREED_FIXED_BYTES - 4]);
+        check(
+            crc,
+            checksum::crc32c_append(head_crc, &object[FREED_FIXED_BYTES..]),
+        )?;
+        if version != VERSION {
+            return Err(FormatError::Version { found: version });
+        }
+        if reserved != 0 || reserved_end != 0 {
+            return Err(wrong("a reserved field", reserved_end));
+        }
+        if !(1..=SLOTS_MAX).contains(&slots) {
+            return Err(wrong("the number of slots", slots));
+        }
+        let segment = SegmentId::from_bits(segment).ok_or(wrong("the segment", segment))?;
+        let bits = Bitmap::decode(&mut reader, slots)?;
+        let bits = bits.ok_or(wrong("the last word", slots))?;
+        if reader.remaining() != 0 {
+            return Err(wrong("what is left over", reader.remaining() as u64));
+        }
+        Ok(Self {
+            segment,
+            cluster: ClusterId::from_random(cluster),
+            slots: bits,
+        })
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let slots = self.slots.slots();
+        let mut bits = Vec::with_capacity(Bitmap::bytes_of(slots));
+        self.slots.encode(&mut bits);
+        let mut bytes = Vec::with_capacity(FREED_FIXED_BYTES + bits.len());
+        bytes.put_bytes(FREED_MAGIC);
+        bytes.put_u16(VERSION);
+        bytes.put_u16(0);
+        bytes.put_u32(slots);
+        bytes.put_u64(self.segment.bits());
+        bytes.put_u128(self.cluster.as_u128());
+        bytes.put_u32(0);
+        bytes.put_u32(checksum::crc32c_append(checksum::crc32c(&bytes), &bits));
+        bytes.put_bytes(&bits);
+        bytes
+    }
+}
+
+/// The name of a segment's object, and of that which says what of it was freed:
+/// its serial first, so that segments that were made one after the other are
+/// listed one after the other.
+pub(crate) fn name_of(segment: SegmentId) -> String {
+    format!(
+        "{:09x}-{:03x}",
+        segment.serial(),
+        segment.copyset().number()
+    )
+}
+
+/// What is before the names of all segments with this serial or a higher one,
+/// and behind those of all others.
+pub(crate) fn name_before(serial: u64) -> String {
+    format!("{serial:09x}")
+}
+
+/// The segment whose object is called `name`, if it is a segment's.
+pub(crate) fn segment_of(name: &str) -> Option<SegmentId> {
+    let (serial, copyset) = name.split_once('-')?;
+    let number = |text: &str| u64::from_str_radix(text, 16).ok();
+    let copyset = CopysetId::new(u16::try_from(number(copyset)?).ok()?)?;
+    let segment = SegmentId::new(copyset, number(serial)?)?;
+    (name_of(segment) == name).then_some(segment)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn head(slots: u32) -> Head {
+        let segment = SegmentId::from_bits(0x0abc_1234_5678).expect("48 bits");
+        let cluster = ClusterId::from_random(9);
+        Head::whole(segment, cluster, 7, 4096, slots as usize).expect("a size")
+    }
+
+    fn encoded(head: &Head) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        head.encode(&mut bytes);
+        bytes
+    }
+
+    fn freed() -> Freed {
+        let mut slots = Bitmap::none(100);
+        slots.insert(3);
+        Freed {
+            segment: head(1).segment,
+            cluster: ClusterId::from_random(9),
+            slots,
+        }
+    }
+
+    #[test]
+    fn a_head_round_trips_and_says_where_slots_lie() {
+        let whole = head(2048);
+        assert_eq!(whole.head_bytes(), 320);
+        assert_eq!(whole.object_bytes(), 320 + 2048 * 4120);
+        assert_eq!(whole.range(2, 3), 320 + 2 * 4120..320 + 5 * 4120);
+        let mut odd = Bitmap::none(2048);
+        (0..2048)
+            .filter(|slot| slot % 2 == 1)
+            .for_each(|slot| odd.insert(slot));
+        let thin = Head {
+            present: odd,
+            ..whole.clone()
+        };
+        assert_eq!(thin.range(5, 1), 320 + 2 * 4120..320 + 3 * 4120);
+        for head in [whole, thin] {
+            let bytes = encoded(&head);
+            assert_eq!(bytes.len(), head.head_bytes());
+            assert_eq!(Head::parse(&bytes), Ok(head));
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        let head = encoded(&head(100));
+        for bit in 0..head.len() * 8 {
+            let mut damaged = head.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Head::parse(&damaged).is_err(), "bit {bit}");
+        }
+        let freed = freed().encode();
+        for bit in 0..freed.len() * 8 {
+            let mut damaged = freed.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Freed::parse(&damaged).is_err(), "bit {bit}");
+        }
+        let content = [5; 512];
+        let mut record = Vec::new();
+        encode_record(3, &[7; 16], &content, &mut record);
+        assert!(is_sound(3, &record) && !is_sound(4, &record));
+        assert_eq!(split_record(&record), Some((&[7; 16], &content[..])));
+        for bit in 0..record.len() * 8 {
+            let mut damaged = record.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(!is_sound(3, &damaged), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn what_ends_early_is_too_short() {
+        let bytes = encoded(&head(100));
+        for length in 0..bytes.len() {
+            let short = Head::parse(&bytes[..length]);
+            assert!(matches!(short, Err(FormatError::Short(_))), "{length}");
+        }
+        let bytes = freed().encode();
+        for length in 0..bytes.len() {
+            assert!(Freed::parse(&bytes[..length]).is_err(), "{length}");
+        }
+        let mut long = freed().encode();
+        long.push(0);
+        assert!(Freed::parse(&long).is_err());
+        assert_eq!(Freed::parse(&freed().encode()), Ok(freed()));
+    }
+
+    /// Bytes with right checksums, whatever is in them.
+    fn with_checksums(mut bytes: Vec<u8>) -> Vec<u8> {
+        if let Some((fixed, bits)) = bytes.split_at_mut_checked(FIXED_BYTES) {
+            let slots = u32::from_le_bytes(fixed[24..28].try_into().expect("4 bytes"));
+            let words = Bitmap::bytes_of(slots.min(1 << 20)).min(bits.len());
+            let crc = checksum::crc32c(&bits[..words]);
+            fixed[56..60].copy_from_slice(&crc.to_le_bytes());
+            let crc = checksum::crc32c(&fixed[..60]);
+            fixed[60..].copy_from_slice(&crc.to_le_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn odd_numbers_with_right_checksums_are_refused() {
+        // Offset and bytes of a field that no writer writes.
+        let cases: [(usize, &[u8]); 9] = [
+            (10, &[1]),                  // reserved
+            (12, &[0, 0, 0, 0]),         // slot size
+            (12, &[1, 16, 0, 0]),        // slot size, not in sectors
+            (22, &[0xff, 0xff]),         // segment number
+            (24, &[0, 0, 0, 0]),         // slots
+            (24, &[255, 255, 255, 255]), // slots
+            (24, &[99]),                 // fewer slots than there are bits
+            (28, &[99]),                 // slots present
+            (79, &[255]),                // bits beyond the last slot
+        ];
+        for (offset, field) in cases {
+            let mut bytes = encoded(&head(100));
+            bytes[offset..offset + field.len()].copy_from_slice(field);
+            let parsed = Head::parse(&with_checksums(bytes));
+            assert!(
+                matches!(parsed, Err(FormatError::Value { .. })),
+                "{offset}: {parsed:?}"
+            );
+        }
+        let mut newer = encoded(&head(100));
+        newer[8] = 2;
+        let parsed = Head::parse(&with_checksums(newer));
+        assert_eq!(parsed, Err(FormatError::Version { found: 2 }));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_parsed_is_what_would_be_written(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            slots in 0u32..900,
+            changes in proptest::collection::vec((0usize..200, any::<u8>()), 0..6),
+        ) {
+            let _ = (Head::parse(&bytes), Freed::parse(&bytes));
+            // Near what is right.
+            let right = encoded(&head(slots.max(1)));
+            let kept = right.len().min(bytes.len());
+            bytes[..kept].copy_from_slice(&right[..kept]);
+            for (at, byte) in changes {
+                if let Some(changed) = bytes.get_mut(at) {
+                    *changed = byte;
+                }
+            }
+            let bytes = with_checksums(bytes);
+            if let Ok(head) = Head::parse(&bytes) {
+                prop_assert_eq!(&encoded(&head)[..], &bytes[..head.head_bytes()]);
+                prop_assert!(head.object_bytes() >= head.head_bytes() as u64);
+                let _ = head.range(u32::from(u16::MAX), 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_segment_is_found_again_by_its_name_and_names_are_in_order() {
+        let segment = head(1).segment;
+        assert_eq!(name_of(segment), "c12345678-0ab");
+        assert_eq!(segment_of("c12345678-0ab"), Some(segment));
+        for name in [
+            "",
+            "c12345678-",
+            "c1234567-0ab",
+            "C12345678-0ab",
+            "c12345678-0ab.tmp",
+            "+12345678-0ab",
+        ] {
+            assert_eq!(segment_of(name), None, "{name}");
+        }
+        assert!(name_before(0xc_1234_5678) < name_of(segment));
+        assert!(name_before(0xc_1234_5679) > name_of(segment));
+    }
+}

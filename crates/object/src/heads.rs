@@ -1,0 +1,160 @@
+//! What is known of segments, so that a read costs one request.
+//!
+//! It may be older than the store: a read asks for the object that was known,
+//! by its tag, and if there is another one by now, looks again.
+//!
+//! Invariant: `bytes` is the sum of what the entries take, and at most
+//! `bytes_max` but for one entry.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+
+use base::SegmentId;
+
+use crate::bitmap::Bitmap;
+use crate::format::Head;
+use crate::lock;
+
+/// A segment as it was found last.
+pub(crate) struct Known {
+    pub(crate) head: Head,
+    /// Slots that were freed, whether or not they are in the object still.
+    pub(crate) freed: Bitmap,
+    /// The object's entity tag.
+    pub(crate) e_tag: Option<String>,
+}
+
+impl Known {
+    pub(crate) fn is_live(&self, slot: u32) -> bool {
+        self.head.present.contains(slot) && !self.freed.contains(slot)
+    }
+
+    /// About what it takes in memory.
+    fn bytes(&self) -> usize {
+        let e_tag = self.e_tag.as_ref().map_or(0, String::len);
+        256 + e_tag + 2 * Bitmap::bytes_of(self.head.slots())
+    }
+}
+
+#[derive(Default)]
+struct State {
+    entries: HashMap<SegmentId, (u64, Arc<Known>)>,
+    /// Entries by when they were used last.
+    by_use: BTreeMap<u64, SegmentId>,
+    uses: u64,
+    bytes: usize,
+}
+
+impl State {
+    fn remove(&mut self, segment: SegmentId) {
+        if let Some((used, known)) = self.entries.remove(&segment) {
+            self.by_use.remove(&used);
+            self.bytes -= known.bytes();
+        }
+    }
+
+    fn insert(&mut self, segment: SegmentId, known: Arc<Known>) {
+        self.uses += 1;
+        self.bytes += known.bytes();
+        self.by_use.insert(self.uses, segment);
+        self.entries.insert(segment, (self.uses, known));
+    }
+}
+
+/// What is known of the segments that were used last.
+pub(crate) struct Heads {
+    state: Mutex<State>,
+    bytes_max: usize,
+}
+
+impl Heads {
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self {
+            state: Mutex::default(),
+            bytes_max,
+        }
+    }
+
+    pub(crate) fn get(&self, segment: SegmentId) -> Option<Arc<Known>> {
+        let state = &mut *lock(&self.state);
+        let (used, known) = state.entries.get_mut(&segment)?;
+        state.uses += 1;
+        state.by_use.remove(used);
+        *used = state.uses;
+        state.by_use.insert(state.uses, segment);
+        Some(Arc::clone(known))
+    }
+
+    /// Takes the place of what was known. Without a tag a later read could not
+    /// tell whether it still holds: such is not kept.
+    pub(crate) fn insert(&self, segment: SegmentId, known: &Arc<Known>) {
+        let mut state = lock(&self.state);
+        state.remove(segment);
+        if known.e_tag.is_some() {
+            state.insert(segment, Arc::clone(known));
+        }
+        while state.bytes > self.bytes_max && state.entries.len() > 1 {
+            let Some((_, oldest)) = state.by_use.pop_first() else {
+                return;
+            };
+            state.remove(oldest);
+        }
+    }
+
+    pub(crate) fn remove(&self, segment: SegmentId) {
+        lock(&self.state).remove(segment);
+    }
+
+    pub(crate) fn clear(&self) {
+        *lock(&self.state) = State::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::ClusterId;
+
+    use super::*;
+
+    fn known(number: u64, e_tag: Option<&str>) -> (SegmentId, Arc<Known>) {
+        let segment = SegmentId::from_bits(number).expect("48 bits");
+        let cluster = ClusterId::from_random(1);
+        let head = Head::whole(segment, cluster, 0, 4096, 2048).expect("a size");
+        let known = Known {
+            freed: Bitmap::none(2048),
+            e_tag: e_tag.map(str::to_owned),
+            head,
+        };
+        (segment, Arc::new(known))
+    }
+
+    #[test]
+    fn those_that_were_used_last_are_kept() {
+        let one = known(1, Some("1234")).1.bytes();
+        let heads = Heads::new(one * 3);
+        for number in 1..=3 {
+            let (segment, known) = known(number, Some("1234"));
+            heads.insert(segment, &known);
+            heads.insert(segment, &known);
+        }
+        let at = |number| SegmentId::from_bits(number).expect("48 bits");
+        assert!(heads.get(at(1)).is_some());
+        let (segment, fourth) = known(4, Some("1234"));
+        heads.insert(segment, &fourth);
+        let kept: Vec<u64> = (1..=4).filter(|n| heads.get(at(*n)).is_some()).collect();
+        assert_eq!(kept, [1, 3, 4]);
+        assert_eq!(lock(&heads.state).bytes, one * 3);
+        heads.remove(at(1));
+        assert_eq!(lock(&heads.state).bytes, one * 2);
+        assert_eq!(lock(&heads.state).by_use.len(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_told_from_its_successor_is_not_kept() {
+        let heads = Heads::new(1 << 20);
+        let (segment, tagged) = known(1, Some("1234"));
+        heads.insert(segment, &tagged);
+        heads.insert(segment, &known(1, None).1);
+        assert!(heads.get(segment).is_none());
+    }
+}

@@ -1,0 +1,487 @@
+//! Which bucket a URL names, and how it is reached.
+//!
+//! ```text
+//!  s3://bucket/prefix     AWS_…     S3 and what speaks its protocol
+//!  gs://bucket/prefix     GOOGLE_…  Google Cloud Storage
+//!  az://container/prefix  AZURE_…   Azure Blob Storage
+//! ```
+//!
+//! Credentials, endpoint and region come from the settings that each store's own
+//! tools know, usually of the environment: `AWS_ACCESS_KEY_ID`,
+//! `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL` and so on.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::path::Path;
+use object_store::{BackoffConfig, ObjectStore, RetryConfig};
+
+/// How long an answer may take, all attempts together, unless said otherwise.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long a request is tried again after errors that may pass, from its
+/// beginning on.
+const RETRY_FOR: Duration = Duration::from_secs(5);
+
+/// How often it is tried again at most.
+const RETRIES_MAX: usize = 5;
+
+/// How long a connection may take to be made.
+const CONNECT_WITHIN: &str = "3 seconds";
+
+/// Why a URL leads to no bucket.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// It is not the URL of a bucket.
+    #[error("{url:?} is not s3://BUCKET[/PREFIX], gs://… or az://…: {reason}")]
+    Url {
+        /// What was given.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// This program was built without what reaches such stores.
+    #[error("{url}: this program was built without {feature:?}")]
+    NotBuilt {
+        /// What was given.
+        url: String,
+        /// The feature that it lacks.
+        feature: &'static str,
+    },
+    /// Whoever is on the way would read and change everything, credentials too.
+    #[error("{url}: {endpoint} is neither https nor this machine; {setting}=true allows it")]
+    PlainHttp {
+        /// The unit's URL.
+        url: String,
+        /// Where its store is.
+        endpoint: String,
+        /// The setting that allows it.
+        setting: String,
+    },
+    /// A setting is missing, or makes no sense.
+    #[error("{url} cannot be reached with these settings")]
+    Settings {
+        /// The unit's URL.
+        url: String,
+        /// What is wrong with them.
+        #[source]
+        source: object_store::Error,
+    },
+}
+
+/// A prefix of a bucket, and the way there.
+#[derive(Clone)]
+pub struct Place {
+    pub(crate) url: String,
+    pub(crate) prefix: Path,
+    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) answer_within: Duration,
+}
+
+/// Without the store, which has credentials.
+impl fmt::Debug for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Place({})", self.url)
+    }
+}
+
+/// The kinds of stores.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    S3,
+    Google,
+    Azure,
+}
+
+impl Kind {
+    /// What the names of its settings begin with.
+    fn settings(self) -> &'static str {
+        match self {
+            Self::S3 => "AWS_",
+            Self::Google => "GOOGLE_",
+            Self::Azure => "AZURE_",
+        }
+    }
+
+    /// The settings that say where the store is, the first that is there counts.
+    fn endpoints(self) -> &'static [&'static str] {
+        match self {
+            Self::S3 => &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"],
+            Self::Google => &["GOOGLE_BASE_URL"],
+            Self::Azure => &["AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"],
+        }
+    }
+}
+
+impl Place {
+    /// The bucket at `url`, reached with the settings in the environment. Asks
+    /// nobody yet.
+    ///
+    /// # Errors
+    /// [`PlaceError`].
+    pub fn at(url: &str) -> Result<Self, PlaceError> {
+        Self::with_settings(
+            url,
+            std::env::vars_os().filter_map(|(name, value)| {
+                Some((name.into_string().ok()?, value.into_string().ok()?))
+            }),
+        )
+    }
+
+    /// The bucket at `url`, reached with these settings: `AWS_REGION` and its
+    /// value, and so on. Others are passed over.
+    ///
+    /// # Errors
+    /// [`PlaceError`].
+    pub fn with_settings(
+        url: &str,
+        settings: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, PlaceError> {
+        let (kind, bucket, prefix) = parse(url)?;
+        let settings = settings.into_iter();
+        let settings: Vec<(String, String)> = settings
+            .filter(|(name, _)| name.starts_with(kind.settings()))
+            .collect();
+        let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+        let url = match prefix.as_ref() {
+            "" => format!("{scheme}://{bucket}"),
+            prefix => format!("{scheme}://{bucket}/{prefix}"),
+        };
+        let is_plain = is_plain_http(&url, kind, &settings)?;
+        let store = reach(&url, kind, bucket, &settings, is_plain)?;
+        Ok(Self::on(store, prefix, url))
+    }
+
+    /// The objects in `store` below `prefix`, under the name `url`.
+    #[must_use]
+    pub fn on(store: Arc<dyn ObjectStore>, prefix: Path, url: String) -> Self {
+        Self {
+            url,
+            prefix,
+            store,
+            answer_within: ANSWER_WITHIN,
+        }
+    }
+
+    /// Waits so long for an answer, and a second more for each MiB that goes one
+    /// way or the other, instead of [`ANSWER_WITHIN`].
+    #[must_use]
+    pub fn answering_within(self, wait: Duration) -> Self {
+        Self {
+            answer_within: wait,
+            ..self
+        }
+    }
+
+    /// The URL, as it is always written.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+}
+
+/// Whether `url` names a bucket, right or wrong, rather than a folder or a
+/// daemon.
+#[must_use]
+pub fn is_object_url(url: &str) -> bool {
+    ["s3://", "gs://", "az://"]
+        .iter()
+        .any(|scheme| url.starts_with(scheme))
+}
+
+fn parse(url: &str) -> Result<(Kind, &str, Path), PlaceError> {
+    let wrong = |reason: &str| PlaceError::Url {
+        url: url.to_owned(),
+        reason: reason.to_owned(),
+    };
+    let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("no scheme"))?;
+    let kind = match scheme {
+        "s3" => Kind::S3,
+        "gs" => Kind::Google,
+        "az" => Kind::Azure,
+        _ => return Err(wrong("another scheme")),
+    };
+    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    if bucket.is_empty() || !bucket.bytes().all(is_name) {
+        return Err(wrong("no bucket has that name"));
+    }
+    // Of other characters each store, and each program that shows the URL, has
+    // an opinion of its own.
+    let is_part = |byte: u8| is_name(byte) || byte == b'/';
+    if !prefix.bytes().all(is_part) {
+        return Err(wrong("a prefix has letters, digits, '-', '.', '_' and '/'"));
+    }
+    if prefix.starts_with('/') {
+        return Err(wrong("a part of the prefix is empty"));
+    }
+    let prefix = Path::parse(prefix).map_err(|error| wrong(&error.to_string()))?;
+    Ok((kind, bucket, prefix))
+}
+
+/// Whether the store is asked over plain HTTP, where that is allowed.
+fn is_plain_http(url: &str, kind: Kind, settings: &[(String, String)]) -> Result<bool, PlaceError> {
+    let value = |wanted: &str| {
+        let mut found = settings.iter().filter(|(name, _)| name == wanted);
+        found.next_back().map(|(_, value)| value.as_str())
+    };
+    let Some(endpoint) = kind.endpoints().iter().find_map(|name| value(name)) else {
+        return Ok(false);
+    };
+    let is_http = endpoint
+        .get(..7)
+        .is_some_and(|scheme| scheme.eq_ignore_ascii_case("http://"));
+    let setting = format!("{}ALLOW_HTTP", kind.settings());
+    let is_allowed = value(&setting).is_some_and(|value| {
+        ["1", "true", "on", "yes", "y"].contains(&value.to_ascii_lowercase().as_str())
+    });
+    if is_http && !is_allowed && !is_this_machine(&endpoint[7..]) {
+        return Err(PlaceError::PlainHttp {
+            url: url.to_owned(),
+            endpoint: endpoint.to_owned(),
+            setting,
+        });
+    }
+    Ok(is_http)
+}
+
+/// Whether `rest`, a URL without its scheme, is one of the machine itself.
+fn is_this_machine(rest: &str) -> bool {
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    // With a user in front it is a trap, or a mistake.
+    let host = match authority.strip_prefix('[') {
+        Some(v6) => v6.split(']').next().unwrap_or_default(),
+        None => authority.split(':').next().unwrap_or_default(),
+    };
+    !authority.contains('@')
+        && (host.eq_ignore_ascii_case("localhost")
+            || host
+                .parse::<IpAddr>()
+                .is_ok_and(|address| address.is_loopback()))
+}
+
+/// How long and how often a request is tried again, with jitter.
+fn retry() -> RetryConfig {
+    RetryConfig {
+        backoff: BackoffConfig {
+            init_backoff: Duration::from_millis(100),
+            max_backoff: Duration::from_secs(1),
+            base: 2.0,
+        },
+        max_retries: RETRIES_MAX,
+        retry_timeout: RETRY_FOR,
+    }
+}
+
+/// Hands a builder what all kinds have in common, and the settings on top of
+/// that, as its own `from_env` does.
+macro_rules! build {
+    ($builder:ty, $key:ident, $bucket:ident($name:expr), $settings:expr, $is_plain:expr) => {{
+        use object_store::ClientConfigKey as Client;
+        let mut builder = <$builder>::new()
+            .with_retry(retry())
+            .with_config($key::Client(Client::ConnectTimeout), CONNECT_WITHIN);
+        for (name, value) in $settings {
+            if let Ok(key) = name.to_ascii_lowercase().parse() {
+                builder = builder.with_config(key, value);
+            }
+        }
+        builder
+            .$bucket($name)
+            .with_config($key::Client(Client::AllowHttp), $is_plain.to_string())
+    }};
+}
+
+/// What asks the store.
+#[cfg_attr(
+    not(all(feature = "aws", feature = "azure", feature = "gcp")),
+    expect(
+        unused_variables,
+        reason = "a kind that was not built asks for nothing"
+    )
+)]
+fn reach(
+    url: &str,
+    kind: Kind,
+    bucket: &str,
+    settings: &[(String, String)],
+    is_plain: bool,
+) -> Result<Arc<dyn ObjectStore>, PlaceError> {
+    let failed = |source| PlaceError::Settings {
+        url: url.to_owned(),
+        source,
+    };
+    match kind {
+        #[cfg(feature = "aws")]
+        Kind::S3 => {
+            use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+            let builder = build!(
+                AmazonS3Builder,
+                AmazonS3ConfigKey,
+                with_bucket_name(bucket),
+                settings,
+                is_plain
+            );
+            // One object is deleted at a time, and not every store that speaks
+            // S3 knows how to delete many.
+            let built = builder.with_disable_bulk_delete(true).build();
+            Ok(Arc::new(built.map_err(failed)?))
+        }
+        #[cfg(feature = "gcp")]
+        Kind::Google => {
+            use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+            let builder = build!(
+                GoogleCloudStorageBuilder,
+                GoogleConfigKey,
+                with_bucket_name(bucket),
+                settings,
+                is_plain
+            );
+            Ok(Arc::new(builder.build().map_err(failed)?))
+        }
+        #[cfg(feature = "azure")]
+        Kind::Azure => {
+            use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+            let builder = build!(
+                MicrosoftAzureBuilder,
+                AzureConfigKey,
+                with_container_name(bucket),
+                settings,
+                is_plain
+            );
+            Ok(Arc::new(builder.build().map_err(failed)?))
+        }
+        #[cfg(not(all(feature = "aws", feature = "azure", feature = "gcp")))]
+        _ => Err(PlaceError::NotBuilt {
+            url: url.to_owned(),
+            feature: match kind {
+                Kind::S3 => "aws",
+                Kind::Google => "gcp",
+                Kind::Azure => "azure",
+            },
+        }),
+    }
+}
+
+#[cfg(all(test, feature = "aws", feature = "azure", feature = "gcp"))]
+mod tests {
+    use super::*;
+
+    fn place(url: &str, settings: &[(&str, &str)]) -> Result<Place, PlaceError> {
+        let settings = settings.iter();
+        let settings = settings.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Place::with_settings(url, settings)
+    }
+
+    #[test]
+    fn a_url_names_a_bucket_and_a_prefix() {
+        let keys = [
+            ("AWS_ACCESS_KEY_ID", "key"),
+            ("AWS_SECRET_ACCESS_KEY", "secret"),
+            ("AZURE_STORAGE_ACCOUNT_NAME", "account"),
+        ];
+        for (given, url, prefix) in [
+            ("s3://bucket", "s3://bucket", ""),
+            ("s3://bucket/", "s3://bucket", ""),
+            ("s3://my.bucket/a/b-1/", "s3://my.bucket/a/b-1", "a/b-1"),
+            ("gs://bucket/a", "gs://bucket/a", "a"),
+            ("az://container/a", "az://container/a", "a"),
+        ] {
+            let place = place(given, &keys).expect(given);
+            assert_eq!((place.url(), place.prefix.as_ref()), (url, prefix));
+            assert!(is_object_url(given));
+        }
+    }
+
+    #[test]
+    fn what_is_no_such_url_is_refused() {
+        for url in [
+            "",
+            "bucket",
+            "file:///srv/u1",
+            "S3://bucket",
+            "s3:/bucket",
+            "s3://",
+            "s3:///prefix",
+            "s3://user@bucket/prefix",
+            "s3://bucket:80/prefix",
+            "s3://bucket//a",
+            "s3://bucket/a//b",
+            "s3://bucket/../b",
+            "s3://bucket/a?b",
+            "s3://bucket/a#b",
+            "s3://bucket/a%2fb",
+            "s3://bucket/a b",
+            "s3://bucket/ä",
+        ] {
+            let refused = place(url, &[]);
+            assert!(
+                matches!(refused, Err(PlaceError::Url { .. })),
+                "{url}: {refused:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn plain_http_is_for_this_machine_unless_it_is_asked_for() {
+        let at = |endpoint: &str, allowed: &str| {
+            let settings = [("AWS_ENDPOINT_URL", endpoint), ("AWS_ALLOW_HTTP", allowed)];
+            place("s3://bucket", &settings).map(|_| ())
+        };
+        for endpoint in [
+            "http://127.0.0.1:9000",
+            "http://127.8.0.1",
+            "http://localhost:9000/",
+            "HTTP://[::1]:9000",
+            "https://store.example",
+        ] {
+            assert!(at(endpoint, "false").is_ok(), "{endpoint}");
+        }
+        for endpoint in [
+            "http://store.example:9000",
+            "http://10.0.0.1",
+            "http://localhost.example",
+            "http://localhost@store.example",
+            "http://127.0.0.1@store.example",
+            "http://[::2]:9000",
+            "http://",
+        ] {
+            let refused = at(endpoint, "false");
+            assert!(
+                matches!(refused, Err(PlaceError::PlainHttp { .. })),
+                "{endpoint}: {refused:?}"
+            );
+            assert!(at(endpoint, "true").is_ok(), "{endpoint}");
+        }
+        let google = place(
+            "gs://bucket",
+            &[("GOOGLE_BASE_URL", "http://store.example")],
+        );
+        assert!(
+            matches!(google, Err(PlaceError::PlainHttp { .. })),
+            "{google:?}"
+        );
+        // What is S3's own endpoint counts, also if the other one is harmless.
+        let settings = [
+            ("AWS_ENDPOINT_URL", "https://store.example"),
+            ("AWS_ENDPOINT_URL_S3", "http://store.example"),
+        ];
+        let both = place("s3://bucket", &settings);
+        assert!(
+            matches!(both, Err(PlaceError::PlainHttp { .. })),
+            "{both:?}"
+        );
+    }
+
+    #[test]
+    fn a_setting_that_makes_no_sense_is_an_error() {
+        let settings = [("AWS_ACCESS_KEY_ID", "key without a secret")];
+        let place = place("s3://bucket", &settings);
+        assert!(
+            matches!(place, Err(PlaceError::Settings { .. })),
+            "{place:?}"
+        );
+    }
+}

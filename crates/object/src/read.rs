@@ -1,0 +1,349 @@
+//! Reading: heads, runs of slots, whole segments, and names.
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::{SegmentId, Slot};
+use object_store::path::Path;
+use object_store::{Error, GetRange, UpdateVersion};
+use unit::{SegmentStat, SlotRun, Tag, UnitError};
+
+use crate::bitmap::Bitmap;
+use crate::bucket::Found;
+use crate::format::{
+    FREED_BYTES_MAX, Freed, HEAD_BYTES_MAX, Head, is_sound, name_before, name_of, segment_of,
+    split_record,
+};
+use crate::heads::Known;
+use crate::object::{ObjectUnit, misplaced};
+
+/// How often a segment is looked at anew for one read, because another host has
+/// replaced it in between: that happens at most a dozen times in its life.
+const LOOKS_MAX: usize = 3;
+
+/// A segment as it is in the store now.
+pub(crate) struct Loaded {
+    pub(crate) head: Head,
+    pub(crate) version: UpdateVersion,
+    /// An error, if what says so is damaged.
+    pub(crate) freed: Result<FreedNow, UnitError>,
+}
+
+/// What the store says of a segment's freed slots.
+#[derive(Debug)]
+pub(crate) struct FreedNow {
+    pub(crate) slots: Bitmap,
+    /// Of the object that says so, if there is one.
+    pub(crate) version: Option<UpdateVersion>,
+}
+
+/// Why a read of a segment as it is known fails.
+enum ReadError {
+    /// Another object is in its place, or none.
+    Changed,
+    /// By what is known it cannot be read.
+    NotThere(UnitError),
+    /// The store failed.
+    Failed(UnitError),
+}
+
+/// An entity tag that vouches for every byte. There are weak ones, which no
+/// request can be made conditional on.
+pub(crate) fn strong(version: &UpdateVersion) -> Option<String> {
+    version.e_tag.clone().filter(|tag| !tag.starts_with("W/"))
+}
+
+impl ObjectUnit {
+    pub(crate) fn segment_path(&self, segment: SegmentId) -> Path {
+        self.bucket.path("segments").join(name_of(segment))
+    }
+
+    pub(crate) fn freed_path(&self, segment: SegmentId) -> Path {
+        self.bucket.path("freed").join(name_of(segment))
+    }
+
+    pub(crate) fn damaged(&self, segment: SegmentId, reason: impl ToString) -> UnitError {
+        UnitError::Damaged {
+            url: self.bucket.url.clone(),
+            segment,
+            reason: reason.to_string(),
+        }
+    }
+
+    /// That there is no such segment; if the unit itself is there.
+    async fn no_segment(&self, segment: SegmentId) -> UnitError {
+        match self.look().await {
+            Ok(_) => UnitError::NoSegment {
+                url: self.bucket.url.clone(),
+                segment,
+            },
+            Err(why) => why,
+        }
+    }
+
+    /// Reads the head of a segment.
+    pub(crate) async fn load_head(
+        &self,
+        segment: SegmentId,
+    ) -> Result<(Head, UpdateVersion), UnitError> {
+        let path = self.segment_path(segment);
+        let bytes = HEAD_BYTES_MAX as u64;
+        let range = Some(GetRange::Bounded(0..bytes));
+        match self.bucket.get(&path, range, None, bytes).await {
+            Ok(found) => Ok((self.check_head(segment, &found)?, found.version)),
+            Err(Error::NotFound { .. }) => Err(self.no_segment(segment).await),
+            Err(error) => match self.bucket.head(&path).await {
+                // Of no bytes at all there is no range to read.
+                Ok(found) if found.size == 0 => Err(self.damaged(segment, "it is empty")),
+                _ => Err(self
+                    .bucket
+                    .meaning(&format!("read segment {segment}"), error)),
+            },
+        }
+    }
+
+    /// The head that an object begins with, if it is this segment's and the
+    /// object is as long as it says.
+    fn check_head(&self, segment: SegmentId, found: &Found) -> Result<Head, UnitError> {
+        let head = Head::parse(&found.bytes).map_err(|error| self.damaged(segment, error))?;
+        let (is, should) = (found.size, head.object_bytes());
+        let reason = if head.segment != segment {
+            format!("it is segment {}", head.segment)
+        } else if head.cluster != self.cluster {
+            format!("it belongs to {}", head.cluster)
+        } else if is != should {
+            format!("it has {is} bytes, and should have {should}")
+        } else {
+            return Ok(head);
+        };
+        Err(self.damaged(segment, reason))
+    }
+
+    /// Reads the head of a segment, and which of its slots were freed.
+    pub(crate) async fn load(&self, segment: SegmentId) -> Result<Loaded, UnitError> {
+        let path = self.freed_path(segment);
+        let freed = self.bucket.get(&path, None, None, FREED_BYTES_MAX as u64);
+        let (loaded, freed) = tokio::join!(self.load_head(segment), freed);
+        let (head, version) = loaded?;
+        let freed = match freed {
+            Ok(found) => self.check_freed(&head, &found).map(|slots| FreedNow {
+                slots,
+                version: Some(found.version),
+            }),
+            Err(Error::NotFound { .. }) => Ok(FreedNow {
+                slots: Bitmap::none(head.slots()),
+                version: None,
+            }),
+            Err(error) => {
+                let doing = format!("read what of segment {segment} is free");
+                return Err(self.bucket.meaning(&doing, error));
+            }
+        };
+        Ok(Loaded {
+            head,
+            version,
+            freed,
+        })
+    }
+
+    fn check_freed(&self, head: &Head, found: &Found) -> Result<Bitmap, UnitError> {
+        let damaged = |reason: &dyn std::fmt::Display| {
+            self.damaged(
+                head.segment,
+                format!("what says which slots are free: {reason}"),
+            )
+        };
+        let freed = Freed::parse(&found.bytes).map_err(|error| damaged(&error))?;
+        let is_its = freed.segment == head.segment
+            && freed.cluster == head.cluster
+            && freed.slots.slots() == head.slots();
+        if is_its {
+            Ok(freed.slots)
+        } else {
+            Err(damaged(&format!("it is of segment {}", freed.segment)))
+        }
+    }
+
+    /// Reads a run as far as possible by what is known already.
+    pub(crate) async fn read_run(
+        &self,
+        run: SlotRun,
+        slot_bytes: u32,
+        tags: &mut [Tag],
+        data: &mut [u8],
+    ) -> Result<(), UnitError> {
+        if let Some(known) = self.heads.get(run.segment) {
+            match self.read_known(&known, run, slot_bytes, tags, data).await {
+                Ok(()) => return Ok(()),
+                Err(ReadError::Failed(why)) => return Err(why),
+                // What the store says now counts.
+                Err(ReadError::Changed | ReadError::NotThere(_)) => self.heads.remove(run.segment),
+            }
+        }
+        for _ in 0..LOOKS_MAX {
+            let loaded = self.load(run.segment).await?;
+            let none = || Bitmap::none(loaded.head.slots());
+            let known = Arc::new(Known {
+                // Whoever reads asks for what was not freed: that can be read,
+                // also if it is not known what was.
+                freed: loaded.freed.map_or_else(|_| none(), |freed| freed.slots),
+                e_tag: strong(&loaded.version),
+                head: loaded.head,
+            });
+            self.heads.insert(run.segment, &known);
+            match self.read_known(&known, run, slot_bytes, tags, data).await {
+                Ok(()) => return Ok(()),
+                Err(ReadError::NotThere(why) | ReadError::Failed(why)) => return Err(why),
+                Err(ReadError::Changed) => self.heads.remove(run.segment),
+            }
+        }
+        Err(UnitError::Io {
+            url: self.bucket.url.clone(),
+            doing: format!("read segment {}", run.segment),
+            source: Arc::new(io::Error::other("it is replaced again and again")),
+        })
+    }
+
+    /// Reads a run of a segment that is as it is known to be: one request.
+    async fn read_known(
+        &self,
+        known: &Known,
+        run: SlotRun,
+        slot_bytes: u32,
+        tags: &mut [Tag],
+        data: &mut [u8],
+    ) -> Result<(), ReadError> {
+        let head = &known.head;
+        if head.slot_bytes != slot_bytes {
+            let found = SegmentStat {
+                segment: run.segment,
+                slot_bytes: head.slot_bytes,
+                slots: head.slots(),
+                freed: 0,
+            };
+            return Err(ReadError::NotThere(misplaced(&found)));
+        }
+        let (first, count) = (u32::from(run.first.0), u32::from(run.count));
+        let mut slots = first..first + count;
+        if let Some(absent) = slots.find(|slot| !known.is_live(*slot)) {
+            return Err(ReadError::NotThere(UnitError::NoSlot {
+                url: self.bucket.url.clone(),
+                segment: run.segment,
+                // A run may reach beyond the last slot that can be named.
+                slot: Slot(u16::try_from(absent).unwrap_or(u16::MAX)),
+            }));
+        }
+        let range = head.range(first, count);
+        let bytes = range.end - range.start;
+        let path = self.segment_path(run.segment);
+        let e_tag = known.e_tag.as_deref();
+        let found = match self
+            .bucket
+            .get(&path, Some(GetRange::Bounded(range)), e_tag, bytes)
+            .await
+        {
+            Ok(found) => found,
+            Err(Error::Precondition { .. } | Error::NotFound { .. }) => {
+                return Err(ReadError::Changed);
+            }
+            Err(error) => {
+                let doing = format!("read segment {}", run.segment);
+                return Err(ReadError::Failed(self.bucket.meaning(&doing, error)));
+            }
+        };
+        if found.bytes.len() as u64 != bytes || found.size != head.object_bytes() {
+            return Err(ReadError::Changed);
+        }
+        let records = found.bytes.chunks_exact(head.record_bytes());
+        let contents = data.chunks_exact_mut(slot_bytes as usize);
+        for ((record, tag), content) in records.zip(tags).zip(contents) {
+            let (found_tag, found_content) =
+                split_record(record).expect("a record is longer than what it begins with");
+            *tag = *found_tag;
+            content.copy_from_slice(found_content);
+        }
+        Ok(())
+    }
+
+    /// Reads a whole object that should be a segment's, if it is still the one
+    /// with this entity tag.
+    pub(crate) async fn get_whole(&self, head: &Head, e_tag: Option<&str>) -> Result<Found, Error> {
+        let path = self.segment_path(head.segment);
+        self.bucket
+            .get(&path, None, e_tag, head.object_bytes())
+            .await
+    }
+
+    /// Reads a whole segment, and compares each slot with its checksum.
+    pub(crate) async fn scrub_segment(&self, segment: SegmentId) -> Result<Vec<Slot>, UnitError> {
+        for _ in 0..LOOKS_MAX {
+            let loaded = self.load(segment).await?;
+            let e_tag = strong(&loaded.version);
+            let found = match self.get_whole(&loaded.head, e_tag.as_deref()).await {
+                Err(Error::Precondition { .. } | Error::NotFound { .. }) => continue,
+                other => other.map_err(|error| {
+                    self.bucket
+                        .meaning(&format!("read segment {segment}"), error)
+                })?,
+            };
+            let head = self.check_head(segment, &found)?;
+            let freed = loaded.freed?.slots;
+            let records = found.bytes[head.head_bytes()..].chunks_exact(head.record_bytes());
+            let bad: Vec<u32> = head
+                .present
+                .iter()
+                .zip(records)
+                .filter(|(slot, record)| !freed.contains(*slot) && !is_sound(*slot, record))
+                .map(|(slot, _)| slot)
+                .collect();
+            return self.still_bad(segment, &bad).await;
+        }
+        Err(self.no_segment(segment).await)
+    }
+
+    /// Those of `bad` that were not freed while they were looked at.
+    async fn still_bad(&self, segment: SegmentId, bad: &[u32]) -> Result<Vec<Slot>, UnitError> {
+        if bad.is_empty() {
+            return Ok(Vec::new());
+        }
+        let now = match self.load(segment).await {
+            Ok(loaded) => loaded.freed?.slots,
+            Err(UnitError::NoSegment { .. }) => return Ok(Vec::new()),
+            Err(why) => return Err(why),
+        };
+        let still = bad.iter().filter(|slot| !now.contains(**slot));
+        Ok(still.map(|slot| Slot(*slot as u16)).collect())
+    }
+
+    /// The segments with these serials, and how long their objects are.
+    pub(crate) async fn list_lengths(
+        &self,
+        serials: &Range<u64>,
+    ) -> Result<HashMap<SegmentId, u64>, UnitError> {
+        // An empty answer may be that of an empty bucket.
+        let (looked, listed) = tokio::join!(self.look(), self.list_objects(serials));
+        looked?;
+        listed.map_err(|error| self.bucket.meaning("list its segments", error))
+    }
+
+    async fn list_objects(&self, serials: &Range<u64>) -> Result<HashMap<SegmentId, u64>, Error> {
+        let mut lengths = HashMap::new();
+        if serials.is_empty() {
+            return Ok(lengths);
+        }
+        let folder = self.bucket.path("segments");
+        let after = folder.clone().join(name_before(serials.start));
+        let after = (serials.start > 0).then_some(&after);
+        let mut objects = self.bucket.list(&folder, after);
+        // To the end, though most stores name them in order: they need not.
+        while let Some(object) = objects.next().await? {
+            let segment = object.location.filename().and_then(segment_of);
+            if let Some(segment) = segment.filter(|found| serials.contains(&found.serial())) {
+                lengths.insert(segment, object.size);
+            }
+        }
+        Ok(lengths)
+    }
+}

@@ -1,0 +1,90 @@
+//! Putting segments.
+
+use std::sync::Arc;
+
+use base::SegmentId;
+use bytes::Bytes;
+use object_store::{Error, PutMode, UpdateVersion};
+use unit::{Tag, UnitError};
+
+use crate::bitmap::Bitmap;
+use crate::format::{Head, encode_record};
+use crate::heads::Known;
+use crate::object::{ObjectUnit, misplaced};
+use crate::read::strong;
+
+impl ObjectUnit {
+    /// Makes a segment. Durable on return.
+    pub(crate) async fn put_whole(
+        &self,
+        line: u64,
+        segment: SegmentId,
+        slot_bytes: u32,
+        tags: &[Tag],
+        data: &[u8],
+    ) -> Result<(), UnitError> {
+        // Too many slots, a size that cannot be, or a name that is taken.
+        let misplaced_new = || UnitError::Misplaced {
+            segment,
+            slots: 0,
+            slot_bytes,
+        };
+        let room = (self.segment_data_bytes / u64::from(slot_bytes).max(1)).max(1);
+        let head = Head::whole(segment, self.cluster, line, slot_bytes, tags.len())
+            .filter(|head| u64::from(head.slots()) <= room)
+            .ok_or_else(misplaced_new)?;
+        let conditional = self.verify_for_put().await?;
+        let mut object = Vec::with_capacity(head.object_bytes() as usize);
+        head.encode(&mut object);
+        let contents = data.chunks_exact(slot_bytes as usize);
+        for ((slot, tag), content) in (0..).zip(tags).zip(contents) {
+            encode_record(slot, tag, content, &mut object);
+        }
+        let object = Bytes::from(object);
+        let path = self.segment_path(segment);
+        let put = self
+            .bucket
+            .put(&path, object.clone(), PutMode::Create, conditional);
+        let version = match put.await {
+            Ok(version) => version,
+            Err(Error::AlreadyExists { .. }) => self.find_put(&head, &object).await?,
+            Err(error) => {
+                let doing = format!("write segment {segment}");
+                return Err(self.bucket.meaning_of_write(&doing, error));
+            }
+        };
+        let known = Known {
+            freed: Bitmap::none(head.slots()),
+            e_tag: strong(&version),
+            head,
+        };
+        self.account.set(segment, Some(known.head.object_bytes()));
+        self.heads.insert(segment, &Arc::new(known));
+        Ok(())
+    }
+
+    /// Of the object that is in the place of `object` already, if it is that
+    /// very one: an answer was lost on the way, and the put, this one or one
+    /// before, has been carried out.
+    async fn find_put(&self, head: &Head, object: &Bytes) -> Result<UpdateVersion, UnitError> {
+        let segment = head.segment;
+        let loaded = self.load(segment).await?;
+        let is_alike = loaded.head == *head
+            && loaded
+                .freed
+                .as_ref()
+                .is_ok_and(|freed| freed.slots.count() == 0);
+        if is_alike {
+            let e_tag = strong(&loaded.version);
+            let found = self.get_whole(head, e_tag.as_deref()).await;
+            let found = found.map_err(|error| {
+                self.bucket
+                    .meaning(&format!("read segment {segment}"), error)
+            })?;
+            if found.bytes == *object {
+                return Ok(found.version);
+            }
+        }
+        Err(misplaced(&loaded.stat()))
+    }
+}

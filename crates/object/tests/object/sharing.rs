@@ -1,0 +1,113 @@
+//! Several hosts, and several threads, at one unit.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use unit::{Unit as _, UnitError};
+
+use crate::help::{Site, free, live, memory, put_slots, read_slots, segment};
+
+#[test]
+fn what_two_hosts_free_at_once_is_free() {
+    let site = Site::new(memory());
+    put_slots(&site.unit(), segment(1), 4096, 200).expect("put");
+    let hosts = [site.open(), site.open(), site.open(), site.open()];
+    std::thread::scope(|scope| {
+        for (host, unit) in (0u16..).zip(&hosts) {
+            scope.spawn(move || {
+                for slot in (0..160).filter(|slot| slot % 4 == host) {
+                    free(unit, segment(1), [slot]).expect("freed");
+                    if slot % 16 < 4 {
+                        unit.settle().expect("settled");
+                    }
+                }
+            });
+        }
+    });
+    let unit = site.open();
+    assert_eq!(unit.stat_segment(segment(1)).expect("there").freed, 160);
+    while unit.settle().expect("settled") {}
+    for unit in hosts.iter().chain([&unit]) {
+        assert_eq!(live(unit, segment(1), 0..201), Vec::from_iter(160..200));
+        assert_eq!(unit.scrub(segment(1)).expect("scrubbed"), []);
+    }
+    // Less than half of what is in it is dead.
+    let length = site.store.length("segments/000000001-001");
+    assert!(length < 64 + 32 + 80 * 4120, "{length}");
+}
+
+#[test]
+fn the_last_slots_may_be_freed_by_two_hosts_at_once() {
+    for _ in 0..50 {
+        let site = Site::new(memory());
+        put_slots(&site.unit(), segment(1), 4096, 8).expect("put");
+        let hosts = [site.open(), site.open()];
+        std::thread::scope(|scope| {
+            for (host, unit) in (0u16..).zip(&hosts) {
+                scope.spawn(move || free(unit, segment(1), host * 4..host * 4 + 4).expect("freed"));
+            }
+        });
+        let unit = site.open();
+        assert_eq!(unit.list().expect("listed"), []);
+        while unit.settle().expect("settled") {}
+        assert_eq!(site.store.names(), ["scree-unit.toml"]);
+    }
+}
+
+#[test]
+fn a_segment_is_made_once() {
+    for _ in 0..20 {
+        let site = Site::new(memory());
+        site.unit();
+        let hosts = [site.open(), site.open()];
+        let made: Vec<Result<(), UnitError>> = std::thread::scope(|scope| {
+            let counts = [8, 9];
+            let puts = hosts.iter().zip(counts);
+            let puts: Vec<_> = puts
+                .map(|(unit, count)| scope.spawn(move || put_slots(unit, segment(1), 4096, count)))
+                .collect();
+            puts.into_iter()
+                .map(|put| put.join().expect("ends"))
+                .collect()
+        });
+        let slots = site.open().stat_segment(segment(1)).expect("there").slots;
+        match (&made[0], &made[1]) {
+            (Ok(()), Err(UnitError::Misplaced { slots: 8, .. })) => assert_eq!(slots, 8),
+            (Err(UnitError::Misplaced { slots: 9, .. }), Ok(())) => assert_eq!(slots, 9),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn reads_are_right_while_another_host_rewrites_what_they_read() {
+    let site = Site::new(memory());
+    let unit = site.unit();
+    put_slots(&unit, segment(1), 4096, 256).expect("put");
+    let (reader, cleaner) = (site.open(), site.open());
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut kept: BTreeSet<u16> = (0..256).collect();
+            while kept.len() > 16 {
+                let half: Vec<u16> = kept
+                    .iter()
+                    .copied()
+                    .filter(|slot| *slot < 240)
+                    .step_by(2)
+                    .collect();
+                half.iter().for_each(|slot| {
+                    kept.remove(slot);
+                });
+                free(&cleaner, segment(1), half).expect("freed");
+                while cleaner.settle().expect("settled") {}
+            }
+            is_done.store(true, Ordering::SeqCst);
+        });
+        while !is_done.load(Ordering::SeqCst) {
+            read_slots(&reader, segment(1), 4096, 240, 16).expect("never freed");
+        }
+    });
+    read_slots(&reader, segment(1), 4096, 240, 16).expect("never freed");
+    assert_eq!(reader.stat_segment(segment(1)).expect("there").freed, 240);
+}
