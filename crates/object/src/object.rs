@@ -55,7 +55,8 @@ pub struct ObjectUnit {
 impl ObjectUnit {
     /// The unit at `place`, which should be unit `unit` of `cluster`. Asks the
     /// store nothing yet; ask [`Unit::probe`] whether it is there. What is asked
-    /// later is done on `runtime`, which must have timers and I/O.
+    /// later is waited for on `runtime`, which must have timers, I/O and threads
+    /// of its own.
     #[must_use]
     pub fn open(
         world: &World,

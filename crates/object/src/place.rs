@@ -295,13 +295,6 @@ macro_rules! build {
 }
 
 /// What asks the store.
-#[cfg_attr(
-    not(all(feature = "aws", feature = "azure", feature = "gcp")),
-    expect(
-        unused_variables,
-        reason = "a kind that was not built asks for nothing"
-    )
-)]
 fn reach(
     url: &str,
     kind: Kind,

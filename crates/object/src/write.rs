@@ -1,5 +1,6 @@
 //! Putting segments.
 
+use std::io;
 use std::sync::Arc;
 
 use base::SegmentId;
@@ -68,7 +69,17 @@ impl ObjectUnit {
     /// before, has been carried out.
     async fn find_put(&self, head: &Head, object: &Bytes) -> Result<UpdateVersion, UnitError> {
         let segment = head.segment;
-        let loaded = self.load(segment).await?;
+        let loaded = match self.load(segment).await {
+            // S3 says so, too, when it is busy with another put of that name.
+            Err(UnitError::NoSegment { url, .. }) => {
+                return Err(UnitError::Io {
+                    url,
+                    doing: format!("write segment {segment}"),
+                    source: Arc::new(io::Error::other("it was there, and then it was not")),
+                });
+            }
+            other => other?,
+        };
         let is_alike = loaded.head == *head
             && loaded
                 .freed

@@ -1,8 +1,8 @@
 //! Floor 3: storage units, where sealed blocks lie.
 //!
 //! A unit is anything that keeps slots of segments: a folder on any mounted
-//! file system today; the trait leaves room for daemons, object stores and
-//! pools. Units are not trusted: they see ciphertext and tags, never a key,
+//! file system, what a daemon keeps, a bucket of an object store (the crate
+//! `object`); the trait leaves room for pools. Units are not trusted: they see ciphertext and tags, never a key,
 //! a volume's name or a block's index. This crate cannot name a key type.
 //!
 //! * [`Unit`]: the trait. [`FolderUnit`]: a folder as a unit.

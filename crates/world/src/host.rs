@@ -1,5 +1,5 @@
 //! What is asked of a real machine only, by those who never run in a simulator
-//! (`control`, `agent`, `scree`): paths without links, modes and devices, the
+//! (`object`, `control`, `agent`, `scree`): paths without links, modes and devices, the
 //! machine's name, files that a lock or SQLite is to have, waiting in a task, and
 //! ports that tasks serve.
 //!

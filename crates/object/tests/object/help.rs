@@ -59,6 +59,8 @@ pub struct TestStore {
     failing_in: AtomicI64,
     fails: Mutex<Fails>,
     parts: Arc<AtomicI64>,
+    /// What is removed just before an object of this name is put.
+    removed_before: Mutex<Option<(String, Vec<String>)>>,
 }
 
 impl fmt::Display for TestStore {
@@ -83,6 +85,7 @@ impl TestStore {
             failing_in: AtomicI64::new(-1),
             fails: Mutex::new(Fails::Before),
             parts: Arc::default(),
+            removed_before: Mutex::default(),
         }
     }
 
@@ -90,6 +93,20 @@ impl TestStore {
     pub fn fail_after(&self, count: i64, fails: Fails) {
         *lock(&self.fails) = fails;
         self.failing_in.store(count, Ordering::SeqCst);
+    }
+
+    /// Removes objects, as another host does, just before `name` is put next.
+    pub fn remove_before_put(&self, name: &str, removed: &[&str]) {
+        let removed = removed.iter().map(|name| (*name).to_owned()).collect();
+        *lock(&self.removed_before) = Some((name.to_owned(), removed));
+    }
+
+    async fn remove_now(&self, put: &Path) -> Result<()> {
+        let due = lock(&self.removed_before).take_if(|(name, _)| self.at(name) == *put);
+        for name in due.into_iter().flat_map(|(_, removed)| removed) {
+            self.inner.delete(&self.at(&name)).await?;
+        }
+        Ok(())
     }
 
     /// Whether the failure that was told to come has not come.
@@ -194,6 +211,7 @@ impl ObjectStore for TestStore {
         if fails == Some(Fails::Before) {
             return Err(injected());
         }
+        self.remove_now(location).await?;
         let done = self.inner.put_opts(location, payload, opts).await;
         fails.map_or(done, |_| Err(injected()))
     }

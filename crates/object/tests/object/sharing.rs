@@ -111,3 +111,21 @@ fn reads_are_right_while_another_host_rewrites_what_they_read() {
     read_slots(&reader, segment(1), 4096, 240, 16).expect("never freed");
     assert_eq!(reader.stat_segment(segment(1)).expect("there").freed, 240);
 }
+
+#[test]
+fn what_another_host_deletes_meanwhile_stays_deleted() {
+    let (name, freed) = ("segments/000000001-001", "freed/000000001-001");
+    let site = Site::new(memory());
+    let unit = site.unit();
+    put_slots(&unit, segment(1), 4096, 8).expect("put");
+    free(&unit, segment(1), 0..6).expect("freed");
+    site.store.remove_before_put(name, &[name, freed]);
+    while unit.settle().expect("settled") {}
+    assert_eq!(site.store.names(), ["scree-unit.toml"], "it was rewritten");
+    // And while slots are freed in it.
+    put_slots(&unit, segment(1), 4096, 8).expect("put");
+    free(&unit, segment(1), [1]).expect("freed");
+    site.store.remove_before_put(freed, &[name, freed]);
+    free(&unit, segment(1), [2]).expect("gone");
+    assert_eq!(site.store.names(), ["scree-unit.toml"]);
+}
