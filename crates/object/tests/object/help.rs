@@ -49,6 +49,9 @@ pub enum Fails {
     After,
 }
 
+/// An object's name, and what it is replaced by, if it is not removed.
+pub type Change = (String, Option<Vec<u8>>);
+
 /// See the module's head.
 #[derive(Debug)]
 pub struct TestStore {
@@ -59,8 +62,8 @@ pub struct TestStore {
     failing_in: AtomicI64,
     fails: Mutex<Fails>,
     parts: Arc<AtomicI64>,
-    /// What is removed just before an object of this name is put.
-    removed_before: Mutex<Option<(String, Vec<String>)>>,
+    /// What becomes of objects just before one of this name is put.
+    before_put: Mutex<Option<(String, Vec<Change>)>>,
 }
 
 impl fmt::Display for TestStore {
@@ -85,7 +88,7 @@ impl TestStore {
             failing_in: AtomicI64::new(-1),
             fails: Mutex::new(Fails::Before),
             parts: Arc::default(),
-            removed_before: Mutex::default(),
+            before_put: Mutex::default(),
         }
     }
 
@@ -95,16 +98,22 @@ impl TestStore {
         self.failing_in.store(count, Ordering::SeqCst);
     }
 
-    /// Removes objects, as another host does, just before `name` is put next.
-    pub fn remove_before_put(&self, name: &str, removed: &[&str]) {
-        let removed = removed.iter().map(|name| (*name).to_owned()).collect();
-        *lock(&self.removed_before) = Some((name.to_owned(), removed));
+    /// Changes objects, as another host does, just before `name` is put next.
+    pub fn change_before_put(&self, name: &str, changes: Vec<Change>) {
+        *lock(&self.before_put) = Some((name.to_owned(), changes));
     }
 
-    async fn remove_now(&self, put: &Path) -> Result<()> {
-        let due = lock(&self.removed_before).take_if(|(name, _)| self.at(name) == *put);
-        for name in due.into_iter().flat_map(|(_, removed)| removed) {
-            self.inner.delete(&self.at(&name)).await?;
+    async fn change_now(&self, put: &Path) -> Result<()> {
+        let due = lock(&self.before_put).take_if(|(name, _)| self.at(name) == *put);
+        for (name, object) in due.into_iter().flat_map(|(_, changes)| changes) {
+            match object {
+                None => self.inner.delete(&self.at(&name)).await?,
+                Some(object) => self
+                    .inner
+                    .put(&self.at(&name), object.into())
+                    .await
+                    .map(drop)?,
+            }
         }
         Ok(())
     }
@@ -211,7 +220,7 @@ impl ObjectStore for TestStore {
         if fails == Some(Fails::Before) {
             return Err(injected());
         }
-        self.remove_now(location).await?;
+        self.change_now(location).await?;
         let done = self.inner.put_opts(location, payload, opts).await;
         fails.map_or(done, |_| Err(injected()))
     }

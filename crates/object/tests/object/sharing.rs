@@ -1,21 +1,26 @@
 //! Several hosts, and several threads, at one unit.
 
 use std::collections::BTreeSet;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use base::Slot;
 use unit::{Unit as _, UnitError};
 
-use crate::help::{Site, free, live, memory, put_slots, read_slots, segment};
+use crate::help::{Site, data, free, live, memory, put_slots, read_slots, segment, tags};
 
 #[test]
 fn what_two_hosts_free_at_once_is_free() {
     let site = Site::new(memory());
     put_slots(&site.unit(), segment(1), 4096, 200).expect("put");
     let hosts = [site.open(), site.open(), site.open(), site.open()];
+    let together = Barrier::new(hosts.len());
+    let together = &together;
     std::thread::scope(|scope| {
         for (host, unit) in (0u16..).zip(&hosts) {
             scope.spawn(move || {
                 for slot in (0..160).filter(|slot| slot % 4 == host) {
+                    together.wait();
                     free(unit, segment(1), [slot]).expect("freed");
                     if slot % 16 < 4 {
                         unit.settle().expect("settled");
@@ -80,6 +85,23 @@ fn a_segment_is_made_once() {
 }
 
 #[test]
+fn a_put_of_something_else_in_its_place_is_refused() {
+    let site = Site::new(memory());
+    let unit = site.unit();
+    put_slots(&unit, segment(1), 4096, 8).expect("put");
+    let (tags, mut data) = (tags(segment(1), 8), data(segment(1), 4096, 8));
+    let put = |data: &[u8]| unit.put(segment(1), 4096, Slot(0), &tags, data);
+    put(&data).expect("the same once more");
+    data[20_000] ^= 1;
+    let other = put(&data);
+    assert!(
+        matches!(other, Err(UnitError::Misplaced { slots: 8, .. })),
+        "{other:?}"
+    );
+    assert_eq!(live(&unit, segment(1), 0..9), Vec::from_iter(0..8));
+}
+
+#[test]
 fn reads_are_right_while_another_host_rewrites_what_they_read() {
     let site = Site::new(memory());
     let unit = site.unit();
@@ -119,13 +141,39 @@ fn what_another_host_deletes_meanwhile_stays_deleted() {
     let unit = site.unit();
     put_slots(&unit, segment(1), 4096, 8).expect("put");
     free(&unit, segment(1), 0..6).expect("freed");
-    site.store.remove_before_put(name, &[name, freed]);
+    let deleted = vec![(name.to_owned(), None), (freed.to_owned(), None)];
+    site.store.change_before_put(name, deleted.clone());
     while unit.settle().expect("settled") {}
     assert_eq!(site.store.names(), ["scree-unit.toml"], "it was rewritten");
     // And while slots are freed in it.
     put_slots(&unit, segment(1), 4096, 8).expect("put");
     free(&unit, segment(1), [1]).expect("freed");
-    site.store.remove_before_put(freed, &[name, freed]);
+    site.store.change_before_put(freed, deleted);
     free(&unit, segment(1), [2]).expect("gone");
     assert_eq!(site.store.names(), ["scree-unit.toml"]);
+}
+
+#[test]
+fn what_another_host_frees_meanwhile_is_free() {
+    let name = "freed/000000001-001";
+    let site = Site::new(memory());
+    let unit = site.unit();
+    put_slots(&unit, segment(1), 4096, 12).expect("put");
+    // What another host has to say, the first time and the next.
+    let twin = Site::new(memory());
+    put_slots(&twin.unit(), segment(1), 4096, 12).expect("put");
+    for (slot, others) in [(2, 1), (4, 3)] {
+        free(&twin.open(), segment(1), [others]).expect("freed");
+        let said = twin.store.get_raw(name);
+        site.store
+            .change_before_put(name, vec![(name.to_owned(), Some(said))]);
+        free(&unit, segment(1), [slot]).expect("freed");
+        free(&twin.open(), segment(1), [slot]).expect("freed");
+        let rest: Vec<u16> = (0..12)
+            .filter(|found| !(1..=slot).contains(found))
+            .collect();
+        for unit in [&unit, &site.open()] {
+            assert_eq!(live(unit, segment(1), 0..12), rest);
+        }
+    }
 }
