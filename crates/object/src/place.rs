@@ -105,7 +105,17 @@ impl Kind {
         }
     }
 
-    /// The settings that say where the store is, the first that is there counts.
+    /// Whether a setting is for this kind.
+    fn has(self, name: &str) -> bool {
+        name.starts_with(self.settings())
+            || match self {
+                Self::S3 => false,
+                Self::Google => name == "SERVICE_ACCOUNT",
+                Self::Azure => name == "IDENTITY_ENDPOINT",
+            }
+    }
+
+    /// The settings that say where the store is.
     fn endpoints(self) -> &'static [&'static str] {
         match self {
             Self::S3 => &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"],
@@ -141,9 +151,7 @@ impl Place {
     ) -> Result<Self, PlaceError> {
         let (kind, bucket, prefix) = parse(url)?;
         let settings = settings.into_iter();
-        let settings: Vec<(String, String)> = settings
-            .filter(|(name, _)| name.starts_with(kind.settings()))
-            .collect();
+        let settings: Vec<(String, String)> = settings.filter(|(name, _)| kind.has(name)).collect();
         let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
         let url = match prefix.as_ref() {
             "" => format!("{scheme}://{bucket}"),
@@ -221,30 +229,35 @@ fn parse(url: &str) -> Result<(Kind, &str, Path), PlaceError> {
     Ok((kind, bucket, prefix))
 }
 
-/// Whether the store is asked over plain HTTP, where that is allowed.
+/// Whether the store is asked over plain HTTP, where that is allowed. Of several
+/// settings that say where it is, each has to be.
 fn is_plain_http(url: &str, kind: Kind, settings: &[(String, String)]) -> Result<bool, PlaceError> {
-    let value = |wanted: &str| {
-        let mut found = settings.iter().filter(|(name, _)| name == wanted);
-        found.next_back().map(|(_, value)| value.as_str())
+    let allowing = format!("{}ALLOW_HTTP", kind.settings());
+    let is_yes = |value: &str| {
+        let value = value.to_ascii_lowercase();
+        ["1", "true", "on", "yes", "y"].contains(&value.as_str())
     };
-    let Some(endpoint) = kind.endpoints().iter().find_map(|name| value(name)) else {
-        return Ok(false);
-    };
-    let is_http = endpoint
-        .get(..7)
-        .is_some_and(|scheme| scheme.eq_ignore_ascii_case("http://"));
-    let setting = format!("{}ALLOW_HTTP", kind.settings());
-    let is_allowed = value(&setting).is_some_and(|value| {
-        ["1", "true", "on", "yes", "y"].contains(&value.to_ascii_lowercase().as_str())
-    });
-    if is_http && !is_allowed && !is_this_machine(&endpoint[7..]) {
-        return Err(PlaceError::PlainHttp {
-            url: url.to_owned(),
-            endpoint: endpoint.to_owned(),
-            setting,
-        });
+    let is_allowed = settings
+        .iter()
+        .any(|(name, value)| *name == allowing && is_yes(value));
+    let mut is_plain = false;
+    for (name, endpoint) in settings {
+        let mut known = kind.endpoints().iter();
+        let is_endpoint = known.any(|known| name.eq_ignore_ascii_case(known));
+        let scheme = endpoint.get(..7).unwrap_or_default();
+        if !is_endpoint || !scheme.eq_ignore_ascii_case("http://") {
+            continue;
+        }
+        if !is_allowed && !is_this_machine(&endpoint[7..]) {
+            return Err(PlaceError::PlainHttp {
+                url: url.to_owned(),
+                endpoint: endpoint.clone(),
+                setting: allowing,
+            });
+        }
+        is_plain = true;
     }
-    Ok(is_http)
+    Ok(is_plain)
 }
 
 /// Whether `rest`, a URL without its scheme, is one of the machine itself.
@@ -456,12 +469,14 @@ mod tests {
             matches!(google, Err(PlaceError::PlainHttp { .. })),
             "{google:?}"
         );
-        // What is S3's own endpoint counts, also if the other one is harmless.
+        // Each of several counts, however it is spelt.
         let settings = [
             ("AWS_ENDPOINT_URL", "https://store.example"),
             ("AWS_ENDPOINT_URL_S3", "http://store.example"),
         ];
         let both = place("s3://bucket", &settings);
+        let odd = place("s3://bucket", &[("AWS_endpoint", "http://store.example")]);
+        assert!(matches!(odd, Err(PlaceError::PlainHttp { .. })), "{odd:?}");
         assert!(
             matches!(both, Err(PlaceError::PlainHttp { .. })),
             "{both:?}"
