@@ -5,6 +5,7 @@ mod claims;
 mod damage;
 mod failing;
 mod help;
+mod model;
 mod s3;
 mod sharing;
 
