@@ -525,6 +525,29 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn whatever_is_parsed_of_freed_slots_is_what_would_be_written(
+            length in 0usize..80,
+            changes in proptest::collection::vec((0usize..80, any::<u8>()), 0..4),
+        ) {
+            let mut bytes = freed().encode();
+            bytes.resize(length, 0);
+            for (at, byte) in changes {
+                if let Some(changed) = bytes.get_mut(at) {
+                    *changed = byte;
+                }
+            }
+            if let Some((fixed, bits)) = bytes.split_at_mut_checked(FREED_FIXED_BYTES) {
+                let crc = checksum::crc32c_append(checksum::crc32c(&fixed[..44]), bits);
+                fixed[44..].copy_from_slice(&crc.to_le_bytes());
+            }
+            if let Ok(freed) = Freed::parse(&bytes) {
+                prop_assert_eq!(freed.encode(), bytes);
+            }
+        }
+    }
+
     #[test]
     fn a_segment_is_found_again_by_its_name_and_names_are_in_order() {
         let segment = head(1).segment;
