@@ -4,6 +4,7 @@
 //! last.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +14,8 @@ use api::host::{HostUnit, Refusal, UnitReport};
 use base::{UnitId, url, with_causes};
 use catalog::Copyset;
 use tokio::task::JoinHandle;
-use unit::remote::endpoint_of_url;
+use unit::remote::{Done, Link, endpoint_of_url};
+use unit::wire::Request;
 use unit::{FolderUnit, RemoteUnit, TrackedUnit, Unit, UnitError, UnitState};
 use world::host;
 
@@ -176,12 +178,17 @@ impl Agent {
                 // Its address may change.
                 Arc::new(RemoteUnit::new(format!("scree://{}", unit.id), link))
             }
-            None => {
-                let path = folder_of(&unit.url).map_err(|refusal| refusal.reason)?;
-                let place = open_unit(&self.inner, &path, unit.id);
-                folder = Some(path);
-                Arc::new(place)
-            }
+            None => match folder_of(&unit.url) {
+                Ok(path) => {
+                    let place = open_unit(&self.inner, &path, unit.id);
+                    folder = Some(path);
+                    Arc::new(place)
+                }
+                Err(refusal) => {
+                    let link = Arc::new(NoWay(refusal.reason));
+                    Arc::new(RemoteUnit::new(unit.url.clone(), link))
+                }
+            },
         };
         let watched = WatchedUnit::new(Arc::clone(&place), Arc::clone(&world.clock));
         let watched = Arc::new(watched);
@@ -337,6 +344,16 @@ impl Agent {
                 tracing::warn!(unit = mounted.url, before, after, reason, "unit changed");
             }
         }))
+    }
+}
+
+/// Leads nowhere: to a unit that this host cannot use in any way. It is away, and not
+/// left out: nothing may be taken for whole that lacks a copy there.
+struct NoWay(String);
+
+impl Link for NoWay {
+    fn ask(&self, _: &Request<'_>, done: Done) {
+        done(Err(Arc::new(io::Error::other(self.0.clone()))));
     }
 }
 

@@ -331,8 +331,9 @@ fn leftovers_until_swept(fixture: &dyn Fixture) {
 
     // The second lease's own are not leftovers, and it sweeps only others'.
     let mut version = commit(&second, Some(version.version.key), 2);
+    let own = catalog.reserve_serials(volume, second.epoch, 1);
     version.open_segments = vec![OpenSegment {
-        segment: segment(late.end + 9),
+        segment: segment(own.expect("one").start),
         slots: 1,
     }];
     catalog.commit(&version).expect("commits");

@@ -1,7 +1,7 @@
 //! What hosts may do on unit daemons, signed (docs/units.md, "Who may do what").
 
 use api::host::{AskCapabilities, Capabilities, SignedBytes, WANTS_MAX, Want};
-use base::{ClusterId, PartyId, VolumeId};
+use base::{ClusterId, Lineage, PartyId, VolumeId};
 use capability::{Capability, Fence, ITEMS_MAX, Line, Scope, SigningKey};
 use world::Millis;
 
@@ -12,8 +12,9 @@ use crate::error::ControlError;
 /// How long a host may change what its capability names, in milliseconds.
 const CHANGE_MS: u64 = 60_000;
 
-/// How long it may read, in milliseconds.
-const READ_MS: u64 = 600_000;
+/// How long it may read, in milliseconds: as long as it is known by a certificate. It
+/// has the keys of what it reads, and goes on when no controller answers.
+const READ_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Signs for one host, at one moment.
 struct Signer<'a> {
@@ -85,26 +86,30 @@ impl Control {
             }
             Want::Read { lineage } => {
                 let lineages = database.read_rights(reach, lineage).await?;
-                let lines: Vec<Line> = lineages
-                    .into_iter()
-                    .map(|lineage| Line::of(cluster, lineage))
-                    .collect();
-                let parts = lines.chunks(ITEMS_MAX);
-                let scopes = parts.map(|lines| Scope::Read {
-                    lines: lines.to_vec(),
-                });
-                (scopes.collect(), READ_MS)
+                (reads(cluster, &lineages), READ_MS)
             }
             Want::Free { plan } => {
-                let segments = database.free_rights(reach, now, plan).await?;
-                let parts = segments.chunks(ITEMS_MAX);
-                let scopes = parts.map(|segments| Scope::Free {
+                let rights = database.free_rights(reach, now, plan).await?;
+                let parts = rights.segments.chunks(ITEMS_MAX);
+                let frees = parts.map(|segments| Scope::Free {
                     segments: segments.to_vec(),
                 });
-                (scopes.collect(), CHANGE_MS)
+                // A daemon frees of what may be read.
+                let reads = reads(cluster, &rights.lineages);
+                (reads.into_iter().chain(frees).collect(), CHANGE_MS)
             }
         })
     }
+}
+
+fn reads(cluster: ClusterId, lineages: &[Lineage]) -> Vec<Scope> {
+    let lines = lineages.iter();
+    let lines: Vec<Line> = lines.map(|lineage| Line::of(cluster, *lineage)).collect();
+    let parts = lines.chunks(ITEMS_MAX);
+    let scopes = parts.map(|lines| Scope::Read {
+        lines: lines.to_vec(),
+    });
+    scopes.collect()
 }
 
 /// A lease's scope; in parts, if it has too many ranges for one. At least one: it

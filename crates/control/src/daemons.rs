@@ -58,8 +58,9 @@ impl Control {
         match known.iter().find(|known| known.id == id) {
             Some(known) if known.url == url => Ok(()),
             Some(known) => {
-                tracing::info!(unit = %id, from = known.url, to = url, "a unit has moved");
-                Ok(self.inner.database.move_unit(id, url).await?)
+                self.inner.database.move_unit(id, url).await?;
+                tracing::warn!(unit = %id, from = known.url, to = url, "a unit has moved");
+                Ok(())
             }
             None => {
                 let unit = UnitRow {

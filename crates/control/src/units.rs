@@ -131,6 +131,10 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn register_units(&self, units: &[HostUnit]) -> Result<(), ControlError> {
+        if let Some(unit) = units.iter().find(|unit| unit.url.starts_with("scree:")) {
+            let reason = format!("{}: a unit daemon adds itself", unit.url);
+            return Err(ControlError::invalid("units", reason));
+        }
         let asked = units.iter().map(|unit| UnitRow {
             id: unit.id,
             url: unit.url.clone(),

@@ -200,6 +200,11 @@ impl Keeper {
         }
     }
 
+    /// The line of a segment; none, if it is not there or cannot say.
+    fn line_of(&self, segment: SegmentId) -> Line {
+        self.unit.line_of(segment).map_or(Line::NONE, Line)
+    }
+
     /// As [`Keeper::allow`], of a segment that is to be read.
     fn allow_reading(
         &self,
@@ -341,11 +346,11 @@ impl Job {
                 closed,
                 slots,
             } => {
-                let (_, _passage) = allow(Action::Free(segment))?;
+                let (_, _passage) = allow(Action::Free(segment, keeper.line_of(segment)))?;
                 unit.free(segment, &slots, closed)?;
             }
             Request::Delete(segment) => {
-                let (_, _passage) = allow(Action::Free(segment))?;
+                let (_, _passage) = allow(Action::Delete(segment, keeper.line_of(segment)))?;
                 unit.delete(segment)?;
             }
             Request::List {
@@ -353,8 +358,17 @@ impl Job {
                 after,
                 most,
             } => {
-                let (_, _passage) = allow(Action::List(serials.clone()))?;
-                let found = unit.list_serials(serials)?;
+                let (right, _passage) = allow(Action::List(serials.clone()))?;
+                let mut found = unit.list_serials(serials)?;
+                // What is another line's is none of its business.
+                let own = match right {
+                    Right::Lease { line, .. } => line,
+                    Right::Other => Line::NONE,
+                };
+                found.retain(|id| {
+                    let line = keeper.line_of(*id);
+                    line == own || line == Line::NONE
+                });
                 let from = found.partition_point(|id| id.bits() <= after);
                 let to = found.len().min(from + (most as usize).clamp(1, LIST_MAX));
                 wire::encode_segments(&found[from..to], body);
@@ -372,7 +386,10 @@ impl Job {
             Request::Probe => unit.probe()?,
             Request::Note => body.extend(unit.note()?.iter().flatten()),
             Request::NoteDown(note) => {
-                if !lock(&self.shown).has_lease(keeper.now()) {
+                let leases = lock(&self.shown).leases(keeper.now());
+                let mut leases = leases.into_iter();
+                let newest = leases.find_map(|(fence, epoch)| keeper.fences.enter(fence, epoch));
+                if newest.is_none() {
                     let text = "notes are for hosts that have a lease";
                     return Err(Refusal::new(Status::NotAllowed, text));
                 }

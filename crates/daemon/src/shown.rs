@@ -24,8 +24,10 @@ pub(crate) enum Action {
     Put(SegmentId),
     /// Read slots of a segment of a line, or ask how many there are.
     Read(SegmentId, Line),
-    /// Free slots of a segment, or delete it.
-    Free(SegmentId),
+    /// Free slots of a segment of a line.
+    Free(SegmentId, Line),
+    /// Delete a segment of a line, whatever is in it.
+    Delete(SegmentId, Line),
     /// List segments with these serials.
     List(Range<u64>),
 }
@@ -72,8 +74,8 @@ pub(crate) struct Shown {
     /// Ranges of serials by where they begin: where they end, and under which
     /// lease. They do not overlap.
     serials: BTreeMap<u64, (u64, Lease)>,
-    /// Until when any lease lasts, also one that has reserved nothing yet.
-    leased: Option<Millis>,
+    /// The leases, also those that have reserved nothing yet, and until when.
+    leases: HashMap<(Fence, u32), Millis>,
     /// Until when lines may be read.
     lines: HashMap<Line, Millis>,
     /// Until when slots of segments may be freed.
@@ -113,7 +115,7 @@ impl Shown {
                 for range in serials {
                     self.insert(range, lease);
                 }
-                self.leased = self.leased.max(Some(ends));
+                prolong(&mut self.leases, vec![(fence, epoch)], ends);
             }
             Scope::Read { lines } => prolong(&mut self.lines, lines, ends),
             Scope::Free { segments } => prolong(&mut self.freeable, segments, ends),
@@ -123,12 +125,14 @@ impl Shown {
     }
 
     fn items(&self) -> usize {
-        self.serials.len() + self.lines.len() + self.freeable.len() + self.mended.len()
+        let others = self.lines.len() + self.freeable.len() + self.mended.len();
+        self.serials.len() + self.leases.len() + others
     }
 
     fn forget_ended(&mut self, now: Millis) {
         let goes_on = |ends: &Millis| !has_ended(*ends, now);
         self.serials.retain(|_, (_, lease)| goes_on(&lease.ends));
+        self.leases.retain(|_, ends| goes_on(ends));
         self.lines.retain(|_, ends| goes_on(ends));
         self.freeable.retain(|_, ends| goes_on(ends));
         self.mended.retain(|_, ends| goes_on(ends));
@@ -164,9 +168,14 @@ impl Shown {
         (serial < *end).then_some((*start..*end, lease))
     }
 
-    /// Whether any lease was shown that has not ended at `now`.
-    pub fn has_lease(&self, now: Millis) -> bool {
-        self.leased.is_some_and(|ends| !has_ended(ends, now))
+    /// The leases that have not ended at `now`; newer ones may have been shown by
+    /// others.
+    pub fn leases(&self, now: Millis) -> Vec<(Fence, u32)> {
+        let lasting = self
+            .leases
+            .iter()
+            .filter(|(_, ends)| !has_ended(**ends, now));
+        lasting.map(|(lease, _)| *lease).collect()
     }
 
     /// By what right `action` may be done at `now`. What is put is put under a lease,
@@ -190,8 +199,14 @@ impl Shown {
 
     fn by_lease(&self, action: &Action, now: Millis) -> Result<Right, NotAllowed> {
         let leased = match action {
-            Action::Put(segment) | Action::Read(segment, _) | Action::Free(segment) => {
-                self.lease(segment.serial())
+            // Whose line it is, whoever puts looks itself.
+            Action::Put(segment) => self.lease(segment.serial()),
+            Action::Read(segment, line)
+            | Action::Free(segment, line)
+            | Action::Delete(segment, line) => {
+                let lease = self.lease(segment.serial());
+                let is_own = |lease: &Lease| *line == lease.line || *line == Line::NONE;
+                lease.filter(|(_, lease)| is_own(lease))
             }
             Action::List(range) => {
                 let lease = self.lease(range.start);
@@ -221,8 +236,15 @@ impl Shown {
                 };
                 read.max(mended(segment))
             }
-            Action::Free(segment) => self.freeable.get(segment),
-            Action::List(_) => None,
+            // What it is told to free, of what it may read.
+            Action::Free(segment, line) => {
+                let free = self.freeable.get(segment);
+                match *line {
+                    Line::NONE => free,
+                    _ => free.and_then(|free| Some(free.min(self.lines.get(line)?))),
+                }
+            }
+            Action::Delete(..) | Action::List(_) => None,
         };
         match ends {
             None => Err(NotAllowed::Never),
@@ -290,13 +312,14 @@ mod tests {
         shown
     }
 
-    /// Which of putting, reading, freeing and listing are allowed.
-    fn allowed(shown: &Shown, segment: SegmentId, line: Line) -> [bool; 4] {
+    /// Which of putting, reading, freeing, deleting and listing are allowed.
+    fn allowed(shown: &Shown, segment: SegmentId, line: Line) -> [bool; 5] {
         let serial = segment.serial();
         [
             Action::Put(segment),
             Action::Read(segment, line),
-            Action::Free(segment),
+            Action::Free(segment, line),
+            Action::Delete(segment, line),
             Action::List(serial..serial + 1),
         ]
         .map(|action| shown.right(&action, ENDS).is_ok())
@@ -306,7 +329,7 @@ mod tests {
     #[test]
     fn a_lease_is_one_before_it_has_reserved_anything() {
         let mut shown = Shown::default();
-        assert!(!shown.has_lease(Millis(0)));
+        assert!(shown.leases(Millis(0)).is_empty());
         let lease = Scope::Lease {
             line: OWN,
             fence: Fence(1),
@@ -316,8 +339,8 @@ mod tests {
         shown
             .take(until(ENDS, lease), Millis(0))
             .expect("there is room");
-        assert!(shown.has_lease(Millis(0)));
-        assert!(!shown.has_lease(Millis(ENDS.0 + SLACK_MS + 1)));
+        assert_eq!(shown.leases(Millis(0)), [(Fence(1), 1)]);
+        assert!(shown.leases(Millis(ENDS.0 + SLACK_MS + 1)).is_empty());
     }
 
     /// Its next lease refused what a host was to free of the one before.
@@ -335,14 +358,14 @@ mod tests {
         let is_leased = |shown: &Shown, action: Action| {
             matches!(shown.right(&action, now), Ok(Right::Lease { .. }))
         };
-        assert!(is_leased(&shown, Action::Free(own)));
+        assert!(is_leased(&shown, Action::Free(own, OWN)));
         assert!(is_leased(&shown, Action::Read(own, OWN)));
         let segments = vec![own];
         let free = until(ENDS, Scope::Free { segments });
         shown.take(free, now).expect("there is room");
         let read = until(ENDS, Scope::Read { lines: vec![OWN] });
         shown.take(read, now).expect("there is room");
-        for action in [Action::Free(own), Action::Read(own, OWN)] {
+        for action in [Action::Free(own, OWN), Action::Read(own, OWN)] {
             assert_eq!(shown.right(&action, now), Ok(Right::Other));
         }
         let copysets = vec![own.copyset()];
@@ -354,10 +377,15 @@ mod tests {
     #[test]
     fn each_capability_allows_its_own_and_nothing_else() {
         let leased = shown([lease(3, &[10..20, 40..41])]);
-        assert_eq!(allowed(&leased, segment(5, 10), OTHER), [true; 4]);
-        assert_eq!(allowed(&leased, segment(0, 40), OTHER), [true; 4]);
+        for line in [OWN, Line::NONE] {
+            assert_eq!(allowed(&leased, segment(5, 10), line), [true; 5]);
+            assert_eq!(allowed(&leased, segment(0, 40), line), [true; 5]);
+        }
+        // Whatever a controller has signed: another's stays another's.
+        let not_own = [true, false, false, false, true];
+        assert_eq!(allowed(&leased, segment(5, 10), OTHER), not_own);
         for beyond in [9, 20, 39, 41] {
-            assert_eq!(allowed(&leased, segment(5, beyond), OWN), [false; 4]);
+            assert_eq!(allowed(&leased, segment(5, beyond), OWN), [false; 5]);
         }
         let lists = |range| leased.right(&Action::List(range), ENDS).is_ok();
         assert!(lists(10..20) && lists(15..15));
@@ -366,26 +394,31 @@ mod tests {
         let read = shown([Scope::Read {
             lines: vec![OWN, Line(9)],
         }]);
-        let read_only = [false, true, false, false];
+        let read_only = [false, true, false, false, false];
         assert_eq!(allowed(&read, segment(5, 10), OWN), read_only);
         assert_eq!(allowed(&read, segment(5, 10), Line::NONE), read_only);
-        assert_eq!(allowed(&read, segment(5, 10), OTHER), [false; 4]);
+        assert_eq!(allowed(&read, segment(5, 10), OTHER), [false; 5]);
 
-        let free = shown([Scope::Free {
-            segments: vec![segment(1, 10), segment(2, 3)],
-        }]);
-        let free_only = [false, false, true, false];
-        assert_eq!(allowed(&free, segment(1, 10), OWN), free_only);
-        assert_eq!(allowed(&free, segment(2, 10), OWN), [false; 4]);
-        assert_eq!(allowed(&free, segment(2, 10), Line::NONE), [false; 4]);
+        let segments = vec![segment(1, 10), segment(2, 3)];
+        let scope = Scope::Free { segments };
+        let free = shown([scope.clone()]);
+        let free_only = [false, false, true, false, false];
+        assert_eq!(allowed(&free, segment(1, 10), Line::NONE), free_only);
+        assert_eq!(allowed(&free, segment(1, 10), OWN), [false; 5], "of whom");
+        assert_eq!(allowed(&free, segment(2, 10), Line::NONE), [false; 5]);
+        let free = shown([scope, Scope::Read { lines: vec![OWN] }]);
+        let free_and_read = [false, true, true, false, false];
+        assert_eq!(allowed(&free, segment(1, 10), OWN), free_and_read);
+        assert_eq!(allowed(&free, segment(1, 10), OTHER), [false; 5]);
+        assert_eq!(allowed(&free, segment(2, 10), OWN), read_only);
 
         let mend = shown([Scope::Mend {
             copysets: vec![CopysetId::new(4).expect("one")],
         }]);
-        let put_and_read = [true, true, false, false];
+        let put_and_read = [true, true, false, false, false];
         assert_eq!(allowed(&mend, segment(4, 10), OTHER), put_and_read);
-        assert_eq!(allowed(&mend, segment(5, 10), OTHER), [false; 4]);
-        assert_eq!(allowed(&shown([]), segment(5, 10), Line::NONE), [false; 4]);
+        assert_eq!(allowed(&mend, segment(5, 10), OTHER), [false; 5]);
+        assert_eq!(allowed(&shown([]), segment(5, 10), Line::NONE), [false; 5]);
     }
 
     #[test]

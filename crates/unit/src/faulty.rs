@@ -16,7 +16,7 @@ use std::time::Duration;
 use base::{SegmentId, Slot};
 use world::simulated::SimulatedRandom;
 
-use crate::{SlotRun, Tag, Unit, UnitError, pass_on};
+use crate::{ReadDone, ReadSlots, SlotRun, Tag, Unit, UnitError, pass_on};
 
 /// How often what goes wrong: one in so many calls, never if zero.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,6 +37,9 @@ pub struct InjectedFaults {
     pub delays_one_in: u64,
     /// How long a delayed call takes.
     pub delay: Duration,
+    /// What could be read at once is not, and is told later where that is asked for.
+    /// No fault, and not counted as one.
+    pub reads_later_one_in: u64,
     /// The unit is not there at all.
     pub is_missing: bool,
 }
@@ -258,6 +261,9 @@ impl Unit for FaultyUnit {
         data: &mut [u8],
     ) -> Result<bool, UnitError> {
         let faults = self.begin()?;
+        if self.random.one_in(faults.reads_later_one_in) {
+            return Ok(false);
+        }
         if self.is_struck(faults.read_errors_one_in) {
             return Err(self.error());
         }
@@ -267,6 +273,20 @@ impl Unit for FaultyUnit {
             self.spoil(faults, slot_bytes, tags, data);
         }
         Ok(is_read)
+    }
+
+    fn read_later(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
+        let is_begun = self.random.one_in(self.state().faults.reads_later_one_in);
+        if is_begun {
+            let mut tags = vec![[0; 16]; usize::from(run.count)];
+            let mut data = vec![0; usize::from(run.count) * slot_bytes as usize];
+            let read = self.read(run, slot_bytes, &mut tags, &mut data);
+            done(read.map(|()| ReadSlots {
+                tags: &tags,
+                data: &data,
+            }));
+        }
+        is_begun
     }
 }
 

@@ -12,6 +12,15 @@ use world::Millis;
 use super::leases::{holder_of, leftovers_of};
 use super::{Database, DatabaseError, Reach, Thing, rows};
 
+/// What a plan allows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FreeRights {
+    /// In which segments it frees, in order.
+    pub segments: Vec<SegmentId>,
+    /// As which lineages that was written.
+    pub lineages: Vec<Lineage>,
+}
+
 /// Of one volume: what a lease allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseRights {
@@ -83,8 +92,7 @@ impl Database {
         Ok(keys.into_iter().map(|key| key.lineage).collect())
     }
 
-    /// The segments of a plan that is due, in order, if it is the host's to carry
-    /// out.
+    /// What a plan that is due allows, if it is the host's to carry out.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`] and the others.
@@ -93,8 +101,8 @@ impl Database {
         reach: &Reach,
         now: Millis,
         plan: i64,
-    ) -> Result<Vec<SegmentId>, DatabaseError> {
-        let Some(bytes) = self.due_free(reach, now, plan).await? else {
+    ) -> Result<FreeRights, DatabaseError> {
+        let Some((bytes, lineages)) = self.due_free(reach, now, plan).await? else {
             return Err(DatabaseError::not_found(Thing::Plan, plan));
         };
         // It may be a MiB long.
@@ -103,9 +111,10 @@ impl Database {
             Ok(plan.segments().map(|(segment, _)| segment).collect())
         };
         let read = super::joined(tokio::task::spawn_blocking(read).await)?;
-        read.map_err(|error: catalog::BadPlan| DatabaseError::Damaged {
+        let segments = read.map_err(|error: catalog::BadPlan| DatabaseError::Damaged {
             what: format!("plan {plan}: {error}"),
-        })
+        })?;
+        Ok(FreeRights { segments, lineages })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Slots of removed versions that wait to be freed on the units.
 
-use base::VolumeId;
+use base::{Lineage, VolumeId};
 use catalog::{FreePlan, PLAN_BYTES_MAX, PendingFree};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
@@ -39,20 +39,29 @@ impl Database {
             .collect()
     }
 
-    /// One of those plans, if it is due.
+    /// One of those plans, if it is due, and as which lineages that was written.
     pub(super) async fn due_free(
         &self,
         reach: &Reach,
         now: Millis,
         id: i64,
-    ) -> Result<Option<Vec<u8>>, DatabaseError> {
+    ) -> Result<Option<(Vec<u8>, Vec<Lineage>)>, DatabaseError> {
         let statement = concat!(
-            "SELECT f.plan FROM pending_frees f WHERE f.not_before_ms <= $3 AND f.id = $4 AND ",
+            "SELECT f.plan, f.lineages FROM pending_frees f WHERE f.not_before_ms <= $3 AND f.id = $4 AND ",
             cleans!("f.volume")
         );
         let found = reach.query(statement).bind(now.0).bind(id);
         let found = found.fetch_optional(&self.reader).await?;
-        Ok(found.map(|row| row.try_get("plan")).transpose()?)
+        let Some(row) = found else { return Ok(None) };
+        let lineages: String = row.try_get("lineages")?;
+        let lineages = lineages.split_whitespace().map(|one| {
+            let damaged = |_| DatabaseError::Damaged {
+                what: format!("lineage {one:?} of plan {id}"),
+            };
+            one.parse().map_err(damaged)
+        });
+        let lineages: Result<Vec<Lineage>, DatabaseError> = lineages.collect();
+        Ok(Some((row.try_get("plan")?, lineages?)))
     }
 
     /// Notes a free that is due at once, for tests.
@@ -116,22 +125,30 @@ impl Parts {
     }
 }
 
-/// Notes slots to be freed after `not_before`, which a version of `volume` has
-/// left.
+/// Notes slots to be freed after `not_before`, which a version of a volume has left:
+/// written as one of these lineages.
 pub(super) async fn note_free(
     connection: &mut AnyConnection,
-    volume: Option<VolumeId>,
+    of: Option<(VolumeId, &[Lineage])>,
     not_before: Millis,
     Parts(parts): &Parts,
 ) -> Result<(), DatabaseError> {
-    let volume = volume.map(|volume| volume.to_string()).unwrap_or_default();
+    let volume = of.map(|(volume, _)| volume.to_string());
+    let volume = volume.unwrap_or_default();
+    let lineages = of.into_iter().flat_map(|(_, lineages)| lineages);
+    let lineages: Vec<String> = lineages.map(Lineage::to_string).collect();
+    let lineages = lineages.join(" ");
     for part in parts {
-        sqlx::query("INSERT INTO pending_frees (not_before_ms, plan, volume) VALUES ($1, $2, $3)")
-            .bind(not_before.0)
-            .bind(part.as_slice())
-            .bind(volume.as_str())
-            .execute(&mut *connection)
-            .await?;
+        sqlx::query(
+            "INSERT INTO pending_frees (not_before_ms, plan, volume, lineages) \
+             VALUES ($1, $2, $3, $4)",
+        )
+        .bind(not_before.0)
+        .bind(part.as_slice())
+        .bind(volume.as_str())
+        .bind(lineages.as_str())
+        .execute(&mut *connection)
+        .await?;
     }
     Ok(())
 }

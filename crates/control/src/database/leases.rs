@@ -1,5 +1,6 @@
 //! Leases: who may write a volume, and what it may write.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use base::{JournalFolderId, Lineage, PartyId, SegmentId, Sequence, VolumeId};
@@ -259,6 +260,7 @@ impl Database {
                 );
                 return Err(DatabaseError::Refused { reason });
             }
+            check_open_segments(&mut *change, volume, &commit.open_segments).await?;
             super::versions::insert(&mut *change, version).await?;
             let number = version.key.number.cast_signed();
             sqlx::query(
@@ -386,6 +388,27 @@ fn open_segment(row: &AnyRow) -> Result<OpenSegment, DatabaseError> {
         segment,
         slots: rows::small(row, "slots")?,
     })
+}
+
+/// Refuses open segments that were never the volume's: what a lease left open, the
+/// next one may delete.
+async fn check_open_segments(
+    connection: &mut AnyConnection,
+    volume: VolumeId,
+    segments: &[OpenSegment],
+) -> Result<(), DatabaseError> {
+    let own = leftovers_of(connection, volume, u32::MAX).await?;
+    let open: HashSet<SegmentId> = own.open_segments.iter().map(|open| open.segment).collect();
+    let is_own = |segment: SegmentId| {
+        let mut ranges = own.serials.iter();
+        open.contains(&segment) || ranges.any(|range| range.contains(&segment.serial()))
+    };
+    match segments.iter().find(|open| !is_own(open.segment)) {
+        None => Ok(()),
+        Some(open) => Err(DatabaseError::Refused {
+            reason: format!("segment {:?} was not reserved for {volume}", open.segment),
+        }),
+    }
 }
 
 async fn note_open_segments(

@@ -68,7 +68,7 @@ pub use asker::{Asker, Idempotency};
 pub use attaching::NewAttachment;
 pub use attachments::AttachmentRow;
 pub use audit::{AuditRow, By};
-pub use capabilities::LeaseRights;
+pub use capabilities::{FreeRights, LeaseRights};
 pub use counts::Counts;
 pub use error::{DatabaseError, Thing};
 pub use grants::{GrantRow, NewGrant, Object};

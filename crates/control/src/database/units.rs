@@ -179,12 +179,22 @@ async fn copysets_of(connection: &mut AnyConnection) -> Result<Vec<Copyset>, Dat
     Ok(copysets)
 }
 
-/// Refuses a URL at which another unit is.
+/// Refuses a URL at which another unit is. One whose daemon is disabled is nowhere:
+/// what takes its place may have its address.
 async fn check_free(
     change: &mut AnyConnection,
     unit: UnitId,
     url: &str,
 ) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "UPDATE units SET url = 'gone:' || id WHERE url = $1 AND id <> $2 \
+         AND EXISTS (SELECT 1 FROM parties p WHERE p.kind = 'unit' AND p.disabled = 1 \
+             AND p.id = 'party-' || substr(units.id, 6))",
+    )
+    .bind(url)
+    .bind(unit.to_string())
+    .execute(&mut *change)
+    .await?;
     let taken = sqlx::query("SELECT id FROM units WHERE url = $1 AND id <> $2")
         .bind(url)
         .bind(unit.to_string())

@@ -4,7 +4,7 @@
 //! what is around it is as the caller has seen it. Their keys are [`super::lineages`],
 //! the room of removed ones [`super::frees`].
 
-use base::VolumeId;
+use base::{Lineage, VolumeId};
 use catalog::{Neighbours, StoredVersion, VersionKey};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
@@ -224,6 +224,10 @@ impl Database {
                 let reason = format!("version {} of {} stays: {why}", key.number, key.volume);
                 return Err(DatabaseError::Refused { reason });
             }
+            // Before they may go with it.
+            let lineage = version_of(&mut *change, key).await?.lineage;
+            let keys = super::lineages::keys_of(&mut *change, lineage).await?;
+            let lineages: Vec<Lineage> = keys.into_iter().map(|key| key.lineage).collect();
             let parent = found.parent.map(|parent| parent.key);
             sqlx::query(
                 "UPDATE versions SET parent_volume = $1, parent_number = $2 \
@@ -240,7 +244,8 @@ impl Database {
                 .bind(key.number.cast_signed())
                 .execute(&mut *change)
                 .await?;
-            note_free(&mut *change, Some(key.volume), not_before, &parts).await?;
+            let of = Some((key.volume, &lineages[..]));
+            note_free(&mut *change, of, not_before, &parts).await?;
             super::deleting::forget_departed(&mut *change).await?;
             forget_lineages(&mut *change).await
         })?;

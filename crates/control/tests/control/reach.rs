@@ -7,8 +7,8 @@ use base::{
     SegmentId, SnapshotId, VolumeId,
 };
 use catalog::{
-    CatalogError, FreePlan, Lease, LeaseSalt, Neighbours, StoredVersion, ThinShare, VersionCommit,
-    VersionKey, WrappedKey,
+    CatalogError, FreePlan, Lease, LeaseSalt, Neighbours, OpenSegment, StoredVersion, ThinShare,
+    VersionCommit, VersionKey, WrappedKey,
 };
 use control::database::{Asker, Database, DatabaseError, NewVolume, Reach, SILENT_FOR_MS};
 use serde_json::{Value, json};
@@ -341,7 +341,10 @@ impl Scene {
                 let early = database.free_rights(&reach, Millis(-1), id).await;
                 assert!(early.is_err(), "it is not due yet");
                 let segments = database.free_rights(&reach, NOW, id).await;
-                segments.map(|segments| assert_eq!(segments.len(), 1))
+                segments.map(|rights| {
+                    assert_eq!(rights.segments.len(), 1);
+                    assert_eq!(rights.lineages, [self.lineage]);
+                })
             }
             other => panic!("nothing is called {other}"),
         };
@@ -539,6 +542,48 @@ async fn what_is_out_of_reach_is_answered_like_what_does_not_exist() {
 }
 
 /// Else a host could make any key one of its own volume's, and read with it.
+/// What a lease leaves open, the next one may delete: a host that named others'
+/// segments so was given them.
+#[tokio::test]
+async fn what_a_lease_leaves_open_was_reserved_for_its_volume() {
+    let (scene, _folder) = on_sqlite(Stage::Attached).await;
+    let mut commit = scene.commit(4);
+    commit.open_segments = vec![OpenSegment {
+        segment: segment(),
+        slots: 1,
+    }];
+    let call = CatalogCall::Commit { commit };
+    let refused = scene.call_at("has", NOW, call).await;
+    assert!(
+        matches!(refused, Err(CatalogError::Refused { .. })),
+        "{refused:?}"
+    );
+    let host = scene.host("has");
+    let rights = scene.database.lease_rights(host, scene.volume, scene.epoch);
+    assert_eq!(rights.await.expect("its own").serials, []);
+
+    let reserve = scene.asked("reserve-serials").await;
+    let serials = scene.call("has", reserve).await;
+    let serials: std::ops::Range<u64> = serde_json::from_value(serials).expect("serials");
+    let mut commit = scene.commit(4);
+    let copyset = CopysetId::new(0).expect("12 bits");
+    commit.open_segments = vec![OpenSegment {
+        segment: SegmentId::new(copyset, serials.start).expect("36 bits"),
+        slots: 1,
+    }];
+    scene.call("has", CatalogCall::Commit { commit }).await;
+    // Also when it is no more among what is reserved.
+    let mut commit = scene.commit(5);
+    commit.open_segments = vec![OpenSegment {
+        segment: SegmentId::new(copyset, serials.start).expect("36 bits"),
+        slots: 2,
+    }];
+    commit.serial_next = serials.end;
+    scene.call("has", CatalogCall::Commit { commit }).await;
+    let rights = scene.database.lease_rights(host, scene.volume, scene.epoch);
+    assert_eq!(rights.await.expect("its own").serials, [serials]);
+}
+
 #[tokio::test]
 async fn a_version_is_committed_under_its_volumes_own_lineage_only() {
     let (scene, _folder) = on_sqlite(Stage::Attached).await;

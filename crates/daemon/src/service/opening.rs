@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use api::unit::UnitCluster;
 use api::{ClientError, ProfileError};
-use base::with_causes;
+use base::{UnitId, with_causes};
 use unit::remote::url_of_address;
 use unit::{FolderUnit, Unit as _, UnitError};
 use world::{Endpoint, Millis, World};
@@ -36,6 +36,18 @@ pub enum StartError {
     BadAddress {
         /// Where it is said to be.
         address: SocketAddr,
+    },
+    /// It was made in another folder.
+    #[error(
+        "the cluster has {unit}, and it was made elsewhere than in {folder}: mount it there, or, \
+         if it is lost for good, disable this daemon and enrol another one under a new name: an \
+         empty unit would be taken for the full one", folder = folder.display()
+    )]
+    MadeElsewhere {
+        /// Which.
+        unit: UnitId,
+        /// Where it should be.
+        folder: PathBuf,
     },
     /// D cannot be used.
     #[error(transparent)]
@@ -238,7 +250,16 @@ fn open_keeper(world: &World, folder: &Folder, known: &Known) -> Result<Arc<Keep
             }
             other => other.map(|()| unit),
         },
-        false => unit.made(),
+        false => {
+            let is_known = cluster.units.iter().any(|known| known.id == cluster.unit);
+            if is_known && unit.probe().is_err() {
+                return Err(StartError::MadeElsewhere {
+                    unit: cluster.unit,
+                    folder: path,
+                });
+            }
+            unit.made()
+        }
     };
     let unit = opened.map_err(|source| StartError::Unit {
         hint: hint(&source),

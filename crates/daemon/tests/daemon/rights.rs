@@ -127,7 +127,7 @@ fn a_host_without_a_lease_changes_and_reads_nothing() {
             lines: vec![Line(8)],
         }],
         vec![Scope::Free {
-            segments: vec![segment(11)],
+            segments: vec![segment(10), segment(11)],
         }],
         vec![Scope::Mend {
             copysets: vec![copyset],
@@ -142,6 +142,13 @@ fn a_host_without_a_lease_changes_and_reads_nothing() {
         assert_eq!(allowed, [""; 0], "{nothing:?}");
         scene.is_untouched();
     }
+    // What a controller should never have signed: serials that another line has.
+    let allowed = scene.allowed(OTHER_HOST, &[lease(8, 2, 1, 0..20)]);
+    assert_eq!(allowed, ["sync", "note down"]);
+    scene.own.note_down(&[3; NOTE_BYTES]).expect("put right");
+    let other = unit_of(&scene.keeper, OTHER_HOST, &[lease(8, 2, 1, 0..20)]);
+    assert_eq!(other.list_serials(0..20).expect("its own"), []);
+    scene.is_untouched();
     let nothing = unit_of(&scene.keeper, OTHER_HOST, &[]);
     nothing.probe().expect("it may ask whether it is there");
     assert_eq!(
@@ -158,11 +165,19 @@ fn each_capability_lets_its_holder_do_its_own() {
         lines: vec![Line(7)],
     };
     assert_eq!(Scene::new().allowed(OTHER_HOST, &[read]), looks);
+    // It frees what it was told to, of what it may read, and nothing whole.
+    let scene = Scene::new();
     let free = Scope::Free {
-        segments: vec![segment(10)],
+        segments: vec![segment(10), segment(11)],
     };
-    let frees = ["free", "free all", "delete"];
-    assert_eq!(Scene::new().allowed(OTHER_HOST, &[free]), frees);
+    put(&scene.own, segment(11), 0).expect("its own");
+    let lines = vec![Line(7)];
+    let unit = unit_of(&scene.keeper, OTHER_HOST, &[free, Scope::Read { lines }]);
+    assert!(is_refused(&unit.delete(segment(10))));
+    assert!(is_refused(&unit.list_serials(10..12).map(drop)));
+    unit.free(segment(10), &[Slot(0)], true).expect("it may");
+    let left = scene.own.list_serials(10..20).expect("listed");
+    assert_eq!(left, [segment(11)]);
     // What is put where it was read is of the line that it was read from.
     let mend = Scope::Mend {
         copysets: vec![segment(10).copyset(), segment(1010).copyset()],
@@ -249,10 +264,7 @@ fn an_older_lease_is_refused_as_soon_as_a_newer_one_was_shown() {
     let tries = |unit: &RemoteUnit| {
         for (name, attempt) in ATTEMPTS {
             let done = attempt(unit, segment(10));
-            // The note is no volume's.
-            if name != "note down" {
-                assert!(is_refused(&done), "{name}: {done:?}");
-            }
+            assert!(is_refused(&done), "{name}: {done:?}");
         }
     };
     tries(&scene.own);

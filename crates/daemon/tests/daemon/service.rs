@@ -430,6 +430,29 @@ async fn a_folder_has_one_daemon_and_its_unit_is_nobody_elses() {
     assert!(host::mode(&kept).is_err(), "nothing is kept");
 }
 
+/// Its daemon was enrolled once more, in a new folder: hosts took the empty unit for
+/// the full one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unit_that_the_cluster_has_is_not_made_anew() {
+    let site = Site::new();
+    let controller = Controller::start(&site);
+    controller.says(|cluster| {
+        cluster.units.push(HostUnit {
+            id: UNIT,
+            url: "scree://10.0.0.9:7070".to_owned(),
+        });
+    });
+    let error = refused(&site).await;
+    assert!(
+        matches!(error, StartError::MadeElsewhere { unit: UNIT, .. }),
+        "{error}"
+    );
+    // In the folder that it was made in it starts, whatever else is lost there.
+    let unit = site.folder.path().join("d/unit");
+    FolderUnit::create(&site.world, &unit, CLUSTER, UNIT).expect("made");
+    start(&site).await.expect("started");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn hosts_are_told_an_address_that_they_can_reach() {
     let site = Site::new();
