@@ -5,6 +5,10 @@
 //! link without a certificate fails as one to a daemon that is away: its unit is
 //! in the table of units all the same, as nothing may be taken for whole that
 //! lacks a copy there.
+//!
+//! Locks, in this order: the agent's units, these links, the wallet or one link. Nothing
+//! is asked of a link under the lock of these: it may wait for its thread, which asks
+//! for detours.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -80,23 +84,29 @@ impl Links {
     /// # Errors
     /// As [`TlsLink::start`].
     pub fn link(&self, unit: UnitId, endpoint: Endpoint) -> io::Result<Arc<TlsLink>> {
-        let mut state = lock(&self.state);
-        let link = match state.links.get_mut(&unit) {
-            Some((known, link)) => {
-                *known = endpoint;
-                Arc::clone(link)
+        let (link, is_new) = {
+            let mut state = lock(&self.state);
+            let (link, is_new) = match state.links.get_mut(&unit) {
+                Some((known, link)) => {
+                    *known = endpoint;
+                    (Arc::clone(link), false)
+                }
+                None => {
+                    let config = self.config(unit, endpoint.clone(), state.tls.clone());
+                    let link = Arc::new(TlsLink::start(config, Arc::clone(&self.clock))?);
+                    state.links.insert(unit, (endpoint, Arc::clone(&link)));
+                    (link, true)
+                }
+            };
+            self.spread(&state);
+            if state.tls.is_none() {
+                self.wanted.notify_one();
             }
-            None => {
-                let config = self.config(unit, endpoint.clone(), state.tls.clone());
-                let link = Arc::new(TlsLink::start(config, Arc::clone(&self.clock))?);
-                state.links.insert(unit, (endpoint, Arc::clone(&link)));
-                self.wallet.add(unit, Arc::clone(&link) as _);
-                link
-            }
+            (link, is_new)
         };
-        self.spread(&state);
-        if state.tls.is_none() {
-            self.wanted.notify_one();
+        // It may wait for the link, which asks for detours.
+        if is_new {
+            self.wallet.add(unit, Arc::clone(&link) as _);
         }
         Ok(link)
     }
@@ -130,13 +140,21 @@ impl Links {
         state.tls.is_none() && !state.links.is_empty()
     }
 
+    /// The key, PKCS #8 in PEM: made once.
+    fn key(&self) -> Result<Zeroizing<String>, NoCertificate> {
+        let mut state = lock(&self.state);
+        if let Some(key) = &state.key {
+            return Ok(key.clone());
+        }
+        let made = KeyRequest::generate()?;
+        self.wallet.set_holder(requested_key(&made.request_pem)?.0);
+        state.key = Some(made.key_pem.clone());
+        Ok(made.key_pem)
+    }
+
     /// Has the key signed, and shows that from the next connections on.
     pub async fn renew_certificate(&self, controller: &Controller) -> Result<(), NoCertificate> {
-        let known = lock(&self.state).key.clone();
-        let key = match &known {
-            Some(key) => KeyRequest::again(key)?,
-            None => KeyRequest::generate()?,
-        };
+        let key = KeyRequest::again(&self.key()?)?;
         let issued = controller.certificate(&key.request_pem).await?;
         let credentials = Credentials {
             chain_pem: &issued.certificate,
@@ -144,9 +162,7 @@ impl Links {
         };
         let mut tls = client_config(&[&issued.authority], Some(credentials))?;
         tls.alpn_protocols = vec![ALPN.to_vec()];
-        self.wallet.set_holder(requested_key(&key.request_pem)?.0);
         let mut state = lock(&self.state);
-        state.key = Some(key.key_pem);
         state.tls = Some(Arc::new(tls));
         self.spread(&state);
         Ok(())

@@ -64,6 +64,8 @@ struct Card {
 /// What is there for a want.
 struct Pocket {
     cards: Vec<Card>,
+    /// When it was asked for.
+    asked: Duration,
     /// When it is to be asked for again, if somebody keeps it.
     renew: Duration,
     ends: Duration,
@@ -187,6 +189,7 @@ impl Wallet {
                 let lasts = lasts.unwrap_or_default();
                 Pocket {
                     cards: cards.collect(),
+                    asked,
                     renew: later(lasts / 2),
                     ends: later(lasts),
                 }
@@ -195,13 +198,19 @@ impl Wallet {
                 tracing::debug!(?want, reason, "not allowed on unit daemons");
                 Pocket {
                     cards: Vec::new(),
+                    asked,
                     renew: asked + ASK_AGAIN,
                     ends: asked,
                 }
             }
         };
         let cards = pocket.cards.clone();
-        lock(&self.state).pockets.insert(want, pocket);
+        let mut state = lock(&self.state);
+        let known = state.pockets.get(&want);
+        // Of two that were asked for at once, the later one may have come first.
+        if known.is_none_or(|known| known.asked <= asked) {
+            state.pockets.insert(want, pocket);
+        }
         cards
     }
 

@@ -59,7 +59,8 @@ impl Control {
                 Err(
                     error @ (DatabaseError::NotFound { .. }
                     | DatabaseError::Fenced { .. }
-                    | DatabaseError::Refused { .. }),
+                    | DatabaseError::Refused { .. }
+                    | DatabaseError::Damaged { .. }),
                 ) => Err(error.to_string()),
                 Err(error) => return Err(error.into()),
             });

@@ -252,7 +252,13 @@ fn open_keeper(world: &World, folder: &Folder, known: &Known) -> Result<Arc<Keep
         },
         false => {
             let is_known = cluster.units.iter().any(|known| known.id == cluster.unit);
-            if is_known && unit.probe().is_err() {
+            let is_absent = |probed| {
+                matches!(
+                    probed,
+                    Err(UnitError::Missing { .. } | UnitError::Foreign { .. })
+                )
+            };
+            if is_known && is_absent(unit.probe()) {
                 return Err(StartError::MadeElsewhere {
                     unit: cluster.unit,
                     folder: path,

@@ -259,7 +259,11 @@ impl Drop for TlsLink {
         self.shared.lock().is_stopping = true;
         self.shared.bell.ring();
         self.shared.room.notify_all();
-        if let Some(thread) = self.thread.take() {
+        let thread = self.thread.take();
+        // Whoever was told last may have had the last of it: then that is the thread.
+        let is_other =
+            |thread: &thread::JoinHandle<()>| thread.thread().id() != thread::current().id();
+        if let Some(thread) = thread.filter(is_other) {
             // If it has panicked, that was said.
             let _ = thread.join();
         }
