@@ -124,6 +124,7 @@ pub fn login(
 ) -> Result<(), Failure> {
     let profiles = Profiles::of_user()?;
     let made = enrolled(&arguments.enrol)?;
+    check_kind(&made, Kind::User)?;
     let path = profiles.keep(profile, &made)?;
     tell(format, &made, &path)?;
     let is_chosen = std::env::var_os("SCREE_PROFILE").is_some_and(|name| !name.is_empty());
@@ -187,16 +188,22 @@ fn enrol_as(
         )));
     }
     let made = enrolled(arguments)?;
-    if made.kind() != Some(kind) {
-        let subject = &made.subject;
-        return Err(Failure::new(format!(
-            "the token was for {subject}, which is no {kind}, and nothing was kept of it; ask for \
-             one of a {kind}"
-        )));
-    }
+    check_kind(&made, kind)?;
     made.write(&world, &path)
         .map_err(|error| Failure::of(&error))?;
     tell(format, &made, &path)
+}
+
+/// Refuses to be somebody of another kind.
+fn check_kind(made: &Profile, kind: Kind) -> Result<(), Failure> {
+    if made.kind() == Some(kind) {
+        return Ok(());
+    }
+    let subject = &made.subject;
+    Err(Failure::new(format!(
+        "the token was for {subject}, which is no {kind}, and nothing was kept of it; ask for one \
+         of a {kind}"
+    )))
 }
 
 fn enrolled(arguments: &EnrolArguments) -> Result<Profile, Failure> {

@@ -41,16 +41,21 @@ pub(super) async fn keep_renewed(
             } else {
                 profile.renew(&identity.client).await?;
             }
-            profile.write(&world, &identity.path)?;
             profile.tls()
         };
-        match renewed.await {
-            Ok(tls) => {
-                identity.client.renew(tls);
-                identity.profile = profile;
-                note(&identity.profile);
-                tracing::info!(expires = identity.profile.expires, "certificate renewed");
-                (pause, again) = (every, RENEW_AGAIN);
+        // It is of use also where there is no room to keep it.
+        let kept = renewed.await.map(|tls| {
+            identity.client.renew(tls);
+            identity.profile = profile;
+            note(&identity.profile);
+            tracing::info!(expires = identity.profile.expires, "certificate renewed");
+            identity.profile.write(&world, &identity.path)
+        });
+        match kept {
+            Ok(Ok(())) => (pause, again) = (every, RENEW_AGAIN),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the new certificate is not kept for the next start");
+                (pause, again) = after_failure(again, every);
             }
             Err(error) => {
                 tracing::warn!(%error, "the certificate was not renewed; it is tried again");

@@ -123,6 +123,10 @@ fn a_folder_is_a_hosts_or_a_unit_daemons() {
     assert!(said.error.contains("is no unit"), "{}", said.error);
     // The token is still good.
     assert_eq!(site.enrol_host(&invited).code, 0);
+    let invited = site.locally(&["unit", "create", "s9"]);
+    let said = site.login("default", &invited);
+    assert_eq!(said.code, 1);
+    assert!(said.error.contains("is no user"), "{}", said.error);
 
     let dir = site.text("u");
     let said = scree(&["unit", "--dir", &dir, "--listen", "127.0.0.1:0"]);
