@@ -342,9 +342,11 @@ fn serve_read_only(
         inner.volume_config.page_cache_bytes,
     );
     let (size_bytes, block_size) = (wish.size_bytes, wish.block_size);
+    let clock = Arc::clone(&inner.world.clock);
     let thread = ExportThread::spawn(options, move |wake| {
         ReadOnlyVolume::open(ReadOnlyParams {
             wake,
+            clock,
             store,
             version,
             size_bytes,

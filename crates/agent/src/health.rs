@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use api::host::UnitReport;
 use base::VolumeId;
-use monitor::{Answer, Labels, Measures, Part};
-use unit::UnitState;
+use monitor::{Answer, Histogram, Labels, Measures, Part};
+use unit::{UnitState, Verb};
 use volume::VolumeStatus;
 
 use crate::agent::{Agent, lock};
@@ -193,6 +193,39 @@ impl Agent {
             "scree_unit_written_bytes",
             "Bytes of blocks that this host has written to a unit",
             traffic(|unit| unit.written_bytes),
+        );
+        let mounted = lock(&self.inner.units);
+        let mounted: Vec<_> = mounted.iter().take(ROWS_MAX).collect();
+        let took = mounted.iter().flat_map(|mounted| {
+            Verb::ALL.into_iter().map(|verb| {
+                let labels = vec![
+                    ("unit", mounted.id.to_string()),
+                    ("verb", verb.name().to_owned()),
+                ];
+                let took = mounted.unit.calls().took(verb);
+                let histogram = Histogram {
+                    buckets: took.counts(),
+                    sum: took.sum_seconds(),
+                };
+                (labels, histogram)
+            })
+        });
+        measures.histogram(
+            "scree_unit_call_duration_seconds",
+            "How long this host waited for a unit, also if what it asked failed",
+            took,
+        );
+        let errors = mounted.iter().flat_map(|mounted| {
+            let named = |(kind, count): (&str, u64)| {
+                let kind = ("kind", kind.to_owned());
+                (vec![("unit", mounted.id.to_string()), kind], count)
+            };
+            mounted.unit.calls().errors().map(named).collect::<Vec<_>>()
+        });
+        measures.counter(
+            "scree_unit_errors",
+            "What this host has asked of a unit and that failed, by why",
+            errors.filter(|(_, count)| *count > 0).collect::<Vec<_>>(),
         );
     }
 

@@ -5,54 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use monitor::{Histogram, Measures};
+use unit::Durations;
 use unit::wire::{Status, Verb};
-
-/// Up to what a request took, in microseconds: from a read that the page cache
-/// answers to a sync on a disk that is busy.
-const BOUNDS_US: [u64; 11] = [
-    10, 25, 100, 250, 1_000, 2_500, 10_000, 25_000, 100_000, 1_000_000, 10_000_000,
-];
-
-/// How long requests of one verb took.
-#[derive(Default)]
-struct Took {
-    /// How many took longer than the bound before, and not longer than this one;
-    /// the last took longer than all bounds.
-    counts: [AtomicU64; BOUNDS_US.len() + 1],
-    /// All of them together.
-    sum_ns: AtomicU64,
-}
-
-impl Took {
-    fn record(&self, took: Duration) {
-        let bucket = BOUNDS_US.partition_point(|bound| Duration::from_micros(*bound) < took);
-        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
-        let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.sum_ns.fetch_add(nanoseconds, Ordering::Relaxed);
-    }
-
-    fn histogram(&self) -> Histogram {
-        let bounds = BOUNDS_US.iter().map(|bound| {
-            let bound = Duration::from_micros(*bound);
-            bound.as_secs_f64()
-        });
-        let bounds = bounds.chain([f64::INFINITY]);
-        let counts = self
-            .counts
-            .iter()
-            .map(|count| count.load(Ordering::Relaxed));
-        let sum = Duration::from_nanos(self.sum_ns.load(Ordering::Relaxed));
-        Histogram {
-            buckets: bounds.zip(counts).collect(),
-            sum: sum.as_secs_f64(),
-        }
-    }
-}
 
 /// See the module's head.
 #[derive(Default)]
 pub(crate) struct Counters {
-    took: [Took; Verb::ALL.len()],
+    took: [Durations; Verb::ALL.len()],
     refused: [AtomicU64; Status::ALL.len()],
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
@@ -83,7 +42,11 @@ impl Counters {
     pub fn measure(&self, measures: &mut Measures) {
         let took = Verb::ALL.iter().zip(&self.took).map(|(verb, took)| {
             let labels = vec![("verb", verb.name().to_owned())];
-            (labels, took.histogram())
+            let histogram = Histogram {
+                buckets: took.counts(),
+                sum: took.sum_seconds(),
+            };
+            (labels, histogram)
         });
         measures.histogram(
             "scree_daemon_request_duration_seconds",

@@ -69,7 +69,7 @@ pub fn walk(machine: &Machine, version: &StoredVersion) -> Check<Walked> {
     };
     let tail: Vec<Piece> = record.tail.iter().map(piece).collect();
     let mut overlay = Overlay::default();
-    for page in read_pieces(&machine.audited, &keyring, slot_bytes, &tail) {
+    for page in read_pieces(&machine.audited, &keyring, slot_bytes, &tail, &[]) {
         decode_tail_page(&page.map_err(text)?, &mut overlay).map_err(text)?;
     }
     let mut pages = StoredPages::new(Arc::clone(&machine.audited), Arc::clone(&keyring), 256);
@@ -141,6 +141,7 @@ pub fn read_version(machine: &Machine, walked: &Walked) -> Check<Blocks> {
         &walked.keyring,
         walked.slot_bytes,
         &pieces,
+        &[],
     );
     let blocks = walked.blocks.keys().zip(read);
     blocks

@@ -205,6 +205,12 @@ impl Machine {
         self.faulty[unit].set(faults);
     }
 
+    /// How many reads a unit was asked for and has kept to itself.
+    #[must_use]
+    pub fn kept_reads(&self, unit: usize) -> usize {
+        self.faulty[unit].kept()
+    }
+
     /// Looks again at the units that are not well, as somebody does now and
     /// then; `at_once` also if it is not yet time.
     pub fn probe(&self, at_once: bool) {
@@ -352,6 +358,7 @@ impl Machine {
     ) -> Result<ReadOnlyVolume, OpenError> {
         ReadOnlyVolume::open(ReadOnlyParams {
             wake: Wake::silent(),
+            clock: Arc::clone(&self.world.clock),
             store: Arc::clone(&self.store),
             version: version.map(|version| (version, self.keyring(keys))),
             size_bytes,

@@ -152,3 +152,45 @@ pub enum UnitError {
         source: Arc<io::Error>,
     },
 }
+
+impl UnitError {
+    /// What errors are called in metrics.
+    pub(crate) const KINDS: [&'static str; 15] = [
+        "missing",
+        "away",
+        "foreign",
+        "held",
+        "newer",
+        "full",
+        "read-only",
+        "no-segment",
+        "no-slot",
+        "misplaced",
+        "damaged",
+        "tampered",
+        "not-allowed",
+        "restarted",
+        "io",
+    ];
+
+    /// Which of [`UnitError::KINDS`] it is.
+    pub(crate) fn kind(&self) -> usize {
+        match self {
+            Self::Missing { .. } => 0,
+            Self::Away { .. } => 1,
+            Self::Foreign { .. } => 2,
+            Self::Held { .. } => 3,
+            Self::Newer { .. } => 4,
+            Self::Full { .. } => 5,
+            Self::ReadOnly { .. } => 6,
+            Self::NoSegment { .. } => 7,
+            Self::NoSlot { .. } => 8,
+            Self::Misplaced { .. } => 9,
+            Self::Damaged { .. } => 10,
+            Self::Tampered { .. } => 11,
+            Self::NotAllowed { .. } => 12,
+            Self::Restarted { .. } => 13,
+            Self::Io { .. } => 14,
+        }
+    }
+}

@@ -40,6 +40,9 @@ pub struct InjectedFaults {
     /// What could be read at once is not, and is told later where that is asked for.
     /// No fault, and not counted as one.
     pub reads_later_one_in: u64,
+    /// A read that is to be told later is kept until this ends, and fails then: the
+    /// unit hangs. No fault that is counted either.
+    pub keeps_reads: bool,
     /// The unit is not there at all.
     pub is_missing: bool,
 }
@@ -64,6 +67,7 @@ struct State {
     /// Slots by their size in bytes.
     seen: BTreeMap<u32, Vec<Seen>>,
     injected: u64,
+    kept: Vec<ReadDone>,
 }
 
 impl FaultyUnit {
@@ -83,7 +87,22 @@ impl FaultyUnit {
 
     /// Changes what goes wrong from here on.
     pub fn set(&self, faults: InjectedFaults) {
-        self.state().faults = faults;
+        let mut state = self.state();
+        state.faults = faults;
+        let kept = match faults.keeps_reads {
+            true => Vec::new(),
+            false => std::mem::take(&mut state.kept),
+        };
+        drop(state);
+        for done in kept {
+            done(Err(self.error()));
+        }
+    }
+
+    /// How many reads it keeps.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.state().kept.len()
     }
 
     /// How many calls were spoilt so far, delays not counted.
@@ -276,7 +295,13 @@ impl Unit for FaultyUnit {
     }
 
     fn read_later(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
-        let is_begun = self.random.one_in(self.state().faults.reads_later_one_in);
+        let mut state = self.state();
+        let is_begun = self.random.one_in(state.faults.reads_later_one_in);
+        if is_begun && state.faults.keeps_reads {
+            state.kept.push(done);
+            return true;
+        }
+        drop(state);
         if is_begun {
             let mut tags = vec![[0; 16]; usize::from(run.count)];
             let mut data = vec![0; usize::from(run.count) * slot_bytes as usize];

@@ -38,6 +38,8 @@ pub mod wire;
 pub use error::UnitError;
 pub use faulty::{FaultyUnit, InjectedFaults};
 pub use folder::FolderUnit;
-pub use health::{Health, HealthReport, Moment, TrackedUnit, Traffic, UnitState, Verb};
+pub use health::{
+    Calls, Durations, Health, HealthReport, Moment, TrackedUnit, Traffic, UnitState, Verb,
+};
 pub use remote::RemoteUnit;
 pub use unit::{NOTE_BYTES, ReadDone, ReadSlots, SegmentStat, SlotRun, Tag, Unit, UnitStat};

@@ -84,6 +84,9 @@ impl Run {
                 *rate = often + kind as u64;
             }
         }
+        if self.random.one_in(2) {
+            faults.reads_later_one_in = 1 + self.random.below(3);
+        }
         let unit = self.random.index(self.machine.units.len());
         trace!(self, "unit {unit} lies: {faults:?}");
         self.machine.lie(unit, faults);

@@ -5,6 +5,7 @@ mod dead;
 mod engine;
 mod journal;
 mod journals;
+mod late;
 mod lease;
 mod read_only;
 mod rot;

@@ -26,11 +26,13 @@
 //! unit, nor does a process that has no descriptor left. Asking is advice: who
 //! finds no other replica may still try.
 
+mod timing;
 mod tracked;
 
 #[cfg(test)]
 mod tests;
 
+pub use timing::{Calls, Durations};
 pub use tracked::{TrackedUnit, Traffic};
 
 use std::sync::Arc;
@@ -115,6 +117,22 @@ pub enum Verb {
     Release,
     /// A probe.
     Probe,
+}
+
+impl Verb {
+    /// All verbs, in their order.
+    pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Release, Self::Probe];
+
+    /// The verb's name, for people: `read`, `write`, …
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Release => "release",
+            Self::Probe => "probe",
+        }
+    }
 }
 
 /// A moment, on both clocks.

@@ -6,10 +6,12 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use base::{SegmentId, Slot};
 use world::Clock;
 
+use super::timing::{Calls, Pace};
 use super::{Health, HealthReport, Moment, UnitState, Verb};
 use crate::{ReadDone, ReadSlots, SlotRun, Tag, Unit, UnitError, pass_on};
 
@@ -22,10 +24,12 @@ pub struct Traffic {
     pub written_bytes: u64,
 }
 
-/// A unit that keeps track of its health by what comes of each call.
+/// A unit that keeps track of its health by what comes of each call, and of how
+/// long each takes.
 ///
-/// Cost: one atomic load for a call that succeeds on a healthy unit, and one
-/// atomic addition if it moves content; a short mutex for every other.
+/// Cost: two looks at the clock and some atomic additions for a call that
+/// succeeds on a healthy unit; a short mutex for every other. Of what is answered
+/// at once, only the content is counted.
 pub struct TrackedUnit {
     unit: Arc<dyn Unit>,
     clock: Arc<dyn Clock>,
@@ -36,6 +40,8 @@ pub struct TrackedUnit {
     has_read_failures: AtomicU8,
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
+    pace: Pace,
+    calls: Calls,
 }
 
 impl TrackedUnit {
@@ -51,6 +57,8 @@ impl TrackedUnit {
             has_read_failures: AtomicU8::new(0),
             read_bytes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
+            pace: Pace::default(),
+            calls: Calls::default(),
         }
     }
 
@@ -85,6 +93,34 @@ impl TrackedUnit {
         }
     }
 
+    /// What calls have taken and come to.
+    #[must_use]
+    pub fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
+    /// How long a read is likely to take, in microseconds, by what reads have taken
+    /// of late and how many wait; 0 if nothing is known. Of several copies, that
+    /// with the lowest cost answers first.
+    #[must_use]
+    #[inline]
+    pub fn read_cost_us(&self) -> u32 {
+        self.pace.cost_us()
+    }
+
+    /// A read that has not ended after so long is *late*: one in twenty is. From
+    /// 2 ms to 500 ms.
+    #[must_use]
+    pub fn late_after(&self) -> Duration {
+        self.pace.late_after()
+    }
+
+    /// Somebody has waited so long for a read that has not ended: until it does,
+    /// reads are likely to take as long.
+    pub fn is_late(&self, waited: Duration) {
+        self.pace.is_late(waited);
+    }
+
     /// Whether it is time for a [`Unit::probe`], which may wait.
     #[must_use]
     pub fn is_probe_due(&self) -> bool {
@@ -97,12 +133,32 @@ impl TrackedUnit {
         verb: Verb,
         call: impl FnOnce(&dyn Unit) -> Result<T, UnitError>,
     ) -> Result<T, UnitError> {
+        let began = self.clock.monotonic();
         let result = call(&*self.unit);
+        self.note_took(verb, began);
         self.note_outcome(verb, result.as_ref().map(|_| ()));
         result
     }
 
+    fn note_took(&self, verb: Verb, began: Duration) -> Duration {
+        let took = self.clock.monotonic().saturating_sub(began);
+        self.calls.record(verb, took);
+        took
+    }
+
+    /// A reading that had begun has ended.
+    fn note_read(&self, began: Duration, outcome: Result<(), &UnitError>) {
+        let took = self.note_took(Verb::Read, began);
+        self.pace.end(outcome.is_ok().then_some(took));
+        self.note_outcome(Verb::Read, outcome);
+    }
+
     fn note_outcome(&self, verb: Verb, outcome: Result<(), &UnitError>) {
+        match outcome {
+            Err(error) => self.calls.failed(error),
+            Ok(()) if verb == Verb::Probe => self.pace.forgive(),
+            Ok(()) => {}
+        }
         let is_news = outcome.is_err()
             || self.has_read_failures.load(Ordering::Relaxed) != 0
             || (verb != Verb::Read && self.state() != UnitState::Healthy);
@@ -119,14 +175,20 @@ impl TrackedUnit {
     /// As [`Unit::read_later`].
     pub fn read_later(self: &Arc<Self>, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
         let tracked = Arc::clone(self);
+        let began = self.clock.monotonic();
+        self.pace.begin();
         let noted = move |read: Result<ReadSlots<'_>, UnitError>| {
-            tracked.note_outcome(Verb::Read, read.as_ref().map(|_| ()));
+            tracked.note_read(began, read.as_ref().map(|_| ()));
             if let Ok(slots) = &read {
                 count(&tracked.read_bytes, slots.data);
             }
             done(read);
         };
-        self.unit.read_later(run, slot_bytes, Box::new(noted))
+        let is_begun = self.unit.read_later(run, slot_bytes, Box::new(noted));
+        if !is_begun {
+            self.pace.end(None);
+        }
+        is_begun
     }
 }
 
@@ -170,7 +232,11 @@ impl Unit for TrackedUnit {
         tags: &mut [Tag],
         data: &mut [u8],
     ) -> Result<(), UnitError> {
-        self.record(Verb::Read, |unit| unit.read(run, slot_bytes, tags, data))?;
+        let began = self.clock.monotonic();
+        self.pace.begin();
+        let read = self.unit.read(run, slot_bytes, tags, data);
+        self.note_read(began, read.as_ref().map(|()| ()));
+        read?;
         count(&self.read_bytes, data);
         Ok(())
     }

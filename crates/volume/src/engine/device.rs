@@ -105,6 +105,7 @@ impl BlockDevice for Volume {
         }
         self.look_at_lease();
         self.admit_held();
+        self.reader.ask_again();
         self.commit_or_stop();
         self.acknowledge_written();
         self.lease.end_batch();
@@ -115,6 +116,15 @@ impl BlockDevice for Volume {
         if self.stopped.is_some() {
             return None;
         }
+        let late = self.reader.late_timer();
+        let own = self.own_timer();
+        late.into_iter().chain(own).min()
+    }
+}
+
+impl Volume {
+    /// When it must be called although nothing happened, late readings aside.
+    fn own_timer(&self) -> Option<Duration> {
         if !self.reader.ready.is_empty() {
             return Some(Duration::ZERO);
         }

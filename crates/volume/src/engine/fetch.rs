@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use base::{BlockIndex, BlockSize, IoError};
-use world::File;
+use base::{BlockIndex, BlockSize, IoError, UnitId};
+use world::{Clock, File};
 
 use super::event::{Event, Reporter};
 use super::layers::Source;
@@ -25,6 +25,7 @@ pub struct Fetcher {
     /// None for a volume that nobody writes here.
     pub journal: Option<Arc<dyn File>>,
     pub reporter: Reporter,
+    pub clock: Arc<dyn Clock>,
 }
 
 impl Fetcher {
@@ -32,8 +33,9 @@ impl Fetcher {
         u32::try_from(self.block_size.bytes()).expect("at most 64 KiB")
     }
 
-    /// Starts to read `wanted` for a parked request.
-    pub fn start(&self, request: u64, wanted: Vec<(BlockIndex, Source)>) {
+    /// Starts to read `wanted` for a parked request, from other units than those
+    /// to `avoid` if there are others.
+    pub fn start(&self, request: u64, wanted: Vec<(BlockIndex, Source)>, avoid: &[UnitId]) {
         let piece = |(block, source): &(BlockIndex, Source)| match source {
             Source::Slot(entry) => Some(Piece {
                 entry: *entry,
@@ -44,20 +46,27 @@ impl Fetcher {
         let pieces: Option<Vec<Piece>> = wanted.iter().map(piece).collect();
         let is_begun = pieces.is_some_and(|pieces| {
             let (fetcher, wanted) = (self.clone(), wanted.clone());
-            let done = move |found| fetcher.found(request, wanted, found);
+            let avoided = avoid.to_vec();
+            let done = move |found| fetcher.found(request, wanted, found, avoided);
             let (store, keyring) = (&self.store, &self.keyring);
-            read_pieces_later(store, keyring, self.slot_bytes(), pieces, done)
+            read_pieces_later(store, keyring, self.slot_bytes(), pieces, avoid, done)
         });
         if !is_begun {
-            self.start_job(request, wanted);
+            self.start_job(request, wanted, avoid.to_vec());
         }
     }
 
     /// Reports what was read for a request; if anything of it was not to be had so,
     /// a job reads it.
-    fn found(&self, request: u64, wanted: Vec<(BlockIndex, Source)>, found: Vec<Option<Vec<u8>>>) {
+    fn found(
+        &self,
+        request: u64,
+        wanted: Vec<(BlockIndex, Source)>,
+        found: Vec<Option<Vec<u8>>>,
+        avoid: Vec<UnitId>,
+    ) {
         let Some(found) = found.into_iter().collect::<Option<Vec<_>>>() else {
-            return self.start_job(request, wanted);
+            return self.start_job(request, wanted, avoid);
         };
         let fetched = wanted.into_iter().zip(found);
         let fetched = fetched.map(|((block, source), plain)| (block, source, Ok(plain)));
@@ -67,19 +76,22 @@ impl Fetcher {
         });
     }
 
-    fn start_job(&self, request: u64, wanted: Vec<(BlockIndex, Source)>) {
+    fn start_job(&self, request: u64, wanted: Vec<(BlockIndex, Source)>, avoid: Vec<UnitId>) {
         let fetcher = self.clone();
         self.store.pool.run(Box::new(move || {
-            let fetched = fetcher.read(&wanted);
+            let fetched = fetcher.read(&wanted, &avoid);
             fetcher.reporter.report(Event::Fetched { request, fetched });
         }));
     }
 
-    /// Starts a job that reads map pages for a parked request.
-    pub fn start_pages(&self, request: u64, wanted: Vec<(Position, Entry)>) {
+    /// Starts a job that reads map pages for a parked request, as
+    /// [`Fetcher::start`] reads blocks.
+    pub fn start_pages(&self, request: u64, wanted: Vec<(Position, Entry)>, avoid: &[UnitId]) {
         let fetcher = self.clone();
+        let avoid = avoid.to_vec();
         self.store.pool.run(Box::new(move || {
             let mut pages = StoredPages::new(fetcher.store, fetcher.keyring, 3);
+            pages.avoid = avoid;
             let pages = pages
                 .fetch(&wanted)
                 .map(|pages| wanted.iter().map(|(_, entry)| *entry).zip(pages).collect())
@@ -88,7 +100,7 @@ impl Fetcher {
         }));
     }
 
-    fn read(&self, wanted: &[(BlockIndex, Source)]) -> Fetched {
+    fn read(&self, wanted: &[(BlockIndex, Source)], avoid: &[UnitId]) -> Fetched {
         let pieces: Vec<Piece> = wanted
             .iter()
             .filter_map(|(block, source)| match source {
@@ -101,7 +113,7 @@ impl Fetcher {
             .collect();
         let slot_bytes = self.slot_bytes();
         let mut from_units =
-            read_pieces(&self.store, &self.keyring, slot_bytes, &pieces).into_iter();
+            read_pieces(&self.store, &self.keyring, slot_bytes, &pieces, avoid).into_iter();
         wanted
             .iter()
             .map(|(block, source)| {
@@ -155,6 +167,7 @@ pub struct StoredPages {
     store: Arc<Store>,
     keyring: Arc<Keyring>,
     cache: PageCache,
+    avoid: Vec<UnitId>,
 }
 
 impl StoredPages {
@@ -164,6 +177,7 @@ impl StoredPages {
             store,
             keyring,
             cache: PageCache::new(pages_max),
+            avoid: Vec::new(),
         }
     }
 }
@@ -180,7 +194,8 @@ impl FetchPages for StoredPages {
                 address: position.address(),
             })
             .collect();
-        let read = read_pieces(&self.store, &self.keyring, PAGE_BYTES as u32, &missing);
+        let (store, keyring) = (&self.store, &self.keyring);
+        let read = read_pieces(store, keyring, PAGE_BYTES as u32, &missing, &self.avoid);
         let mut brought = std::collections::HashMap::new();
         for (piece, bytes) in missing.iter().zip(read) {
             let bytes: Box<[u8; PAGE_BYTES]> = bytes?

@@ -35,6 +35,7 @@ mod event;
 mod extents;
 mod fetch;
 mod flush;
+mod late;
 mod layers;
 mod lease;
 mod open;

@@ -231,6 +231,7 @@ impl Volume {
             block_size,
             journal: Some(journal.file().clone()),
             reporter,
+            clock: Arc::clone(&world.clock),
         };
         let own_head = head.map(|version| version.key);
         let page_cache = PageCache::new((config.page_cache_bytes / PAGE_BYTES).max(1024));
@@ -326,7 +327,7 @@ pub(crate) fn open_version(
         .collect();
     let slot_bytes = u32::try_from(record.block_size.bytes()).expect("at most 64 KiB");
     let mut overlay = Overlay::default();
-    for page in read_pieces(store, keyring, slot_bytes, &pieces) {
+    for page in read_pieces(store, keyring, slot_bytes, &pieces, &[]) {
         decode_tail_page(&page?, &mut overlay)?;
     }
     Ok((record, overlay))

@@ -4,6 +4,7 @@ use base::{BlockIndex, Completion, IoError, Outcome, Slot, Started, Token};
 use unit::{SlotRun, Tag};
 
 use super::fetch::Fetched;
+use super::late::Wanted;
 use super::layers::Source;
 use super::reader::{Parked, Reader, Waiting};
 use super::write::Change;
@@ -299,20 +300,13 @@ impl Reader {
     /// Parks a request and starts reading what it lacks: first map pages, then
     /// blocks.
     pub fn park(&mut self, waiting: Waiting) {
-        let id = self.parked_next;
-        self.parked_next += 1;
-        self.resume(
-            id,
-            Parked {
-                waiting,
-                attempts: 0,
-            },
-        );
+        self.resume(waiting, 0);
     }
 
-    /// Goes on with a parked request: finds what it still lacks.
-    pub fn resume(&mut self, id: u64, parked: Parked) {
-        let blocks = self.blocks_wanted(&parked.waiting);
+    /// Goes on with a parked request: finds what it still lacks. It gets a new
+    /// number, so that a reading of what it asked for before is nobody's.
+    fn resume(&mut self, waiting: Waiting, attempts: u32) {
+        let blocks = self.blocks_wanted(&waiting);
         let mut pages: Vec<(Position, Entry)> = Vec::new();
         let mut wanted = Vec::with_capacity(blocks.len());
         for block in blocks {
@@ -322,33 +316,54 @@ impl Reader {
                 Err(page) => pages.push(page),
             }
         }
-        if !pages.is_empty() {
-            self.fetcher.start_pages(id, pages);
-        } else if let Waiting::Extents { .. } = parked.waiting {
-            self.finish_extents(parked.waiting);
+        let wanted = if !pages.is_empty() {
+            Wanted::Pages(pages)
+        } else if let Waiting::Extents { .. } = waiting {
+            self.finish_extents(waiting);
             return;
         } else {
-            self.fetcher.start(id, wanted);
-        }
+            Wanted::Blocks(wanted)
+        };
+        let id = self.parked_next;
+        self.parked_next += 1;
+        let asked = self.start_wanted(id, &wanted);
+        let parked = Parked {
+            waiting,
+            attempts,
+            wanted,
+            asked,
+            under_way: 1,
+        };
         self.parked.insert(id, parked);
+    }
+
+    /// A reading of request `id` has ended. Brings the request, unless that was
+    /// answered before, or has failed while another reading is under way.
+    fn unpark(&mut self, id: u64, has_failed: bool) -> Option<Parked> {
+        let mut parked = self.parked.remove(&id)?;
+        if has_failed && parked.under_way > 1 {
+            parked.under_way -= 1;
+            self.parked.insert(id, parked);
+            return None;
+        }
+        Some(parked)
     }
 
     /// A job has read something. Brings a change that may go on now.
     pub fn on_fetched(&mut self, id: u64, fetched: Fetched) -> Option<(Change, Fetched)> {
-        let mut parked = self.parked.remove(&id)?;
         let failure = fetched.iter().find_map(|(block, source, result)| {
             result
                 .as_ref()
                 .err()
                 .map(|error| (*block, *source, error.clone()))
         });
+        let parked = self.unpark(id, failure.is_some())?;
         if let Some((block, source, error)) = failure {
             // What was asked for may have been overwritten, destaged and freed
             // meanwhile; then there is a newer place to read.
             let moved = self.layers.resolve(block.0) != Ok(source);
             if moved && parked.attempts < ATTEMPTS_MAX {
-                parked.attempts += 1;
-                self.resume(id, parked);
+                self.resume(parked.waiting, parked.attempts + 1);
             } else {
                 self.fail(&parked.waiting, error);
             }
@@ -389,7 +404,7 @@ impl Reader {
         id: u64,
         pages: Result<Vec<(Entry, std::sync::Arc<Page>)>, IoError>,
     ) {
-        let Some(mut parked) = self.parked.remove(&id) else {
+        let Some(parked) = self.unpark(id, pages.is_err()) else {
             return;
         };
         match pages {
@@ -397,13 +412,10 @@ impl Reader {
                 for (entry, page) in pages {
                     self.layers.cache.insert(entry, page);
                 }
-                self.resume(id, parked);
+                self.resume(parked.waiting, parked.attempts);
             }
             // A checkpoint may have replaced the page meanwhile.
-            Err(_) if parked.attempts < 2 => {
-                parked.attempts += 1;
-                self.resume(id, parked);
-            }
+            Err(_) if parked.attempts < 2 => self.resume(parked.waiting, parked.attempts + 1),
             Err(error) => self.fail(&parked.waiting, error),
         }
     }

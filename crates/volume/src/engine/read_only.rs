@@ -15,7 +15,7 @@ use base::{
     BlockDevice, BlockSize, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError,
     Started, Token, ZeroMode,
 };
-use world::Wake;
+use world::{Clock, Wake};
 
 use super::event::{Event, Reporter};
 use super::fetch::Fetcher;
@@ -33,6 +33,8 @@ use crate::version::BadRecord;
 pub struct ReadOnlyParams {
     /// Wakes the owner's loop when a job has ended.
     pub wake: Wake,
+    /// Says when a reading takes too long.
+    pub clock: Arc<dyn Clock>,
     /// The units.
     pub store: Arc<Store>,
     /// The version, and the keys of its lineage, opened; `None` for a volume
@@ -46,8 +48,8 @@ pub struct ReadOnlyParams {
     pub page_cache_bytes: usize,
 }
 
-/// A version, open for reading: a [`BlockDevice`] without a thread, a timer or
-/// a lease of its own.
+/// A version, open for reading: a [`BlockDevice`] without a thread or a lease
+/// of its own.
 pub struct ReadOnlyVolume {
     reader: Reader,
     inbox: Receiver<Event>,
@@ -63,6 +65,7 @@ impl ReadOnlyVolume {
     pub fn open(params: ReadOnlyParams) -> Result<Self, OpenError> {
         let ReadOnlyParams {
             wake,
+            clock,
             store,
             version,
             size_bytes,
@@ -95,6 +98,7 @@ impl ReadOnlyVolume {
             block_size,
             journal: None,
             reporter: Reporter::new(sender, wake),
+            clock,
         };
         Ok(Self {
             reader: Reader::new(size_bytes, layers, fetcher),
@@ -206,10 +210,14 @@ impl BlockDevice for ReadOnlyVolume {
                 | Event::Swept(_) => unreachable!("no such job is ever begun"),
             }
         }
+        self.reader.ask_again();
         completions.append(&mut self.reader.ready);
     }
 
     fn next_timer(&self) -> Option<Duration> {
-        (!self.reader.ready.is_empty()).then_some(Duration::ZERO)
+        match self.reader.ready.is_empty() {
+            false => Some(Duration::ZERO),
+            true => self.reader.late_timer(),
+        }
     }
 }

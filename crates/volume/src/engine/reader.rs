@@ -11,6 +11,7 @@ use std::sync::Arc;
 use base::{Completion, Extent, IoError, Started, Token};
 
 use super::fetch::Fetcher;
+use super::late::{Asked, Late, Wanted};
 use super::layers::Layers;
 use super::read::Scratch;
 use super::write::Change;
@@ -26,6 +27,7 @@ pub struct Reader {
     pub scratch: Scratch,
     pub parked: HashMap<u64, Parked>,
     pub parked_next: u64,
+    pub late: Late,
     /// Finished requests that `poll` will hand over.
     pub ready: Vec<Completion>,
 }
@@ -34,6 +36,10 @@ pub struct Reader {
 pub struct Parked {
     pub waiting: Waiting,
     pub attempts: u32,
+    pub wanted: Wanted,
+    pub asked: Asked,
+    /// How many readings of it have not ended: the first that succeeds counts.
+    pub under_way: u32,
 }
 
 /// What a parked request is.
@@ -67,6 +73,7 @@ impl Reader {
             scratch: Scratch::default(),
             parked: HashMap::new(),
             parked_next: 0,
+            late: Late::default(),
             ready: Vec::new(),
         }
     }

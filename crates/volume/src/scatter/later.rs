@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use base::UnitId;
 use unit::{ReadSlots, SlotRun, UnitError};
 
 use super::read::{Piece, runs_of};
@@ -30,12 +31,13 @@ struct State {
 /// Begins to read and open `pieces`, which all lie in slots of `slot_bytes`, each
 /// from the copy whose unit is said to be best. `done` is told, on any thread: of
 /// those that it does not get, other copies may be asked by the reading that
-/// waits. `false` if nothing was begun, and nobody is told.
+/// waits. None is read from the units to `avoid`. `false` if nothing was begun, and nobody is told.
 pub fn read_pieces_later(
     store: &Store,
     keyring: &Arc<Keyring>,
     slot_bytes: u32,
     pieces: Vec<Piece>,
+    avoid: &[UnitId],
     done: impl FnOnce(Vec<Option<Vec<u8>>>) + Send + 'static,
 ) -> bool {
     let runs = runs_of(&pieces);
@@ -60,7 +62,7 @@ pub fn read_pieces_later(
         };
         let told = Arc::clone(&reading);
         let read = move |read: Result<ReadSlots<'_>, UnitError>| told.end(&run, read.ok());
-        if store.read_later(&table, slots, slot_bytes, Box::new(read)) {
+        if store.read_later(&table, slots, slot_bytes, avoid, Box::new(read)) {
             is_begun = true;
         } else if is_begun {
             reading.end(&[], None);

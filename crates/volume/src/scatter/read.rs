@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{Location, Slot};
+use base::{Location, Slot, UnitId};
 use unit::{SlotRun, Tag, Unit, UnitError};
 use world::parallel;
 
@@ -44,18 +44,21 @@ pub enum ReadError {
 }
 
 /// Reads and opens `pieces`, which all lie in slots of `slot_bytes`, in
-/// parallel. Results come in order.
+/// parallel; from units to `avoid` only what no other unit has. Results come in
+/// order.
 pub fn read_pieces(
     store: &Arc<Store>,
     keyring: &Arc<Keyring>,
     slot_bytes: u32,
     pieces: &[Piece],
+    avoid: &[UnitId],
 ) -> Vec<Result<Vec<u8>, ReadError>> {
     let runs = runs_of(pieces);
     let tasks = runs.iter().map(|run| {
         let wanted: Vec<Piece> = run.iter().map(|index| pieces[*index]).collect();
         let (store, keyring) = (Arc::clone(store), Arc::clone(keyring));
-        let task = move || read_run(&store, &keyring, slot_bytes, &wanted);
+        let avoid = avoid.to_vec();
+        let task = move || read_run(&store, &keyring, slot_bytes, &wanted, &avoid);
         Box::new(task) as Box<dyn FnOnce() -> Vec<Result<Vec<u8>, ReadError>> + Send>
     });
     let results = parallel(&*store.pool, PARALLEL, tasks.collect());
@@ -100,10 +103,11 @@ fn read_run(
     keyring: &Keyring,
     slot_bytes: u32,
     wanted: &[Piece],
+    avoid: &[UnitId],
 ) -> Vec<Result<Vec<u8>, ReadError>> {
     let table = store.table();
     let segment = wanted[0].entry.location.segment();
-    let members = table.best_first(segment);
+    let members = table.best_first(segment, avoid);
     let mut found: Vec<Option<Vec<u8>>> = vec![None; wanted.len()];
     let mut damaged = vec![false; wanted.len()];
     let mut reason = "its copyset has no units".to_owned();

@@ -20,6 +20,18 @@ pub struct Member {
     pub unit: Arc<TrackedUnit>,
 }
 
+/// So much longer than the quickest copy, in microseconds, is not slow.
+const SLACK_US: u32 = 500;
+
+impl Member {
+    /// Of several copies, that with the lowest rank is read first.
+    #[inline]
+    fn rank(&self, slow_from_us: u32) -> (u8, bool) {
+        let is_slow = self.unit.read_cost_us() > slow_from_us;
+        (self.unit.state().read_rank(), is_slow)
+    }
+}
+
 /// One state of the cluster: which units there are and how they are combined.
 #[derive(Default)]
 pub struct Table {
@@ -34,13 +46,45 @@ impl Table {
         self.copysets.get(&copyset).map_or(&[], |members| members)
     }
 
-    /// The units that hold a segment, in the order in which to ask them. Those
-    /// that are not well come last: their copy may still be the only one.
+    /// The units that hold a segment, in the order in which to ask them. Those to
+    /// `avoid` come last, before them those that are not well, and before these
+    /// those that are slow: their copy may still be the only one.
     #[must_use]
-    pub fn best_first(&self, segment: SegmentId) -> Vec<&Member> {
+    pub fn best_first(&self, segment: SegmentId, avoid: &[UnitId]) -> Vec<&Member> {
         let mut members: Vec<&Member> = self.in_turn(segment).collect();
-        members.sort_by_key(|member| member.unit.state().read_rank());
+        let slow = self.slow_from(segment);
+        members.sort_by_cached_key(|member| (avoid.contains(&member.id), member.rank(slow)));
         members
+    }
+
+    /// The member to ask first. None if all of them are away: what they have is
+    /// left to the reading that may wait for it.
+    #[inline]
+    #[must_use]
+    pub fn best_there(&self, segment: SegmentId) -> Option<&Member> {
+        self.best_there_but(segment, &[])
+    }
+
+    /// As [`Table::best_there`], of those that are not to be avoided.
+    #[inline]
+    #[must_use]
+    pub fn best_there_but(&self, segment: SegmentId, avoid: &[UnitId]) -> Option<&Member> {
+        let slow = self.slow_from(segment);
+        let members = self.in_turn(segment);
+        let members = members.filter(|member| !avoid.contains(&member.id));
+        let best = members.min_by_key(|member| member.rank(slow));
+        best.filter(|member| member.unit.state() != UnitState::Missing)
+    }
+
+    /// From which cost on a member is slow. A little, and up to twice as long as
+    /// the quickest takes, is not: copies share the load, and what is in memory is
+    /// found again where it was read before.
+    #[inline]
+    fn slow_from(&self, segment: SegmentId) -> u32 {
+        let members = self.members(segment.copyset()).iter();
+        let costs = members.map(|member| member.unit.read_cost_us());
+        let least = costs.min().unwrap_or(0);
+        least.saturating_mul(2).saturating_add(SLACK_US)
     }
 
     /// The same order, if all are well: copies share the load by segment.
@@ -124,15 +168,23 @@ impl Store {
         tags: &mut [Tag],
         data: &mut [u8],
     ) -> bool {
-        best_there(table, run.segment).is_some_and(|member| {
+        table.best_there(run.segment).is_some_and(|member| {
             matches!(member.unit.read_now(run, slot_bytes, tags, data), Ok(true))
         })
     }
 
-    /// As [`Store::read_now`], where `done` is told what came of it, on any thread.
-    /// `false` if nothing was begun, and nobody is told.
-    pub fn read_later(&self, table: &Table, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
-        let best = best_there(table, run.segment);
+    /// As [`Store::read_now`], where `done` is told what came of it, on any thread;
+    /// from none of the units to `avoid`. `false` if nothing was begun, and nobody
+    /// is told.
+    pub fn read_later(
+        &self,
+        table: &Table,
+        run: SlotRun,
+        slot_bytes: u32,
+        avoid: &[UnitId],
+        done: ReadDone,
+    ) -> bool {
+        let best = table.best_there_but(run.segment, avoid);
         best.is_some_and(|member| member.unit.read_later(run, slot_bytes, done))
     }
 
@@ -177,15 +229,6 @@ impl Store {
         }
         first_failure
     }
-}
-
-/// The best copy's unit. One that is away is left to the reading that may wait for
-/// it.
-#[inline]
-fn best_there(table: &Table, segment: SegmentId) -> Option<&Member> {
-    let members = table.in_turn(segment);
-    let best = members.min_by_key(|member| member.unit.state().read_rank());
-    best.filter(|member| member.unit.state() != UnitState::Missing)
 }
 
 #[cfg(test)]
@@ -247,7 +290,7 @@ mod tests {
             };
             let (mut tags, mut data) = ([[0; 16]], vec![0; SLOT_BYTES as usize]);
             let table = store.table();
-            let order = table.best_first(segment);
+            let order = table.best_first(segment, &[]);
             assert_eq!(order[0].id, ids[1]);
             assert_eq!(order.len(), 2, "its copy may be the only one");
             assert!(store.read_now(&table, run, SLOT_BYTES, &mut tags, &mut data));

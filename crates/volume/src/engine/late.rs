@@ -1,0 +1,138 @@
+//! Readings that take long: another copy is asked as well.
+//!
+//! A unit that hangs keeps what it was asked until the link to it gives up,
+//! seconds later. So whoever waits longer than that unit takes for nineteen reads
+//! in twenty asks the next copy, and takes what comes first ([`Reader`] forgets a
+//! parked request with its first answer). What is asked twice is bounded: one
+//! reading in twenty, and a few to begin with.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{BlockIndex, Location, UnitId};
+use unit::TrackedUnit;
+
+use super::layers::Source;
+use super::reader::Reader;
+use crate::map::{Entry, Position};
+
+/// Of so many readings, one may be asked again.
+const ONE_IN: u64 = 20;
+
+/// And so many more: when a unit begins to hang, all that wait for it wait at once.
+const AT_FIRST: u64 = 64;
+
+/// What a parked request has asked for.
+#[derive(Clone)]
+pub enum Wanted {
+    /// Blocks.
+    Blocks(Vec<(BlockIndex, Source)>),
+    /// Pages of the map.
+    Pages(Vec<(Position, Entry)>),
+}
+
+impl Wanted {
+    fn locations(&self) -> Vec<Location> {
+        match self {
+            Self::Blocks(blocks) => blocks
+                .iter()
+                .filter_map(|(_, source)| match source {
+                    Source::Slot(entry) => Some(entry.location),
+                    _ => None,
+                })
+                .collect(),
+            Self::Pages(pages) => pages.iter().map(|(_, entry)| entry.location).collect(),
+        }
+    }
+}
+
+/// When to look whether readings have ended.
+#[derive(Default)]
+pub struct Late {
+    /// Parked requests, by when they are late.
+    due: BinaryHeap<Reverse<(Duration, u64)>>,
+    readings: u64,
+    again: u64,
+}
+
+/// The units that a reading asks first.
+pub struct Asked {
+    units: Vec<(UnitId, Arc<TrackedUnit>)>,
+    at: Duration,
+}
+
+impl Reader {
+    /// Starts to read what request `id` wants, and notes when it is late.
+    pub fn start_wanted(&mut self, id: u64, wanted: &Wanted) -> Asked {
+        let now = self.fetcher.clock.monotonic();
+        let mut asked = Asked {
+            units: Vec::new(),
+            at: now,
+        };
+        let mut patience = None;
+        for location in wanted.locations() {
+            let members = self.table.members(location.segment().copyset());
+            let Some(best) = self.table.best_there(location.segment()) else {
+                continue;
+            };
+            if asked.units.iter().all(|(unit, _)| *unit != best.id) {
+                asked.units.push((best.id, Arc::clone(&best.unit)));
+            }
+            if members.len() > 1 {
+                patience = patience.max(Some(best.unit.late_after()));
+            }
+        }
+        self.late.readings += 1;
+        if let Some(patience) = patience {
+            self.late.due.push(Reverse((now + patience, id)));
+        }
+        self.start_avoiding(id, wanted, &[]);
+        asked
+    }
+
+    fn start_avoiding(&self, id: u64, wanted: &Wanted, avoid: &[UnitId]) {
+        match wanted.clone() {
+            Wanted::Blocks(blocks) => self.fetcher.start(id, blocks, avoid),
+            Wanted::Pages(pages) => self.fetcher.start_pages(id, pages, avoid),
+        }
+    }
+
+    /// Asks other units for what is late.
+    pub fn ask_again(&mut self) {
+        let now = self.fetcher.clock.monotonic();
+        while let Some(Reverse((due, id))) = self.late.due.peek().copied() {
+            let Some(parked) = self.parked.get_mut(&id) else {
+                self.late.due.pop();
+                continue;
+            };
+            if due > now {
+                return;
+            }
+            self.late.due.pop();
+            if let [(_, unit)] = &*parked.asked.units {
+                unit.is_late(now.saturating_sub(parked.asked.at));
+            }
+            let avoid: Vec<UnitId> = parked.asked.units.iter().map(|(id, _)| *id).collect();
+            let table = &self.table;
+            let others = parked.wanted.locations().into_iter().any(|location| {
+                let other = table.best_there_but(location.segment(), &avoid);
+                other.is_some()
+            });
+            if others && self.late.again < AT_FIRST + self.late.readings / ONE_IN {
+                self.late.again += 1;
+                parked.under_way += 1;
+                let wanted = parked.wanted.clone();
+                self.start_avoiding(id, &wanted, &avoid);
+            }
+        }
+    }
+
+    /// How soon [`Reader::ask_again`] is to be called although nothing happened.
+    pub fn late_timer(&self) -> Option<Duration> {
+        let now = self.fetcher.clock.monotonic();
+        let first = self.late.due.peek();
+        first.map(|Reverse((due, _))| due.saturating_sub(now))
+    }
+}
