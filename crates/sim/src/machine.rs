@@ -43,6 +43,8 @@ pub struct Machine {
     wrapping: Arc<KeyEncryptionKey>,
     config: VolumeConfig,
     segment_bytes: u64,
+    /// To so many of the units, the first, every put makes a whole segment.
+    whole_units: usize,
     folder: PathBuf,
     world: World,
 }
@@ -111,6 +113,7 @@ impl Machine {
             wrapping,
             config,
             segment_bytes: u64::from(setup.segment_bytes),
+            whole_units: setup.whole_units,
             folder: PathBuf::from(HOST),
             world,
         };
@@ -143,6 +146,7 @@ impl Machine {
             wrapping: Arc::clone(&self.wrapping),
             config: self.config,
             segment_bytes: self.segment_bytes,
+            whole_units: self.whole_units,
             folder: PathBuf::from(folder),
             world,
         };
@@ -179,10 +183,14 @@ impl Machine {
         };
         self.units = (0..units).map(open).collect();
         self.store = Store::new(Arc::clone(&world.pool));
-        let faulty = |(_, unit): &(UnitId, Arc<dyn Unit>)| {
-            Arc::new(FaultyUnit::new(Arc::clone(unit), world.random.u64()))
+        let faulty = |(number, (_, unit)): (usize, &(UnitId, Arc<dyn Unit>))| {
+            let faulty = FaultyUnit::new(Arc::clone(unit), world.random.u64());
+            Arc::new(match number < self.whole_units {
+                true => faulty.taking_whole_segments(),
+                false => faulty,
+            })
         };
-        self.faulty = self.units.iter().map(faulty).collect();
+        self.faulty = self.units.iter().enumerate().map(faulty).collect();
         let faulty = self.faulty.iter();
         self.tracked = faulty
             .map(|unit| tracked(&(Arc::clone(unit) as Arc<dyn Unit>), world))

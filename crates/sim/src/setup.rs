@@ -30,6 +30,8 @@ pub struct Hazards {
 pub struct Setup {
     /// How many units there are.
     pub units: usize,
+    /// To how many of them every put makes a whole segment.
+    pub whole_units: usize,
     /// Copies of each segment.
     pub replicas: u8,
     /// Block size of the first volume and its clones.
@@ -65,6 +67,7 @@ impl Setup {
     pub fn quiet(units: usize, replicas: u8) -> Self {
         Self {
             units,
+            whole_units: 0,
             replicas,
             block_size: BlockSize::DEFAULT,
             is_sealed: true,
@@ -105,6 +108,7 @@ impl Setup {
         let may = |one_in: u64| !no_hazards && random.below(one_in) == 0;
         Self {
             units,
+            whole_units: [0, 0, random.index(units + 1)][random.index(3)],
             replicas,
             block_size,
             is_sealed: random.below(4) > 0,

@@ -57,6 +57,7 @@ const SEEN_MAX: usize = 64;
 pub struct FaultyUnit {
     unit: Arc<dyn Unit>,
     random: SimulatedRandom,
+    takes_whole: bool,
     state: Mutex<State>,
 }
 
@@ -77,7 +78,17 @@ impl FaultyUnit {
         Self {
             unit,
             random: SimulatedRandom::new(seed),
+            takes_whole: false,
             state: Mutex::default(),
+        }
+    }
+
+    /// From here on every put makes a whole segment, as on an object store.
+    #[must_use]
+    pub fn taking_whole_segments(self) -> Self {
+        Self {
+            takes_whole: true,
+            ..self
         }
     }
 
@@ -222,7 +233,14 @@ impl FaultyUnit {
 }
 
 impl Unit for FaultyUnit {
-    pass_on!(.unit: url can_append);
+    fn url(&self) -> &str {
+        self.unit.url()
+    }
+
+    fn can_append(&self) -> bool {
+        !self.takes_whole && self.unit.can_append()
+    }
+
     pass_on!(release(): free delete settle note_down);
     pass_on!(look(): list list_serials stat_segment stat scrub probe note);
 
@@ -235,6 +253,14 @@ impl Unit for FaultyUnit {
         data: &[u8],
     ) -> Result<(), UnitError> {
         let faults = self.begin()?;
+        if self.takes_whole && first != Slot(0) {
+            let found = self.unit.stat_segment(segment)?;
+            return Err(UnitError::Misplaced {
+                segment,
+                slots: found.slots,
+                slot_bytes: found.slot_bytes,
+            });
+        }
         self.remember(slot_bytes, tags, data);
         if self.is_struck(faults.lost_puts_one_in) {
             return Ok(());
@@ -336,6 +362,7 @@ mod tests {
     #[test]
     fn without_faults_it_is_a_unit_like_any_other() {
         conformance::run(&|| Arc::new(faulty(1)));
+        conformance::run(&|| Arc::new(faulty(1).taking_whole_segments()));
     }
 
     /// Reads each of 20 slots 50 times; how many were right, wrong, errors.

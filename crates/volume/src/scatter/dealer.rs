@@ -20,6 +20,10 @@ use crate::catalog::{Catalog, CatalogError, ThinShare};
 /// How many segment serials are asked for at once: a destage uses some ten.
 const SERIALS_AT_ONCE: u32 = 64;
 
+/// Where a put makes a whole segment, a deal is not divided into segments that
+/// are shorter, in bytes: a store takes nearly as long for less.
+const WHOLE_BYTES_MIN: usize = 1 << 20;
+
 /// The segment serials of a lease, shared by its dealers.
 pub struct Serials {
     catalog: Arc<dyn Catalog>,
@@ -107,10 +111,19 @@ pub struct Dealer {
     ledger: Arc<Ledger>,
     progress: Arc<Progress>,
     open: Vec<Growing>,
-    /// Segments dealt to since the last settlement, and up to which slot.
-    touched: BTreeMap<SegmentId, u32>,
+    /// Segments dealt to since the last settlement.
+    touched: BTreeMap<SegmentId, Touched>,
     /// Segments given up since then although part of them will be committed.
     abandoned: BTreeMap<SegmentId, Abandoned>,
+}
+
+/// How far a segment was dealt to.
+#[derive(Debug, Clone, Copy)]
+struct Touched {
+    /// Up to which slot.
+    end: u32,
+    /// Whether nothing more comes into it.
+    is_full: bool,
 }
 
 /// A segment that failed after part of it had been put.
@@ -165,7 +178,8 @@ impl Dealer {
     }
 
     /// Deals `count` items. Each lands on a random open segment; segments that
-    /// fill up are followed by new ones.
+    /// fill up are followed by new ones. Where a put makes a whole segment, one
+    /// is dealt to once ([`Table::can_append`]).
     ///
     /// # Errors
     /// [`DealError`].
@@ -181,15 +195,74 @@ impl Dealer {
         }
         self.open
             .retain(|growing| candidates.contains(&growing.segment.copyset()));
-        let width = self
-            .config
-            .width
-            .clamp(1, candidates.len())
-            .min(count.max(1));
-        while self.open.len() < width {
-            self.open_another(&candidates, random)?;
+        let is_whole = |id: &CopysetId| !table.can_append(*id);
+        let mut dealing = Vec::new();
+        let dealt = if candidates.iter().any(is_whole) {
+            self.choose_few(count, &candidates, &mut dealing, random)
+                .and_then(|()| self.deal_among(&mut dealing, count, None, random))
+        } else {
+            dealing.append(&mut self.open);
+            let width = self.config.width.clamp(1, candidates.len());
+            self.open_up_to(width.min(count.max(1)), &candidates, &mut dealing, random)
+                .and_then(|()| self.deal_among(&mut dealing, count, Some(&candidates), random))
+        };
+        for growing in dealing {
+            if growing.next == 0 || !is_whole(&growing.segment.copyset()) {
+                self.open.push(growing);
+            } else if let Some(touched) = self.touched.get_mut(&growing.segment) {
+                touched.is_full = true;
+            }
         }
+        dealt
+    }
 
+    /// Chooses copysets at random for a deal of which some part is put as whole
+    /// segments: as few as there can be, so that these are long. All lie on
+    /// random units all the same, since every deal chooses anew.
+    fn choose_few(
+        &mut self,
+        count: usize,
+        candidates: &[CopysetId],
+        dealing: &mut Vec<Growing>,
+        random: &dyn Random,
+    ) -> Result<(), DealError> {
+        let wanted = segments_wanted(&self.config, count);
+        let mut order = candidates.to_vec();
+        shuffle(&mut order, random);
+        for copyset in order.iter().cycle().take(wanted) {
+            let is_its = |growing: &Growing| growing.segment.copyset() == *copyset;
+            match self.open.iter().position(is_its) {
+                Some(place) => dealing.push(self.open.swap_remove(place)),
+                None => dealing.push(self.begin(*copyset)?),
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens segments until there are `width`.
+    fn open_up_to(
+        &mut self,
+        width: usize,
+        candidates: &[CopysetId],
+        dealing: &mut Vec<Growing>,
+        random: &dyn Random,
+    ) -> Result<(), DealError> {
+        while dealing.len() < width {
+            let another = self.open_another(candidates, dealing, random)?;
+            dealing.push(another);
+        }
+        Ok(())
+    }
+
+    /// Deals among `dealing`. What fills up is followed by another one on one of
+    /// `following`; without these, only where nothing else is left.
+    fn deal_among(
+        &mut self,
+        dealing: &mut Vec<Growing>,
+        count: usize,
+        following: Option<&[CopysetId]>,
+        random: &dyn Random,
+    ) -> Result<Vec<Share>, DealError> {
         let mut order: Vec<usize> = (0..count).collect();
         if self.config.shuffle {
             shuffle(&mut order, random);
@@ -199,8 +272,8 @@ impl Dealer {
         let mut shares: BTreeMap<SegmentId, Share> = BTreeMap::new();
         for (item, die) in order.into_iter().zip(dice.chunks_exact(4)) {
             let die = u32::from_le_bytes(die.try_into().expect("a chunk of four")) as usize;
-            let chosen = die % self.open.len();
-            let growing = &mut self.open[chosen];
+            let chosen = die % dealing.len();
+            let growing = &mut dealing[chosen];
             let share = shares.entry(growing.segment).or_insert_with(|| Share {
                 segment: growing.segment,
                 first: growing.next,
@@ -208,10 +281,17 @@ impl Dealer {
             });
             share.items.push(item);
             growing.next += 1;
-            self.touched.insert(growing.segment, growing.next);
-            if growing.next == self.config.slots_max {
-                self.open.swap_remove(chosen);
-                self.open_another(&candidates, random)?;
+            let (segment, end) = (growing.segment, growing.next);
+            let is_full = end == self.config.slots_max;
+            self.touched.insert(segment, Touched { end, is_full });
+            if is_full {
+                dealing.swap_remove(chosen);
+                let another = match following {
+                    Some(candidates) => self.open_another(candidates, dealing, random)?,
+                    None if dealing.is_empty() => self.begin(segment.copyset())?,
+                    None => continue,
+                };
+                dealing.push(another);
             }
         }
         Ok(shares.into_values().collect())
@@ -220,31 +300,32 @@ impl Dealer {
     fn open_another(
         &mut self,
         candidates: &[CopysetId],
+        dealing: &[Growing],
         random: &dyn Random,
-    ) -> Result<(), DealError> {
-        let unused: Vec<CopysetId> = candidates
-            .iter()
-            .copied()
-            .filter(|id| {
-                self.open
-                    .iter()
-                    .all(|growing| growing.segment.copyset() != *id)
-            })
-            .collect();
+    ) -> Result<Growing, DealError> {
+        let is_unused = |id: &CopysetId| {
+            dealing
+                .iter()
+                .all(|growing| growing.segment.copyset() != *id)
+        };
+        let unused: Vec<CopysetId> = candidates.iter().copied().filter(is_unused).collect();
         let among = if unused.is_empty() {
             candidates
         } else {
             &unused
         };
-        let copyset = among[(random.u64() % among.len() as u64) as usize];
+        self.begin(among[(random.u64() % among.len() as u64) as usize])
+    }
+
+    /// Begins a segment.
+    fn begin(&self, copyset: CopysetId) -> Result<Growing, DealError> {
         let segment = self.ledger.begin(|| {
             let serial = self.serials.take()?;
             SegmentId::new(copyset, serial).ok_or_else(|| CatalogError::Refused {
                 reason: "all 2^36 segment serials have been used".to_owned(),
             })
         })?;
-        self.open.push(Growing { segment, next: 0 });
-        Ok(())
+        Ok(Growing { segment, next: 0 })
     }
 
     /// Has it noted that these were put on fewer units than was asked for. May
@@ -287,6 +368,7 @@ impl Dealer {
             .map(|(segment, abandoned)| (segment, abandoned.put));
         touched
             .into_iter()
+            .map(|(segment, touched)| (segment, touched.end))
             .chain(abandoned)
             .map(|(segment, end)| (segment, self.ledger.committed_slots(segment)..end))
             .collect()
@@ -299,14 +381,25 @@ impl Dealer {
 
     /// Everything dealt so far is in the version about to be committed.
     pub fn settle(&mut self) {
-        for (segment, slots) in std::mem::take(&mut self.touched) {
-            self.ledger
-                .committed(segment, slots, slots == self.config.slots_max);
+        for (segment, Touched { end, is_full }) in std::mem::take(&mut self.touched) {
+            self.ledger.committed(segment, end, is_full);
         }
         for (segment, Abandoned { good, put }) in std::mem::take(&mut self.abandoned) {
             self.ledger.committed(segment, good, put == good);
         }
     }
+}
+
+/// Over how many segments a deal of `count` items goes, some of which are put
+/// whole: so that each has [`WHOLE_BYTES_MIN`] if there is that much, on no more
+/// copysets than the width, but on so many that hardly one fills up.
+fn segments_wanted(config: &DealerConfig, count: usize) -> usize {
+    let slots_min = (WHOLE_BYTES_MIN / config.slot_bytes as usize).max(1);
+    // Chance deals more to some: at 15 of 16 on average few of them are full.
+    let needed = count.div_ceil((config.slots_max as usize * 15 / 16).max(1));
+    (count / slots_min)
+        .clamp(1, config.width.max(1))
+        .max(needed)
 }
 
 /// The copysets of `replicas` units that have the most members taking writes.
@@ -337,80 +430,4 @@ fn best_copysets(table: &Table, replicas: u8) -> Vec<CopysetId> {
 }
 
 #[cfg(test)]
-mod tests {
-    use base::{BlockSize, ClusterId, Lineage, UnitId};
-    use unit::{FolderUnit, TrackedUnit};
-    use world::simulated::Simulation;
-
-    use super::*;
-    use crate::catalog::{Copyset, LineageKey, MemoryCatalog, NewVolume};
-    use crate::scatter::Store;
-    use crate::seal::LeaseSalt;
-    use crate::term::LeaseTerm;
-
-    const VOLUME: VolumeId = VolumeId::from_random(1);
-
-    fn serials() -> Arc<Serials> {
-        let catalog = Arc::new(MemoryCatalog::default());
-        let new = NewVolume {
-            volume: VOLUME,
-            size_bytes: 1 << 30,
-            block_size: BlockSize::DEFAULT,
-            replicas: 1,
-            key: LineageKey {
-                lineage: Lineage::from_random(1),
-                epoch_first: 0,
-                wrapped: None,
-                wrapped_by: None,
-                salts: Vec::new(),
-            },
-            from: None,
-        };
-        catalog.create_volume(new).expect("a new volume");
-        let epoch = catalog
-            .acquire(VOLUME, LeaseSalt([0; 16]), None)
-            .expect("a lease")
-            .epoch;
-        Arc::new(Serials::new(catalog, VOLUME, epoch))
-    }
-
-    /// When a whole placement was given up, of a share that had failed and
-    /// could not be freed only what lay before it was named: its own slots
-    /// stayed for ever.
-    #[test]
-    fn what_a_failed_share_left_is_given_up_with_the_rest() {
-        let simulation = Simulation::new(1);
-        let world = simulation.world();
-        let (cluster, id) = (ClusterId::from_random(1), UnitId::from_random(1));
-        let unit = FolderUnit::create(&world, "/unit".as_ref(), cluster, id).expect("a new unit");
-        let unit = TrackedUnit::new(Arc::new(unit), Arc::clone(&world.clock));
-        let copyset = Copyset {
-            id: CopysetId::new(0).expect("the first"),
-            members: vec![id],
-        };
-        let store = Store::new(Arc::clone(&world.pool));
-        store.set_table(vec![(id, Arc::new(unit))], &[copyset]);
-        let config = DealerConfig {
-            slot_bytes: 4096,
-            slots_max: 64,
-            width: 1,
-            replicas: 1,
-            shuffle: false,
-        };
-        let ledger = Arc::new(Ledger::new(Arc::clone(store.open_segments())));
-        for (is_freed, end) in [(false, 7), (true, 4)] {
-            let progress = Progress::new(LeaseTerm::unlimited(), Arc::clone(&world.clock));
-            let ledger = Arc::clone(&ledger);
-            let mut dealer = Dealer::new(config, serials(), ledger, Arc::new(progress));
-            let deal = |dealer: &mut Dealer, count| {
-                let shares = dealer.deal(count, &store.table(), &*world.random);
-                shares.expect("a unit takes writes").remove(0)
-            };
-            let good = deal(&mut dealer, 4);
-            let failed = deal(&mut dealer, 3);
-            assert_eq!((failed.segment, failed.first), (good.segment, 4));
-            dealer.abandon(&failed, is_freed);
-            assert_eq!(dealer.give_up(), [(good.segment, 0..end)]);
-        }
-    }
-}
+mod tests;

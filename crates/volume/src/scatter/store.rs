@@ -46,6 +46,14 @@ impl Table {
         self.copysets.get(&copyset).map_or(&[], |members| members)
     }
 
+    /// Whether a segment of the copyset may be put in several parts. What one
+    /// member cannot no other does: they hold the same.
+    #[must_use]
+    pub fn can_append(&self, copyset: CopysetId) -> bool {
+        let mut members = self.members(copyset).iter();
+        members.all(|member| member.unit.can_append())
+    }
+
     /// The units that hold a segment, in the order in which to ask them. Those to
     /// `avoid` come last, before them those that are not well, and before these
     /// those that are slow: their copy may still be the only one.

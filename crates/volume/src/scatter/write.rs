@@ -12,13 +12,16 @@ use crate::catalog::ThinShare;
 
 use super::dealer::{DealError, Dealer, Share};
 use super::progress::{Ended, Progress};
-use super::store::{Member, Store};
+use super::store::{Member, Store, Table};
 
-/// Bytes put at once. Bounds the memory of a placement: this, for each segment
-/// written in parallel.
+/// Bytes put at once, where a segment may be put in several parts. Bounds the
+/// memory of a placement: this, for each segment written in parallel.
 const PUT_BYTES_MAX: usize = 1 << 20;
 /// Segments written at once.
 const PARALLEL: usize = 16;
+/// Of those that are put whole so much is in memory at once, in bytes; or one of
+/// them, if it is longer.
+const WHOLE_BYTES_MAX: usize = 32 << 20;
 /// How often what was not taken is dealt again. Each round marks at least one
 /// unit as failing, so more rounds than units bring nothing.
 const ROUNDS_MAX: usize = 32;
@@ -96,7 +99,8 @@ pub fn place(
             let task = move || write_share(&store, &share, slot_bytes, &source, &progress);
             Box::new(task) as Box<dyn FnOnce() -> Result<usize, ShareError> + Send>
         });
-        let results = parallel(&*store.pool, PARALLEL, tasks.collect());
+        let parallel_max = parallel_max(&table, &shares, slot_bytes);
+        let results = parallel(&*store.pool, parallel_max, tasks.collect());
         remaining.clear();
         for (share, result) in shares.into_iter().zip(results) {
             match result {
@@ -151,7 +155,18 @@ pub fn give_up(store: &Store, dealer: &mut Dealer) {
     }
 }
 
-/// Puts one share on every member that takes writes, and syncs it there.
+/// How many of these are put at once.
+fn parallel_max(table: &Table, shares: &[Share], slot_bytes: u32) -> usize {
+    let whole = shares
+        .iter()
+        .filter(|share| !table.can_append(share.segment.copyset()));
+    let longest = whole.map(|share| share.items.len()).max().unwrap_or(0);
+    let bytes = (longest * slot_bytes as usize).max(1);
+    (WHOLE_BYTES_MAX / bytes).clamp(1, PARALLEL)
+}
+
+/// Puts one share on every member that takes writes, and syncs it there. Where
+/// one of them takes whole segments only, the share is one.
 /// Returns how many those are.
 fn write_share(
     store: &Store,
@@ -161,8 +176,9 @@ fn write_share(
     progress: &Progress,
 ) -> Result<usize, ShareError> {
     let table = store.table();
+    let copyset = share.segment.copyset();
     let writers: Vec<Member> = table
-        .members(share.segment.copyset())
+        .members(copyset)
         .iter()
         .filter(|member| member.unit.can_write())
         .cloned()
@@ -170,7 +186,11 @@ fn write_share(
     if writers.is_empty() {
         return Err(ShareError::Unit(nobody(share.segment)));
     }
-    let at_once = (PUT_BYTES_MAX / slot_bytes as usize).max(1);
+    let in_part = (PUT_BYTES_MAX / slot_bytes as usize).max(1);
+    let at_once = match table.can_append(copyset) {
+        true => in_part,
+        false => share.items.len().max(1),
+    };
     let mut first = share.first;
     // Fresh memory of this size costs more than what is done with it.
     thread_local! {
@@ -184,18 +204,31 @@ fn write_share(
         for (item, slot) in items.iter().zip(data.chunks_exact_mut(slot_bytes as usize)) {
             tags.push(source(*item, slot).map_err(ShareError::Source)?);
         }
-        let slot = Slot(u16::try_from(first).expect("at most 2048 slots"));
         for writer in &writers {
-            progress.check().map_err(ShareError::Ended)?;
-            writer
-                .unit
-                .put(share.segment, slot_bytes, slot, &tags, &data)
-                .map_err(ShareError::Unit)?;
+            let part = match writer.unit.can_append() {
+                true => in_part,
+                false => items.len(),
+            };
+            let parts = tags
+                .chunks(part)
+                .zip(data.chunks(part * slot_bytes as usize));
+            let firsts = (first..).step_by(part);
+            for (slot, (tags, data)) in firsts.zip(parts) {
+                let slot = Slot(u16::try_from(slot).expect("at most 2048 slots"));
+                progress.check().map_err(ShareError::Ended)?;
+                writer
+                    .unit
+                    .put(share.segment, slot_bytes, slot, tags, data)
+                    .map_err(ShareError::Unit)?;
+            }
         }
         progress.add(items.len());
         first += u32::try_from(items.len()).expect("at most 2048 slots");
     }
-    BUFFER.set(data);
+    // What a whole segment takes is not kept.
+    if data.len() <= PUT_BYTES_MAX {
+        BUFFER.set(data);
+    }
     for writer in &writers {
         writer
             .unit

@@ -1,0 +1,217 @@
+use base::{BlockSize, ClusterId, Lineage, UnitId};
+use unit::{FaultyUnit, FolderUnit, TrackedUnit, Unit};
+use world::simulated::Simulation;
+
+use super::*;
+use crate::catalog::{Copyset, LineageKey, MemoryCatalog, NewVolume};
+use crate::scatter::{Source, Store, place};
+use crate::seal::LeaseSalt;
+use crate::term::LeaseTerm;
+
+const VOLUME: VolumeId = VolumeId::from_random(1);
+
+fn serials() -> Arc<Serials> {
+    let catalog = Arc::new(MemoryCatalog::default());
+    let new = NewVolume {
+        volume: VOLUME,
+        size_bytes: 1 << 30,
+        block_size: BlockSize::DEFAULT,
+        replicas: 1,
+        key: LineageKey {
+            lineage: Lineage::from_random(1),
+            epoch_first: 0,
+            wrapped: None,
+            wrapped_by: None,
+            salts: Vec::new(),
+        },
+        from: None,
+    };
+    catalog.create_volume(new).expect("a new volume");
+    let epoch = catalog
+        .acquire(VOLUME, LeaseSalt([0; 16]), None)
+        .expect("a lease")
+        .epoch;
+    Arc::new(Serials::new(catalog, VOLUME, epoch))
+}
+
+/// When a whole placement was given up, of a share that had failed and
+/// could not be freed only what lay before it was named: its own slots
+/// stayed for ever.
+#[test]
+fn what_a_failed_share_left_is_given_up_with_the_rest() {
+    let simulation = Simulation::new(1);
+    let world = simulation.world();
+    let (cluster, id) = (ClusterId::from_random(1), UnitId::from_random(1));
+    let unit = FolderUnit::create(&world, "/unit".as_ref(), cluster, id).expect("a new unit");
+    let unit = TrackedUnit::new(Arc::new(unit), Arc::clone(&world.clock));
+    let copyset = Copyset {
+        id: CopysetId::new(0).expect("the first"),
+        members: vec![id],
+    };
+    let store = Store::new(Arc::clone(&world.pool));
+    store.set_table(vec![(id, Arc::new(unit))], &[copyset]);
+    let config = DealerConfig {
+        slot_bytes: 4096,
+        slots_max: 64,
+        width: 1,
+        replicas: 1,
+        shuffle: false,
+    };
+    let ledger = Arc::new(Ledger::new(Arc::clone(store.open_segments())));
+    for (is_freed, end) in [(false, 7), (true, 4)] {
+        let progress = Progress::new(LeaseTerm::unlimited(), Arc::clone(&world.clock));
+        let ledger = Arc::clone(&ledger);
+        let mut dealer = Dealer::new(config, serials(), ledger, Arc::new(progress));
+        let deal = |dealer: &mut Dealer, count| {
+            let shares = dealer.deal(count, &store.table(), &*world.random);
+            shares.expect("a unit takes writes").remove(0)
+        };
+        let good = deal(&mut dealer, 4);
+        let failed = deal(&mut dealer, 3);
+        assert_eq!((failed.segment, failed.first), (good.segment, 4));
+        dealer.abandon(&failed, is_freed);
+        assert_eq!(dealer.give_up(), [(good.segment, 0..end)]);
+    }
+}
+
+/// A store with `units` units, the last `whole` of which take whole segments only,
+/// and every copyset of `replicas` of them.
+fn store(simulation: &Simulation, units: u128, whole: u128, replicas: usize) -> Arc<Store> {
+    let world = simulation.world();
+    let cluster = ClusterId::from_random(1);
+    let ids: Vec<UnitId> = (0..units).map(UnitId::from_random).collect();
+    let made = ids.iter().enumerate().map(|(number, id)| {
+        let path = format!("/{id}");
+        let unit = FolderUnit::create(&world, path.as_ref(), cluster, *id).expect("made");
+        let mut unit = FaultyUnit::new(Arc::new(unit), 1);
+        if number as u128 >= units - whole {
+            unit = unit.taking_whole_segments();
+        }
+        let unit = TrackedUnit::new(Arc::new(unit), Arc::clone(&world.clock));
+        (*id, Arc::new(unit))
+    });
+    let table = made.collect();
+    let copysets = crate::catalog::copysets::plan(&ids, replicas as u8, &[], 8, &*world.random);
+    let store = Store::new(Arc::clone(&world.pool));
+    store.set_table(table, &copysets);
+    store
+}
+
+/// A dealer of 2048 slots of 4 KiB over 16 copysets.
+fn dealer(simulation: &Simulation, store: &Store, replicas: u8) -> Dealer {
+    let config = DealerConfig {
+        slot_bytes: 4096,
+        slots_max: 2048,
+        width: 16,
+        replicas,
+        shuffle: false,
+    };
+    let ledger = Arc::new(Ledger::new(Arc::clone(store.open_segments())));
+    let clock = simulation.world().clock;
+    let progress = Arc::new(Progress::new(LeaseTerm::unlimited(), clock));
+    Dealer::new(config, serials(), ledger, progress)
+}
+
+/// A destage of few blocks made a dozen small objects, and none was ever filled.
+#[test]
+fn whole_segments_are_long_and_few_and_dealt_to_once() {
+    let simulation = Simulation::new(7);
+    let random = &*simulation.world().random;
+    let store = store(&simulation, 12, 12, 1);
+    let mut dealer = dealer(&simulation, &store, 1);
+    let mut seen = std::collections::BTreeSet::new();
+    let mut units = std::collections::BTreeSet::new();
+    for (count, few, shortest) in [
+        (1, 1..=1, 1),
+        (20, 1..=1, 20),
+        (511, 1..=1, 511),
+        (700, 2..=2, 256),
+        (12_800, 16..=16, 512),
+        (100_000, 50..=56, 1024),
+    ] {
+        for _ in 0..8 {
+            let shares = dealer.deal(count, &store.table(), random).expect("dealt");
+            assert!(few.contains(&shares.len()), "{count}: {}", shares.len());
+            let dealt: usize = shares.iter().map(|share| share.items.len()).sum();
+            assert_eq!(dealt, count);
+            for share in &shares {
+                assert!(
+                    share.items.len() >= shortest,
+                    "{count}: {}",
+                    share.items.len()
+                );
+                assert_eq!(share.first, 0);
+                assert!(seen.insert(share.segment), "a segment is put once");
+                units.insert(share.segment.copyset());
+            }
+            dealer.settle();
+            assert!(dealer.ledger.for_commit(&dealer.serials).0.is_empty());
+        }
+    }
+    assert_eq!(units.len(), 12, "all take part");
+}
+
+#[test]
+fn small_deals_go_to_random_units_in_turn() {
+    let simulation = Simulation::new(3);
+    let random = &*simulation.world().random;
+    // Those that append take part as much as the others.
+    let store = store(&simulation, 8, 4, 1);
+    let mut dealer = dealer(&simulation, &store, 1);
+    let mut counts = BTreeMap::new();
+    for _ in 0..400 {
+        let shares = dealer.deal(20, &store.table(), random).expect("dealt");
+        let [share] = &shares[..] else {
+            panic!("{} shares", shares.len());
+        };
+        *counts.entry(share.segment.copyset()).or_insert(0) += 1;
+        dealer.settle();
+    }
+    assert_eq!(counts.len(), 8);
+    assert!(
+        counts.values().all(|count| (25..80).contains(count)),
+        "{counts:?}"
+    );
+    // What is appended to is in the ledger, until it is full.
+    let (open, _) = dealer.ledger.for_commit(&dealer.serials);
+    assert_eq!(open.len(), 4);
+}
+
+/// The weaker member's rule holds: the one that could append takes the whole
+/// share, in parts.
+#[test]
+fn a_copyset_of_both_kinds_holds_the_same_on_both() {
+    let simulation = Simulation::new(5);
+    let world = simulation.world();
+    let store = store(&simulation, 2, 1, 2);
+    let mut dealer = dealer(&simulation, &store, 2);
+    let source: Source = Arc::new(|index, slot| {
+        slot.fill(index as u8);
+        Ok([index as u8; 16])
+    });
+    let mut segments = std::collections::BTreeSet::new();
+    for count in [1, 300, 700] {
+        let placed = place(&store, &mut dealer, &*world.random, count, &source);
+        let placed = placed.expect("placed");
+        dealer.settle();
+        segments.extend(placed.iter().map(|location| location.segment()));
+        for member in store.table().units() {
+            for (index, location) in placed.iter().enumerate() {
+                let run = unit::SlotRun {
+                    segment: location.segment(),
+                    first: location.slot(),
+                    count: 1,
+                };
+                let (mut tags, mut data) = ([[0; 16]], vec![0; 4096]);
+                let read = member.unit.read(run, 4096, &mut tags, &mut data);
+                read.expect("it is there");
+                assert_eq!((tags[0][0], data[4095]), (index as u8, index as u8));
+            }
+        }
+    }
+    let on = |member: &crate::scatter::Member| member.unit.list().expect("listed");
+    for member in store.table().units() {
+        assert_eq!(on(member), segments.iter().copied().collect::<Vec<_>>());
+    }
+    assert_eq!(segments.len(), 1 + 1 + 2);
+}
