@@ -42,4 +42,4 @@ pub use health::{
     Calls, Durations, Health, HealthReport, Moment, TrackedUnit, Traffic, UnitState, Verb,
 };
 pub use remote::RemoteUnit;
-pub use unit::{NOTE_BYTES, ReadDone, ReadSlots, SegmentStat, SlotRun, Tag, Unit, UnitStat};
+pub use unit::{Fact, NOTE_BYTES, ReadDone, ReadSlots, SegmentStat, SlotRun, Tag, Unit, UnitStat};

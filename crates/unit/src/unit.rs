@@ -68,6 +68,18 @@ pub struct UnitStat {
     pub free_bytes: Option<u64>,
 }
 
+/// Something that was found out of the place that a unit is, for operators to
+/// read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fact {
+    /// What was tried.
+    pub what: &'static str,
+    /// Whether it is so.
+    pub holds: bool,
+    /// What follows, if it is not.
+    pub otherwise: &'static str,
+}
+
 /// A place that keeps sealed blocks. Shared by many threads.
 ///
 /// All calls but [`Unit::read_now`] and [`Unit::read_later`] may wait and belong
@@ -214,6 +226,15 @@ pub trait Unit: Send + Sync {
     /// # Errors
     /// [`UnitError`].
     fn note_down(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError>;
+
+    /// What was found out of the place when the unit was made; nothing, where
+    /// nothing was.
+    ///
+    /// # Errors
+    /// [`UnitError`].
+    fn facts(&self) -> Result<Vec<Fact>, UnitError> {
+        Ok(Vec::new())
+    }
 
     /// Looks whether the unit is there, is the one it should be, and takes
     /// writes.

@@ -36,6 +36,7 @@
 
 mod account;
 mod cache;
+mod examine;
 mod files;
 pub mod format;
 pub mod fuzz;
@@ -65,7 +66,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use base::{ClusterId, SegmentId, Slot, UnitId, url};
 use world::{Clock, Disk as _, OpenMode, World};
 
-use crate::{NOTE_BYTES, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
+use crate::{Fact, NOTE_BYTES, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
 use account::Account;
 use cache::Cache;
 use files::{Share, ThriftyDisk};
@@ -487,6 +488,13 @@ impl Unit for FolderUnit {
 
     fn note_down(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
         self.write_note(note)
+    }
+
+    fn facts(&self) -> Result<Vec<Fact>, UnitError> {
+        self.place.look()?;
+        let found = examine::read(&*self.place.disk)
+            .map_err(|error| self.place.meaning("read what its file system does", error))?;
+        Ok(found.map_or_else(Vec::new, examine::FileSystem::facts))
     }
 
     fn probe(&self) -> Result<(), UnitError> {

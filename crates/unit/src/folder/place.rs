@@ -3,6 +3,7 @@
 //! ```text
 //!  <folder>/
 //!    scree-unit.toml          the marker, made last: no marker, no unit
+//!    file-system.toml         what was found out when the unit was made
 //!    probe                    written now and then, to see whether it works
 //!    segments/                made with the unit and never again
 //!      000/ … 3ff/            made when first needed
@@ -75,6 +76,10 @@ pub(super) fn segment_of(name: &str) -> Option<SegmentId> {
 
 /// The folder of segments, in the unit's.
 pub(super) const SEGMENTS: &str = "segments";
+
+/// What the marker's name begins with while it is written, and those of files
+/// that are nothing but a try.
+pub(super) const DRAFT: &str = "scree-unit.toml.draft";
 
 /// One unit's folder.
 pub(super) struct Place {

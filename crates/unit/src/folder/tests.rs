@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod examine;
 mod faults;
 mod owner;
 mod planted;

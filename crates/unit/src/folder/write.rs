@@ -9,15 +9,15 @@ use std::sync::{Arc, MutexGuard};
 use base::{SegmentId, Slot};
 use world::{File, OpenMode, WrongKind};
 
+use super::examine::{self, ExamineError};
 use super::format::{Entry, Header, TABLE_OFFSET};
-use super::place::{Place, SEGMENTS, folder_called, folder_of, folders_of, identify, segment_of};
+use super::place::{
+    DRAFT, Place, SEGMENTS, folder_called, folder_of, folders_of, identify, segment_of,
+};
 use super::segment::Segment;
 use super::table::write_entries;
 use super::{FolderUnit, Marker, is_not_found, lock, marker, misplaced};
 use crate::{Tag, Unit, UnitError};
-
-/// What the marker's name begins with while it is written.
-const DRAFT: &str = "scree-unit.toml.draft";
 
 /// The probe's name.
 const PROBE: &str = "probe";
@@ -283,8 +283,9 @@ impl Place {
     ///
     /// 1. look that it does not lie in another unit, and make it, if it is missing
     /// 2. look that nothing else is in it
-    /// 3. make `segments/`, and sync its name
-    /// 4. write the marker under another name, sync it, rename it, sync that
+    /// 3. look whether the file system does what it must
+    /// 4. make `segments/`, and sync its name
+    /// 5. write the marker under another name, sync it, rename it, sync that
     ///
     /// A folder that is that unit already is claimed.
     pub(super) fn create(&self) -> Result<(), UnitError> {
@@ -307,15 +308,24 @@ impl Place {
             Err(why) => return Err(why),
         }
         let entries = self.disk.list(Path::new("")).map_err(failed)?;
-        let is_ours =
-            |name: &str| [SEGMENTS, "lost+found"].contains(&name) || name.starts_with(DRAFT);
+        let is_ours = |name: &str| {
+            [SEGMENTS, "lost+found", examine::NAME].contains(&name) || name.starts_with(DRAFT)
+        };
         if let Some(other) = entries.iter().find(|entry| !is_ours(&entry.name)) {
             let name = &other.name;
             return Err(self.foreign(format!(
                 "it holds {name:?}, and a new unit needs an empty folder"
             )));
         }
+        let found = match examine::examine(&*self.disk) {
+            Ok(found) => found,
+            Err(ExamineError::Unfit(why)) => {
+                return Err(self.foreign(format!("its file system cannot keep a unit: {why}")));
+            }
+            Err(ExamineError::Io(error)) => return Err(failed(error)),
+        };
         let create = || {
+            examine::write(&*self.disk, found)?;
             self.disk.create_directory(&self.segments())?;
             self.disk.sync_directory(Path::new(""))?;
             self.write_marker()?;

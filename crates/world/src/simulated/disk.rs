@@ -336,20 +336,24 @@ impl Disk for SimulatedDisk {
         let mut state = self.state();
         state.check_open_files()?;
         let process = self.process;
-        let node = match mode {
-            OpenMode::CreateNew => state.act(process, path, Verb::Add, false, |state| {
-                state.tree.create_file(path)
-            })?,
-            OpenMode::Read | OpenMode::Write => {
-                state.check(process, path, Verb::Look, false)?;
-                let node = state.tree.find_file(path)?;
-                if mode == OpenMode::Write {
-                    // Refuses a read-only file system; needs no room.
-                    state.faults.check(path, Verb::TakeAway, false)?;
+        let node =
+            match mode {
+                OpenMode::CreateNew => state.act(process, path, Verb::Add, false, |state| {
+                    match state.tree.find_file(path) {
+                        Ok(node) if state.faults.has(path, Fault::NotExclusive) => Ok(node),
+                        _ => state.tree.create_file(path),
+                    }
+                })?,
+                OpenMode::Read | OpenMode::Write => {
+                    state.check(process, path, Verb::Look, false)?;
+                    let node = state.tree.find_file(path)?;
+                    if mode == OpenMode::Write {
+                        // Refuses a read-only file system; needs no room.
+                        state.faults.check(path, Verb::TakeAway, false)?;
+                    }
+                    node
                 }
-                node
-            }
-        };
+            };
         state.tree.add_handle(node);
         state.open_files += 1;
         Ok(Arc::new(SimulatedFile {
@@ -380,6 +384,9 @@ impl Disk for SimulatedDisk {
         self.act(from, Verb::TakeAway, |state| {
             state.faults.check(to, Verb::TakeAway, false)?;
             state.faults.check_removal(from)?;
+            if state.faults.has(to, Fault::NoReplacing) && state.tree.find_file(to).is_ok() {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
             state.tree.rename(from, to)
         })
     }
@@ -517,7 +524,17 @@ impl File for SimulatedFile {
     }
 
     fn punch(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.change(Verb::TakeAway, Change::Punch { offset, length })
+        let has_holes = !self.state().faults.has(&self.path, Fault::NoHoles);
+        self.change(
+            Verb::TakeAway,
+            match has_holes {
+                true => Change::Punch { offset, length },
+                false => Change::Write {
+                    offset,
+                    bytes: vec![0; length as usize].into(),
+                },
+            },
+        )
     }
 
     fn allocated(&self) -> io::Result<u64> {

@@ -37,6 +37,13 @@ pub enum Fault {
     /// Nothing is there: the folder was moved away, or its file system is not
     /// mounted. Paths are not found, and open files answer ESTALE.
     Missing,
+    /// A file is made although there is one of that name: the old one is opened,
+    /// as where O_EXCL is not heeded.
+    NotExclusive,
+    /// No file takes the name of another: EEXIST.
+    NoReplacing,
+    /// A hole is zeroes that take the same room.
+    NoHoles,
     /// Every operation takes so long (see
     /// [`super::SimulatedDisk::take_waited`]).
     Slow(Duration),
@@ -75,6 +82,13 @@ impl Faults {
             return Err(errno(libc::EPERM));
         }
         Ok(())
+    }
+
+    /// Whether one of these is in force at `path`.
+    pub(super) fn has(&self, path: &Path, fault: Fault) -> bool {
+        let is_it =
+            |(prefix, found): &(PathBuf, Fault)| *found == fault && path.starts_with(prefix);
+        self.list.iter().any(is_it)
     }
 
     /// What stops `verb` at `path`; `is_open` if it is done to an open file.
