@@ -294,10 +294,22 @@ const WORDS_FOR_FULL: [&str; 3] = ["QuotaExceeded", "StorageFull", "507 Insuffic
 /// [`Error::NotFound`].
 const WORDS_FOR_MISSING: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
 
+/// Where clouds give their machines credentials: who has none asks there.
+const METADATA_SERVICE: &str = "169.254.169.254";
+
 fn meaning(url: &str, doing: &str, intent: Intent, error: Error) -> UnitError {
     let url = url.to_owned();
     let doing = doing.to_owned();
     let text = error.to_string();
+    if text.contains(METADATA_SERVICE) {
+        return UnitError::NotAllowed {
+            url,
+            reason: format!(
+                "no credentials: none are in the environment or in a profile, and no cloud gives \
+                 this machine any ({text})"
+            ),
+        };
+    }
     if WORDS_FOR_FULL.iter().any(|word| text.contains(word)) {
         return UnitError::Full { url };
     }

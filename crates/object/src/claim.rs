@@ -11,13 +11,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{Error, PutMode, UpdateVersion};
+use unit::UnitError;
 use unit::folder::Owner;
-use unit::{Unit as _, UnitError};
 
 use crate::bucket::Bucket;
 use crate::lock;
 use crate::marker::{self, Conditional, Marker, MarkerError};
-use crate::object::ObjectUnit;
+use crate::object::Inner;
 
 /// How old the last look at the marker may be when a segment is put: a put takes
 /// nothing from anybody. What does is preceded by a look of its own.
@@ -66,7 +66,7 @@ async fn read_marker(bucket: &Bucket) -> Result<Found, UnitError> {
     }
 }
 
-impl ObjectUnit {
+impl Inner {
     /// Looks whether the prefix is the unit it should be, whoever may change it.
     pub(crate) async fn look(&self) -> Result<Marker, UnitError> {
         Ok(self.find().await?.marker)
@@ -87,7 +87,7 @@ impl ObjectUnit {
         Err(self.foreign(reason))
     }
 
-    /// As [`ObjectUnit::look`], and whether it may be changed. Says what the
+    /// As [`Inner::look`], and whether it may be changed. Says what the
     /// store can do.
     pub(crate) async fn verify(&self) -> Result<Conditional, UnitError> {
         let found = self.look().await?;
@@ -111,7 +111,7 @@ impl ObjectUnit {
         Ok(found.conditional)
     }
 
-    /// As [`ObjectUnit::verify`], or as that was a moment ago.
+    /// As [`Inner::verify`], or as that was a moment ago.
     pub(crate) async fn verify_for_put(&self) -> Result<Conditional, UnitError> {
         let verified = *lock(&self.verified);
         match verified {
@@ -127,7 +127,7 @@ impl ObjectUnit {
         }
     }
 
-    /// As [`ObjectUnit::verify`]; a unit that may be claimed is.
+    /// As [`Inner::verify`]; a unit that may be claimed is.
     pub(crate) async fn claim(&self) -> Result<(), UnitError> {
         let claimed = self.try_claim().await;
         *lock(&self.unclaimed) = claimed.as_ref().err().cloned();
@@ -200,7 +200,9 @@ impl ObjectUnit {
             Err(UnitError::Missing { .. }) => {}
             Err(why) => return Err(why),
         }
-        let failed = |error| self.bucket.meaning_of_write("make the unit", error);
+        // In the store's own words, also where it takes no writes: that may be a
+        // mistake of whoever adds it.
+        let failed = |error| self.bucket.meaning("make the unit", error);
         let mut objects = self.bucket.list_all();
         while let Some(object) = objects.next().await.map_err(failed)? {
             if object.location != self.probe_path() {
@@ -282,14 +284,14 @@ impl ObjectUnit {
 
     fn held(&self, holder: Owner) -> UnitError {
         UnitError::Held {
-            url: self.url().to_owned(),
+            url: self.bucket.url.clone(),
             holder: Box::new(holder),
         }
     }
 
     fn foreign(&self, reason: String) -> UnitError {
         UnitError::Foreign {
-            url: self.url().to_owned(),
+            url: self.bucket.url.clone(),
             reason,
         }
     }

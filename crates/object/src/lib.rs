@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `read`, segment known | one, of the run and no more |
 //! | `read`, segment not known | two at once, and then that one |
+//! | `read_later` | as `read` |
 //! | `put` | one; the marker besides, if it was not looked at for 5 s |
 //! | `sync` | none |
 //! | `free` | three at once, and one; two, if nothing is left |
@@ -43,6 +44,7 @@ mod heads;
 mod marker;
 mod object;
 mod place;
+mod profile;
 mod read;
 mod release;
 mod write;
@@ -53,6 +55,7 @@ pub use format::FormatError;
 pub use marker::{Conditional, Marker};
 pub use object::ObjectUnit;
 pub use place::{ANSWER_WITHIN, Place, PlaceError, is_object_url};
+pub use profile::ProfileError;
 
 /// Data in one segment at most, in bytes, unless said otherwise: as on a folder.
 pub const SEGMENT_DATA_BYTES: u64 = 8 << 20;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,8 +12,11 @@ use base::{ClusterId, SegmentId, Slot, UnitId};
 use bytes::Bytes;
 use object_store::{Error, PutMode};
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use unit::folder::Owner;
-use unit::{NOTE_BYTES, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
+use unit::{
+    Fact, NOTE_BYTES, ReadDone, ReadSlots, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat,
+};
 use world::{Clock, World};
 
 use crate::account::Account;
@@ -29,9 +33,16 @@ const WRITER_LOCKS: usize = 64;
 /// The note's name, as on a folder.
 const NOTE: &str = "leases";
 
+/// How many readings that nobody waits for are under way at once; each has a run
+/// of slots in memory.
+const READS_LATER_MAX: usize = 64;
+
 /// A prefix of a bucket as a storage unit. Shared by many threads, none of which
 /// may be one of the runtime's.
-pub struct ObjectUnit {
+pub struct ObjectUnit(Arc<Inner>);
+
+/// What is shared with the readings that nobody waits for.
+pub(crate) struct Inner {
     pub(crate) bucket: Bucket,
     pub(crate) cluster: ClusterId,
     pub(crate) unit: UnitId,
@@ -50,6 +61,7 @@ pub struct ObjectUnit {
     pub(crate) segment_data_bytes: u64,
     runtime: Handle,
     writers: [Mutex<()>; WRITER_LOCKS],
+    reads_later: Arc<Semaphore>,
 }
 
 impl ObjectUnit {
@@ -65,7 +77,7 @@ impl ObjectUnit {
         cluster: ClusterId,
         unit: UnitId,
     ) -> Self {
-        Self {
+        Self(Arc::new(Inner {
             bucket: Bucket::new(place),
             cluster,
             unit,
@@ -80,7 +92,8 @@ impl ObjectUnit {
             segment_data_bytes: SEGMENT_DATA_BYTES,
             runtime: runtime.clone(),
             writers: [const { Mutex::new(()) }; WRITER_LOCKS],
-        }
+            reads_later: Arc::new(Semaphore::new(READS_LATER_MAX)),
+        }))
     }
 
     /// Makes the prefix at `place` into unit `unit` of `cluster`. Nothing may
@@ -104,7 +117,7 @@ impl ObjectUnit {
     /// # Errors
     /// As [`ObjectUnit::create`]; [`UnitError::Held`] if it has another owner.
     pub fn made(self) -> Result<Self, UnitError> {
-        self.wait(self.make())?;
+        self.0.wait(self.0.make())?;
         Ok(self)
     }
 
@@ -122,22 +135,27 @@ impl ObjectUnit {
     /// the first time also from an owner of the same generation.
     #[must_use]
     pub fn with_owner(mut self, owner: Owner, takes_over: bool) -> Self {
-        self.owner = Some(owner);
-        self.takes_over = AtomicBool::new(takes_over);
+        let inner = self.unshared();
+        inner.owner = Some(owner);
+        inner.takes_over = AtomicBool::new(takes_over);
         self
     }
 
     /// Lets segments have `bytes` of data instead of [`SEGMENT_DATA_BYTES`].
     #[must_use]
     pub fn with_segment_data_bytes(mut self, bytes: u64) -> Self {
-        self.segment_data_bytes = bytes;
+        self.unshared().segment_data_bytes = bytes;
         self
+    }
+
+    fn unshared(&mut self) -> &mut Inner {
+        Arc::get_mut(&mut self.0).expect("nothing is read before it is set up")
     }
 
     /// Which unit this is.
     #[must_use]
     pub fn id(&self) -> UnitId {
-        self.unit
+        self.0.unit
     }
 
     /// As [`Unit::put`]; the segment is one of `line`: a number that segments
@@ -156,9 +174,10 @@ impl ObjectUnit {
         data: &[u8],
     ) -> Result<(), UnitError> {
         assert_fit(tags.len(), slot_bytes, tags, data);
-        let _alone = self.writer(segment);
+        let _alone = self.0.writer(segment);
         if first == Slot(0) {
-            self.wait(self.put_whole(line, segment, slot_bytes, tags, data))
+            let put = self.0.put_whole(line, segment, slot_bytes, tags, data);
+            self.0.wait(put)
         } else {
             Err(misplaced(&self.stat_segment(segment)?))
         }
@@ -172,15 +191,17 @@ impl ObjectUnit {
         if let Some(line) = self.line_now(segment) {
             return Ok(line);
         }
-        Ok(self.wait(self.load(segment))?.head.line)
+        Ok(self.0.wait(self.0.load(segment))?.head.line)
     }
 
     /// As [`ObjectUnit::line_of`], if that is known without waiting.
     #[must_use]
     pub fn line_now(&self, segment: SegmentId) -> Option<u64> {
-        Some(self.heads.get(segment)?.head.line)
+        Some(self.0.heads.get(segment)?.head.line)
     }
+}
 
+impl Inner {
     /// Waits for the store.
     pub(crate) fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
         self.runtime.block_on(answer)
@@ -213,6 +234,32 @@ impl ObjectUnit {
     }
 }
 
+/// Tells what came of a reading, also if the runtime ends before it does.
+struct Telling {
+    inner: Arc<Inner>,
+    done: Option<ReadDone>,
+}
+
+impl Telling {
+    fn tell(mut self, read: Result<ReadSlots<'_>, UnitError>) {
+        if let Some(done) = self.done.take() {
+            done(read);
+        }
+    }
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        if let Some(done) = self.done.take() {
+            done(Err(UnitError::Away {
+                url: self.inner.bucket.url.clone(),
+                doing: "read a segment".to_owned(),
+                source: Arc::new(io::Error::other("the request was dropped")),
+            }));
+        }
+    }
+}
+
 pub(crate) fn misplaced(found: &SegmentStat) -> UnitError {
     UnitError::Misplaced {
         segment: found.segment,
@@ -234,7 +281,7 @@ fn assert_fit(count: usize, slot_bytes: u32, tags: &[Tag], data: &[u8]) {
 
 impl Unit for ObjectUnit {
     fn url(&self) -> &str {
-        &self.bucket.url
+        &self.0.bucket.url
     }
 
     fn can_append(&self) -> bool {
@@ -257,10 +304,10 @@ impl Unit for ObjectUnit {
         let unknown: BTreeSet<SegmentId> = segments
             .iter()
             .copied()
-            .filter(|segment| self.heads.get(*segment).is_none())
+            .filter(|segment| self.0.heads.get(*segment).is_none())
             .collect();
         for segment in unknown {
-            self.wait(self.load_head(segment))?;
+            self.0.wait(self.0.load_head(segment))?;
         }
         Ok(())
     }
@@ -273,24 +320,46 @@ impl Unit for ObjectUnit {
         data: &mut [u8],
     ) -> Result<(), UnitError> {
         assert_fit(usize::from(run.count), slot_bytes, tags, data);
-        self.wait(self.read_run(run, slot_bytes, tags, data))
+        self.0.wait(self.0.read_run(run, slot_bytes, tags, data))
+    }
+
+    fn read_later(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
+        let Ok(permit) = Arc::clone(&self.0.reads_later).try_acquire_owned() else {
+            return false;
+        };
+        let inner = Arc::clone(&self.0);
+        let telling = Telling {
+            inner: Arc::clone(&inner),
+            done: Some(done),
+        };
+        self.0.runtime.spawn(async move {
+            let _permit = permit;
+            let mut tags = vec![[0; size_of::<Tag>()]; usize::from(run.count)];
+            let mut data = vec![0; usize::from(run.count) * slot_bytes as usize];
+            let read = inner.read_run(run, slot_bytes, &mut tags, &mut data).await;
+            telling.tell(read.map(|()| ReadSlots {
+                tags: &tags,
+                data: &data,
+            }));
+        });
+        true
     }
 
     fn free(&self, segment: SegmentId, slots: &[Slot], _closed: bool) -> Result<(), UnitError> {
-        let _alone = self.writer(segment);
-        self.wait(self.free_slots(segment, slots))
+        let _alone = self.0.writer(segment);
+        self.0.wait(self.0.free_slots(segment, slots))
     }
 
     fn delete(&self, segment: SegmentId) -> Result<(), UnitError> {
-        let _alone = self.writer(segment);
-        self.wait(async {
-            self.verify().await?;
-            self.remove(segment).await
+        let _alone = self.0.writer(segment);
+        self.0.wait(async {
+            self.0.verify().await?;
+            self.0.remove(segment).await
         })
     }
 
     fn settle(&self) -> Result<bool, UnitError> {
-        self.settle_some()
+        self.0.settle_some()
     }
 
     fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
@@ -298,14 +367,14 @@ impl Unit for ObjectUnit {
     }
 
     fn list_serials(&self, serials: Range<u64>) -> Result<Vec<SegmentId>, UnitError> {
-        let listed = self.wait(self.list_lengths(&serials))?;
+        let listed = self.0.wait(self.0.list_lengths(&serials))?;
         let mut segments: Vec<SegmentId> = listed.into_keys().collect();
         segments.sort_unstable();
         Ok(segments)
     }
 
     fn stat_segment(&self, segment: SegmentId) -> Result<SegmentStat, UnitError> {
-        let loaded = self.wait(self.load(segment))?;
+        let loaded = self.0.wait(self.0.load(segment))?;
         let freed = loaded.freed?.slots;
         let live = loaded.head.present.without(&freed);
         Ok(SegmentStat {
@@ -319,8 +388,11 @@ impl Unit for ObjectUnit {
     /// What other hosts have changed may be a minute old, or longer where there
     /// are so many segments that naming them takes long.
     fn stat(&self) -> Result<UnitStat, UnitError> {
-        let list = || self.wait(self.list_lengths(&(0..SegmentId::SERIAL_MAX)));
-        let (segments, bytes) = self.account.stat(&*self.clock, list)?;
+        let list = || {
+            self.0
+                .wait(self.0.list_lengths(&(0..SegmentId::SERIAL_MAX)))
+        };
+        let (segments, bytes) = self.0.account.stat(&*self.0.clock, list)?;
         Ok(UnitStat {
             segments,
             bytes,
@@ -329,19 +401,36 @@ impl Unit for ObjectUnit {
     }
 
     fn scrub(&self, segment: SegmentId) -> Result<Vec<Slot>, UnitError> {
-        self.wait(self.scrub_segment(segment))
+        self.0.wait(self.0.scrub_segment(segment))
     }
 
     fn note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
-        self.wait(self.read_note())
+        self.0.wait(self.0.read_note())
     }
 
     fn note_down(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
-        self.wait(self.write_note(note))
+        self.0.wait(self.0.write_note(note))
+    }
+
+    fn facts(&self) -> Result<Vec<Fact>, UnitError> {
+        let Conditional { create, update } = self.0.wait(self.0.look())?.conditional;
+        Ok(vec![
+            Fact {
+                what: "conditional create",
+                holds: create,
+                otherwise: "whoever puts looks first, and what comes in between is replaced",
+            },
+            Fact {
+                what: "conditional update",
+                holds: update,
+                otherwise: "what two hosts free at the same moment in one segment may take room \
+                            until it is gone",
+            },
+        ])
     }
 
     fn probe(&self) -> Result<(), UnitError> {
-        let probed = self.wait(self.try_probe());
+        let probed = self.0.wait(self.0.try_probe());
         if let Err(
             UnitError::Missing { .. }
             | UnitError::Away { .. }
@@ -349,7 +438,7 @@ impl Unit for ObjectUnit {
             | UnitError::Held { .. },
         ) = probed
         {
-            self.forget();
+            self.0.forget();
         }
         probed
     }

@@ -8,7 +8,8 @@
 //!
 //! Credentials, endpoint and region come from the settings that each store's own
 //! tools know, usually of the environment: `AWS_ACCESS_KEY_ID`,
-//! `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL` and so on.
+//! `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL` and so on; for S3 also
+//! from a profile (`profile.rs`).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,6 +18,8 @@ use std::time::Duration;
 
 use object_store::path::Path;
 use object_store::{BackoffConfig, ObjectStore, RetryConfig};
+
+use crate::profile::{self, Environment, ProfileError};
 
 /// How long an answer may take, all attempts together, unless said otherwise.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -59,6 +62,15 @@ pub enum PlaceError {
         endpoint: String,
         /// The setting that allows it.
         setting: String,
+    },
+    /// The profile with the credentials cannot be used.
+    #[error("{url} cannot be reached")]
+    Profile {
+        /// The unit's URL.
+        url: String,
+        /// What is wrong with it.
+        #[source]
+        source: ProfileError,
     },
     /// A setting is missing, or makes no sense.
     #[error("{url} cannot be reached with these settings")]
@@ -126,18 +138,30 @@ impl Kind {
 }
 
 impl Place {
-    /// The bucket at `url`, reached with the settings in the environment. Asks
-    /// nobody yet.
+    /// The bucket at `url`, reached with the settings in the environment, and with
+    /// those of a profile. Asks nobody yet.
     ///
     /// # Errors
     /// [`PlaceError`].
     pub fn at(url: &str) -> Result<Self, PlaceError> {
-        Self::with_settings(
-            url,
-            std::env::vars_os().filter_map(|(name, value)| {
-                Some((name.into_string().ok()?, value.into_string().ok()?))
-            }),
-        )
+        let (kind, ..) = parse(url)?;
+        let environment = std::env::vars_os();
+        let mut settings: Vec<(String, String)> = environment
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        if matches!(kind, Kind::S3) {
+            let read = profile::read;
+            let environment = Environment {
+                settings: &settings,
+                read,
+            };
+            let more = environment.profile();
+            settings.extend(more.map_err(|source| PlaceError::Profile {
+                url: url.to_owned(),
+                source,
+            })?);
+        }
+        Self::with_settings(url, settings)
     }
 
     /// The bucket at `url`, reached with these settings: `AWS_REGION` and its
@@ -372,124 +396,4 @@ fn reach(
 }
 
 #[cfg(all(test, feature = "aws", feature = "azure", feature = "gcp"))]
-mod tests {
-    use super::*;
-
-    fn place(url: &str, settings: &[(&str, &str)]) -> Result<Place, PlaceError> {
-        let settings = settings.iter();
-        let settings = settings.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Place::with_settings(url, settings)
-    }
-
-    #[test]
-    fn a_url_names_a_bucket_and_a_prefix() {
-        let keys = [
-            ("AWS_ACCESS_KEY_ID", "key"),
-            ("AWS_SECRET_ACCESS_KEY", "secret"),
-            ("AZURE_STORAGE_ACCOUNT_NAME", "account"),
-        ];
-        for (given, url, prefix) in [
-            ("s3://bucket", "s3://bucket", ""),
-            ("s3://bucket/", "s3://bucket", ""),
-            ("s3://my.bucket/a/b-1/", "s3://my.bucket/a/b-1", "a/b-1"),
-            ("gs://bucket/a", "gs://bucket/a", "a"),
-            ("az://container/a", "az://container/a", "a"),
-        ] {
-            let place = place(given, &keys).expect(given);
-            assert_eq!((place.url(), place.prefix.as_ref()), (url, prefix));
-            assert!(is_object_url(given));
-        }
-    }
-
-    #[test]
-    fn what_is_no_such_url_is_refused() {
-        for url in [
-            "",
-            "bucket",
-            "file:///srv/u1",
-            "S3://bucket",
-            "s3:/bucket",
-            "s3://",
-            "s3:///prefix",
-            "s3://user@bucket/prefix",
-            "s3://bucket:80/prefix",
-            "s3://bucket//a",
-            "s3://bucket/a//b",
-            "s3://bucket/../b",
-            "s3://bucket/a?b",
-            "s3://bucket/a#b",
-            "s3://bucket/a%2fb",
-            "s3://bucket/a b",
-            "s3://bucket/ä",
-        ] {
-            let refused = place(url, &[]);
-            assert!(
-                matches!(refused, Err(PlaceError::Url { .. })),
-                "{url}: {refused:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn plain_http_is_for_this_machine_unless_it_is_asked_for() {
-        let at = |endpoint: &str, allowed: &str| {
-            let settings = [("AWS_ENDPOINT_URL", endpoint), ("AWS_ALLOW_HTTP", allowed)];
-            place("s3://bucket", &settings).map(|_| ())
-        };
-        for endpoint in [
-            "http://127.0.0.1:9000",
-            "http://127.8.0.1",
-            "http://localhost:9000/",
-            "HTTP://[::1]:9000",
-            "https://store.example",
-        ] {
-            assert!(at(endpoint, "false").is_ok(), "{endpoint}");
-        }
-        for endpoint in [
-            "http://store.example:9000",
-            "http://10.0.0.1",
-            "http://localhost.example",
-            "http://localhost@store.example",
-            "http://127.0.0.1@store.example",
-            "http://[::2]:9000",
-            "http://",
-        ] {
-            let refused = at(endpoint, "false");
-            assert!(
-                matches!(refused, Err(PlaceError::PlainHttp { .. })),
-                "{endpoint}: {refused:?}"
-            );
-            assert!(at(endpoint, "true").is_ok(), "{endpoint}");
-        }
-        let google = place(
-            "gs://bucket",
-            &[("GOOGLE_BASE_URL", "http://store.example")],
-        );
-        assert!(
-            matches!(google, Err(PlaceError::PlainHttp { .. })),
-            "{google:?}"
-        );
-        // Each of several counts, however it is spelt.
-        let settings = [
-            ("AWS_ENDPOINT_URL", "https://store.example"),
-            ("AWS_ENDPOINT_URL_S3", "http://store.example"),
-        ];
-        let both = place("s3://bucket", &settings);
-        let odd = place("s3://bucket", &[("AWS_endpoint", "http://store.example")]);
-        assert!(matches!(odd, Err(PlaceError::PlainHttp { .. })), "{odd:?}");
-        assert!(
-            matches!(both, Err(PlaceError::PlainHttp { .. })),
-            "{both:?}"
-        );
-    }
-
-    #[test]
-    fn a_setting_that_makes_no_sense_is_an_error() {
-        let settings = [("AWS_ACCESS_KEY_ID", "key without a secret")];
-        let place = place("s3://bucket", &settings);
-        assert!(
-            matches!(place, Err(PlaceError::Settings { .. })),
-            "{place:?}"
-        );
-    }
-}
+mod tests;

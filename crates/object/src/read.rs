@@ -17,7 +17,7 @@ use crate::format::{
     split_record,
 };
 use crate::heads::Known;
-use crate::object::{ObjectUnit, misplaced};
+use crate::object::{Inner, misplaced};
 
 /// How often a segment is looked at anew for one read, because another host has
 /// replaced it in between: that happens at most a dozen times in its life.
@@ -55,7 +55,7 @@ pub(crate) fn strong(version: &UpdateVersion) -> Option<String> {
     version.e_tag.clone().filter(|tag| !tag.starts_with("W/"))
 }
 
-impl ObjectUnit {
+impl Inner {
     pub(crate) fn segment_path(&self, segment: SegmentId) -> Path {
         self.bucket.path("segments").join(name_of(segment))
     }

@@ -29,7 +29,7 @@ use crate::format::{Freed, Head, segment_of};
 use crate::heads::Known;
 use crate::lock;
 use crate::marker::Conditional;
-use crate::object::ObjectUnit;
+use crate::object::Inner;
 use crate::read::{Loaded, strong};
 
 /// A segment is rewritten when one in so many of the slots in it is dead.
@@ -71,7 +71,7 @@ impl Loaded {
     }
 }
 
-impl ObjectUnit {
+impl Inner {
     /// Frees slots. A segment with none left is deleted: nothing is ever
     /// appended to it.
     pub(crate) async fn free_slots(

@@ -11,10 +11,10 @@ use unit::{Tag, UnitError};
 use crate::bitmap::Bitmap;
 use crate::format::{Head, encode_record};
 use crate::heads::Known;
-use crate::object::{ObjectUnit, misplaced};
+use crate::object::{Inner, misplaced};
 use crate::read::strong;
 
-impl ObjectUnit {
+impl Inner {
     /// Makes a segment. Durable on return.
     pub(crate) async fn put_whole(
         &self,

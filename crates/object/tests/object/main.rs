@@ -5,6 +5,7 @@ mod claims;
 mod damage;
 mod failing;
 mod help;
+mod later;
 mod model;
 mod s3;
 mod sharing;
