@@ -2,8 +2,9 @@
 //!
 //! A unit is anything that keeps slots of segments: a folder on any mounted
 //! file system, what a daemon keeps, a bucket of an object store (the crate
-//! `object`); the trait leaves room for pools. Units are not trusted: they see ciphertext and tags, never a key,
-//! a volume's name or a block's index. This crate cannot name a key type.
+//! `object`), a pool of a Ceph cluster (the crate `rados`). Units are not trusted:
+//! they see ciphertext and tags, never a key, a volume's name or a block's index.
+//! This crate cannot name a key type.
 //!
 //! * [`Unit`]: the trait. [`FolderUnit`]: a folder as a unit.
 //! * [`TrackedUnit`]: a unit that knows how it is doing, for writers to pass it

@@ -13,7 +13,7 @@
 //!   that such work has ended.
 //! * [`host`]: what no simulator is ever asked.
 //!
-//! The only crate with `unsafe` code.
+//! With `rados`, which calls a library in C, the only crate with `unsafe` code.
 
 mod below;
 mod buffer;

@@ -1,4 +1,4 @@
-//! The marker file: what tells a unit from any other folder.
+//! The marker: what tells a unit from any other folder, or namespace of a pool.
 //!
 //! A folder without one is never written to, so that an unmounted mount point
 //! does not fill the disk beneath it.
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::owner::{self, Owner};
 
-/// The marker's name in the unit's folder.
-pub(super) const NAME: &str = "scree-unit.toml";
+/// The marker's name in the unit.
+pub const NAME: &str = "scree-unit.toml";
 
-/// The version of the folder's layout that this program reads and writes.
+/// The version of the layout that this program reads and writes.
 const FORMAT: u32 = 1;
 
-/// Whose unit a folder is, and which.
+/// Whose unit a place is, and which.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marker {
     /// The cluster it belongs to.
@@ -27,11 +27,19 @@ pub struct Marker {
 
 /// Why a marker cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum MarkerError {
+pub enum MarkerError {
     /// It is of a newer Scree.
-    Newer { found: u32, known: u32 },
+    Newer {
+        /// Its format.
+        found: u32,
+        /// The newest format that is known here.
+        known: u32,
+    },
     /// It is not a marker.
-    Unreadable { reason: String },
+    Unreadable {
+        /// What is wrong with it.
+        reason: String,
+    },
 }
 
 /// Only the field by which formats are told apart.
@@ -50,7 +58,11 @@ struct Text {
 }
 
 impl Marker {
-    pub(super) fn parse(text: &[u8]) -> Result<Self, MarkerError> {
+    /// Reads a marker.
+    ///
+    /// # Errors
+    /// [`MarkerError`].
+    pub fn parse(text: &[u8]) -> Result<Self, MarkerError> {
         let unreadable = |reason: &dyn std::fmt::Display| MarkerError::Unreadable {
             reason: reason.to_string(),
         };
@@ -74,7 +86,9 @@ impl Marker {
         })
     }
 
-    pub(super) fn encode(&self) -> String {
+    /// The marker as text.
+    #[must_use]
+    pub fn encode(&self) -> String {
         let text = Text {
             format: FORMAT,
             cluster: self.cluster.to_string(),
@@ -83,9 +97,9 @@ impl Marker {
         };
         let text = toml::to_string(&text).expect("strings and numbers can be written as TOML");
         format!(
-            "# This folder is a storage unit of Scree. What lies in it is of use to\n\
-             # the cluster named here only. Do not copy it: two folders with one\n\
-             # unit id are refused.\n\
+            "# What lies beside this is a storage unit of Scree. It is of use to the\n\
+             # cluster named here only. Do not copy it: two with one unit id are\n\
+             # refused.\n\
              {text}"
         )
     }

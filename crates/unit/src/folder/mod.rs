@@ -53,7 +53,7 @@ mod tests;
 mod unsynced;
 mod write;
 
-pub use marker::Marker;
+pub use marker::{Marker, MarkerError, NAME as MARKER};
 pub use owner::Owner;
 
 use std::collections::BTreeSet;

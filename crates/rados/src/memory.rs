@@ -1,0 +1,158 @@
+//! A pool in memory: what the tests of the unit run on where there is no cluster.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use crate::librados::ConnectError;
+use crate::lock;
+use crate::pool::{Change, Errno, Inspected, Pool, Told, ToldBytes};
+use crate::site::Connect;
+
+#[derive(Clone, Default)]
+pub(crate) struct Object {
+    pub(crate) content: Vec<u8>,
+    pub(crate) attributes: BTreeMap<String, Vec<u8>>,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) objects: BTreeMap<String, Object>,
+    /// What every change is answered.
+    pub(crate) refuses_changes: Option<Errno>,
+    /// What every reading is answered.
+    pub(crate) refuses_readings: Option<Errno>,
+    /// Answers are kept for ever.
+    pub(crate) is_silent: bool,
+    /// How often it was connected to.
+    pub(crate) connections: usize,
+    /// Carried out once, before the next change.
+    pub(crate) before_change: Option<Box<dyn FnOnce(&mut State) + Send>>,
+    kept: Vec<Box<dyn Send>>,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Memory(pub(crate) Arc<Mutex<State>>);
+
+impl Memory {
+    pub(crate) fn connect(&self) -> Connect {
+        let memory = self.clone();
+        Box::new(move || -> Result<Arc<dyn Pool>, ConnectError> {
+            lock(&memory.0).connections += 1;
+            Ok(Arc::new(memory.clone()))
+        })
+    }
+}
+
+impl State {
+    fn carry_out(&mut self, name: &str, changes: &[Change<'_>]) -> Result<(), Errno> {
+        let found = self.objects.get(name).cloned();
+        let exists = found.is_some();
+        let mut object = found.unwrap_or_default();
+        let mut is_removed = false;
+        for change in changes {
+            match *change {
+                Change::Create if exists => return Err(Errno(libc::EEXIST)),
+                Change::MustExist | Change::Remove if !exists => return Err(Errno(libc::ENOENT)),
+                Change::MustHave(name, value) => {
+                    let has = object.attributes.get(name).map_or(&[][..], |value| value);
+                    if has != value {
+                        return Err(Errno(libc::ECANCELED));
+                    }
+                }
+                Change::MustBe(bytes) => {
+                    if object.content != bytes {
+                        return Err(Errno(4095 + 7));
+                    }
+                }
+                Change::Create | Change::MustExist | Change::Expect { .. } => {}
+                Change::Set(name, value) => {
+                    object.attributes.insert(name.to_owned(), value.to_vec());
+                }
+                Change::Write(offset, bytes) => {
+                    let end = offset as usize + bytes.len();
+                    object.content.resize(object.content.len().max(end), 0);
+                    object.content[offset as usize..end].copy_from_slice(bytes);
+                }
+                Change::Replace(bytes) => object.content = bytes.to_vec(),
+                Change::Zero(offset, length) => {
+                    // As a cluster: what is zeroed up to the end is cut off.
+                    let (first, end) = (offset as usize, (offset + length) as usize);
+                    if end >= object.content.len() {
+                        object.content.truncate(first);
+                    } else {
+                        object.content[first..end].fill(0);
+                    }
+                }
+                Change::Remove => is_removed = true,
+            }
+        }
+        if is_removed {
+            self.objects.remove(name);
+        } else {
+            self.objects.insert(name.to_owned(), object);
+        }
+        Ok(())
+    }
+
+    fn find(&self, name: &str) -> Result<Object, Errno> {
+        if let Some(errno) = self.refuses_readings {
+            return Err(errno);
+        }
+        self.objects.get(name).cloned().ok_or(Errno(libc::ENOENT))
+    }
+}
+
+impl Pool for Memory {
+    fn change(&self, name: &str, changes: &[Change<'_>], told: Told<()>) {
+        let mut state = lock(&self.0);
+        if state.is_silent {
+            state.kept.push(Box::new(told));
+            return;
+        }
+        if let Some(first) = state.before_change.take() {
+            first(&mut state);
+        }
+        let done = match state.refuses_changes {
+            Some(errno) => Err(errno),
+            None => state.carry_out(name, changes),
+        };
+        drop(state);
+        told(done);
+    }
+
+    fn read(&self, name: &str, offset: u64, length: usize, told: ToldBytes) {
+        let mut state = lock(&self.0);
+        if state.is_silent {
+            state.kept.push(Box::new(told));
+            return;
+        }
+        let found = state.find(name);
+        drop(state);
+        let found = found.map(|object| {
+            let end = object.content.len().min(offset as usize + length);
+            object
+                .content
+                .get(offset as usize..end)
+                .unwrap_or(&[])
+                .to_vec()
+        });
+        told(found.as_deref().map_err(|errno| *errno));
+    }
+
+    fn inspect(&self, name: &str, told: Told<Inspected>) {
+        let found = lock(&self.0).find(name);
+        told(found.map(|object| Inspected {
+            size: object.content.len() as u64,
+            attributes: object.attributes.into_iter().collect(),
+        }));
+    }
+
+    fn list(&self, each: &mut dyn FnMut(&str)) -> Result<(), Errno> {
+        lock(&self.0).objects.keys().for_each(|name| each(name));
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> Result<Option<u64>, Errno> {
+        Ok(Some(1 << 40))
+    }
+}

@@ -1,0 +1,218 @@
+//! Putting slots, freeing them, and removing segments: one change each.
+//!
+//! ```text
+//!  put, slot 0     make the object, with its attributes and first records
+//!  put, after it   if `slots` says that this is where it ends: records, `slots`
+//!  free            if `freed` is as it was read: `freed`, zeroes
+//!  remove          if both are as they were read, or whatever they are
+//! ```
+
+use base::{SegmentId, Slot};
+use unit::{Tag, UnitError};
+
+use crate::format::{
+    FREED, Freed, HEAD, Head, SLOTS, SLOTS_MAX, Slots, State, encode_record, is_slot_size, name_of,
+    offset_of, record_bytes,
+};
+use crate::pool::{Change, Errno};
+use crate::site::MOVE_WITHIN;
+use crate::unit_of_pool::Core;
+
+/// How often freeing is tried anew after others have freed or put in between.
+const FREES_MAX: usize = 16;
+
+/// Runs of slots that are freed by one change, at most: it holds up the object for
+/// others.
+const RUNS_AT_ONCE: usize = 256;
+
+impl Core {
+    /// Puts slots where the segment ends. Durable on return.
+    pub(crate) fn put(
+        &self,
+        line: u64,
+        segment: SegmentId,
+        slot_bytes: u32,
+        first: Slot,
+        tags: &[Tag],
+        data: &[u8],
+    ) -> Result<(), UnitError> {
+        let first = u32::from(first.0);
+        let end = u64::from(first) + tags.len() as u64;
+        let room = (self.segment_data_bytes / u64::from(slot_bytes).max(1)).max(1);
+        let count = u32::try_from(end).unwrap_or(u32::MAX);
+        if !is_slot_size(slot_bytes) || end > room || count > SLOTS_MAX {
+            return Err(match self.load(segment) {
+                Ok(found) => found.misplaced(),
+                Err(_) => misplaced_new(segment, slot_bytes),
+            });
+        }
+        self.verify_for_put()?;
+        let mut records = Vec::with_capacity(tags.len() * record_bytes(slot_bytes));
+        let contents = data.chunks_exact(slot_bytes as usize);
+        for ((slot, tag), content) in (first..).zip(tags).zip(contents) {
+            encode_record(slot, tag, content, &mut records);
+        }
+        let size = |count| Slots {
+            count,
+            size: slot_bytes,
+        };
+        let (before, after) = (size(first).encode(), size(count).encode());
+        let write = Change::Write(offset_of(first, slot_bytes), &records);
+        let head = Head {
+            segment,
+            cluster: self.cluster,
+            line,
+        };
+        let head = head.encode();
+        let name = name_of(segment);
+        let put = if first == 0 {
+            let expect = Change::Expect {
+                object_bytes: room * record_bytes(slot_bytes) as u64,
+                write_bytes: records.len() as u64,
+            };
+            let (head, slots) = (Change::Set(HEAD, &head), Change::Set(SLOTS, &after));
+            let changes = [Change::Create, expect, head, slots, write];
+            self.site.change(&name, &changes, MOVE_WITHIN)?
+        } else {
+            let ends = Change::MustHave(SLOTS, &before);
+            let changes = [Change::MustExist, ends, Change::Set(SLOTS, &after), write];
+            self.site.change(&name, &changes, MOVE_WITHIN)?
+        };
+        match put {
+            Ok(()) => {
+                self.account.add(segment, records.len() as u64);
+                Ok(())
+            }
+            Err(errno) if errno == Errno(libc::EEXIST) || errno.is_condition() => {
+                Err(match self.load(segment) {
+                    Ok(found) => found.misplaced(),
+                    Err(UnitError::NoSegment { .. }) => misplaced_new(segment, slot_bytes),
+                    Err(why) => why,
+                })
+            }
+            Err(Errno(libc::ENOENT)) => Err(self.no_segment(segment)),
+            Err(errno) => {
+                let doing = format!("write segment {segment}");
+                Err(self.site.meaning_of_write(&doing, errno))
+            }
+        }
+    }
+
+    /// Frees slots; a closed segment without any goes.
+    pub(crate) fn free_slots(
+        &self,
+        segment: SegmentId,
+        slots: &[Slot],
+        closed: bool,
+    ) -> Result<(), UnitError> {
+        self.verify()?;
+        for _ in 0..FREES_MAX {
+            let found = match self.load(segment) {
+                Err(UnitError::NoSegment { .. }) => return Ok(()),
+                other => other?,
+            };
+            if self.free_of(&found, slots, closed)? {
+                return Ok(());
+            }
+        }
+        let doing = format!("free slots of segment {segment}");
+        Err(self.site.meaning_of_write(&doing, Errno(libc::EBUSY)))
+    }
+
+    /// Frees slots of a segment that is as it was found. False if it is not any
+    /// more, or there is more to do.
+    fn free_of(&self, found: &State, slots: &[Slot], closed: bool) -> Result<bool, UnitError> {
+        let segment = found.head.segment;
+        let mut fresh: Vec<u32> = slots.iter().map(|slot| u32::from(slot.0)).collect();
+        fresh.retain(|slot| *slot < found.slots.count && !found.freed.contains(*slot));
+        fresh.sort_unstable();
+        fresh.dedup();
+        let left = found.slots.count - found.freed.count() - fresh.len() as u32;
+        let (before_freed, before_slots) = (found.freed.encode(), found.slots.encode());
+        if left == 0 && closed {
+            let is_as_found = [
+                Change::MustHave(SLOTS, &before_slots),
+                Change::MustHave(FREED, &before_freed),
+            ];
+            return self.remove(segment, &is_as_found);
+        }
+        if fresh.is_empty() {
+            return Ok(true);
+        }
+        let mut runs = runs_of(&fresh);
+        let is_all = runs.len() <= RUNS_AT_ONCE;
+        runs.truncate(RUNS_AT_ONCE);
+        let mut freed: Freed = found.freed.clone();
+        for slot in runs.iter().flat_map(|(first, count)| *first..first + count) {
+            freed.insert(slot);
+        }
+        let after = freed.encode();
+        let mut changes = vec![
+            Change::MustExist,
+            Change::MustHave(FREED, &before_freed),
+            Change::Set(FREED, &after),
+        ];
+        let size = found.slots.size;
+        changes.extend(runs.iter().map(|(first, count)| {
+            let bytes = u64::from(*count) * record_bytes(size) as u64;
+            Change::Zero(offset_of(*first, size), bytes)
+        }));
+        match self.site.change(&name_of(segment), &changes, MOVE_WITHIN)? {
+            Ok(()) => {
+                let now = State {
+                    freed,
+                    ..found.clone()
+                };
+                self.account.set(segment, Some(now.bytes()));
+                Ok(is_all)
+            }
+            Err(errno) if errno.is_condition() || errno == Errno(libc::ENOENT) => Ok(false),
+            Err(errno) => {
+                let doing = format!("free slots of segment {segment}");
+                Err(self.site.meaning_of_write(&doing, errno))
+            }
+        }
+    }
+
+    /// Removes a segment, if it is as `conditions` say. False if it is not.
+    pub(crate) fn remove(
+        &self,
+        segment: SegmentId,
+        conditions: &[Change<'_>],
+    ) -> Result<bool, UnitError> {
+        let mut changes = conditions.to_vec();
+        changes.push(Change::Remove);
+        match self.site.change(&name_of(segment), &changes, MOVE_WITHIN)? {
+            Ok(()) | Err(Errno(libc::ENOENT)) => {
+                self.account.set(segment, None);
+                Ok(true)
+            }
+            Err(errno) if errno.is_condition() => Ok(false),
+            Err(errno) => {
+                let doing = format!("remove segment {segment}");
+                Err(self.site.meaning_of_write(&doing, errno))
+            }
+        }
+    }
+}
+
+/// Too many slots, a size that cannot be, or a name that is taken.
+fn misplaced_new(segment: SegmentId, slot_bytes: u32) -> UnitError {
+    UnitError::Misplaced {
+        segment,
+        slots: 0,
+        slot_bytes,
+    }
+}
+
+/// First slot and count of each run, of slots in order.
+fn runs_of(slots: &[u32]) -> Vec<(u32, u32)> {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for slot in slots {
+        match runs.last_mut() {
+            Some((first, count)) if *first + *count == *slot => *count += 1,
+            _ => runs.push((*slot, 1)),
+        }
+    }
+    runs
+}
