@@ -134,6 +134,8 @@ pub struct Agent {
 
 pub(crate) struct Inner {
     pub world: World,
+    /// Where answers of units are waited for that have no thread for it.
+    pub runtime: Handle,
     pub folder: Folder,
     pub controller: Controller,
     pub cluster: ClusterId,
@@ -279,6 +281,7 @@ impl Agent {
                 health: Health::new(begun),
                 volume_statuses: VolumeStatuses::default(),
                 is_ending: AtomicBool::new(false),
+                runtime: Handle::current(),
                 world,
                 folder,
                 controller,
@@ -388,7 +391,7 @@ impl Agent {
         let agent = self.clone();
         tokio::spawn(async move {
             let answer = match task.what {
-                TaskKind::AddUnit { url } => agent.mark_unit(&url).await.map(TaskDone::Unit),
+                TaskKind::AddUnit { url, .. } => agent.mark_unit(&url).await.map(TaskDone::Unit),
                 TaskKind::AddKey { name } => agent.add_key(name).await,
             };
             let controller = &agent.inner.controller;

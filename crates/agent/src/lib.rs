@@ -40,6 +40,7 @@ pub mod keys;
 mod lease_count;
 mod leases;
 mod links;
+mod places;
 mod plugging;
 mod report;
 mod rewrapping;

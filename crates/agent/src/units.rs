@@ -11,18 +11,20 @@ use std::time::Duration;
 
 use api::ClientError;
 use api::host::{HostUnit, Refusal, UnitReport};
-use base::{UnitId, url, with_causes};
+use api::types::UnitFact;
+use base::{UnitId, with_causes};
 use catalog::Copyset;
 use tokio::task::JoinHandle;
 use unit::remote::{Done, Link, endpoint_of_url};
 use unit::wire::Request;
-use unit::{FolderUnit, RemoteUnit, TrackedUnit, Unit, UnitError, UnitState};
+use unit::{Fact, RemoteUnit, TrackedUnit, Unit, UnitError, UnitState};
 use world::host;
 
 use crate::agent::{Agent, Inner, TaskEnded, blocking, lock};
 use crate::claim::Claim;
 use crate::lease_count;
-use crate::watch::WatchedUnit;
+use crate::places::{Folder, Host, Place, place_of};
+use crate::watch::{ANSWER_WITHIN, WatchedUnit};
 
 /// How often the clock is looked at where an answer may not come.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -46,6 +48,8 @@ pub(crate) struct Mounted {
     /// Of how many leases this process has told it. Held while its file is
     /// read or written.
     pub told: Arc<Mutex<u64>>,
+    /// What was found out of the place, once it has said so.
+    pub facts: Arc<Mutex<Vec<Fact>>>,
 }
 
 /// Why the units cannot be used.
@@ -80,7 +84,7 @@ impl Agent {
         let inner = Arc::clone(&self.inner);
         let made = blocking(move || {
             (1..=count)
-                .map(|number| make_unit(&inner, &inner.folder.unit(number)))
+                .map(|number| make_unit(&inner, &Folder(inner.folder.unit(number))))
                 .collect::<Result<Vec<_>, UnitError>>()
         });
         let units = made.await??;
@@ -171,6 +175,7 @@ impl Agent {
     fn mount(&self, unit: &HostUnit) -> Result<Mounted, String> {
         let world = &self.inner.world;
         let mut folder = None;
+        let mut answer_within = ANSWER_WITHIN;
         let place: Arc<dyn Unit> = match endpoint_of_url(&unit.url) {
             Some(endpoint) => {
                 let link = self.inner.links.link(unit.id, endpoint);
@@ -178,11 +183,11 @@ impl Agent {
                 // Its address may change.
                 Arc::new(RemoteUnit::new(format!("scree://{}", unit.id), link))
             }
-            None => match folder_of(&unit.url) {
-                Ok(path) => {
-                    let place = open_unit(&self.inner, &path, unit.id);
-                    folder = Some(path);
-                    Arc::new(place)
+            None => match place_of(&unit.url) {
+                Ok(place) => {
+                    folder = place.folder().map(Path::to_owned);
+                    answer_within = place.answers_within();
+                    place.open(&self.inner.host(), unit.id)
                 }
                 Err(refusal) => {
                     let link = Arc::new(NoWay(refusal.reason));
@@ -191,7 +196,7 @@ impl Agent {
             },
         };
         let watched = WatchedUnit::new(Arc::clone(&place), Arc::clone(&world.clock));
-        let watched = Arc::new(watched);
+        let watched = Arc::new(watched.answering_within(answer_within));
         let tracked = TrackedUnit::new(Arc::clone(&watched) as _, Arc::clone(&world.clock));
         Ok(Mounted {
             id: unit.id,
@@ -201,48 +206,41 @@ impl Agent {
             watched,
             place,
             told: Arc::default(),
+            facts: Arc::default(),
         })
     }
 
-    /// Makes the folder at `url` a unit. It must exist, so that a mistyped or
+    /// Makes the place at `url` a unit. It must exist, so that a mistyped or
     /// unmounted path is not taken for a new unit; and be empty, or be a unit
     /// of this cluster already.
     pub(crate) async fn mark_unit(&self, url: &str) -> Result<HostUnit, Refusal> {
-        let folder = folder_of(url)?;
-        let known: Vec<(UnitId, String, Option<PathBuf>)> = lock(&self.inner.units)
+        let url = url.to_owned();
+        let known: Vec<(UnitId, String)> = lock(&self.inner.units)
             .iter()
-            .map(|unit| (unit.id, unit.url.clone(), unit.folder.clone()))
+            .map(|unit| (unit.id, unit.url.clone()))
             .collect();
         let inner = Arc::clone(&self.inner);
         let marked = blocking(move || {
-            let folder = existing_folder(&folder)?;
-            // Without links when it was added; to ask again could take for ever.
-            let nests = |other: &Path| folder.starts_with(other) || other.starts_with(&folder);
-            let is_near = |other: &Option<PathBuf>| other.as_deref().is_some_and(nests);
-            if let Some((_, inside, _)) = known.iter().find(|(_, _, other)| is_near(other)) {
+            let place = place_of(&url)?.resolved()?;
+            if let Some((_, inside)) = known.iter().find(|(_, other)| place.is_near(other)) {
                 return Err(refused(format!(
-                    "{} is, holds or lies in {inside}, which is a unit already; use a folder of \
-                     its own",
-                    folder.display()
+                    "{} is, holds or lies in {inside}, which is a unit already; give each unit a \
+                     place of its own",
+                    place.url()
                 )));
             }
             // Before anything is written there. What cannot be read is left to
             // `make_unit`.
-            let marker = FolderUnit::identify(&inner.world, &folder).ok();
-            let is_twin = |id: &UnitId| {
-                let is_it = |marker: &unit::folder::Marker| {
-                    marker.cluster == inner.cluster && marker.unit == *id
-                };
-                marker.as_ref().is_some_and(is_it)
-            };
-            if let Some((id, twin, _)) = known.iter().find(|(id, _, _)| is_twin(id)) {
+            let found = place.identify(&inner.host());
+            let is_twin = |id: &UnitId| found == Some((inner.cluster, *id));
+            if let Some((id, twin)) = known.iter().find(|(id, _)| is_twin(id)) {
                 return Err(refused(format!(
-                    "{} is a copy of unit {id} at {twin}, or was moved from there; a unit cannot \
-                     be used twice",
-                    url::url_of(&folder),
+                    "{} is a copy of unit {id} at {twin}, or was moved from there, or is that one \
+                     by another name; a unit cannot be used twice",
+                    place.url(),
                 )));
             }
-            make_unit(&inner, &folder).map_err(|error| refused(inner.claim.spell(&error)))
+            make_unit(&inner, &*place).map_err(|error| refused(inner.claim.spell(&error)))
         });
         marked
             .await
@@ -335,6 +333,14 @@ impl Agent {
             let is_news = before != UnitState::Healthy || is_first(&mounted);
             if stat.is_some() && is_news {
                 read_leases(&inner, &mounted);
+                match mounted.place.facts() {
+                    Ok(facts) => *lock(&mounted.facts) = facts,
+                    Err(error) => tracing::warn!(
+                        unit = mounted.url,
+                        error = with_causes(&error),
+                        "what its place does is not known"
+                    ),
+                }
             }
             look.found(stat, device);
             let after = mounted.unit.state();
@@ -344,6 +350,18 @@ impl Agent {
                 tracing::warn!(unit = mounted.url, before, after, reason, "unit changed");
             }
         }))
+    }
+}
+
+impl Inner {
+    /// As whom places are used.
+    fn host(&self) -> Host<'_> {
+        Host {
+            world: &self.world,
+            runtime: &self.runtime,
+            cluster: self.cluster,
+            claim: &self.claim,
+        }
     }
 }
 
@@ -398,58 +416,6 @@ fn refused(reason: String) -> Refusal {
     }
 }
 
-fn invalid(reason: String) -> Refusal {
-    Refusal {
-        field: Some("url".to_owned()),
-        reason,
-    }
-}
-
-/// The path of a folder that exists, absolute and without links.
-fn existing_folder(folder: &Path) -> Result<PathBuf, Refusal> {
-    let folder = host::resolve(folder).map_err(|error| {
-        let shown = folder.display();
-        invalid(format!(
-            "{shown}: {error}; make the folder, or mount it, first"
-        ))
-    })?;
-    if !host::is_folder(&folder) {
-        return Err(invalid(format!("{} is not a folder", folder.display())));
-    }
-    Ok(folder)
-}
-
-/// Reads where a folder unit is: `file:///path`, or a plain absolute path.
-fn folder_of(text: &str) -> Result<PathBuf, Refusal> {
-    let path = match text.split_once("://") {
-        Some(("file", path)) => url::decode(path).ok_or_else(|| {
-            invalid(format!(
-                "{text:?} is not a URL: a % is not followed by two hex digits"
-            ))
-        })?,
-        Some(("scree", _)) => {
-            return Err(invalid(
-                "a unit daemon adds itself: make one with `scree unit create`, and run `scree unit \
-                 --listen` on its machine"
-                    .to_owned(),
-            ));
-        }
-        Some((scheme, _)) => {
-            return Err(invalid(format!(
-                "{scheme}:// units are not known; give a folder as file:///path"
-            )));
-        }
-        None => PathBuf::from(text),
-    };
-    if !path.is_absolute() {
-        return Err(invalid(format!(
-            "{text:?} is not an absolute path; write file:///path/to/folder"
-        )));
-    }
-    // Two spellings of one folder should not look like two units.
-    Ok(path.components().collect())
-}
-
 /// That another copy of the database uses it, if so.
 fn held_by(mounted: &Mounted) -> Option<Arc<UnitError>> {
     let report = mounted.unit.report();
@@ -458,25 +424,27 @@ fn held_by(mounted: &Mounted) -> Option<Arc<UnitError>> {
     (is_held && report.state == UnitState::Missing).then_some(error)
 }
 
-fn open_unit(inner: &Inner, folder: &Path, id: UnitId) -> FolderUnit {
-    let claim = &inner.claim;
-    FolderUnit::open(&inner.world, folder, inner.cluster, id)
-        .with_owner(claim.owner.clone(), claim.takes_over)
-}
-
-/// Makes an empty folder a unit; a unit of this cluster is taken as it is.
-fn make_unit(inner: &Inner, folder: &Path) -> Result<HostUnit, UnitError> {
-    let world = &inner.world;
-    let id = match FolderUnit::identify(world, folder) {
-        Ok(marker) if marker.cluster == inner.cluster => marker.unit,
-        // Anything else that is there makes `create` say what it is.
-        _ => UnitId::from_random(world.random.u128()),
+/// Makes an empty place a unit; a unit of this cluster is taken as it is.
+fn make_unit(inner: &Inner, place: &dyn Place) -> Result<HostUnit, UnitError> {
+    let host = inner.host();
+    let id = match place.identify(&host) {
+        Some((cluster, unit)) if cluster == inner.cluster => unit,
+        // Anything else that is there makes `make` say what it is.
+        _ => UnitId::from_random(inner.world.random.u128()),
     };
-    let unit = open_unit(inner, folder, id).made()?;
+    let unit = place.make(&host, id)?;
     Ok(HostUnit {
         id,
         url: unit.url().to_owned(),
     })
+}
+
+fn told(fact: &Fact) -> UnitFact {
+    UnitFact {
+        what: fact.what.to_owned(),
+        holds: fact.holds,
+        otherwise: fact.otherwise.to_owned(),
+    }
 }
 
 fn view(claim: &Claim, mounted: &Mounted) -> UnitReport {
@@ -496,23 +464,6 @@ fn view(claim: &Claim, mounted: &Mounted) -> UnitReport {
         free_bytes: stat.and_then(|stat| stat.free_bytes),
         read_bytes: traffic.read_bytes,
         written_bytes: traffic.written_bytes,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_unit_is_a_folder_by_path_or_url() {
-        let folder = |text| folder_of(text).ok();
-        assert_eq!(folder("/srv/u1/"), Some(PathBuf::from("/srv/u1")));
-        assert_eq!(
-            folder("file:///srv/./u%201"),
-            Some(PathBuf::from("/srv/u 1"))
-        );
-        for bad in ["srv/u1", "file://srv", "s3://bucket", "", "file:///a%2"] {
-            assert_eq!(folder(bad), None, "{bad}");
-        }
+        facts: lock(&mounted.facts).iter().map(told).collect(),
     }
 }

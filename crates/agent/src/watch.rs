@@ -17,7 +17,7 @@ use world::Clock;
 
 use crate::agent::lock;
 
-/// A unit that has not answered for longer is silent.
+/// A unit that has not answered for longer is silent, unless said otherwise.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// What was last learnt of a unit.
@@ -42,6 +42,7 @@ struct State {
 pub(crate) struct WatchedUnit {
     unit: Arc<dyn Unit>,
     clock: Arc<dyn Clock>,
+    answer_within: Duration,
     state: Mutex<State>,
     silent: AtomicBool,
 }
@@ -71,8 +72,17 @@ impl WatchedUnit {
         Self {
             unit,
             clock,
+            answer_within: ANSWER_WITHIN,
             state: Mutex::default(),
             silent: AtomicBool::new(false),
+        }
+    }
+
+    /// It is silent only after this time.
+    pub fn answering_within(self, answer_within: Duration) -> Self {
+        Self {
+            answer_within,
+            ..self
         }
     }
 
@@ -110,9 +120,9 @@ impl WatchedUnit {
     /// Notices that it owes an answer for too long. True once each time.
     pub fn falls_silent(&self) -> bool {
         let state = lock(&self.state);
-        let overdue = state
-            .asked
-            .is_some_and(|asked| self.clock.monotonic().saturating_sub(asked) >= ANSWER_WITHIN);
+        let overdue = state.asked.is_some_and(|asked| {
+            self.clock.monotonic().saturating_sub(asked) >= self.answer_within
+        });
         // Under the lock: a look that ends now must find it set.
         overdue && !self.silent.swap(true, Ordering::Relaxed)
     }

@@ -4,7 +4,10 @@
 //! pair that holds some block alone: any two failures then lose something.
 //! Limiting the pairs in use to a few (copyset replication) makes that
 //! unlikely, at the price that fewer units help to rebuild one. Each unit
-//! shares segments with about `scatter_width` others.
+//! shares segments with about `scatter_width` others. Units in one zone are lost
+//! together: they share none, if that can be.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::{CopysetId, UnitId};
 use world::Random;
@@ -15,15 +18,30 @@ use crate::Copyset;
 /// units every pair is used, as HVSTO's independent placement would.
 pub const SCATTER_WIDTH: usize = 8;
 
+/// In which zones units are: what may be lost at once, as a rack is. One that is
+/// not among these is in a zone of its own.
+pub type Zones = BTreeMap<UnitId, String>;
+
+/// In how many zones `units` are.
+#[must_use]
+pub fn zone_count(units: &[UnitId], zones: &Zones) -> usize {
+    let named: BTreeSet<&String> = units.iter().filter_map(|unit| zones.get(unit)).collect();
+    let alone = units.iter().filter(|unit| !zones.contains_key(unit));
+    named.len() + alone.count()
+}
+
 /// The copysets to add so that every unit of `units` shares segments with
 /// `scatter_width` others (or all there are) at `replicas` copies, given those
-/// that exist. With one replica a copyset is a unit.
+/// that exist. With one replica a copyset is a unit. No two members are in one
+/// zone, if there are as many zones as members; of those that exist and have
+/// such, nothing is expected then.
 ///
 /// Returns nothing if there are fewer units than replicas, or no copyset
 /// numbers left.
 #[must_use]
 pub fn plan(
     units: &[UnitId],
+    zones: &Zones,
     replicas: u8,
     existing: &[Copyset],
     scatter_width: usize,
@@ -33,9 +51,20 @@ pub fn plan(
     if size == 0 || units.len() < size {
         return Vec::new();
     }
+    let has_zones = zone_count(units, zones) >= size;
+    let are_apart = |one: UnitId, other: UnitId| {
+        one != other && (zones.get(&one).is_none() || zones.get(&one) != zones.get(&other))
+    };
+    let may_share = |one, other| one != other && (!has_zones || are_apart(one, other));
+    let is_sound = |set: &[UnitId]| {
+        let pairs = set.iter().enumerate();
+        pairs.fold(true, |sound, (place, one)| {
+            sound && set[place + 1..].iter().all(|other| may_share(*one, *other))
+        })
+    };
     let mut sets: Vec<Vec<UnitId>> = existing
         .iter()
-        .filter(|copyset| copyset.members.len() == size)
+        .filter(|copyset| copyset.members.len() == size && is_sound(&copyset.members))
         .map(|copyset| sorted(copyset.members.clone()))
         .collect();
     let first_new = sets.len();
@@ -46,25 +75,22 @@ pub fn plan(
             }
         }
     } else {
-        let width = scatter_width.max(size - 1).min(units.len() - 1);
+        let needs = |unit: UnitId, sets: &[Vec<UnitId>]| {
+            let others = units.iter().filter(|other| may_share(unit, **other));
+            partners(unit, sets, units) < scatter_width.max(size - 1).min(others.count())
+        };
         // Random permutations cut into sets, until everyone knows enough
         // others; bounded, since a permutation may bring nothing new.
-        for _ in 0..64 * width {
-            if units
-                .iter()
-                .all(|unit| partners(*unit, &sets, units) >= width)
-            {
+        for _ in 0..64 * scatter_width.max(size) {
+            if !units.iter().any(|unit| needs(*unit, &sets)) {
                 break;
             }
             let mut order = units.to_vec();
             shuffle(&mut order, random);
-            // The last set is filled up from the start of the permutation.
-            let cut = order.len().div_ceil(size) * size - order.len();
-            order.extend_from_within(..cut);
-            for set in order.chunks(size) {
-                let needs = set.iter().any(|unit| partners(*unit, &sets, units) < width);
-                let set = sorted(set.to_vec());
-                if needs && !sets.contains(&set) {
+            for set in cut(&order, size, are_apart) {
+                let is_wanted = set.iter().any(|unit| needs(*unit, &sets));
+                let set = sorted(set);
+                if is_wanted && is_sound(&set) && !sets.contains(&set) {
                     sets.push(set);
                 }
             }
@@ -81,6 +107,33 @@ pub fn plan(
             })
         })
         .collect()
+}
+
+/// Cuts a permutation into sets of `size`, each of units that are apart as far as
+/// possible. What the last ones lack is taken from its start.
+fn cut(
+    order: &[UnitId],
+    size: usize,
+    are_apart: impl Fn(UnitId, UnitId) -> bool,
+) -> Vec<Vec<UnitId>> {
+    let mut left = order.to_vec();
+    let mut sets = Vec::new();
+    while !left.is_empty() {
+        let mut set: Vec<UnitId> = Vec::with_capacity(size);
+        for unit in left.iter().chain(order) {
+            if set.len() < size && set.iter().all(|member| are_apart(*member, *unit)) {
+                set.push(*unit);
+            }
+        }
+        for unit in left.iter().chain(order) {
+            if set.len() < size && !set.contains(unit) {
+                set.push(*unit);
+            }
+        }
+        left.retain(|unit| !set.contains(unit));
+        sets.push(set);
+    }
+    sets
 }
 
 fn sorted(mut members: Vec<UnitId>) -> Vec<UnitId> {
@@ -101,8 +154,7 @@ fn partners(unit: UnitId, sets: &[Vec<UnitId>], among: &[UnitId]) -> usize {
     others.len()
 }
 
-/// Fisher and Yates.
-/// Puts `items` into a random order.
+/// Puts `items` into a random order (Fisher and Yates).
 pub fn shuffle<T>(items: &mut [T], random: &dyn Random) {
     let mut bytes = vec![0; items.len() * 8];
     random.fill(&mut bytes);
@@ -147,7 +199,7 @@ mod tests {
             (30, 2, 4),
         ] {
             let units = units(count);
-            let copysets = plan(&units, replicas, &[], width, &random);
+            let copysets = plan(&units, &Zones::new(), replicas, &[], width, &random);
             let sets: Vec<_> = copysets
                 .iter()
                 .map(|copyset| copyset.members.clone())
@@ -170,7 +222,7 @@ mod tests {
                 );
             }
             assert!(
-                plan(&units, replicas, &copysets, width, &random).is_empty(),
+                plan(&units, &Zones::new(), replicas, &copysets, width, &random).is_empty(),
                 "settled"
             );
         }
@@ -179,8 +231,8 @@ mod tests {
     #[test]
     fn a_new_unit_joins_and_old_copysets_keep_their_numbers() {
         let random = Counting(AtomicU64::new(7));
-        let before = plan(&units(4), 2, &[], 8, &random);
-        let added = plan(&units(5), 2, &before, 8, &random);
+        let before = plan(&units(4), &Zones::new(), 2, &[], 8, &random);
+        let added = plan(&units(5), &Zones::new(), 2, &before, 8, &random);
         assert!(!added.is_empty());
         for copyset in &added {
             assert!(copyset.members.contains(&UnitId::from_random(4)));
@@ -191,7 +243,77 @@ mod tests {
     #[test]
     fn too_few_units_make_no_copyset() {
         let random = Counting(AtomicU64::new(1));
-        assert!(plan(&units(1), 2, &[], 8, &random).is_empty());
-        assert!(plan(&[], 1, &[], 8, &random).is_empty());
+        assert!(plan(&units(1), &Zones::new(), 2, &[], 8, &random).is_empty());
+        assert!(plan(&[], &Zones::new(), 1, &[], 8, &random).is_empty());
+    }
+
+    /// Units in zones named by letters, one letter a unit; `.` is in none.
+    fn in_zones(letters: &str) -> (Vec<UnitId>, Zones) {
+        let units = units(letters.len() as u128);
+        let named = units.iter().zip(letters.chars());
+        let zones = named.filter(|(_, letter)| *letter != '.');
+        let zones = zones.map(|(unit, letter)| (*unit, letter.to_string()));
+        let zones = zones.collect();
+        (units, zones)
+    }
+
+    #[test]
+    fn no_two_members_are_in_one_zone_where_there_are_enough() {
+        let random = Counting(AtomicU64::new(5));
+        for (letters, replicas) in [
+            ("aabb", 2),
+            ("aaaabc", 2),
+            ("aaaabc", 3),
+            ("aabbccdd", 3),
+            ("abcdefghijkl", 11),
+            ("aabbccddeeffgghhiijjkk", 11),
+            ("aaa.", 2),
+            ("aa...", 3),
+            ("aabbcc......", 4),
+        ] {
+            let (units, zones) = in_zones(letters);
+            let copysets = plan(&units, &zones, replicas, &[], 8, &random);
+            for copyset in &copysets {
+                let among = &copyset.members;
+                assert_eq!(among.len(), usize::from(replicas), "{letters}");
+                assert_eq!(
+                    zone_count(among, &zones),
+                    among.len(),
+                    "{letters}: {among:?}"
+                );
+            }
+            for unit in &units {
+                let is_in = |copyset: &Copyset| copyset.members.contains(unit);
+                assert!(copysets.iter().any(is_in), "{letters}: {unit} has none");
+            }
+            assert!(plan(&units, &zones, replicas, &copysets, 8, &random).is_empty());
+        }
+    }
+
+    #[test]
+    fn with_too_few_zones_copysets_are_as_far_apart_as_they_can() {
+        let random = Counting(AtomicU64::new(5));
+        let (units, zones) = in_zones("aaabbb");
+        let copysets = plan(&units, &zones, 3, &[], 8, &random);
+        assert!(!copysets.is_empty());
+        for copyset in &copysets {
+            assert_eq!(zone_count(&copyset.members, &zones), 2);
+        }
+    }
+
+    #[test]
+    fn zones_that_are_named_later_bring_copysets_that_heed_them() {
+        let random = Counting(AtomicU64::new(5));
+        let (units, zones) = in_zones("aabb");
+        let before = plan(&units, &Zones::new(), 2, &[], 8, &random);
+        assert_eq!(before.len(), 6, "all pairs");
+        assert!(
+            plan(&units, &zones, 2, &before, 8, &random).is_empty(),
+            "they are there"
+        );
+        let (wide, zones) = in_zones("aabbc");
+        let added = plan(&wide, &zones, 2, &before, 8, &random);
+        assert!(!added.is_empty());
+        assert!(added.iter().all(|set| set.members.contains(&wide[4])));
     }
 }

@@ -45,11 +45,16 @@ pub struct Settings {
     pub lease: Option<Duration>,
     /// How many times the free room on the units may be promised to volumes.
     pub overcommit: u32,
+    /// With how many others a unit shares segments, unless there are fewer.
+    pub scatter_width: usize,
     /// The database was put back from a backup, and what is younger is lost.
     pub restored_database: bool,
     /// The authority in D, or a new one, takes the place of the cluster's.
     pub new_authority: bool,
 }
+
+/// With how many others a unit shares segments, unless said otherwise.
+pub const SCATTER_WIDTH: usize = catalog::copysets::SCATTER_WIDTH;
 
 /// Why it does not start.
 #[derive(Debug, thiserror::Error)]
@@ -146,6 +151,7 @@ pub(crate) struct Inner {
     pub signing: SigningKey,
     pub lease: Option<Duration>,
     pub overcommit: u32,
+    pub scatter_width: usize,
     /// For those who watch.
     pub health: Health,
     /// The host that is this machine.
@@ -205,6 +211,7 @@ impl Control {
                 signing,
                 lease: settings.lease,
                 overcommit: settings.overcommit,
+                scatter_width: settings.scatter_width,
                 health: Health::default(),
                 local,
                 turns: HostTurns::default(),
@@ -407,6 +414,7 @@ pub(crate) async fn started_in(folder: &std::path::Path) -> Control {
         grace: Duration::ZERO,
         lease: None,
         overcommit: OVERCOMMIT,
+        scatter_width: catalog::copysets::SCATTER_WIDTH,
         restored_database: false,
         new_authority: false,
     };

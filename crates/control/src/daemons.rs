@@ -67,6 +67,7 @@ impl Control {
                     id,
                     url: url.to_owned(),
                     daemon: None,
+                    zone: None,
                 };
                 self.add_units(&[unit]).await
             }

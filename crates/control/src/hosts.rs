@@ -6,6 +6,7 @@ use std::time::Duration;
 use api::host::{
     Access, Assignment, Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning,
     Deleted, HostUnit, JOURNALS_MAX, LEASES_MAX, Renewal, Renewed, Report, TaskAnswer, TaskDone,
+    TaskKind,
 };
 use base::{AttachmentId, PartyId, SnapshotId, VolumeId};
 use catalog::VersionKey;
@@ -168,7 +169,11 @@ impl Control {
         answer: &TaskAnswer,
     ) -> Result<(), ControlError> {
         if let Ok(TaskDone::Unit(unit)) = answer {
-            self.register_units(std::slice::from_ref(unit)).await?;
+            let zone = match self.inner.database.task(host, task).await? {
+                Some(TaskKind::AddUnit { zone, .. }) => zone,
+                _ => None,
+            };
+            self.register_unit(unit, zone).await?;
         }
         Ok(self.inner.database.answer_task(host, task, answer).await?)
     }

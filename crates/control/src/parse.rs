@@ -43,6 +43,17 @@ pub fn name(text: &str) -> Result<&str, ControlError> {
     Ok(text)
 }
 
+/// Checks the name of a zone.
+///
+/// # Errors
+/// [`ControlError::Invalid`].
+pub fn zone(text: &str) -> Result<&str, ControlError> {
+    name(text).map_err(|error| match error {
+        ControlError::Invalid { reason, .. } => ControlError::invalid("zone", reason),
+        other => other,
+    })
+}
+
 /// Refuses what would be taken for an id, of whatever: names and ids are given
 /// in the same places, and a user's name is that of a project as well.
 ///

@@ -77,6 +77,7 @@ impl Control {
                 problems.push(format!("volume {name:?} cannot destage: {why}"));
             }
         }
+        problems.extend(self.shared_zones().await?);
         let thin = self.inner.database.thin_volumes().await?;
         problems.extend(thin.iter().map(|thin| thin_problem(thin, &volumes)));
         for host in hosts {

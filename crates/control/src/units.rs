@@ -7,13 +7,16 @@ use api::host::{HostUnit, Refusal, TaskDone, TaskKind, UnitReport};
 use api::words::UnitState;
 use base::{PartyId, UnitId};
 use catalog::Copyset;
-use catalog::copysets::{self, SCATTER_WIDTH};
+use catalog::copysets::{self, Zones};
+use identity::{Kind, Subject};
 use world::Millis;
 
 use crate::acting::Acting;
 use crate::control::Control;
-use crate::database::{HostReport, HostRow, UnitRow};
+use crate::daemons::unit_of;
+use crate::database::{DatabaseError, HostReport, HostRow, UnitRow};
 use crate::error::ControlError;
+use crate::parse;
 
 /// Who asks how things are is kept waiting no longer.
 const SHOW_WITHIN: Duration = Duration::from_millis(800);
@@ -131,16 +134,17 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn register_units(&self, units: &[HostUnit]) -> Result<(), ControlError> {
-        if let Some(unit) = units.iter().find(|unit| unit.url.starts_with("scree:")) {
-            let reason = format!("{}: a unit daemon adds itself", unit.url);
-            return Err(ControlError::invalid("units", reason));
-        }
-        let asked = units.iter().map(|unit| UnitRow {
-            id: unit.id,
-            url: unit.url.clone(),
-            daemon: None,
-        });
-        self.add_units(&asked.collect::<Vec<_>>()).await
+        let asked: Result<Vec<UnitRow>, _> = units.iter().map(|unit| marked(unit, None)).collect();
+        self.add_units(&asked?).await
+    }
+
+    /// As [`Control::register_units`], of one that is in `zone`.
+    pub(crate) async fn register_unit(
+        &self,
+        unit: &HostUnit,
+        zone: Option<String>,
+    ) -> Result<(), ControlError> {
+        self.add_units(&[marked(unit, zone)?]).await
     }
 
     /// Adds those that are not there yet, and plans copysets over them.
@@ -150,31 +154,52 @@ impl Control {
         if asked.iter().all(is_known) {
             return Ok(());
         }
+        self.plan_over(asked).await
+    }
+
+    /// Plans copysets over the units there are and those that are added, as wide
+    /// as those there are and as a volume is to which nothing is said.
+    async fn plan_over(&self, added: &[UnitRow]) -> Result<(), ControlError> {
         let plan = |all: &[UnitRow], existing: &[Copyset]| {
-            let ids: Vec<UnitId> = all.iter().map(|unit| unit.id).collect();
             let mut widths: Vec<usize> = existing.iter().map(|set| set.members.len()).collect();
-            widths.push(usize::from(default_replicas(ids.len())));
+            widths.push(usize::from(default_replicas(all.len())));
             widths.sort_unstable();
             widths.dedup();
             let mut existing = existing.to_vec();
             let mut added = Vec::new();
             for width in widths {
-                let more = self.plan(&ids, width as u8, &existing);
+                let more = self.plan(all, width as u8, &existing);
                 existing.extend_from_slice(&more);
                 added.extend(more);
             }
             added
         };
         let now = self.inner.world.clock.wall();
-        for unit in self.inner.database.plan_units(asked, plan, now).await? {
+        for unit in self.inner.database.plan_units(added, plan, now).await? {
             tracing::info!(unit = %unit.id, url = unit.url, "unit added");
         }
         Ok(())
     }
 
-    fn plan(&self, units: &[UnitId], replicas: u8, existing: &[Copyset]) -> Vec<Copyset> {
+    fn plan(&self, units: &[UnitRow], replicas: u8, existing: &[Copyset]) -> Vec<Copyset> {
         let random = &*self.inner.world.random;
-        copysets::plan(units, replicas, existing, SCATTER_WIDTH, random)
+        let width = self.inner.scatter_width;
+        let ids = ids_of(units);
+        copysets::plan(&ids, &zones_of(units), replicas, existing, width, random)
+    }
+
+    /// What to say of it, if so many copies cannot all lie in zones of their own.
+    pub(crate) async fn missing_zones(&self, replicas: u8) -> Result<Option<String>, ControlError> {
+        let units = self.inner.database.units().await?;
+        let zones = copysets::zone_count(&ids_of(&units), &zones_of(&units));
+        let is_enough = zones >= usize::from(replicas) || units.len() < usize::from(replicas);
+        Ok((!is_enough).then(|| {
+            format!(
+                "{replicas} copies need units in {replicas} zones to be apart, and there are \
+                 {zones}: some lie in one zone, and are lost with it; have an administrator add \
+                 units in other zones (`scree unit add --zone`, `scree unit set-zone`)"
+            )
+        }))
     }
 
     /// Makes sure that there are copysets of `replicas` units.
@@ -194,16 +219,31 @@ impl Control {
                 ),
             ));
         }
-        let plan = |all: &[UnitRow], existing: &[Copyset]| {
-            let ids: Vec<UnitId> = all.iter().map(|unit| unit.id).collect();
-            self.plan(&ids, replicas, existing)
-        };
+        let plan = |all: &[UnitRow], existing: &[Copyset]| self.plan(all, replicas, existing);
         // Nearly always there is nothing to add, and nobody has to wait for that.
         if !is_dry_run && !plan(&units, &self.copysets().await?).is_empty() {
             let now = self.inner.world.clock.wall();
             self.inner.database.plan_units(&[], plan, now).await?;
         }
         Ok(())
+    }
+
+    /// What to say of copysets that were planned before zones were as they are.
+    pub(crate) async fn shared_zones(&self) -> Result<Option<String>, ControlError> {
+        let units = self.inner.database.units().await?;
+        let (ids, zones) = (ids_of(&units), zones_of(&units));
+        let enough = copysets::zone_count(&ids, &zones);
+        let is_shared = |set: &&Copyset| {
+            let members = &set.members;
+            members.len() <= enough && copysets::zone_count(members, &zones) < members.len()
+        };
+        let shared = self.copysets().await?.iter().filter(is_shared).count();
+        Ok((shared > 0).then(|| {
+            format!(
+                "{shared} sets of units that hold segments together have two in one zone: they \
+                 were planned before it was said, and stay in use"
+            )
+        }))
     }
 
     /// How many copies a volume gets if nothing is said: two, so that a unit
@@ -220,28 +260,74 @@ impl Control {
 }
 
 impl Acting {
-    /// Makes the folder at `url` a unit, as `host` sees it. It must exist, so
-    /// that a mistyped or unmounted path is not taken for a new unit; and be
-    /// empty, or be a unit of this cluster already.
+    /// Makes the place at `url` a unit in `zone`, as `host` sees it. It must
+    /// exist, so that a mistyped or unmounted path is not taken for a new unit; and
+    /// be empty, or be a unit of this cluster already.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn add_unit(&self, host: PartyId, url: &str) -> Result<UnitView, ControlError> {
+    pub async fn add_unit(
+        &self,
+        host: PartyId,
+        url: &str,
+        zone: Option<&str>,
+    ) -> Result<UnitView, ControlError> {
         self.must_administer()?;
+        let zone = zone.map(parse::zone).transpose()?;
         let what = TaskKind::AddUnit {
             url: url.to_owned(),
+            zone: zone.map(str::to_owned),
         };
         let hint = "it adds the unit when it can, and `scree unit list` shows it then";
         let TaskDone::Unit(unit) = self.task(host, &what, "url", hint).await? else {
             return Err(not_asked());
         };
-        let hosts = self.host_reports().await?;
-        let row = UnitRow {
-            id: unit.id,
-            url: unit.url,
-            daemon: None,
+        self.unit(&unit.id.to_string()).await
+    }
+
+    /// A unit: by its id, its URL, or the name of its daemon.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`].
+    pub async fn unit(&self, name: &str) -> Result<UnitView, ControlError> {
+        self.must_administer()?;
+        let mut units = self.units().await?.into_iter();
+        let found = units.find(|unit| is_called(&unit.row, name));
+        found.ok_or_else(|| no_unit(name))
+    }
+
+    /// Says in which zone a unit is, which may be that of a daemon that has not
+    /// begun yet. Copysets that heed it are added to those there are. Returns its
+    /// id, and what somebody should know about it.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`]; [`ControlError::Invalid`] for a name that is none.
+    pub async fn set_zone(
+        &self,
+        name: &str,
+        zone: Option<&str>,
+    ) -> Result<(UnitId, Option<String>), ControlError> {
+        self.must_administer()?;
+        let zone = zone.map(parse::zone).transpose()?;
+        let database = &self.inner.database;
+        let units = database.units().await?;
+        let unit = match units.iter().find(|unit| is_called(unit, name)) {
+            Some(unit) => unit.id,
+            None => {
+                let daemon = Subject::new(Kind::Unit, name).map_err(|_| no_unit(name))?;
+                match database.party(&daemon).await {
+                    Ok(party) => unit_of(party.id),
+                    Err(DatabaseError::NotFound { .. }) => return Err(no_unit(name)),
+                    Err(error) => return Err(error.into()),
+                }
+            }
         };
-        Ok(view(row, &hosts, self.silent_before().await?))
+        database.set_zone(self.asker(), unit, zone).await?;
+        if self.is_dry_run() {
+            return Ok((unit, None));
+        }
+        self.plan_over(&[]).await?;
+        Ok((unit, self.shared_zones().await?))
     }
 
     /// Has `host` do something, and waits until it has. What makes no sense is
@@ -294,6 +380,40 @@ fn least_free(hosts: &[HostRow], silent_before: Millis) -> Option<u64> {
     let said = hosts.iter();
     let said = said.filter_map(|host| Some((host.heard, host.free_bytes?)));
     counting(said, silent_before).min()
+}
+
+fn ids_of(units: &[UnitRow]) -> Vec<UnitId> {
+    units.iter().map(|unit| unit.id).collect()
+}
+
+fn zones_of(units: &[UnitRow]) -> Zones {
+    let zone = |unit: &UnitRow| Some((unit.id, unit.zone.clone()?));
+    units.iter().filter_map(zone).collect()
+}
+
+/// A unit that a host has marked.
+fn marked(unit: &HostUnit, zone: Option<String>) -> Result<UnitRow, ControlError> {
+    if unit.url.starts_with("scree:") {
+        let reason = format!("{}: a unit daemon adds itself", unit.url);
+        return Err(ControlError::invalid("units", reason));
+    }
+    Ok(UnitRow {
+        id: unit.id,
+        url: unit.url.clone(),
+        daemon: None,
+        zone,
+    })
+}
+
+fn is_called(unit: &UnitRow, name: &str) -> bool {
+    unit.id.to_string() == name || unit.url == name || unit.daemon.as_deref() == Some(name)
+}
+
+fn no_unit(name: &str) -> ControlError {
+    ControlError::NotFound {
+        what: format!("unit {name}"),
+        hint: "`scree unit list` shows those there are".into(),
+    }
 }
 
 fn default_replicas(units: usize) -> u8 {
@@ -355,6 +475,7 @@ mod tests {
             id: UnitId::from_random(7),
             url: "file:///srv/unit-7".to_owned(),
             daemon: None,
+            zone: None,
         };
         let report = |(heard, word): &(i64, &str)| HostReport {
             host: host(Some(*heard), None),
@@ -368,6 +489,7 @@ mod tests {
                     free_bytes: None,
                     read_bytes: 3,
                     written_bytes: 5,
+                    facts: Vec::new(),
                 }],
                 ..Default::default()
             },

@@ -97,7 +97,14 @@ impl Machine {
             ..VolumeConfig::default()
         };
         let store = Store::new(Arc::clone(&world.pool));
-        let copysets = copysets::plan(&ids, setup.replicas, &[], copysets::SCATTER_WIDTH, &random);
+        let copysets = copysets::plan(
+            &ids,
+            &copysets::Zones::new(),
+            setup.replicas,
+            &[],
+            copysets::SCATTER_WIDTH,
+            &random,
+        );
         let catalog = Arc::new(WatchedCatalog::new(random));
         let wrapping = Arc::new(KeyEncryptionKey::from_bytes(&[7; 32]));
         let mut machine = Self {

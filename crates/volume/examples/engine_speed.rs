@@ -66,7 +66,14 @@ fn open(folder: &Path, replicas: u8) -> Volume {
         )
     });
     let units: Vec<_> = units.collect();
-    let sets: Vec<Copyset> = copysets::plan(&ids, replicas, &[], 8, &*world.random);
+    let sets: Vec<Copyset> = copysets::plan(
+        &ids,
+        &copysets::Zones::new(),
+        replicas,
+        &[],
+        8,
+        &*world.random,
+    );
     store.set_table(units, &sets);
 
     let catalog = Arc::new(MemoryCatalog::default());

@@ -142,6 +142,7 @@ async fn write(scree: &Scree, block: u64, content: u8) {
 async fn three_copies(scree: &Scree) {
     let request = control::volumes::VolumeRequest {
         replicas: Some(3),
+        strict_zones: false,
         ..small("disk")
     };
     scree.control.create_volume(request).await.expect("made");

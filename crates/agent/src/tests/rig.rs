@@ -274,6 +274,7 @@ impl Scree {
             grace: Duration::ZERO,
             lease: settings.lease,
             overcommit: control::control::OVERCOMMIT,
+            scatter_width: control::control::SCATTER_WIDTH,
             restored_database: settings.restored_database,
             new_authority: false,
             database: None,
@@ -358,7 +359,9 @@ impl Scree {
     }
 
     pub async fn add_unit(&self, url: &str) -> Result<UnitView, ControlError> {
-        self.control.add_unit(self.control.local_host(), url).await
+        self.control
+            .add_unit(self.control.local_host(), url, None)
+            .await
     }
 
     /// The volume, while it is open.

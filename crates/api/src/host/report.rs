@@ -38,6 +38,9 @@ pub struct UnitReport {
     pub read_bytes: u64,
     /// How many it has written.
     pub written_bytes: u64,
+    /// What was found out of the place that it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub facts: Vec<crate::types::UnitFact>,
 }
 
 /// An open volume's engine.

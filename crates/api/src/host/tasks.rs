@@ -17,10 +17,13 @@ pub struct Task {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "task", rename_all = "kebab-case")]
 pub enum TaskKind {
-    /// To make a folder a unit.
+    /// To make a place a unit.
     AddUnit {
         /// Where it is, as somebody wrote it.
         url: String,
+        /// In which zone; for the controller, when it is done.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        zone: Option<String>,
     },
     /// To found the wrapping key that the host's `keys.toml` has under a name.
     AddKey {

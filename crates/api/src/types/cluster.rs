@@ -33,19 +33,66 @@ pub struct Unit {
     pub written_bytes: u64,
     /// What was found, if it is not healthy.
     pub reason: Option<String>,
+    /// In which zone it is, if that was said: what may be lost at once, as a rack
+    /// is.
+    #[serde(default)]
+    pub zone: Option<String>,
+    /// What was found out of the place when it was made a unit; empty if nothing
+    /// was, or its host has not said so yet.
+    #[serde(default)]
+    pub facts: Vec<UnitFact>,
+}
+
+/// Something that was found out of the place that a unit is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UnitFact {
+    /// What was tried.
+    #[schema(example = "holes")]
+    pub what: String,
+    /// Whether it is so.
+    pub holds: bool,
+    /// What follows, if it is not.
+    pub otherwise: String,
+}
+
+/// In which zone a unit is to be.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetZone {
+    /// Its name; in one of its own, if it is left out.
+    #[serde(default)]
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "rack-3")]
+    pub zone: Option<String>,
+}
+
+/// In which zone a unit is.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct UnitZone {
+    /// The unit's id.
+    #[schema(pattern = "^unit-[0-9a-f]{17}$", example = "unit-0f3c5b7d9e1a2b4c6")]
+    pub unit: String,
+    /// Its zone.
+    pub zone: Option<String>,
+    /// What somebody should know about it.
+    pub notice: Option<String>,
 }
 
 /// A unit to be added.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddUnit {
-    /// `file:///path`, or an absolute path.
-    #[schema(pattern = "^(file://)?/", example = "/srv/unit-9")]
+    /// `file:///path`, or an absolute path; `s3://bucket/prefix`, `gs://…`,
+    /// `az://…`.
+    #[schema(pattern = "^((file|s3|gs|az)://|/)", example = "/srv/unit-9")]
     pub url: String,
     /// As this host (name or id) sees it; the only one that there is, if it is
     /// left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// In this zone; in one of its own, if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "rack-3")]
+    pub zone: Option<String>,
 }
 
 /// A wrapping key.

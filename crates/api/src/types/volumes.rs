@@ -127,6 +127,9 @@ pub struct CreateVolume {
     /// Copies of each segment: 2 if there are two units, else 1.
     #[schema(minimum = 1, maximum = 4)]
     pub replicas: Option<u8>,
+    /// Refuse to make it if two copies had to lie in one zone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub strict_zones: bool,
 }
 
 /// A new size.

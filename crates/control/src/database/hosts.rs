@@ -265,6 +265,20 @@ impl Database {
             .collect()
     }
 
+    /// What `host` was asked to do, unless nobody waits for it any more.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn task(&self, host: PartyId, task: i64) -> Result<Option<TaskKind>, DatabaseError> {
+        let what: Option<String> =
+            sqlx::query_scalar("SELECT what FROM tasks WHERE id = $1 AND host = $2")
+                .bind(task)
+                .bind(host.to_string())
+                .fetch_optional(&self.reader)
+                .await?;
+        what.as_deref().map(read).transpose()
+    }
+
     /// Keeps what came of a task. One that nobody waits for any more is gone.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
 use super::rows;
-use super::{Database, DatabaseError};
+use super::{Asker, Database, DatabaseError};
 
 /// What is true of the whole cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct UnitRow {
     pub url: String,
     /// What its daemon is called, if it has one; not kept with it.
     pub daemon: Option<String>,
+    /// In which zone it is, if that was said.
+    pub zone: Option<String>,
 }
 
 impl Database {
@@ -124,7 +126,13 @@ impl Database {
         change_and_tell!(self, change, {
             let mut all = units_of(&mut *change).await?;
             let is_new = |unit: &&UnitRow| all.iter().all(|known| known.id != unit.id);
-            let new: Vec<UnitRow> = units.iter().filter(is_new).cloned().collect();
+            let mut new: Vec<UnitRow> = units.iter().filter(is_new).cloned().collect();
+            for unit in &mut new {
+                match &unit.zone {
+                    Some(zone) => put_zone(&mut *change, unit.id, Some(zone)).await?,
+                    None => unit.zone = zone_of(&mut *change, unit.id).await?,
+                }
+            }
             all.extend_from_slice(&new);
             let existing = copysets_of(&mut *change).await?;
             let copysets = plan(&all, &existing);
@@ -136,10 +144,61 @@ impl Database {
     }
 }
 
+impl Database {
+    /// Says in which zone a unit is, or that it is in none; also of one whose
+    /// daemon has not begun yet.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn set_zone(
+        &self,
+        asker: &Asker,
+        unit: UnitId,
+        zone: Option<&str>,
+    ) -> Result<(), DatabaseError> {
+        act!(self, asker, change, {
+            put_zone(&mut *change, unit, zone).await?;
+            let target = format!("{unit}: {}", zone.unwrap_or("none"));
+            asker.note(change, "set-zone", target).await
+        })
+    }
+}
+
+async fn zone_of(
+    change: &mut AnyConnection,
+    unit: UnitId,
+) -> Result<Option<String>, DatabaseError> {
+    let zone = sqlx::query_scalar("SELECT zone FROM unit_zones WHERE unit = $1")
+        .bind(unit.to_string())
+        .fetch_optional(change)
+        .await?;
+    Ok(zone)
+}
+
+async fn put_zone(
+    change: &mut AnyConnection,
+    unit: UnitId,
+    zone: Option<&str>,
+) -> Result<(), DatabaseError> {
+    sqlx::query("DELETE FROM unit_zones WHERE unit = $1")
+        .bind(unit.to_string())
+        .execute(&mut *change)
+        .await?;
+    if let Some(zone) = zone {
+        sqlx::query("INSERT INTO unit_zones (unit, zone) VALUES ($1, $2)")
+            .bind(unit.to_string())
+            .bind(zone)
+            .execute(change)
+            .await?;
+    }
+    Ok(())
+}
+
 async fn units_of(connection: &mut AnyConnection) -> Result<Vec<UnitRow>, DatabaseError> {
     // A daemon's party has its unit's number.
-    let statement = "SELECT u.*, p.name AS daemon FROM units u LEFT JOIN parties p \
-         ON p.kind = 'unit' AND p.id = 'party-' || substr(u.id, 6) ORDER BY u.added_ms, u.url";
+    let statement = "SELECT u.*, p.name AS daemon, z.zone FROM units u LEFT JOIN parties p \
+         ON p.kind = 'unit' AND p.id = 'party-' || substr(u.id, 6) \
+         LEFT JOIN unit_zones z ON z.unit = u.id ORDER BY u.added_ms, u.url";
     sqlx::query(statement)
         .fetch_all(connection)
         .await?
@@ -152,6 +211,7 @@ async fn units_of(connection: &mut AnyConnection) -> Result<Vec<UnitRow>, Databa
                 // like as they are.
                 url: url::path_of(&url).map_or(url, |folder| url::url_of(&folder)),
                 daemon: row.try_get("daemon")?,
+                zone: row.try_get("zone")?,
             })
         })
         .collect()

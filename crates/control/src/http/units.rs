@@ -1,6 +1,6 @@
 //! `/v1/units` and `/v1/status`.
 
-use api::types::{AddUnit, Status, Unit};
+use api::types::{AddUnit, SetZone, Status, Unit, UnitZone};
 use api::words::Health;
 use axum::Json;
 use axum::http::StatusCode;
@@ -8,13 +8,15 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::asking::Administrator;
-use super::{ApiError, Body};
+use super::{ApiError, Body, Name};
 use crate::control::Control;
 use crate::units::UnitView;
 
 pub(super) fn router() -> OpenApiRouter<Control> {
     OpenApiRouter::new()
         .routes(routes!(list, add))
+        .routes(routes!(show))
+        .routes(routes!(set_zone))
         .routes(routes!(status))
 }
 
@@ -26,7 +28,38 @@ async fn list(Administrator(acting): Administrator) -> Result<Json<Vec<Unit>>, A
     Ok(Json(units.into_iter().map(shown).collect()))
 }
 
-/// Make an empty folder a unit
+/// Show a unit, and what was found out of the place that it is
+#[utoipa::path(get, path = "/v1/units/{unit}", operation_id = "show_unit", tag = "units",
+    params(("unit" = String, Path, description = "Id, or the name of its daemon")),
+    responses((status = 200, body = Unit)))]
+async fn show(
+    Administrator(acting): Administrator,
+    Name(unit): Name,
+) -> Result<Json<Unit>, ApiError> {
+    Ok(Json(shown(acting.unit(&unit).await?)))
+}
+
+/// Say in which zone a unit is
+///
+/// Copies of a segment lie in different zones, where there are enough.
+#[utoipa::path(put, path = "/v1/units/{unit}/zone", operation_id = "set_unit_zone", tag = "units",
+    params(("unit" = String, Path,
+        description = "Id, or the name of its daemon, which need not have begun")),
+    request_body = SetZone, responses((status = 200, body = UnitZone)))]
+async fn set_zone(
+    Administrator(acting): Administrator,
+    Name(unit): Name,
+    Body(new): Body<SetZone>,
+) -> Result<Json<UnitZone>, ApiError> {
+    let (id, notice) = acting.set_zone(&unit, new.zone.as_deref()).await?;
+    Ok(Json(UnitZone {
+        unit: id.to_string(),
+        zone: new.zone,
+        notice,
+    }))
+}
+
+/// Make an empty folder, or a bucket or a prefix of one, a unit
 #[utoipa::path(post, path = "/v1/units", operation_id = "add_unit", tag = "units",
     request_body = AddUnit, responses((status = 201, body = Unit)))]
 async fn add(
@@ -34,7 +67,7 @@ async fn add(
     Body(new): Body<AddUnit>,
 ) -> Result<(StatusCode, Json<Unit>), ApiError> {
     let host = acting.host_or_default(new.host.as_deref()).await?;
-    let unit = acting.add_unit(host, &new.url).await?;
+    let unit = acting.add_unit(host, &new.url, new.zone.as_deref()).await?;
     Ok((StatusCode::CREATED, Json(shown(unit))))
 }
 
@@ -81,7 +114,9 @@ fn shown(unit: UnitView) -> Unit {
         free_bytes: report.and_then(|report| report.free_bytes),
         read_bytes: unit.read_bytes,
         written_bytes: unit.written_bytes,
+        facts: report.map_or_else(Vec::new, |report| report.facts.clone()),
         reason: unit.report.and_then(|report| report.reason),
+        zone: unit.row.zone,
         url: unit.row.url,
         daemon: unit.row.daemon,
     }

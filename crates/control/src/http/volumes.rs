@@ -146,6 +146,7 @@ async fn create(
         block_bytes: new.block_size,
         seal,
         replicas: new.replicas,
+        strict_zones: new.strict_zones,
     };
     let view = acting.create_volume(request).await?;
     Ok((StatusCode::CREATED, Json(shown(view))))

@@ -30,6 +30,8 @@ pub struct VolumeRequest {
     pub seal: Option<Seal>,
     /// Copies of each segment.
     pub replicas: Option<u8>,
+    /// Whether it is refused if two copies had to lie in one zone.
+    pub strict_zones: bool,
 }
 
 impl Acting {
@@ -73,6 +75,10 @@ impl Acting {
             return Err(ControlError::invalid("replicas", reason));
         }
         self.refuse_beyond_capacity(size_bytes, replicas).await?;
+        let zones = self.missing_zones(replicas).await?;
+        if let Some(missing) = zones.as_ref().filter(|_| request.strict_zones) {
+            return Err(ControlError::invalid("replicas", missing.clone()));
+        }
         self.ensure_copysets(replicas, self.is_dry_run()).await?;
         let world = &self.inner.world;
         let id = VolumeId::from_random(world.random.u128());
@@ -97,7 +103,9 @@ impl Acting {
             tracing::info!(volume = %row.id, name = row.name, size_bytes, "volume created");
             self.seen(row.id).await?
         };
-        view.notice = self.overcommitted(size_bytes, replicas).await?;
+        let notices = [self.overcommitted(size_bytes, replicas).await?, zones];
+        let notices: Vec<String> = notices.into_iter().flatten().collect();
+        view.notice = (!notices.is_empty()).then(|| notices.join("; "));
         Ok(view)
     }
 }

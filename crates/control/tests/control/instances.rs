@@ -36,6 +36,7 @@ fn settings(folder: &Path, url: Option<&str>) -> Settings {
         grace: Duration::ZERO,
         lease: Some(Duration::from_secs(10)),
         overcommit: control::control::OVERCOMMIT,
+        scatter_width: control::control::SCATTER_WIDTH,
         restored_database: false,
         new_authority: false,
     }
@@ -101,6 +102,7 @@ fn small(name: &str, replicas: u8) -> VolumeRequest {
         name: name.to_owned(),
         size_bytes: Some(1 << 20),
         replicas: Some(replicas),
+        strict_zones: false,
         ..VolumeRequest::default()
     }
 }

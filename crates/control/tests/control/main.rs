@@ -23,3 +23,4 @@ mod reach;
 mod requests;
 mod rights;
 mod tls;
+mod zones;

@@ -75,6 +75,7 @@ impl Scene {
             grace: Duration::ZERO,
             lease: None,
             overcommit: control::control::OVERCOMMIT,
+            scatter_width: control::control::SCATTER_WIDTH,
             restored_database: false,
             new_authority: false,
             database: url.map(|url| url.parse().expect("a URL")),

@@ -164,6 +164,12 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
         ("GET /v1/status", none.clone(), ROOT),
         ("GET /v1/audit", none.clone(), ROOT),
         ("GET /v1/units", none.clone(), ROOT),
+        ("GET /v1/units/none", none.clone(), with(ROOT, 404)),
+        (
+            "PUT /v1/units/none/zone",
+            json!({"zone": "a"}),
+            with(ROOT, 404),
+        ),
         ("GET /v1/keys", none.clone(), ROOT),
         ("GET /v1/keys/none", none.clone(), with(ROOT, 404)),
         (

@@ -11,9 +11,10 @@ use crate::moment;
 
 #[derive(Args)]
 pub struct UpArguments {
-    /// How many folder units to make in D if it is new. [default: 8]
+    /// How many folder units to make in D if it is new; 0 leaves that to `scree unit
+    /// add`. [default: 8]
     #[arg(long, value_name = "N", 
-          value_parser = clap::value_parser!(u16).range(1..=1024))]
+          value_parser = clap::value_parser!(u16).range(0..=1024))]
     pub units: Option<u16>,
 
     #[command(flatten)]
@@ -104,7 +105,7 @@ pub struct TlsArguments {
 pub struct AgentArguments {
     /// How many folder units to make here if the cluster has none.
     #[arg(long, value_name = "N", 
-          value_parser = clap::value_parser!(u16).range(1..=1024))]
+          value_parser = clap::value_parser!(u16).range(0..=1024))]
     pub units: Option<u16>,
 
     /// Volumes may be written in the clear, where that is what was asked for.
@@ -197,6 +198,13 @@ pub struct KeepArguments {
     #[arg(long, value_name = "N", default_value_t = control::control::OVERCOMMIT,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub overcommit: u32,
+
+    /// With how many others a unit shares segments, unless there are fewer: a
+    /// larger number mends faster, and loses more often when several units die at
+    /// once. It counts for units that are added from then on.
+    #[arg(long, value_name = "N", default_value_t = control::control::SCATTER_WIDTH as u16,
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub scatter_width: u16,
 
     /// How long the blocks of a removed version stay, against mistakes.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = moment::duration)]

@@ -52,10 +52,22 @@ impl DaemonArguments {
 pub enum UnitCommand {
     /// List the units and how they are.
     List,
-    /// Add an empty folder on any mounted file system as a unit.
+    /// Show a unit, and what was found out of the place that it is.
+    Show {
+        /// Its id, or the name of its daemon.
+        unit: String,
+    },
+    /// Add a place as a unit: an empty folder on any mounted file system, or a
+    /// bucket of an object store or a prefix of one, with nothing in it. Credentials
+    /// for a bucket come from the environment of `scree agent` or `scree up`.
     Add {
-        /// file:///path/to/folder, or the path.
+        /// file:///path/to/folder, or the path; s3://bucket/prefix, gs://…,
+        /// az://container/prefix.
         url: String,
+        /// What may be lost at once, as a rack is: copies lie in different zones,
+        /// where there are enough. [default: one of its own]
+        #[arg(long)]
+        zone: Option<String>,
         /// As this host sees it. [default: the controller's own, or the only
         /// one]
         #[arg(long)]
@@ -65,6 +77,16 @@ pub enum UnitCommand {
     Create {
         /// Its name.
         name: String,
+        /// In which zone its unit is. [default: one of its own]
+        #[arg(long)]
+        zone: Option<String>,
+    },
+    /// Say in which zone a unit is.
+    SetZone {
+        /// Its id, or the name of its daemon.
+        unit: String,
+        /// The zone's name. [default: one of its own]
+        zone: Option<String>,
     },
     /// Hand out another token to a daemon.
     Token {

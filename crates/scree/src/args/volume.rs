@@ -34,6 +34,9 @@ pub enum VolumeCommand {
         /// two units]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(REPLICAS))]
         replicas: Option<u8>,
+        /// Refuse if two copies had to lie in one zone, rather than only say so.
+        #[arg(long)]
+        strict_zones: bool,
         /// On the account of this project. [default: your only one, or that of
         /// your name]
         #[arg(long)]

@@ -1,9 +1,9 @@
 //! `scree unit`, but for the daemon itself.
 
 use api::size::about_bytes as bytes;
-use api::types::{AddUnit, Unit};
+use api::types::{AddUnit, SetZone, Unit, UnitZone};
 
-use super::{Failure, Session, or_dash};
+use super::{Failure, Session, or_dash, segment};
 use crate::args::{PartyCommand, UnitCommand};
 use crate::output::{Table, print};
 
@@ -13,13 +13,31 @@ impl Session {
             None | Some(UnitCommand::Enrol { .. }) => Err(Failure::new(
                 "a daemon runs, and enrols, without asking as a user",
             )),
-            Some(UnitCommand::Create { name }) => {
+            Some(UnitCommand::Create { name, zone }) => {
                 let add = PartyCommand::Add {
-                    name,
+                    name: name.clone(),
                     administrator: false,
                     project: None,
                 };
-                self.daemon(add).await
+                self.daemon(add).await?;
+                match zone {
+                    None => Ok(()),
+                    Some(zone) => self.put_zone(&name, Some(zone)).await.map(drop),
+                }
+            }
+            Some(UnitCommand::SetZone { unit, zone }) => {
+                let zone = self.put_zone(&unit, zone).await?;
+                Ok(print(self.format, &zone, |zone| {
+                    let name = zone.zone.as_deref().unwrap_or("a zone of its own");
+                    let notice = zone.notice.as_ref();
+                    let notice = notice.map_or_else(String::new, |text| format!("{text}\n"));
+                    format!("{} is in {name}\n{notice}", zone.unit)
+                })?)
+            }
+            Some(UnitCommand::Show { unit }) => {
+                let path = format!("/v1/units/{}", segment(&unit)?);
+                let unit: Unit = self.client.get(&path).await?;
+                Ok(print(self.format, &unit, show)?)
             }
             Some(UnitCommand::Token { name }) => self.daemon(PartyCommand::Token { name }).await,
             Some(UnitCommand::Disable { name }) => {
@@ -30,16 +48,19 @@ impl Session {
                 let units: Vec<Unit> = self.client.get("/v1/units").await?;
                 Ok(print(self.format, &units, |units| list(units))?)
             }
-            Some(UnitCommand::Add { url, host }) => {
-                let unit: Unit = self
-                    .client
-                    .post("/v1/units", &AddUnit { url, host })
-                    .await?;
+            Some(UnitCommand::Add { url, zone, host }) => {
+                let add = AddUnit { url, host, zone };
+                let unit: Unit = self.client.post("/v1/units", &add).await?;
                 Ok(print(self.format, &unit, |unit| {
                     list(std::slice::from_ref(unit))
                 })?)
             }
         }
+    }
+
+    async fn put_zone(&self, unit: &str, zone: Option<String>) -> Result<UnitZone, Failure> {
+        let path = format!("/v1/units/{}/zone", segment(unit)?);
+        Ok(self.client.put(&path, &SetZone { zone }).await?)
     }
 
     async fn daemon(&self, command: PartyCommand) -> Result<(), Failure> {
@@ -51,7 +72,10 @@ fn list(units: &[Unit]) -> String {
     // Most clusters have none.
     let has_daemons = units.iter().any(|unit| unit.daemon.is_some());
     let daemon = has_daemons.then_some("DAEMON");
+    // As are those without zones.
+    let has_zones = units.iter().any(|unit| unit.zone.is_some());
     let mut head = vec!["ID", "STATE", "SEGMENTS", "USED", "FREE"];
+    head.extend(has_zones.then_some("ZONE"));
     head.extend(daemon);
     head.push("URL");
     let mut table = Table::new(&head);
@@ -63,6 +87,7 @@ fn list(units: &[Unit]) -> String {
             or_dash(unit.bytes.map(bytes)),
             or_dash(unit.free_bytes.map(bytes)),
         ];
+        row.extend(has_zones.then(|| or_dash(unit.zone.as_ref())));
         row.extend(has_daemons.then(|| or_dash(unit.daemon.as_ref())));
         row.push(unit.url.clone());
         table.row(row);
@@ -74,6 +99,34 @@ fn list(units: &[Unit]) -> String {
         }
     }
     text
+}
+
+/// One unit, field by field, and what was found out of its place.
+fn show(unit: &Unit) -> String {
+    let mut table = Table::new(&["FIELD", "VALUE"]);
+    for (field, value) in [
+        ("id", unit.id.clone()),
+        ("url", unit.url.clone()),
+        ("daemon", or_dash(unit.daemon.as_ref())),
+        ("zone", or_dash(unit.zone.as_ref())),
+        ("state", unit.state.clone()),
+        ("reason", or_dash(unit.reason.as_ref())),
+        ("segments", or_dash(unit.segments)),
+        ("used", or_dash(unit.bytes.map(bytes))),
+        ("free", or_dash(unit.free_bytes.map(bytes))),
+        ("read", bytes(unit.read_bytes)),
+        ("written", bytes(unit.written_bytes)),
+    ] {
+        table.row(vec![field.to_owned(), value]);
+    }
+    for fact in &unit.facts {
+        let value = match fact.holds {
+            true => "yes".to_owned(),
+            false => format!("no: {}", fact.otherwise),
+        };
+        table.row(vec![fact.what.clone(), value]);
+    }
+    table.to_string()
 }
 
 #[cfg(test)]
@@ -92,6 +145,8 @@ mod tests {
             read_bytes: 0,
             written_bytes: 0,
             reason: None,
+            zone: None,
+            facts: Vec::new(),
         }
     }
 

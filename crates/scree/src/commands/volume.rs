@@ -30,6 +30,7 @@ impl Session {
                 block_size,
                 seal,
                 replicas,
+                strict_zones,
                 project,
                 tag,
             } => {
@@ -42,6 +43,7 @@ impl Session {
                     block_size,
                     seal,
                     replicas,
+                    strict_zones,
                 };
                 self.create_volume(new).await
             }

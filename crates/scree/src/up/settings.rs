@@ -111,6 +111,7 @@ pub(super) fn control_settings(
         grace: keep.grace,
         lease,
         overcommit: keep.overcommit,
+        scatter_width: usize::from(keep.scatter_width),
         restored_database: keep.restored_database,
         new_authority: false,
         database: None,

@@ -24,6 +24,8 @@ pub struct Host {
     options: Vec<String>,
     /// What is said to `ulimit` before it starts.
     limit: &'static str,
+    /// What its environment has beside what this process's has.
+    pub environment: Vec<(&'static str, String)>,
 }
 
 /// What a command said.
@@ -96,6 +98,7 @@ impl Host {
             up: None,
             options: all,
             limit: "-S -c 0",
+            environment: Vec::new(),
         }
     }
 
@@ -126,6 +129,7 @@ impl Host {
             .arg(self.path())
             .args(&self.options)
             .env_remove("SCREE_PASSPHRASE")
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdout(Stdio::piped());
         command
     }

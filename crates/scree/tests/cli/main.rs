@@ -7,6 +7,7 @@
 )]
 
 mod bad_input;
+mod buckets;
 mod certificates;
 mod crash;
 mod database;

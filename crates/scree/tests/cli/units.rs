@@ -99,7 +99,7 @@ fn folders_that_cannot_be_units_are_refused() {
         &["not a folder"],
     );
     host.refuses(1, &["unit", "add", "units/u1"], &["absolute"]);
-    host.refuses(1, &["unit", "add", "s3://bucket"], &["file:///"]);
+    host.refuses(1, &["unit", "add", "ftp://host"], &["file:///"]);
     host.refuses(1, &["unit", "add", &text(&host.unit(1))], &["unit already"]);
     host.refuses(
         1,

@@ -91,7 +91,14 @@ fn store(simulation: &Simulation, units: u128, whole: u128, replicas: usize) -> 
         (*id, Arc::new(unit))
     });
     let table = made.collect();
-    let copysets = crate::catalog::copysets::plan(&ids, replicas as u8, &[], 8, &*world.random);
+    let copysets = crate::catalog::copysets::plan(
+        &ids,
+        &crate::catalog::copysets::Zones::new(),
+        replicas as u8,
+        &[],
+        8,
+        &*world.random,
+    );
     let store = Store::new(Arc::clone(&world.pool));
     store.set_table(table, &copysets);
     store
