@@ -168,6 +168,9 @@ fn a_volume_lives_in_three_buckets_through_a_crash_and_leaves_nothing() {
         "{:?}",
         segments(&host)
     );
+    for volume in ["copy", "disk"] {
+        host.json(&["volume", "unexport", volume]);
+    }
     for what in [
         ["volume", "copy"],
         ["snapshot", "first"],

@@ -1,0 +1,211 @@
+//! How fast blocks are destaged to an object store, beside plain multipart uploads
+//! of as many bytes by the same library, to the same store, by turns:
+//!
+//!     cargo run --release -p agent --example object_speed URL [UNITS] [MIB]
+//!
+//! URL is a prefix with nothing below it, `s3://bucket/speed`; credentials come from
+//! the environment. What is put there is removed again. A destage is 50 MiB of blocks
+//! of 4 KiB, half of a journal, with one copy; sealing is left out. Reads are of
+//! 4 KiB at random, one at a time and 32 at once.
+
+#![expect(clippy::disallowed_methods, reason = "this program measures")]
+
+use std::error::Error;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use base::{BlockSize, ClusterId, Lineage, Location, UnitId, VolumeId};
+use object::{ObjectUnit, Place};
+use object_store::aws::AmazonS3Builder;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt as _, WriteMultipart};
+use unit::{ReadSlots, SlotRun, TrackedUnit, Unit as _, UnitError};
+use volume::catalog::copysets::{self, Zones};
+use volume::catalog::{Catalog, LeaseSalt, LineageKey, MemoryCatalog, NewVolume};
+use volume::scatter::{Dealer, DealerConfig, Ledger, Progress, Serials, Source, place};
+use volume::{LeaseTerm, Store};
+use world::World;
+
+const SLOT_BYTES: u32 = 4096;
+const MIB: usize = 1 << 20;
+const DESTAGE_BYTES: usize = 50 * MIB;
+const PART_BYTES: usize = 8 * MIB;
+/// As many parts at a time as a destage has segments of that size in memory.
+const PARTS_AT_ONCE: usize = 4;
+
+type Failed = Box<dyn Error + Send + Sync>;
+
+fn main() -> Result<(), Failed> {
+    let mut arguments = std::env::args().skip(1);
+    let usage = "usage: object_speed URL [UNITS] [MIB]";
+    let url = arguments.next().ok_or(usage)?;
+    let units: u128 = arguments.next().map_or(Ok(3), |text| text.parse())?;
+    let mib: usize = arguments.next().map_or(Ok(400), |text| text.parse())?;
+    let rounds = (mib * MIB).div_ceil(DESTAGE_BYTES).max(1);
+
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let world = World::real(32);
+    let (bucket, prefix) = bucket_of(&url).ok_or(usage)?;
+    let plain: Arc<dyn ObjectStore> = {
+        let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+        Arc::new(builder.with_allow_http(true).build()?)
+    };
+    let data: Arc<[u8]> = {
+        let mut data = vec![0; DESTAGE_BYTES];
+        world.random.fill(&mut data);
+        data.into()
+    };
+
+    let made = (1..=units).map(|number| {
+        let place = Place::at(&format!("{url}/u{number}"))?;
+        let id = UnitId::from_random(number);
+        let cluster = ClusterId::from_random(1);
+        let unit = ObjectUnit::create(&world, runtime.handle(), &place, cluster, id)?;
+        Ok((id, Arc::new(unit)))
+    });
+    let made: Vec<_> = made.collect::<Result<_, Failed>>()?;
+    let ids: Vec<UnitId> = made.iter().map(|(id, _)| *id).collect();
+    let store = Store::new(Arc::clone(&world.pool));
+    let tracked = made.iter().map(|(id, unit)| {
+        let unit = TrackedUnit::new(Arc::clone(unit) as _, Arc::clone(&world.clock));
+        (*id, Arc::new(unit))
+    });
+    let sets = copysets::plan(&ids, &Zones::new(), 1, &[], 8, &*world.random);
+    store.set_table(tracked.collect(), &sets);
+    let mut dealer = dealer(&world, &store)?;
+    let source: Source = {
+        let data = Arc::clone(&data);
+        Arc::new(move |index, slot| {
+            slot.copy_from_slice(&data[index * SLOT_BYTES as usize..][..SLOT_BYTES as usize]);
+            Ok([index as u8; 16])
+        })
+    };
+
+    let (mut uploads, mut destages) = (Vec::new(), Vec::new());
+    let mut placed = Vec::new();
+    for round in 0..rounds {
+        let begun = Instant::now();
+        let path = Path::from(format!("{prefix}/plain-{round}"));
+        runtime.block_on(upload(&*plain, &path, &data))?;
+        uploads.push(begun.elapsed());
+        runtime.block_on(plain.delete(&path))?;
+        let begun = Instant::now();
+        let count = DESTAGE_BYTES / SLOT_BYTES as usize;
+        placed.extend(place(&store, &mut dealer, &*world.random, count, &source)?);
+        dealer.settle();
+        destages.push(begun.elapsed());
+    }
+    let (upload, destage) = (rate(&mut uploads), rate(&mut destages));
+    println!("multipart upload {upload:7.1} MiB/s  (median of {rounds}, 50 MiB each)");
+    let share = destage / upload * 100.0;
+    println!("destage          {destage:7.1} MiB/s  {share:.0} % of that");
+    for at_once in [1, 32] {
+        let (per_second, median) = read(&world, &store, &placed, at_once);
+        let ms = median.as_secs_f64() * 1e3;
+        println!("4 KiB reads, {at_once:2} at once: {per_second:7.0}/s, median {ms:.2} ms");
+    }
+    for (_, unit) in &made {
+        for segment in unit.list()? {
+            unit.delete(segment)?;
+        }
+    }
+    println!("what is left below {url} are the units' markers");
+    Ok(())
+}
+
+fn bucket_of(url: &str) -> Option<(&str, &str)> {
+    url.strip_prefix("s3://")?.split_once('/')
+}
+
+fn dealer(world: &World, store: &Store) -> Result<Dealer, Failed> {
+    let catalog = Arc::new(MemoryCatalog::default());
+    let volume = VolumeId::from_random(1);
+    catalog.create_volume(NewVolume {
+        volume,
+        size_bytes: 1 << 40,
+        block_size: BlockSize::DEFAULT,
+        replicas: 1,
+        key: LineageKey {
+            lineage: Lineage::from_random(1),
+            epoch_first: 0,
+            wrapped: None,
+            wrapped_by: None,
+            salts: Vec::new(),
+        },
+        from: None,
+    })?;
+    let epoch = catalog.acquire(volume, LeaseSalt([0; 16]), None)?.epoch;
+    let config = DealerConfig {
+        slot_bytes: SLOT_BYTES,
+        slots_max: 2048,
+        width: 16,
+        replicas: 1,
+        shuffle: false,
+    };
+    Ok(Dealer::new(
+        config,
+        Arc::new(Serials::new(catalog, volume, epoch)),
+        Arc::new(Ledger::new(Arc::clone(store.open_segments()))),
+        Arc::new(Progress::new(
+            LeaseTerm::unlimited(),
+            Arc::clone(&world.clock),
+        )),
+    ))
+}
+
+/// What anybody would do with that library.
+async fn upload(store: &dyn ObjectStore, path: &Path, data: &[u8]) -> Result<(), Failed> {
+    let upload = store.put_multipart(path).await?;
+    let mut upload = WriteMultipart::new_with_chunk_size(upload, PART_BYTES);
+    for part in data.chunks(PART_BYTES) {
+        upload.wait_for_capacity(PARTS_AT_ONCE).await?;
+        upload.write(part);
+    }
+    upload.finish().await?;
+    Ok(())
+}
+
+/// MiB a second in the median.
+fn rate(times: &mut [Duration]) -> f64 {
+    times.sort_unstable();
+    (DESTAGE_BYTES / MIB) as f64 / times[times.len() / 2].as_secs_f64()
+}
+
+/// Reads for 5 s, so many at once, and returns how many in a second, and how long
+/// one took in the median.
+fn read(world: &World, store: &Arc<Store>, placed: &[Location], at_once: usize) -> (f64, Duration) {
+    let (tell, told) = mpsc::channel();
+    let begun = Instant::now();
+    let number = AtomicU64::new(world.random.u64());
+    let ask = || {
+        let at = number.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed) as usize;
+        let location = placed[at % placed.len()];
+        let run = SlotRun {
+            segment: location.segment(),
+            first: location.slot(),
+            count: 1,
+        };
+        let (tell, asked) = (tell.clone(), Instant::now());
+        let done = Box::new(move |read: Result<ReadSlots<'_>, UnitError>| {
+            read.expect("it can be read");
+            // The last ones are nobody's any more.
+            let _ = tell.send(asked.elapsed());
+        });
+        assert!(store.read_later(&store.table(), run, SLOT_BYTES, done));
+    };
+    (0..at_once).for_each(|_| ask());
+    let mut times = Vec::new();
+    while let Ok(time) = told.recv() {
+        times.push(time);
+        if begun.elapsed() > Duration::from_secs(5) {
+            break;
+        }
+        ask();
+    }
+    let per_second = times.len() as f64 / begun.elapsed().as_secs_f64();
+    times.sort_unstable();
+    (per_second, times[times.len() / 2])
+}
