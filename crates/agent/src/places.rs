@@ -6,6 +6,7 @@
 
 mod bucket;
 mod folder;
+mod pool;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -68,11 +69,12 @@ pub(crate) struct Host<'a> {
 type Read = fn(&str) -> Result<Box<dyn Place>, Refusal>;
 
 /// What URLs begin with, and who reads them.
-const KINDS: [(&str, Read); 4] = [
+const KINDS: [(&str, Read); 5] = [
     ("file", folder::read),
     ("s3", bucket::read),
     ("gs", bucket::read),
     ("az", bucket::read),
+    ("rados", pool::read),
 ];
 
 /// The place that `url` names; a plain path is that of a folder.
@@ -88,8 +90,8 @@ pub(crate) fn place_of(url: &str) -> Result<Box<dyn Place>, Refusal> {
                 .to_owned(),
         )),
         None => Err(invalid(format!(
-            "{scheme}:// units are not known; give a folder as file:///path, or a bucket as \
-             s3://bucket/prefix, gs://… or az://…"
+            "{scheme}:// units are not known; give a folder as file:///path, a bucket as \
+             s3://bucket/prefix, gs://… or az://…, or a Ceph pool as rados://POOL/NAMESPACE"
         ))),
     }
 }
@@ -111,6 +113,7 @@ mod tests {
         for (given, url) in [
             ("/srv/u1/", "file:///srv/u1"),
             ("file:///srv/./u%201", "file:///srv/u%201"),
+            ("rados://client.a@pool/b/", "rados://a@pool/b"),
         ] {
             assert_eq!(place_of(given).map(|place| place.url()), Ok(url.to_owned()));
         }
@@ -120,6 +123,7 @@ mod tests {
             ("file:///a%2", "two hex digits"),
             ("ftp://host/a", "file:///path"),
             ("scree://10.0.0.1:7070", "adds itself"),
+            ("rados://", "rados://[USER@]POOL"),
             ("s3://", "no bucket"),
             ("s3://bucket//a", "empty"),
         ] {

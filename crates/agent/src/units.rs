@@ -189,10 +189,7 @@ impl Agent {
                     answer_within = place.answers_within();
                     place.open(&self.inner.host(), unit.id)
                 }
-                Err(refusal) => {
-                    let link = Arc::new(NoWay(refusal.reason));
-                    Arc::new(RemoteUnit::new(unit.url.clone(), link))
-                }
+                Err(refusal) => no_way(&unit.url, refusal.reason),
             },
         };
         let watched = WatchedUnit::new(Arc::clone(&place), Arc::clone(&world.clock));
@@ -241,6 +238,32 @@ impl Agent {
                 )));
             }
             make_unit(&inner, &*place).map_err(|error| refused(inner.claim.spell(&error)))
+        });
+        marked
+            .await
+            .unwrap_or_else(|error| Err(refused(error.to_string())))
+    }
+
+    /// As [`Agent::mark_unit`].
+    async fn mark_pool(&self, place: Place) -> Result<HostUnit, Refusal> {
+        let known: Vec<UnitId> = lock(&self.inner.units).iter().map(|unit| unit.id).collect();
+        let inner = Arc::clone(&self.inner);
+        let marked = blocking(move || {
+            let found = RadosUnit::identify(&inner.world, &place);
+            let id = match found {
+                Ok(marker) if marker.cluster == inner.cluster => marker.unit,
+                // Anything else that is there makes `made` say what it is.
+                _ => UnitId::from_random(inner.world.random.u128()),
+            };
+            if known.contains(&id) {
+                return Err(refused(format!("{place} is unit {id} already")));
+            }
+            let unit = open_pool(&inner, &place, id).made();
+            unit.map_err(|error| refused(inner.claim.spell(&error)))?;
+            Ok(HostUnit {
+                id,
+                url: place.url(),
+            })
         });
         marked
             .await
@@ -373,6 +396,10 @@ impl Link for NoWay {
     fn ask(&self, _: &Request<'_>, done: Done) {
         done(Err(Arc::new(io::Error::other(self.0.clone()))));
     }
+}
+
+fn no_way(url: &str, reason: String) -> Arc<dyn Unit> {
+    Arc::new(RemoteUnit::new(url.to_owned(), Arc::new(NoWay(reason))))
 }
 
 /// Waits until all looks have ended, or it is enough.

@@ -111,6 +111,12 @@ impl Place {
         self.to_string()
     }
 
+    /// Whether both are one namespace of one pool, whoever asks for it.
+    #[must_use]
+    pub fn is_same_place(&self, other: &Self) -> bool {
+        self.pool == other.pool && self.namespace == other.namespace
+    }
+
     /// How the cluster is reached.
     pub(crate) fn settings(&self) -> Settings {
         let (id, name, file) = (

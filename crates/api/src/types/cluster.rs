@@ -82,8 +82,8 @@ pub struct UnitZone {
 #[serde(deny_unknown_fields)]
 pub struct AddUnit {
     /// `file:///path`, or an absolute path; `s3://bucket/prefix`, `gs://…`,
-    /// `az://…`.
-    #[schema(pattern = "^((file|s3|gs|az)://|/)", example = "/srv/unit-9")]
+    /// `az://…`; `rados://[USER@]POOL[/NAMESPACE]`.
+    #[schema(pattern = "^((file|s3|gs|az|rados)://|/)", example = "/srv/unit-9")]
     pub url: String,
     /// As this host (name or id) sees it; the only one that there is, if it is
     /// left out.

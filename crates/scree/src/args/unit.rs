@@ -57,12 +57,13 @@ pub enum UnitCommand {
         /// Its id, or the name of its daemon.
         unit: String,
     },
-    /// Add a place as a unit: an empty folder on any mounted file system, or a
-    /// bucket of an object store or a prefix of one, with nothing in it. Credentials
-    /// for a bucket come from the environment of `scree agent` or `scree up`.
+    /// Add a place as a unit: an empty folder on any mounted file system, a bucket of
+    /// an object store or a prefix of one, or a namespace of a Ceph pool, with nothing
+    /// in it. Credentials for a bucket come from the environment of `scree agent` or
+    /// `scree up`, those for a pool from where Ceph's own tools take them.
     Add {
         /// file:///path/to/folder, or the path; s3://bucket/prefix, gs://…,
-        /// az://container/prefix.
+        /// az://container/prefix; rados://[USER@]POOL[/NAMESPACE].
         url: String,
         /// What may be lost at once, as a rack is: copies lie in different zones,
         /// where there are enough. [default: one of its own]
