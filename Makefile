@@ -5,7 +5,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 MINUTES ?= 5
 ROUNDS ?= 200
 
-.PHONY: help demo test bench bench-service fuzz soak chaos api-test build deb package-test openapi fmt clippy scripts clean-demo
+.PHONY: help demo test test-engines bench bench-service fuzz soak chaos api-test build deb package-test openapi fmt clippy scripts clean-demo
 
 help: ## show this
 	@echo "make TARGET, where TARGET is one of"
@@ -20,6 +20,11 @@ demo: ## boot a guest from a Scree disk, break things, show that nothing is lost
 
 test: ## format, lints, all tests, and short runs of demo, bench, fuzz, soak and chaos
 	@tools/test
+
+test-engines: ## units on a real Ceph and a real GlusterFS whose daemons are killed (15 min, root)
+	@tools/packages build test ceph gluster
+	@$(MAKE) --no-print-directory build
+	@tools/engines
 
 bench: ## measure Scree beside qcow2, raw and nbdkit; writes docs/benchmarks.md
 	@tools/packages build bench
@@ -72,9 +77,9 @@ clippy: ## lints, as in test
 	@cargo clippy --workspace --all-targets -- -D warnings
 
 scripts: ## check the shell scripts and compile the Python ones
-	@shellcheck tools/packages tools/guest tools/test tools/fuzz tools/venv .ci/run crates/agent/tests/agent/fake-virsh \
+	@shellcheck tools/packages tools/guest tools/test tools/fuzz tools/venv tools/ceph-cluster tools/gluster-volume .ci/run crates/agent/tests/agent/fake-virsh \
 	  packaging/build-deb packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm
-	@for script in tools/{demo,bench,bench_report.py,soak,chaos,bench-service,lib.py,service.py,parse-metrics,machine.py,package-test,example-test,api-test,api/client.py,api/hooks.py} packaging/third-party crates/object/tests/object/s3-server.py; do \
+	@for script in tools/{demo,bench,bench_ceph.py,bench_report.py,engines,soak,chaos,bench-service,lib.py,service.py,parse-metrics,machine.py,package-test,example-test,api-test,api/client.py,api/hooks.py} packaging/third-party crates/object/tests/object/s3-server.py; do \
 	  python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' $$script || exit 1; \
 	done
 

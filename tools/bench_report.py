@@ -2,6 +2,8 @@
 
 import statistics
 
+import bench_ceph
+
 MIB = 1 << 20
 
 # The key of what tools/bench derives from the sequential writes.
@@ -154,6 +156,8 @@ def report(results, workloads):
                   f" {median([row['seconds'] for row in rows]):.2f} s"
                   f" (journal {median([row['full'] for row in rows]):.0%} full,"
                   f" median of {len(rows)})"]
+    if "ceph" in results:
+        parts += ["", bench_ceph.report(results["ceph"])]
     parts += ["", "## Conditions", "",
               f"- {conditions['cpu']}, {conditions['cores']} cores; Linux {conditions['kernel']};"
               f" {conditions['file_system']}; {conditions['versions']}",
