@@ -467,11 +467,12 @@ mod tests {
             freed in proptest::collection::vec(any::<u8>(), 0..80),
             size in any::<u64>(),
         ) {
-            let mut reader = Vec::new();
-            reader.push((HEAD.to_owned(), head.clone()));
-            reader.push((SLOTS.to_owned(), slots));
-            reader.push((FREED.to_owned(), freed.clone()));
-            let _ = State::parse(&Inspected { size, attributes: reader });
+            let attributes = vec![
+                (HEAD.to_owned(), head.clone()),
+                (SLOTS.to_owned(), slots),
+                (FREED.to_owned(), freed.clone()),
+            ];
+            let _ = State::parse(&Inspected { size, attributes });
             let _ = Freed::parse(&freed, 10);
             let _ = parse_record(0, 512, &head);
         }

@@ -28,6 +28,8 @@
 //!
 //! Must not know: keys, volumes, what is in a slot, who asks.
 
+#![deny(unsafe_code)]
+
 mod account;
 mod claim;
 mod format;

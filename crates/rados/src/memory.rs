@@ -14,6 +14,9 @@ pub(crate) struct Object {
     pub(crate) attributes: BTreeMap<String, Vec<u8>>,
 }
 
+/// What somebody else does meanwhile.
+type Event = Box<dyn FnOnce(&mut State) + Send>;
+
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) objects: BTreeMap<String, Object>,
@@ -26,7 +29,7 @@ pub(crate) struct State {
     /// How often it was connected to.
     pub(crate) connections: usize,
     /// Carried out once, before the next change.
-    pub(crate) before_change: Option<Box<dyn FnOnce(&mut State) + Send>>,
+    pub(crate) before_change: Option<Event>,
     kept: Vec<Box<dyn Send>>,
 }
 

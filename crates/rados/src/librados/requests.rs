@@ -85,11 +85,14 @@ impl Handles {
             Change::Create => unsafe {
                 (functions.rados_write_op_create)(operation, EXCLUSIVE, ptr::null());
             },
+            // SAFETY: as above.
             Change::MustExist => unsafe { (functions.rados_write_op_assert_exists)(operation) },
             Change::Expect {
                 object_bytes,
                 write_bytes,
-            } => unsafe {
+            } =>
+            // SAFETY: as above.
+            unsafe {
                 (functions.rados_write_op_set_alloc_hint2)(
                     operation,
                     object_bytes,
