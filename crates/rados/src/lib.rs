@@ -23,7 +23,7 @@
 //! * Every question is answered in time. What was not answered may be done all the
 //!   same, then or later.
 //!
-//! All `unsafe` is in [`librados`], which loads Ceph's library when a unit first asks
+//! All `unsafe` is in the module `librados`, which loads Ceph's library when a unit first asks
 //! for it: this program runs where there is none.
 //!
 //! Must not know: keys, volumes, what is in a slot, who asks.
