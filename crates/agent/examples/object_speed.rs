@@ -194,7 +194,7 @@ fn read(world: &World, store: &Arc<Store>, placed: &[Location], at_once: usize) 
             // The last ones are nobody's any more.
             let _ = tell.send(asked.elapsed());
         });
-        assert!(store.read_later(&store.table(), run, SLOT_BYTES, done));
+        assert!(store.read_later(&store.table(), run, SLOT_BYTES, &[], done));
     };
     (0..at_once).for_each(|_| ask());
     let mut times = Vec::new();

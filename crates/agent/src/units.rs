@@ -244,32 +244,6 @@ impl Agent {
             .unwrap_or_else(|error| Err(refused(error.to_string())))
     }
 
-    /// As [`Agent::mark_unit`].
-    async fn mark_pool(&self, place: Place) -> Result<HostUnit, Refusal> {
-        let known: Vec<UnitId> = lock(&self.inner.units).iter().map(|unit| unit.id).collect();
-        let inner = Arc::clone(&self.inner);
-        let marked = blocking(move || {
-            let found = RadosUnit::identify(&inner.world, &place);
-            let id = match found {
-                Ok(marker) if marker.cluster == inner.cluster => marker.unit,
-                // Anything else that is there makes `made` say what it is.
-                _ => UnitId::from_random(inner.world.random.u128()),
-            };
-            if known.contains(&id) {
-                return Err(refused(format!("{place} is unit {id} already")));
-            }
-            let unit = open_pool(&inner, &place, id).made();
-            unit.map_err(|error| refused(inner.claim.spell(&error)))?;
-            Ok(HostUnit {
-                id,
-                url: place.url(),
-            })
-        });
-        marked
-            .await
-            .unwrap_or_else(|error| Err(refused(error.to_string())))
-    }
-
     /// Free room on the units' file systems, in bytes, as far as they have
     /// said; each file system of this host's is counted once, however many units
     /// lie on it. `None` if nothing is known.
