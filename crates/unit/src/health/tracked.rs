@@ -235,7 +235,7 @@ impl Unit for TrackedUnit {
         let began = self.clock.monotonic();
         self.pace.begin();
         let read = self.unit.read(run, slot_bytes, tags, data);
-        self.note_read(began, read.as_ref().map(|()| ()));
+        self.note_read(began, read.as_ref().copied());
         read?;
         count(&self.read_bytes, data);
         Ok(())
