@@ -63,7 +63,7 @@ pub enum UnitCommand {
     /// `scree up`, those for a pool from where Ceph's own tools take them.
     Add {
         /// file:///path/to/folder, or the path; s3://bucket/prefix, gs://…,
-        /// az://container/prefix; rados://[USER@]POOL[/NAMESPACE].
+        /// az://container/prefix; rados://POOL/NAMESPACE or rados://USER@POOL/NAMESPACE.
         url: String,
         /// What may be lost at once, as a rack is: copies lie in different zones,
         /// where there are enough. [default: one of its own]
