@@ -220,12 +220,12 @@ impl Agent {
                 let kind = ("kind", kind.to_owned());
                 (vec![("unit", mounted.id.to_string()), kind], count)
             };
-            mounted.unit.calls().errors().map(named).collect::<Vec<_>>()
+            mounted.unit.calls().errors().into_iter().map(named)
         });
         measures.counter(
             "scree_unit_errors",
             "What this host has asked of a unit and that failed, by why",
-            errors.filter(|(_, count)| *count > 0).collect::<Vec<_>>(),
+            errors,
         );
     }
 

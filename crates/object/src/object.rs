@@ -16,6 +16,7 @@ use tokio::sync::Semaphore;
 use unit::folder::Owner;
 use unit::{
     Fact, NOTE_BYTES, ReadDone, ReadSlots, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat,
+    assert_fit,
 };
 use world::{Clock, World};
 
@@ -266,17 +267,6 @@ pub(crate) fn misplaced(found: &SegmentStat) -> UnitError {
         slots: found.slots,
         slot_bytes: found.slot_bytes,
     }
-}
-
-/// A run and its buffers must fit each other: the caller has made both.
-fn assert_fit(count: usize, slot_bytes: u32, tags: &[Tag], data: &[u8]) {
-    assert!(count > 0, "a run of no slots");
-    assert_eq!(tags.len(), count, "a tag a slot");
-    assert_eq!(
-        data.len(),
-        count * slot_bytes as usize,
-        "room for each slot"
-    );
 }
 
 impl Unit for ObjectUnit {

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use base::{ClusterId, SegmentId, Slot, UnitId};
 use unit::folder::{Marker, Owner};
-use unit::{NOTE_BYTES, ReadDone, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
+use unit::{
+    NOTE_BYTES, ReadDone, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat, assert_fit,
+};
 use world::World;
 
 use crate::account::Account;
@@ -196,17 +198,6 @@ impl Core {
             .change(NOTE, &[Change::Replace(note)], LOOK_WITHIN)?;
         written.map_err(|errno| self.site.meaning_of_write("write its note", errno))
     }
-}
-
-/// A run and its buffers must fit each other: the caller has made both.
-fn assert_fit(count: usize, slot_bytes: u32, tags: &[Tag], data: &[u8]) {
-    assert!(count > 0, "a run of no slots");
-    assert_eq!(tags.len(), count, "a tag a slot");
-    assert_eq!(
-        data.len(),
-        count * slot_bytes as usize,
-        "room for each slot"
-    );
 }
 
 impl Unit for RadosUnit {

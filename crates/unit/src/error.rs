@@ -154,43 +154,24 @@ pub enum UnitError {
 }
 
 impl UnitError {
-    /// What errors are called in metrics.
-    pub(crate) const KINDS: [&'static str; 15] = [
-        "missing",
-        "away",
-        "foreign",
-        "held",
-        "newer",
-        "full",
-        "read-only",
-        "no-segment",
-        "no-slot",
-        "misplaced",
-        "damaged",
-        "tampered",
-        "not-allowed",
-        "restarted",
-        "io",
-    ];
-
-    /// Which of [`UnitError::KINDS`] it is.
-    pub(crate) fn kind(&self) -> usize {
+    /// What it is called in metrics: `away`, `full`, `no-slot`, …
+    pub(crate) fn kind(&self) -> &'static str {
         match self {
-            Self::Missing { .. } => 0,
-            Self::Away { .. } => 1,
-            Self::Foreign { .. } => 2,
-            Self::Held { .. } => 3,
-            Self::Newer { .. } => 4,
-            Self::Full { .. } => 5,
-            Self::ReadOnly { .. } => 6,
-            Self::NoSegment { .. } => 7,
-            Self::NoSlot { .. } => 8,
-            Self::Misplaced { .. } => 9,
-            Self::Damaged { .. } => 10,
-            Self::Tampered { .. } => 11,
-            Self::NotAllowed { .. } => 12,
-            Self::Restarted { .. } => 13,
-            Self::Io { .. } => 14,
+            Self::Missing { .. } => "missing",
+            Self::Away { .. } => "away",
+            Self::Foreign { .. } => "foreign",
+            Self::Held { .. } => "held",
+            Self::Newer { .. } => "newer",
+            Self::Full { .. } => "full",
+            Self::ReadOnly { .. } => "read-only",
+            Self::NoSegment { .. } => "no-segment",
+            Self::NoSlot { .. } => "no-slot",
+            Self::Misplaced { .. } => "misplaced",
+            Self::Damaged { .. } => "damaged",
+            Self::Tampered { .. } => "tampered",
+            Self::NotAllowed { .. } => "not-allowed",
+            Self::Restarted { .. } => "restarted",
+            Self::Io { .. } => "io",
         }
     }
 }

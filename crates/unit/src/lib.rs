@@ -43,4 +43,6 @@ pub use health::{
     Calls, Durations, Health, HealthReport, Moment, TrackedUnit, Traffic, UnitState, Verb,
 };
 pub use remote::RemoteUnit;
-pub use unit::{Fact, NOTE_BYTES, ReadDone, ReadSlots, SegmentStat, SlotRun, Tag, Unit, UnitStat};
+pub use unit::{
+    Fact, NOTE_BYTES, ReadDone, ReadSlots, SegmentStat, SlotRun, Tag, Unit, UnitStat, assert_fit,
+};

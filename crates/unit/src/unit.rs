@@ -32,6 +32,21 @@ impl SlotRun {
     }
 }
 
+/// A run of `count` slots and its buffers must fit each other: the caller of a unit
+/// has made both.
+///
+/// # Panics
+/// If they do not, or there is no slot.
+pub fn assert_fit(count: usize, slot_bytes: u32, tags: &[Tag], data: &[u8]) {
+    assert!(count > 0, "a run of no slots");
+    assert_eq!(tags.len(), count, "a tag a slot");
+    assert_eq!(
+        data.len(),
+        count * slot_bytes as usize,
+        "room for each slot"
+    );
+}
+
 /// What was read: as many tags as slots, and their content.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadSlots<'a> {

@@ -66,7 +66,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use base::{ClusterId, SegmentId, Slot, UnitId, url};
 use world::{Clock, Disk as _, OpenMode, World};
 
-use crate::{Fact, NOTE_BYTES, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
+use crate::{Fact, NOTE_BYTES, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat, assert_fit};
 use account::Account;
 use cache::Cache;
 use files::{Share, ThriftyDisk};
@@ -355,17 +355,6 @@ fn misplaced(found: &SegmentStat) -> UnitError {
         slots: found.slots,
         slot_bytes: found.slot_bytes,
     }
-}
-
-/// A run and its buffers must fit each other: the caller has made both.
-fn assert_fit(count: usize, slot_bytes: u32, tags: &[Tag], data: &[u8]) {
-    assert!(count > 0, "a run of no slots");
-    assert_eq!(tags.len(), count, "a tag a slot");
-    assert_eq!(
-        data.len(),
-        count * slot_bytes as usize,
-        "room for each slot"
-    );
 }
 
 impl Unit for FolderUnit {

@@ -1,11 +1,13 @@
 //! How long a unit takes: for whoever chooses among copies, and for those who
 //! watch.
 //!
-//! Counted by many threads at once, without locks. Two calls that end at the same
-//! moment may lose one of their samples from an average; nothing is decided by
-//! one.
+//! Counted by many threads at once, and without locks but where a call has failed.
+//! Two calls that end at the same moment may lose one of their samples from an
+//! average; nothing is decided by one.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::Verb;
@@ -161,7 +163,8 @@ impl Pace {
 #[derive(Debug, Default)]
 pub struct Calls {
     took: [Durations; Verb::ALL.len()],
-    errors: [AtomicU64; UnitError::KINDS.len()],
+    /// How many failed, by what the error is called.
+    errors: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl Calls {
@@ -172,7 +175,7 @@ impl Calls {
 
     /// A call has failed.
     pub(super) fn failed(&self, error: &UnitError) {
-        self.errors[error.kind()].fetch_add(1, Ordering::Relaxed);
+        *self.counted().entry(error.kind()).or_default() += 1;
     }
 
     /// How long calls took, those that failed included.
@@ -181,13 +184,14 @@ impl Calls {
         &self.took[verb as usize]
     }
 
-    /// How many failed, by the name of the error.
-    pub fn errors(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let counts = self
-            .errors
-            .iter()
-            .map(|count| count.load(Ordering::Relaxed));
-        UnitError::KINDS.into_iter().zip(counts)
+    /// How many failed, by the name of the error; none is named that there was not.
+    #[must_use]
+    pub fn errors(&self) -> BTreeMap<&'static str, u64> {
+        self.counted().clone()
+    }
+
+    fn counted(&self) -> MutexGuard<'_, BTreeMap<&'static str, u64>> {
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
