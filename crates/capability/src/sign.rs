@@ -144,6 +144,7 @@ mod tests {
             prop::collection::vec(0_u16..4096, 0..20).prop_map(|ids| Scope::Mend {
                 copysets: ids.into_iter().filter_map(CopysetId::new).collect(),
             }),
+            any::<u64>().prop_map(|leases| Scope::Count { leases }),
         ]
     }
 

@@ -230,18 +230,16 @@ impl Health {
             UnitError::Io { source, .. } if is_out_of_files(source) => None,
             // Its next puts are as good as any.
             UnitError::Restarted { .. } => None,
-            UnitError::Io { .. } | UnitError::Tampered { .. } | UnitError::NotAllowed { .. }
-                if verb == Verb::Read =>
-            {
+            UnitError::Io { .. } | UnitError::Tampered { .. } if verb == Verb::Read => {
                 self.read_failures += 1;
                 (self.read_failures >= READ_FAILURES_MAX).then_some(match self.state {
                     UnitState::Healthy => UnitState::Failing,
                     known => known,
                 })
             }
-            UnitError::Io { .. } | UnitError::Tampered { .. } | UnitError::NotAllowed { .. } => {
-                Some(UnitState::Failing)
-            }
+            UnitError::Io { .. } | UnitError::Tampered { .. } => Some(UnitState::Failing),
+            // It says something about this host, and what it has shown.
+            UnitError::NotAllowed { .. } => None,
             UnitError::NoSegment { .. }
             | UnitError::NoSlot { .. }
             | UnitError::Misplaced { .. }
