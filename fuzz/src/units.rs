@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use base::{ClusterId, SegmentId, Slot, UnitId};
 use capability::{Capability, Fence, Line, Scope, SigningKey};
-use daemon::{Keeper, KeeperConfig, Session, Step};
+use daemon::{BUDGET_BYTES, Budget, Job, Keeper, KeeperConfig, Session, Step};
 use unit::remote::Conversation;
 use unit::wire::{
     BODY_BYTES_MAX, Frames, Greeting, HEAD_BYTES, Refusal, Request, Status, put_frame,
 };
 use unit::{FolderUnit, NOTE_BYTES, SlotRun};
-use world::Millis;
+use world::{Millis, Wake};
 
 const CLUSTER: ClusterId = ClusterId::from_random(1);
 const UNIT: UnitId = UnitId::from_random(2);
@@ -50,7 +50,8 @@ fn greeted(out: &mut Vec<u8>) -> Session {
         generation: 1,
     };
     let keeper = Keeper::open(&world, unit, folder, config).expect("kept");
-    let mut session = Session::new(Arc::new(keeper), HOST);
+    let budget = Budget::new(BUDGET_BYTES);
+    let mut session = Session::new(Arc::new(keeper), HOST, &budget, Wake::silent());
     let mut sent = Vec::new();
     Request::Hello {
         version: 1,
@@ -59,8 +60,17 @@ fn greeted(out: &mut Vec<u8>) -> Session {
     .encode(1, &mut sent);
     Request::Show(&lease(1)).encode(1, &mut sent);
     session.receive(&sent);
-    while !matches!(session.step(out), Ok(Step::Wait)) {}
-    session
+    loop {
+        match session.step(out).expect("it stays open") {
+            Step::Wait => return session,
+            Step::Answered => {}
+            Step::Job(job) => {
+                let tag = job.tag();
+                out.extend(job.run());
+                session.answered(tag);
+            }
+        }
+    }
 }
 
 /// A daemon is told anything by a host that has a lease. The first byte says in
@@ -71,9 +81,18 @@ pub fn daemon_session(data: &[u8]) {
     };
     let mut out = Vec::new();
     let mut session = greeted(&mut out);
-    let mut jobs = Vec::new();
+    let mut jobs: Vec<Job> = Vec::new();
     'open: for bytes in data.chunks(usize::from(piece) + 1) {
-        assert!(session.has_room(), "so little cannot fill it");
+        if !session.has_room() {
+            // What was shown holds up what comes after it.
+            for job in jobs.drain(..) {
+                let tag = job.tag();
+                out.extend(job.run());
+                session.answered(tag);
+            }
+            while let Ok(Step::Answered) = session.step(&mut out) {}
+            break;
+        }
         session.receive(bytes);
         loop {
             match session.step(&mut out) {

@@ -18,6 +18,7 @@ use volume::clean::{self, CleanError, Cleaner, Removal};
 use world::{Millis, host};
 
 use crate::agent::{Agent, TaskEnded, blocking, lock};
+use crate::wallet::Kept;
 
 /// How often units and volumes are looked at.
 const TICK: Duration = Duration::from_secs(1);
@@ -218,8 +219,6 @@ impl Agent {
     }
 
     async fn free(&self, cleaner: Cleaner, free: PendingFree) -> Result<(), CleaningError> {
-        let want = Want::Free { plan: free.id };
-        self.inner.controller.obtain(&[want]).await?;
         let slots = blocking(move || cleaner.carry_out(&free)).await??;
         tracing::debug!(slots, "freed");
         Ok(())
@@ -243,7 +242,15 @@ impl Agent {
             };
             after = last.id;
             let cleaner = self.cleaner();
-            for free in due {
+            let wants: Vec<Want> = due
+                .iter()
+                .map(|free| Want::Free { plan: free.id })
+                .collect();
+            self.inner.controller.obtain(&wants).await?;
+            // Those that come late are renewed until they have come.
+            let wallet = self.inner.controller.wallet();
+            let kept: Vec<Kept> = wants.iter().map(|want| wallet.keep(vec![*want])).collect();
+            for (free, _kept) in due.into_iter().zip(kept) {
                 let freed = self.free(cleaner.clone(), free).await;
                 first_failure = first_failure.and(freed);
             }

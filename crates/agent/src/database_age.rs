@@ -96,6 +96,9 @@ impl Agent {
         // Perhaps some more have been given meanwhile; to know of them early
         // does no harm.
         let count = self.inner.controller.leases().await?;
+        // Unit daemons take no larger one than a controller has signed.
+        let signed = self.inner.controller.obtain(&[Want::Count]).await;
+        signed.map_err(AttachError::Lease)?;
         self.tell_units(count).await.map_err(AttachError::Untold)?;
         Ok(lease)
     }

@@ -104,7 +104,6 @@ impl Links {
             }
             (link, is_new)
         };
-        // It may wait for the link, which asks for detours.
         if is_new {
             self.wallet.add(unit, Arc::clone(&link) as _);
         }
@@ -119,6 +118,13 @@ impl Links {
     }
 
     fn config(&self, unit: UnitId, own: Endpoint, tls: Option<Arc<ClientConfig>>) -> LinkConfig {
+        // The wallet has the links.
+        let wallet = Arc::downgrade(&self.wallet);
+        let capabilities = move || {
+            wallet
+                .upgrade()
+                .map_or_else(Vec::new, |wallet| wallet.capabilities())
+        };
         let state = Arc::downgrade(&self.state);
         let detours = move || {
             state
@@ -130,6 +136,7 @@ impl Links {
             unit,
             own,
             detours: Arc::new(detours),
+            capabilities: Arc::new(capabilities),
             tls,
         }
     }

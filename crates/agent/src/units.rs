@@ -106,6 +106,9 @@ impl Agent {
             if let Err(why) = done {
                 tracing::error!(unit = unit.url, why, "not used");
             }
+            if let Some(known) = mounted.iter().find(|known| known.id == unit.id) {
+                known.unit.set_closed(unit.is_disabled);
+            }
         }
         let table = mounted
             .iter()
@@ -437,6 +440,7 @@ fn make_unit(inner: &Inner, place: &dyn Place) -> Result<HostUnit, UnitError> {
     Ok(HostUnit {
         id,
         url: unit.url().to_owned(),
+        is_disabled: false,
     })
 }
 

@@ -4,14 +4,16 @@
 //! ```text
 //!   a lease, a reading, a free ──want──► controllers ──signed──► wallet
 //!                                                                  │ shown
-//!            daemon that is there: now; on each new connection: first
+//!            daemon that is there: now; on each new connection: first, as the link
+//!                                       asks for what there is
 //! ```
 //!
 //! Invariants:
 //!
 //! * What is wanted is shown to each daemon before anything is asked of it that
-//!   needs it: [`Controller::obtain`] returns when all have answered that answer
-//!   soon, and a link shows it again before all else on its next connection.
+//!   needs it: [`Controller::obtain`] returns when all have answered that are there
+//!   and answer soon, and a link shows it before all else on its next connection.
+//! * Of each want there is what was signed last, and nowhere else.
 //! * What is kept is renewed at half of its time, as long as somebody keeps it.
 //! * A host all of whose units are folders asks for nothing.
 
@@ -41,15 +43,14 @@ const ASK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Where capabilities are shown.
 pub(crate) trait Shows: Send + Sync {
-    /// Shows one, now if that is possible, and again whenever that is needed until
-    /// it `ends` by the monotonic clock; `done` is told what came of it the first
-    /// time.
-    fn show(&self, capability: Arc<[u8]>, ends: Duration, done: Done);
+    /// Shows one, now if there is a daemon to be had; `done` is told what came of it,
+    /// at once if the daemon is away.
+    fn show(&self, capability: &[u8], done: Done);
 }
 
 impl Shows for TlsLink {
-    fn show(&self, capability: Arc<[u8]>, ends: Duration, done: Done) {
-        Self::show(self, capability, ends, done);
+    fn show(&self, capability: &[u8], done: Done) {
+        Self::show(self, capability, done);
     }
 }
 
@@ -64,6 +65,8 @@ struct Card {
 /// What is there for a want.
 struct Pocket {
     cards: Vec<Card>,
+    /// It was refused.
+    is_refused: bool,
     /// When it was asked for.
     asked: Duration,
     /// When it is to be asked for again, if somebody keeps it.
@@ -121,20 +124,18 @@ impl Wallet {
         lock(&self.state).holder = Some(holder);
     }
 
-    /// A daemon is used, and shown what there is: before it is asked anything.
+    /// A daemon is used. Its link asks for what there is by itself.
     pub fn add(&self, unit: UnitId, daemon: Arc<dyn Shows>) {
+        lock(&self.state).daemons.insert(unit, daemon);
+    }
+
+    /// All that has not ended: what is shown first on a new connection.
+    pub fn capabilities(&self) -> Vec<Arc<[u8]>> {
         let now = self.clock.monotonic();
-        let cards: Vec<Card> = {
-            let mut state = lock(&self.state);
-            state.daemons.insert(unit, Arc::clone(&daemon));
-            let pockets = state.pockets.values();
-            let cards = pockets.flat_map(|pocket| pocket.cards.iter());
-            cards.filter(|card| card.ends > now).cloned().collect()
-        };
-        for card in cards {
-            // Whoever uses it is told if it is refused.
-            daemon.show(card.bytes, card.ends, Box::new(|_| {}));
-        }
+        let state = lock(&self.state);
+        let cards = state.pockets.values().flat_map(|pocket| &pocket.cards);
+        let lasting = cards.filter(|card| card.ends > now);
+        lasting.map(|card| Arc::clone(&card.bytes)).collect()
     }
 
     /// Keeps these renewed from now on.
@@ -189,15 +190,17 @@ impl Wallet {
                 let lasts = lasts.unwrap_or_default();
                 Pocket {
                     cards: cards.collect(),
+                    is_refused: false,
                     asked,
                     renew: later(lasts / 2),
                     ends: later(lasts),
                 }
             }
             Err(reason) => {
-                tracing::debug!(?want, reason, "not allowed on unit daemons");
+                self.tell_of_refusal(want, &reason);
                 Pocket {
                     cards: Vec::new(),
+                    is_refused: true,
                     asked,
                     renew: asked + ASK_AGAIN,
                     ends: asked,
@@ -212,6 +215,17 @@ impl Wallet {
             state.pockets.insert(want, pocket);
         }
         cards
+    }
+
+    /// Controllers refuse what this host wants: whoever keeps that will not get far.
+    fn tell_of_refusal(&self, want: Want, reason: &str) {
+        let state = lock(&self.state);
+        let known = state.pockets.get(&want);
+        let is_known = known.is_some_and(|pocket| pocket.is_refused);
+        match state.kept.contains_key(&want) && !is_known {
+            true => tracing::warn!(?want, reason, "not allowed on unit daemons"),
+            false => tracing::debug!(?want, reason, "not allowed on unit daemons"),
+        }
     }
 
     /// Shows these to all daemons; returns when all have answered that answer soon.
@@ -238,7 +252,7 @@ impl Wallet {
                         // Nobody may be listening any more.
                         let _ = answered.send(refused);
                     };
-                    daemon.show(card.bytes, card.ends, Box::new(done));
+                    daemon.show(&card.bytes, Box::new(done));
                 }
             });
         }
@@ -314,11 +328,11 @@ mod tests {
 
     /// A daemon that is there, and what it was shown.
     #[derive(Default)]
-    struct Daemon(Mutex<Vec<(Vec<u8>, Duration)>>);
+    struct Daemon(Mutex<Vec<Vec<u8>>>);
 
     impl Shows for Daemon {
-        fn show(&self, capability: Arc<[u8]>, ends: Duration, done: Done) {
-            lock(&self.0).push((capability.to_vec(), ends));
+        fn show(&self, capability: &[u8], done: Done) {
+            lock(&self.0).push(capability.to_vec());
             done(Ok(Reply {
                 status: Status::Done,
                 body: &[],
@@ -396,20 +410,26 @@ mod tests {
         assert_eq!(parts, [256, 256, 88]);
     }
 
+    /// A link kept each that it had been shown in a day.
     #[test]
-    fn a_daemon_that_comes_is_shown_what_there_is_and_has_not_ended() {
+    fn there_is_of_each_want_what_was_signed_last_and_has_not_ended() {
         let (clock, wallet) = wallet();
         assert_eq!(wallet.asker(), None);
         wallet.set_holder([7; 32]);
         assert_eq!(wallet.asker(), None, "there is nobody to show anything to");
         wallet.put(clock.monotonic(), read(1), signed(b"old"));
         clock.advance(Duration::from_secs(61));
-        wallet.put(clock.monotonic(), read(2), signed(b"new"));
-        let daemon = Arc::new(Daemon::default());
-        wallet.add(UnitId::from_random(1), Arc::clone(&daemon) as _);
+        for bytes in [b"one", b"two"] {
+            wallet.put(clock.monotonic(), read(2), signed(bytes));
+        }
+        wallet.add(UnitId::from_random(1), Arc::new(Daemon::default()));
         assert_eq!(wallet.asker(), Some([7; 32]));
-        let ends = clock.monotonic() + Duration::from_secs(60);
-        assert_eq!(*lock(&daemon.0), [(b"new".to_vec(), ends)]);
+        let there: Vec<Vec<u8>> = wallet
+            .capabilities()
+            .iter()
+            .map(|one| one.to_vec())
+            .collect();
+        assert_eq!(there, [b"two"]);
     }
 
     #[tokio::test]

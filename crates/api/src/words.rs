@@ -247,6 +247,9 @@ words!(
     /// - `read-only`: it takes no writes
     /// - `missing`: it is not there, or not the one it should be
     /// - `failing`: it is there, and operations on it fail
+    /// - `disabled`: its daemon is: nothing more is put there, and hosts read it until its
+    ///   certificate ends
+    /// - `expected`: its daemon was made, and has not begun yet
     /// - `unknown`: no host has said, or in a word that this controller does not know
     UnitState {
         /// It does what it is asked.
@@ -259,6 +262,10 @@ words!(
         Missing = "missing",
         /// It is there, and operations on it fail.
         Failing = "failing",
+        /// Its daemon is.
+        Disabled = "disabled",
+        /// Its daemon has not begun yet.
+        Expected = "expected",
         /// No host has said, or in a word that this controller does not know.
         Unknown = "unknown",
     }

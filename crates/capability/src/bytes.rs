@@ -15,6 +15,7 @@ const LEASE: u16 = 1;
 const READ: u16 = 2;
 const FREE: u16 = 3;
 const MEND: u16 = 4;
+const COUNT: u16 = 5;
 
 /// Why bytes are no capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -71,6 +72,10 @@ impl Capability {
                     items.put_u64(copyset.number().into());
                 }
                 (MEND, copysets.len(), none)
+            }
+            Scope::Count { leases } => {
+                items.put_u64(*leases);
+                (COUNT, 1, none)
             }
         };
         assert!(count <= ITEMS_MAX, "a capability names {count} things");
@@ -157,6 +162,10 @@ impl Capability {
                 let copysets = ids.collect::<Option<_>>().ok_or(BadCapability::Items)?;
                 Scope::Mend { copysets }
             }
+            COUNT => match items(reader)?[..] {
+                [leases] => Scope::Count { leases },
+                _ => return Err(Some(BadCapability::Items)),
+            },
             other => return Err(Some(BadCapability::Kind(other))),
         };
         Ok(Self {

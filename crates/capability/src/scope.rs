@@ -77,6 +77,11 @@ pub enum Scope {
         /// Whose segments.
         copysets: Vec<CopysetId>,
     },
+    /// To note on units how many leases were given: so many, and no more.
+    Count {
+        /// As the database has it.
+        leases: u64,
+    },
 }
 
 #[cfg(test)]

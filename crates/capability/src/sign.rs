@@ -144,6 +144,7 @@ mod tests {
             prop::collection::vec(0_u16..4096, 0..20).prop_map(|ids| Scope::Mend {
                 copysets: ids.into_iter().filter_map(CopysetId::new).collect(),
             }),
+            any::<u64>().prop_map(|leases| Scope::Count { leases }),
         ]
     }
 
@@ -191,7 +192,7 @@ mod tests {
                 .expect_err("it is odd")
         };
         assert_eq!(refused(0, 2), BadCapability::Format(2));
-        assert_eq!(refused(2, 5), BadCapability::Kind(5));
+        assert_eq!(refused(2, 6), BadCapability::Kind(6));
         assert_eq!(refused(4, 2), BadCapability::Length(104));
         assert_eq!(refused(4, 0), BadCapability::Length(104));
         assert_eq!(refused(6, 1), BadCapability::Items);

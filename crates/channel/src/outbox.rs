@@ -34,6 +34,13 @@ impl Outbox {
         self.len() == 0
     }
 
+    /// Gives back the room of what was sent, if nothing waits.
+    pub fn shrink(&mut self) {
+        if self.is_empty() {
+            *self = Self::default();
+        }
+    }
+
     /// Sends what there is, and what `pipe` holds; whether that takes no more.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! What hosts may do on unit daemons, signed (docs/units.md, "Who may do what").
 
+use std::collections::HashSet;
+
 use api::host::{AskCapabilities, Capabilities, SignedBytes, WANTS_MAX, Want};
 use base::{ClusterId, Lineage, PartyId, VolumeId};
 use capability::{Capability, Fence, ITEMS_MAX, Line, Scope, SigningKey};
@@ -15,6 +17,10 @@ const CHANGE_MS: u64 = 60_000;
 /// How long it may read, in milliseconds: as long as it is known by a certificate. It
 /// has the keys of what it reads, and goes on when no controller answers.
 const READ_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// What one answer names at most, less one want: lines, ranges and segments, eight or
+/// sixteen bytes each. The first want is answered in any case.
+const ANSWER_ITEMS_MAX: usize = 1 << 16;
 
 /// Signs for one host, at one moment.
 struct Signer<'a> {
@@ -40,6 +46,11 @@ impl Control {
             let reason = format!("a host asks for {WANTS_MAX} at a time at most");
             return Err(ControlError::invalid("wants", reason));
         }
+        let different: HashSet<&Want> = ask.wants.iter().collect();
+        if different.len() < ask.wants.len() {
+            let reason = "a host asks for each but once".to_owned();
+            return Err(ControlError::invalid("wants", reason));
+        }
         let now = self.now().await?;
         let signer = Signer {
             key: &self.inner.signing,
@@ -50,12 +61,19 @@ impl Control {
         };
         let reach = Reach::new(host, now);
         let mut answers = Vec::new();
+        let mut items = 0;
         for want in &ask.wants {
+            if items >= ANSWER_ITEMS_MAX {
+                let reason = "there is no room for it in one answer; ask for it apart";
+                answers.push(Err(reason.to_owned()));
+                continue;
+            }
             answers.push(match self.scopes(&reach, now, *want).await {
-                Ok((scopes, lasts_ms)) => Ok(scopes
-                    .into_iter()
-                    .map(|scope| signer.sign(scope, lasts_ms))
-                    .collect()),
+                Ok((scopes, lasts_ms)) => {
+                    items += scopes.iter().map(items_of).sum::<usize>();
+                    let signed = scopes.into_iter();
+                    Ok(signed.map(|scope| signer.sign(scope, lasts_ms)).collect())
+                }
                 Err(
                     error @ (DatabaseError::NotFound { .. }
                     | DatabaseError::Fenced { .. }
@@ -89,6 +107,10 @@ impl Control {
                 let lineages = database.read_rights(reach, lineage).await?;
                 (reads(cluster, &lineages), READ_MS)
             }
+            Want::Count => {
+                let leases = database.leases().await?;
+                (vec![Scope::Count { leases }], CHANGE_MS)
+            }
             Want::Free { plan } => {
                 let rights = database.free_rights(reach, now, plan).await?;
                 let parts = rights.segments.chunks(ITEMS_MAX);
@@ -100,6 +122,16 @@ impl Control {
                 (reads.into_iter().chain(frees).collect(), CHANGE_MS)
             }
         })
+    }
+}
+
+fn items_of(scope: &Scope) -> usize {
+    match scope {
+        Scope::Lease { serials, .. } => serials.len(),
+        Scope::Read { lines } => lines.len(),
+        Scope::Free { segments } => segments.len(),
+        Scope::Mend { copysets } => copysets.len(),
+        Scope::Count { .. } => 1,
     }
 }
 

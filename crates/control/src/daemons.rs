@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 
 use api::host::HostUnit;
-use api::unit::{BeginUnit, PublicKey, UnitCluster};
+use api::unit::{BeginUnit, DaemonPlace, PublicKey, SECOND_PLACE_MS, UnitCluster};
 use base::{PartyId, UnitId};
 
 use crate::control::Control;
-use crate::database::UnitRow;
+use crate::database::{Claimed, Heard, UnitRow};
 use crate::error::ControlError;
 
 /// The unit that a daemon's party keeps: it has the same number.
@@ -22,7 +22,8 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError::Invalid`] for a URL at which no host could reach it;
-    /// [`ControlError::Exists`] if another unit has it.
+    /// [`ControlError::Exists`] if another unit has it; [`ControlError::Conflict`] if
+    /// another daemon has this unit.
     pub async fn begin_unit(
         &self,
         party: PartyId,
@@ -32,7 +33,7 @@ impl Control {
         let unit = unit_of(party);
         if let Some(url) = &begin.url {
             check_url(url)?;
-            self.take_unit_in(unit, url).await?;
+            self.take_unit_in(unit, url, begin.place.as_ref()).await?;
         }
         let owner = self.owner().await?;
         let units = inner.database.units().await?.into_iter();
@@ -46,6 +47,7 @@ impl Control {
                 .map(|unit| HostUnit {
                     id: unit.id,
                     url: unit.url,
+                    is_disabled: unit.is_disabled,
                 })
                 .collect(),
             now: self.now().await?,
@@ -53,25 +55,61 @@ impl Control {
         })
     }
 
-    async fn take_unit_in(&self, id: UnitId, url: &str) -> Result<(), ControlError> {
-        let known = self.inner.database.units().await?;
-        match known.iter().find(|known| known.id == id) {
-            Some(known) if known.url == url => Ok(()),
-            Some(known) => {
-                self.inner.database.move_unit(id, url).await?;
-                tracing::warn!(unit = %id, from = known.url, to = url, "a unit has moved");
+    async fn take_unit_in(
+        &self,
+        id: UnitId,
+        url: &str,
+        place: Option<&DaemonPlace>,
+    ) -> Result<(), ControlError> {
+        let place = place.map(spell).transpose()?;
+        let claimed = Claimed {
+            url,
+            place: place.as_deref(),
+        };
+        let database = &self.inner.database;
+        let now = self.now().await?;
+        let mut heard = database.hear_unit(id, claimed, now).await?;
+        if heard == Heard::Unknown {
+            self.add_units(&[UnitRow::new(id, url.to_owned())]).await?;
+            heard = database.hear_unit(id, claimed, now).await?;
+        }
+        match heard {
+            Heard::There => Ok(()),
+            Heard::Moved { from } => {
+                tracing::warn!(unit = %id, from, to = url, "a unit has moved");
                 Ok(())
             }
-            None => {
-                let unit = UnitRow {
-                    id,
-                    url: url.to_owned(),
-                    daemon: None,
-                    zone: None,
-                };
-                self.add_units(&[unit]).await
+            Heard::Second { first, ago_ms } => {
+                let ago = ago_ms / 1000;
+                let minutes = SECOND_PLACE_MS / 60_000;
+                tracing::error!(unit = %id, first, second = url, "two daemons claim a unit");
+                Err(ControlError::conflict(format!(
+                    "another daemon has this unit, at {first}, and was heard of {ago} s ago: \
+                     stop one of the two. If that one was stopped, or has this address now, \
+                     wait {minutes} minutes; if this one's identity was copied, give it one of \
+                     its own with `scree unit create`"
+                )))
             }
+            Heard::Unknown => Err(ControlError::Internal {
+                reason: "a unit that was just added is not there".to_owned(),
+            }),
         }
+    }
+}
+
+/// A place, in the database.
+fn spell(place: &DaemonPlace) -> Result<String, ControlError> {
+    let DaemonPlace {
+        folder,
+        incarnation,
+    } = place;
+    let is_mark = folder.len() == 32 && folder.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match is_mark {
+        true => Ok(format!("{folder}/{incarnation:016x}")),
+        false => Err(ControlError::invalid(
+            "place",
+            "its folder has 32 hex digits".to_owned(),
+        )),
     }
 }
 
@@ -88,6 +126,7 @@ fn check_url(url: &str) -> Result<(), ControlError> {
         Err(_) => invalid("has no IP address with a port"),
         Ok(address) if address.port() == 0 => invalid("has no port"),
         Ok(address) if address.ip().is_unspecified() => invalid("names no machine"),
+        Ok(address) if address.ip().is_multicast() => invalid("names many machines"),
         Ok(_) => Ok(()),
     }
 }
@@ -108,6 +147,8 @@ mod tests {
             "scree://10.1.2.3:0",
             "scree://0.0.0.0:7420",
             "scree://[::]:7420",
+            "scree://224.0.0.1:7420",
+            "scree://[ff02::1]:7420",
             "scree://10.1.2.3:7420/",
             "",
         ] {

@@ -66,6 +66,7 @@ impl Control {
                 .map(|unit| HostUnit {
                     id: unit.id,
                     url: unit.url,
+                    is_disabled: unit.is_disabled,
                 })
                 .collect(),
             copysets: self.copysets().await?,

@@ -47,11 +47,8 @@ impl Control {
         let units = self.units_of(&hosts).await?;
         let mut problems = Vec::new();
         for unit in units.iter().filter(|unit| !unit.is_healthy()) {
-            let reason = unit
-                .report
-                .as_ref()
-                .and_then(|found| found.reason.as_deref());
-            let reason = reason.unwrap_or("no reason is known");
+            let reason = unit.reason();
+            let reason = reason.as_deref().unwrap_or("no reason is known");
             problems.push(format!(
                 "unit {} is {}: {reason}",
                 unit.row.url,

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use api::host::{HostUnit, Refusal, TaskDone, TaskKind, UnitReport};
+use api::unit::SECOND_PLACE_MS;
 use api::words::UnitState;
 use base::{PartyId, UnitId};
 use catalog::Copyset;
@@ -39,6 +40,8 @@ pub struct UnitView {
     /// As the host finds it that has the most trouble with it, of those that
     /// are heard of if any of these has said anything of it; none if none has.
     pub report: Option<UnitReport>,
+    /// Where a second daemon is that has claimed it a moment ago.
+    pub second: Option<String>,
     /// How many bytes of blocks all hosts have read from it.
     pub read_bytes: u64,
     /// How many they have written.
@@ -46,16 +49,44 @@ pub struct UnitView {
 }
 
 impl UnitView {
-    /// How it is, as `report` says.
+    /// How it is, as `report` says, unless its daemon is disabled or has not begun.
     #[must_use]
     pub fn state(&self) -> UnitState {
+        if self.row.is_disabled {
+            return UnitState::Disabled;
+        }
+        if self.row.url.is_empty() {
+            return UnitState::Expected;
+        }
         self.report.as_ref().map_or(UnitState::Unknown, state_in)
+    }
+
+    /// What was found, if it is not as it should be.
+    #[must_use]
+    pub fn reason(&self) -> Option<String> {
+        let known = self.report.as_ref();
+        let found = || known.and_then(|report| report.reason.clone());
+        match (self.state(), &self.second) {
+            (UnitState::Disabled, _) => Some(
+                "its daemon is disabled, and nothing more is put there; enable it with `scree \
+                 unit enable`, or leave it if the unit is gone for good"
+                    .to_owned(),
+            ),
+            (UnitState::Expected, _) => {
+                Some("its daemon has not begun; start it with `scree unit --listen`".to_owned())
+            }
+            (_, Some(second)) => Some(format!(
+                "a second daemon at {second} claims it, and is refused: stop that one, or give it \
+                 an identity of its own"
+            )),
+            _ => found(),
+        }
     }
 
     /// Whether nothing is wrong with it.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
-        self.state() == UnitState::Healthy
+        self.state() == UnitState::Healthy && self.second.is_none()
     }
 }
 
@@ -73,7 +104,7 @@ fn trouble(state: UnitState) -> u8 {
         UnitState::ReadOnly => 2,
         UnitState::Failing => 3,
         UnitState::Missing => 4,
-        UnitState::Unknown => 5,
+        UnitState::Disabled | UnitState::Expected | UnitState::Unknown => 5,
     }
 }
 
@@ -116,6 +147,15 @@ impl Control {
     pub async fn units(&self) -> Result<Vec<UnitView>, ControlError> {
         let hosts = self.host_reports().await?;
         self.units_of(&hosts).await
+    }
+
+    /// The units of daemons that were made and have not begun.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub(crate) async fn expected_units(&self) -> Result<Vec<UnitView>, ControlError> {
+        let rows = self.inner.database.expected_units().await?.into_iter();
+        Ok(rows.map(|row| view(row, &[], Millis(0))).collect())
     }
 
     /// All units, as `hosts` find them.
@@ -162,7 +202,7 @@ impl Control {
     async fn plan_over(&self, added: &[UnitRow]) -> Result<(), ControlError> {
         let plan = |all: &[UnitRow], existing: &[Copyset]| {
             let mut widths: Vec<usize> = existing.iter().map(|set| set.members.len()).collect();
-            widths.push(usize::from(default_replicas(all.len())));
+            widths.push(usize::from(default_replicas(used(all).len())));
             widths.sort_unstable();
             widths.dedup();
             let mut existing = existing.to_vec();
@@ -184,15 +224,16 @@ impl Control {
     fn plan(&self, units: &[UnitRow], replicas: u8, existing: &[Copyset]) -> Vec<Copyset> {
         let random = &*self.inner.world.random;
         let width = self.inner.scatter_width;
-        let ids = ids_of(units);
+        let ids = used(units);
         copysets::plan(&ids, &zones_of(units), replicas, existing, width, random)
     }
 
     /// What to say of it, if so many copies cannot all lie in zones of their own.
     pub(crate) async fn missing_zones(&self, replicas: u8) -> Result<Option<String>, ControlError> {
         let units = self.inner.database.units().await?;
-        let zones = copysets::zone_count(&ids_of(&units), &zones_of(&units));
-        let is_enough = zones >= usize::from(replicas) || units.len() < usize::from(replicas);
+        let used = used(&units);
+        let zones = copysets::zone_count(&used, &zones_of(&units));
+        let is_enough = zones >= usize::from(replicas) || used.len() < usize::from(replicas);
         Ok((!is_enough).then(|| {
             format!(
                 "{replicas} copies need units in {replicas} zones to be apart, and there are \
@@ -209,13 +250,13 @@ impl Control {
         is_dry_run: bool,
     ) -> Result<(), ControlError> {
         let units = self.inner.database.units().await?;
-        if units.len() < usize::from(replicas) {
+        let count = used(&units).len();
+        if count < usize::from(replicas) {
             return Err(ControlError::invalid(
                 "replicas",
                 format!(
-                    "{replicas} replicas need {replicas} units, and there are {}; ask for \
+                    "{replicas} replicas need {replicas} units, and there are {count}; ask for \
                      fewer, or have an administrator add units (`scree unit add`)",
-                    units.len()
                 ),
             ));
         }
@@ -231,7 +272,7 @@ impl Control {
     /// What to say of copysets that were planned before zones were as they are.
     pub(crate) async fn shared_zones(&self) -> Result<Option<String>, ControlError> {
         let units = self.inner.database.units().await?;
-        let (ids, zones) = (ids_of(&units), zones_of(&units));
+        let (ids, zones) = (used(&units), zones_of(&units));
         let enough = copysets::zone_count(&ids, &zones);
         let is_shared = |set: &&Copyset| {
             let members = &set.members;
@@ -249,7 +290,8 @@ impl Control {
     /// How many copies a volume gets if nothing is said: two, so that a unit
     /// may be lost, if there are two units.
     pub(crate) async fn default_replicas(&self) -> Result<u8, ControlError> {
-        Ok(default_replicas(self.inner.database.units().await?.len()))
+        let units = self.inner.database.units().await?;
+        Ok(default_replicas(used(&units).len()))
     }
 
     /// Free room on the units' file systems, in bytes, as far as it is known.
@@ -382,8 +424,10 @@ fn least_free(hosts: &[HostRow], silent_before: Millis) -> Option<u64> {
     counting(said, silent_before).min()
 }
 
-fn ids_of(units: &[UnitRow]) -> Vec<UnitId> {
-    units.iter().map(|unit| unit.id).collect()
+/// Those over which copysets are planned.
+fn used(units: &[UnitRow]) -> Vec<UnitId> {
+    let used = units.iter().filter(|unit| !unit.is_disabled);
+    used.map(|unit| unit.id).collect()
 }
 
 fn zones_of(units: &[UnitRow]) -> Zones {
@@ -398,10 +442,8 @@ fn marked(unit: &HostUnit, zone: Option<String>) -> Result<UnitRow, ControlError
         return Err(ControlError::invalid("units", reason));
     }
     Ok(UnitRow {
-        id: unit.id,
-        url: unit.url.clone(),
-        daemon: None,
         zone,
+        ..UnitRow::new(unit.id, unit.url.clone())
     })
 }
 
@@ -446,6 +488,11 @@ fn view(row: UnitRow, hosts: &[HostReport], silent_before: Millis) -> UnitView {
         counting(said(), silent_before).min_by_key(|report| Reverse(trouble(state_in(report))));
     UnitView {
         report: worst.cloned(),
+        second: row
+            .second
+            .clone()
+            .filter(|(_, at)| at.0 > silent_before.0 - SECOND_PLACE_MS)
+            .map(|(url, _)| url),
         read_bytes: said().map(|(_, report)| report.read_bytes).sum(),
         written_bytes: said().map(|(_, report)| report.written_bytes).sum(),
         row,
@@ -471,12 +518,7 @@ mod tests {
 
     /// Of one unit: when each host was heard of, and what it says.
     fn said(words: &[(i64, &str)]) -> UnitView {
-        let row = UnitRow {
-            id: UnitId::from_random(7),
-            url: "file:///srv/unit-7".to_owned(),
-            daemon: None,
-            zone: None,
-        };
+        let row = UnitRow::new(UnitId::from_random(7), "file:///srv/unit-7".to_owned());
         let report = |(heard, word): &(i64, &str)| HostReport {
             host: host(Some(*heard), None),
             report: api::host::Report {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use base::{ClusterId, CopysetId, SegmentId, Slot, UnitId};
 use capability::{Capability, Fence, Line, Scope, SigningKey};
-use daemon::{Door, DoorConfig, Keeper, KeeperConfig};
+use daemon::{Door, DoorConfig, Keeper, KeeperConfig, Limits};
 use identity::{
     Authority, Credentials, KeyRequest, Kind, Lifetime, ServerTls, Subject, client_config,
     requested_key,
@@ -133,7 +133,7 @@ fn main() -> Result<(), Failed> {
             credentials,
         )?),
         others: Arc::new(|_| None),
-        connections_max: 64,
+        limits: Limits::of(64),
     };
     let anywhere = Endpoint::Tcp("127.0.0.1:0".parse()?);
     let door = Door::open(&world, &anywhere, [keeper], door)?;
@@ -150,6 +150,7 @@ fn main() -> Result<(), Failed> {
         unit: UNIT,
         own: door.endpoint().clone(),
         detours: Arc::new(Vec::new),
+        capabilities: Arc::new(Vec::new),
         tls: Some(Arc::new(tls)),
     };
     let link = TlsLink::start(link, Arc::clone(&world.clock))?;

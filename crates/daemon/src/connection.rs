@@ -20,14 +20,14 @@ use identity::{Kind, SignedBy};
 use rustls::server::{Accepted, Acceptor};
 use unit::wire::PREFACE;
 use world::real::{Bell, Poller, Stream};
-use world::{Interest, Wake};
+use world::{Interest, Millis, Wake};
 
+use crate::budget::Share;
 use crate::door::Hall;
 use crate::pass_on::pass_on;
+use crate::patience::{Look, Patience};
+use crate::places::Place;
 use crate::session::{Closing, Session, Step};
-
-/// A host has said who it is within this.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 
 /// The longest first message that is read, in bytes.
 const HELLO_BYTES_MAX: usize = 16 << 10;
@@ -39,6 +39,9 @@ const RECEIVE_BYTES: usize = 256 << 10;
 /// begun.
 const UNSENT_MAX: usize = 4 << 20;
 
+/// How often it is looked what has changed without anybody saying so: clocks.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
 /// The poller's keys.
 const BELL: u64 = 0;
 const SOCKET: u64 = 1;
@@ -47,15 +50,19 @@ const SOCKET: u64 = 1;
 ///
 /// # Errors
 /// Why it has ended, if not because the host has left.
-pub(crate) fn serve(hall: &Hall, stream: Stream, bell: &Bell) -> io::Result<()> {
+pub(crate) fn serve(hall: &Hall, stream: Stream, place: &Place) -> io::Result<()> {
+    let bell = place.bell();
     let poller = Poller::new()?;
     poller.add(bell, BELL, Interest::READABLE)?;
     poller.add(&stream, SOCKET, Interest::READABLE)?;
+    let begun = hall.clock.monotonic();
     let mut guest = Guest {
         hall,
+        place,
         bell,
         poller,
-        deadline: hall.clock.monotonic() + HANDSHAKE_WITHIN,
+        begun,
+        deadline: begun + hall.config().limits.waits.hello,
     };
     let Some(hello) = guest.hello(stream)? else {
         return Ok(());
@@ -81,8 +88,12 @@ struct Hello {
 
 struct Guest<'a> {
     hall: &'a Hall,
+    place: &'a Place,
     bell: &'a Bell,
     poller: Poller,
+    /// When it came.
+    begun: Duration,
+    /// By when it has said who it is.
     deadline: Duration,
 }
 
@@ -172,6 +183,9 @@ impl Guest<'_> {
                 format!("nobody knows where {unit} is"),
             ));
         };
+        let limits = self.hall.config().limits;
+        let placed = self.place.pass_on(limits.connections_max);
+        placed.map_err(|full| io::Error::new(ErrorKind::ResourceBusy, full))?;
         let is_closing = || self.hall.is_closing();
         let clock = &*self.hall.clock;
         pass_on(
@@ -179,6 +193,7 @@ impl Guest<'_> {
             &hello.received,
             &there,
             clock,
+            limits.waits.idle,
             self.bell,
             is_closing,
         )
@@ -237,10 +252,20 @@ impl Guest<'_> {
             let reason = "it has shown no host's certificate";
             return Err(io::Error::new(ErrorKind::PermissionDenied, reason));
         };
-        let mut session = Session::new(keeper.clone(), host.key.0);
+        // By its name: a host may have certificates for many keys.
+        let name = host.subject().map(ToString::to_string);
+        self.place
+            .belongs_to(name.unwrap_or_else(|_| host.key.to_string()));
+        let (wake, budget) = (self.bell.wake(), &self.hall.budget);
+        let mut session = Session::new(keeper.clone(), host.key.0, budget, wake);
         session.receive(&first[..received]);
         let (answers, answered) = mpsc::channel();
+        let waits = self.hall.config().limits.waits;
         let mut talk = Talk {
+            patience: Patience::new(waits, self.begun),
+            ends: host.ends,
+            unsent: session.nothing(),
+            moved: received as u64,
             guest: self,
             channel,
             session,
@@ -274,6 +299,13 @@ struct Talk<'a> {
     answers: Sender<(u64, Vec<u8>)>,
     answered: Receiver<(u64, Vec<u8>)>,
     out: Outbox,
+    /// What `out` takes of the daemon's memory.
+    unsent: Share,
+    patience: Patience,
+    /// When the host's certificate ends.
+    ends: Millis,
+    /// Bytes that were received and sent.
+    moved: u64,
     /// Jobs that have not ended.
     open: usize,
     closing: Option<Closing>,
@@ -285,7 +317,10 @@ impl Talk<'_> {
         loop {
             self.collect();
             self.step();
+            let before = self.out.len();
             let is_blocked = self.out.send(&mut self.channel)?;
+            self.moved += (before - self.out.len()) as u64;
+            self.unsent.set(self.out.len());
             if self.closing.is_some() && self.open == 0 && self.out.is_empty() && !is_blocked {
                 return match self.closing.take() {
                     Some(closing) => Err(io::Error::new(ErrorKind::InvalidData, closing)),
@@ -297,19 +332,27 @@ impl Talk<'_> {
                 readable: may_receive,
                 writable: is_blocked,
             };
+            let until = self.look(is_blocked, may_receive)?;
             self.guest.poller.modify(&self.channel, SOCKET, interest)?;
             let holds = may_receive && self.channel.holds_received();
-            let timeout = holds.then_some(Duration::ZERO);
-            self.guest.poller.wait(timeout, &mut ready)?;
+            let timeout = if holds { Duration::ZERO } else { until };
+            self.guest.poller.wait(Some(timeout), &mut ready)?;
             self.guest.bell.clear();
             if self.guest.hall.is_closing() {
                 return Ok(());
+            }
+            if ready.is_empty() && !holds {
+                self.session.shrink();
+                self.out.shrink();
             }
             let socket = ready.iter().find(|ready| ready.key == SOCKET);
             if may_receive && (holds || socket.is_some_and(|ready| ready.readable)) {
                 match self.channel.receive(&mut buffer) {
                     Ok(0) => return Ok(()),
-                    Ok(count) => self.session.receive(&buffer[..count]),
+                    Ok(count) => {
+                        self.moved += count as u64;
+                        self.session.receive(&buffer[..count]);
+                    }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                     Err(error) => return Err(error),
                 }
@@ -317,6 +360,33 @@ impl Talk<'_> {
                 return Ok(());
             }
         }
+    }
+
+    /// For how long nothing has to be done but what the socket and the bell say.
+    fn look(&mut self, is_blocked: bool, may_receive: bool) -> io::Result<Duration> {
+        let hall = self.guest.hall;
+        let timed_out = |why: &str| Err(io::Error::new(ErrorKind::TimedOut, why));
+        if self.guest.place.is_over() {
+            return timed_out("the host has newer connections");
+        }
+        if hall.clock.wall() >= self.ends {
+            return timed_out("the host's certificate has ended");
+        }
+        let look = Look {
+            is_greeted: self.session.has_greeted(),
+            is_busy: self.open > 0 || !self.out.is_empty(),
+            is_stalled: is_blocked || (may_receive && self.session.is_within_frame()),
+            requests: self.session.requests(),
+            moved: self.moved,
+        };
+        let now = hall.clock.monotonic();
+        let until = self
+            .patience
+            .look(now, look)
+            .map_err(|why| io::Error::new(ErrorKind::TimedOut, why))?;
+        let holds_ms = self.ends.0.saturating_sub(hall.clock.wall().0);
+        let holds = Duration::from_millis(u64::try_from(holds_ms).unwrap_or_default());
+        Ok((until - now).min(LOOK_EVERY).min(holds))
     }
 
     /// Takes the answers of jobs that have ended.

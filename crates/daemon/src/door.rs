@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
@@ -14,7 +14,10 @@ use world::real::{Bell, Listener, Poller, Stream};
 use world::{Clock, Endpoint, Interest, Pool, World};
 
 use crate::Keeper;
+use crate::budget::{BUDGET_BYTES, Budget};
 use crate::connection;
+use crate::patience::Waits;
+use crate::places::Places;
 
 /// The poller's keys.
 const BELL: u64 = 0;
@@ -33,9 +36,33 @@ pub struct DoorConfig {
     pub tls: Arc<ServerTls>,
     /// Where connections for other units are passed on to.
     pub others: WhereUnitsAre,
+    /// How much there may be at once.
+    pub limits: Limits,
+}
+
+/// How much a door's connections may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
     /// Connections at once, those that are passed on included. One more is
     /// closed at once.
     pub connections_max: usize,
+    /// How long they are waited for.
+    pub waits: Waits,
+    /// Bytes of requests and answers that are held, over all connections. It counts
+    /// as it was when the door was opened.
+    pub held_bytes_max: usize,
+}
+
+impl Limits {
+    /// Those of a daemon with so many connections.
+    #[must_use]
+    pub fn of(connections_max: usize) -> Self {
+        Self {
+            connections_max,
+            waits: Waits::default(),
+            held_bytes_max: BUDGET_BYTES,
+        }
+    }
 }
 
 /// What a door's threads have in common.
@@ -44,10 +71,9 @@ pub(crate) struct Hall {
     keepers: HashMap<UnitId, Arc<Keeper>>,
     pub pool: Arc<dyn Pool>,
     pub clock: Arc<dyn Clock>,
-    connections: AtomicUsize,
+    pub budget: Arc<Budget>,
+    places: Arc<Places>,
     is_closing: AtomicBool,
-    /// Those that wait in a connection's thread.
-    bells: Mutex<HashMap<usize, Bell>>,
 }
 
 impl Hall {
@@ -98,13 +124,13 @@ impl Door {
         poller.add(&bell, BELL, Interest::READABLE)?;
         poller.add(&listener, LISTENER, Interest::READABLE)?;
         let hall = Arc::new(Hall {
+            budget: Budget::new(config.limits.held_bytes_max),
             config: RwLock::new(config),
             keepers: keepers.into_iter().map(|one| (one.id(), one)).collect(),
             pool: Arc::clone(&world.pool),
             clock: Arc::clone(&world.clock),
-            connections: AtomicUsize::new(0),
+            places: Arc::default(),
             is_closing: AtomicBool::new(false),
-            bells: Mutex::default(),
         });
         let porter = Porter {
             hall: Arc::clone(&hall),
@@ -148,7 +174,13 @@ impl Door {
     /// How many connections there are.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.hall.connections.load(Ordering::Relaxed)
+        self.hall.places.len()
+    }
+
+    /// How many bytes of requests and answers are held.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.hall.budget.held()
     }
 }
 
@@ -195,9 +227,7 @@ impl Porter {
                 pause = Some(ACCEPT_PAUSE);
             }
         }
-        for bell in lock(&self.hall.bells).values() {
-            bell.ring();
-        }
+        self.hall.places.ring_all();
         for (_, thread) in self.threads {
             let _ = thread.join();
         }
@@ -221,20 +251,17 @@ impl Porter {
     }
 
     fn welcome(&mut self, stream: Stream) -> io::Result<()> {
-        let max = self.hall.config().connections_max;
-        if self.hall.connections.load(Ordering::Relaxed) >= max {
-            tracing::warn!(max, "a connection is refused: there are too many");
-            return Ok(());
-        }
-        let bell = Bell::new()?;
+        let max = self.hall.config().limits.connections_max;
+        let place = match self.hall.places.enter(max, Bell::new()?) {
+            Ok(place) => place,
+            Err(why) => {
+                tracing::warn!(max, %why, "a connection is refused");
+                return Ok(());
+            }
+        };
         let number = self.next;
         self.next += 1;
-        lock(&self.hall.bells).insert(number, bell.clone());
-        self.hall.connections.fetch_add(1, Ordering::Relaxed);
-        let place = Place {
-            hall: Arc::clone(&self.hall),
-            number,
-        };
+        let hall = Arc::clone(&self.hall);
         #[expect(
             clippy::disallowed_methods,
             reason = "it lasts as long as the connection: no job for a pool"
@@ -242,28 +269,11 @@ impl Porter {
         let thread = thread::Builder::new()
             .name("host".to_owned())
             .spawn(move || {
-                if let Err(error) = connection::serve(&place.hall, stream, &bell) {
+                if let Err(error) = connection::serve(&hall, stream, &place) {
                     tracing::debug!(%error, "a connection has ended");
                 }
             })?;
         self.threads.insert(number, thread);
         Ok(())
     }
-}
-
-/// One of the connections that are counted.
-struct Place {
-    hall: Arc<Hall>,
-    number: usize,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        lock(&self.hall.bells).remove(&self.number);
-        self.hall.connections.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,6 +3,8 @@
 //!
 //! ```text
 //!  <unit>/fences       16 bytes each, appended: │ fence u64 │ epoch u32 │ CRC u32 │
+//!                      fence 0 is no volume's: its epoch is the newest generation of
+//!                      the database that was heard of
 //!  <unit>/fences.new   the same, one for each volume, while it is written anew
 //! ```
 //!
@@ -39,17 +41,19 @@ const BYTES_MAX: u64 = 256 << 20;
 /// The newest lease of each volume.
 pub(crate) struct Fences {
     disk: Arc<dyn Disk>,
+    /// Where the next record goes; none if the file is to be written anew. Held while
+    /// one is written: locked before the state, which is never locked so long.
+    file: Mutex<Option<(Arc<dyn File>, u64)>>,
     state: Mutex<State>,
     /// Rings when something that was done under a lease has ended.
     ended: Condvar,
 }
 
+#[derive(Default)]
 struct State {
     newest: HashMap<Fence, u32>,
     /// What is being done under each lease.
     running: HashMap<(Fence, u32), usize>,
-    /// Where the next record goes; none if the file is to be written anew.
-    file: Option<(Arc<dyn File>, u64)>,
 }
 
 /// Why a lease is not taken for the newest.
@@ -109,18 +113,31 @@ impl Fences {
     /// # Errors
     /// As the operating system says.
     pub fn load(disk: Arc<dyn Disk>) -> io::Result<Self> {
-        let mut state = State {
-            newest: HashMap::new(),
-            running: HashMap::new(),
-            file: None,
+        let opened = match disk.open(Path::new(NAME), OpenMode::Write) {
+            // It serves what is there; newer leases cannot be noted.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied
+                ) =>
+            {
+                disk.open(Path::new(NAME), OpenMode::Read)
+                    .map(|file| (file, false))
+            }
+            other => other.map(|file| (file, true)),
         };
-        match disk.open(Path::new(NAME), OpenMode::Write) {
-            Ok(file) => state.read(file)?,
+        let (mut state, mut file) = (State::default(), None);
+        match opened {
+            Ok((found, is_writable)) => {
+                let end = state.read(&*found)?;
+                file = end.filter(|_| is_writable).map(|end| (found, end));
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
         Ok(Self {
             disk,
+            file: Mutex::new(file),
             state: Mutex::new(state),
             ended: Condvar::new(),
         })
@@ -136,29 +153,45 @@ impl Fences {
     /// # Errors
     /// [`FenceError`].
     pub fn show(&self, fence: Fence, epoch: u32) -> Result<(), FenceError> {
-        let mut state = self.lock();
-        match state.newest.get(&fence) {
-            Some(newest) if *newest > epoch => {
-                return Err(FenceError::Older {
-                    shown: epoch,
-                    newest: *newest,
-                });
-            }
-            Some(newest) if *newest == epoch => {}
-            _ => {
-                state
-                    .note(&*self.disk, fence, epoch)
+        if !self.is_newest(fence, epoch)? {
+            let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+            // Another one may just have been noted.
+            if !self.is_newest(fence, epoch)? {
+                self.note(&mut file, fence, epoch)
                     .map_err(FenceError::Unnoted)?;
+                self.lock().newest.insert(fence, epoch);
             }
         }
-        let is_older = |lease: &(Fence, u32)| lease.0 == fence && lease.1 < epoch;
-        while state.running.keys().any(is_older) {
+        let mut state = self.lock();
+        while state.is_older_running(fence, epoch) {
             state = self
                 .ended
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
         Ok(())
+    }
+
+    /// As [`Fences::show`], if there is nothing to note and nothing to wait for.
+    pub fn show_now(&self, fence: Fence, epoch: u32) -> bool {
+        let state = self.lock();
+        state.newest.get(&fence) == Some(&epoch) && !state.is_older_running(fence, epoch)
+    }
+
+    /// Whether that lease is the newest already.
+    fn is_newest(&self, fence: Fence, epoch: u32) -> Result<bool, FenceError> {
+        match self.lock().newest.get(&fence) {
+            Some(newest) if *newest > epoch => Err(FenceError::Older {
+                shown: epoch,
+                newest: *newest,
+            }),
+            newest => Ok(newest == Some(&epoch)),
+        }
+    }
+
+    /// The highest that was shown of `fence`.
+    pub fn newest(&self, fence: Fence) -> Option<u32> {
+        self.lock().newest.get(&fence).copied()
     }
 
     /// Begins what is done under a lease; `None` if a newer one was shown.
@@ -176,8 +209,53 @@ impl Fences {
     }
 }
 
+impl Fences {
+    /// Notes a lease durably.
+    fn note(
+        &self,
+        file: &mut Option<(Arc<dyn File>, u64)>,
+        fence: Fence,
+        epoch: u32,
+    ) -> io::Result<()> {
+        let noted = match file.take() {
+            Some((file, end)) if end / (RECORD_BYTES as u64) < self.records_max() => {
+                append(&*file, end, &record(fence, epoch)).map(|end| (file, end))
+            }
+            // After a sync that failed, too: the old file cannot be counted on.
+            _ => self.write_anew(fence, epoch),
+        };
+        *file = Some(noted?);
+        Ok(())
+    }
+
+    fn records_max(&self) -> u64 {
+        RECORDS_FACTOR * self.lock().newest.len() as u64 + RECORDS_MORE
+    }
+
+    fn write_anew(&self, fence: Fence, epoch: u32) -> io::Result<(Arc<dyn File>, u64)> {
+        let disk = &*self.disk;
+        match disk.remove(Path::new(NEW)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut bytes = Vec::new();
+        for (known, newest) in &self.lock().newest {
+            if *known != fence {
+                bytes.extend(record(*known, *newest));
+            }
+        }
+        bytes.extend(record(fence, epoch));
+        let file = disk.open(Path::new(NEW), OpenMode::CreateNew)?;
+        let end = append(&*file, 0, &bytes)?;
+        disk.rename(Path::new(NEW), Path::new(NAME))?;
+        disk.sync_directory(Path::new(""))?;
+        Ok((file, end))
+    }
+}
+
 impl State {
-    fn read(&mut self, file: Arc<dyn File>) -> io::Result<()> {
+    /// Reads what was noted; returns where it ends, if more can be appended there.
+    fn read(&mut self, file: &dyn File) -> io::Result<Option<u64>> {
         let length = file.length()?;
         if length > BYTES_MAX {
             let reason = format!("{NAME} has {length} bytes: no volumes are so many");
@@ -198,52 +276,15 @@ impl State {
         if damaged > 0 {
             // The last one is cut by a crash; it was not counted on.
             tracing::warn!(damaged, "records of newest leases cannot be read");
-            return Ok(());
+            return Ok(None);
         }
-        self.file = Some((file, bytes.len() as u64));
-        Ok(())
+        Ok(Some(bytes.len() as u64))
     }
 
-    fn note(&mut self, disk: &dyn Disk, fence: Fence, epoch: u32) -> io::Result<()> {
-        let before = self.newest.insert(fence, epoch);
-        let noted = match self.file.take() {
-            Some((file, end)) if end / (RECORD_BYTES as u64) < self.records_max() => {
-                append(&*file, end, &record(fence, epoch)).map(|end| (file, end))
-            }
-            // After a sync that failed, too: the old file cannot be counted on.
-            _ => self.write_anew(disk),
-        };
-        match noted {
-            Ok(file) => self.file = Some(file),
-            Err(error) => {
-                match before {
-                    Some(before) => self.newest.insert(fence, before),
-                    None => self.newest.remove(&fence),
-                };
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    fn records_max(&self) -> u64 {
-        RECORDS_FACTOR * self.newest.len() as u64 + RECORDS_MORE
-    }
-
-    fn write_anew(&self, disk: &dyn Disk) -> io::Result<(Arc<dyn File>, u64)> {
-        match disk.remove(Path::new(NEW)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let file = disk.open(Path::new(NEW), OpenMode::CreateNew)?;
-        let mut bytes = Vec::new();
-        for (fence, epoch) in &self.newest {
-            bytes.extend(record(*fence, *epoch));
-        }
-        let end = append(&*file, 0, &bytes)?;
-        disk.rename(Path::new(NEW), Path::new(NAME))?;
-        disk.sync_directory(Path::new(""))?;
-        Ok((file, end))
+    /// Whether anything is being done under a lease that is older than this.
+    fn is_older_running(&self, fence: Fence, epoch: u32) -> bool {
+        let mut running = self.running.keys();
+        running.any(|lease| lease.0 == fence && lease.1 < epoch)
     }
 }
 
@@ -258,7 +299,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use world::World;
-    use world::simulated::Simulation;
+    use world::simulated::{Fault, Simulation};
 
     use super::*;
 
@@ -293,6 +334,29 @@ mod tests {
         assert!(is_older(fences.show(FENCE, 6)));
         assert!(fences.enter(FENCE, 7).is_some());
         assert!(fences.enter(Fence(6), 1).is_some());
+    }
+
+    /// It did not start at all.
+    #[test]
+    fn what_was_noted_is_known_where_nothing_can_be_written() {
+        let simulation = Simulation::new(5);
+        let world = simulation.world();
+        load(&world).show(FENCE, 3).expect("noted");
+        let unit = Path::new("/unit");
+        simulation.disk.inject(unit, Fault::ReadOnly);
+        let fences = Fences::load(world.disk.within(unit)).expect("it can be read");
+        assert!(fences.enter(FENCE, 3).is_some());
+        assert!(is_older(fences.show(FENCE, 2)));
+        let unnoted = fences.show(FENCE, 4);
+        assert!(
+            matches!(unnoted, Err(FenceError::Unnoted(_))),
+            "{unnoted:?}"
+        );
+        assert!(fences.enter(FENCE, 3).is_some(), "no newer one counts");
+        simulation.disk.heal(unit);
+        fences.show(FENCE, 4).expect("it can be written again");
+        assert!(fences.enter(FENCE, 3).is_none());
+        assert!(is_older(load(&world).show(FENCE, 3)));
     }
 
     #[test]

@@ -3,24 +3,28 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use base::{ClusterId, SegmentId};
-use capability::{BadCapability, Capability, Line, VerifyingKey};
+use capability::{BadCapability, Capability, Fence, Line, VerifyingKey};
 use unit::wire::{self, BODY_BYTES_MAX, Greeting, Refusal, Request, Room, Status, Verb, put_frame};
-use unit::{FolderUnit, SlotRun, Tag, Unit as _};
+use unit::{FolderUnit, NOTE_BYTES, SlotRun, Tag, Unit as _, UnitError};
 use world::{Clock, Millis, World};
 
+use crate::budget::Share;
 use crate::counters::Counters;
 use crate::fences::{FenceError, Fences, Passage};
-use crate::shown::{Action, NotAllowed, Right, Shown};
+use crate::shown::{Action, NotAllowed, Right, Shown, UNREADABLE};
 
 /// What a daemon holds of one connection's requests and answers, in bytes.
 pub(crate) const HELD_BYTES_MAX: usize = 16 << 20;
 
 /// Segments that one page of a list has at most.
 const LIST_MAX: usize = 1 << 17;
+
+/// Under which the newest generation of the database is noted: no volume's.
+const GENERATION: Fence = Fence(0);
 
 /// What a daemon is told of its cluster.
 #[derive(Debug, Clone)]
@@ -40,6 +44,10 @@ pub struct Keeper {
     clock: Arc<dyn Clock>,
     config: RwLock<KeeperConfig>,
     fences: Fences,
+    /// Held while a note is compared and written.
+    noting: Mutex<()>,
+    /// The newest generation of the database that was heard of.
+    generation: AtomicU32,
     incarnation: u64,
     counters: Counters,
     /// The controllers' clock less this machine's, in milliseconds.
@@ -58,8 +66,12 @@ impl Keeper {
         config: KeeperConfig,
     ) -> io::Result<Self> {
         let disk = world.disk.within(folder);
+        let fences = Fences::load(disk)?;
+        let noted = fences.newest(GENERATION).unwrap_or_default();
         Ok(Self {
-            fences: Fences::load(disk)?,
+            fences,
+            noting: Mutex::default(),
+            generation: AtomicU32::new(config.generation.max(noted)),
             unit,
             clock: Arc::clone(&world.clock),
             config: RwLock::new(config),
@@ -71,6 +83,8 @@ impl Keeper {
 
     /// What controllers say of the cluster now.
     pub fn set_config(&self, config: KeeperConfig) {
+        self.generation
+            .fetch_max(config.generation, Ordering::SeqCst);
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
@@ -96,6 +110,12 @@ impl Keeper {
     #[must_use]
     pub fn id(&self) -> base::UnitId {
         self.unit.id()
+    }
+
+    /// This life of it: drawn when it was opened.
+    #[must_use]
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
     }
 
     /// The folder, for whoever looks after it.
@@ -150,15 +170,19 @@ impl Keeper {
         if capability.holder != *holder {
             return Err(not_allowed("the capability is another host's"));
         }
-        if capability.generation < config.generation {
+        if capability.generation < self.generation() {
             let text = "the capability is from a database that was replaced since";
             return Err(Refusal::new(Status::Ended, text));
         }
         Ok(capability)
     }
 
+    fn generation(&self) -> u32 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
     /// A host shows a capability. When this returns, no older lease of the same
-    /// volume is heeded.
+    /// volume is heeded. Waits for what is done under older ones, and for the disk.
     pub(crate) fn show(
         &self,
         signed: &[u8],
@@ -166,18 +190,59 @@ impl Keeper {
         shown: &Mutex<Shown>,
     ) -> Result<(), Refusal> {
         let capability = self.verify(signed, holder)?;
-        let now = self.now();
-        if let capability::Scope::Lease { fence, epoch, .. } = &capability.scope {
+        if capability.generation > self.generation() {
+            self.generation
+                .fetch_max(capability.generation, Ordering::SeqCst);
+            // Without the note, what is older counts again after a restart, until a
+            // controller has answered.
+            match self.fences.show(GENERATION, capability.generation) {
+                Ok(()) | Err(FenceError::Older { .. }) => {}
+                Err(FenceError::Unnoted(why)) => {
+                    tracing::warn!(%why, "a newer database cannot be noted");
+                }
+            }
+        }
+        if let Some((fence, epoch)) = lease_of(&capability)? {
             self.fences
-                .show(*fence, *epoch)
+                .show(fence, epoch)
                 .map_err(|error| match error {
                     FenceError::Older { .. } => Refusal::new(Status::Ended, error.to_string()),
                     FenceError::Unnoted(why) => Refusal::new(Status::Failed, why.to_string()),
                 })?;
         }
-        lock(shown)
-            .take(capability, now)
-            .map_err(|why| Refusal::new(Status::NotAllowed, why))
+        self.take(capability, shown)
+    }
+
+    /// As [`Keeper::show`], if there is nothing to wait for.
+    pub(crate) fn show_now(
+        &self,
+        signed: &[u8],
+        holder: &[u8; 32],
+        shown: &Mutex<Shown>,
+    ) -> Option<Result<(), Refusal>> {
+        let show = || {
+            let capability = self.verify(signed, holder)?;
+            let lease = lease_of(&capability)?;
+            let waits = lease.is_some_and(|(fence, epoch)| !self.fences.show_now(fence, epoch));
+            if waits || capability.generation > self.generation() {
+                return Ok(false);
+            }
+            self.take(capability, shown).map(|()| true)
+        };
+        let begun = self.clock.monotonic();
+        let answer = match show() {
+            Ok(true) => Ok(()),
+            Ok(false) => return None,
+            Err(refusal) => Err(refusal),
+        };
+        let took = self.clock.monotonic().saturating_sub(begun);
+        self.counters.answered(Verb::Show, took);
+        Some(answer)
+    }
+
+    fn take(&self, capability: Capability, shown: &Mutex<Shown>) -> Result<(), Refusal> {
+        let taken = lock(shown).take(capability, self.now());
+        taken.map_err(|why| Refusal::new(Status::NotAllowed, why))
     }
 
     /// By what right `action` may be done now, and that right's passage.
@@ -186,7 +251,13 @@ impl Keeper {
         shown: &Mutex<Shown>,
         action: &Action,
     ) -> Result<(Right, Option<Passage<'_>>), Refusal> {
-        let right = lock(shown).right(action, self.now());
+        let right = {
+            let shown = lock(shown);
+            match shown.right(action, self.now()) {
+                Ok(_) if shown.generation() < self.generation() => Err(NotAllowed::Ended),
+                right => right,
+            }
+        };
         match right {
             Ok(right @ Right::Lease { fence, epoch, .. }) => {
                 let passage = self.fences.enter(fence, epoch).ok_or_else(|| {
@@ -200,9 +271,9 @@ impl Keeper {
         }
     }
 
-    /// The line of a segment; none, if it is not there or cannot say.
+    /// The line of a segment that hosts may hear of.
     fn line_of(&self, segment: SegmentId) -> Line {
-        self.unit.line_of(segment).map_or(Line::NONE, Line)
+        line_in(&self.unit.line_of(segment))
     }
 
     /// As [`Keeper::allow`], of a segment that is to be read.
@@ -211,16 +282,19 @@ impl Keeper {
         shown: &Mutex<Shown>,
         segment: SegmentId,
     ) -> Result<Option<Passage<'_>>, Refusal> {
-        let line = match self.unit.line_of(segment) {
-            Ok(line) => Line(line),
-            // Whoever may read nothing hears the same of one that is there.
-            Err(error) => {
+        let line = self.unit.line_of(segment);
+        // Whoever may read nothing hears the same of one that is not there.
+        let allowed = self.allow(shown, &Action::Read(segment, line_in(&line)));
+        match (allowed, line) {
+            (Ok((_, passage)), Ok(_)) => Ok(passage),
+            (Ok(_), Err(error)) => Err(error.into()),
+            (Err(refusal), Ok(_)) => Err(refusal),
+            // It is nobody's, but whoever may read there hears why.
+            (Err(_), Err(error)) => {
                 self.allow(shown, &Action::Read(segment, Line::NONE))?;
-                return Err(error.into());
+                Err(error.into())
             }
-        };
-        let (_, passage) = self.allow(shown, &Action::Read(segment, line))?;
-        Ok(passage)
+        }
     }
 
     /// Reads a run if that can be done at once, and appends the answer's frame.
@@ -257,6 +331,37 @@ impl Keeper {
     }
 }
 
+/// How many leases a note says were given, which is of the form that hosts write; 0 if
+/// it is not. What vouches for that only hosts know.
+fn count_in(note: &[u8; NOTE_BYTES]) -> u64 {
+    let mut words = note.split(|byte| *byte == b' ');
+    let count = words.next().filter(|title| *title == b"leases");
+    let count = count.and_then(|_| std::str::from_utf8(words.next()?).ok()?.parse().ok());
+    count.unwrap_or_default()
+}
+
+/// Which lease a capability is, if it is one.
+fn lease_of(capability: &Capability) -> Result<Option<(Fence, u32)>, Refusal> {
+    match capability.scope {
+        capability::Scope::Lease { fence, .. } if fence == GENERATION => {
+            let text = "the lease is of no volume";
+            Err(Refusal::new(Status::NotAllowed, text))
+        }
+        capability::Scope::Lease { fence, epoch, .. } => Ok(Some((fence, epoch))),
+        _ => Ok(None),
+    }
+}
+
+/// Of a segment whose line was looked up. One that is not there is anybody's; one that
+/// cannot say is nobody's.
+fn line_in(found: &Result<u64, UnitError>) -> Line {
+    match found {
+        Ok(line) => Line(*line),
+        Err(UnitError::NoSegment { .. }) => Line::NONE,
+        Err(_) => UNREADABLE,
+    }
+}
+
 /// Appends room for a run's tags and content.
 fn room_for(body: &mut Vec<u8>, run: SlotRun, slot_bytes: u32) -> (&mut [Tag], &mut [u8]) {
     let start = body.len();
@@ -271,10 +376,14 @@ fn room_for(body: &mut Vec<u8>, run: SlotRun, slot_bytes: u32) -> (&mut [Tag], &
 pub struct Job {
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) shown: Arc<Mutex<Shown>>,
+    /// Whose it is, by its key.
+    pub(crate) holder: [u8; 32],
     pub(crate) tag: u64,
     /// The request, which could be read: its verb and its body.
     pub(crate) verb: Verb,
     pub(crate) body: Vec<u8>,
+    /// What it and its answer may take of the daemon's memory.
+    pub(crate) _share: Share,
 }
 
 impl Job {
@@ -306,9 +415,10 @@ impl Job {
         let allow = |action| keeper.allow(&self.shown, &action);
         match Request::decode(self.verb as u16, &self.body)? {
             // Answered before anything else is begun.
-            Request::Hello { .. } | Request::Show(_) => {
+            Request::Hello { .. } => {
                 return Err(Refusal::new(Status::Malformed, "it is no job"));
             }
+            Request::Show(signed) => keeper.show(signed, &self.holder, &self.shown)?,
             Request::Put {
                 segment,
                 line,
@@ -367,7 +477,7 @@ impl Job {
                 };
                 found.retain(|id| {
                     let line = keeper.line_of(*id);
-                    line == own || line == Line::NONE
+                    [own, Line::NONE, UNREADABLE].contains(&line)
                 });
                 let from = found.partition_point(|id| id.bits() <= after);
                 let to = found.len().min(from + (most as usize).clamp(1, LIST_MAX));
@@ -386,14 +496,30 @@ impl Job {
             Request::Probe => unit.probe()?,
             Request::Note => body.extend(unit.note()?.iter().flatten()),
             Request::NoteDown(note) => {
-                let leases = lock(&self.shown).leases(keeper.now());
+                let (leases, counted) = {
+                    let (shown, now) = (lock(&self.shown), keeper.now());
+                    match shown.generation() >= keeper.generation() {
+                        true => (shown.leases(now), shown.counted(now)),
+                        false => (Vec::new(), 0),
+                    }
+                };
                 let mut leases = leases.into_iter();
                 let newest = leases.find_map(|(fence, epoch)| keeper.fences.enter(fence, epoch));
                 if newest.is_none() {
                     let text = "notes are for hosts that have a lease";
                     return Err(Refusal::new(Status::NotAllowed, text));
                 }
-                unit.note_down(note)?;
+                let _alone = lock(&keeper.noting);
+                let before = unit.note()?.as_ref().map_or(0, count_in);
+                let count = count_in(note);
+                if count > before.max(counted) {
+                    let text = "no controller has said that so many leases were given";
+                    return Err(Refusal::new(Status::NotAllowed, text));
+                }
+                // Of two that come at once, the one with the smaller count may be late.
+                if count > before || before == 0 {
+                    unit.note_down(note)?;
+                }
             }
         }
         Ok(())

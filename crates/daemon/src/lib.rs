@@ -6,23 +6,29 @@
 //! * [`Session`]: one connection as a state machine without I/O.
 //! * `shown`: what a host may do, by the capabilities that it has shown.
 //! * [`Door`]: sessions on sockets, each in a thread of its own.
+//! * [`Budget`], `places`, `patience`: how much, of whom and for how long.
 //! * `fences`: the newest lease of each volume, so that older ones are refused.
 //! * [`Service`]: all of it as a process has it, on a folder D, told by
 //!   controllers what it has to know.
 //!
 //! It must not know: keys but those that verify, volumes, SQL, users.
 
+mod budget;
 mod connection;
 mod counters;
 mod door;
 mod fences;
 mod keeper;
 mod pass_on;
+mod patience;
+mod places;
 mod service;
 mod session;
 mod shown;
 
-pub use door::{Door, DoorConfig, WhereUnitsAre};
+pub use budget::{BUDGET_BYTES, Budget};
+pub use door::{Door, DoorConfig, Limits, WhereUnitsAre};
 pub use keeper::{Job, Keeper, KeeperConfig};
+pub use patience::Waits;
 pub use service::{BEGIN_EVERY, FolderError, NotHeeded, Service, Settings, StartError};
 pub use session::{Closing, Session, Step};

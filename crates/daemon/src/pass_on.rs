@@ -73,7 +73,7 @@ impl Way {
 }
 
 /// Connects to `there`, says there that this is passed on, and moves bytes until
-/// either side has left. `first` is what `near` has sent so far.
+/// either side has left, or none were moved for `idle`. `first` is what `near` has sent so far.
 ///
 /// # Errors
 /// Why there is no connection, or none any more.
@@ -82,6 +82,7 @@ pub(crate) fn pass_on(
     first: &[u8],
     there: &Endpoint,
     clock: &dyn Clock,
+    idle: Duration,
     bell: &Bell,
     is_closing: impl Fn() -> bool,
 ) -> io::Result<()> {
@@ -92,9 +93,18 @@ pub(crate) fn pass_on(
     let mut forth = Way::new(&[PREFACE, first].concat());
     let mut back = Way::new(&[]);
     let mut ready = Vec::new();
+    let mut moved = clock.monotonic();
     loop {
-        forth.carry(&mut near, &mut far)?;
-        back.carry(&mut far, &mut near)?;
+        let is_moving = [
+            forth.carry(&mut near, &mut far)?,
+            back.carry(&mut far, &mut near)?,
+        ];
+        let now = clock.monotonic();
+        if is_moving.contains(&true) {
+            moved = now;
+        } else if now >= moved + idle {
+            return Err(ErrorKind::TimedOut.into());
+        }
         // TLS says goodbye both ways: when one side has left, so has the other.
         let is_over = (forth.has_ended && forth.is_empty()) || (back.has_ended && back.is_empty());
         if is_over || is_closing() {
@@ -106,7 +116,7 @@ pub(crate) fn pass_on(
         };
         poller.modify(&near, NEAR, interest(&forth, &back))?;
         poller.modify(&far, FAR, interest(&back, &forth))?;
-        poller.wait(None, &mut ready)?;
+        poller.wait(Some((moved + idle).saturating_sub(now)), &mut ready)?;
         bell.clear();
         let is_gone = |key| ready.iter().any(|ready| ready.key == key && ready.hung_up);
         // What is left to read of it is read first.

@@ -9,16 +9,19 @@
 //! ```
 //!
 //! Invariants: a request is answered once; no more than [`HELD_BYTES_MAX`] of
-//! requests and answers are held, and the frame that goes beyond; a capability
-//! that was shown counts for every request that comes after it.
+//! requests and answers are held, and the frame that goes beyond; none is received
+//! to its end before the budget of all connections has room for it; a capability
+//! that was shown counts for every request that comes after it, so these wait until
+//! it was looked at.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use unit::wire::{
-    BODY_BYTES_MAX, Frames, HEAD_BYTES, Refusal, Request, Status, VERSION, Verb, put_frame,
-};
+use unit::NOTE_BYTES;
+use unit::wire::{BODY_BYTES_MAX, Frames, Refusal, Request, Status, VERSION, Verb, put_frame};
+use world::Wake;
 
+use crate::budget::{Budget, Member, Share};
 use crate::keeper::{HELD_BYTES_MAX, Job, Keeper};
 use crate::shown::Shown;
 
@@ -33,6 +36,15 @@ pub struct Session {
     /// Requests that are not answered yet, and what is held for each, in bytes.
     open: HashMap<u64, usize>,
     held_bytes: usize,
+    /// A capability that is being looked at: its request's tag.
+    showing: Option<u64>,
+    member: Member,
+    /// What the next frame may take.
+    next: Share,
+    /// That one has to wait: for room, or for what comes before it.
+    is_held_up: bool,
+    /// How many have come.
+    requests: u64,
 }
 
 /// What is to be done next.
@@ -51,9 +63,11 @@ pub enum Step {
 pub struct Closing(pub &'static str);
 
 impl Session {
-    /// A connection of the host whose certificate has this key.
+    /// A connection of the host whose certificate has this key, which takes its room
+    /// from `budget`; `wake` is woken when there is some again.
     #[must_use]
-    pub fn new(keeper: Arc<Keeper>, holder: [u8; 32]) -> Self {
+    pub fn new(keeper: Arc<Keeper>, holder: [u8; 32], budget: &Arc<Budget>, wake: Wake) -> Self {
+        let member = budget.join(wake);
         Self {
             keeper,
             holder,
@@ -62,6 +76,11 @@ impl Session {
             shown: Arc::default(),
             open: HashMap::new(),
             held_bytes: 0,
+            showing: None,
+            next: member.nothing(),
+            member,
+            is_held_up: false,
+            requests: 0,
         }
     }
 
@@ -73,7 +92,36 @@ impl Session {
     /// Whether more may be received: no more is held than may be.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.held_bytes + self.frames.kept_bytes() < HELD_BYTES_MAX
+        let own = self.held_bytes + self.frames.kept_bytes();
+        own < HELD_BYTES_MAX && !self.is_held_up
+    }
+
+    /// Whether the host has said hello.
+    #[must_use]
+    pub fn has_greeted(&self) -> bool {
+        self.has_greeted
+    }
+
+    /// How many requests have come.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// Whether a part of a request has come, and not the rest of it.
+    #[must_use]
+    pub fn is_within_frame(&self) -> bool {
+        self.frames.kept_bytes() > 0
+    }
+
+    /// Gives back memory that is not needed now.
+    pub fn shrink(&mut self) {
+        self.frames.shrink();
+    }
+
+    /// A share of nothing, of the budget that this connection has.
+    pub(crate) fn nothing(&self) -> Share {
+        self.member.nothing()
     }
 
     /// Whether a request waits for its answer.
@@ -96,7 +144,19 @@ impl Session {
             Refusal::new(status, reason).encode(tag, out);
             Err(Closing(reason))
         };
-        let frame = match self.frames.cut() {
+        self.is_held_up = false;
+        let whole = match self.frames.next_bytes() {
+            Ok(Some(whole)) => whole,
+            Ok(None) => return Ok(Step::Wait),
+            Err(malformed) => return closing(0, Status::Malformed, malformed.0, out),
+        };
+        // Most answers are no longer: whoever has received all needs no more then.
+        let lacking = (whole + NOTE_BYTES).saturating_sub(self.next.bytes());
+        if !self.member.grow(&mut self.next, lacking) {
+            self.is_held_up = true;
+            return Ok(Step::Wait);
+        }
+        let frame = match self.frames.peek() {
             Ok(Some(frame)) => frame,
             Ok(None) => return Ok(Step::Wait),
             Err(malformed) => return closing(0, Status::Malformed, malformed.0, out),
@@ -113,7 +173,17 @@ impl Session {
         if !self.has_greeted && !matches!(request, Request::Hello { .. }) {
             return closing(tag, Status::Malformed, "the first request is no hello", out);
         }
-        match &request {
+        if request.answer_bytes() > BODY_BYTES_MAX {
+            let reason = "the answer would be longer than frames may be";
+            return closing(tag, Status::Malformed, reason, out);
+        }
+        let held = whole + request.answer_bytes();
+        let lacking = held.saturating_sub(self.next.bytes());
+        if !self.member.grow(&mut self.next, lacking) {
+            self.is_held_up = true;
+            return Ok(Step::Wait);
+        }
+        let is_answered = match &request {
             Request::Hello { version, cluster } => {
                 if *version != VERSION {
                     return closing(tag, Status::Version, "this daemon speaks version 1", out);
@@ -125,38 +195,51 @@ impl Session {
                 self.has_greeted = true;
                 let greeting = keeper.timed(Verb::Hello, || keeper.greeting());
                 put_frame(out, Status::Done as u16, tag, |body| greeting.encode(body));
-                return Ok(Step::Answered);
+                true
             }
-            Request::Show(signed) => {
-                let show = || keeper.show(signed, &self.holder, &self.shown);
-                match keeper.timed(Verb::Show, show) {
-                    Ok(()) => put_frame(out, Status::Done as u16, tag, |_| {}),
-                    Err(refusal) => {
+            // What reads may be done already is not held up.
+            Request::Read { run, slot_bytes } => {
+                keeper.read_now(&self.shown, *run, *slot_bytes, tag, out)
+            }
+            Request::Show(signed) if self.showing.is_none() => {
+                match keeper.show_now(signed, &self.holder, &self.shown) {
+                    None => false,
+                    Some(Ok(())) => {
+                        put_frame(out, Status::Done as u16, tag, |_| {});
+                        true
+                    }
+                    Some(Err(refusal)) => {
                         keeper.counters().refused(refusal.status);
                         refusal.encode(tag, out);
+                        true
                     }
                 }
-                return Ok(Step::Answered);
             }
-            Request::Read { run, slot_bytes } => {
-                if request.answer_bytes() > BODY_BYTES_MAX {
-                    let reason = "the read is longer than frames may be";
-                    return closing(tag, Status::Malformed, reason, out);
-                }
-                if keeper.read_now(&self.shown, *run, *slot_bytes, tag, out) {
-                    return Ok(Step::Answered);
-                }
-            }
-            _ => {}
+            _ => false,
+        };
+        if !is_answered && self.showing.is_some() {
+            self.is_held_up = true;
+            return Ok(Step::Wait);
         }
-        let held = HEAD_BYTES + frame.body.len() + request.answer_bytes();
+        let share = std::mem::replace(&mut self.next, self.member.nothing());
+        self.requests += 1;
+        if is_answered {
+            self.frames.skip(whole);
+            return Ok(Step::Answered);
+        }
+        if matches!(request, Request::Show(_)) {
+            self.showing = Some(tag);
+        }
         let job = Job {
             keeper: Arc::clone(keeper),
             shown: Arc::clone(&self.shown),
+            holder: self.holder,
             tag,
             verb: request.verb(),
             body: frame.body.to_vec(),
+            _share: share,
         };
+        self.frames.skip(whole);
         self.open.insert(tag, held);
         self.held_bytes += held;
         Ok(Step::Job(job))
@@ -166,6 +249,9 @@ impl Session {
     pub fn answered(&mut self, tag: u64) {
         if let Some(held) = self.open.remove(&tag) {
             self.held_bytes -= held;
+        }
+        if self.showing == Some(tag) {
+            self.showing = None;
         }
     }
 }

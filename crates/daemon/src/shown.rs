@@ -17,6 +17,10 @@ const SLACK_MS: i64 = 10_000;
 /// One connection shows no more than this, of all that capabilities name.
 const ITEMS_MAX: usize = 1 << 18;
 
+/// The line of a segment that cannot say to which it belongs: of nobody, but of the
+/// lease that its serial is reserved for, and of those that mend it.
+pub(crate) const UNREADABLE: Line = Line(u64::MAX);
+
 /// What a host wants to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
@@ -71,6 +75,8 @@ struct Lease {
 /// What was shown.
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
+    /// Of the database that all of it is from.
+    generation: u32,
     /// Ranges of serials by where they begin: where they end, and under which
     /// lease. They do not overlap.
     serials: BTreeMap<u64, (u64, Lease)>,
@@ -82,6 +88,9 @@ pub(crate) struct Shown {
     freeable: HashMap<SegmentId, Millis>,
     /// Until when copysets may be mended.
     mended: HashMap<CopysetId, Millis>,
+    /// How many leases were given, as a controller said last, and until when that may be
+    /// noted.
+    counted: Option<(u64, Millis)>,
 }
 
 impl Shown {
@@ -93,6 +102,13 @@ impl Shown {
     /// at `now` was forgotten first.
     pub fn take(&mut self, capability: Capability, now: Millis) -> Result<(), &'static str> {
         let ends = capability.ends;
+        if capability.generation > self.generation {
+            // What another database has signed counts no more.
+            *self = Self {
+                generation: capability.generation,
+                ..Self::default()
+            };
+        }
         if self.items() > ITEMS_MAX {
             self.forget_ended(now);
             if self.items() > ITEMS_MAX {
@@ -120,6 +136,10 @@ impl Shown {
             Scope::Read { lines } => prolong(&mut self.lines, lines, ends),
             Scope::Free { segments } => prolong(&mut self.freeable, segments, ends),
             Scope::Mend { copysets } => prolong(&mut self.mended, copysets, ends),
+            Scope::Count { leases } => {
+                let more = (leases, ends);
+                self.counted = self.counted.max(Some(more));
+            }
         }
         Ok(())
     }
@@ -168,6 +188,17 @@ impl Shown {
         (serial < *end).then_some((*start..*end, lease))
     }
 
+    /// The generation of the database that all this is from.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// The largest count of leases that may be noted at `now`.
+    pub fn counted(&self, now: Millis) -> u64 {
+        let lasting = self.counted.filter(|(_, ends)| !has_ended(*ends, now));
+        lasting.map_or(0, |(leases, _)| leases)
+    }
+
     /// The leases that have not ended at `now`; newer ones may have been shown by
     /// others.
     pub fn leases(&self, now: Millis) -> Vec<(Fence, u32)> {
@@ -205,7 +236,7 @@ impl Shown {
             | Action::Free(segment, line)
             | Action::Delete(segment, line) => {
                 let lease = self.lease(segment.serial());
-                let is_own = |lease: &Lease| *line == lease.line || *line == Line::NONE;
+                let is_own = |lease: &Lease| [lease.line, Line::NONE, UNREADABLE].contains(line);
                 lease.filter(|(_, lease)| is_own(lease))
             }
             Action::List(range) => {
@@ -232,6 +263,7 @@ impl Shown {
                 let read = match *line {
                     // From before there were lines: of whoever may read any.
                     Line::NONE => self.lines.values().max(),
+                    UNREADABLE => None,
                     _ => self.lines.get(line),
                 };
                 read.max(mended(segment))
@@ -241,6 +273,7 @@ impl Shown {
                 let free = self.freeable.get(segment);
                 match *line {
                     Line::NONE => free,
+                    UNREADABLE => None,
                     _ => free.and_then(|free| Some(free.min(self.lines.get(line)?))),
                 }
             }
@@ -419,6 +452,35 @@ mod tests {
         assert_eq!(allowed(&mend, segment(4, 10), OTHER), put_and_read);
         assert_eq!(allowed(&mend, segment(5, 10), OTHER), [false; 5]);
         assert_eq!(allowed(&shown([]), segment(5, 10), Line::NONE), [false; 5]);
+    }
+
+    /// Whoever could read anything read it, and freed it.
+    #[test]
+    fn a_segment_that_cannot_say_whose_it_is_is_nobodys() {
+        let own = segment(4, 10);
+        let lines = vec![OWN, UNREADABLE];
+        let segments = vec![own];
+        let others = shown([Scope::Read { lines }, Scope::Free { segments }]);
+        assert_eq!(allowed(&others, own, UNREADABLE), [false; 5]);
+        let leased = shown([lease_of(1, 10..11)]);
+        assert_eq!(allowed(&leased, own, UNREADABLE), [true; 5]);
+        let copysets = vec![own.copyset()];
+        let mend = shown([Scope::Mend { copysets }]);
+        let put_and_read = [true, true, false, false, false];
+        assert_eq!(allowed(&mend, own, UNREADABLE), put_and_read);
+    }
+
+    #[test]
+    fn what_an_earlier_database_has_signed_is_forgotten() {
+        let mut shown = shown([Scope::Read { lines: vec![OWN] }]);
+        let newer = Capability {
+            generation: 1,
+            ..until(ENDS, Scope::Read { lines: vec![OTHER] })
+        };
+        shown.take(newer, Millis(0)).expect("room");
+        let reads = |line| allowed(&shown, segment(5, 10), line)[1];
+        assert_eq!((reads(OWN), reads(OTHER)), (false, true));
+        assert_eq!(shown.generation(), 1);
     }
 
     #[test]

@@ -123,8 +123,8 @@ pub enum UnitError {
         found: String,
     },
     /// The unit does not let this host do that: it was shown no capability for
-    /// it, or one that has ended. Read another replica, pass it over for writes
-    /// for a while.
+    /// it, or one that has ended. Read another replica. It says nothing about how the
+    /// unit is.
     #[error("unit {url} does not allow it: {reason}")]
     NotAllowed {
         /// The unit's URL.

@@ -8,7 +8,7 @@ use api::unit::{BeginUnit, UnitCluster};
 use base::{BlockDevice as _, Durability, PartyId, SegmentId, UnitId};
 use capability::VerifyingKey;
 use control::http::Caller;
-use daemon::{Door, DoorConfig, Keeper, KeeperConfig};
+use daemon::{Door, DoorConfig, Keeper, KeeperConfig, Limits};
 use identity::{Credentials, KeyRequest, Kind, ServerTls, Subject};
 use unit::{FolderUnit, Unit as _, UnitError};
 use world::real::RealClock;
@@ -63,7 +63,7 @@ impl Store {
         let config = DoorConfig {
             tls: Arc::new(tls),
             others: Arc::new(|_| None),
-            connections_max: 16,
+            limits: Limits::of(16),
         };
         let at = Endpoint::Tcp("127.0.0.1:0".parse().expect("an address"));
         let keepers = [Arc::new(keeper.expect("kept"))];
@@ -89,7 +89,7 @@ impl Store {
             panic!("it listens on TCP");
         };
         let url = Some(unit::remote::url_of_address(*address));
-        let here = BeginUnit { url };
+        let here = BeginUnit { url, place: None };
         let told = scree.control.begin_unit(self.party, &here).await;
         told.expect("told");
     }

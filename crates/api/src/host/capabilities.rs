@@ -44,6 +44,8 @@ pub enum Want {
         /// The volume.
         volume: VolumeId,
     },
+    /// To note on units how many leases were given.
+    Count,
 }
 
 /// For each [`Want`], in their order: capabilities that allow it together; or why

@@ -102,6 +102,9 @@ pub struct HostUnit {
     pub id: UnitId,
     /// Where it is.
     pub url: String,
+    /// Its daemon is disabled: it is read, and nothing more is put there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_disabled: bool,
 }
 
 /// Folders that a host has made units.

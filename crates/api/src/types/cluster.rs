@@ -11,7 +11,7 @@ pub struct Unit {
     /// `unit-…`.
     #[schema(pattern = "^unit-[0-9a-f]{17}$", example = "unit-0f3c5b7d9e1a2b4c6")]
     pub id: String,
-    /// Where it is.
+    /// Where it is; empty if its daemon has not begun.
     pub url: String,
     /// What its daemon is called, if it has one.
     #[serde(default)]

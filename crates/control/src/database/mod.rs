@@ -86,7 +86,7 @@ pub use rows::{SnapshotRow, SnapshotState, VolumeRow};
 pub use snapshots::NewSnapshot;
 pub use tags::Tags;
 pub use thin::ThinVolume;
-pub use units::{ClusterRow, UnitRow};
+pub use units::{Claimed, ClusterRow, Heard, UnitRow};
 pub use versions::VersionRow;
 pub use volumes::{DamagedVolume, VolumeName, Volumes};
 

@@ -239,6 +239,10 @@ impl Database {
             if changed.rows_affected() == 0 {
                 return Err(not_found(subject));
             }
+            if subject.kind() == Kind::Unit {
+                // Nothing more is put on its unit, or again.
+                super::hosts::assign_all(&mut *change).await?;
+            }
             let action = if is_disabled { "disable" } else { "enable" };
             asker.note(change, action, subject).await
         })

@@ -1,5 +1,6 @@
 //! The cluster, its units, and its table of copysets.
 
+use api::unit::SECOND_PLACE_MS;
 use base::{ClusterId, CopysetId, UnitId, url};
 use catalog::Copyset;
 use catalog::WrappedKey;
@@ -31,6 +32,55 @@ pub struct UnitRow {
     pub daemon: Option<String>,
     /// In which zone it is, if that was said.
     pub zone: Option<String>,
+    /// Its daemon is disabled; not kept with it.
+    pub is_disabled: bool,
+    /// Another daemon that has claimed it: where that is, and when it did.
+    pub second: Option<(String, Millis)>,
+}
+
+impl UnitRow {
+    /// A unit at `url`, of which nothing else is known.
+    #[must_use]
+    pub fn new(id: UnitId, url: String) -> Self {
+        Self {
+            id,
+            url,
+            daemon: None,
+            zone: None,
+            is_disabled: false,
+            second: None,
+        }
+    }
+}
+
+/// What came of hearing of a daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Heard {
+    /// It is no unit yet.
+    Unknown,
+    /// It is where it was.
+    There,
+    /// It is elsewhere from now on.
+    Moved {
+        /// Where it was.
+        from: String,
+    },
+    /// Another one was heard of a moment ago. This one was noted.
+    Second {
+        /// Where that is.
+        first: String,
+        /// How long ago, in milliseconds.
+        ago_ms: i64,
+    },
+}
+
+/// What a daemon says of where it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Claimed<'a> {
+    /// Where hosts reach it.
+    pub url: &'a str,
+    /// Which folder and life it is, if it says that.
+    pub place: Option<&'a str>,
 }
 
 impl Database {
@@ -86,19 +136,74 @@ impl Database {
         units_of(&mut *self.reader.acquire().await?).await
     }
 
-    /// A unit is elsewhere from now on.
+    /// Daemons that were made, may begin, and have not: units without a URL.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn expected_units(&self) -> Result<Vec<UnitRow>, DatabaseError> {
+        let statement = "SELECT p.id, p.name FROM parties p WHERE p.kind = 'unit' \
+             AND p.disabled = 0 AND NOT EXISTS \
+             (SELECT 1 FROM units u WHERE u.id = 'unit-' || substr(p.id, 7)) ORDER BY p.name";
+        let rows = sqlx::query(statement).fetch_all(&self.reader).await?;
+        let unit = |row| {
+            let party: base::PartyId = rows::spelt(row, "id")?;
+            Ok(UnitRow {
+                daemon: Some(row.try_get("name")?),
+                ..UnitRow::new(UnitId::from_random(party.as_u128()), String::new())
+            })
+        };
+        rows.iter().map(unit).collect()
+    }
+
+    /// The daemon of `unit` is there, now. Where it was heard of last, and what is to
+    /// be made of that, is looked up in the transaction that changes it: two that have
+    /// one identity do not take the unit from each other.
     ///
     /// # Errors
     /// [`DatabaseError::Taken`] if another unit is there.
-    pub async fn move_unit(&self, unit: UnitId, url: &str) -> Result<(), DatabaseError> {
-        change_and_tell!(self, change, {
-            check_free(&mut *change, unit, url).await?;
-            sqlx::query("UPDATE units SET url = $1 WHERE id = $2")
-                .bind(url)
+    pub async fn hear_unit(
+        &self,
+        unit: UnitId,
+        claimed: Claimed<'_>,
+        now: Millis,
+    ) -> Result<Heard, DatabaseError> {
+        change!(self, change, {
+            let row = sqlx::query("SELECT * FROM units WHERE id = $1")
+                .bind(unit.to_string())
+                .fetch_optional(&mut *change)
+                .await?;
+            let Some(row) = row else {
+                return Ok(Heard::Unknown);
+            };
+            let first: String = row.try_get("url")?;
+            let place: Option<String> = row.try_get("place")?;
+            let heard: Option<i64> = row.try_get("heard_ms")?;
+            let is_other = place.as_deref() != claimed.place;
+            let ago_ms = heard.map(|heard| now.0.saturating_sub(heard));
+            let ago_ms = ago_ms.filter(|ago| *ago < SECOND_PLACE_MS);
+            if let Some(ago_ms) = ago_ms.filter(|_| is_other && first != claimed.url) {
+                let note = "UPDATE units SET second_url = $1, second_ms = $2 WHERE id = $3";
+                sqlx::query(note)
+                    .bind(claimed.url)
+                    .bind(now.0)
+                    .bind(unit.to_string())
+                    .execute(&mut *change)
+                    .await?;
+                return Ok(Heard::Second { first, ago_ms });
+            }
+            check_free(&mut *change, unit, claimed.url).await?;
+            sqlx::query("UPDATE units SET url = $1, place = $2, heard_ms = $3 WHERE id = $4")
+                .bind(claimed.url)
+                .bind(claimed.place)
+                .bind(now.0)
                 .bind(unit.to_string())
                 .execute(&mut *change)
                 .await?;
-            super::hosts::assign_all(&mut *change).await
+            if first == claimed.url {
+                return Ok(Heard::There);
+            }
+            super::hosts::assign_all(&mut *change).await?;
+            Ok(Heard::Moved { from: first })
         })
     }
 
@@ -196,7 +301,8 @@ async fn put_zone(
 
 async fn units_of(connection: &mut AnyConnection) -> Result<Vec<UnitRow>, DatabaseError> {
     // A daemon's party has its unit's number.
-    let statement = "SELECT u.*, p.name AS daemon, z.zone FROM units u LEFT JOIN parties p \
+    let statement = "SELECT u.*, p.name AS daemon, COALESCE(p.disabled, 0) AS disabled, z.zone \
+         FROM units u LEFT JOIN parties p \
          ON p.kind = 'unit' AND p.id = 'party-' || substr(u.id, 6) \
          LEFT JOIN unit_zones z ON z.unit = u.id ORDER BY u.added_ms, u.url";
     sqlx::query(statement)
@@ -205,6 +311,8 @@ async fn units_of(connection: &mut AnyConnection) -> Result<Vec<UnitRow>, Databa
         .iter()
         .map(|row| {
             let url: String = row.try_get("url")?;
+            let second: Option<String> = row.try_get("second_url")?;
+            let second_ms: Option<i64> = row.try_get("second_ms")?;
             Ok(UnitRow {
                 id: rows::spelt(row, "id")?,
                 // One from before they were percent-encoded has spaces and the
@@ -212,6 +320,8 @@ async fn units_of(connection: &mut AnyConnection) -> Result<Vec<UnitRow>, Databa
                 url: url::path_of(&url).map_or(url, |folder| url::url_of(&folder)),
                 daemon: row.try_get("daemon")?,
                 zone: row.try_get("zone")?,
+                is_disabled: rows::flag(row, "disabled")?,
+                second: second.zip(second_ms.map(Millis)),
             })
         })
         .collect()
@@ -246,20 +356,15 @@ async fn check_free(
     unit: UnitId,
     url: &str,
 ) -> Result<(), DatabaseError> {
-    sqlx::query(
-        "UPDATE units SET url = 'gone:' || id WHERE url = $1 AND id <> $2 \
-         AND EXISTS (SELECT 1 FROM parties p WHERE p.kind = 'unit' AND p.disabled = 1 \
+    let taken = sqlx::query(
+        "SELECT id FROM units WHERE url = $1 AND id <> $2 \
+         AND NOT EXISTS (SELECT 1 FROM parties p WHERE p.kind = 'unit' AND p.disabled = 1 \
              AND p.id = 'party-' || substr(units.id, 6))",
     )
     .bind(url)
     .bind(unit.to_string())
-    .execute(&mut *change)
+    .fetch_optional(change)
     .await?;
-    let taken = sqlx::query("SELECT id FROM units WHERE url = $1 AND id <> $2")
-        .bind(url)
-        .bind(unit.to_string())
-        .fetch_optional(change)
-        .await?;
     match taken {
         None => Ok(()),
         Some(_) => Err(DatabaseError::Taken {
@@ -276,7 +381,7 @@ async fn insert(
 ) -> Result<(), DatabaseError> {
     for unit in units {
         check_free(&mut *change, unit.id, &unit.url).await?;
-        sqlx::query("INSERT INTO units (id, url, added_ms) VALUES ($1, $2, $3)")
+        sqlx::query("INSERT INTO units (id, unique_text, url, added_ms) VALUES ($1, $1, $2, $3)")
             .bind(unit.id.to_string())
             .bind(&unit.url)
             .bind(added.0)

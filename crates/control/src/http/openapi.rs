@@ -23,7 +23,7 @@ use super::asking::{IDEMPOTENCY_KEY, IDEMPOTENCY_KEY_BYTES_MAX};
 use super::volumes::TagFilter;
 
 /// Creations of which something can be shown again.
-const REPEATABLE: [&str; 8] = [
+const REPEATABLE: [&str; 9] = [
     "create_volume",
     "create_snapshot",
     "create_attachment",
@@ -31,12 +31,13 @@ const REPEATABLE: [&str; 8] = [
     "create_grant",
     "create_user",
     "create_host",
+    "create_daemon",
     "add_key",
 ];
 
 /// Changes that cannot be tried: only somebody else knows whether they can be
 /// made, or they are none of the kind.
-const NEVER_DRY: [&str; 8] = [
+const NEVER_DRY: [&str; 9] = [
     "enrol",
     "renew_certificate",
     "add_unit",
@@ -45,6 +46,7 @@ const NEVER_DRY: [&str; 8] = [
     "unexport_volume",
     "invite_user",
     "invite_host",
+    "invite_daemon",
 ];
 
 /// What anybody may ask, without a certificate.
@@ -57,7 +59,7 @@ const TAKES_ROOM: [&str; 2] = ["create_volume", "grow_volume"];
 const CERTIFICATE: &str = "client certificate";
 
 /// The groups of operations, in the order in which they are shown.
-const TAGS: [(&str, &str); 10] = [
+const TAGS: [(&str, &str); 11] = [
     (
         "volumes",
         "Virtual disks. Making one writes a row, whatever its size; so does cloning.",
@@ -87,6 +89,10 @@ const TAGS: [(&str, &str); 10] = [
     (
         "hosts",
         "The machines on which volumes are attached. For administrators.",
+    ),
+    (
+        "daemons",
+        "The machines that keep units for hosts. For administrators.",
     ),
     (
         "units",

@@ -39,5 +39,7 @@ async fn begin(
     Asking(party): Asking,
     Body(asked): Body<BeginUnit>,
 ) -> Result<Json<UnitCluster>, ApiError> {
+    // It reads the table of units, and may write: as a host's calls, in turns.
+    let _turn = control.inner.turns.call(party).await;
     Ok(Json(control.begin_unit(party, &asked).await?))
 }

@@ -24,7 +24,8 @@ pub(super) fn router() -> OpenApiRouter<Control> {
 #[utoipa::path(get, path = "/v1/units", operation_id = "list_units", tag = "units",
     responses((status = 200, body = Vec<Unit>)))]
 async fn list(Administrator(acting): Administrator) -> Result<Json<Vec<Unit>>, ApiError> {
-    let units = acting.units().await?;
+    let mut units = acting.units().await?;
+    units.extend(acting.expected_units().await?);
     Ok(Json(units.into_iter().map(shown).collect()))
 }
 
@@ -104,7 +105,7 @@ async fn status(Administrator(control): Administrator) -> Result<Json<Status>, A
 }
 
 fn shown(unit: UnitView) -> Unit {
-    let state = unit.state().to_string();
+    let (state, reason) = (unit.state().to_string(), unit.reason());
     let report = unit.report.as_ref();
     Unit {
         id: unit.row.id.to_string(),
@@ -115,7 +116,7 @@ fn shown(unit: UnitView) -> Unit {
         read_bytes: unit.read_bytes,
         written_bytes: unit.written_bytes,
         facts: report.map_or_else(Vec::new, |report| report.facts.clone()),
-        reason: unit.report.and_then(|report| report.reason),
+        reason,
         zone: unit.row.zone,
         url: unit.row.url,
         daemon: unit.row.daemon,

@@ -18,6 +18,8 @@ const BEGIN: &str = "POST /v1/unit/begin";
 
 on_both!(
     a_daemon_becomes_a_unit_when_it_listens
+    a_second_daemon_with_the_same_identity_does_not_take_the_unit_away
+    a_disabled_daemon_is_shown_so_and_gets_nothing_more
     a_daemon_asks_for_nothing_but_what_is_its_affair
     a_host_is_given_what_its_lease_allows
 );
@@ -58,7 +60,7 @@ async fn a_daemon_becomes_a_unit_when_it_listens(scene: Scene) {
     let unit = unit.expect("it is one");
     assert_eq!(unit["id"], cluster.unit.to_string());
     assert_eq!(unit["daemon"], "store-1");
-    assert_eq!(found.len(), before + 1, "{found:?}");
+    assert_eq!(found.len(), before, "it was expected: {found:?}");
     let sets = scene.control.database().copysets().await.expect("read");
     assert!(sets.iter().any(|set| set.members.contains(&cluster.unit)));
     assert!(again.units.iter().any(|known| known.url == url));
@@ -66,7 +68,8 @@ async fn a_daemon_becomes_a_unit_when_it_listens(scene: Scene) {
     // Elsewhere it is the same unit, and where it is nobody else is.
     let moved = "scree://10.0.0.8:7420";
     begin(&scene, &daemon, json!(moved)).await;
-    assert_eq!(units(&scene).await.len(), before + 1);
+    assert_eq!(units(&scene).await.len(), before);
+    assert_eq!(units(&scene).await.last().expect("one")["url"], moved);
     let other = scene.member("daemons", "store-2").await;
     let taken = scene.ask(Some(&other), BEGIN, json!({"url": moved}), 409);
     assert_eq!(taken.await["code"], "already-exists");
@@ -96,6 +99,82 @@ async fn a_daemon_asks_for_nothing_but_what_is_its_affair(scene: Scene) {
         .ask(Some(&scene.root), disable, Value::Null, 200)
         .await;
     scene.ask(Some(&daemon), BEGIN, json!({}), 401).await;
+}
+
+fn at(url: &str, folder: &str, incarnation: u64) -> Value {
+    json!({"url": url, "place": {"folder": folder.repeat(32), "incarnation": incarnation}})
+}
+
+/// The two moved it back and forth every 30 s.
+async fn a_second_daemon_with_the_same_identity_does_not_take_the_unit_away(scene: Scene) {
+    let root = Some(&scene.root);
+    let daemon = scene.member("daemons", "store-1").await;
+    let (first, second) = ("scree://10.0.0.7:7420", "scree://10.0.0.8:7420");
+    let ask = async |place: Value, status| scene.ask(Some(&daemon), BEGIN, place, status).await;
+    ask(at(first, "a", 1), 200).await;
+    ask(at(first, "a", 1), 200).await;
+    let found = async || {
+        let all = units(&scene).await.into_iter();
+        let mut own = all.filter(|unit| unit["daemon"] == "store-1");
+        own.next_back().expect("it is one")
+    };
+    for (folder, incarnation) in [("b", 1), ("a", 2)] {
+        let refused = ask(at(second, folder, incarnation), 409).await;
+        assert_eq!(refused["code"], "conflict");
+        let detail = refused["detail"].as_str().expect("text");
+        assert!(detail.contains(first), "{detail}");
+        let unit = found().await;
+        assert_eq!(unit["url"], first);
+        let reason = unit["reason"].as_str().expect("it is shown");
+        assert!(reason.contains(second), "{reason}");
+    }
+    let status = scene.ask(root, "GET /v1/status", Value::Null, 200).await;
+    let problems = status["problems"].to_string();
+    assert!(problems.contains("second daemon"), "{problems}");
+    // One that was restarted, or an earlier version that does not say.
+    ask(at(first, "a", 3), 200).await;
+    ask(json!({"url": second}), 409).await;
+    ask(json!({"url": first}), 200).await;
+    ask(at("scree://10.0.0.9:7420", "g", 1), 400).await;
+}
+
+/// It was shown as healthy, and got more and more.
+async fn a_disabled_daemon_is_shown_so_and_gets_nothing_more(scene: Scene) {
+    let root = Some(&scene.root);
+    let (old, new) = (
+        scene.member("daemons", "store-1").await,
+        scene.member("daemons", "store-2").await,
+    );
+    let url = "scree://10.0.0.7:7420";
+    let cluster = begin(&scene, &old, json!(url)).await;
+    let state = async |name: &str| {
+        let all = units(&scene).await.into_iter();
+        let mut own = all.filter(|unit| unit["daemon"] == name);
+        own.next_back().expect("it is listed")["state"].clone()
+    };
+    assert_eq!(state("store-2").await, "expected", "it has not begun");
+    let disable = "POST /v1/daemons/store-1/disable";
+    scene.ask(root, disable, Value::Null, 200).await;
+    assert_eq!(state("store-1").await, "disabled");
+    let status = scene.ask(root, "GET /v1/status", Value::Null, 200).await;
+    let problems = status["problems"].to_string();
+    assert!(problems.contains("is disabled"), "{problems}");
+    let sets = scene.control.database().copysets().await.expect("read");
+
+    // Its address is free, and hosts are told.
+    let next = begin(&scene, &new, json!(url)).await;
+    let known = next.units.iter().find(|unit| unit.id == cluster.unit);
+    assert!(known.expect("it is known").is_disabled);
+    let more = scene.control.database().copysets().await.expect("read");
+    let added = more.iter().filter(|set| !sets.contains(set));
+    for set in added {
+        assert!(!set.members.contains(&cluster.unit), "{set:?}");
+    }
+    let enable = "POST /v1/daemons/store-1/enable";
+    scene.ask(root, enable, Value::Null, 200).await;
+    let taken = scene.ask(Some(&old), BEGIN, json!({"url": url}), 409).await;
+    assert_eq!(taken["code"], "already-exists");
+    begin(&scene, &old, json!("scree://10.0.0.9:7420")).await;
 }
 
 /// What a capability for this says, if there is exactly one, signed as daemons
@@ -181,6 +260,14 @@ async fn a_host_is_given_what_its_lease_allows(scene: Scene) {
     let many = asked(&[wants[1]; 257]);
     let many = scene.ask(Some(&host), "POST /v1/host/capabilities", many, 400);
     assert_eq!(many.await["field"], "wants");
+
+    let twice = scene.ask(
+        Some(&host),
+        "POST /v1/host/capabilities",
+        asked(&[wants[0], wants[1], wants[0]]),
+        400,
+    );
+    assert_eq!(twice.await["field"], "wants");
 
     // The certificate for daemons is good for them only.
     let request = KeyRequest::generate().expect("a key");

@@ -111,6 +111,7 @@ fn units(count: u128) -> Vec<HostUnit> {
     let unit = |number| HostUnit {
         id: UnitId::from_random(number),
         url: format!("file:///srv/u{number}"),
+        is_disabled: false,
     };
     (1..=count).map(unit).collect()
 }

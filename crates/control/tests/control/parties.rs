@@ -87,6 +87,7 @@ impl Scene {
         let unit = HostUnit {
             id: UnitId::from_random(1),
             url: "file:///unit".to_owned(),
+            is_disabled: false,
         };
         control.register_units(&[unit]).await.expect("taken in");
         let authority = authority::open(&world, folder.path(), "").expect("founded");

@@ -4,6 +4,8 @@
 //!   D/unit.lock       held by the daemon
 //!   D/identity.toml   who it is; kept by whoever runs it
 //!   D/cluster.json    what a controller said last, once there is a unit
+//!   D/place           32 hex digits, drawn once: which of those folders it is that may
+//!                     have this identity
 //!   D/unit/           the folder unit
 //! ```
 
@@ -16,6 +18,9 @@ use world::{World, host};
 
 /// A longer `cluster.json` is none, in bytes.
 const CLUSTER_BYTES_MAX: u64 = 64 << 20;
+
+/// How long `place` is, in bytes.
+const MARK_BYTES: u64 = 32;
 
 /// A locked D. The lock ends with the process, however that ends.
 #[derive(Debug)]
@@ -85,6 +90,22 @@ impl Folder {
 
     fn cluster_file(&self) -> PathBuf {
         self.path.join("cluster.json")
+    }
+
+    /// What was drawn for this folder, now if nothing was.
+    pub fn mark(&self, world: &World) -> Result<String, FolderError> {
+        let path = self.path.join("place");
+        match host::read_small(&*world.disk, &path, MARK_BYTES) {
+            Ok(mark) => match String::from_utf8(mark.to_vec()) {
+                Ok(mark) if mark.len() as u64 == MARK_BYTES => return Ok(mark),
+                _ => tracing::warn!(path = %path.display(), "it is drawn anew: it cannot be read"),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(&path)(error)),
+        }
+        let mark = format!("{:032x}", world.random.u128());
+        host::write_whole(&*world.disk, &path, mark.as_bytes()).map_err(failed(&path))?;
+        Ok(mark)
     }
 
     /// What a controller said last, if there was one.

@@ -118,9 +118,9 @@ impl Service {
             "The controllers' clock less this machine's",
             offset_ms as f64 / 1000.0,
         );
-        let connections = lock(&inner.door)
+        let (connections, held_bytes) = lock(&inner.door)
             .as_ref()
-            .map_or(0, |door| door.connections());
+            .map_or((0, 0), |door| (door.connections(), door.held_bytes()));
         measures.one(
             "scree_daemon_connections",
             "Connections of hosts, and those that are passed on",
@@ -130,6 +130,11 @@ impl Service {
             "scree_daemon_connections_max",
             "How many there may be",
             inner.connections_max as f64,
+        );
+        measures.one(
+            "scree_daemon_held_bytes",
+            "Bytes of requests and answers that are held, which may be 256 MiB",
+            held_bytes as f64,
         );
         lock(&inner.looks.found).measure(&mut measures);
         inner.keeper.counters().measure(&mut measures);

@@ -1,6 +1,7 @@
 //! What a controller has said, as far as a daemon heeds it.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::unit::UnitCluster;
@@ -104,12 +105,54 @@ pub(super) fn keeper_config(cluster: &UnitCluster) -> KeeperConfig {
     }
 }
 
-/// Where the daemons of other units are. `unknown` is rung for one that is asked for
+/// What an address leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Range {
+    /// A machine, seen from any other.
+    Anywhere,
+    /// Whoever connects.
+    Loopback,
+    /// A machine on the same wire.
+    Link,
+    /// No machine, or many.
+    Nothing,
+}
+
+impl Range {
+    fn of(ip: IpAddr) -> Self {
+        match ip.to_canonical() {
+            ip if ip.is_loopback() => Self::Loopback,
+            ip if ip.is_unspecified() || ip.is_multicast() => Self::Nothing,
+            IpAddr::V4(ip) if ip.is_broadcast() => Self::Nothing,
+            IpAddr::V4(ip) if ip.is_link_local() => Self::Link,
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => Self::Link,
+            _ => Self::Anywhere,
+        }
+    }
+}
+
+/// Whether a daemon that hosts reach at `own` passes connections on to `there`: what a
+/// captured daemon says of itself must not lead into this machine, or to its
+/// neighbours that nobody else reaches.
+fn may_lead_to(there: &Endpoint, own: IpAddr) -> bool {
+    let Endpoint::Tcp(address) = there else {
+        return false;
+    };
+    match Range::of(address.ip()) {
+        Range::Anywhere => true,
+        Range::Nothing => false,
+        near => near == Range::of(own),
+    }
+}
+
+/// Where the daemons of other units are, seen from one that hosts reach at `own`.
+/// `unknown` is rung for one that is asked for
 /// and not known: it may be new.
-pub(super) fn others(cluster: &UnitCluster, unknown: &Arc<Notify>) -> WhereUnitsAre {
+pub(super) fn others(cluster: &UnitCluster, own: IpAddr, unknown: &Arc<Notify>) -> WhereUnitsAre {
     let others = cluster.units.iter().filter(|unit| unit.id != cluster.unit);
     let others: HashMap<UnitId, Endpoint> = others
         .filter_map(|unit| Some((unit.id, endpoint_of_url(&unit.url)?)))
+        .filter(|(_, there)| may_lead_to(there, own))
         .collect();
     let unknown = Arc::clone(unknown);
     Arc::new(move |unit| {
@@ -187,11 +230,56 @@ mod tests {
             cluster.units.push(HostUnit {
                 id: id(number),
                 url,
+                is_disabled: false,
             });
         }
-        let others = others(&cluster, &Arc::default());
+        let own = "10.0.0.9".parse().expect("an address");
+        let others = others(&cluster, own, &Arc::default());
         let second = Endpoint::Tcp("10.0.0.2:7070".parse().expect("an address"));
         assert_eq!(others(id(2)), Some(second));
         assert!([1, 3, 4].iter().all(|unit| others(id(*unit)).is_none()));
+    }
+
+    /// A captured daemon could have strangers led to whatever listens on a machine for
+    /// itself alone.
+    #[test]
+    fn nobody_is_led_into_this_machine_or_to_its_neighbours() {
+        let there = [
+            "10.0.0.2",
+            "127.0.0.1",
+            "[::ffff:127.0.0.1]",
+            "[::1]",
+            "169.254.169.254",
+            "[fe80::1]",
+            "224.0.0.1",
+            "[ff02::1]",
+            "255.255.255.255",
+            "[fd00::1]",
+        ];
+        let led = |own: &str| -> Vec<&str> {
+            let own = own.parse().expect("an address");
+            let leads = |address: &&str| {
+                let address = format!("{address}:7070").parse().expect("an address");
+                may_lead_to(&Endpoint::Tcp(address), own)
+            };
+            there.into_iter().filter(leads).collect()
+        };
+        assert_eq!(led("10.0.0.9"), ["10.0.0.2", "[fd00::1]"]);
+        let local = led("127.0.0.1");
+        assert_eq!(
+            local,
+            [
+                "10.0.0.2",
+                "127.0.0.1",
+                "[::ffff:127.0.0.1]",
+                "[::1]",
+                "[fd00::1]"
+            ]
+        );
+        let link = led("fe80::9");
+        assert_eq!(
+            link,
+            ["10.0.0.2", "169.254.169.254", "[fe80::1]", "[fd00::1]"]
+        );
     }
 }

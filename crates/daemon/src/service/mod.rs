@@ -27,19 +27,19 @@ pub use folder::FolderError;
 pub use heeded::NotHeeded;
 pub use opening::StartError;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use api::unit::{BeginUnit, UnitCluster};
+use api::unit::{BeginUnit, DaemonPlace, UnitCluster};
 use api::{Client, ClientError, Profile, ProfileError};
 use base::{UnitId, with_causes};
 use tokio::sync::{Notify, watch};
 use world::{Millis, World, host};
 
-use crate::{Door, DoorConfig, Keeper};
+use crate::{Door, DoorConfig, Keeper, Limits};
 use folder::Folder;
 use health::Looks;
 
@@ -70,7 +70,7 @@ pub struct Settings {
     pub client: Client,
     /// Who it is: each certificate in turn.
     pub profile: watch::Receiver<Arc<Profile>>,
-    /// As [`DoorConfig::connections_max`].
+    /// As [`Limits::connections_max`].
     pub connections_max: usize,
     /// How often controllers are asked: [`BEGIN_EVERY`], but for tests.
     pub begin_every: Duration,
@@ -91,12 +91,18 @@ struct Inner {
     begin_every: Duration,
     /// Rung when a host has asked for a unit that is not known.
     unknown: Arc<Notify>,
+    /// By which address hosts reach it.
+    own: IpAddr,
     url: String,
+    /// Which of those it is that may have this identity.
+    place: DaemonPlace,
     keeper: Arc<Keeper>,
     /// None once it is closed.
     door: Mutex<Option<Door>>,
     /// What is heeded.
     cluster: Mutex<UnitCluster>,
+    /// Not kept for the next start: that failed.
+    is_unkept: AtomicBool,
     /// When a controller was heeded last, by the monotonic clock; or when this
     /// began, if none was.
     heard: Mutex<Duration>,
@@ -132,13 +138,10 @@ impl From<ClientError> for Unheeded {
 async fn ask(
     world: &World,
     client: &Client,
-    url: Option<&str>,
+    begin: &BeginUnit,
 ) -> Result<(UnitCluster, Millis), ClientError> {
     let asked = world.clock.monotonic();
-    let begin = BeginUnit {
-        url: url.map(str::to_owned),
-    };
-    let answer = client.post("/v1/unit/begin", &begin);
+    let answer = client.post("/v1/unit/begin", begin);
     let answer: UnitCluster = Client::within(ANSWER_WITHIN, answer).await?;
     let took = world.clock.monotonic().saturating_sub(asked);
     // It was half of the way ago, as far as anybody knows.
@@ -157,7 +160,15 @@ impl Service {
         let service = opening::open(world, settings).await?;
         // One that is away was just waited for.
         if lock(&service.inner.trouble).is_none() {
-            service.begin().await;
+            match service.ask_and_heed().await {
+                // Hosts would look for it elsewhere.
+                Err(Unheeded::Refused(source)) => {
+                    let url = service.url().to_owned();
+                    service.shut_down().await;
+                    return Err(StartError::NotTaken { url, source });
+                }
+                outcome => service.note(outcome),
+            }
         }
         Ok(service)
     }
@@ -223,6 +234,10 @@ impl Service {
     /// wrong is logged when it begins and when it is over.
     async fn begin(&self) {
         let outcome = self.ask_and_heed().await;
+        self.note(outcome);
+    }
+
+    fn note(&self, outcome: Result<(), Unheeded>) {
         let why = outcome.err().map(|error| with_causes(&error));
         let before = std::mem::replace(&mut *lock(&self.inner.trouble), why.clone());
         match (before, why) {
@@ -236,17 +251,22 @@ impl Service {
 
     async fn ask_and_heed(&self) -> Result<(), Unheeded> {
         let inner = &self.inner;
-        let (answer, now) = ask(&inner.world, &inner.client, Some(&inner.url)).await?;
+        let begin = BeginUnit {
+            url: Some(inner.url.clone()),
+            place: Some(inner.place.clone()),
+        };
+        let (answer, now) = ask(&inner.world, &inner.client, &begin).await?;
         let known = lock(&inner.cluster).clone();
         heeded::check(&known, &answer)?;
         let cluster = heeded::lasting(&answer);
         inner.set_door(inner.door_config(&cluster)?);
         inner.keeper.set_config(heeded::keeper_config(&cluster));
         inner.heard(now);
-        if cluster != known {
+        if cluster != known || inner.is_unkept.load(Ordering::Relaxed) {
             *lock(&inner.cluster) = cluster.clone();
-            let inner = Arc::clone(inner);
-            let kept = blocking(move || inner.folder.keep(&inner.world, &cluster)).await;
+            let keeping = Arc::clone(inner);
+            let kept = blocking(move || keeping.folder.keep(&keeping.world, &cluster)).await;
+            inner.is_unkept.store(kept.is_err(), Ordering::Relaxed);
             if let Err(error) = kept {
                 let why = with_causes(&error);
                 tracing::error!(
@@ -279,7 +299,8 @@ impl Service {
 
 impl Inner {
     fn door_config(&self, cluster: &UnitCluster) -> Result<DoorConfig, ProfileError> {
-        door_config(cluster, &self.profile, self.connections_max, &self.unknown)
+        let most = self.connections_max;
+        door_config(cluster, &self.profile, most, self.own, &self.unknown)
     }
 
     fn set_door(&self, config: DoorConfig) {
@@ -308,13 +329,14 @@ fn door_config(
     cluster: &UnitCluster,
     profile: &watch::Receiver<Arc<Profile>>,
     connections_max: usize,
+    own: IpAddr,
     unknown: &Arc<Notify>,
 ) -> Result<DoorConfig, ProfileError> {
     let profile = Arc::clone(&profile.borrow());
     Ok(DoorConfig {
         tls: Arc::new(profile.server_tls(&cluster.authority)?),
-        others: heeded::others(cluster, unknown),
-        connections_max,
+        others: heeded::others(cluster, own, unknown),
+        limits: Limits::of(connections_max),
     })
 }
 

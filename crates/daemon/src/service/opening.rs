@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use api::unit::UnitCluster;
+use api::unit::{BeginUnit, DaemonPlace, UnitCluster};
 use api::{ClientError, ProfileError};
 use base::{UnitId, with_causes};
 use unit::remote::url_of_address;
@@ -22,6 +22,15 @@ use crate::{Door, Keeper};
 /// Why a daemon does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
+    /// A controller refuses it.
+    #[error("a controller does not take this daemon at {url}: {source}")]
+    NotTaken {
+        /// Where it is.
+        url: String,
+        /// Why not.
+        #[source]
+        source: ClientError,
+    },
     /// Nobody can be told where it is.
     #[error(
         "it listens on all addresses of this machine, at {listen}: say with --address IP:PORT \
@@ -114,12 +123,13 @@ struct Known {
 
 pub(super) async fn open(world: World, settings: Settings) -> Result<Service, StartError> {
     check_address(&settings)?;
-    let (folder, kept) = {
+    let (folder, kept, mark) = {
         let (world, path) = (world.clone(), settings.folder.clone());
         let locked = blocking(move || {
             let folder = Folder::lock(&world, &path)?;
             let kept = folder.kept(&world)?;
-            Ok::<_, FolderError>((folder, kept))
+            let mark = folder.mark(&world)?;
+            Ok::<_, FolderError>((folder, kept, mark))
         });
         locked.await?
     };
@@ -137,14 +147,22 @@ pub(super) async fn open(world: World, settings: Settings) -> Result<Service, St
     };
     let unknown = Arc::default();
     let most = settings.connections_max;
-    let config = door_config(&known.cluster, &settings.profile, most, &unknown)?;
+    let own = settings.address.unwrap_or(settings.listen).ip();
+    let config = door_config(&known.cluster, &settings.profile, most, own, &unknown)?;
     let listen = Endpoint::Tcp(settings.listen);
     let door = Door::open(&world, &listen, [Arc::clone(&keeper)], config);
     let door = door.map_err(|source| StartError::Listen {
         listen: settings.listen,
         source,
     })?;
+    let place = DaemonPlace {
+        folder: mark,
+        incarnation: keeper.incarnation(),
+    };
     let inner = Inner {
+        own,
+        place,
+        is_unkept: AtomicBool::new(false),
         url: url_of_address(reached_at(&settings, &door)),
         looks: Looks::new(&*world.clock),
         heard: Mutex::new(world.clock.monotonic()),
@@ -196,7 +214,10 @@ async fn learn(
     folder: &Folder,
     kept: Option<UnitCluster>,
 ) -> Result<Known, StartError> {
-    match (ask(world, &settings.client, None).await, kept) {
+    match (
+        ask(world, &settings.client, &BeginUnit::default()).await,
+        kept,
+    ) {
         (Ok((answer, now)), kept) => {
             if let Some(kept) = &kept {
                 heeded::check(kept, &answer).map_err(|source| StartError::Other {

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use base::{ClusterId, UnitId};
 use capability::{Capability, Fence, Line, Scope, SigningKey, VerifyingKey};
-use daemon::{Keeper, KeeperConfig, Session, Step};
+use daemon::{BUDGET_BYTES, Budget, Keeper, KeeperConfig, Session, Step};
 use unit::FolderUnit;
 use unit::remote::{Conversation, Done, Link, RemoteUnit};
 use unit::wire::Request;
-use world::{Millis, World};
+use world::{Millis, Wake, World};
 
 pub const CLUSTER: ClusterId = ClusterId::from_random(0xc1);
 pub const UNIT: UnitId = UnitId::from_random(0x1d);
@@ -76,7 +76,7 @@ impl Inside {
         let mut hello = Vec::new();
         let mut ends = Ends {
             host: Conversation::begin(UNIT, CLUSTER, &mut hello),
-            daemon: Session::new(keeper, holder),
+            daemon: Session::new(keeper, holder, &Budget::new(BUDGET_BYTES), Wake::silent()),
             last_tag: 1,
         };
         ends.carry(&hello);
@@ -132,4 +132,79 @@ pub fn unit_of(keeper: &Arc<Keeper>, holder: [u8; 32], scopes: &[Scope]) -> Remo
         unit.show(&signed.0).expect("heeded");
     }
     unit
+}
+
+/// A frame that asks `request`.
+fn frame(request: &Request<'_>, tag: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    request.encode(tag, &mut bytes);
+    bytes
+}
+
+/// It held up its connection, and all that was allowed already, while the disk and
+/// the older lease's requests were waited for.
+#[test]
+fn what_follows_a_capability_waits_for_it_and_nothing_waits_in_the_session() {
+    let world = world::simulated::Simulation::new(6).world();
+    let keeper = keeper(&world);
+    let own = unit_of(&keeper, HOST, &[whole_lease(1)]);
+    let segment = base::SegmentId::from_bits(10).expect("one");
+    unit::Unit::put(&own, segment, 512, base::Slot(0), &[[5; 16]], &[9; 512]).expect("put");
+    unit::Unit::sync(&own, &[segment]).expect("synced");
+    let run = unit::SlotRun {
+        segment,
+        first: base::Slot(0),
+        count: 1,
+    };
+    let read = Request::Read {
+        run,
+        slot_bytes: 512,
+    };
+    // What was read once can be read again without waiting.
+    unit::Unit::read(&own, run, 512, &mut [[0; 16]], &mut [0; 512]).expect("read");
+    let budget = Budget::new(BUDGET_BYTES);
+    let mut session = Session::new(Arc::clone(&keeper), HOST, &budget, Wake::silent());
+    let sign = |scope| key().sign(&capability(HOST, scope)).0;
+    let lines = vec![Line(7)];
+    let (may_read, lease) = (sign(Scope::Read { lines }), sign(whole_lease(2)));
+    let hello = Request::Hello {
+        version: 1,
+        cluster: CLUSTER,
+    };
+    let sync = Request::Sync {
+        incarnation: 0,
+        segments: vec![segment],
+    };
+    let sent = [
+        frame(&hello, 1),
+        frame(&Request::Show(&may_read), 2),
+        frame(&Request::Show(&lease), 3),
+        frame(&read, 4),
+        frame(&sync, 5),
+        frame(&read, 6),
+    ];
+    session.receive(&sent.concat());
+    let mut out = Vec::new();
+    let mut answered = || match session.step(&mut out).expect("it stays open") {
+        Step::Answered => None,
+        Step::Wait => Some(None),
+        Step::Job(job) => Some(Some(job)),
+    };
+    assert!(answered().is_none(), "the hello");
+    assert!(answered().is_none(), "there is nothing to wait for");
+    let show = answered().flatten().expect("it writes to the disk");
+    assert_eq!(show.tag(), 3);
+    assert!(answered().is_none(), "it may be read already");
+    assert!(matches!(answered(), Some(None)), "it is held up");
+    assert!(!session.has_room());
+    let _ = show.run();
+    session.answered(3);
+    let job = match session.step(&mut out).expect("it stays open") {
+        Step::Job(job) => job,
+        _ => panic!("it goes on"),
+    };
+    assert_eq!(job.tag(), 5);
+    let held = budget.held();
+    drop((job, session));
+    assert!(held > 0 && budget.held() == 0);
 }

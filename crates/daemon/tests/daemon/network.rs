@@ -1,14 +1,15 @@
 //! Daemons on real sockets, and hosts that reach them.
 
+use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base::{ClusterId, Slot, UnitId, with_causes};
 use capability::Scope;
-use daemon::{Door, DoorConfig, Keeper, KeeperConfig};
+use daemon::{Door, DoorConfig, Keeper, KeeperConfig, Limits, Waits};
 use identity::{
     Authority, Credentials, KeyFingerprint, KeyRequest, Kind, Lifetime, ServerTls, Subject,
     client_config, requested_key,
@@ -39,11 +40,16 @@ impl Party {
     }
 }
 
+/// Capabilities, by whose they are.
+type Kept = HashMap<[u8; 32], Vec<Arc<[u8]>>>;
+
 /// A cluster's authority, and the world its parties live in.
 pub struct Site {
     pub authority: Authority,
     pub world: World,
     pub folder: TempDir,
+    /// What each host may do, by its key.
+    capabilities: Arc<Mutex<Kept>>,
 }
 
 fn any_port() -> Endpoint {
@@ -62,13 +68,18 @@ impl Site {
             authority: founded.expect("founded").0,
             world,
             folder: tempfile::tempdir().expect("a folder"),
+            capabilities: Arc::default(),
         }
     }
 
     pub fn party(&self, kind: Kind, name: &str, names: &[String]) -> Party {
+        let lifetime = Lifetime::day(self.world.clock.wall());
+        self.party_for(lifetime, kind, name, names)
+    }
+
+    fn party_for(&self, lifetime: Lifetime, kind: Kind, name: &str, names: &[String]) -> Party {
         let request = KeyRequest::generate().expect("a key");
         let subject = Subject::new(kind, name).expect("a name");
-        let lifetime = Lifetime::day(self.world.clock.wall());
         let signed =
             self.authority
                 .sign(&request.request_pem, &subject, names, lifetime, &RealRandom);
@@ -111,6 +122,16 @@ impl Site {
         keeper: Arc<Keeper>,
         other: Option<(UnitId, Endpoint)>,
     ) -> Door {
+        self.door_within(Limits::of(64), endpoint, keeper, other)
+    }
+
+    fn door_within(
+        &self,
+        limits: Limits,
+        endpoint: &Endpoint,
+        keeper: Arc<Keeper>,
+        other: Option<(UnitId, Endpoint)>,
+    ) -> Door {
         let unit = keeper.id();
         let daemon = self.party(Kind::Unit, "u1", &[unit.to_string()]);
         let tls = ServerTls::new(self.authority.certificate_pem(), &[], daemon.credentials());
@@ -120,7 +141,7 @@ impl Site {
                 Some((unit, endpoint)) if *unit == asked => Some(endpoint.clone()),
                 _ => None,
             }),
-            connections_max: 64,
+            limits,
         };
         Door::open(&self.world, endpoint, [keeper], config).expect("a free port")
     }
@@ -134,11 +155,17 @@ impl Site {
         let mut tls = client_config(&authority, Some(host.credentials())).expect("usable");
         tls.alpn_protocols = vec![ALPN.to_vec()];
         let detours = endpoints[1..].to_vec();
+        let (all, own) = (Arc::clone(&self.capabilities), host.fingerprint.0);
+        let capabilities = move || {
+            let all = all.lock().expect("no panic");
+            all.get(&own).cloned().unwrap_or_default()
+        };
         LinkConfig {
             cluster: CLUSTER,
             unit,
             own: endpoints[0].clone(),
             detours: Arc::new(move || detours.clone()),
+            capabilities: Arc::new(capabilities),
             tls: Some(Arc::new(tls)),
         }
     }
@@ -158,24 +185,39 @@ impl Site {
     ) -> RemoteUnit {
         let link = self.link(self.link_config(host, unit, at));
         for scope in scopes {
-            show(&link, host, scope);
+            self.show(&link, host, scope);
         }
         RemoteUnit::new(format!("scree://{unit}"), link)
     }
+
+    fn show(&self, link: &TlsLink, host: &Party, scope: &Scope) {
+        let own = host.fingerprint.0;
+        let signed = key().sign(&capability(own, scope.clone())).0;
+        {
+            let mut all = self.capabilities.lock().expect("no panic");
+            all.entry(own).or_default().push(signed.clone().into());
+        }
+        let (tell, told) = mpsc::channel();
+        let done: unit::remote::Done = Box::new(move |reply| {
+            let answer = reply
+                .map(|reply| reply.status)
+                .map_err(|why| with_causes(&why));
+            tell.send(answer).expect("waited for");
+        });
+        link.show(&signed, done);
+        let status = told.recv().expect("answered").expect("it is there");
+        assert_eq!(status, unit::wire::Status::Done);
+    }
 }
 
-fn show(link: &TlsLink, host: &Party, scope: &Scope) {
-    let signed = key().sign(&capability(host.fingerprint.0, scope.clone()));
-    let (tell, told) = mpsc::channel();
-    let done: unit::remote::Done = Box::new(move |reply| {
-        let answer = reply
-            .map(|reply| reply.status)
-            .map_err(|why| with_causes(&why));
-        tell.send(answer).expect("waited for");
-    });
-    link.show(signed.0.into(), Duration::MAX, done);
-    let status = told.recv().expect("answered").expect("it is there");
-    assert_eq!(status, unit::wire::Status::Done);
+/// Returns as soon as `is_so`.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let clock = world::real::RealClock::default();
+    let late = world::Clock::monotonic(&clock) + Duration::from_secs(60);
+    while !is_so() {
+        assert!(world::Clock::monotonic(&clock) < late, "{what}");
+        std::thread::yield_now();
+    }
 }
 
 pub fn put(unit: &dyn Unit, serial: u64, first: u16) -> Result<(), UnitError> {
@@ -270,7 +312,7 @@ fn a_daemon_is_believed_to_have_the_unit_that_its_certificate_names() {
     let config = DoorConfig {
         tls: Arc::new(tls.expect("usable")),
         others: Arc::new(|_| None),
-        connections_max: 4,
+        limits: Limits::of(4),
     };
     let door = Door::open(&site.world, &any_port(), [site.keeper(id)], config).expect("open");
     let unit = site.unit(&site.host("h1"), id, &[door.endpoint().clone()], &[]);
@@ -357,20 +399,21 @@ fn a_link_goes_the_short_way_as_soon_as_there_is_one() {
     let clock = Arc::new(SimulatedClock::default());
     let link = TlsLink::start(config, Arc::clone(&clock) as _).expect("started");
     let link = Arc::new(link);
-    show(&link, &host, &whole_lease(1));
+    site.show(&link, &host, &whole_lease(1));
     let unit = RemoteUnit::new("scree://far".to_owned(), Arc::clone(&link) as _);
     put(&unit, 20, 0).expect("through the other");
     assert_eq!(link.via().as_ref(), Some(near.endpoint()));
 
     let _door = site.door_of(&own, keeper, None);
-    let mut asked = 0;
-    while link.via().as_ref() != Some(&own) {
+    for _ in 0..30 {
+        assert_eq!(link.via().as_ref(), Some(near.endpoint()), "it looks later");
         clock.advance(Duration::from_secs(1));
         assert_eq!(read(&unit, 20).expect("answered"), [20; 512]);
-        asked += 1;
-        assert!(asked < 1_000_000, "it stays the long way");
     }
-    assert!(asked >= 30, "not before it is looked for");
+    until("it stays the long way", || {
+        assert_eq!(read(&unit, 20).expect("answered"), [20; 512]);
+        link.via().as_ref() == Some(&own)
+    });
     drop((near, far));
     assert_eq!(read(&unit, 20).expect("answered"), [20; 512]);
 }
@@ -478,4 +521,201 @@ fn a_silent_daemon_is_away() {
     assert_eq!(source.kind(), ErrorKind::TimedOut);
     // Whoever asks next is told at once, and not after as long again.
     assert!(unit.probe().is_err());
+}
+
+fn quickly() -> Waits {
+    Waits {
+        hello: Duration::from_millis(500),
+        idle: Duration::from_millis(300),
+        stalled: Duration::from_millis(500),
+    }
+}
+
+/// There was no bound over all connections.
+#[test]
+fn hosts_that_put_more_than_a_daemon_holds_wait_and_lose_nothing() {
+    let site = Site::new();
+    let id = unit_called(1);
+    let limits = Limits {
+        held_bytes_max: 3 << 20,
+        ..Limits::of(64)
+    };
+    let door = site.door_within(limits, &any_port(), site.keeper(id), None);
+    let at = [door.endpoint().clone()];
+    let tags = vec![[6; 16]; 256];
+    let hosts: Vec<Party> = (0..4).map(|name| site.host(&format!("h{name}"))).collect();
+    std::thread::scope(|scope| {
+        for (host, number) in hosts.iter().zip(0..) {
+            let unit = site.unit(host, id, &at, &[whole_lease(1)]);
+            let (tags, door) = (&tags, &door);
+            scope.spawn(move || {
+                std::thread::scope(|scope| {
+                    for thread in 0..2 {
+                        let (unit, id) = (&unit, segment(100 + number * 10 + thread));
+                        scope.spawn(move || {
+                            let data = vec![thread as u8; 1 << 20];
+                            for round in 0..4 {
+                                let first = Slot(round * 256);
+                                unit.put(id, 4096, first, tags, &data).expect("put");
+                                let held = door.held_bytes();
+                                assert!(held < 5 << 20, "{held} bytes");
+                            }
+                        });
+                    }
+                });
+            });
+        }
+    });
+    until("all is given back", || door.held_bytes() == 0);
+}
+
+#[test]
+fn a_connection_that_nobody_uses_is_closed_and_made_again_when_somebody_asks() {
+    let site = Site::new();
+    let (id, host) = (unit_called(1), site.host("h1"));
+    let limits = Limits {
+        waits: quickly(),
+        ..Limits::of(64)
+    };
+    let door = site.door_within(limits, &any_port(), site.keeper(id), None);
+    let at = [door.endpoint().clone()];
+    let unit = site.unit(&host, id, &at, &[whole_lease(1)]);
+    for serial in 10..13 {
+        put(&unit, serial, 0).expect("it is there, and nobody was told that it was away");
+        until("it stays", || door.connections() == 0);
+    }
+    // One that says nothing has no place for long.
+    let mut silent = connect(door.endpoint());
+    until("it has come", || door.connections() == 1);
+    until("it stays", || door.connections() == 0);
+    let _ = silent.read_to_end(&mut Vec::new());
+}
+
+/// A connection by hand.
+fn by_hand(
+    site: &Site,
+    host: &Party,
+    unit: UnitId,
+    at: &Endpoint,
+) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
+    let authority = [site.authority.certificate_pem()];
+    let mut tls = client_config(&authority, Some(host.credentials())).expect("usable");
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    let name = unit.to_string().try_into().expect("a name");
+    let tls = rustls::ClientConnection::new(Arc::new(tls), name).expect("usable");
+    let mut stream = rustls::StreamOwned::new(tls, connect(at));
+    let mut hello = Vec::new();
+    unit::wire::Request::Hello {
+        version: 1,
+        cluster: CLUSTER,
+    }
+    .encode(1, &mut hello);
+    stream.write_all(&hello).expect("sent");
+    let mut greeting = [0; 16 + 48];
+    stream.read_exact(&mut greeting).expect("it greets");
+    stream
+}
+
+/// It kept its answers in the daemon's memory for ever.
+#[test]
+fn a_host_that_does_not_take_its_answers_or_does_not_end_its_request_is_closed() {
+    let site = Site::new();
+    let (id, host) = (unit_called(1), site.host("h1"));
+    let limits = Limits {
+        waits: Waits {
+            idle: Duration::from_secs(600),
+            ..quickly()
+        },
+        ..Limits::of(64)
+    };
+    let door = site.door_within(limits, &any_port(), site.keeper(id), None);
+    let at = door.endpoint().clone();
+    {
+        let unit = site.unit(&host, id, std::slice::from_ref(&at), &[whole_lease(1)]);
+        let (tags, data) = (vec![[6; 16]; 512], vec![7; 2 << 20]);
+        unit.put(segment(20), 4096, Slot(0), &tags, &data)
+            .expect("put");
+    }
+    until("the link is gone", || door.connections() == 0);
+    let mut stream = by_hand(&site, &host, id, &at);
+    let signed = key()
+        .sign(&capability(host.fingerprint.0, whole_lease(1)))
+        .0;
+    let mut asked = Vec::new();
+    unit::wire::Request::Show(&signed).encode(2, &mut asked);
+    let run = SlotRun {
+        segment: segment(20),
+        first: Slot(0),
+        count: 512,
+    };
+    for tag in 3..40 {
+        let slot_bytes = 4096;
+        unit::wire::Request::Read { run, slot_bytes }.encode(tag, &mut asked);
+    }
+    stream.write_all(&asked).expect("sent");
+    until("it holds answers", || door.held_bytes() > 1 << 20);
+    until("it is waited for", || door.connections() == 0);
+    until("it keeps its room", || door.held_bytes() == 0);
+    drop(stream);
+
+    let mut stream = by_hand(&site, &host, id, &at);
+    let head = [&(1_u32 << 20).to_le_bytes()[..], &[3, 0, 0, 0], &[9; 8]].concat();
+    stream.write_all(&head).expect("sent");
+    until("its room is kept", || door.held_bytes() > 1 << 20);
+    until("it is waited for", || door.connections() == 0);
+    until("it keeps its room", || door.held_bytes() == 0);
+}
+
+#[test]
+fn a_host_that_connects_again_and_again_keeps_nobody_out() {
+    let site = Site::new();
+    let (id, host) = (unit_called(1), site.host("h1"));
+    let door = site.door_within(Limits::of(6), &any_port(), site.keeper(id), None);
+    let at = door.endpoint().clone();
+    let many: Vec<_> = (0..12)
+        .map(|_| {
+            let stream = by_hand(&site, &host, id, &at);
+            until("its oldest one ends", || door.connections() <= 4);
+            stream
+        })
+        .collect();
+    site.unit(&site.host("h2"), id, &[at], &[])
+        .probe()
+        .expect("there is room for others");
+    drop(many);
+}
+
+/// It went on for as long as nobody closed it, whoever had been taken off the list.
+#[test]
+fn a_connection_ends_with_the_hosts_certificate_and_goes_on_with_the_next_one() {
+    let site = Site::new();
+    let id = unit_called(1);
+    let short = Lifetime {
+        now: site.world.clock.wall(),
+        term: Duration::from_secs(10),
+    };
+    let host = site.party_for(short, Kind::Host, "h1", &[]);
+    let door = site.door(id);
+    let at = [door.endpoint().clone()];
+    let config = site.link_config(&host, id, &at);
+    let link = site.link(config.clone());
+    let unit = RemoteUnit::new("scree://there".to_owned(), Arc::clone(&link) as _);
+    unit.probe().expect("it holds");
+    assert_eq!(door.connections(), 1);
+    until("it is closed", || door.connections() == 0);
+    why_not(&unit);
+    let next = site.host("h1");
+    link.set_config(LinkConfig {
+        tls: site.link_config(&next, id, &at).tls,
+        ..config.clone()
+    });
+    unit.probe().expect("with the next one");
+    // Also while the old one holds.
+    let another = site.host("h1");
+    link.set_config(LinkConfig {
+        tls: site.link_config(&another, id, &at).tls,
+        ..config
+    });
+    until("the old one ends", || door.connections() == 0);
+    unit.probe().expect("with the one after that");
 }

@@ -2,6 +2,7 @@
 //! nothing else.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use base::{ClusterId, CopysetId, SegmentId, Slot};
@@ -276,6 +277,100 @@ fn an_older_lease_is_refused_as_soon_as_a_newer_one_was_shown() {
     let old = key().sign(&capability(HOST, lease(7, 1, 3, 10..20)));
     let refused = again.show(&old.0).expect_err("an older lease");
     assert!(refused.to_string().contains("lease 4"), "{refused}");
+}
+
+/// Whoever had a lease made all hosts believe that the database was older than the
+/// data.
+#[test]
+fn a_count_of_leases_is_noted_as_far_as_a_controller_has_signed_it_and_never_lowered() {
+    let scene = Scene::new();
+    let unit = unit_of(&scene.keeper, HOST, &[lease(7, 1, 3, 10..20)]);
+    let note = |count: u64| {
+        let mut note = [b' '; NOTE_BYTES];
+        let text = format!("leases {count} abcdef");
+        note[..text.len()].copy_from_slice(text.as_bytes());
+        note
+    };
+    assert!(is_refused(&unit.note_down(&note(1))), "nothing was signed");
+    let count = |leases| key().sign(&capability(HOST, Scope::Count { leases })).0;
+    unit.show(&count(17)).expect("heeded");
+    assert!(is_refused(&unit.note_down(&note(18))));
+    unit.note_down(&note(17)).expect("as a controller says");
+    // One that comes late is told nothing bad, and changes nothing.
+    for late in [note(16), [b'x'; NOTE_BYTES]] {
+        unit.note_down(&late).expect("it is known");
+        assert_eq!(unit.note().expect("read"), Some(note(17)));
+    }
+    let other = unit_of(&scene.keeper, OTHER_HOST, &[lease(8, 2, 1, 30..40)]);
+    assert!(is_refused(&other.note_down(&note(18))));
+    other.note_down(&note(17)).expect("that much is known");
+}
+
+/// It counted for as long as the connection lasted.
+#[test]
+fn what_an_earlier_database_has_signed_ends_when_a_newer_one_is_heard_of() {
+    let scene = Scene::new();
+    let read_lines = || Scope::Read {
+        lines: vec![Line(7)],
+    };
+    let old = unit_of(&scene.keeper, OTHER_HOST, &[read_lines()]);
+    read(&old, segment(10)).expect("it may");
+    let newer = |generation| {
+        let mut newer = capability(OTHER_HOST, read_lines());
+        newer.generation = generation;
+        key().sign(&newer).0
+    };
+    let next = unit_of(&scene.keeper, OTHER_HOST, &[]);
+    next.show(&newer(2)).expect("heeded");
+    read(&next, segment(10)).expect("it may");
+    let refused = read(&old, segment(10)).expect_err("it has ended");
+    assert!(refused.to_string().contains("has ended"), "{refused}");
+    assert!(is_refused(&put(&scene.own, segment(10), 1)));
+    assert!(is_refused(&scene.own.note_down(&[4; NOTE_BYTES])));
+    // After a restart without a controller, too.
+    let again = keeper(&scene.world);
+    let unit = unit_of(&again, OTHER_HOST, &[]);
+    let refused = unit.show(&newer(1)).expect_err("it was replaced");
+    assert!(refused.to_string().contains("replaced"), "{refused}");
+    unit.show(&newer(2)).expect("heeded");
+    // From a controller.
+    again.set_config(daemon::KeeperConfig {
+        cluster: crate::inside::CLUSTER,
+        keys: vec![crate::inside::verifying_key()],
+        generation: 3,
+    });
+    assert!(is_refused(&read(&unit, segment(10))));
+}
+
+/// Every *read* was good for it.
+#[test]
+fn a_segment_whose_header_cannot_be_read_is_nobodys_but_its_leases() {
+    let scene = Scene::new();
+    let disk = &scene.world.disk;
+    let folders = disk.list(Path::new("/unit/segments")).expect("listed");
+    let files = folders.iter().flat_map(|folder| {
+        let folder = Path::new("/unit/segments").join(&folder.name);
+        let files = disk.list(&folder).expect("listed").into_iter();
+        files.map(move |file| folder.join(file.name))
+    });
+    for path in files {
+        let file = disk.open(&path, world::OpenMode::Write).expect("there");
+        file.write_at(&[0x5a; 64], 0).expect("spoilt");
+    }
+    let keeper = keeper(&scene.world);
+    let segments = vec![segment(10)];
+    let lines = vec![Line(8)];
+    let others = [Scope::Free { segments }, Scope::Read { lines }];
+    let other = unit_of(&keeper, OTHER_HOST, &others);
+    for (name, attempt) in ATTEMPTS {
+        let done = attempt(&other, segment(10));
+        assert!(done.is_err(), "{name}");
+    }
+    assert!(is_refused(&other.free(segment(10), &[Slot(0)], true)));
+    let own = unit_of(&keeper, HOST, &[lease(7, 1, 3, 10..20)]);
+    let listed = own.list_serials(10..20).expect("listed");
+    assert_eq!(listed, [segment(10)]);
+    own.delete(segment(10)).expect("it is its own");
 }
 
 /// What was put in one life of a daemon, and not synced, may be lost in the

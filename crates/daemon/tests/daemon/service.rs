@@ -1,6 +1,7 @@
 //! A daemon as a process has it, and a controller that says what it is told to.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ fn problem(status: StatusCode) -> Problem {
 struct Controller {
     answer: Answer,
     asked: Arc<Mutex<Vec<BeginUnit>>>,
+    /// It takes no daemon in, wherever that is.
+    takes_nobody: Arc<AtomicBool>,
     socket: PathBuf,
     task: JoinHandle<()>,
 }
@@ -65,11 +68,17 @@ impl Controller {
         };
         let answer: Answer = Arc::new(Mutex::new(Ok(cluster)));
         let asked = Arc::new(Mutex::new(Vec::new()));
+        let takes_nobody = Arc::new(AtomicBool::new(false));
         let handler = {
             let (answer, asked) = (Arc::clone(&answer), Arc::clone(&asked));
+            let takes_nobody = Arc::clone(&takes_nobody);
             move |Json(begin): Json<BeginUnit>| async move {
+                let is_refused = begin.url.is_some() && takes_nobody.load(Ordering::SeqCst);
                 asked.lock().expect("no panic").push(begin);
-                let answer = answer.lock().expect("no panic").clone();
+                let mut answer = answer.lock().expect("no panic").clone();
+                if is_refused {
+                    answer = Err(StatusCode::CONFLICT);
+                }
                 answer
                     .map(Json)
                     .map_err(|status| (status, Json(problem(status))))
@@ -86,6 +95,7 @@ impl Controller {
         Self {
             answer,
             asked,
+            takes_nobody,
             socket,
             task,
         }
@@ -238,6 +248,55 @@ async fn a_first_start_needs_a_controller_that_lets_it_begin() {
     assert!(!host::is_folder(&site.folder.path().join("d/unit")));
 }
 
+/// It said that it was ready, and hosts looked for it elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_no_controller_takes_in_does_not_start() {
+    let site = Site::new();
+    let controller = Controller::start(&site);
+    controller.takes_nobody.store(true, Ordering::SeqCst);
+    let error = refused(&site).await;
+    assert!(matches!(error, StartError::NotTaken { .. }), "{error}");
+    controller.takes_nobody.store(false, Ordering::SeqCst);
+    start(&site).await.expect("started").shut_down().await;
+    let asked = controller.asked.lock().expect("no panic").clone();
+    let places: Vec<_> = asked.iter().filter_map(|one| one.place.clone()).collect();
+    assert_eq!(places.len(), 2);
+    assert_eq!(places[0].folder, places[1].folder, "drawn with the folder");
+    assert_ne!(places[0].incarnation, places[1].incarnation);
+}
+
+/// It was kept again only when something else had changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_could_not_be_kept_is_kept_as_soon_as_that_can_be() {
+    let site = Site::new();
+    let controller = Controller::start(&site);
+    let service = start(&site).await.expect("started");
+    let _run = tokio::spawn({
+        let service = service.clone();
+        async move { service.run().await }
+    });
+    let kept = site.folder.path().join("d/cluster.json");
+    let disk = &site.world.disk;
+    disk.remove(&kept).expect("removed");
+    disk.create_directory(&kept).expect("in its place");
+    controller.says(|cluster| {
+        cluster.units.push(HostUnit {
+            id: UNIT,
+            url: service.url().to_owned(),
+            is_disabled: false,
+        });
+    });
+    let count = controller.asked().len();
+    until("it was told", async || controller.asked().len() > count + 2).await;
+    disk.rename(&kept, &site.folder.path().join("aside"))
+        .expect("moved away");
+    until("it is kept", async || {
+        let text = host::read_small(&**disk, &kept, 1 << 20).unwrap_or_default();
+        String::from_utf8_lossy(&text).contains(service.url())
+    })
+    .await;
+}
+
 /// An empty folder in its place would look as if everything on it were lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_unit_that_is_not_mounted_is_not_made_anew() {
@@ -369,6 +428,7 @@ async fn connections_for_other_daemons_are_passed_on_where_controllers_say() {
         cluster.units.push(HostUnit {
             id: far_id,
             url: url_of_address(address),
+            is_disabled: false,
         });
     });
     until("it is passed on", async || probe().await.is_ok()).await;
@@ -440,6 +500,7 @@ async fn a_unit_that_the_cluster_has_is_not_made_anew() {
         cluster.units.push(HostUnit {
             id: UNIT,
             url: "scree://10.0.0.9:7070".to_owned(),
+            is_disabled: false,
         });
     });
     let error = refused(&site).await;

@@ -189,9 +189,26 @@ fn enrol_as(
     }
     let made = enrolled(arguments)?;
     check_kind(&made, kind)?;
+    if kind == Kind::Unit
+        && let Ok(there) = Profile::read(&world, &path)
+    {
+        check_unit(&path, &there.subject, &made.subject)?;
+    }
     made.write(&world, &path)
         .map_err(|error| Failure::of(&error))?;
     tell(format, &made, &path)
+}
+
+/// Refuses to keep a unit's identity in another unit's folder: its blocks lie there.
+fn check_unit(path: &Path, there: &str, made: &str) -> Result<(), Failure> {
+    if there == made {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "{} is that of {there}, whose blocks lie beside it, and the token was for {made}; nothing \
+         was kept of it: give another folder (--dir), and another token (`scree unit token`)",
+        path.display()
+    )))
 }
 
 /// Refuses to be somebody of another kind.

@@ -230,18 +230,18 @@ impl Health {
             UnitError::Io { source, .. } if is_out_of_files(source) => None,
             // Its next puts are as good as any.
             UnitError::Restarted { .. } => None,
-            UnitError::Io { .. } | UnitError::Tampered { .. } | UnitError::NotAllowed { .. }
-                if verb == Verb::Read =>
-            {
+            UnitError::Io { .. } | UnitError::Tampered { .. } if verb == Verb::Read => {
                 self.read_failures += 1;
                 (self.read_failures >= READ_FAILURES_MAX).then_some(match self.state {
                     UnitState::Healthy => UnitState::Failing,
                     known => known,
                 })
             }
-            UnitError::Io { .. } | UnitError::Tampered { .. } | UnitError::NotAllowed { .. } => {
-                Some(UnitState::Failing)
-            }
+            UnitError::Io { .. } | UnitError::Tampered { .. } => Some(UnitState::Failing),
+            // A host needs nothing but its own name for that: it has no way in at all.
+            UnitError::NotAllowed { .. } if verb == Verb::Probe => Some(UnitState::Failing),
+            // It says something about this host, and what it has shown.
+            UnitError::NotAllowed { .. } => None,
             UnitError::NoSegment { .. }
             | UnitError::NoSlot { .. }
             | UnitError::Misplaced { .. }

@@ -29,6 +29,39 @@ fn io_error() -> UnitError {
     }
 }
 
+/// A lease that had ended made all daemons' units failing, and the disk full.
+#[test]
+fn what_a_unit_does_not_allow_says_nothing_about_the_unit() {
+    let refused = UnitError::NotAllowed {
+        url: url(),
+        reason: "the capability for it has ended".to_owned(),
+    };
+    let mut health = Health::new(at(0));
+    for verb in [Verb::Read, Verb::Write, Verb::Release] {
+        for _ in 0..READ_FAILURES_MAX {
+            health.record(verb, Err(&refused), at(10));
+        }
+        assert_eq!(health.state(), UnitState::Healthy, "{verb:?}");
+    }
+    health.record(Verb::Probe, Err(&refused), at(20));
+    assert_eq!(
+        health.state(),
+        UnitState::Failing,
+        "not even that it is there"
+    );
+}
+
+#[test]
+fn a_unit_that_is_closed_is_well_and_nothing_is_put_there() {
+    let unit = tracked(&Simulation::new(8));
+    assert!(unit.can_write());
+    unit.set_closed(true);
+    assert!(!unit.can_write());
+    assert_eq!(unit.state(), UnitState::Healthy);
+    unit.set_closed(false);
+    assert!(unit.can_write());
+}
+
 #[test]
 fn each_error_leads_to_its_state_and_a_probe_leads_back() {
     let missing = UnitError::Missing {

@@ -4,7 +4,7 @@
 //! Must not know what kind of unit it tracks, nor decide anything: that is
 //! [`Health`]'s.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,6 +38,8 @@ pub struct TrackedUnit {
     state: AtomicU8,
     /// Whether reads have failed since the last that succeeded.
     has_read_failures: AtomicU8,
+    /// Nothing more is to be put there, however well it is.
+    is_closed: AtomicBool,
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
     pace: Pace,
@@ -55,6 +57,7 @@ impl TrackedUnit {
             health: Mutex::new(Health::new(now)),
             state: AtomicU8::new(UnitState::Healthy as u8),
             has_read_failures: AtomicU8::new(0),
+            is_closed: AtomicBool::new(false),
             read_bytes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             pace: Pace::default(),
@@ -75,7 +78,12 @@ impl TrackedUnit {
     /// Whether to put there, rather than elsewhere.
     #[must_use]
     pub fn can_write(&self) -> bool {
-        self.state().can_write()
+        self.state().can_write() && !self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// Whether anything is put there, if it is well: not, if it is to be given up.
+    pub fn set_closed(&self, is_closed: bool) {
+        self.is_closed.store(is_closed, Ordering::Relaxed);
     }
 
     /// For status.

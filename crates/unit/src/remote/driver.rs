@@ -2,27 +2,28 @@
 //!
 //! The daemon's own address is tried first. If it does not answer, others are
 //! that may pass the connection on; and as long as one of these does, the own one
-//! is tried beside it. When that answers, nothing more is sent the long way, and
-//! what was is waited for.
+//! is tried beside it. When that has greeted, nothing more is sent the long way, and
+//! what was is waited for. So it is when this host has a new certificate: what was
+//! asked under the old one is waited for, and the next is asked under the new one.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use channel::{Channel, Outbox, Pipe as _};
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection};
-use world::real::{Poller, Stream};
+use channel::Pipe as _;
+use rustls::ClientConfig;
+use world::real::Poller;
 use world::{Endpoint, Interest, Ready};
 
-use super::link::{ANSWER_WITHIN, Asked, LinkConfig, Shared, stopping};
-use super::{Conversation, Greeted, Reply};
+use super::Reply;
+use super::attempt::{Attempt, Connected, RECEIVE_BYTES};
+use super::link::{Asked, LinkConfig, Shared, WORK_WITHIN, stopping};
 use crate::wire::Request;
 
-/// A connection is there and greeted within this.
+/// A connection is there and greeted within this, whichever way.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
-/// Or within this, if another one can be tried.
+/// One way is tried no longer than this, if there is another one.
 const DETOUR_AFTER: Duration = Duration::from_secs(1);
 
 /// How often a daemon's own address is tried while it is reached through another.
@@ -35,13 +36,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How often it is looked whether an answer is overdue.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Received at once, in bytes.
-const RECEIVE_BYTES: usize = 256 << 10;
-
-/// The poller's keys.
+/// The poller's keys: the connection's is that of its attempt, and the next attempt's
+/// is the other one.
 pub(super) const BELL: u64 = 0;
-const SOCKET: u64 = 1;
-const OWN: u64 = 2;
+const SOCKETS: [u64; 2] = [1, 2];
 
 /// The link's thread.
 pub(super) struct Driver {
@@ -51,29 +49,30 @@ pub(super) struct Driver {
     pause: Duration,
 }
 
-/// A connection that is there.
-struct Connected {
-    channel: Channel,
-    conversation: Conversation,
-    out: Outbox,
-    /// If it goes through another daemon.
+/// A connection that is used.
+struct Used {
+    connected: Connected,
     detour: Option<Detour>,
 }
 
 /// The own address, while another one is used.
 struct Detour {
-    own: Endpoint,
     /// When to try it next.
     next: Duration,
-    trial: Option<Stream>,
-    /// It has answered.
-    is_over: bool,
+    trial: Option<Attempt>,
+    /// It has greeted.
+    own: Option<Connected>,
 }
 
 /// How a connection has ended.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one for each connection that ends"
+)]
 enum End {
-    /// Nobody waits for anything that was asked on it; there is a shorter way.
-    Detour,
+    /// Nobody waits for anything that was asked on it. Here is a better one, if there
+    /// is one already.
+    Quiet(Option<Connected>),
     /// It broke, or the link ends.
     Broken(Arc<io::Error>),
 }
@@ -88,17 +87,25 @@ impl Driver {
     }
 
     pub fn run(mut self) {
+        let mut next = None;
         loop {
-            if self.wait_for_work() {
+            if next.is_none() && self.wait_for_work() {
                 break;
             }
-            let end = match self.connect() {
-                Ok(connected) => self.serve(connected),
+            let used = match next.take() {
+                Some(connected) => Ok(Used {
+                    connected,
+                    detour: None,
+                }),
+                None => self.connect(),
+            };
+            let end = match used {
+                Ok(used) => self.serve(used),
                 Err(error) => End::Broken(Arc::new(error)),
             };
             self.shared.lock().via = None;
             match end {
-                End::Detour => {}
+                End::Quiet(better) => next = better,
                 End::Broken(why) => self.fail(&why),
             }
         }
@@ -137,6 +144,7 @@ impl Driver {
             let mut state = self.shared.lock();
             let until = self.shared.clock.monotonic() + self.pause;
             state.pause = Some((until, Arc::clone(why)));
+            state.is_away = true;
             state.outbox.clear();
             std::mem::take(&mut state.asked)
         };
@@ -148,7 +156,7 @@ impl Driver {
     }
 
     /// The first endpoint that answers.
-    fn connect(&mut self) -> io::Result<Connected> {
+    fn connect(&mut self) -> io::Result<Used> {
         let config = self.shared.lock().config.clone();
         let Some(tls) = &config.tls else {
             let reason = "this host has no certificate for unit daemons yet";
@@ -156,28 +164,35 @@ impl Driver {
         };
         let mut detours = (config.detours)();
         detours.retain(|detour| *detour != config.own);
+        let begun = self.shared.clock.monotonic();
         let within = match detours.is_empty() {
             true => CONNECT_WITHIN,
             false => DETOUR_AFTER,
         };
         // What is said of the unit is what its own daemon has to do with.
-        let failure = match self.connect_to(&config.own, within, &config, tls) {
-            Ok(connected) => return Ok(connected),
+        let failure = match self.connect_to(&config.own, begun + within, &config, tls) {
+            Ok(connected) => {
+                return Ok(Used {
+                    connected,
+                    detour: None,
+                });
+            }
             Err(error) => io::Error::new(error.kind(), format!("{}: {error}", config.own)),
         };
         for detour in &detours {
+            let now = self.shared.clock.monotonic();
             if self.shared.lock().is_stopping {
                 return Err(stopping());
             }
+            let deadline = (now + DETOUR_AFTER).min(begun + CONNECT_WITHIN);
             // Why there is no way through is less than why there is none but that.
-            if let Ok(mut connected) = self.connect_to(detour, DETOUR_AFTER, &config, tls) {
-                connected.detour = Some(Detour {
-                    own: config.own.clone(),
+            if let Ok(connected) = self.connect_to(detour, deadline, &config, tls) {
+                let detour = Some(Detour {
                     next: self.shared.clock.monotonic() + TRY_OWN_EVERY,
                     trial: None,
-                    is_over: false,
+                    own: None,
                 });
-                return Ok(connected);
+                return Ok(Used { connected, detour });
             }
         }
         Err(failure)
@@ -186,43 +201,15 @@ impl Driver {
     fn connect_to(
         &self,
         endpoint: &Endpoint,
-        within: Duration,
+        deadline: Duration,
         config: &LinkConfig,
         tls: &Arc<ClientConfig>,
     ) -> io::Result<Connected> {
-        let deadline = self.shared.clock.monotonic() + within;
-        let stream = Stream::connect(endpoint)?;
-        let interest = Interest {
-            readable: false,
-            writable: true,
-        };
-        self.poller.add(&stream, SOCKET, interest)?;
+        let key = SOCKETS[0];
+        let mut attempt = Attempt::begin(&self.poller, key, endpoint, config, tls, deadline)?;
         loop {
-            self.wait_until(deadline)?;
-            match stream.connected() {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                other => break other?,
-            }
-        }
-        let name = ServerName::try_from(config.unit.to_string()).map_err(io::Error::other)?;
-        let tls = ClientConnection::new(Arc::clone(tls), name).map_err(io::Error::other)?;
-        let mut out = Outbox::default();
-        let conversation = Conversation::begin(config.unit, config.cluster, out.bytes());
-        let mut connected = Connected {
-            channel: Channel::with_tls(stream, tls.into()),
-            conversation,
-            out,
-            detour: None,
-        };
-        let mut buffer = vec![0; RECEIVE_BYTES];
-        loop {
-            let is_blocked = connected.send()?;
-            self.watch(&connected, is_blocked)?;
-            self.wait_until(deadline)?;
-            if let Greeted::Now(greeting) = connected.receive(&mut buffer)? {
-                let mut state = self.shared.lock();
-                state.under_way_max = greeting.held_bytes_max as usize / 2;
-                state.via = Some(endpoint.clone());
+            self.wait_until(key, deadline)?;
+            if let Some(connected) = attempt.go_on(&self.poller)? {
                 return Ok(connected);
             }
         }
@@ -233,11 +220,12 @@ impl Driver {
             readable: true,
             writable,
         };
-        self.poller.modify(&connected.channel, SOCKET, interest)
+        self.poller
+            .modify(&connected.channel, connected.key, interest)
     }
 
     /// Waits for the socket.
-    fn wait_until(&self, deadline: Duration) -> io::Result<()> {
+    fn wait_until(&self, key: u64, deadline: Duration) -> io::Result<()> {
         let mut ready = Vec::new();
         loop {
             let now = self.shared.clock.monotonic();
@@ -248,34 +236,50 @@ impl Driver {
                 return Err(stopping());
             }
             self.wait(Some(deadline - now), &mut ready);
-            if ready.iter().any(|ready| ready.key == SOCKET) {
+            if ready.iter().any(|ready| ready.key == key) {
                 return Ok(());
             }
         }
     }
 
     /// Carries requests and answers until the connection ends.
-    fn serve(&mut self, mut connected: Connected) -> End {
-        let why = match self.carry(&mut connected) {
-            Ok(true) => return End::Detour,
+    fn serve(&mut self, mut used: Used) -> End {
+        {
+            let mut state = self.shared.lock();
+            let greeting = &used.connected.greeting;
+            state.under_way_max = greeting.held_bytes_max as usize / 2;
+            state.via = Some(used.connected.endpoint.clone());
+            state.pause = None;
+            state.is_away = false;
+        }
+        let why = match self.carry(&mut used) {
+            Ok(true) => return End::Quiet(used.detour.and_then(|detour| detour.own)),
             Ok(false) => stopping(),
             Err(error) => error,
         };
         let why = Arc::new(why);
-        connected.conversation.lose(&why);
+        used.connected.conversation.lose(&why);
         End::Broken(why)
     }
 
-    /// Returns when the link is to end, or (`true`) there is a shorter way.
-    fn carry(&mut self, connected: &mut Connected) -> io::Result<bool> {
-        self.show_again(connected);
+    /// Returns when the link is to end, or (`true`) nobody waits for anything and the
+    /// connection is not to be used any more.
+    fn carry(&mut self, used: &mut Used) -> io::Result<bool> {
+        self.show_first(&mut used.connected);
         let mut buffer = vec![0; RECEIVE_BYTES];
         let mut ready = Vec::new();
         loop {
-            let is_over = connected.is_detour_over();
-            if self.shared.lock().is_stopping {
-                return Ok(false);
-            }
+            let Used { connected, detour } = &mut *used;
+            let has_own = detour.as_ref().is_some_and(|detour| detour.own.is_some());
+            let is_over = {
+                let state = self.shared.lock();
+                if state.is_stopping {
+                    return Ok(false);
+                }
+                // A certificate that was renewed.
+                let tls = state.config.tls.as_ref();
+                has_own || tls.is_some_and(|tls| !Arc::ptr_eq(tls, &connected.tls))
+            };
             if !is_over {
                 self.take_asked(connected);
             }
@@ -287,13 +291,24 @@ impl Driver {
             self.watch(connected, is_blocked)?;
             let timeout = match () {
                 () if connected.channel.holds_received() => Some(Duration::ZERO),
-                () => (is_waiting || connected.detour.is_some()).then_some(LOOK_EVERY),
+                () => (is_waiting || detour.is_some()).then_some(LOOK_EVERY),
             };
             self.wait(timeout, &mut ready);
-            self.try_own(connected, &ready);
-            let is_ready = ready.iter().any(|ready| ready.key == SOCKET);
+            if let Some(detour) = detour {
+                self.try_own(detour, connected, &ready);
+            }
+            let is_ready = ready.iter().any(|ready| ready.key == connected.key);
             if is_ready || connected.channel.holds_received() {
-                connected.receive(&mut buffer)?;
+                match connected.receive(&mut buffer) {
+                    // It has closed what nobody used: that is no failure.
+                    Err(error)
+                        if error.kind() == ErrorKind::UnexpectedEof
+                            && connected.conversation.waiting() == 0 =>
+                    {
+                        return Ok(true);
+                    }
+                    other => other?,
+                };
                 self.pause = PAUSE_MIN;
             }
             let now = self.shared.clock.monotonic();
@@ -304,45 +319,53 @@ impl Driver {
         }
     }
 
-    /// Looks now and then whether there is a shorter way.
-    fn try_own(&self, connected: &mut Connected, ready: &[Ready]) {
-        let Some(detour) = &mut connected.detour else {
+    /// Looks now and then whether there is a shorter way: until its daemon has greeted.
+    fn try_own(&self, detour: &mut Detour, connected: &Connected, ready: &[Ready]) {
+        if detour.own.is_some() {
             return;
-        };
+        }
         let now = self.shared.clock.monotonic();
-        if let Some(trial) = &detour.trial {
-            let is_told = ready.iter().any(|ready| ready.key == OWN);
-            detour.is_over |= is_told && trial.connected().is_ok();
-            // Whether it answers at all is what was asked.
-            if is_told || now >= detour.next {
-                detour.trial = None;
-            }
-        } else if now >= detour.next && !detour.is_over {
-            detour.next = now + TRY_OWN_EVERY;
-            let interest = Interest {
-                readable: false,
-                writable: true,
+        let key = SOCKETS[usize::from(connected.key == SOCKETS[0])];
+        if let Some(trial) = &mut detour.trial {
+            let is_told = ready.iter().any(|ready| ready.key == key);
+            let gone_on = match is_told {
+                true => trial.go_on(&self.poller),
+                false => Ok(None),
             };
-            let trial = Stream::connect(&detour.own)
-                .and_then(|trial| self.poller.add(&trial, OWN, interest).map(|()| trial));
+            match gone_on {
+                Ok(None) if now < trial.deadline => {}
+                Ok(own) => {
+                    detour.own = own;
+                    detour.trial = None;
+                }
+                // It is tried again later.
+                Err(_) => detour.trial = None,
+            }
+        } else if now >= detour.next {
+            detour.next = now + TRY_OWN_EVERY;
+            let config = self.shared.lock().config.clone();
+            let tls = &connected.tls;
+            let deadline = now + CONNECT_WITHIN;
+            let trial = Attempt::begin(&self.poller, key, &config.own, &config, tls, deadline);
             detour.trial = trial.ok();
         }
     }
 
     /// What was shown on connections before.
-    fn show_again(&self, connected: &mut Connected) {
+    fn show_first(&self, connected: &mut Connected) {
+        let capabilities = self.shared.lock().config.capabilities.clone();
+        // Asked without a lock: whoever answers has its own.
+        let capabilities = capabilities();
         let mut state = self.shared.lock();
-        state.pause = None;
         let now = self.shared.clock.monotonic();
-        state.shown.retain(|(_, ends)| *ends > now);
-        for (capability, _) in state.shown.clone() {
+        for capability in capabilities {
             state.last_tag += 1;
             Request::Show(&capability).encode(state.last_tag, connected.out.bytes());
             // Who uses it is told if it is refused.
             let done = Box::new(|_: Result<Reply<'_>, Arc<io::Error>>| {});
             connected
                 .conversation
-                .expect(state.last_tag, now + ANSWER_WITHIN, done);
+                .expect(state.last_tag, now + WORK_WITHIN, done);
         }
     }
 
@@ -360,30 +383,5 @@ impl Driver {
         for Asked { tag, within, done } in asked {
             connected.conversation.expect(tag, now + within, done);
         }
-    }
-}
-
-impl Connected {
-    fn is_detour_over(&self) -> bool {
-        self.detour.as_ref().is_some_and(|detour| detour.is_over)
-    }
-
-    /// Sends what there is; whether the socket takes no more.
-    fn send(&mut self) -> io::Result<bool> {
-        self.out.send(&mut self.channel)
-    }
-
-    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Greeted> {
-        let received = match self.channel.receive(buffer) {
-            Ok(0) => {
-                let reason = "its daemon has closed the connection";
-                return Err(io::Error::new(ErrorKind::UnexpectedEof, reason));
-            }
-            Ok(count) => &buffer[..count],
-            Err(error) if error.kind() == ErrorKind::WouldBlock => &[],
-            Err(error) => return Err(error),
-        };
-        let greeted = self.conversation.receive(received);
-        greeted.map_err(|broken| io::Error::new(ErrorKind::InvalidData, broken))
     }
 }

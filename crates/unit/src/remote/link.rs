@@ -14,8 +14,8 @@
 //!
 //! * A request is sent on one connection only. Whether it was carried out when
 //!   that broke nobody knows, and whoever asked decides.
-//! * Capabilities that were shown are shown again on each new connection,
-//!   before anything is asked on it.
+//! * On each new connection what this host may do is shown before anything is asked
+//!   on it. The link keeps none of that: it asks whoever does.
 //! * Requests and the answers to come take no more than the daemon holds;
 //!   beyond that, whoever asks waits.
 
@@ -35,16 +35,20 @@ use super::{Done, Link, Reply};
 use crate::wire::{HEAD_BYTES, Request};
 
 /// A daemon answers within this, or it is taken for gone.
-pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Likewise what waits for a device, or reads much.
-const WORK_WITHIN: Duration = Duration::from_secs(30);
+pub(super) const WORK_WITHIN: Duration = Duration::from_secs(30);
 
 /// What may be under way, in bytes, until the daemon has said what it holds.
 const UNDER_WAY_MAX: usize = 1 << 20;
 
 /// Says where daemons listen.
 pub type Detours = Arc<dyn Fn() -> Vec<Endpoint> + Send + Sync>;
+
+/// Says what this host may do now: capabilities, each as it was signed. It is asked
+/// on the link's thread, without a lock of the link.
+pub type Capabilities = Arc<dyn Fn() -> Vec<Arc<[u8]>> + Send + Sync>;
 
 /// To which daemon, and as whom.
 #[derive(Clone)]
@@ -58,6 +62,8 @@ pub struct LinkConfig {
     /// Asked whenever that one does not answer: where daemons listen that may pass
     /// connections on, those first that are most likely to answer.
     pub detours: Detours,
+    /// Asked on each new connection: what is shown there first.
+    pub capabilities: Capabilities,
     /// Who this host is, and by what a daemon is known; nothing is tried before it
     /// is there.
     pub tls: Option<Arc<ClientConfig>>,
@@ -87,8 +93,8 @@ pub(super) struct State {
     /// Of requests that are not answered, with their answers, in bytes.
     under_way: usize,
     pub under_way_max: usize,
-    /// Capabilities, until they end, by the monotonic clock.
-    pub shown: Vec<(Arc<[u8]>, Duration)>,
+    /// No connection could be had the last time.
+    pub is_away: bool,
     /// Over which endpoint there is a connection.
     pub via: Option<Endpoint>,
     /// Nothing is tried before then, and this is why.
@@ -143,7 +149,7 @@ impl TlsLink {
                 last_tag: HELLO,
                 under_way: 0,
                 under_way_max: UNDER_WAY_MAX,
-                shown: Vec::new(),
+                is_away: false,
                 via: None,
                 pause: None,
                 is_stopping: false,
@@ -169,6 +175,10 @@ impl TlsLink {
         let mut state = self.shared.lock();
         state.config = config;
         state.pause = None;
+        state.is_away = false;
+        drop(state);
+        // It may have something to end.
+        self.shared.bell.ring();
     }
 
     /// Over which endpoint there is a connection now.
@@ -177,16 +187,15 @@ impl TlsLink {
         self.shared.lock().via.clone()
     }
 
-    /// Shows a capability, now if there is a connection, and on each new one
-    /// until it `ends`, by the monotonic clock. `done` is told what came of it the first time.
-    pub fn show(&self, capability: Arc<[u8]>, ends: Duration, done: Done) {
-        let now = self.shared.clock.monotonic();
-        {
-            let mut state = self.shared.lock();
-            state.shown.retain(|(_, ends)| *ends > now);
-            state.shown.push((Arc::clone(&capability), ends));
+    /// Shows a capability that [`LinkConfig::capabilities`] has already. A daemon that
+    /// was away is not waited for: it is shown first when there is a connection.
+    pub fn show(&self, capability: &[u8], done: Done) {
+        if self.shared.lock().is_away {
+            let reason = "the unit's daemon is away";
+            let why = io::Error::new(io::ErrorKind::NotConnected, reason);
+            return done(Err(Arc::new(why)));
         }
-        self.ask(&Request::Show(&capability), done);
+        self.ask(&Request::Show(capability), done);
     }
 }
 
@@ -276,7 +285,9 @@ pub(super) fn stopping() -> io::Error {
 
 fn patience(request: &Request<'_>) -> Duration {
     match request {
-        Request::Sync { .. }
+        // It waits for what is done under older leases.
+        Request::Show(_)
+        | Request::Sync { .. }
         | Request::Free { .. }
         | Request::Delete(_)
         | Request::List { .. }

@@ -8,6 +8,7 @@
 //! * [`endpoint_of_url`]: where a daemon is.
 
 mod address;
+mod attempt;
 mod conversation;
 mod driver;
 mod link;
@@ -15,7 +16,7 @@ mod unit;
 
 pub use address::{endpoint_of_url, url_of_address};
 pub use conversation::{Broken, Conversation, Greeted};
-pub use link::{Detours, LinkConfig, TlsLink};
+pub use link::{Capabilities, Detours, LinkConfig, TlsLink};
 pub use unit::RemoteUnit;
 
 use std::io;

@@ -77,19 +77,20 @@ impl Frames {
         self.bytes.len() - self.start
     }
 
-    /// The next frame; `None` until all of it has come.
+    /// How long the next frame is with its head, in bytes; `None` until its head has
+    /// come.
     ///
     /// # Errors
     /// [`Malformed`]: what follows is no frame, or one that is too long, and
     /// nothing after it can be understood.
-    pub fn cut(&mut self) -> Result<Option<Frame<'_>>, Malformed> {
+    pub fn next_bytes(&self) -> Result<Option<usize>, Malformed> {
         let rest = &self.bytes[self.start..];
         if rest.len() < HEAD_BYTES {
             return Ok(None);
         }
         let mut reader = Reader::new(rest);
         let length = reader.u32()? as usize;
-        let (code, zero, tag) = (reader.u16()?, reader.u16()?, reader.u64()?);
+        let (_code, zero) = (reader.u16()?, reader.u16()?);
         if length > self.body_bytes_max {
             return Err(Malformed("the frame is longer than frames may be"));
         }
@@ -98,14 +99,59 @@ impl Frames {
                 "the frame's head has a field that should be zero",
             ));
         }
-        if reader.remaining() < length {
-            return Ok(None);
-        }
-        let at = self.start + HEAD_BYTES;
-        self.start = at + length;
-        let body = &self.bytes[at..at + length];
-        Ok(Some(Frame { code, tag, body }))
+        Ok(Some(HEAD_BYTES + length))
     }
+
+    /// The next frame, which stays the next one; `None` until all of it has come.
+    ///
+    /// # Errors
+    /// As [`Frames::next_bytes`].
+    pub fn peek(&self) -> Result<Option<Frame<'_>>, Malformed> {
+        let Some(length) = self.next_bytes()? else {
+            return Ok(None);
+        };
+        let Some(frame) = self.bytes[self.start..].get(..length) else {
+            return Ok(None);
+        };
+        frame_of(frame).map(Some)
+    }
+
+    /// The next frame; `None` until all of it has come.
+    ///
+    /// # Errors
+    /// As [`Frames::next_bytes`].
+    pub fn cut(&mut self) -> Result<Option<Frame<'_>>, Malformed> {
+        let before = self.start;
+        let Some(length) = self.peek()?.map(|frame| HEAD_BYTES + frame.body.len()) else {
+            return Ok(None);
+        };
+        self.skip(length);
+        frame_of(&self.bytes[before..self.start]).map(Some)
+    }
+
+    /// Goes behind the next frame, which is so many bytes long with its head.
+    pub fn skip(&mut self, length: usize) {
+        self.start += length;
+    }
+
+    /// Gives back the room of what was cut, if nothing else is kept.
+    pub fn shrink(&mut self) {
+        if self.start == self.bytes.len() {
+            self.bytes = Vec::new();
+            self.start = 0;
+        }
+    }
+}
+
+/// What a whole frame says.
+fn frame_of(bytes: &[u8]) -> Result<Frame<'_>, Malformed> {
+    let mut reader = Reader::new(bytes);
+    let (_length, code, _zero) = (reader.u32()?, reader.u16()?, reader.u16()?);
+    Ok(Frame {
+        code,
+        tag: reader.u64()?,
+        body: &bytes[HEAD_BYTES..],
+    })
 }
 
 #[cfg(test)]

@@ -1,0 +1,216 @@
+//! How many bytes of requests and answers a daemon holds, over all connections.
+//!
+//! ```text
+//!   head of a frame ──► take: is there room? ──► receive its body ──► job ──► answer
+//!                         │ no                                                  │
+//!                         └──► wait for the bell ◄──────── dropped ◄────────────┘
+//! ```
+//!
+//! Invariants:
+//!
+//! * `held <= max + one frame and its answer`: whoever finds room takes all that
+//!   its frame needs.
+//! * A frame's body is received only once there is room for all of it. So whoever
+//!   holds a share can be done with it without another one, and nobody waits for
+//!   somebody who waits.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use world::Wake;
+
+/// What is held of all connections at most, in bytes, less one frame.
+pub const BUDGET_BYTES: usize = 256 << 20;
+
+/// Bytes that may be held. Shared by all connections.
+#[derive(Debug)]
+pub struct Budget {
+    max: usize,
+    held: AtomicUsize,
+    /// Those who found no room, by their numbers.
+    waiting: Mutex<BTreeMap<u64, Wake>>,
+    joined: AtomicU64,
+}
+
+/// One connection's way to a budget.
+#[derive(Debug)]
+pub(crate) struct Member {
+    budget: Arc<Budget>,
+    number: u64,
+    wake: Wake,
+}
+
+/// A part of a budget, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Share {
+    budget: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Budget {
+    /// Room for `max` bytes.
+    #[must_use]
+    pub fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            max,
+            held: AtomicUsize::new(0),
+            waiting: Mutex::default(),
+            joined: AtomicU64::new(0),
+        })
+    }
+
+    /// How many bytes are held.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::SeqCst)
+    }
+
+    /// One more connection, which is woken by `wake`.
+    pub(crate) fn join(self: &Arc<Self>, wake: Wake) -> Member {
+        Member {
+            budget: Arc::clone(self),
+            number: self.joined.fetch_add(1, Ordering::Relaxed),
+            wake,
+        }
+    }
+
+    fn add(&self, bytes: usize) -> bool {
+        let more = |held| (held < self.max).then_some(held + bytes);
+        let order = Ordering::SeqCst;
+        self.held.fetch_update(order, order, more).is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        let before = self.held.fetch_sub(bytes, Ordering::SeqCst);
+        if before - bytes >= self.max {
+            return;
+        }
+        // All of them: how much each needs only it knows.
+        let waiting = std::mem::take(&mut *self.lock());
+        for wake in waiting.into_values() {
+            wake.wake();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Wake>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Member {
+    /// A share of nothing, that can grow.
+    pub fn nothing(&self) -> Share {
+        Share {
+            budget: Arc::clone(&self.budget),
+            bytes: 0,
+        }
+    }
+
+    /// Lets `share` have so many bytes more, if less is held than may be; otherwise
+    /// the connection is woken when that may have changed.
+    pub fn grow(&self, share: &mut Share, bytes: usize) -> bool {
+        if bytes == 0 {
+            return true;
+        }
+        let is_taken = self.budget.add(bytes) || {
+            self.budget.lock().insert(self.number, self.wake.clone());
+            // Somebody may have given back before anybody was waiting.
+            self.budget.add(bytes)
+        };
+        if is_taken {
+            share.bytes += bytes;
+        }
+        is_taken
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.budget.lock().remove(&self.number);
+    }
+}
+
+impl Share {
+    /// So much is held, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// From now on it holds exactly so much: for what is there already, and cannot be
+    /// refused.
+    pub fn set(&mut self, bytes: usize) {
+        if bytes > self.bytes {
+            let more = bytes - self.bytes;
+            self.budget.held.fetch_add(more, Ordering::SeqCst);
+        } else if bytes < self.bytes {
+            self.budget.give_back(self.bytes - bytes);
+        }
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.budget.give_back(self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counter() -> (Arc<AtomicUsize>, Wake) {
+        let woken = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&woken);
+        let wake = Wake::new(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+        });
+        (woken, wake)
+    }
+
+    #[test]
+    fn who_finds_no_room_is_woken_when_there_is_some() {
+        let budget = Budget::new(100);
+        let (woken, wake) = counter();
+        let woken = || woken.load(Ordering::SeqCst);
+        let member = budget.join(wake);
+        let take = |bytes| {
+            let mut share = member.nothing();
+            member.grow(&mut share, bytes).then_some(share)
+        };
+        let one = take(60).expect("room");
+        let two = take(60).expect("the one that goes beyond");
+        assert!(take(1).is_none() && take(1).is_none());
+        assert_eq!((budget.held(), woken()), (120, 0));
+        drop(one);
+        assert_eq!((budget.held(), woken()), (60, 1));
+        let mut three = take(30).expect("room");
+        three.set(200);
+        drop(two);
+        assert!(take(1).is_none(), "still too much");
+        three.set(0);
+        assert_eq!((three.bytes(), budget.held(), woken()), (0, 0, 2));
+    }
+
+    #[test]
+    fn what_many_threads_take_is_bounded_and_given_back() {
+        let budget = Budget::new(1000);
+        std::thread::scope(|scope| {
+            for thread in 1..9 {
+                let budget = &budget;
+                scope.spawn(move || {
+                    let member = budget.join(Wake::silent());
+                    for _ in 0..1000 {
+                        let mut share = member.nothing();
+                        member.grow(&mut share, 100 + thread);
+                        assert!(budget.held() < 1000 + 109);
+                    }
+                });
+            }
+        });
+        assert_eq!(budget.held(), 0);
+    }
+}
