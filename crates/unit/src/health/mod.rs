@@ -243,6 +243,7 @@ impl Health {
             UnitError::NoSegment { .. }
             | UnitError::NoSlot { .. }
             | UnitError::Misplaced { .. }
+            | UnitError::Replaced { .. }
             | UnitError::Damaged { .. } => None,
         }
     }
