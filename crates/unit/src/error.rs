@@ -166,7 +166,7 @@ pub enum UnitError {
 
 impl UnitError {
     /// What errors are called in metrics.
-    pub(crate) const KINDS: [&'static str; 15] = [
+    pub(crate) const KINDS: [&'static str; 16] = [
         "missing",
         "away",
         "foreign",
@@ -177,6 +177,7 @@ impl UnitError {
         "no-segment",
         "no-slot",
         "misplaced",
+        "replaced",
         "damaged",
         "tampered",
         "not-allowed",
@@ -197,11 +198,12 @@ impl UnitError {
             Self::NoSegment { .. } => 7,
             Self::NoSlot { .. } => 8,
             Self::Misplaced { .. } => 9,
-            Self::Damaged { .. } => 10,
-            Self::Tampered { .. } => 11,
-            Self::NotAllowed { .. } => 12,
-            Self::Restarted { .. } => 13,
-            Self::Io { .. } => 14,
+            Self::Replaced { .. } => 10,
+            Self::Damaged { .. } => 11,
+            Self::Tampered { .. } => 12,
+            Self::NotAllowed { .. } => 13,
+            Self::Restarted { .. } => 14,
+            Self::Io { .. } => 15,
         }
     }
 }

@@ -17,6 +17,7 @@ fn serials() -> Arc<Serials> {
         size_bytes: 1 << 30,
         block_size: BlockSize::DEFAULT,
         replicas: 1,
+        erasure: None,
         key: LineageKey {
             lineage: Lineage::from_random(1),
             epoch_first: 0,
@@ -44,10 +45,7 @@ fn what_a_failed_share_left_is_given_up_with_the_rest() {
     let (cluster, id) = (ClusterId::from_random(1), UnitId::from_random(1));
     let unit = FolderUnit::create(&world, "/unit".as_ref(), cluster, id).expect("a new unit");
     let unit = TrackedUnit::new(Arc::new(unit), Arc::clone(&world.clock));
-    let copyset = Copyset {
-        id: CopysetId::new(0).expect("the first"),
-        members: vec![id],
-    };
+    let copyset = Copyset::of_copies(CopysetId::new(0).expect("the first"), vec![id]);
     let store = Store::new(Arc::clone(&world.pool));
     store.set_table(vec![(id, Arc::new(unit))], &[copyset]);
     let config = DealerConfig {
@@ -55,6 +53,7 @@ fn what_a_failed_share_left_is_given_up_with_the_rest() {
         slots_max: 64,
         width: 1,
         replicas: 1,
+        layout: Layout::default(),
         shuffle: false,
     };
     let ledger = Arc::new(Ledger::new(Arc::clone(store.open_segments())));
@@ -95,6 +94,7 @@ fn store(simulation: &Simulation, units: u128, whole: u128, replicas: usize) -> 
         &ids,
         &crate::catalog::copysets::Zones::new(),
         replicas as u8,
+        None,
         &[],
         8,
         &*world.random,
@@ -111,6 +111,7 @@ fn dealer(simulation: &Simulation, store: &Store, replicas: u8) -> Dealer {
         slots_max: 2048,
         width: 16,
         replicas,
+        layout: Layout::default(),
         shuffle: false,
     };
     let ledger = Arc::new(Ledger::new(Arc::clone(store.open_segments())));
