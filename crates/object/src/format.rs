@@ -489,7 +489,7 @@ mod tests {
     fn odd_numbers_with_right_checksums_are_refused() {
         // Offset and bytes of a field that no writer writes.
         let cases: [(usize, &[u8]); 9] = [
-            (10, &[1]),                  // reserved
+            (10, &[1]),                  // a generation, in version 1
             (12, &[0, 0, 0, 0]),         // slot size
             (12, &[1, 16, 0, 0]),        // slot size, not in sectors
             (22, &[0xff, 0xff]),         // segment number
@@ -509,9 +509,9 @@ mod tests {
             );
         }
         let mut newer = encoded(&head(100));
-        newer[8] = 2;
+        newer[8] = 3;
         let parsed = Head::parse(&with_checksums(newer));
-        assert_eq!(parsed, Err(FormatError::Version { found: 2 }));
+        assert_eq!(parsed, Err(FormatError::Version { found: 3 }));
     }
 
     proptest! {

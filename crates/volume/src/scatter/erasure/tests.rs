@@ -283,6 +283,55 @@ fn as_many_units_as_have_parity_may_be_away_while_something_is_put() {
     rig.check(&rig.store, &BTreeSet::new());
 }
 
+/// A unit that hangs is asked by the reading that began, and not by the one that
+/// comes after it.
+#[test]
+fn what_is_late_is_worked_out_without_the_units_that_were_asked() {
+    let mut rig = Rig::new(4, 2);
+    for count in [1, 37, 64] {
+        rig.put(count);
+    }
+    let right = |read: Vec<Result<Vec<u8>, ReadError>>| {
+        for (block, read) in read.into_iter().enumerate() {
+            assert!(
+                read.is_ok_and(|found| found == plain(block as u64)),
+                "block {block}"
+            );
+        }
+    };
+    for avoid in [vec![0], vec![3], vec![5], vec![1, 2], vec![0, 4]] {
+        let store = store(&rig.simulation, rig.erasure);
+        let avoid: Vec<UnitId> = avoid.into_iter().map(unit_id).collect();
+        let table = store.table();
+        for piece in &rig.pieces {
+            assert!(table.is_elsewhere(piece.entry.location, &avoid));
+        }
+        right(read_pieces(
+            &store,
+            &rig.keyring,
+            SLOT_BYTES,
+            &rig.pieces,
+            &avoid,
+        ));
+        for member in table.members(copyset()) {
+            let was_asked = member.unit.traffic().read_bytes > 0;
+            assert!(!(was_asked && avoid.contains(&member.id)), "{avoid:?}");
+        }
+    }
+    // What cannot be had without them is read from them all the same.
+    let avoid: Vec<UnitId> = (0..3).map(unit_id).collect();
+    let store = store(&rig.simulation, rig.erasure);
+    let first = rig.pieces[0].entry.location;
+    assert!(!store.table().is_elsewhere(first, &avoid));
+    right(read_pieces(
+        &store,
+        &rig.keyring,
+        SLOT_BYTES,
+        &rig.pieces,
+        &avoid,
+    ));
+}
+
 /// Flips a bit in the content of a slot, as its member numbers it.
 fn rot(disk: &SimulatedDisk, place: u8, segment: SegmentId, row: u16) {
     let files = disk.files_under(&folder(place).join("segments"));
