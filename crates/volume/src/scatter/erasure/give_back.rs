@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 
 use crate::catalog::Erasure;
 use base::{SegmentId, Slot};
-use unit::{Replacement, SlotRun, Tag, Unit as _, UnitError};
+use unit::{Replacement, SegmentStat, SlotRun, Tag, Unit as _, UnitError};
 
 use super::code::encode;
 use super::masks::Masks;
@@ -60,18 +60,16 @@ pub fn give_back(
 
     let mut looked = Vec::new();
     for (parity, member) in (0..).zip(of_parity) {
-        match Masks::ask(&*member.unit, segment, erasure, parity) {
-            Ok(found) => looked.push(Some(found)),
-            Err(UnitError::NoSegment { .. }) => looked.push(None),
-            Err(error) => return Err(error),
-        }
+        looked.push(look(member, segment, erasure, parity)?);
     }
+    let counts = |row: u32, place: u8| {
+        let masks = looked.iter().flatten();
+        let mut bits = masks.map(|(_, masks)| masks.of(row) >> place & 1);
+        bits.any(|bit| bit == 1)
+    };
     let is_counted = |slot: &&Slot| {
         let home = layout.home(**slot);
-        let place = home.place.unwrap_or(0);
-        let masks = looked.iter().flatten();
-        let mut bits = masks.map(|(_, masks)| masks.of(u32::from(home.slot.0)) >> place & 1);
-        bits.any(|bit| bit == 1)
+        counts(u32::from(home.slot.0), home.place.unwrap_or(0))
     };
     let counted: BTreeSet<Slot> = dead.iter().filter(is_counted).copied().collect();
     // Those that every parity leaves out may still be there, after a crash.
@@ -84,26 +82,39 @@ pub fn give_back(
 
     let mut left = 0;
     let mut slot_bytes = None;
-    let mut slots_of = Vec::new();
-    for member in of_data {
-        match member.unit.stat_segment(segment) {
-            Ok(stat) => {
-                left += stat.slots - stat.freed;
-                slot_bytes = Some(stat.slot_bytes);
-                slots_of.push(stat.slots);
+    let rows = looked.iter().flatten().map(|(_, masks)| masks.rows());
+    let rows = rows.max().unwrap_or(0);
+    for (member, place) in of_data.iter().zip(0..) {
+        let mut own = 0;
+        if let Some(stat) = stat_of(member, segment)? {
+            left += stat.slots - stat.freed;
+            slot_bytes = Some(stat.slot_bytes);
+            own = stat.slots;
+        }
+        // What a member never got, since it was away, lives in the parity.
+        for row in (own..rows).filter(|row| counts(*row, place)) {
+            let mut lives = false;
+            for ((parity, member), found) in (0..).zip(of_parity).zip(&looked) {
+                let (Some((_, masks)), Some(stat)) = (found, stat_of(member, segment)?) else {
+                    continue;
+                };
+                let looked_at = Anew {
+                    of_data,
+                    member,
+                    erasure,
+                    parity,
+                    segment,
+                    slot_bytes: stat.slot_bytes,
+                };
+                lives |= looked_at.has_more(row, masks)?;
             }
-            // All of it was freed before, or it was never put there.
-            Err(UnitError::NoSegment { .. }) => slots_of.push(0),
-            Err(error) => return Err(error),
+            left += u32::from(lives);
         }
     }
-    let is_there = |slot: &&Slot| {
-        let home = layout.home(**slot);
-        u32::from(home.slot.0) < slots_of[usize::from(home.place.unwrap_or(0))]
-    };
-    let dead_left = counted.iter().filter(is_there).count() as u32;
+    let dead_left = counted.len() as u32;
     if dead_left == left {
-        for member in &all {
+        // Parity first: as long as there is some, it says what lives.
+        for member in all.iter().rev() {
             remove(member, segment)?;
         }
         return Ok(true);
@@ -141,9 +152,8 @@ pub fn give_back(
     // What was really put there counts, and what another host has put since.
     let mut gone: Vec<Slot> = counted.into_iter().collect();
     for (parity, member) in (0..).zip(of_parity) {
-        let masks = match Masks::ask(&*member.unit, segment, erasure, parity) {
-            Err(UnitError::NoSegment { .. }) => continue,
-            other => other?.1,
+        let Some((_, masks)) = look(member, segment, erasure, parity)? else {
+            continue;
         };
         gone.retain(|slot| {
             let home = layout.home(*slot);
@@ -171,10 +181,39 @@ fn free_on(
         let own = own_slots(layout, place, slots);
         if !own.is_empty() {
             // It goes with the whole segment: until then it says what is padding.
-            member.unit.free(segment, &own, false)?;
+            match member.unit.free(segment, &own, false) {
+                Err(UnitError::Damaged { .. }) if stat_of(member, segment)?.is_none() => {}
+                other => other?,
+            }
         }
     }
     Ok(())
+}
+
+/// What a member has of a segment, if anything: a put that failed there may have left
+/// something that cannot be read as one.
+fn stat_of(member: &Member, segment: SegmentId) -> Result<Option<SegmentStat>, UnitError> {
+    match member.unit.stat_segment(segment) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Of which slots a parity member's part is made, and its generation.
+fn look(
+    member: &Member,
+    segment: SegmentId,
+    erasure: Erasure,
+    parity: u8,
+) -> Result<Option<(u16, Masks)>, UnitError> {
+    if stat_of(member, segment)?.is_none() {
+        return Ok(None);
+    }
+    match Masks::ask(&*member.unit, segment, erasure, parity) {
+        Err(UnitError::NoSegment { .. }) => Ok(None),
+        other => other.map(Some),
+    }
 }
 
 /// Removes all that a member has of a segment.
@@ -182,6 +221,7 @@ fn remove(member: &Member, segment: SegmentId) -> Result<(), UnitError> {
     let slots = match member.unit.stat_segment(segment) {
         Ok(stat) => stat.slots,
         Err(UnitError::NoSegment { .. }) => 0,
+        Err(UnitError::Damaged { .. }) => return member.unit.delete(segment),
         Err(error) => return Err(error),
     };
     // A free, and no delete: whoever may free may do that.
@@ -247,6 +287,18 @@ impl Anew<'_> {
             data: &data,
         };
         self.member.unit.replace(self.segment, by)
+    }
+
+    /// Whether this parity of a row has something in it that no data member has. One
+    /// that was put and never committed has not, since it was swept; nor has one that
+    /// was padded.
+    fn has_more(&self, row: u32, masks: &Masks) -> Result<bool, UnitError> {
+        let (tags, content) = match self.read(self.member, row, 1) {
+            Err(UnitError::NoSlot { .. }) => return Ok(false),
+            other => other?,
+        };
+        let columns = self.columns(row, 1, masks)?;
+        Ok(self.made(&columns, 0, masks.of(row)) != Some((tags[0], content)))
     }
 
     /// The parity of one row with the second of two masks, if what is `found` is that
@@ -374,10 +426,14 @@ impl Anew<'_> {
         };
         let mut tags = vec![[0; 16]; count as usize];
         let mut data = vec![0; count as usize * self.slot_bytes as usize];
-        member
-            .unit
-            .read(run, self.slot_bytes, &mut tags, &mut data)?;
-        Ok((tags, data))
+        let read = member.unit.read(run, self.slot_bytes, &mut tags, &mut data);
+        match read {
+            Ok(()) => Ok((tags, data)),
+            Err(UnitError::Damaged { url, segment, .. }) if stat_of(member, segment)?.is_none() => {
+                Err(UnitError::NoSegment { url, segment })
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -443,6 +443,73 @@ fn rows_that_were_swept_are_in_nobodys_way() {
     rig.check_with_losses(&dead);
 }
 
+/// A unit was away when a segment was put, and all that the other data member had of
+/// it died: the segment went as a whole, with what only parity had.
+#[test]
+fn what_a_member_never_got_lives_in_the_parity() {
+    for (data, parity, away) in [(2, 1, 1), (2, 2, 0), (4, 2, 2)] {
+        let mut rig = Rig::new(data, parity);
+        rig.simulation.disk.inject(&folder(away), Fault::Missing);
+        rig.put(2 * usize::from(data) * 5);
+        rig.simulation.disk.heal(&folder(away));
+        let lives = |piece: &Piece| piece.entry.location.slot().0 % u16::from(data) == away.into();
+        let dead: BTreeSet<usize> = (0..rig.pieces.len())
+            .filter(|block| !lives(&rig.pieces[*block]))
+            .collect();
+        let store = store(&rig.simulation, rig.erasure);
+        let table = store.table();
+        for segment in rig.segments() {
+            let slots = rig.slots(segment, &dead);
+            let gone = give_back(table.members(copyset()), rig.erasure, segment, &slots);
+            assert!(!gone.expect("all are there"), "some of it lives");
+        }
+        rig.check(&store, &dead);
+        let all: BTreeSet<usize> = (0..rig.pieces.len()).collect();
+        for segment in rig.segments() {
+            let slots = rig.slots(segment, &all);
+            let gone = give_back(table.members(copyset()), rig.erasure, segment, &slots);
+            assert!(gone.expect("all are there"), "all of it is dead");
+        }
+    }
+}
+
+/// The power fails in every operation of removing a dead segment: doing it again ends
+/// it.
+#[test]
+fn a_crash_while_a_dead_segment_is_removed_leaves_nothing_for_ever() {
+    let give_all = |rig: &Rig, store: &Arc<Store>| {
+        let all: BTreeSet<usize> = (0..rig.pieces.len()).collect();
+        rig.segments().into_iter().try_for_each(|segment| {
+            let slots = rig.slots(segment, &all);
+            let table = store.table();
+            give_back(table.members(copyset()), rig.erasure, segment, &slots).map(drop)
+        })
+    };
+    let begun = || {
+        let mut rig = Rig::new(2, 1);
+        rig.put(11);
+        rig
+    };
+    let rig = begun();
+    let before = rig.simulation.disk.operations();
+    give_all(&rig, &rig.store).expect("nothing fails");
+    let operations = rig.simulation.disk.operations() - before;
+    assert!(operations > 5, "{operations}");
+    for number in 0..operations {
+        let mut rig = begun();
+        let disk = &rig.simulation.disk;
+        disk.arm_crash(disk.operations() + number);
+        give_all(&rig, &rig.store).expect_err("the power fails");
+        rig.simulation.crash();
+        let store = store(&rig.simulation, rig.erasure);
+        give_all(&rig, &store).expect("again");
+        for member in store.table().units() {
+            let left = member.unit.list().expect("there");
+            assert_eq!(left, [], "operation {number}");
+        }
+    }
+}
+
 /// The power fails in every operation of giving back: what lives can be read, also
 /// with as many units missing as there is parity, and doing it again ends it.
 #[test]
