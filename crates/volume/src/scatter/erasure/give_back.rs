@@ -17,13 +17,13 @@
 //! what is left in a segment is dead; a segment of which all is dead goes as a whole,
 //! at no such cost.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::catalog::Erasure;
 use base::{SegmentId, Slot};
 use unit::{Replacement, SegmentStat, SlotRun, Tag, Unit as _, UnitError};
 
-use super::code::encode;
+use super::code::{Mask, add, encode, recipe};
 use super::masks::Masks;
 use crate::scatter::Member;
 use crate::scatter::layout::Layout;
@@ -93,21 +93,7 @@ pub fn give_back(
         }
         // What a member never got, since it was away, lives in the parity.
         for row in (own..rows).filter(|row| counts(*row, place)) {
-            let mut lives = false;
-            for ((parity, member), found) in (0..).zip(of_parity).zip(&looked) {
-                let (Some((_, masks)), Some(stat)) = (found, stat_of(member, segment)?) else {
-                    continue;
-                };
-                let looked_at = Anew {
-                    of_data,
-                    member,
-                    erasure,
-                    parity,
-                    segment,
-                    slot_bytes: stat.slot_bytes,
-                };
-                lives |= looked_at.has_more(row, masks)?;
-            }
+            let lives = lives_in_parity(&all, erasure, segment, &looked, (row, place))?;
             left += u32::from(lives);
         }
     }
@@ -216,6 +202,72 @@ fn look(
     }
 }
 
+/// Whether a slot that its member has not got is anything but padding, as far as the
+/// others say. Of a row that was put and never committed no parity is left: it was
+/// swept.
+fn lives_in_parity(
+    members: &[&Member],
+    erasure: Erasure,
+    segment: SegmentId,
+    looked: &[Option<(u16, Masks)>],
+    (row, wanted): (u32, u8),
+) -> Result<bool, UnitError> {
+    let data = usize::from(erasure.data());
+    let (mut there, mut parities): (Mask, _) = (0, Vec::new());
+    let mut fragments: BTreeMap<usize, (Tag, Vec<u8>)> = BTreeMap::new();
+    for (place, member) in members.iter().enumerate() {
+        let mask = match place.checked_sub(data) {
+            Some(parity) => looked[parity].as_ref().map_or(0, |(_, it)| it.of(row)),
+            None => 0,
+        };
+        let is_asked = place != usize::from(wanted) && (place < data || mask >> wanted & 1 == 1);
+        let stat = stat_of(member, segment)?.filter(|stat| is_asked && stat.slots > row);
+        let Some(stat) = stat else {
+            continue;
+        };
+        let run = SlotRun {
+            segment,
+            first: Slot(u16::try_from(row).expect("at most 2^16 rows")),
+            count: 1,
+        };
+        let (mut tags, mut content) = ([[0; 16]], vec![0; stat.slot_bytes as usize]);
+        let read = member
+            .unit
+            .read(run, stat.slot_bytes, &mut tags, &mut content);
+        match read {
+            Ok(()) => {
+                fragments.insert(place, (tags[0], content));
+            }
+            // Of a data member it is padding, or no parity has it any more.
+            Err(UnitError::NoSlot { .. }) if place < data => {}
+            Err(UnitError::NoSlot { .. }) => continue,
+            Err(error) => return Err(error),
+        }
+        match place.checked_sub(data) {
+            Some(parity) => parities.push((parity, mask)),
+            None => there |= 1 << place,
+        }
+    }
+    if parities.is_empty() {
+        return Ok(false);
+    }
+    let Some(recipe) = recipe(usize::from(wanted), there, &parities) else {
+        return Ok(true);
+    };
+    let (mut tag, mut content) = ([0; 16], Vec::new());
+    let of_parity = recipe.parities.iter();
+    let of_parity = of_parity.map(|(parity, times)| (data + parity, times));
+    let of_data = recipe.data.iter().map(|(slot, times)| (*slot, times));
+    for (place, times) in of_data.chain(of_parity) {
+        if let Some((of_tag, of_content)) = fragments.get(&place) {
+            content.resize(of_content.len(), 0);
+            add(&mut tag, *times, of_tag);
+            add(&mut content, *times, of_content);
+        }
+    }
+    Ok(tag != [0; 16] || content.iter().any(|byte| *byte != 0))
+}
+
 /// Removes all that a member has of a segment.
 fn remove(member: &Member, segment: SegmentId) -> Result<(), UnitError> {
     let slots = match member.unit.stat_segment(segment) {
@@ -287,18 +339,6 @@ impl Anew<'_> {
             data: &data,
         };
         self.member.unit.replace(self.segment, by)
-    }
-
-    /// Whether this parity of a row has something in it that no data member has. One
-    /// that was put and never committed has not, since it was swept; nor has one that
-    /// was padded.
-    fn has_more(&self, row: u32, masks: &Masks) -> Result<bool, UnitError> {
-        let (tags, content) = match self.read(self.member, row, 1) {
-            Err(UnitError::NoSlot { .. }) => return Ok(false),
-            other => other?,
-        };
-        let columns = self.columns(row, 1, masks)?;
-        Ok(self.made(&columns, 0, masks.of(row)) != Some((tags[0], content)))
     }
 
     /// The parity of one row with the second of two masks, if what is `found` is that
