@@ -240,7 +240,7 @@ fn lives_in_parity(
             }
             // Of a data member it is padding, or no parity has it any more.
             Err(UnitError::NoSlot { .. }) if place < data => {}
-            Err(UnitError::NoSlot { .. }) => continue,
+            Err(UnitError::NoSlot { .. } | UnitError::Damaged { .. }) => continue,
             Err(error) => return Err(error),
         }
         match place.checked_sub(data) {
@@ -303,19 +303,27 @@ impl Anew<'_> {
         let mut data = Vec::with_capacity((rows as usize + 1) * length);
         for first in (0..rows).step_by(ROWS_AT_ONCE as usize) {
             let count = ROWS_AT_ONCE.min(rows - first);
-            let (old_tags, old_data) = self.read_parity(first, count)?;
+            let old = self.read_parity(first, count)?;
             let columns = self.columns(first, count, before)?;
-            let old = old_tags.into_iter().zip(old_data.chunks_exact(length));
-            for (row, (tag, content)) in (0..count).zip(old) {
+            for (row, found) in (0..count).zip(old) {
                 let number = first + row;
+                // What cannot be read is of no use: it is made of nothing from now on.
+                let Some(mut found) = found else {
+                    after.set(number, 0);
+                    tags.push([0; 16]);
+                    data.resize(data.len() + length, 0);
+                    continue;
+                };
                 let masks = (before.of(number), after.of(number));
-                let mut found = (tag, content.to_vec());
                 let mut made = self.made_anew(&columns, row as usize, masks, &found);
                 if made.is_none() {
                     // Perhaps something was only read wrong.
                     let columns = self.columns(number, 1, before)?;
-                    let (tags, content) = self.read_parity(number, 1)?;
-                    found = (tags[0], content);
+                    found = self
+                        .read_parity(number, 1)?
+                        .pop()
+                        .flatten()
+                        .unwrap_or(found);
                     made = self.made_anew(&columns, 0, masks, &found);
                 }
                 if made.is_none() {
@@ -406,17 +414,13 @@ impl Anew<'_> {
                 }
                 let end = (row..count).find(|row| !counts(*row)).unwrap_or(count);
                 let slots = match self.read(member, first + row, end - row) {
-                    Ok((tags, data)) => {
-                        let contents = data.chunks_exact(self.slot_bytes as usize);
-                        tags.into_iter()
-                            .zip(contents.map(<[u8]>::to_vec))
-                            .map(Some)
-                            .collect()
-                    }
+                    Ok((tags, data)) => self.column_of(tags, &data),
                     // Padding, which is zeroes, or what was freed too early.
-                    Err(UnitError::NoSlot { .. } | UnitError::NoSegment { .. }) => {
-                        self.one_by_one(member, first + row, end - row)?
-                    }
+                    Err(
+                        UnitError::NoSlot { .. }
+                        | UnitError::NoSegment { .. }
+                        | UnitError::Damaged { .. },
+                    ) => self.one_by_one(member, first + row, end - row)?,
                     Err(error) => return Err(error),
                 };
                 column.splice(row as usize..end as usize, slots);
@@ -429,17 +433,26 @@ impl Anew<'_> {
 
     /// The parity of some rows. Rows that were put and never committed were freed:
     /// they stay so, whatever is put in their place.
-    fn read_parity(&self, first: u32, count: u32) -> Result<(Vec<Tag>, Vec<u8>), UnitError> {
+    fn read_parity(&self, first: u32, count: u32) -> Result<Column, UnitError> {
         match self.read(self.member, first, count) {
-            Err(UnitError::NoSlot { .. }) => {
-                let rows = self.one_by_one(self.member, first, count)?;
-                let (tags, contents): (Vec<Tag>, Vec<Vec<u8>>) = rows.into_iter().flatten().unzip();
-                Ok((tags, contents.concat()))
+            Ok((tags, data)) => Ok(self.column_of(tags, &data)),
+            Err(UnitError::NoSlot { .. } | UnitError::Damaged { .. }) => {
+                self.one_by_one(self.member, first, count)
             }
-            other => other,
+            Err(error) => Err(error),
         }
     }
 
+    fn column_of(&self, tags: Vec<Tag>, data: &[u8]) -> Column {
+        let contents = data.chunks_exact(self.slot_bytes as usize);
+        tags.into_iter()
+            .zip(contents.map(<[u8]>::to_vec))
+            .map(Some)
+            .collect()
+    }
+
+    /// Slots that are not there as zeroes; none for those that cannot be read, as a
+    /// put leaves them that a crash has cut short.
     fn one_by_one(&self, member: &Member, first: u32, count: u32) -> Result<Column, UnitError> {
         let zero = || Some(([0; 16], vec![0; self.slot_bytes as usize]));
         let mut slots = Vec::new();
@@ -447,6 +460,7 @@ impl Anew<'_> {
             slots.push(match self.read(member, row, 1) {
                 Ok((tags, data)) => Some((tags[0], data)),
                 Err(UnitError::NoSlot { .. } | UnitError::NoSegment { .. }) => zero(),
+                Err(UnitError::Damaged { .. }) => None,
                 Err(error) => return Err(error),
             });
         }
