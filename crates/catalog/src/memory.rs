@@ -475,7 +475,9 @@ impl Catalog for MemoryCatalog {
         let mut state = self.lock();
         let plan = state.free(id)?.only(segments);
         state.dead.extend(&plan);
-        let mut gathered = state.dead.only(segments);
+        // What this free does not name is another one's to gather.
+        let named: Vec<SegmentId> = plan.segments().map(|(segment, _)| segment).collect();
+        let mut gathered = state.dead.only(&named);
         for row in state.volumes.values() {
             let open = row
                 .current
