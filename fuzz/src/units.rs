@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::{ClusterId, SegmentId, Slot, UnitId};
 use capability::{Capability, Fence, Line, Scope, SigningKey};
-use daemon::{BUDGET_BYTES, Budget, Keeper, KeeperConfig, Session, Step};
+use daemon::{BUDGET_BYTES, Budget, Job, Keeper, KeeperConfig, Session, Step};
 use unit::remote::Conversation;
 use unit::wire::{
     BODY_BYTES_MAX, Frames, Greeting, HEAD_BYTES, Refusal, Request, Status, put_frame,
@@ -81,7 +81,7 @@ pub fn daemon_session(data: &[u8]) {
     };
     let mut out = Vec::new();
     let mut session = greeted(&mut out);
-    let mut jobs = Vec::new();
+    let mut jobs: Vec<Job> = Vec::new();
     'open: for bytes in data.chunks(usize::from(piece) + 1) {
         if !session.has_room() {
             // What was shown holds up what comes after it.

@@ -192,7 +192,7 @@ mod tests {
                 .expect_err("it is odd")
         };
         assert_eq!(refused(0, 2), BadCapability::Format(2));
-        assert_eq!(refused(2, 5), BadCapability::Kind(5));
+        assert_eq!(refused(2, 6), BadCapability::Kind(6));
         assert_eq!(refused(4, 2), BadCapability::Length(104));
         assert_eq!(refused(4, 0), BadCapability::Length(104));
         assert_eq!(refused(6, 1), BadCapability::Items);

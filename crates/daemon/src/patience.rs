@@ -9,7 +9,7 @@ pub struct Waits {
     pub hello: Duration,
     /// A host that asks nothing, and waits for nothing, is closed after this.
     pub idle: Duration,
-    /// In so long [`MOVED_MIN`] bytes are taken or sent by a host that does not take
+    /// In so long 128 KiB are taken or sent by a host that does not take
     /// an answer, or has sent a part of a request.
     pub stalled: Duration,
 }

@@ -115,8 +115,8 @@ async fn a_second_daemon_with_the_same_identity_does_not_take_the_unit_away(scen
     ask(at(first, "a", 1), 200).await;
     let found = async || {
         let all = units(&scene).await.into_iter();
-        let own = all.filter(|unit| unit["daemon"] == "store-1");
-        own.last().expect("it is one")
+        let mut own = all.filter(|unit| unit["daemon"] == "store-1");
+        own.next_back().expect("it is one")
     };
     for (folder, incarnation) in [("b", 1), ("a", 2)] {
         let refused = ask(at(second, folder, incarnation), 409).await;
@@ -149,8 +149,8 @@ async fn a_disabled_daemon_is_shown_so_and_gets_nothing_more(scene: Scene) {
     let cluster = begin(&scene, &old, json!(url)).await;
     let state = async |name: &str| {
         let all = units(&scene).await.into_iter();
-        let own = all.filter(|unit| unit["daemon"] == name);
-        own.last().expect("it is listed")["state"].clone()
+        let mut own = all.filter(|unit| unit["daemon"] == name);
+        own.next_back().expect("it is listed")["state"].clone()
     };
     assert_eq!(state("store-2").await, "expected", "it has not begun");
     let disable = "POST /v1/daemons/store-1/disable";

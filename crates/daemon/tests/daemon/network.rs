@@ -40,13 +40,16 @@ impl Party {
     }
 }
 
+/// Capabilities, by whose they are.
+type Kept = HashMap<[u8; 32], Vec<Arc<[u8]>>>;
+
 /// A cluster's authority, and the world its parties live in.
 pub struct Site {
     pub authority: Authority,
     pub world: World,
     pub folder: TempDir,
     /// What each host may do, by its key.
-    capabilities: Arc<Mutex<HashMap<[u8; 32], Vec<Arc<[u8]>>>>>,
+    capabilities: Arc<Mutex<Kept>>,
 }
 
 fn any_port() -> Endpoint {

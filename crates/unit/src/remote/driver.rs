@@ -65,6 +65,10 @@ struct Detour {
 }
 
 /// How a connection has ended.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one for each connection that ends"
+)]
 enum End {
     /// Nobody waits for anything that was asked on it. Here is a better one, if there
     /// is one already.
