@@ -238,6 +238,8 @@ impl Health {
                 })
             }
             UnitError::Io { .. } | UnitError::Tampered { .. } => Some(UnitState::Failing),
+            // A host needs nothing but its own name for that: it has no way in at all.
+            UnitError::NotAllowed { .. } if verb == Verb::Probe => Some(UnitState::Failing),
             // It says something about this host, and what it has shown.
             UnitError::NotAllowed { .. } => None,
             UnitError::NoSegment { .. }

@@ -37,12 +37,18 @@ fn what_a_unit_does_not_allow_says_nothing_about_the_unit() {
         reason: "the capability for it has ended".to_owned(),
     };
     let mut health = Health::new(at(0));
-    for verb in [Verb::Read, Verb::Write, Verb::Release, Verb::Probe] {
+    for verb in [Verb::Read, Verb::Write, Verb::Release] {
         for _ in 0..READ_FAILURES_MAX {
             health.record(verb, Err(&refused), at(10));
         }
         assert_eq!(health.state(), UnitState::Healthy, "{verb:?}");
     }
+    health.record(Verb::Probe, Err(&refused), at(20));
+    assert_eq!(
+        health.state(),
+        UnitState::Failing,
+        "not even that it is there"
+    );
 }
 
 #[test]
