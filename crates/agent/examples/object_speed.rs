@@ -23,7 +23,7 @@ use object_store::{ObjectStore, ObjectStoreExt as _, WriteMultipart};
 use unit::{ReadSlots, SlotRun, TrackedUnit, Unit as _, UnitError};
 use volume::catalog::copysets::{self, Zones};
 use volume::catalog::{Catalog, LeaseSalt, LineageKey, MemoryCatalog, NewVolume};
-use volume::scatter::{Dealer, DealerConfig, Ledger, Progress, Serials, Source, place};
+use volume::scatter::{Dealer, DealerConfig, Layout, Ledger, Progress, Serials, Source, place};
 use volume::{LeaseTerm, Store};
 use world::World;
 
@@ -73,7 +73,7 @@ fn main() -> Result<(), Failed> {
         let unit = TrackedUnit::new(Arc::clone(unit) as _, Arc::clone(&world.clock));
         (*id, Arc::new(unit))
     });
-    let sets = copysets::plan(&ids, &Zones::new(), 1, &[], 8, &*world.random);
+    let sets = copysets::plan(&ids, &Zones::new(), 1, None, &[], 8, &*world.random);
     store.set_table(tracked.collect(), &sets);
     let mut dealer = dealer(&world, &store)?;
     let source: Source = {
@@ -128,6 +128,7 @@ fn dealer(world: &World, store: &Store) -> Result<Dealer, Failed> {
         size_bytes: 1 << 40,
         block_size: BlockSize::DEFAULT,
         replicas: 1,
+        erasure: None,
         key: LineageKey {
             lineage: Lineage::from_random(1),
             epoch_first: 0,
@@ -143,6 +144,7 @@ fn dealer(world: &World, store: &Store) -> Result<Dealer, Failed> {
         slots_max: 2048,
         width: 16,
         replicas: 1,
+        layout: Layout::default(),
         shuffle: false,
     };
     Ok(Dealer::new(
@@ -194,7 +196,7 @@ fn read(world: &World, store: &Arc<Store>, placed: &[Location], at_once: usize) 
             // The last ones are nobody's any more.
             let _ = tell.send(asked.elapsed());
         });
-        assert!(store.read_later(&store.table(), run, SLOT_BYTES, &[], done));
+        assert!(store.read_later(&store.table(), (None, run), SLOT_BYTES, &[], done));
     };
     (0..at_once).for_each(|_| ask());
     let mut times = Vec::new();

@@ -458,6 +458,17 @@ impl Catalog for Controller {
         })
     }
 
+    fn gather_dead(&self, id: i64, segments: &[SegmentId]) -> Result<Vec<u8>, CatalogError> {
+        let segments = segments.to_vec();
+        let gathered: EncodedPlan = self.wait(CatalogCall::GatherDead { id, segments })?;
+        Ok(gathered.0)
+    }
+
+    fn forget_dead(&self, id: i64, segments: &[SegmentId]) -> Result<(), CatalogError> {
+        let segments = segments.to_vec();
+        self.wait(CatalogCall::ForgetDead { id, segments })
+    }
+
     fn freed(&self, id: i64) -> Result<(), CatalogError> {
         self.wait(CatalogCall::Freed { id })
     }

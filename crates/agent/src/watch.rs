@@ -144,7 +144,7 @@ impl WatchedUnit {
 
 impl Unit for WatchedUnit {
     pass_on!(.unit: url can_append);
-    pass_on!(ask(): put sync read read_now free delete settle);
+    pass_on!(ask(): put sync read read_now free delete replace settle);
     pass_on!(ask(): list list_serials stat_segment scrub note note_down);
 
     fn read_later(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {

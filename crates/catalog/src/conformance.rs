@@ -72,6 +72,10 @@ pub const CLAIMS: &[Claim] = &[
     ),
     ("a_free_is_due_after_its_grace_and_once", a_free_is_due_once),
     (
+        "dead_slots_are_gathered_until_they_are_forgotten",
+        dead_slots_are_gathered,
+    ),
+    (
         "a_named_journal_is_brought_to_those_who_reach_it",
         a_named_journal_is_brought,
     ),
@@ -506,6 +510,60 @@ fn a_stale_removal_is_refused(fixture: &dyn Fixture) {
         .remove_version(keys[2], &anew, Millis(0), &plan())
         .expect("planned anew");
     let _ = lease;
+}
+
+fn dead_slots_are_gathered(fixture: &dyn Fixture) {
+    let (lease, keys) = line(fixture, 4);
+    let catalog = fixture.catalog();
+    let copyset = CopysetId::new(5).expect("12 bits");
+    let serials = catalog.reserve_serials(lease.volume, lease.epoch, 3);
+    let serials = serials.expect("handed out");
+    let segment = |number| SegmentId::new(copyset, serials.start + number).expect("36 bits");
+    let plan = |slots: &[(u64, u16)]| {
+        let mut plan = FreePlan::default();
+        for (number, slot) in slots {
+            plan.add(Location::new(segment(*number), base::Slot(*slot)));
+        }
+        plan
+    };
+    let plans = [
+        plan(&[(0, 1), (0, 2), (1, 7)]),
+        plan(&[(0, 2), (0, 9), (2, 4)]),
+    ];
+    for (key, plan) in keys.iter().zip(&plans) {
+        let around = catalog.neighbours(*key).expect("there");
+        let removed = catalog.remove_version(*key, &around, Millis(1), &plan.encode());
+        removed.expect("not needed");
+    }
+    let ids: Vec<i64> = all_due(catalog, 9).iter().map(|free| free.id).collect();
+    let gather = |id, segments: &[SegmentId]| {
+        let gathered = catalog.gather_dead(id, segments).expect("gathered");
+        FreePlan::decode(&gathered).expect("a plan")
+    };
+    let all = [segment(0), segment(1), segment(2)];
+    // What another free names is not this one's to gather.
+    assert_eq!(gather(ids[0], &all), plans[0]);
+    for _ in 0..2 {
+        let both = plan(&[(0, 1), (0, 2), (0, 9)]);
+        assert_eq!(gather(ids[1], &[segment(0)]), both, "also of the other");
+    }
+    // Of what is appended to nobody gives anything back, and it is kept all the same.
+    let mut open = commit(&lease, keys.last().copied(), 5);
+    open.open_segments = vec![OpenSegment {
+        segment: segment(0),
+        slots: 12,
+    }];
+    open.serial_next = serials.start + 1;
+    catalog.commit(&open).expect("commits");
+    assert_eq!(gather(ids[1], &all), plan(&[(2, 4)]));
+    let mut closed = commit(&lease, Some(open.version.key), 6);
+    closed.serial_next = serials.start + 1;
+    catalog.commit(&closed).expect("commits");
+    assert_eq!(gather(ids[1], &[segment(0)]).slots(), 3);
+    catalog.forget_dead(ids[0], &all).expect("forgotten");
+    assert_eq!(gather(ids[1], &all), plans[1], "what it says itself");
+    catalog.freed(ids[1]).expect("forgets");
+    catalog.gather_dead(ids[1], &all).expect_err("carried out");
 }
 
 fn a_free_is_due_once(fixture: &dyn Fixture) {

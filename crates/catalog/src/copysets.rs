@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::{CopysetId, UnitId};
 use world::Random;
 
-use crate::Copyset;
+use crate::{Copyset, Erasure};
 
 /// With how many others a unit shares segments, unless there are fewer: at 8
 /// units every pair is used, as HVSTO's independent placement would.
@@ -31,10 +31,10 @@ pub fn zone_count(units: &[UnitId], zones: &Zones) -> usize {
 }
 
 /// The copysets to add so that every unit of `units` shares segments with
-/// `scatter_width` others (or all there are) at `replicas` copies, given those
-/// that exist. With one replica a copyset is a unit. No two members are in one
-/// zone, if there are as many zones as members; of those that exist and have
-/// such, nothing is expected then.
+/// `scatter_width` others (or all there are) at `replicas` copies, or with `erasure`
+/// in their place, given those that exist. With one replica a copyset is a unit. No
+/// two members are in one zone, if there are as many zones as members; of those that
+/// exist and have such, nothing is expected then.
 ///
 /// Returns nothing if there are fewer units than replicas, or no copyset
 /// numbers left.
@@ -43,11 +43,13 @@ pub fn plan(
     units: &[UnitId],
     zones: &Zones,
     replicas: u8,
+    erasure: Option<Erasure>,
     existing: &[Copyset],
     scatter_width: usize,
     random: &dyn Random,
 ) -> Vec<Copyset> {
-    let size = usize::from(replicas);
+    let size = usize::from(erasure.map_or(replicas, Erasure::members));
+    let data = erasure.map_or(1, Erasure::data);
     if size == 0 || units.len() < size {
         return Vec::new();
     }
@@ -64,7 +66,8 @@ pub fn plan(
     };
     let mut sets: Vec<Vec<UnitId>> = existing
         .iter()
-        .filter(|copyset| copyset.members.len() == size && is_sound(&copyset.members))
+        .filter(|copyset| copyset.members.len() == size && copyset.data == data)
+        .filter(|copyset| is_sound(&copyset.members))
         .map(|copyset| sorted(copyset.members.clone()))
         .collect();
     let first_new = sets.len();
@@ -100,10 +103,15 @@ pub fn plan(
         .filter_map(CopysetId::new)
         .filter(|id| existing.iter().all(|copyset| copyset.id != *id));
     sets.drain(first_new..)
-        .map_while(|members| {
+        .map_while(|mut members| {
+            if data > 1 {
+                // Parity lies on all units alike.
+                shuffle(&mut members, random);
+            }
             Some(Copyset {
                 id: numbers.next()?,
                 members,
+                data,
             })
         })
         .collect()
@@ -199,7 +207,7 @@ mod tests {
             (30, 2, 4),
         ] {
             let units = units(count);
-            let copysets = plan(&units, &Zones::new(), replicas, &[], width, &random);
+            let copysets = plan(&units, &Zones::new(), replicas, None, &[], width, &random);
             let sets: Vec<_> = copysets
                 .iter()
                 .map(|copyset| copyset.members.clone())
@@ -222,7 +230,16 @@ mod tests {
                 );
             }
             assert!(
-                plan(&units, &Zones::new(), replicas, &copysets, width, &random).is_empty(),
+                plan(
+                    &units,
+                    &Zones::new(),
+                    replicas,
+                    None,
+                    &copysets,
+                    width,
+                    &random
+                )
+                .is_empty(),
                 "settled"
             );
         }
@@ -231,8 +248,8 @@ mod tests {
     #[test]
     fn a_new_unit_joins_and_old_copysets_keep_their_numbers() {
         let random = Counting(AtomicU64::new(7));
-        let before = plan(&units(4), &Zones::new(), 2, &[], 8, &random);
-        let added = plan(&units(5), &Zones::new(), 2, &before, 8, &random);
+        let before = plan(&units(4), &Zones::new(), 2, None, &[], 8, &random);
+        let added = plan(&units(5), &Zones::new(), 2, None, &before, 8, &random);
         assert!(!added.is_empty());
         for copyset in &added {
             assert!(copyset.members.contains(&UnitId::from_random(4)));
@@ -241,10 +258,27 @@ mod tests {
     }
 
     #[test]
+    fn copysets_of_parity_are_their_own_and_it_lies_on_many_units() {
+        let random = Counting(AtomicU64::new(3));
+        let units = units(8);
+        let copies = plan(&units, &Zones::new(), 3, None, &[], 8, &random);
+        let erasure = Erasure::new(2, 1);
+        let copysets = plan(&units, &Zones::new(), 1, erasure, &copies, 8, &random);
+        assert!(copysets.iter().all(|copyset| copyset.erasure() == erasure));
+        let mut with_parity: Vec<UnitId> = copysets.iter().map(|set| set.members[2]).collect();
+        with_parity.sort_unstable();
+        with_parity.dedup();
+        assert!(with_parity.len() > 3, "{with_parity:?}");
+        let all: Vec<Copyset> = copies.into_iter().chain(copysets).collect();
+        assert!(plan(&units, &Zones::new(), 1, erasure, &all, 8, &random).is_empty());
+        assert!(plan(&units, &Zones::new(), 3, None, &all, 8, &random).is_empty());
+    }
+
+    #[test]
     fn too_few_units_make_no_copyset() {
         let random = Counting(AtomicU64::new(1));
-        assert!(plan(&units(1), &Zones::new(), 2, &[], 8, &random).is_empty());
-        assert!(plan(&[], &Zones::new(), 1, &[], 8, &random).is_empty());
+        assert!(plan(&units(1), &Zones::new(), 2, None, &[], 8, &random).is_empty());
+        assert!(plan(&[], &Zones::new(), 1, None, &[], 8, &random).is_empty());
     }
 
     /// Units in zones named by letters, one letter a unit; `.` is in none.
@@ -272,7 +306,7 @@ mod tests {
             ("aabbcc......", 4),
         ] {
             let (units, zones) = in_zones(letters);
-            let copysets = plan(&units, &zones, replicas, &[], 8, &random);
+            let copysets = plan(&units, &zones, replicas, None, &[], 8, &random);
             for copyset in &copysets {
                 let among = &copyset.members;
                 assert_eq!(among.len(), usize::from(replicas), "{letters}");
@@ -286,7 +320,7 @@ mod tests {
                 let is_in = |copyset: &Copyset| copyset.members.contains(unit);
                 assert!(copysets.iter().any(is_in), "{letters}: {unit} has none");
             }
-            assert!(plan(&units, &zones, replicas, &copysets, 8, &random).is_empty());
+            assert!(plan(&units, &zones, replicas, None, &copysets, 8, &random).is_empty());
         }
     }
 
@@ -294,7 +328,7 @@ mod tests {
     fn with_too_few_zones_copysets_are_as_far_apart_as_they_can() {
         let random = Counting(AtomicU64::new(5));
         let (units, zones) = in_zones("aaabbb");
-        let copysets = plan(&units, &zones, 3, &[], 8, &random);
+        let copysets = plan(&units, &zones, 3, None, &[], 8, &random);
         assert!(!copysets.is_empty());
         for copyset in &copysets {
             assert_eq!(zone_count(&copyset.members, &zones), 2);
@@ -305,14 +339,14 @@ mod tests {
     fn zones_that_are_named_later_bring_copysets_that_heed_them() {
         let random = Counting(AtomicU64::new(5));
         let (units, zones) = in_zones("aabb");
-        let before = plan(&units, &Zones::new(), 2, &[], 8, &random);
+        let before = plan(&units, &Zones::new(), 2, None, &[], 8, &random);
         assert_eq!(before.len(), 6, "all pairs");
         assert!(
-            plan(&units, &zones, 2, &before, 8, &random).is_empty(),
+            plan(&units, &zones, 2, None, &before, 8, &random).is_empty(),
             "they are there"
         );
         let (wide, zones) = in_zones("aabbc");
-        let added = plan(&wide, &zones, 2, &before, 8, &random);
+        let added = plan(&wide, &zones, 2, None, &before, 8, &random);
         assert!(!added.is_empty());
         assert!(added.iter().all(|set| set.members.contains(&wide[4])));
     }

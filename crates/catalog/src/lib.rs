@@ -21,6 +21,7 @@
 
 pub mod conformance;
 pub mod copysets;
+mod erasure;
 mod memory;
 mod plan;
 pub mod retention;
@@ -29,6 +30,7 @@ pub mod wire;
 
 pub use wire::bytes;
 
+pub use erasure::Erasure;
 pub use memory::{MemoryCatalog, NewVolume};
 pub use plan::{BadPlan, FreePlan, PLAN_BYTES_MAX};
 pub use salt::{LeaseSalt, WrappedKey};
@@ -129,8 +131,11 @@ pub struct Lease {
     pub size_bytes: u64,
     /// Block size.
     pub block_size: BlockSize,
-    /// How many copies of each segment.
+    /// How many copies of each segment; 1 with `erasure`.
     pub replicas: u8,
+    /// How its segments are spread instead, if they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub erasure: Option<Erasure>,
     /// The volume's own key first, then those of the volumes it was cloned
     /// from, nearest first.
     pub keys: Vec<LineageKey>,
@@ -182,8 +187,42 @@ pub struct ThinShare {
 pub struct Copyset {
     /// Its number.
     pub id: CopysetId,
-    /// The units, one for each replica.
+    /// The units, one for each replica; or those of a row's data, then those of its
+    /// parity.
     pub members: Vec<UnitId>,
+    /// How many of them, the first ones, have a part of the data each; 1: all have
+    /// all of it.
+    #[serde(default = "all_of_it", skip_serializing_if = "is_all_of_it")]
+    pub data: u8,
+}
+
+fn all_of_it() -> u8 {
+    1
+}
+
+fn is_all_of_it(data: &u8) -> bool {
+    *data == 1
+}
+
+impl Copyset {
+    /// A copyset whose members each have all of a segment.
+    #[must_use]
+    pub fn of_copies(id: CopysetId, members: Vec<UnitId>) -> Self {
+        Self {
+            id,
+            members,
+            data: 1,
+        }
+    }
+
+    /// How its segments are spread; `None` if each member has a copy.
+    #[must_use]
+    pub fn erasure(&self) -> Option<Erasure> {
+        let parity = u8::try_from(self.members.len())
+            .ok()?
+            .checked_sub(self.data)?;
+        Erasure::new(self.data, parity)
+    }
 }
 
 /// Slots that wait to be freed.
@@ -358,6 +397,24 @@ pub trait Catalog: Send + Sync {
         after: i64,
         count_max: u32,
     ) -> Result<Vec<PendingFree>, CatalogError>;
+
+    /// Gathers what free `id` says of `segments` with what was gathered of them
+    /// before: slots that are dead and cannot be given back alone, because parity is
+    /// made of them. Returns all that is gathered of those of them that are not being
+    /// appended to ([`FreePlan`], encoded); durable on return. To gather twice is to
+    /// gather once.
+    ///
+    /// # Errors
+    /// [`CatalogError::NotFound`] if there is no such free, which was then carried
+    /// out by somebody else.
+    fn gather_dead(&self, id: i64, segments: &[base::SegmentId]) -> Result<Vec<u8>, CatalogError>;
+
+    /// Forgets what was gathered of those of `segments` that free `id` names: they
+    /// are gone.
+    ///
+    /// # Errors
+    /// As [`Catalog::gather_dead`].
+    fn forget_dead(&self, id: i64, segments: &[base::SegmentId]) -> Result<(), CatalogError>;
 
     /// Forgets a free that has been carried out.
     ///

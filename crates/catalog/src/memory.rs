@@ -12,8 +12,9 @@ use base::{BlockSize, JournalFolderId, Lineage, SegmentId, SnapshotId, VolumeId}
 use world::Millis;
 
 use crate::{
-    Catalog, CatalogError, Lease, LeaseSalt, Leftovers, LineageKey, NamedJournal, Neighbours,
-    PendingFree, RESTORE_SKIPS_BYTES, StoredVersion, ThinShare, VersionCommit, VersionKey,
+    Catalog, CatalogError, Erasure, FreePlan, Lease, LeaseSalt, Leftovers, LineageKey,
+    NamedJournal, Neighbours, PendingFree, RESTORE_SKIPS_BYTES, StoredVersion, ThinShare,
+    VersionCommit, VersionKey,
 };
 
 /// What a volume is made with.
@@ -27,6 +28,8 @@ pub struct NewVolume {
     pub block_size: BlockSize,
     /// Copies of each segment.
     pub replicas: u8,
+    /// How its segments are spread instead.
+    pub erasure: Option<Erasure>,
     /// Its key. The epoch in it is replaced by the first one that fits.
     pub key: LineageKey,
     /// The version to begin with: a clone.
@@ -38,6 +41,7 @@ struct VolumeRow {
     size_bytes: u64,
     block_size: BlockSize,
     replicas: u8,
+    erasure: Option<Erasure>,
     lineage: Lineage,
     epoch: u32,
     head: Option<VersionKey>,
@@ -68,6 +72,7 @@ struct State {
     free_next: i64,
     serial_next: u64,
     thin: BTreeMap<SegmentId, u32>,
+    dead: FreePlan,
 }
 
 /// See the module's head.
@@ -106,6 +111,7 @@ impl MemoryCatalog {
             size_bytes: new.size_bytes,
             block_size: new.block_size,
             replicas: new.replicas,
+            erasure: new.erasure,
             lineage,
             epoch: epoch_first - 1,
             head: new.from,
@@ -201,6 +207,12 @@ impl MemoryCatalog {
         self.lock().volumes.get(&volume)?.head
     }
 
+    /// Dead slots that were gathered.
+    #[must_use]
+    pub fn dead(&self) -> FreePlan {
+        self.lock().dead.clone()
+    }
+
     /// Slots that were noted as thin, by segment.
     #[must_use]
     pub fn thin(&self) -> BTreeMap<SegmentId, u32> {
@@ -217,6 +229,14 @@ impl State {
         self.versions
             .get(&key)
             .ok_or_else(|| not_found(format!("version {} of {}", key.number, key.volume)))
+    }
+
+    fn free(&self, id: i64) -> Result<FreePlan, CatalogError> {
+        let free = self.frees.get(&id);
+        let free = free.ok_or_else(|| not_found(format!("plan {id}")))?;
+        FreePlan::decode(&free.plan).map_err(|error| CatalogError::Refused {
+            reason: error.to_string(),
+        })
     }
 
     fn leased(&mut self, volume: VolumeId, epoch: u32) -> Result<&mut VolumeRow, CatalogError> {
@@ -304,6 +324,7 @@ impl Catalog for MemoryCatalog {
             size_bytes: row.size_bytes,
             block_size: row.block_size,
             replicas: row.replicas,
+            erasure: row.erasure,
             keys: Vec::new(),
             head: None,
             journal_next: row.journal_next,
@@ -448,6 +469,33 @@ impl Catalog for MemoryCatalog {
             .take(count_max as usize)
             .cloned()
             .collect())
+    }
+
+    fn gather_dead(&self, id: i64, segments: &[SegmentId]) -> Result<Vec<u8>, CatalogError> {
+        let mut state = self.lock();
+        let plan = state.free(id)?.only(segments);
+        state.dead.extend(&plan);
+        // What this free does not name is another one's to gather.
+        let named: Vec<SegmentId> = plan.segments().map(|(segment, _)| segment).collect();
+        let mut gathered = state.dead.only(&named);
+        for row in state.volumes.values() {
+            let open = row
+                .current
+                .open_segments
+                .iter()
+                .chain(&row.leftovers.open_segments);
+            open.for_each(|open| gathered.remove(open.segment));
+        }
+        Ok(gathered.encode())
+    }
+
+    fn forget_dead(&self, id: i64, segments: &[SegmentId]) -> Result<(), CatalogError> {
+        let mut state = self.lock();
+        let named = state.free(id)?.only(segments);
+        for (segment, _) in named.segments() {
+            state.dead.remove(segment);
+        }
+        Ok(())
     }
 
     fn freed(&self, id: i64) -> Result<(), CatalogError> {

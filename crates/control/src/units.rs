@@ -7,8 +7,8 @@ use api::host::{HostUnit, Refusal, TaskDone, TaskKind, UnitReport};
 use api::unit::SECOND_PLACE_MS;
 use api::words::UnitState;
 use base::{PartyId, UnitId};
-use catalog::Copyset;
 use catalog::copysets::{self, Zones};
+use catalog::{Copyset, Erasure};
 use identity::{Kind, Subject};
 use world::Millis;
 
@@ -18,6 +18,7 @@ use crate::daemons::unit_of;
 use crate::database::{DatabaseError, HostReport, HostRow, UnitRow};
 use crate::error::ControlError;
 use crate::parse;
+use crate::volumes::Redundancy;
 
 /// Who asks how things are is kept waiting no longer.
 const SHOW_WITHIN: Duration = Duration::from_millis(800);
@@ -201,14 +202,19 @@ impl Control {
     /// as those there are and as a volume is to which nothing is said.
     async fn plan_over(&self, added: &[UnitRow]) -> Result<(), ControlError> {
         let plan = |all: &[UnitRow], existing: &[Copyset]| {
-            let mut widths: Vec<usize> = existing.iter().map(|set| set.members.len()).collect();
-            widths.push(usize::from(default_replicas(used(all).len())));
+            let of = |set: &Copyset| (set.members.len() as u8, set.data);
+            let mut widths: Vec<(u8, u8)> = existing.iter().map(of).collect();
+            widths.push((default_replicas(used(all).len()), 1));
             widths.sort_unstable();
             widths.dedup();
             let mut existing = existing.to_vec();
             let mut added = Vec::new();
-            for width in widths {
-                let more = self.plan(all, width as u8, &existing);
+            for (members, data) in widths {
+                let redundancy = Redundancy {
+                    replicas: members,
+                    erasure: Erasure::new(data, members.saturating_sub(data)),
+                };
+                let more = self.plan(all, redundancy, &existing);
                 existing.extend_from_slice(&more);
                 added.extend(more);
             }
@@ -221,46 +227,67 @@ impl Control {
         Ok(())
     }
 
-    fn plan(&self, units: &[UnitRow], replicas: u8, existing: &[Copyset]) -> Vec<Copyset> {
+    fn plan(
+        &self,
+        units: &[UnitRow],
+        redundancy: Redundancy,
+        existing: &[Copyset],
+    ) -> Vec<Copyset> {
+        let Redundancy { replicas, erasure } = redundancy;
         let random = &*self.inner.world.random;
         let width = self.inner.scatter_width;
         let ids = used(units);
-        copysets::plan(&ids, &zones_of(units), replicas, existing, width, random)
+        let zones = zones_of(units);
+        copysets::plan(&ids, &zones, replicas, erasure, existing, width, random)
     }
 
-    /// What to say of it, if so many copies cannot all lie in zones of their own.
-    pub(crate) async fn missing_zones(&self, replicas: u8) -> Result<Option<String>, ControlError> {
+    /// What to say of it, if so many copies, or units of data and parity, cannot all
+    /// lie in zones of their own.
+    pub(crate) async fn missing_zones(
+        &self,
+        redundancy: Redundancy,
+    ) -> Result<Option<String>, ControlError> {
+        let needed = redundancy.members();
         let units = self.inner.database.units().await?;
         let used = used(&units);
         let zones = copysets::zone_count(&used, &zones_of(&units));
-        let is_enough = zones >= usize::from(replicas) || used.len() < usize::from(replicas);
+        let is_enough = zones >= usize::from(needed) || used.len() < usize::from(needed);
+        let what = match redundancy.erasure {
+            Some(erasure) => format!("units of erasure {erasure}"),
+            None => format!("{needed} copies"),
+        };
         Ok((!is_enough).then(|| {
             format!(
-                "{replicas} copies need units in {replicas} zones to be apart, and there are \
+                "{what} have to be in {needed} zones to be apart, and there are \
                  {zones}: some lie in one zone, and are lost with it; have an administrator add \
                  units in other zones (`scree unit add --zone`, `scree unit set-zone`)"
             )
         }))
     }
 
-    /// Makes sure that there are copysets of `replicas` units.
+    /// Makes sure that there are copysets for volumes of this redundancy.
     pub(crate) async fn ensure_copysets(
         &self,
-        replicas: u8,
+        redundancy: Redundancy,
         is_dry_run: bool,
     ) -> Result<(), ControlError> {
         let units = self.inner.database.units().await?;
         let count = used(&units).len();
-        if count < usize::from(replicas) {
+        let needed = redundancy.members();
+        if count < usize::from(needed) {
+            let (field, what) = match redundancy.erasure {
+                Some(erasure) => ("erasure", format!("erasure {erasure} needs")),
+                None => ("replicas", format!("{needed} replicas need")),
+            };
             return Err(ControlError::invalid(
-                "replicas",
+                field,
                 format!(
-                    "{replicas} replicas need {replicas} units, and there are {count}; ask for \
+                    "{what} {needed} units, and there are {count}; ask for \
                      fewer, or have an administrator add units (`scree unit add`)",
                 ),
             ));
         }
-        let plan = |all: &[UnitRow], existing: &[Copyset]| self.plan(all, replicas, existing);
+        let plan = |all: &[UnitRow], existing: &[Copyset]| self.plan(all, redundancy, existing);
         // Nearly always there is nothing to add, and nobody has to wait for that.
         if !is_dry_run && !plan(&units, &self.copysets().await?).is_empty() {
             let now = self.inner.world.clock.wall();

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use base::{ClusterId, SegmentId};
@@ -49,6 +49,8 @@ pub struct Keeper {
     /// The newest generation of the database that was heard of.
     generation: AtomicU32,
     incarnation: u64,
+    /// The number of the next draft of a segment: not one of an earlier life's.
+    drafts: AtomicU64,
     counters: Counters,
     /// The controllers' clock less this machine's, in milliseconds.
     clock_offset_ms: AtomicI64,
@@ -76,6 +78,7 @@ impl Keeper {
             clock: Arc::clone(&world.clock),
             config: RwLock::new(config),
             incarnation: world.random.u64(),
+            drafts: AtomicU64::new(world.random.u64()),
             counters: Counters::default(),
             clock_offset_ms: AtomicI64::new(0),
         })
@@ -458,6 +461,27 @@ impl Job {
             } => {
                 let (_, _passage) = allow(Action::Free(segment, keeper.line_of(segment)))?;
                 unit.free(segment, &slots, closed)?;
+            }
+            Request::Replace {
+                mut part,
+                tags,
+                data,
+            } => {
+                let segment = part.segment;
+                let (_, _passage) = match part.expected {
+                    Some(_) => allow(Action::Replace(segment, keeper.line_of(segment)))?,
+                    None => {
+                        let (right, passage) = allow(Action::Put(segment))?;
+                        part.line = self.line_to_put(segment, part.line, right)?;
+                        (right, passage)
+                    }
+                };
+                if part.first == 0 {
+                    part.draft = keeper.drafts.fetch_add(1, Ordering::Relaxed);
+                }
+                unit.replace_part(&part, tags, data)?;
+                keeper.counters.written(data.len());
+                body.extend(part.draft.to_le_bytes());
             }
             Request::Delete(segment) => {
                 let (_, _passage) = allow(Action::Delete(segment, keeper.line_of(segment)))?;

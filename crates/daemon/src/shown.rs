@@ -30,6 +30,8 @@ pub(crate) enum Action {
     Read(SegmentId, Line),
     /// Free slots of a segment of a line.
     Free(SegmentId, Line),
+    /// Put another segment of a line in the place of one.
+    Replace(SegmentId, Line),
     /// Delete a segment of a line, whatever is in it.
     Delete(SegmentId, Line),
     /// List segments with these serials.
@@ -234,6 +236,7 @@ impl Shown {
             Action::Put(segment) => self.lease(segment.serial()),
             Action::Read(segment, line)
             | Action::Free(segment, line)
+            | Action::Replace(segment, line)
             | Action::Delete(segment, line) => {
                 let lease = self.lease(segment.serial());
                 let is_own = |lease: &Lease| [lease.line, Line::NONE, UNREADABLE].contains(line);
@@ -269,20 +272,27 @@ impl Shown {
                 read.max(mended(segment))
             }
             // What it is told to free, of what it may read.
-            Action::Free(segment, line) => {
-                let free = self.freeable.get(segment);
-                match *line {
-                    Line::NONE => free,
-                    UNREADABLE => None,
-                    _ => free.and_then(|free| Some(free.min(self.lines.get(line)?))),
-                }
-            }
+            Action::Free(segment, line) => self.freed_until(segment, line),
+            // Parity without what is freed, or one that has rotted anew.
+            Action::Replace(segment, line) => self.freed_until(segment, line).max(mended(segment)),
             Action::Delete(..) | Action::List(_) => None,
         };
         match ends {
             None => Err(NotAllowed::Never),
             Some(ends) if has_ended(*ends, now) => Err(NotAllowed::Ended),
             Some(_) => Ok(Right::Other),
+        }
+    }
+}
+
+impl Shown {
+    /// Until when it may free what it is told to free, of what it may read.
+    fn freed_until(&self, segment: &SegmentId, line: &Line) -> Option<&Millis> {
+        let free = self.freeable.get(segment);
+        match *line {
+            Line::NONE => free,
+            UNREADABLE => None,
+            _ => free.and_then(|free| Some(free.min(self.lines.get(line)?))),
         }
     }
 }

@@ -36,6 +36,16 @@ impl Bitmap {
         all
     }
 
+    /// The same set of a segment of `slots` slots; those beyond are left out.
+    pub(crate) fn of_length(&self, slots: u32) -> Self {
+        if slots == self.slots {
+            return self.clone();
+        }
+        let mut others = Self::none(slots);
+        self.iter().for_each(|slot| others.insert(slot));
+        others
+    }
+
     /// How long one of `slots` slots is when it is written, in bytes.
     pub(crate) fn bytes_of(slots: u32) -> usize {
         slots.div_ceil(WORD_BITS) as usize * size_of::<u64>()

@@ -28,8 +28,11 @@ const MAGIC: &[u8; 8] = b"screeobj";
 /// What the object that says which slots were freed begins with.
 const FREED_MAGIC: &[u8; 8] = b"screefre";
 
-/// The version of both layouts.
+/// The version of both layouts, where nothing was replaced.
 const VERSION: u16 = 1;
+
+/// The version of a segment that took another one's place.
+const VERSION_REPLACED: u16 = 2;
 
 /// Length of a head in bytes, its bits not counted.
 const FIXED_BYTES: usize = 64;
@@ -65,7 +68,7 @@ pub enum FormatError {
     #[error("it does not begin as it should")]
     Magic,
     /// It was written by a newer Scree.
-    #[error("it has format {found}; this program reads formats up to {VERSION}")]
+    #[error("it has format {found}; this program reads formats up to {VERSION_REPLACED}")]
     Version {
         /// The version that was found.
         found: u16,
@@ -113,6 +116,8 @@ pub(crate) struct Head {
     pub(crate) slot_bytes: u32,
     /// What segments have in common that belong together, or 0.
     pub(crate) line: u64,
+    /// Which of the segments that were in this one's place it is.
+    pub(crate) generation: u16,
     /// Of the slots that were put, those that are in the object.
     pub(crate) present: Bitmap,
 }
@@ -134,6 +139,7 @@ impl Head {
             cluster,
             slot_bytes,
             line,
+            generation: 0,
             present: Bitmap::all(slots),
         })
     }
@@ -177,7 +183,7 @@ impl Head {
             return Err(FormatError::Magic);
         }
         let version = reader.u16()?;
-        let reserved = reader.u16()?;
+        let generation = reader.u16()?;
         let slot_bytes = reader.u32()?;
         let segment = reader.u64()?;
         let slots = reader.u32()?;
@@ -187,11 +193,11 @@ impl Head {
         let bits_crc = reader.u32()?;
         let crc = reader.u32()?;
         check(crc, checksum::crc32c(&object[..FIXED_BYTES - 4]))?;
-        if version != VERSION {
+        if !(VERSION..=VERSION_REPLACED).contains(&version) {
             return Err(FormatError::Version { found: version });
         }
-        if reserved != 0 {
-            return Err(wrong("a reserved field", reserved));
+        if version != version_of(generation) {
+            return Err(wrong("the generation", generation));
         }
         if !is_slot_size(slot_bytes) {
             return Err(wrong("the slot size", slot_bytes));
@@ -213,6 +219,7 @@ impl Head {
             cluster: ClusterId::from_random(cluster),
             slot_bytes,
             line,
+            generation,
             present: present_slots,
         })
     }
@@ -223,8 +230,8 @@ impl Head {
         let mut bits = Vec::with_capacity(Bitmap::bytes_of(self.slots()));
         self.present.encode(&mut bits);
         into.put_bytes(MAGIC);
-        into.put_u16(VERSION);
-        into.put_u16(0);
+        into.put_u16(version_of(self.generation));
+        into.put_u16(self.generation);
         into.put_u32(self.slot_bytes);
         into.put_u64(self.segment.bits());
         into.put_u32(self.slots());
@@ -234,6 +241,14 @@ impl Head {
         into.put_u32(checksum::crc32c(&bits));
         into.put_u32(checksum::crc32c(into));
         into.put_bytes(&bits);
+    }
+}
+
+/// The lowest version that has a generation to say.
+fn version_of(generation: u16) -> u16 {
+    match generation {
+        0 => VERSION,
+        _ => VERSION_REPLACED,
     }
 }
 
@@ -474,7 +489,7 @@ mod tests {
     fn odd_numbers_with_right_checksums_are_refused() {
         // Offset and bytes of a field that no writer writes.
         let cases: [(usize, &[u8]); 9] = [
-            (10, &[1]),                  // reserved
+            (10, &[1]),                  // a generation, in version 1
             (12, &[0, 0, 0, 0]),         // slot size
             (12, &[1, 16, 0, 0]),        // slot size, not in sectors
             (22, &[0xff, 0xff]),         // segment number
@@ -494,9 +509,9 @@ mod tests {
             );
         }
         let mut newer = encoded(&head(100));
-        newer[8] = 2;
+        newer[8] = 3;
         let parsed = Head::parse(&with_checksums(newer));
-        assert_eq!(parsed, Err(FormatError::Version { found: 2 }));
+        assert_eq!(parsed, Err(FormatError::Version { found: 3 }));
     }
 
     proptest! {

@@ -15,8 +15,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use unit::folder::Owner;
 use unit::{
-    Fact, NOTE_BYTES, ReadDone, ReadSlots, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat,
-    assert_fit,
+    Fact, NOTE_BYTES, ReadDone, ReadSlots, Replacement, SegmentStat, SlotRun, Tag, Unit, UnitError,
+    UnitStat, assert_fit,
 };
 use world::{Clock, World};
 
@@ -348,6 +348,12 @@ impl Unit for ObjectUnit {
         })
     }
 
+    fn replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
+        assert_fit(by.tags.len(), by.slot_bytes, by.tags, by.data);
+        let _alone = self.0.writer(segment);
+        self.0.wait(self.0.replace_whole(segment, &by))
+    }
+
     fn settle(&self) -> Result<bool, UnitError> {
         self.0.settle_some()
     }
@@ -372,6 +378,7 @@ impl Unit for ObjectUnit {
             slot_bytes: loaded.head.slot_bytes,
             slots: loaded.head.slots(),
             freed: loaded.head.slots() - live.count(),
+            generation: loaded.head.generation,
         })
     }
 

@@ -158,9 +158,10 @@ impl Inner {
         let freed = Freed::parse(&found.bytes).map_err(|error| damaged(&error))?;
         let is_its = freed.segment == head.segment
             && freed.cluster == head.cluster
-            && freed.slots.slots() == head.slots();
+            && (freed.slots.slots() == head.slots() || head.generation > 0);
         if is_its {
-            Ok(freed.slots)
+            // Of one that was replaced it may have been written before.
+            Ok(freed.slots.of_length(head.slots()))
         } else {
             Err(damaged(&format!("it is of segment {}", freed.segment)))
         }
@@ -222,6 +223,7 @@ impl Inner {
                 slot_bytes: head.slot_bytes,
                 slots: head.slots(),
                 freed: 0,
+                generation: head.generation,
             };
             return Err(ReadError::NotThere(misplaced(&found)));
         }

@@ -66,6 +66,7 @@ impl Loaded {
             segment: self.head.segment,
             slot_bytes: self.head.slot_bytes,
             slots: self.head.slots(),
+            generation: self.head.generation,
             freed: self.head.slots() - self.head.present.without(freed).count(),
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base::SegmentId;
 use bytes::Bytes;
 use object_store::{Error, PutMode, UpdateVersion};
-use unit::{Tag, UnitError};
+use unit::{Replacement, Tag, UnitError};
 
 use crate::bitmap::Bitmap;
 use crate::format::{Head, encode_record};
@@ -62,6 +62,93 @@ impl Inner {
         self.account.set(segment, Some(known.head.object_bytes()));
         self.heads.insert(segment, &Arc::new(known));
         Ok(())
+    }
+
+    /// Puts a segment in the place of another one. Durable on return.
+    pub(crate) async fn replace_whole(
+        &self,
+        segment: SegmentId,
+        by: &Replacement<'_>,
+    ) -> Result<(), UnitError> {
+        let (verified, loaded) = tokio::join!(self.verify_for_put(), self.load(segment));
+        let conditional = verified?;
+        let old = match loaded {
+            Err(UnitError::NoSegment { .. }) if by.expected.is_none() => None,
+            other => Some(other?),
+        };
+        let line = old.as_ref().map_or(0, |old| old.head.line);
+        let mut head = Head::whole(segment, self.cluster, line, by.slot_bytes, by.tags.len())
+            .ok_or(UnitError::Misplaced {
+                segment,
+                slots: 0,
+                slot_bytes: by.slot_bytes,
+            })?;
+        head.generation = by.generation;
+        let mut freed = Bitmap::none(head.slots());
+        let mut mode = PutMode::Create;
+        if let Some(old) = old {
+            self.check_generation(&old.head, by)?;
+            // What was freed before stays so, whether its bit is still there or
+            // only its absence says it.
+            let gone = Bitmap::all(old.head.slots()).without(&old.head.present);
+            for slots in [gone, old.freed?.slots] {
+                slots.iter().for_each(|slot| freed.insert(slot));
+            }
+            head.present = head.present.without(&freed);
+            mode = PutMode::Update(old.version);
+        }
+        let mut object = Vec::with_capacity(head.object_bytes() as usize);
+        head.encode(&mut object);
+        let contents = by.data.chunks_exact(by.slot_bytes as usize);
+        for ((slot, tag), content) in (0..).zip(by.tags).zip(contents) {
+            if head.present.contains(slot) {
+                encode_record(slot, tag, content, &mut object);
+            }
+        }
+        let object = Bytes::from(object);
+        let path = self.segment_path(segment);
+        self.heads.remove(segment);
+        let put = self.bucket.put(&path, object.clone(), mode, conditional);
+        let version = match put.await {
+            Ok(version) => version,
+            // By another one, or by an attempt whose answer was lost.
+            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
+                match self.find_put(&head, &object).await {
+                    Err(UnitError::Misplaced { .. }) => {
+                        return Err(self.replaced(&self.load_head(segment).await?.0));
+                    }
+                    other => other?,
+                }
+            }
+            Err(error) => {
+                let doing = format!("write segment {segment} anew");
+                return Err(self.bucket.meaning_of_write(&doing, error));
+            }
+        };
+        let known = Known {
+            freed,
+            e_tag: strong(&version),
+            head,
+        };
+        self.account.set(segment, Some(known.head.object_bytes()));
+        self.heads.insert(segment, &Arc::new(known));
+        Ok(())
+    }
+
+    fn check_generation(&self, found: &Head, by: &Replacement<'_>) -> Result<(), UnitError> {
+        if by.expected == Some(found.generation) && by.generation >= found.generation {
+            Ok(())
+        } else {
+            Err(self.replaced(found))
+        }
+    }
+
+    fn replaced(&self, found: &Head) -> UnitError {
+        UnitError::Replaced {
+            url: self.bucket.url.clone(),
+            segment: found.segment,
+            generation: found.generation,
+        }
     }
 
     /// Of the object that is in the place of `object` already, if it is that

@@ -6,6 +6,7 @@
 //!               head      attribute, written once: which segment it is
 //!               slots     attribute: how many were put, and their size
 //!               freed     attribute: a bit for each that was freed
+//!               generation  attribute: which of those in its place it is, if not the first
 //! ```
 //!
 //! Nothing here does I/O, and nothing that is parsed here is believed before it was
@@ -42,6 +43,7 @@ pub(crate) const SLOTS_MAX: u32 = 1 << 16;
 pub(crate) const HEAD: &str = "head";
 pub(crate) const SLOTS: &str = "slots";
 pub(crate) const FREED: &str = "freed";
+pub(crate) const GENERATION: &str = "generation";
 
 /// What names of segments begin with.
 const SEGMENTS: &str = "segments/";
@@ -235,12 +237,37 @@ impl Freed {
     }
 }
 
+/// The value of the attribute that says a generation; empty for the first.
+pub(crate) fn encode_generation(generation: u16) -> Vec<u8> {
+    let mut into = Vec::new();
+    if generation > 0 {
+        into.put_u16(generation);
+        into.put_u32(checksum::crc32c(&into));
+    }
+    into
+}
+
+fn parse_generation(bytes: &[u8]) -> Result<u16, FormatError> {
+    if bytes.is_empty() {
+        return Ok(0);
+    }
+    let mut reader = Reader::new(bytes);
+    let (generation, crc) = (reader.u16()?, reader.u32()?);
+    check(crc, checksum::crc32c(&bytes[..2]))?;
+    match generation {
+        0 => Err(wrong("the generation", generation)),
+        _ => Ok(generation),
+    }
+}
+
 /// A segment's object without its content, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) head: Head,
     pub(crate) slots: Slots,
     pub(crate) freed: Freed,
+    /// Which of the segments that were in this one's place it is.
+    pub(crate) generation: u16,
 }
 
 impl State {
@@ -248,13 +275,19 @@ impl State {
         let head = Head::parse(found.attribute(HEAD))?;
         let slots = Slots::parse(found.attribute(SLOTS))?;
         let freed = Freed::parse(found.attribute(FREED), slots.count)?;
+        let generation = parse_generation(found.attribute(GENERATION))?;
         // What is freed at the end need not be there any more.
         let live = (0..slots.count).rev().find(|slot| !freed.contains(*slot));
         let least = live.map_or(0, |last| offset_of(last + 1, slots.size));
         if !(least..=offset_of(slots.count, slots.size)).contains(&found.size) {
             return Err(wrong("its length", found.size));
         }
-        Ok(Self { head, slots, freed })
+        Ok(Self {
+            head,
+            slots,
+            freed,
+            generation,
+        })
     }
 
     /// The room that it takes, in bytes.
@@ -375,11 +408,13 @@ mod tests {
                 size: 4096,
             },
             freed,
+            generation: 3,
         };
         let attributes = [
             (HEAD, state.head.encode()),
             (SLOTS, state.slots.encode().to_vec()),
             (FREED, state.freed.encode()),
+            (GENERATION, encode_generation(state.generation)),
         ];
         let found = Inspected {
             size: 100 * 4120,
@@ -395,7 +430,7 @@ mod tests {
         let (state, found) = state();
         assert_eq!(State::parse(&found).as_ref(), Ok(&state));
         assert_eq!(state.bytes(), 98 * 4120);
-        for attribute in 0..3 {
+        for attribute in 0..4 {
             for bit in 0..found.attributes[attribute].1.len() * 8 {
                 let mut flipped = found.clone();
                 flipped.attributes[attribute].1[bit / 8] ^= 1 << (bit % 8);
@@ -465,15 +500,18 @@ mod tests {
             head in proptest::collection::vec(any::<u8>(), 0..80),
             slots in proptest::collection::vec(any::<u8>(), 0..16),
             freed in proptest::collection::vec(any::<u8>(), 0..80),
+            generation in proptest::collection::vec(any::<u8>(), 0..8),
             size in any::<u64>(),
         ) {
             let attributes = vec![
                 (HEAD.to_owned(), head.clone()),
                 (SLOTS.to_owned(), slots),
                 (FREED.to_owned(), freed.clone()),
+                (GENERATION.to_owned(), generation.clone()),
             ];
             let _ = State::parse(&Inspected { size, attributes });
             let _ = Freed::parse(&freed, 10);
+            let _ = parse_generation(&generation);
             let _ = parse_record(0, 512, &head);
         }
     }

@@ -10,11 +10,12 @@
 //! | `sync` | none |
 //! | `free` | the marker, what is free already, and one write |
 //! | `delete` | the marker, and one |
+//! | `replace` | the marker, what is there already, and one, with all of it |
 //! | `list`, `list_serials` | the marker, and a list of the whole pool's objects |
 //!
 //! Rules that hold whatever happens:
 //!
-//! * A put, a free and a claim are each one change of one object, which the
+//! * A put, a free, a replacement and a claim are each one change of one object, which the
 //!   cluster makes whole or not at all: there is no state in between to recover from.
 //! * A put goes where the segment ends, or nowhere: the cluster compares, not this
 //!   program.
@@ -41,6 +42,7 @@ mod memory;
 mod place;
 mod pool;
 mod read;
+mod replace;
 mod site;
 #[cfg(test)]
 mod tests;

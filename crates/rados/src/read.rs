@@ -66,6 +66,7 @@ impl State {
             slot_bytes: self.slots.size,
             slots: self.slots.count,
             freed: self.freed.count(),
+            generation: self.generation,
         }
     }
 

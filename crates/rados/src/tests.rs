@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::{ClusterId, CopysetId, DatabaseId, SegmentId, Slot, UnitId};
 use unit::folder::Owner;
-use unit::{SlotRun, Unit, UnitError};
+use unit::{Replacement, SlotRun, Unit, UnitError};
 use world::World;
 
 use crate::memory::Memory;
@@ -250,6 +250,90 @@ fn a_segment_that_somebody_appends_to_is_not_removed_with_the_slots_that_were_th
     unit.free(segment(1), &[Slot(0), Slot(1)], true)
         .expect("freed");
     read(&unit, 1, 2, 1).expect("appended meanwhile");
+}
+
+fn replace(
+    unit: &RadosUnit,
+    serial: u64,
+    generations: (u16, u16),
+    count: usize,
+) -> Result<(), UnitError> {
+    let by = Replacement {
+        expected: Some(generations.0),
+        generation: generations.1,
+        slot_bytes: 512,
+        tags: &vec![[8; 16]; count],
+        data: &vec![5; count * 512],
+    };
+    unit.replace(segment(serial), by)
+}
+
+/// As if another host did it before the next change.
+fn meanwhile(memory: &Memory, act: impl FnOnce(&RadosUnit) + Send + 'static) {
+    lock(&memory.0).before_change = Some(Box::new(move |state| {
+        let scratch = Memory::default();
+        lock(&scratch.0).objects = state.objects.clone();
+        act(&open(&scratch));
+        state.objects = lock(&scratch.0).objects.clone();
+    }));
+}
+
+#[test]
+fn of_two_hosts_that_replace_at_once_one_does() {
+    let memory = Memory::default();
+    let unit = made(&memory);
+    put(&unit, 1, 0, 8).expect("put");
+    meanwhile(&memory, |other| {
+        replace(other, 1, (0, 1), 4).expect("replaced");
+    });
+    let late = replace(&unit, 1, (0, 1), 6);
+    assert!(
+        matches!(late, Err(UnitError::Replaced { generation: 1, .. })),
+        "{late:?}"
+    );
+    let stat = unit.stat_segment(segment(1)).expect("there");
+    assert_eq!((stat.slots, stat.generation), (4, 1));
+}
+
+#[test]
+fn what_is_freed_while_a_segment_is_replaced_is_free_in_the_new_one() {
+    let memory = Memory::default();
+    let unit = made(&memory);
+    put(&unit, 1, 0, 8).expect("put");
+    unit.free(segment(1), &[Slot(7)], false).expect("freed");
+    meanwhile(&memory, |other| {
+        other.free(segment(1), &[Slot(3)], false).expect("freed");
+    });
+    replace(&unit, 1, (0, 1), 8).expect("replaced");
+    let stat = unit.stat_segment(segment(1)).expect("there");
+    assert_eq!((stat.freed, stat.generation), (2, 1));
+    read(&unit, 1, 0, 3).expect("new");
+    read(&unit, 1, 4, 3).expect("new");
+    assert!(matches!(
+        read(&unit, 1, 3, 1),
+        Err(UnitError::NoSlot { .. })
+    ));
+    assert!(matches!(
+        read(&unit, 1, 7, 1),
+        Err(UnitError::NoSlot { .. })
+    ));
+}
+
+/// Its slots may lie elsewhere: what was to be freed in the old one is looked for in
+/// the new one.
+#[test]
+fn slots_of_a_segment_that_is_replaced_meanwhile_are_freed_in_the_new_one() {
+    let memory = Memory::default();
+    let unit = made(&memory);
+    put(&unit, 1, 0, 8).expect("put");
+    meanwhile(&memory, |other| {
+        replace(other, 1, (0, 1), 2).expect("replaced");
+    });
+    let freed = [Slot(1), Slot(5)];
+    unit.free(segment(1), &freed, false).expect("freed");
+    let stat = unit.stat_segment(segment(1)).expect("there");
+    assert_eq!((stat.slots, stat.freed, stat.generation), (2, 1, 1));
+    read(&unit, 1, 0, 1).expect("not freed");
 }
 
 #[test]

@@ -8,7 +8,8 @@ use std::time::Duration;
 use base::{ClusterId, SegmentId, Slot, UnitId};
 use unit::folder::{Marker, Owner};
 use unit::{
-    NOTE_BYTES, ReadDone, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat, assert_fit,
+    NOTE_BYTES, ReadDone, Replacement, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat,
+    assert_fit,
 };
 use world::World;
 
@@ -250,6 +251,12 @@ impl Unit for RadosUnit {
         self.core.verify()?;
         self.core.remove(segment, &[])?;
         Ok(())
+    }
+
+    fn replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
+        assert_fit(by.tags.len(), by.slot_bytes, by.tags, by.data);
+        let _alone = self.core.writer(segment);
+        self.core.replace_whole(segment, &by)
     }
 
     fn list(&self) -> Result<Vec<SegmentId>, UnitError> {

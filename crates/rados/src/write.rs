@@ -3,27 +3,29 @@
 //! ```text
 //!  put, slot 0     make the object, with its attributes and first records
 //!  put, after it   if `slots` says that this is where it ends: records, `slots`
-//!  free            if `freed` is as it was read: `freed`, zeroes
-//!  remove          if both are as they were read, or whatever they are
+//!  free            if `freed` and `generation` are as they were read: `freed`, zeroes
+//!  remove          if all are as they were read, or whatever they are
 //! ```
+//!
+//! Replacing is in `replace`.
 
 use base::{SegmentId, Slot};
 use unit::{Tag, UnitError};
 
 use crate::format::{
-    FREED, Freed, HEAD, Head, SLOTS, SLOTS_MAX, Slots, State, encode_record, is_slot_size, name_of,
-    offset_of, record_bytes,
+    FREED, Freed, GENERATION, HEAD, Head, SLOTS, SLOTS_MAX, Slots, State, encode_generation,
+    encode_record, is_slot_size, name_of, offset_of, record_bytes,
 };
 use crate::pool::{Change, Errno};
 use crate::site::MOVE_WITHIN;
 use crate::unit_of_pool::Core;
 
-/// How often freeing is tried anew after others have freed or put in between.
-const FREES_MAX: usize = 16;
+/// How often freeing or replacing is tried anew after others have freed or put in between.
+pub(crate) const FREES_MAX: usize = 16;
 
 /// Runs of slots that are freed by one change, at most: it holds up the object for
 /// others.
-const RUNS_AT_ONCE: usize = 256;
+pub(crate) const RUNS_AT_ONCE: usize = 256;
 
 impl Core {
     /// Puts slots where the segment ends. Durable on return.
@@ -129,10 +131,12 @@ impl Core {
         fresh.dedup();
         let left = found.slots.count - found.freed.count() - fresh.len() as u32;
         let (before_freed, before_slots) = (found.freed.encode(), found.slots.encode());
+        let generation = encode_generation(found.generation);
         if left == 0 && closed {
             let is_as_found = [
                 Change::MustHave(SLOTS, &before_slots),
                 Change::MustHave(FREED, &before_freed),
+                Change::MustHave(GENERATION, &generation),
             ];
             return self.remove(segment, &is_as_found);
         }
@@ -150,6 +154,8 @@ impl Core {
         let mut changes = vec![
             Change::MustExist,
             Change::MustHave(FREED, &before_freed),
+            // Another one's slots may lie elsewhere.
+            Change::MustHave(GENERATION, &generation),
             Change::Set(FREED, &after),
         ];
         let size = found.slots.size;
@@ -197,7 +203,7 @@ impl Core {
 }
 
 /// Too many slots, a size that cannot be, or a name that is taken.
-fn misplaced_new(segment: SegmentId, slot_bytes: u32) -> UnitError {
+pub(crate) fn misplaced_new(segment: SegmentId, slot_bytes: u32) -> UnitError {
     UnitError::Misplaced {
         segment,
         slots: 0,
@@ -206,7 +212,7 @@ fn misplaced_new(segment: SegmentId, slot_bytes: u32) -> UnitError {
 }
 
 /// First slot and count of each run, of slots in order.
-fn runs_of(slots: &[u32]) -> Vec<(u32, u32)> {
+pub(crate) fn runs_of(slots: &[u32]) -> Vec<(u32, u32)> {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for slot in slots {
         match runs.last_mut() {

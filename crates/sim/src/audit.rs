@@ -1,11 +1,11 @@
 //! Looking at what lies on units and in journals, past the engine: what each
 //! version names, what units keep, which nonces were used for what.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
-use base::{BlockIndex, Lineage, Location, Sequence, Slot};
+use base::{BlockIndex, Lineage, Location, SegmentId, Sequence, Slot, UnitId};
 use unit::Tag;
 use unit::folder::format;
 use volume::catalog::{LineageKey, StoredVersion};
@@ -149,7 +149,8 @@ pub fn read_version(machine: &Machine, walked: &Walked) -> Check<Blocks> {
         .collect()
 }
 
-/// The slots of every segment on a unit that are not free, by segment.
+/// The slots of every segment on a unit that are not free, by segment: as the unit
+/// numbers them.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -158,7 +159,9 @@ pub fn kept_slots(machine: &Machine, unit: usize) -> Check<BTreeMap<Location, Ta
     let (_, unit_now) = &machine.units[unit];
     let segments = unit_now.list().map_err(text)?;
     let disk = &machine.simulation.disk;
-    let files = disk.files_under(&machine.unit_path(unit).join("segments"));
+    let mut files = disk.files_under(&machine.unit_path(unit).join("segments"));
+    // What a crash left of a replacement is removed in time.
+    files.retain(|(path, _)| !path.to_string_lossy().contains(".draft-"));
     if files.len() != segments.len() {
         return Err(format!(
             "unit {unit} has {} files and {} segments",
@@ -250,6 +253,24 @@ impl Nonces {
     }
 }
 
+/// Which of its copyset's members a unit is.
+fn place_of(machine: &Machine, unit: UnitId, segment: SegmentId) -> Option<usize> {
+    let mut members = machine.members(segment.copyset()).iter();
+    members.position(|member| *member == unit)
+}
+
+/// Which of a segment's slots a unit keeps there; `None` if it is parity.
+fn in_segment(machine: &Machine, unit: UnitId, kept: Location) -> Option<Location> {
+    let layout = machine.layout(kept.segment().copyset());
+    if layout.erasure().is_none() {
+        return Some(kept);
+    }
+    let (place, data) = (place_of(machine, unit, kept.segment())?, layout.row_slots());
+    let slot = u32::from(kept.slot().0) * data + place as u32;
+    let is_data = (place as u32) < data;
+    is_data.then(|| Location::new(kept.segment(), Slot(slot as u16)))
+}
+
 /// Compares what units keep with what `versions` name.
 ///
 /// `is_exact`: every copy of every slot must be there. Otherwise one copy is
@@ -277,20 +298,50 @@ pub fn compare(
     }
     let mut copies: BTreeMap<Location, usize> =
         named.keys().map(|location| (*location, 0)).collect();
+    let gathered: BTreeSet<Location> = machine
+        .catalog
+        .memory
+        .dead()
+        .segments()
+        .flat_map(|(segment, slots)| {
+            slots
+                .into_iter()
+                .map(move |slot| Location::new(segment, slot))
+        })
+        .collect();
     for (number, (unit, _)) in machine.units.iter().enumerate() {
         let kept = kept_slots(machine, number)?;
         for (location, tag) in &kept {
-            let Some((lineage, sequence)) = named.get(location) else {
+            let Some(location) = in_segment(machine, *unit, *location) else {
+                continue;
+            };
+            let Some((lineage, sequence)) = named.get(&location) else {
+                if gathered.contains(&location) {
+                    continue;
+                }
                 return Err(format!(
                     "unit {number} keeps {location:?}, which no version names"
                 ));
             };
             nonces.note(*lineage, *sequence, *tag)?;
-            *copies.entry(*location).or_default() += 1;
         }
-        for location in named.keys() {
-            let is_member = machine.members(location.segment().copyset()).contains(unit);
-            if is_exact && is_member && !kept.contains_key(location) {
+        for (location, copies) in &mut copies {
+            let Some(place) = place_of(machine, *unit, location.segment()) else {
+                continue;
+            };
+            let layout = machine.layout(location.segment().copyset());
+            let home = layout.home(location.slot());
+            let data = layout.row_slots() as usize;
+            // On its own member, and with those that have its row's parity.
+            let is_there = home
+                .place
+                .is_none_or(|home| place == usize::from(home) || place >= data);
+            if !is_there {
+                continue;
+            }
+            if kept.contains_key(&Location::new(location.segment(), home.slot)) {
+                *copies += 1;
+            } else if is_exact {
                 return Err(format!("unit {number} has lost {location:?}"));
             }
         }
@@ -301,7 +352,12 @@ pub fn compare(
         if copies == 0 {
             return Err(format!("no unit keeps {location:?}, which a version names"));
         }
-        if copies < machine.members(segment.copyset()).len() && !thin.contains_key(&segment) {
+        let erasure = machine.layout(segment.copyset()).erasure();
+        let wanted = match erasure {
+            Some(erasure) => 1 + usize::from(erasure.parity()),
+            None => machine.members(segment.copyset()).len(),
+        };
+        if copies < wanted && !thin.contains_key(&segment) {
             return Err(format!(
                 "{location:?} has {copies} copies, and nobody was told"
             ));

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{JournalFolderId, Lineage, VolumeId};
+use base::{JournalFolderId, Lineage, SegmentId, VolumeId};
 use volume::catalog::{
     Catalog, CatalogError, Lease, LineageKey, MemoryCatalog, Neighbours, PendingFree,
     StoredVersion, ThinShare, VersionCommit, VersionKey,
@@ -162,6 +162,14 @@ impl Catalog for WatchedCatalog {
         count_max: u32,
     ) -> Result<Vec<PendingFree>, CatalogError> {
         self.call(|memory| memory.due_frees(now, after, count_max))
+    }
+
+    fn gather_dead(&self, id: i64, segments: &[SegmentId]) -> Result<Vec<u8>, CatalogError> {
+        self.call(|memory| memory.gather_dead(id, segments))
+    }
+
+    fn forget_dead(&self, id: i64, segments: &[SegmentId]) -> Result<(), CatalogError> {
+        self.call(|memory| memory.forget_dead(id, segments))
     }
 
     fn freed(&self, id: i64) -> Result<(), CatalogError> {

@@ -10,6 +10,7 @@ use volume::catalog::copysets;
 use volume::catalog::{Catalog, Copyset, Lease, LineageKey, StoredVersion};
 use volume::clean::Cleaner;
 use volume::journal::JournalPlace;
+use volume::scatter::Layout;
 use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 use volume::{LeaseTerm, OpenError, OpenParams, Store, Volume, VolumeConfig};
 use volume::{ReadOnlyParams, ReadOnlyVolume};
@@ -101,6 +102,7 @@ impl Machine {
             &ids,
             &copysets::Zones::new(),
             setup.replicas,
+            setup.erasure,
             &[],
             copysets::SCATTER_WIDTH,
             &random,
@@ -262,11 +264,18 @@ impl Machine {
         unit_path(number)
     }
 
-    /// Units that hold copies of a copyset.
+    /// Units that hold segments of a copyset, in order.
     #[must_use]
     pub fn members(&self, copyset: base::CopysetId) -> &[UnitId] {
         let found = self.copysets.iter().find(|set| set.id == copyset);
         found.map_or(&[], |set| &set.members)
+    }
+
+    /// How they hold them.
+    #[must_use]
+    pub fn layout(&self, copyset: base::CopysetId) -> Layout {
+        let found = self.copysets.iter().find(|set| set.id == copyset);
+        Layout::new(found.and_then(Copyset::erasure))
     }
 
     /// The folder of journals.

@@ -4,6 +4,7 @@
 //! segments and tails many times over.
 
 use base::BlockSize;
+use volume::catalog::Erasure;
 use world::simulated::SimulatedRandom;
 
 /// What may go wrong in a run.
@@ -34,6 +35,8 @@ pub struct Setup {
     pub whole_units: usize,
     /// Copies of each segment.
     pub replicas: u8,
+    /// What is in their place.
+    pub erasure: Option<Erasure>,
     /// Block size of the first volume and its clones.
     pub block_size: BlockSize,
     /// Whether volumes are sealed.
@@ -69,6 +72,7 @@ impl Setup {
             units,
             whole_units: 0,
             replicas,
+            erasure: None,
             block_size: BlockSize::DEFAULT,
             is_sealed: true,
             size_bytes: 1 << 30,
@@ -106,10 +110,11 @@ impl Setup {
         let journal_blocks = 32 + random.below(96);
         let no_hazards = random.below(5) == 0;
         let may = |one_in: u64| !no_hazards && random.below(one_in) == 0;
-        Self {
+        let mut setup = Self {
             units,
             whole_units: [0, 0, random.index(units + 1)][random.index(3)],
             replicas,
+            erasure: None,
             block_size,
             is_sealed: random.below(4) > 0,
             size_bytes,
@@ -130,7 +135,18 @@ impl Setup {
                 journal: may(4),
                 catalog: may(5),
             },
+        };
+        // Last, so that a seed has chosen all else as it did before.
+        let fitting: Vec<Erasure> = [(2, 1), (4, 2), (2, 2)]
+            .into_iter()
+            .filter_map(|(data, parity)| Erasure::new(data, parity))
+            .filter(|erasure| usize::from(erasure.members()) <= units)
+            .collect();
+        if !fitting.is_empty() && random.below(2) == 0 {
+            setup.erasure = Some(fitting[random.index(fitting.len())]);
+            setup.replicas = 1;
         }
+        setup
     }
 
     /// A byte offset where something interesting may happen: near the start,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use base::{CopysetId, SegmentId, Slot};
 
-use crate::{NOTE_BYTES, SlotRun, Tag, Unit, UnitError};
+use crate::{NOTE_BYTES, Replacement, SlotRun, Tag, Unit, UnitError};
 
 /// A slot's size, unless a claim is about sizes.
 pub(crate) const SLOT_BYTES: u32 = 4096;
@@ -22,7 +22,7 @@ type Check = fn(&dyn Unit);
 
 /// Checks all claims, each on a unit that `empty` makes.
 pub fn run(empty: &dyn Fn() -> Arc<dyn Unit>) {
-    let claims: [(&str, Check); 12] = [
+    let claims: [(&str, Check); 14] = [
         ("what is put is read back", what_is_put_is_read_back),
         (
             "a segment grows at its end only",
@@ -50,6 +50,14 @@ pub fn run(empty: &dyn Fn() -> Arc<dyn Unit>) {
         ("room is taken and given back", room_is_taken_and_given_back),
         ("a sound segment has no rot", a_sound_segment_has_no_rot),
         ("the last note is kept", the_last_note_is_kept),
+        (
+            "a replaced segment is the new one as a whole",
+            a_replaced_segment_is_the_new_one_as_a_whole,
+        ),
+        (
+            "only the expected segment is replaced",
+            only_the_expected_segment_is_replaced,
+        ),
     ];
     for (claim, check) in claims {
         let unit = empty();
@@ -365,6 +373,94 @@ fn room_is_taken_and_given_back(unit: &dyn Unit) {
     unit.delete(segment(3)).expect("deleted");
     let stat = unit.stat().expect("there");
     assert_eq!((stat.segments, stat.bytes), (0, 0));
+}
+
+/// Replaces segment `at` by what would have been put into segment `like`.
+pub(crate) fn replace(
+    unit: &dyn Unit,
+    at: SegmentId,
+    like: SegmentId,
+    generations: (Option<u16>, u16),
+    count: u16,
+) -> Result<(), UnitError> {
+    let tags: Vec<Tag> = (0..count).map(|slot| tag_of(like, slot)).collect();
+    let contents = (0..count).map(|slot| content_of(like, slot, SLOT_BYTES));
+    let data: Vec<u8> = contents.flatten().collect();
+    let by = Replacement {
+        expected: generations.0,
+        generation: generations.1,
+        slot_bytes: SLOT_BYTES,
+        tags: &tags,
+        data: &data,
+    };
+    unit.replace(at, by)
+}
+
+/// The slots that can be read, and the tag of each.
+fn tags_there(unit: &dyn Unit, segment: SegmentId, count: u16) -> Vec<(u16, Tag)> {
+    let read = |slot| {
+        let run = SlotRun {
+            segment,
+            first: Slot(slot),
+            count: 1,
+        };
+        let (mut tags, mut data) = ([[0; 16]], vec![0; SLOT_BYTES as usize]);
+        match unit.read(run, SLOT_BYTES, &mut tags, &mut data) {
+            Ok(()) => Some((slot, tags[0])),
+            Err(UnitError::NoSlot { .. }) => None,
+            Err(why) => panic!("{why}"),
+        }
+    };
+    (0..count).filter_map(read).collect()
+}
+
+fn a_replaced_segment_is_the_new_one_as_a_whole(unit: &dyn Unit) {
+    // More than goes into one request to a daemon.
+    let (id, like, count) = (segment(1), segment(2), 600);
+    put(unit, id, SLOT_BYTES, 0, 500).expect("put");
+    unit.sync(&[id]).expect("synced");
+    read(unit, id, SLOT_BYTES, 0, 9).expect("there");
+    unit.free(id, &[Slot(3), Slot(4)], false).expect("freed");
+    assert_eq!(unit.stat_segment(id).expect("there").generation, 0);
+    replace(unit, id, like, (Some(0), 1), count).expect("replaced");
+    let live: Vec<(u16, Tag)> = (0..count)
+        .filter(|slot| ![3, 4].contains(slot))
+        .map(|slot| (slot, tag_of(like, slot)))
+        .collect();
+    assert_eq!(tags_there(unit, id, count), live, "what was freed stays so");
+    let stat = unit.stat_segment(id).expect("there");
+    assert_eq!((stat.slots, stat.freed, stat.generation), (600, 2, 1));
+    unit.sync(&[id]).expect("synced");
+    while unit.settle().expect("settled") {}
+    assert_eq!(unit.scrub(id).expect("scrubbed"), []);
+    unit.free(id, &[Slot(5)], true).expect("freed");
+    assert_eq!(unit.stat_segment(id).expect("there").freed, 3);
+    assert_eq!(unit.list().expect("listed"), [id], "a draft is no segment");
+    replace(unit, id, id, (Some(1), 1), 9).expect("replaced by the same");
+    let stat = unit.stat_segment(id).expect("there");
+    assert_eq!((stat.slots, stat.freed, stat.generation), (9, 3, 1));
+    read(unit, id, SLOT_BYTES, 6, 3).expect("the new one");
+}
+
+fn only_the_expected_segment_is_replaced(unit: &dyn Unit) {
+    let id = segment(1);
+    let absent = replace(unit, id, id, (Some(0), 1), 4);
+    assert!(
+        matches!(absent, Err(UnitError::NoSegment { .. })),
+        "{absent:?}"
+    );
+    replace(unit, id, id, (None, 3), 4).expect("made");
+    assert_eq!(unit.stat_segment(id).expect("there").generation, 3);
+    let cases = [(None, 4), (Some(2), 4), (Some(4), 4), (Some(3), 2)];
+    for generations in cases {
+        let refused = replace(unit, id, segment(2), generations, 4);
+        let is_told = matches!(refused, Err(UnitError::Replaced { generation: 3, .. }));
+        assert!(is_told, "{generations:?}: {refused:?}");
+        read(unit, id, SLOT_BYTES, 0, 4).expect("as it was");
+    }
+    replace(unit, id, segment(2), (Some(3), 4), 4).expect("replaced");
+    unit.delete(id).expect("deleted");
+    assert_eq!(unit.list().expect("listed"), []);
 }
 
 fn the_last_note_is_kept(unit: &dyn Unit) {

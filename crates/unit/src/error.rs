@@ -100,6 +100,17 @@ pub enum UnitError {
         /// Their size in bytes.
         slot_bytes: u32,
     },
+    /// Somebody has put another segment in the place of the one that was
+    /// expected: look again.
+    #[error("segment {segment} on unit {url} was replaced: it has generation {generation}")]
+    Replaced {
+        /// The unit's URL.
+        url: String,
+        /// The segment.
+        segment: SegmentId,
+        /// The generation that it has.
+        generation: u16,
+    },
     /// What lies there is not a segment, or its header is damaged: read
     /// another replica.
     #[error("segment {segment} on unit {url} is damaged: {reason}")]
@@ -167,6 +178,7 @@ impl UnitError {
             Self::NoSegment { .. } => "no-segment",
             Self::NoSlot { .. } => "no-slot",
             Self::Misplaced { .. } => "misplaced",
+            Self::Replaced { .. } => "replaced",
             Self::Damaged { .. } => "damaged",
             Self::Tampered { .. } => "tampered",
             Self::NotAllowed { .. } => "not-allowed",

@@ -16,7 +16,7 @@ use std::time::Duration;
 use base::{SegmentId, Slot};
 use world::simulated::SimulatedRandom;
 
-use crate::{ReadDone, ReadSlots, SlotRun, Tag, Unit, UnitError, pass_on};
+use crate::{ReadDone, ReadSlots, Replacement, SlotRun, Tag, Unit, UnitError, pass_on};
 
 /// How often what goes wrong: one in so many calls, never if zero.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -268,6 +268,15 @@ impl Unit for FaultyUnit {
         self.change(faults.write_errors_one_in, |unit| {
             unit.put(segment, slot_bytes, first, tags, data)
         })
+    }
+
+    fn replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
+        let faults = self.begin()?;
+        self.remember(by.slot_bytes, by.tags, by.data);
+        if self.is_struck(faults.lost_puts_one_in) {
+            return Ok(());
+        }
+        self.change(faults.write_errors_one_in, |unit| unit.replace(segment, by))
     }
 
     fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError> {

@@ -22,6 +22,8 @@
 //!  3. read    any slots, any number of times
 //!  4. free    slots that no version names; their room is given back
 //!  5. delete  when every slot is free, or when the segment is an orphan
+//!
+//!     replace at any time after 2: another segment takes its place as a whole
 //! ```
 
 #[doc(hidden)]
@@ -44,5 +46,6 @@ pub use health::{
 };
 pub use remote::RemoteUnit;
 pub use unit::{
-    Fact, NOTE_BYTES, ReadDone, ReadSlots, SegmentStat, SlotRun, Tag, Unit, UnitStat, assert_fit,
+    Fact, NOTE_BYTES, ReadDone, ReadSlots, Replacement, SegmentStat, SlotRun, Tag, Unit, UnitStat,
+    assert_fit,
 };

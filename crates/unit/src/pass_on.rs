@@ -62,6 +62,12 @@ macro_rules! pass_on {
     (@ delete $($around:tt)*) => {
         $crate::pass_on!(@method delete(segment: ::base::SegmentId) -> (); $($around)*);
     };
+    (@ replace $($around:tt)*) => {
+        $crate::pass_on!(@method replace(
+            segment: ::base::SegmentId,
+            by: $crate::Replacement<'_>,
+        ) -> (); $($around)*);
+    };
     (@ settle $($around:tt)*) => {
         $crate::pass_on!(@method settle() -> bool; $($around)*);
     };

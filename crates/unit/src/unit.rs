@@ -70,6 +70,26 @@ pub struct SegmentStat {
     pub slots: u32,
     /// How many of them have been freed.
     pub freed: u32,
+    /// Which of the segments that were in this one's place it is: 0, unless it
+    /// came by [`Unit::replace`].
+    pub generation: u16,
+}
+
+/// A whole segment that is to take the place of another one.
+#[derive(Debug, Clone, Copy)]
+pub struct Replacement<'a> {
+    /// The generation of the one in whose place it comes; `None`: there must be
+    /// none.
+    pub expected: Option<u16>,
+    /// Its own generation: the same, where the new one says what the old one
+    /// said; a later one, where it says something else.
+    pub generation: u16,
+    /// Size of a slot in bytes.
+    pub slot_bytes: u32,
+    /// One for each slot, from slot 0 on; at least one.
+    pub tags: &'a [Tag],
+    /// As many slots.
+    pub data: &'a [u8],
 }
 
 /// What a unit holds, and how much more it could.
@@ -184,6 +204,21 @@ pub trait Unit: Send + Sync {
     /// # Errors
     /// [`UnitError`].
     fn delete(&self, segment: SegmentId) -> Result<(), UnitError>;
+
+    /// Puts a whole segment in the place of the one that is there, in one step: at
+    /// every moment, after a crash too, there is the old one or the new one, and
+    /// the new one on return. Slots that were freed in the old one are free in
+    /// the new one. Nothing may be appended to either.
+    ///
+    /// Where several hosts share a folder without a daemon, or a store knows no
+    /// conditions, of two that replace at one moment both may be told that they
+    /// did: what must not go wrong then is looked at again after it.
+    ///
+    /// # Errors
+    /// [`UnitError::Replaced`] if the segment has another generation than was
+    /// expected, [`UnitError::NoSegment`] if there is none, and the others. After
+    /// any other error either may be there.
+    fn replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError>;
 
     /// Gives back the room of freed slots that has only been gathered so far.
     /// For idle times: a call ends after a fraction of a second, and returns

@@ -70,6 +70,7 @@ fn open(folder: &Path, replicas: u8) -> Volume {
         &ids,
         &copysets::Zones::new(),
         replicas,
+        None,
         &[],
         8,
         &*world.random,
@@ -86,6 +87,7 @@ fn open(folder: &Path, replicas: u8) -> Volume {
         size_bytes: VOLUME_BYTES,
         block_size: BlockSize::DEFAULT,
         replicas,
+        erasure: None,
         key: LineageKey {
             lineage,
             epoch_first: 0,

@@ -143,6 +143,7 @@ async fn three_copies(scree: &Scree) {
     let request = control::volumes::VolumeRequest {
         replicas: Some(3),
         strict_zones: false,
+        erasure: None,
         ..small("disk")
     };
     scree.control.create_volume(request).await.expect("made");

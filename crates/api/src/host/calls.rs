@@ -144,6 +144,10 @@ calls! {
         after: i64,
         count_max: u32,
     },
+    /// [`catalog::Catalog::gather_dead`]: [`EncodedPlan`].
+    GatherDead = "gather-dead" { id: i64, segments: Vec<SegmentId> },
+    /// [`catalog::Catalog::forget_dead`].
+    ForgetDead = "forget-dead" { id: i64, segments: Vec<SegmentId> },
     /// [`catalog::Catalog::freed`].
     Freed = "freed" { id: i64 },
 }

@@ -45,6 +45,11 @@ pub struct Volume {
     pub seal: String,
     /// Copies of each segment.
     pub replicas: u8,
+    /// How its segments are spread in the place of copies: k units with data and m
+    /// with parity, `k+m`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = r"^[2-8]\+[1-3]$", example = "4+2")]
+    pub erasure: Option<String>,
     /// When it was made.
     #[schema(format = DateTime)]
     pub created: String,
@@ -130,6 +135,11 @@ pub struct CreateVolume {
     /// Refuse to make it if two copies had to lie in one zone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict_zones: bool,
+    /// In the place of copies: 2 to 8 units with data and 1 to 3 with parity, any of
+    /// which as many as have parity may be lost.
+    #[serde(default)]
+    #[schema(pattern = r"^[2-8]\+[1-3]$", example = "4+2")]
+    pub erasure: Option<String>,
 }
 
 /// A new size.

@@ -125,6 +125,31 @@ impl FreePlan {
             .insert(location.slot().0);
     }
 
+    /// Adds the slots of another plan.
+    pub fn extend(&mut self, other: &Self) {
+        for (segment, slots) in &other.segments {
+            let all = self.segments.entry(*segment).or_default();
+            slots.iter().for_each(|slot| all.insert(slot));
+        }
+    }
+
+    /// What it says of these segments.
+    #[must_use]
+    pub fn only(&self, segments: &[SegmentId]) -> Self {
+        let named = |segment: &SegmentId| {
+            let slots = self.segments.get(segment)?;
+            Some((*segment, slots.clone()))
+        };
+        Self {
+            segments: segments.iter().filter_map(named).collect(),
+        }
+    }
+
+    /// Forgets a segment.
+    pub fn remove(&mut self, segment: SegmentId) {
+        self.segments.remove(&segment);
+    }
+
     /// Whether there is nothing to free.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -1,7 +1,7 @@
 //! The calls of the engine's catalog, as hosts make them: each gets what it
 //! reaches ([`Reach`]), and the rest does not exist to it.
 
-use api::host::{CatalogCall, FREES_MAX, ROWS_MAX};
+use api::host::{CatalogCall, EncodedPlan, FREES_MAX, ROWS_MAX};
 use catalog::CatalogError;
 use serde::Serialize;
 use serde_json::Value;
@@ -87,6 +87,14 @@ impl Database {
                 self.due_frees(reach, now, after, count_max.min(FREES_MAX))
                     .await,
             ),
+            CatalogCall::GatherDead { id, segments } => json(
+                self.gather_dead(reach, id, &segments)
+                    .await
+                    .map(EncodedPlan),
+            ),
+            CatalogCall::ForgetDead { id, segments } => {
+                json(self.forget_dead(reach, id, &segments).await)
+            }
             CatalogCall::Freed { id } => json(self.freed(reach, id).await),
         }
     }

@@ -1,11 +1,11 @@
 //! Slots of removed versions that wait to be freed on the units.
 
-use base::{Lineage, VolumeId};
+use base::{Lineage, SegmentId, VolumeId};
 use catalog::{FreePlan, PLAN_BYTES_MAX, PendingFree};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::{Database, DatabaseError, Reach};
+use super::{Database, DatabaseError, Reach, Thing};
 
 impl Database {
     /// See [`catalog::Catalog::due_frees`].
@@ -92,6 +92,65 @@ impl Database {
         })
     }
 
+    /// See [`catalog::Catalog::gather_dead`].
+    pub(super) async fn gather_dead(
+        &self,
+        reach: &Reach,
+        id: i64,
+        segments: &[SegmentId],
+    ) -> Result<Vec<u8>, DatabaseError> {
+        change!(self, change, {
+            let plan = named(&mut *change, reach, id, segments).await?;
+            let mut gathered = FreePlan::default();
+            for (segment, _) in plan.segments() {
+                let bits = segment.bits().cast_signed();
+                let mut dead = plan.only(&[segment]);
+                let found = sqlx::query("SELECT plan FROM dead_slots WHERE segment = $1")
+                    .bind(bits)
+                    .fetch_optional(&mut *change)
+                    .await?;
+                if let Some(row) = found {
+                    let bytes: Vec<u8> = row.try_get("plan")?;
+                    dead.extend(&decoded(&bytes)?.only(&[segment]));
+                }
+                sqlx::query(
+                    "INSERT INTO dead_slots (segment, plan) VALUES ($1, $2) \
+                     ON CONFLICT (segment) DO UPDATE SET plan = excluded.plan",
+                )
+                .bind(bits)
+                .bind(dead.encode())
+                .execute(&mut *change)
+                .await?;
+                let open = sqlx::query("SELECT 1 FROM open_segments WHERE segment = $1")
+                    .bind(bits)
+                    .fetch_optional(&mut *change)
+                    .await?;
+                if open.is_none() {
+                    gathered.extend(&dead);
+                }
+            }
+            Ok(gathered.encode())
+        })
+    }
+
+    /// See [`catalog::Catalog::forget_dead`].
+    pub(super) async fn forget_dead(
+        &self,
+        reach: &Reach,
+        id: i64,
+        segments: &[SegmentId],
+    ) -> Result<(), DatabaseError> {
+        change!(self, change, {
+            for (segment, _) in named(&mut *change, reach, id, segments).await?.segments() {
+                sqlx::query("DELETE FROM dead_slots WHERE segment = $1")
+                    .bind(segment.bits().cast_signed())
+                    .execute(&mut *change)
+                    .await?;
+            }
+            Ok(())
+        })
+    }
+
     /// How many frees wait.
     ///
     /// # Errors
@@ -102,6 +161,33 @@ impl Database {
             .await?;
         Ok(count.cast_unsigned())
     }
+}
+
+/// What a free that a host is to carry out says of these segments.
+async fn named(
+    change: &mut AnyConnection,
+    reach: &Reach,
+    id: i64,
+    segments: &[SegmentId],
+) -> Result<FreePlan, DatabaseError> {
+    let statement = concat!(
+        "SELECT f.plan FROM pending_frees f WHERE f.id = $3 AND ",
+        cleans!("f.volume")
+    );
+    let found = reach
+        .query(statement)
+        .bind(id)
+        .fetch_optional(change)
+        .await?;
+    let row = found.ok_or_else(|| DatabaseError::not_found(Thing::Plan, id))?;
+    let plan: Vec<u8> = row.try_get("plan")?;
+    Ok(decoded(&plan)?.only(segments))
+}
+
+fn decoded(plan: &[u8]) -> Result<FreePlan, DatabaseError> {
+    FreePlan::decode(plan).map_err(|error| DatabaseError::Damaged {
+        what: format!("a free plan: {error}"),
+    })
 }
 
 /// A plan, checked, in parts that are kept one by one; none if it is empty.

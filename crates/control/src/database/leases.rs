@@ -174,6 +174,7 @@ impl Database {
                 size_bytes,
                 block_size,
                 replicas,
+                erasure,
                 lineage,
                 ..
             } = rows::volume_row(&row)?;
@@ -213,6 +214,7 @@ impl Database {
                 size_bytes,
                 block_size,
                 replicas,
+                erasure,
                 keys,
                 head,
                 journal_next,

@@ -2,7 +2,7 @@
 
 use api::host::Seal;
 use base::{BlockSize, Lineage, PartyId, SnapshotId, VolumeId};
-use catalog::VersionKey;
+use catalog::{Erasure, VersionKey};
 use sqlx::AnyConnection;
 use world::Millis;
 
@@ -33,6 +33,8 @@ pub struct NewVolume {
     pub seal: Seal,
     /// Copies of each segment.
     pub replicas: u8,
+    /// What is in their place.
+    pub erasure: Option<Erasure>,
     /// Under which lineage it will write. Its key is brought by the first host
     /// that opens it.
     pub lineage: Lineage,
@@ -98,8 +100,9 @@ impl Database {
             sqlx::query(
                 "INSERT INTO volumes (id, name, size_bytes, block_bytes, seal, replicas, lineage, \
              epoch, number_last, head_volume, head_number, origin, created_ms, origin_volume, \
-             origin_number, owner, project) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $10, $11, $14, $15)",
+             origin_number, owner, project, data, parity) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $10, $11, $14, $15, \
+             $16, $17)",
             )
             .bind(new.id.to_string())
             .bind(&new.name)
@@ -116,6 +119,8 @@ impl Database {
             .bind(new.created.0)
             .bind(party.id.to_string())
             .bind(account.to_string())
+            .bind(new.erasure.map_or(1, |erasure| i64::from(erasure.data())))
+            .bind(new.erasure.map_or(0, |erasure| i64::from(erasure.parity())))
             .execute(&mut *change)
             .await?;
             tags::set(&mut *change, &new.id.to_string(), &new.tags).await?;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use api::host::Seal;
 use base::{BlockSize, Lineage, PartyId, ProjectId, SnapshotId, VolumeId};
-use catalog::{StoredVersion, VersionKey};
+use catalog::{Erasure, StoredVersion, VersionKey};
 use sqlx::Row;
 use sqlx::any::AnyRow;
 use world::Millis;
@@ -73,6 +73,8 @@ pub struct VolumeRow {
     pub seal: Seal,
     /// Copies of each segment.
     pub replicas: u8,
+    /// What is in their place.
+    pub erasure: Option<Erasure>,
     /// Under which lineage it writes.
     pub lineage: Lineage,
     /// The last lease's epoch.
@@ -213,6 +215,19 @@ fn replicas(row: &AnyRow) -> Result<u8, DatabaseError> {
     })
 }
 
+/// Reads what a volume has in the place of copies.
+fn erasure(row: &AnyRow) -> Result<Option<Erasure>, DatabaseError> {
+    match (small(row, "data")?, small(row, "parity")?) {
+        (1, 0) => Ok(None),
+        (data, parity) => match Erasure::new(data, parity) {
+            Some(erasure) => Ok(Some(erasure)),
+            None => Err(DatabaseError::Damaged {
+                what: format!("erasure {data}+{parity}"),
+            }),
+        },
+    }
+}
+
 /// Reads `{prefix}_volume` and `{prefix}_number`.
 pub(super) fn version_key(
     row: &AnyRow,
@@ -257,6 +272,7 @@ pub(super) fn volume_row(row: &AnyRow) -> Result<VolumeRow, DatabaseError> {
         block_size,
         seal: spelt(row, "seal")?,
         replicas: replicas(row)?,
+        erasure: erasure(row)?,
         lineage: spelt(row, "lineage")?,
         epoch: small(row, "epoch")?,
         head: version_key(row, "head_volume", "head_number")?,

@@ -328,9 +328,12 @@ async fn units_of(connection: &mut AnyConnection) -> Result<Vec<UnitRow>, Databa
 }
 
 async fn copysets_of(connection: &mut AnyConnection) -> Result<Vec<Copyset>, DatabaseError> {
-    let members = sqlx::query("SELECT * FROM copyset_members ORDER BY copyset, place")
-        .fetch_all(connection)
-        .await?;
+    let members = sqlx::query(
+        "SELECT m.*, c.data FROM copyset_members m JOIN copysets c ON c.number = m.copyset \
+         ORDER BY m.copyset, m.place",
+    )
+    .fetch_all(connection)
+    .await?;
     let mut copysets: Vec<Copyset> = Vec::new();
     for row in &members {
         let number: u16 = rows::small(row, "copyset")?;
@@ -343,6 +346,7 @@ async fn copysets_of(connection: &mut AnyConnection) -> Result<Vec<Copyset>, Dat
             _ => copysets.push(Copyset {
                 id,
                 members: vec![unit],
+                data: rows::small(row, "data")?,
             }),
         }
     }
@@ -389,8 +393,9 @@ async fn insert(
             .await?;
     }
     for copyset in copysets {
-        sqlx::query("INSERT INTO copysets (number) VALUES ($1)")
+        sqlx::query("INSERT INTO copysets (number, data) VALUES ($1, $2)")
             .bind(i64::from(copyset.id.number()))
+            .bind(i64::from(copyset.data))
             .execute(&mut *change)
             .await?;
         for (place, member) in copyset.members.iter().enumerate() {

@@ -88,7 +88,7 @@ impl Database {
     pub async fn promised_bytes(&self) -> Result<u64, DatabaseError> {
         // A sum of integers might be more than a database's integers hold.
         let promised: f64 = sqlx::query_scalar(
-            "SELECT CAST(COALESCE(SUM(CAST(size_bytes AS DOUBLE PRECISION) * replicas), 0) \
+            "SELECT CAST(COALESCE(SUM(CAST(size_bytes AS DOUBLE PRECISION) * replicas * (data + parity) / data), 0) \
              AS DOUBLE PRECISION) FROM volumes WHERE deleting = 0",
         )
         .fetch_one(&self.reader)

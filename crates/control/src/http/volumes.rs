@@ -137,6 +137,7 @@ async fn create(
         .seal
         .map(|seal| parse::word("seal", &seal))
         .transpose()?;
+    let erasure = new.erasure.map(|erasure| parse::word("erasure", &erasure));
     let request = VolumeRequest {
         name: new.name,
         project: new.project,
@@ -147,6 +148,7 @@ async fn create(
         seal,
         replicas: new.replicas,
         strict_zones: new.strict_zones,
+        erasure: erasure.transpose()?,
     };
     let view = acting.create_volume(request).await?;
     Ok((StatusCode::CREATED, Json(shown(view))))
@@ -275,6 +277,7 @@ fn shown_damaged(volume: DamagedVolume) -> Volume {
         block_size: 0,
         seal: SealShown::Unknown.as_str().to_owned(),
         replicas: 0,
+        erasure: None,
         created: spell_time(world::Millis(0)),
         from: None,
         export: None,
@@ -307,6 +310,7 @@ fn shown(view: VolumeView) -> Volume {
         block_size: row.block_size.bytes() as u64,
         seal: row.seal.to_string(),
         replicas: row.replicas,
+        erasure: row.erasure.map(|erasure| erasure.to_string()),
         created: spell_time(row.created),
         from: row.origin.map(|origin| origin.to_string()),
         export,

@@ -1,10 +1,61 @@
 //! How much may be promised: volumes take room only as they are written, so
 //! together they may be larger than the units.
 
+use std::fmt;
+
 use api::size::about_bytes;
 
+use catalog::Erasure;
+
 use crate::acting::Acting;
+use crate::database::VolumeRow;
 use crate::error::ControlError;
+
+/// What guards a volume from the loss of units.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Redundancy {
+    /// Copies of each segment; 1 with `erasure`.
+    pub replicas: u8,
+    /// Parity in their place.
+    pub erasure: Option<Erasure>,
+}
+
+impl Redundancy {
+    /// How many units a copyset for it has.
+    pub fn members(self) -> u8 {
+        self.erasure.map_or(self.replicas, Erasure::members)
+    }
+
+    /// How much so many bytes take, in bytes.
+    pub fn taken(self, bytes: u64) -> u64 {
+        let (times, of) = match self.erasure {
+            None => (self.replicas, 1),
+            Some(erasure) => (erasure.members(), erasure.data()),
+        };
+        bytes
+            .div_ceil(u64::from(of))
+            .saturating_mul(u64::from(times))
+    }
+}
+
+impl VolumeRow {
+    /// What guards it from the loss of units.
+    pub(crate) fn redundancy(&self) -> Redundancy {
+        Redundancy {
+            replicas: self.replicas,
+            erasure: self.erasure,
+        }
+    }
+}
+
+impl fmt::Display for Redundancy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.erasure {
+            Some(erasure) => write!(f, "erasure {erasure}"),
+            None => write!(f, "{} copies", self.replicas),
+        }
+    }
+}
 
 impl Acting {
     /// Volumes take room only as they are written, so a large one is no
@@ -12,13 +63,13 @@ impl Acting {
     pub(super) async fn overcommitted(
         &self,
         size_bytes: u64,
-        replicas: u8,
+        redundancy: Redundancy,
     ) -> Result<Option<String>, ControlError> {
-        let needed = size_bytes.saturating_mul(u64::from(replicas));
+        let needed = redundancy.taken(size_bytes);
         let free = self.free_bytes().await?.filter(|free| *free < needed);
         Ok(free.map(|free| {
             format!(
-                "full, it would take {} ({replicas} copies), and the units have {} free; an \
+                "full, it would take {} ({redundancy}), and the units have {} free; an \
                  administrator should add units before that",
                 about_bytes(needed),
                 about_bytes(free)
@@ -31,13 +82,13 @@ impl Acting {
     pub(super) async fn refuse_beyond_capacity(
         &self,
         size_bytes: u64,
-        replicas: u8,
+        redundancy: Redundancy,
     ) -> Result<(), ControlError> {
         let Some(free) = self.free_bytes().await? else {
             return Ok(());
         };
         let promised = self.inner.database.promised_bytes().await?;
-        let needed = promised.saturating_add(size_bytes.saturating_mul(u64::from(replicas)));
+        let needed = promised.saturating_add(redundancy.taken(size_bytes));
         let overcommit = u64::from(self.inner.overcommit);
         if needed <= free.saturating_mul(overcommit) {
             return Ok(());
@@ -47,7 +98,7 @@ impl Acting {
                 "full, it would take {}; with what all other volumes would take, that is more \
                  than {overcommit} times the free room; the operator can add units, or raise \
                  `--overcommit`",
-                about_bytes(size_bytes.saturating_mul(u64::from(replicas))),
+                about_bytes(redundancy.taken(size_bytes)),
             ),
         })
     }

@@ -88,7 +88,7 @@ impl Acting {
             return Err(ControlError::invalid("size", reason));
         }
         let more = size_bytes - row.size_bytes;
-        self.refuse_beyond_capacity(more, row.replicas).await?;
+        self.refuse_beyond_capacity(more, row.redundancy()).await?;
         let database = &self.inner.database;
         let grown = database.set_size(self.asker(), row.id, size_bytes).await?;
         if self.is_dry_run() {
@@ -105,7 +105,10 @@ impl Acting {
             Ok((!waits).then_some(view))
         });
         let (mut view, notice) = match seen.await? {
-            Some(view) => (view, self.overcommitted(size_bytes, row.replicas).await?),
+            Some(view) => (
+                view,
+                self.overcommitted(size_bytes, row.redundancy()).await?,
+            ),
             None => (
                 self.seen(row.id).await?,
                 Some("its host has not said yet that clients see the new size".to_owned()),

@@ -4,8 +4,9 @@ use api::host::Seal;
 use api::size::exact_bytes;
 use api::types::REPLICAS_MAX;
 use base::{Lineage, VolumeId};
+use catalog::Erasure;
 
-use super::VolumeView;
+use super::{Redundancy, VolumeView};
 use crate::acting::Acting;
 use crate::database::{Need, NewVolume, Right, SnapshotRow, Tags};
 use crate::error::{ControlError, gone_since};
@@ -32,6 +33,8 @@ pub struct VolumeRequest {
     pub replicas: Option<u8>,
     /// Whether it is refused if two copies had to lie in one zone.
     pub strict_zones: bool,
+    /// What is in their place.
+    pub erasure: Option<Erasure>,
 }
 
 impl Acting {
@@ -66,20 +69,33 @@ impl Acting {
             None => None,
         };
         let (size_bytes, block_size, seal) = shape_of(&request, origin.as_ref())?;
-        let replicas = match request.replicas {
-            Some(replicas) => replicas,
-            None => self.default_replicas().await?,
+        if request.replicas.is_some() && request.erasure.is_some() {
+            let reason = "a volume has replicas or erasure, and not both";
+            return Err(ControlError::invalid("erasure", reason.to_owned()));
+        }
+        let replicas = match (request.replicas, request.erasure) {
+            (Some(replicas), _) => replicas,
+            (None, Some(_)) => 1,
+            (None, None) => self.default_replicas().await?,
+        };
+        let redundancy = Redundancy {
+            replicas,
+            erasure: request.erasure,
         };
         if !(1..=REPLICAS_MAX).contains(&replicas) {
             let reason = format!("{replicas} replicas; a volume has 1 to {REPLICAS_MAX}");
             return Err(ControlError::invalid("replicas", reason));
         }
-        self.refuse_beyond_capacity(size_bytes, replicas).await?;
-        let zones = self.missing_zones(replicas).await?;
+        self.refuse_beyond_capacity(size_bytes, redundancy).await?;
+        let zones = self.missing_zones(redundancy).await?;
         if let Some(missing) = zones.as_ref().filter(|_| request.strict_zones) {
-            return Err(ControlError::invalid("replicas", missing.clone()));
+            let field = match request.erasure {
+                Some(_) => "erasure",
+                None => "replicas",
+            };
+            return Err(ControlError::invalid(field, missing.clone()));
         }
-        self.ensure_copysets(replicas, self.is_dry_run()).await?;
+        self.ensure_copysets(redundancy, self.is_dry_run()).await?;
         let world = &self.inner.world;
         let id = VolumeId::from_random(world.random.u128());
         let new = NewVolume {
@@ -91,6 +107,7 @@ impl Acting {
             block_size,
             seal,
             replicas,
+            erasure: request.erasure,
             // By its name the wrapped key is bound to the volume.
             lineage: Lineage::from_random(id.as_u128()),
             origin: origin.map(|snapshot| snapshot.id),
@@ -103,7 +120,7 @@ impl Acting {
             tracing::info!(volume = %row.id, name = row.name, size_bytes, "volume created");
             self.seen(row.id).await?
         };
-        let notices = [self.overcommitted(size_bytes, replicas).await?, zones];
+        let notices = [self.overcommitted(size_bytes, redundancy).await?, zones];
         let notices: Vec<String> = notices.into_iter().flatten().collect();
         view.notice = (!notices.is_empty()).then(|| notices.join("; "));
         Ok(view)

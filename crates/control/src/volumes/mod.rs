@@ -24,6 +24,7 @@ mod view;
 
 use world::Millis;
 
+pub(crate) use capacity::Redundancy;
 pub use making::VolumeRequest;
 pub use versions::RestoreTo;
 pub use view::{VolumeList, VolumeView};

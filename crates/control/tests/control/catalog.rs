@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use api::host::{Access, AttachmentReport, AttachmentState, CatalogCall, EncodedPlan, Seal};
 use base::{
-    AttachmentId, BlockSize, ClusterId, JournalFolderId, Lineage, Location, PartyId, SnapshotId,
-    VolumeId,
+    AttachmentId, BlockSize, ClusterId, JournalFolderId, Lineage, Location, PartyId, SegmentId,
+    SnapshotId, VolumeId,
 };
 use catalog::conformance::{CLAIMS, Fixture};
 use catalog::{
@@ -207,6 +207,17 @@ impl Catalog for Called {
         })
     }
 
+    fn gather_dead(&self, id: i64, segments: &[SegmentId]) -> Result<Vec<u8>, CatalogError> {
+        let segments = segments.to_vec();
+        let gathered: EncodedPlan = self.call(CatalogCall::GatherDead { id, segments })?;
+        Ok(gathered.0)
+    }
+
+    fn forget_dead(&self, id: i64, segments: &[SegmentId]) -> Result<(), CatalogError> {
+        let segments = segments.to_vec();
+        self.call(CatalogCall::ForgetDead { id, segments })
+    }
+
     fn freed(&self, id: i64) -> Result<(), CatalogError> {
         self.call(CatalogCall::Freed { id })
     }
@@ -273,6 +284,7 @@ impl Sqlite {
             block_size: BlockSize::DEFAULT,
             seal: Seal::Aes256Gcm,
             replicas: 2,
+            erasure: None,
             project: None,
             tags: Tags::new(),
             lineage: Lineage::from_random(self.number()),
@@ -489,6 +501,7 @@ impl Memory {
             size_bytes: 1 << 30,
             block_size: BlockSize::DEFAULT,
             replicas: 2,
+            erasure: None,
             key,
             from,
         };

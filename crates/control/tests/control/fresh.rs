@@ -79,6 +79,7 @@ pub fn volume(name: &str, created: Millis) -> NewVolume {
         block_size: BlockSize::DEFAULT,
         seal: Seal::Aes256Gcm,
         replicas: 1,
+        erasure: None,
         project: None,
         tags: Tags::new(),
         lineage: Lineage::from_random(number()),

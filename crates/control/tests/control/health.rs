@@ -197,6 +197,7 @@ async fn counted(database: &Database) -> Counts {
             block_size: BlockSize::DEFAULT,
             seal: Seal::Aes256Gcm,
             replicas: 1,
+            erasure: None,
             project: None,
             tags: Tags::new(),
             lineage: Lineage::from_random(number),

@@ -103,6 +103,7 @@ fn small(name: &str, replicas: u8) -> VolumeRequest {
         size_bytes: Some(1 << 20),
         replicas: Some(replicas),
         strict_zones: false,
+        erasure: None,
         ..VolumeRequest::default()
     }
 }

@@ -110,6 +110,7 @@ impl Scene {
             id: volume,
             size_bytes: 1 << 30,
             replicas: 2,
+            erasure: None,
             lineage,
             origin,
             ..fresh::volume(&format!("disk-{}", number()), NOW)
@@ -282,6 +283,18 @@ impl Scene {
                     id: self.due(free).await,
                 }
             }
+            "gather-dead" | "forget-dead" => {
+                let free = CatalogCall::DueFrees {
+                    now: NOW,
+                    after: 0,
+                    count_max: 9,
+                };
+                let (id, segments) = (self.due(free).await, vec![segment()]);
+                match name {
+                    "gather-dead" => CatalogCall::GatherDead { id, segments },
+                    _ => CatalogCall::ForgetDead { id, segments },
+                }
+            }
             "thin-segments" => CatalogCall::ThinSegments {
                 after: 0,
                 count_max: 9,
@@ -387,12 +400,14 @@ async fn on_sqlite(stage: Stage) -> (Scene, tempfile::TempDir) {
 }
 
 /// What is cleaned, and so read and changed, by one host.
-const CLEANING: [&str; 8] = [
+const CLEANING: [&str; 10] = [
     "neighbours",
     "wrapped-by",
     "rewrap",
     "remove-version",
     "due-frees",
+    "gather-dead",
+    "forget-dead",
     "freed",
     "thin-segments",
     "forget-thin",

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use base::{ClusterId, CopysetId, SegmentId, Slot};
 use capability::{Capability, Fence, Line, Scope, SigningKey};
 use daemon::Keeper;
-use unit::{NOTE_BYTES, RemoteUnit, SlotRun, Unit, UnitError};
+use unit::{NOTE_BYTES, RemoteUnit, Replacement, SlotRun, Unit, UnitError};
 use world::simulated::Simulation;
 use world::{Millis, World};
 
@@ -51,13 +51,23 @@ type Attempt = (
 );
 
 /// Everything that a host can try on a segment.
-const ATTEMPTS: [Attempt; 11] = [
+const ATTEMPTS: [Attempt; 12] = [
     ("put a new one", |unit, id| {
         let new = segment(id.serial() + 1000);
         put(unit, new, 0)
     }),
     ("append", |unit, id| put(unit, id, 1)),
     ("sync", |unit, id| unit.sync(&[id])),
+    ("replace", |unit, id| {
+        let by = Replacement {
+            expected: Some(0),
+            generation: 0,
+            slot_bytes: SLOT_BYTES,
+            tags: &[[5; 16]],
+            data: &[9; 512],
+        };
+        unit.replace(id, by)
+    }),
     ("read", |unit, id| read(unit, id)),
     ("free", |unit, id| unit.free(id, &[Slot(0)], false)),
     ("free all", |unit, id| unit.free(id, &[Slot(0)], true)),
@@ -183,7 +193,7 @@ fn each_capability_lets_its_holder_do_its_own() {
     let mend = Scope::Mend {
         copysets: vec![segment(10).copyset(), segment(1010).copyset()],
     };
-    let mends = ["put a new one", "sync", "read", "stat", "scrub"];
+    let mends = ["put a new one", "sync", "replace", "read", "stat", "scrub"];
     assert_eq!(Scene::new().allowed(OTHER_HOST, &[mend]), mends);
     // The whole of it, of what it has a lease of, but segments that are gone.
     let scene = Scene::new();

@@ -37,6 +37,10 @@ pub enum VolumeCommand {
         /// Refuse if two copies had to lie in one zone, rather than only say so.
         #[arg(long)]
         strict_zones: bool,
+        /// In the place of copies: K units of data and M of parity, of which any M
+        /// may be lost: 2+1, 4+2, 8+3, or others up to 8+3.
+        #[arg(long, value_name = "K+M", conflicts_with = "replicas")]
+        erasure: Option<String>,
         /// On the account of this project. [default: your only one, or that of
         /// your name]
         #[arg(long)]

@@ -31,6 +31,7 @@ impl Session {
                 seal,
                 replicas,
                 strict_zones,
+                erasure,
                 project,
                 tag,
             } => {
@@ -44,6 +45,7 @@ impl Session {
                     seal,
                     replicas,
                     strict_zones,
+                    erasure,
                 };
                 self.create_volume(new).await
             }
@@ -209,7 +211,12 @@ fn list(volumes: &[Volume], is_own: bool) -> String {
             volume.id.clone(),
             known(bytes(volume.size)),
             volume.state.clone(),
-            known(volume.replicas.to_string()),
+            known(
+                volume
+                    .erasure
+                    .clone()
+                    .unwrap_or_else(|| volume.replicas.to_string()),
+            ),
             known(volume.seal.clone()),
             known(time(&volume.created)),
         ]);
@@ -228,7 +235,10 @@ fn show(volume: &Volume) -> String {
     row("state", volume.state.clone());
     row("block size", bytes(volume.block_size));
     row("seal", volume.seal.clone());
-    row("replicas", volume.replicas.to_string());
+    match &volume.erasure {
+        Some(erasure) => row("erasure", erasure.clone()),
+        None => row("replicas", volume.replicas.to_string()),
+    }
     row("owner", or_dash(volume.owner.as_ref()));
     row("project", or_dash(volume.project.as_ref()));
     for (key, value) in &volume.tags {

@@ -30,6 +30,66 @@ fn a_lost_unit_is_missed_by_nobody_and_comes_back() {
 }
 
 #[test]
+fn a_volume_with_parity_outlives_the_loss_of_a_unit() {
+    let mut host = Host::with(&["--units", "4"]);
+    let made = host.json(&[
+        "volume",
+        "create",
+        "disk",
+        "--size",
+        "64M",
+        "--erasure",
+        "2+1",
+    ]);
+    assert_eq!(made["erasure"], json!("2+1"));
+    host.qemu_io(
+        "disk",
+        &["write -P 0x11 0 16M", "write -P 0x22 20M 4k", "flush"],
+    );
+    host.json(&["snapshot", "create", "disk", "--name", "before", "--wait"]);
+    assert_eq!(host.stop(), 0);
+    fs::remove_dir_all(host.unit(2)).expect("removed");
+    host.start();
+    let all = [
+        "read -P 0x11 0 16M",
+        "read -P 0x22 20M 4k",
+        "read -P 0 16M 4M",
+    ];
+    host.qemu_io("disk", &all);
+    host.qemu_io("disk", &["write -P 0x33 0 4M", "flush"]);
+    host.json(&["snapshot", "create", "disk", "--name", "after", "--wait"]);
+    host.json(&["volume", "create", "copy", "--from", "before"]);
+    host.qemu_io("copy", &all);
+    host.qemu_io("disk", &["read -P 0x33 0 4M", "read -P 0x11 4M 12M"]);
+    host.refuses(
+        1,
+        &[
+            "volume",
+            "create",
+            "wide",
+            "--size",
+            "1M",
+            "--erasure",
+            "4+2",
+        ],
+        &["erasure 4+2 needs 6 units, and there are 4"],
+    );
+    host.refuses(
+        1,
+        &[
+            "volume",
+            "create",
+            "odd",
+            "--size",
+            "1M",
+            "--erasure",
+            "1+1",
+        ],
+        &["is not k+m"],
+    );
+}
+
+#[test]
 fn a_start_without_a_unit_is_degraded_not_refused() {
     let mut host = Host::with(&["--units", "4"]);
     host.json(&["volume", "create", "disk", "--size", "64M"]);

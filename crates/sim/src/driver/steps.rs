@@ -177,6 +177,7 @@ impl Run {
             size_bytes,
             block_size: self.setup.block_size,
             replicas: self.setup.replicas,
+            erasure: self.setup.erasure,
             key,
             from,
         };

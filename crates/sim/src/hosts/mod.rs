@@ -95,6 +95,7 @@ impl Run {
             size_bytes: setup.size_bytes,
             block_size: setup.block_size,
             replicas: setup.replicas,
+            erasure: setup.erasure,
             key: machine.new_key(lineage, setup.is_sealed, &random),
             from: None,
         };

@@ -51,6 +51,7 @@ impl Bench {
             size_bytes: self.setup.size_bytes,
             block_size: self.setup.block_size,
             replicas: self.setup.replicas,
+            erasure: self.setup.erasure,
             key,
             from,
         };

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use base::{BlockDevice, Completion, Outcome, Started};
+use sim::setup::Setup;
 use unit::InjectedFaults;
 use volume::Volume;
+use volume::catalog::Erasure;
 
 use crate::bench::Bench;
 
@@ -89,6 +91,50 @@ fn a_unit_that_hangs_costs_nobody_its_timeout() {
             assert_eq!((byte, took), (block as u8, Duration::ZERO));
         }
     }
+    bench.close(volume);
+    bench.audit();
+}
+
+/// With parity nobody else has the block: it is worked out of the others of its row.
+#[test]
+fn a_block_on_a_unit_that_hangs_is_worked_out_of_others() {
+    const BLOCKS: u64 = 64;
+    let mut setup = Setup::quiet(3, 1);
+    setup.erasure = Erasure::new(2, 1);
+    let mut bench = Bench::with(setup);
+    let id = bench.create(None);
+    let mut volume = bench.attach(id);
+    for block in 0..BLOCKS {
+        bench.write(&mut volume, block..block + 1, block as u8);
+        bench.turn(&mut volume, 10);
+    }
+    bench.close(volume);
+    let mut volume = bench.attach(id);
+    bench.turn(&mut volume, 40);
+    let told_later = InjectedFaults {
+        reads_later_one_in: 1,
+        ..InjectedFaults::default()
+    };
+    for unit in 0..3 {
+        bench.machine.lie(unit, told_later);
+    }
+    bench.machine.lie(
+        1,
+        InjectedFaults {
+            keeps_reads: true,
+            ..told_later
+        },
+    );
+    let mut late = 0;
+    for block in 0..BLOCKS {
+        let (byte, took) = read(&bench, &mut volume, block);
+        assert_eq!(byte, block as u8);
+        assert!(took <= Duration::from_millis(500), "{block}: {took:?}");
+        late += u64::from(took > Duration::ZERO);
+    }
+    assert!(late > 0, "it was never waited for: this test shows nothing");
+    assert!(late < BLOCKS * 2 / 3, "{late}");
+    bench.machine.lie(1, told_later);
     bench.close(volume);
     bench.audit();
 }

@@ -21,8 +21,11 @@ use crate::Tag;
 /// `screeseg`: what a segment file begins with.
 const MAGIC: &[u8; 8] = b"screeseg";
 
-/// The newest version of the layout: that of a segment with a line.
-const VERSION: u16 = 2;
+/// The newest version of the layout: that of a segment that took another's place.
+const VERSION: u16 = 3;
+
+/// The version of a header with a line that was never replaced.
+const VERSION_WITH_LINE: u16 = 2;
 
 /// The version without a line, whose place is zero: that of a segment that has
 /// none, so that programs from before there were lines read it.
@@ -97,6 +100,9 @@ pub struct Header {
     /// What the segments have in common that one lineage has written, where a
     /// daemon keeps the unit; 0 otherwise.
     pub line: u64,
+    /// Which of the segments that were in this one's place it is; 0 for the
+    /// first.
+    pub generation: u16,
 }
 
 /// What a slot is.
@@ -171,6 +177,7 @@ impl Header {
             slot_bytes,
             capacity: slots.clamp(1, u64::from(CAPACITY_MAX)) as u32,
             line: 0,
+            generation: 0,
         })
     }
 
@@ -178,6 +185,21 @@ impl Header {
     #[must_use]
     pub fn of_line(self, line: u64) -> Self {
         Self { line, ..self }
+    }
+
+    /// The same of a segment of `generation`.
+    #[must_use]
+    pub fn of_generation(self, generation: u16) -> Self {
+        Self { generation, ..self }
+    }
+
+    /// The version that it is written in: the lowest one that has what it says.
+    fn version(&self) -> u16 {
+        match (self.generation, self.line) {
+            (0, 0) => VERSION_WITHOUT_LINE,
+            (0, _) => VERSION_WITH_LINE,
+            _ => VERSION,
+        }
     }
 
     /// Reads a header from the front of `bytes`.
@@ -190,7 +212,7 @@ impl Header {
             return Err(FormatError::Magic);
         }
         let version = reader.u16()?;
-        let reserved = reader.u16()?;
+        let generation = reader.u16()?;
         let slot_bytes = reader.u32()?;
         let segment = reader.u64()?;
         let capacity = reader.u32()?;
@@ -203,10 +225,6 @@ impl Header {
         if found != expected {
             return Err(FormatError::Checksum { found, expected });
         }
-        let expected_version = match line {
-            0 => VERSION_WITHOUT_LINE,
-            _ => VERSION,
-        };
         if !(VERSION_WITHOUT_LINE..=VERSION).contains(&version) {
             return Err(FormatError::Version { found: version });
         }
@@ -221,13 +239,15 @@ impl Header {
         if u64::from(data_offset) != header.data_offset() {
             return Err(wrong("the data's place", u64::from(data_offset)));
         }
-        if reserved != 0 || reserved_end != [0; 4] {
+        if reserved_end != [0; 4] {
+            let reserved = u32::from_le_bytes(reserved_end);
             return Err(wrong("a reserved field", u64::from(reserved)));
         }
-        if version != expected_version {
-            return Err(wrong("the line", line));
+        let header = header.of_line(line).of_generation(generation);
+        if version != header.version() {
+            return Err(wrong("the version", u64::from(version)));
         }
-        Ok(header.of_line(line))
+        Ok(header)
     }
 
     /// The header as it lies at the front of the file.
@@ -235,11 +255,8 @@ impl Header {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES);
         bytes.put_bytes(MAGIC);
-        bytes.put_u16(match self.line {
-            0 => VERSION_WITHOUT_LINE,
-            _ => VERSION,
-        });
-        bytes.put_u16(0);
+        bytes.put_u16(self.version());
+        bytes.put_u16(self.generation);
         bytes.put_u32(self.slot_bytes);
         bytes.put_u64(self.segment.bits());
         bytes.put_u32(self.capacity);
@@ -353,6 +370,8 @@ mod tests {
         assert_eq!(header.encode()[8], 1, "programs without lines read it");
         let of_line = header.of_line(u64::MAX - 5);
         assert_eq!(Header::parse(&of_line.encode()), Ok(of_line));
+        let replaced = header.of_generation(7);
+        assert_eq!(Header::parse(&replaced.encode()), Ok(replaced));
     }
 
     #[test]
@@ -372,23 +391,24 @@ mod tests {
     #[test]
     fn a_newer_format_is_told_from_damage() {
         let mut bytes = header().encode();
-        bytes[8] = 3;
+        bytes[8] = 4;
         let crc = checksum::crc32c(&bytes[..HEADER_BYTES - 4]);
         bytes[HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(
             Header::parse(&bytes),
-            Err(FormatError::Version { found: 3 })
+            Err(FormatError::Version { found: 4 })
         );
     }
 
     #[test]
     fn odd_numbers_with_a_right_checksum_are_refused() {
         // Offset and bytes of a field that no writer writes.
-        let cases: [(usize, &[u8]); 9] = [
+        let cases: [(usize, &[u8]); 10] = [
             (8, &[2]),                   // a line, and none
             (48, &[1]),                  // a line, in the version without
             (56, &[1]),                  // reserved
-            (10, &[1]),                  // reserved
+            (10, &[1]),                  // a generation, in the version without
+            (8, &[3]),                   // a generation, and none
             (12, &[0, 0, 0, 0]),         // slot size
             (12, &[1, 16, 0, 0]),        // slot size, not in sectors
             (22, &[0xff, 0xff]),         // segment number

@@ -45,6 +45,7 @@ mod note;
 mod owner;
 mod place;
 mod release;
+mod replace;
 mod scrub;
 mod segment;
 mod table;
@@ -55,6 +56,7 @@ mod write;
 
 pub use marker::{Marker, MarkerError, NAME as MARKER};
 pub use owner::Owner;
+pub use replace::ReplacementPart;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -64,9 +66,11 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use base::{ClusterId, SegmentId, Slot, UnitId, url};
-use world::{Clock, Disk as _, OpenMode, World};
+use world::{Clock, Disk as _, OpenMode, Random, World};
 
-use crate::{Fact, NOTE_BYTES, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat, assert_fit};
+use crate::{
+    Fact, NOTE_BYTES, Replacement, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat, assert_fit,
+};
 use account::Account;
 use cache::Cache;
 use files::{Share, ThriftyDisk};
@@ -90,6 +94,7 @@ const WRITER_LOCKS: usize = 64;
 pub struct FolderUnit {
     place: Place,
     clock: Arc<dyn Clock>,
+    random: Arc<dyn Random>,
     segment_data_bytes: u64,
     cache: Arc<Cache>,
     account: Account,
@@ -151,6 +156,7 @@ impl FolderUnit {
                 unclaimed: Mutex::default(),
             },
             clock: Arc::clone(&world.clock),
+            random: Arc::clone(&world.random),
             segment_data_bytes: SEGMENT_DATA_BYTES,
             cache,
             account: Account::default(),
@@ -429,6 +435,20 @@ impl Unit for FolderUnit {
         self.delete_segment(segment)
     }
 
+    fn replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
+        let part = ReplacementPart {
+            segment,
+            line: 0,
+            draft: self.random.u64(),
+            expected: by.expected,
+            generation: by.generation,
+            slot_bytes: by.slot_bytes,
+            slots: by.tags.len() as u32,
+            first: 0,
+        };
+        self.replace_part(&part, by.tags, by.data)
+    }
+
     fn settle(&self) -> Result<bool, UnitError> {
         self.settle_some()
     }
@@ -444,7 +464,15 @@ impl Unit for FolderUnit {
 
     fn stat_segment(&self, segment: SegmentId) -> Result<SegmentStat, UnitError> {
         let table = self.read_table(segment, OpenMode::Read)?.table;
+        let generation = table.header.generation;
+        if let Some(open) = self.cache.get(segment)
+            && open.header.generation != generation
+        {
+            // Another process has replaced it: whoever asks reads the new one.
+            self.cache.remove(segment);
+        }
         Ok(SegmentStat {
+            generation,
             segment,
             slot_bytes: table.header.slot_bytes,
             slots: table.slots(),

@@ -35,7 +35,7 @@ const SETTLE_MS_MAX: u64 = 200;
 #[derive(Default)]
 pub(super) struct Settling {
     /// Segments with slots that are free and still take room.
-    pending: BTreeSet<SegmentId>,
+    pub(super) pending: BTreeSet<SegmentId>,
     /// The sub-folder whose segments the walk looks at next: a process before
     /// this one may have left some.
     walked: usize,
@@ -253,6 +253,7 @@ impl FolderUnit {
             }
             Ok(names) => names,
         };
+        self.remove_drafts(folder, &names);
         let ids = names.iter().filter_map(|entry| segment_of(&entry.name));
         let mut settling = lock(&self.settling);
         settling.pending.extend(ids);

@@ -28,7 +28,7 @@ const PROBE_BYTE: u8 = 0x5a;
 /// How long it is, in bytes.
 const PROBE_BYTES: u64 = 4096;
 
-fn entries_of(slot_bytes: u32, tags: &[Tag], data: &[u8]) -> Vec<Entry> {
+pub(super) fn entries_of(slot_bytes: u32, tags: &[Tag], data: &[u8]) -> Vec<Entry> {
     let contents = data.chunks_exact(slot_bytes as usize);
     tags.iter()
         .zip(contents)
@@ -81,12 +81,16 @@ impl FolderUnit {
     }
 
     fn create_file(&self, segment: SegmentId) -> io::Result<Arc<dyn File>> {
-        let path = self.place.file(segment);
-        match self.place.disk.open(&path, OpenMode::CreateNew) {
+        self.create_at(segment, &self.place.file(segment))
+    }
+
+    /// Makes a file in the sub-folder of `segment`, and that if it is missing.
+    pub(super) fn create_at(&self, segment: SegmentId, path: &Path) -> io::Result<Arc<dyn File>> {
+        match self.place.disk.open(path, OpenMode::CreateNew) {
             Err(error) if is_not_found(&error) => {
                 let folder = self.place.folder(folder_of(segment));
                 self.place.disk.create_directory(&folder)?;
-                self.place.disk.open(&path, OpenMode::CreateNew)
+                self.place.disk.open(path, OpenMode::CreateNew)
             }
             other => other,
         }

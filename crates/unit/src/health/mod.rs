@@ -245,6 +245,7 @@ impl Health {
             UnitError::NoSegment { .. }
             | UnitError::NoSlot { .. }
             | UnitError::Misplaced { .. }
+            | UnitError::Replaced { .. }
             | UnitError::Damaged { .. } => None,
         }
     }

@@ -13,7 +13,7 @@ use world::Clock;
 
 use super::timing::{Calls, Pace};
 use super::{Health, HealthReport, Moment, UnitState, Verb};
-use crate::{ReadDone, ReadSlots, SlotRun, Tag, Unit, UnitError, pass_on};
+use crate::{ReadDone, ReadSlots, Replacement, SlotRun, Tag, Unit, UnitError, pass_on};
 
 /// What went through a unit since it was mounted: slots' content, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -230,6 +230,12 @@ impl Unit for TrackedUnit {
             unit.put(segment, slot_bytes, first, tags, data)
         })?;
         count(&self.written_bytes, data);
+        Ok(())
+    }
+
+    fn replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
+        self.record(Verb::Write, |unit| unit.replace(segment, by))?;
+        count(&self.written_bytes, by.data);
         Ok(())
     }
 

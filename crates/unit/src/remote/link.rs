@@ -291,6 +291,7 @@ fn patience(request: &Request<'_>) -> Duration {
         | Request::Free { .. }
         | Request::Delete(_)
         | Request::List { .. }
+        | Request::Replace { .. }
         | Request::Scrub(_) => WORK_WITHIN,
         _ => ANSWER_WITHIN,
     }

@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use base::{SegmentId, Slot};
 
 use super::{Link, Reply};
+use crate::folder::ReplacementPart;
 use crate::wire::{self, Malformed, Refusal, Request, Room, Status};
 use crate::{
-    NOTE_BYTES, ReadDone, ReadSlots, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat,
+    NOTE_BYTES, ReadDone, ReadSlots, Replacement, SegmentStat, SlotRun, Tag, Unit, UnitError,
+    UnitStat,
 };
 
 /// Segments that are asked for at once.
@@ -22,6 +24,10 @@ const FREE_AT_ONCE: usize = 1 << 16;
 
 /// Segments that are synced by one request, at most.
 const SYNC_AT_ONCE: usize = 1 << 10;
+
+/// How much of a segment that takes another's place is sent at once, in bytes of
+/// content.
+const REPLACE_BYTES_AT_ONCE: usize = 1 << 20;
 
 /// A unit that a daemon keeps.
 pub struct RemoteUnit {
@@ -240,6 +246,33 @@ impl Unit for RemoteUnit {
 
     fn delete(&self, segment: SegmentId) -> Result<(), UnitError> {
         self.do_it(&Request::Delete(segment), Some(segment))?;
+        self.puts().remove(&segment);
+        Ok(())
+    }
+
+    /// In parts: the daemon keeps them in a draft, and the last one puts that in
+    /// place.
+    fn replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
+        let at_once = (REPLACE_BYTES_AT_ONCE / by.slot_bytes as usize).max(1);
+        let contents = by.data.chunks(at_once * by.slot_bytes as usize);
+        let mut part = ReplacementPart {
+            segment,
+            line: 0,
+            draft: 0,
+            expected: by.expected,
+            generation: by.generation,
+            slot_bytes: by.slot_bytes,
+            slots: by.tags.len() as u32,
+            first: 0,
+        };
+        for (tags, data) in by.tags.chunks(at_once).zip(contents) {
+            let request = Request::Replace { part, tags, data };
+            part.draft = self.ask(&request, Some(segment), |reply| {
+                let draft = reply.body.try_into().map(u64::from_le_bytes);
+                draft.map_err(|_| Malformed("a draft's number has 8 bytes"))
+            })?;
+            part.first += tags.len() as u32;
+        }
         self.puts().remove(&segment);
         Ok(())
     }

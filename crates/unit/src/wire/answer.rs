@@ -110,7 +110,8 @@ impl SegmentStat {
         to.put_u32(self.slot_bytes);
         to.put_u32(self.slots);
         to.put_u32(self.freed);
-        to.put_u32(0);
+        to.put_u16(self.generation);
+        to.put_u16(0);
     }
 
     /// Reads what is told of `segment`, and to whom it belongs.
@@ -125,6 +126,7 @@ impl SegmentStat {
             slot_bytes: reader.u32()?,
             slots: reader.u32()?,
             freed: reader.u32()?,
+            generation: reader.u16()?,
         };
         Ok((stat, line))
     }
@@ -189,11 +191,12 @@ mod tests {
             slot_bytes: 4096,
             slots: 7,
             freed: 3,
+            generation: 4,
         };
         let mut bytes = Vec::new();
         stat.encode(9, &mut bytes);
         assert_eq!(SegmentStat::decode(segment, &bytes), Ok((stat, 9)));
-        assert!(SegmentStat::decode(segment, &bytes[..19]).is_err());
+        assert!(SegmentStat::decode(segment, &bytes[..21]).is_err());
 
         for free_bytes in [None, Some(0), Some(1 << 40)] {
             let stat = UnitStat {

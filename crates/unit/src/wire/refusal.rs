@@ -46,11 +46,13 @@ pub enum Status {
     Malformed = 13,
     /// The daemon speaks an older version.
     Version = 14,
+    /// The segment is of another generation.
+    Replaced = 15,
 }
 
 impl Status {
     /// All of them, in order.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Done,
         Self::Missing,
         Self::Foreign,
@@ -66,6 +68,7 @@ impl Status {
         Self::Restarted,
         Self::Malformed,
         Self::Version,
+        Self::Replaced,
     ];
 
     /// What it is called, in small letters: `not-allowed`.
@@ -87,6 +90,7 @@ impl Status {
             Self::Restarted => "restarted",
             Self::Malformed => "malformed",
             Self::Version => "version",
+            Self::Replaced => "replaced",
         }
     }
 
@@ -110,6 +114,8 @@ pub struct Refusal {
     /// What the segment of a misplaced put looks like: slot size in bytes, and
     /// slots.
     shape: (u32, u32),
+    /// Which generation a segment has.
+    generation: u16,
     /// For people.
     pub text: String,
 }
@@ -122,6 +128,7 @@ impl Refusal {
             status,
             slot: Slot(0),
             shape: (0, 0),
+            generation: 0,
             text: text.into(),
         }
     }
@@ -138,6 +145,11 @@ impl Refusal {
                 Status::Misplaced => {
                     body.put_u32(self.shape.0);
                     body.put_u32(self.shape.1);
+                }
+                Status::Replaced => {
+                    body.put_u16(self.generation);
+                    body.put_u16(0);
+                    body.put_u32(0);
                 }
                 Status::Version => body.put_u16(VERSION),
                 _ => {}
@@ -162,6 +174,11 @@ impl Refusal {
                 reader.u32()?;
             }
             Status::Misplaced => refusal.shape = (reader.u32()?, reader.u32()?),
+            Status::Replaced => {
+                refusal.generation = reader.u16()?;
+                reader.u16()?;
+                reader.u32()?;
+            }
             Status::Version => {
                 reader.u16()?;
             }
@@ -199,6 +216,11 @@ impl Refusal {
                 slot_bytes: self.shape.0,
                 slots: self.shape.1,
             },
+            (Status::Replaced, Some(segment)) => UnitError::Replaced {
+                url,
+                segment,
+                generation: self.generation,
+            },
             (Status::Damaged, Some(segment)) => UnitError::Damaged {
                 url,
                 segment,
@@ -226,6 +248,7 @@ impl From<&UnitError> for Refusal {
             UnitError::NoSegment { .. } => Status::NoSegment,
             UnitError::NoSlot { .. } => Status::NoSlot,
             UnitError::Misplaced { .. } => Status::Misplaced,
+            UnitError::Replaced { .. } => Status::Replaced,
             UnitError::Damaged { .. } => Status::Damaged,
             UnitError::NotAllowed { .. } => Status::NotAllowed,
             UnitError::Restarted { .. } => Status::Restarted,
@@ -247,6 +270,7 @@ impl From<&UnitError> for Refusal {
             UnitError::Misplaced {
                 slots, slot_bytes, ..
             } => refusal.shape = (*slot_bytes, *slots),
+            UnitError::Replaced { generation, .. } => refusal.generation = *generation,
             _ => {}
         }
         refusal
@@ -357,7 +381,7 @@ mod tests {
             assert!(Refusal::decode(status, &vec![0; short]).is_err());
         }
         assert!(Refusal::decode(Status::Done, &[]).is_err());
-        assert!(Status::of(15).is_err() && Status::of(u16::MAX).is_err());
+        assert!(Status::of(16).is_err() && Status::of(u16::MAX).is_err());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use base::codec::{Reader, Writer};
 use base::{ClusterId, SegmentId, Slot};
 
 use super::{BODY_BYTES_MAX, Malformed, put_frame};
+use crate::folder::ReplacementPart;
 use crate::{NOTE_BYTES, SlotRun, Tag};
 
 /// What is asked for, as frames have it.
@@ -27,11 +28,12 @@ pub enum Verb {
     Probe = 12,
     Note = 13,
     NoteDown = 14,
+    Replace = 15,
 }
 
 impl Verb {
     /// All of them, in order.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Hello,
         Self::Show,
         Self::Put,
@@ -46,6 +48,7 @@ impl Verb {
         Self::Probe,
         Self::Note,
         Self::NoteDown,
+        Self::Replace,
     ];
 
     /// What it is called, in small letters: `note-down`.
@@ -66,6 +69,7 @@ impl Verb {
             Self::Probe => "probe",
             Self::Note => "note",
             Self::NoteDown => "note-down",
+            Self::Replace => "replace",
         }
     }
 
@@ -149,6 +153,15 @@ pub enum Request<'a> {
     Note,
     /// Note this.
     NoteDown(&'a [u8; NOTE_BYTES]),
+    /// A part of [`Unit::replace`](crate::Unit::replace).
+    Replace {
+        /// Which one.
+        part: ReplacementPart,
+        /// One for each slot of this part.
+        tags: &'a [Tag],
+        /// As many slots.
+        data: &'a [u8],
+    },
 }
 
 impl<'a> Request<'a> {
@@ -170,6 +183,7 @@ impl<'a> Request<'a> {
             Self::Probe => Verb::Probe,
             Self::Note => Verb::Note,
             Self::NoteDown(_) => Verb::NoteDown,
+            Self::Replace { .. } => Verb::Replace,
         }
     }
 
@@ -260,6 +274,22 @@ impl<'a> Request<'a> {
                 body.put_u32(*most);
                 body.put_u32(0);
             }
+            Self::Replace { part, tags, data } => {
+                body.put_u64(part.segment.bits());
+                body.put_u64(part.line);
+                body.put_u64(part.draft);
+                body.put_u32(part.slot_bytes);
+                body.put_u16(part.expected.unwrap_or(0));
+                body.put_u16(part.generation);
+                body.put_u8(part.expected.is_some().into());
+                body.put_u8(0);
+                body.put_u16(0);
+                body.put_u32(part.slots);
+                body.put_u32(part.first);
+                body.put_u32(tags.len() as u32);
+                body.put_bytes(tags.as_flattened());
+                body.put_bytes(data);
+            }
             Self::Room | Self::Probe | Self::Note => {}
         }
     }
@@ -292,11 +322,9 @@ impl<'a> Request<'a> {
                 let (segment, line) = (segment(reader)?, reader.u64()?);
                 let (slot_bytes, first) = (reader.u32()?, Slot(reader.u16()?));
                 zero(reader.u16()?)?;
-                let count = reader.u32()? as usize;
+                let count = reader.u32()?;
                 zero(reader.u32()?)?;
-                let length = |each: usize| count.checked_mul(each).ok_or(TOO_MANY);
-                let (tags, _) = reader.bytes(length(size_of::<Tag>())?)?.as_chunks();
-                let data = reader.bytes(length(slot_bytes as usize)?)?;
+                let (tags, data) = slots_of(reader, count, slot_bytes)?;
                 if tags.is_empty() {
                     return Err(Malformed("a put of no slot"));
                 }
@@ -335,11 +363,7 @@ impl<'a> Request<'a> {
             }
             Verb::Free => {
                 let segment = segment(reader)?;
-                let closed = match reader.u8()? {
-                    0 => false,
-                    1 => true,
-                    _ => return Err(NOT_ZERO),
-                };
+                let closed = flag(reader)?;
                 zero(reader.u8()?)?;
                 zero(reader.u16()?)?;
                 let count = reader.u32()? as usize;
@@ -374,12 +398,57 @@ impl<'a> Request<'a> {
                 let note = reader.bytes(NOTE_BYTES)?.first_chunk();
                 Self::NoteDown(note.ok_or(Malformed("a note has 512 bytes"))?)
             }
+            Verb::Replace => {
+                let (segment, line) = (segment(reader)?, reader.u64()?);
+                let (draft, slot_bytes) = (reader.u64()?, reader.u32()?);
+                let (expected, generation) = (reader.u16()?, reader.u16()?);
+                let expected = flag(reader)?.then_some(expected);
+                zero(reader.u8()?)?;
+                zero(reader.u16()?)?;
+                let (slots, first) = (reader.u32()?, reader.u32()?);
+                let count = reader.u32()?;
+                if count == 0 || first.checked_add(count).is_none_or(|end| end > slots) {
+                    return Err(Malformed("a part of no slot, or beyond the last one"));
+                }
+                let (tags, data) = slots_of(reader, count, slot_bytes)?;
+                let part = ReplacementPart {
+                    segment,
+                    line,
+                    draft,
+                    expected,
+                    generation,
+                    slot_bytes,
+                    slots,
+                    first,
+                };
+                Self::Replace { part, tags, data }
+            }
         })
     }
 }
 
 const NOT_ZERO: Malformed = Malformed("a field that should be zero is not");
 const TOO_MANY: Malformed = Malformed("the body counts more than it holds");
+
+/// Tags and content of so many slots.
+fn slots_of<'a>(
+    reader: &mut Reader<'a>,
+    count: u32,
+    slot_bytes: u32,
+) -> Result<(&'a [Tag], &'a [u8]), Malformed> {
+    let length = |each: usize| (count as usize).checked_mul(each).ok_or(TOO_MANY);
+    let (tags, _) = reader.bytes(length(size_of::<Tag>())?)?.as_chunks();
+    let data = reader.bytes(length(slot_bytes as usize)?)?;
+    Ok((tags, data))
+}
+
+fn flag(reader: &mut Reader<'_>) -> Result<bool, Malformed> {
+    match reader.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(NOT_ZERO),
+    }
+}
 
 fn zero(field: impl Into<u64>) -> Result<(), Malformed> {
     match field.into() {
@@ -444,6 +513,20 @@ mod tests {
             Request::Probe,
             Request::Note,
             Request::NoteDown(&[5; NOTE_BYTES]),
+            Request::Replace {
+                part: ReplacementPart {
+                    segment,
+                    line: 5,
+                    draft: 6,
+                    expected: Some(1),
+                    generation: 2,
+                    slot_bytes: 3,
+                    slots: 9,
+                    first: 7,
+                },
+                tags: &[[1; 16], [2; 16]],
+                data: b"abcdef",
+            },
         ]
     }
 
@@ -484,7 +567,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         let refused = |code, body: &[u8]| Request::decode(code, body).is_err();
-        assert!(refused(0, &[]) && refused(15, &[]) && refused(u16::MAX, &[]));
+        assert!(refused(0, &[]) && refused(16, &[]) && refused(u16::MAX, &[]));
         assert!(
             refused(Verb::Delete as u16, &[0xff; 8]),
             "no segment's number"

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use base::SegmentId;
 use unit::UnitError;
 use world::Millis;
 
@@ -10,6 +11,7 @@ use crate::catalog::{
     BadPlan, Catalog, CatalogError, FreePlan, LineageKey, PendingFree, StoredVersion, VersionKey,
 };
 use crate::engine::{OpenError, StoredPages, open_version};
+use crate::scatter::erasure::give_back;
 use crate::scatter::{ReadError, Store};
 use crate::seal::{KeyError, Keyring};
 
@@ -158,13 +160,53 @@ impl Cleaner {
     pub fn carry_out(&self, due: &PendingFree) -> Result<usize, CleanError> {
         let plan = FreePlan::decode(&due.plan)?;
         let mut freed = Ok(());
+        let table = self.store.table();
+        let mut with_parity = Vec::new();
         for (segment, slots) in plan.segments() {
+            if table.layout(segment.copyset()).erasure().is_some() {
+                with_parity.push(segment);
+                continue;
+            }
             let result = self.store.free(segment, &slots);
             freed = freed.and(result);
         }
+        let given_back = self.give_back(due.id, &with_parity);
         freed?;
+        given_back?;
         self.catalog.freed(due.id)?;
         Ok(plan.slots())
+    }
+}
+
+impl Cleaner {
+    /// Gathers what free `id` says of segments with parity, and gives back those of
+    /// them that have enough of it. What has not enough stays gathered.
+    fn give_back(&self, id: i64, segments: &[SegmentId]) -> Result<(), CleanError> {
+        if segments.is_empty() {
+            return Ok(());
+        }
+        let dead = FreePlan::decode(&self.catalog.gather_dead(id, segments)?)?;
+        let table = self.store.table();
+        let mut gone = Vec::new();
+        let mut failed = Ok(());
+        for (segment, slots) in dead.segments() {
+            let copyset = segment.copyset();
+            let Some(erasure) = table.layout(copyset).erasure() else {
+                continue;
+            };
+            if self.store.open_segments().contains(segment) {
+                continue;
+            }
+            match give_back(table.members(copyset), erasure, segment, &slots) {
+                Ok(true) => gone.push(segment),
+                Ok(false) => {}
+                Err(error) => failed = failed.and(Err(error)),
+            }
+        }
+        if !gone.is_empty() {
+            self.catalog.forget_dead(id, &gone)?;
+        }
+        Ok(failed?)
     }
 }
 
@@ -215,9 +257,8 @@ mod tests {
             let copysets = [vec![ids[0], ids[1]], vec![ids[0]], vec![ids[1]]];
             let copysets: Vec<Copyset> = (0..)
                 .zip(copysets)
-                .map(|(number, members)| Copyset {
-                    id: CopysetId::new(number).expect("12 bits"),
-                    members,
+                .map(|(number, members)| {
+                    Copyset::of_copies(CopysetId::new(number).expect("12 bits"), members)
                 })
                 .collect();
             let store = Store::new(Arc::clone(&world.pool));

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use base::Slot;
+use base::{SegmentId, Slot};
 use unit::{Unit, UnitError};
 
-use crate::catalog::{Leftovers, OpenSegment};
+use crate::catalog::Leftovers;
 use crate::scatter::Store;
 
 /// Frees orphans: slots beyond the committed ones in segments that were open,
@@ -19,8 +19,14 @@ pub fn sweep(store: &Store, leftovers: &Leftovers) -> Result<(), UnitError> {
     let table = store.table();
     let mut swept = Ok(());
     for open in &leftovers.open_segments {
-        for member in table.members(open.segment.copyset()) {
-            let result = sweep_segment(&*member.unit, *open);
+        let copyset = open.segment.copyset();
+        // Commits end with whole rows.
+        let layout = table.layout(copyset);
+        let rows = layout.rows(open.slots);
+        // With parity a member says what is padding as long as the segment lives.
+        let may_go = layout.erasure().is_none() || rows == 0;
+        for member in table.members(copyset) {
+            let result = sweep_segment(&*member.unit, open.segment, rows, may_go);
             swept = swept.and(result);
         }
     }
@@ -33,20 +39,27 @@ pub fn sweep(store: &Store, leftovers: &Leftovers) -> Result<(), UnitError> {
     swept
 }
 
-fn sweep_segment(unit: &dyn Unit, open: OpenSegment) -> Result<(), UnitError> {
-    let put = match unit.stat_segment(open.segment) {
+/// Frees what a unit has of a segment beyond its first `committed` slots. If nothing
+/// is left of it then, it goes if it may.
+fn sweep_segment(
+    unit: &dyn Unit,
+    segment: SegmentId,
+    committed: u32,
+    may_go: bool,
+) -> Result<(), UnitError> {
+    let put = match unit.stat_segment(segment) {
         Ok(stat) => stat.slots,
         // Perhaps a file without content: a crash cut short the put that
         // made it, or the delete that empties it first.
-        Err(UnitError::NoSegment { .. }) => return unit.delete(open.segment),
+        Err(UnitError::NoSegment { .. }) => return unit.delete(segment),
         // A header that was torn by the crash: nothing in it is named.
-        Err(UnitError::Damaged { .. }) if open.slots == 0 => return unit.delete(open.segment),
+        Err(UnitError::Damaged { .. }) if committed == 0 => return unit.delete(segment),
         Err(error) => return Err(error),
     };
-    let orphans: Vec<Slot> = (open.slots..put)
+    let orphans: Vec<Slot> = (committed..put)
         .filter_map(|slot| u16::try_from(slot).ok().map(Slot))
         .collect();
-    unit.free(open.segment, &orphans, true)
+    unit.free(segment, &orphans, may_go)
 }
 
 fn sweep_serials(unit: &dyn Unit, serials: &[Range<u64>]) -> Result<(), UnitError> {

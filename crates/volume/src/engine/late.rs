@@ -2,7 +2,8 @@
 //!
 //! A unit that hangs keeps what it was asked until the link to it gives up,
 //! seconds later. So whoever waits longer than that unit takes for nineteen reads
-//! in twenty asks the next copy, and takes what comes first ([`Reader`] forgets a
+//! in twenty asks the next copy, or with parity works the slot out of others of its
+//! row, and takes what comes first ([`Reader`] forgets a
 //! parked request with its first answer). What is asked twice is bounded: one
 //! reading in twenty, and a few to begin with.
 
@@ -74,7 +75,7 @@ impl Reader {
         let mut patience = None;
         for location in wanted.locations() {
             let members = self.table.members(location.segment().copyset());
-            let Some(best) = self.table.best_there(location.segment()) else {
+            let Some(best) = self.table.asked_first(location) else {
                 continue;
             };
             if asked.units.iter().all(|(unit, _)| *unit != best.id) {
@@ -116,10 +117,8 @@ impl Reader {
             }
             let avoid: Vec<UnitId> = parked.asked.units.iter().map(|(id, _)| *id).collect();
             let table = &self.table;
-            let others = parked.wanted.locations().into_iter().any(|location| {
-                let other = table.best_there_but(location.segment(), &avoid);
-                other.is_some()
-            });
+            let mut wanted = parked.wanted.locations().into_iter();
+            let others = wanted.any(|location| table.is_elsewhere(location, &avoid));
             if others && self.late.again < AT_FIRST + self.late.readings / ONE_IN {
                 self.late.again += 1;
                 parked.under_way += 1;

@@ -21,7 +21,7 @@ use crate::clean;
 use crate::journal::{Claim, Journal, JournalError, JournalPlace, Replayed, replay, replay_from};
 use crate::map::{Entry, Overlay, PAGE_BYTES, PageCache, Root};
 use crate::scatter::{
-    Dealer, DealerConfig, Ledger, Piece, Progress, ReadError, Serials, Store, read_pieces,
+    Dealer, DealerConfig, Layout, Ledger, Piece, Progress, ReadError, Serials, Store, read_pieces,
 };
 use crate::seal::{Address, Keyring, SequenceSource};
 use crate::term::LeaseTerm;
@@ -100,8 +100,10 @@ impl Volume {
             epoch,
             block_size,
             replicas,
+            erasure,
             ..
         } = lease;
+        let layout = Layout::new(erasure);
         let head = lease.head.as_ref();
         let (root, tail, after, young) = match head {
             Some(version) => {
@@ -210,9 +212,10 @@ impl Volume {
         let dealer = |slot_bytes: u32, width| {
             let config = DealerConfig {
                 slot_bytes,
-                slots_max: (config.segment_bytes / slot_bytes).clamp(1, 1 << 15),
+                slots_max: layout.slots_max(config.segment_bytes / slot_bytes),
                 width,
                 replicas,
+                layout,
                 shuffle: keyring.own().is_plaintext(),
             };
             let (serials, ledger) = (Arc::clone(&serials), Arc::clone(&ledger));

@@ -132,6 +132,7 @@ mod tests {
             size_bytes: 1 << 20,
             block_size: BlockSize::DEFAULT,
             replicas: 1,
+            erasure: None,
             keys: Vec::new(),
             head: None,
             journal_next: 0,

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use base::{CopysetId, SegmentId, VolumeId};
 use world::Random;
 
+use super::layout::Layout;
 use super::ledger::Ledger;
 use super::progress::Progress;
 use super::store::Table;
@@ -81,6 +82,9 @@ pub struct DealerConfig {
     pub width: usize,
     /// Copies of each segment.
     pub replicas: u8,
+    /// How its slots lie on its copyset. With parity they are dealt by rows, and
+    /// `slots_max` is of whole ones.
+    pub layout: Layout,
     /// Whether slots within a segment are dealt in random order, too. If not,
     /// what is adjacent in the volume and lands in one segment stays adjacent,
     /// and is read back in one piece; sealed blocks give nothing away by it.
@@ -96,6 +100,9 @@ pub struct Share {
     pub first: u32,
     /// What goes into it and the slots after it: indexes into what was dealt.
     pub items: Vec<usize>,
+    /// The slot after the last one that it takes: what its last row lacks is
+    /// padded.
+    pub end: u32,
 }
 
 #[derive(Debug)]
@@ -177,9 +184,9 @@ impl Dealer {
         &self.progress
     }
 
-    /// Deals `count` items. Each lands on a random open segment; segments that
-    /// fill up are followed by new ones. Where a put makes a whole segment, one
-    /// is dealt to once ([`Table::can_append`]).
+    /// Deals `count` items. Each, or each row of them, lands on a random open
+    /// segment; segments that fill up are followed by new ones. Where a put makes a
+    /// whole segment, one is dealt to once ([`Table::can_append`]).
     ///
     /// # Errors
     /// [`DealError`].
@@ -189,7 +196,7 @@ impl Dealer {
         table: &Table,
         random: &dyn Random,
     ) -> Result<Vec<Share>, DealError> {
-        let candidates = best_copysets(table, self.config.replicas);
+        let candidates = best_copysets(table, self.config.replicas, self.config.layout);
         if candidates.is_empty() {
             return Err(DealError::NoUnit);
         }
@@ -202,8 +209,9 @@ impl Dealer {
                 .and_then(|()| self.deal_among(&mut dealing, count, None, random))
         } else {
             dealing.append(&mut self.open);
+            let rows = count.div_ceil(self.config.layout.row_slots() as usize);
             let width = self.config.width.clamp(1, candidates.len());
-            self.open_up_to(width.min(count.max(1)), &candidates, &mut dealing, random)
+            self.open_up_to(width.min(rows.max(1)), &candidates, &mut dealing, random)
                 .and_then(|()| self.deal_among(&mut dealing, count, Some(&candidates), random))
         };
         for growing in dealing {
@@ -254,7 +262,7 @@ impl Dealer {
         Ok(())
     }
 
-    /// Deals among `dealing`. What fills up is followed by another one on one of
+    /// Deals rows among `dealing`. What fills up is followed by another one on one of
     /// `following`; without these, only where nothing else is left.
     fn deal_among(
         &mut self,
@@ -263,14 +271,18 @@ impl Dealer {
         following: Option<&[CopysetId]>,
         random: &dyn Random,
     ) -> Result<Vec<Share>, DealError> {
-        let mut order: Vec<usize> = (0..count).collect();
+        let row_slots = self.config.layout.row_slots();
+        let rows = count.div_ceil(row_slots as usize);
+        let mut order: Vec<usize> = (0..rows).collect();
         if self.config.shuffle {
-            shuffle(&mut order, random);
+            // A row that is not full stays the last one of its share.
+            let full = count / row_slots as usize;
+            shuffle(&mut order[..full], random);
         }
-        let mut dice = vec![0; count * 4];
+        let mut dice = vec![0; rows * 4];
         random.fill(&mut dice);
         let mut shares: BTreeMap<SegmentId, Share> = BTreeMap::new();
-        for (item, die) in order.into_iter().zip(dice.chunks_exact(4)) {
+        for (row, die) in order.into_iter().zip(dice.chunks_exact(4)) {
             let die = u32::from_le_bytes(die.try_into().expect("a chunk of four")) as usize;
             let chosen = die % dealing.len();
             let growing = &mut dealing[chosen];
@@ -278,9 +290,16 @@ impl Dealer {
                 segment: growing.segment,
                 first: growing.next,
                 items: Vec::new(),
+                end: growing.next,
             });
-            share.items.push(item);
-            growing.next += 1;
+            let items = row * row_slots as usize..;
+            share.items.extend(
+                items
+                    .take(row_slots as usize)
+                    .take_while(|item| *item < count),
+            );
+            growing.next += row_slots;
+            share.end = growing.next;
             let (segment, end) = (growing.segment, growing.next);
             let is_full = end == self.config.slots_max;
             self.touched.insert(segment, Touched { end, is_full });
@@ -346,12 +365,20 @@ impl Dealer {
         self.open.retain(|growing| growing.segment != segment);
         self.touched.remove(&segment);
         if share.first > self.ledger.committed_slots(segment) {
-            let end = share.first + u32::try_from(share.items.len()).expect("few");
-            let put = if is_freed { share.first } else { end };
+            let put = if is_freed { share.first } else { share.end };
             let good = share.first;
             self.abandoned.insert(segment, Abandoned { good, put });
         } else if is_freed {
             self.ledger.closed(segment);
+        }
+    }
+
+    /// Nothing more is dealt to the segment of `share`, which is good as far as it
+    /// goes, and has no slot beyond.
+    pub fn close(&mut self, share: &Share) {
+        self.open.retain(|growing| growing.segment != share.segment);
+        if let Some(touched) = self.touched.get_mut(&share.segment) {
+            touched.is_full = true;
         }
     }
 
@@ -391,10 +418,11 @@ impl Dealer {
 }
 
 /// Over how many segments a deal of `count` items goes, some of which are put
-/// whole: so that each has [`WHOLE_BYTES_MIN`] if there is that much, on no more
-/// copysets than the width, but on so many that hardly one fills up.
+/// whole: so that each has [`WHOLE_BYTES_MIN`] on every member if there is that much,
+/// on no more copysets than the width, but on so many that hardly one fills up.
 fn segments_wanted(config: &DealerConfig, count: usize) -> usize {
-    let slots_min = (WHOLE_BYTES_MIN / config.slot_bytes as usize).max(1);
+    let row_slots = config.layout.row_slots() as usize;
+    let slots_min = (WHOLE_BYTES_MIN / config.slot_bytes as usize).max(1) * row_slots;
     // Chance deals more to some: at 15 of 16 on average few of them are full.
     let needed = count.div_ceil((config.slots_max as usize * 15 / 16).max(1));
     (count / slots_min)
@@ -405,11 +433,13 @@ fn segments_wanted(config: &DealerConfig, count: usize) -> usize {
 /// The copysets of `replicas` units that have the most members taking writes.
 /// All of them healthy is best; but a volume whose units are nearly all down
 /// goes on writing, with fewer copies, rather than stopping its VM.
-fn best_copysets(table: &Table, replicas: u8) -> Vec<CopysetId> {
-    let mut best = 1;
+fn best_copysets(table: &Table, replicas: u8, layout: Layout) -> Vec<CopysetId> {
+    // With parity a row needs as many as it has data.
+    let mut best = layout.row_slots() as usize;
     let mut found = Vec::new();
-    for (id, members) in table.copysets() {
-        if members.len() != usize::from(replicas) {
+    for (id, its_layout, members) in table.copysets() {
+        let is_as_wide = layout.erasure().is_some() || members.len() == usize::from(replicas);
+        if its_layout != layout || !is_as_wide {
             continue;
         }
         let writable = members

@@ -4,9 +4,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::UnitId;
-use unit::{ReadSlots, SlotRun, UnitError};
+use unit::{ReadSlots, UnitError};
 
-use super::read::{Piece, runs_of};
+use super::read::{Piece, Run, runs_of};
 use super::store::Store;
 use crate::seal::Keyring;
 
@@ -31,7 +31,8 @@ struct State {
 /// Begins to read and open `pieces`, which all lie in slots of `slot_bytes`, each
 /// from the copy whose unit is said to be best. `done` is told, on any thread: of
 /// those that it does not get, other copies may be asked by the reading that
-/// waits. None is read from the units to `avoid`. `false` if nothing was begun, and nobody is told.
+/// waits. None is read from the units to `avoid`. `false` if nothing was begun, and
+/// nobody is told.
 pub fn read_pieces_later(
     store: &Store,
     keyring: &Arc<Keyring>,
@@ -40,7 +41,8 @@ pub fn read_pieces_later(
     avoid: &[UnitId],
     done: impl FnOnce(Vec<Option<Vec<u8>>>) + Send + 'static,
 ) -> bool {
-    let runs = runs_of(&pieces);
+    let table = store.table();
+    let runs = runs_of(&table, &pieces);
     let reading = Arc::new(Reading {
         state: Mutex::new(State {
             left: runs.len(),
@@ -51,18 +53,16 @@ pub fn read_pieces_later(
         slot_bytes,
         pieces,
     });
-    let table = store.table();
     let mut is_begun = false;
     for run in runs {
-        let first = reading.pieces[run[0]].entry.location;
-        let slots = SlotRun {
-            segment: first.segment(),
-            first: first.slot(),
-            count: run.len() as u16,
-        };
+        let Run {
+            place,
+            slots,
+            pieces,
+        } = run;
         let told = Arc::clone(&reading);
-        let read = move |read: Result<ReadSlots<'_>, UnitError>| told.end(&run, read.ok());
-        if store.read_later(&table, slots, slot_bytes, avoid, Box::new(read)) {
+        let read = move |read: Result<ReadSlots<'_>, UnitError>| told.end(&pieces, read.ok());
+        if store.read_later(&table, (place, slots), slot_bytes, avoid, Box::new(read)) {
             is_begun = true;
         } else if is_begun {
             reading.end(&[], None);

@@ -9,7 +9,9 @@
 //! copy it read is good.
 
 mod dealer;
+pub mod erasure;
 mod later;
+mod layout;
 mod ledger;
 mod progress;
 mod read;
@@ -18,6 +20,7 @@ mod write;
 
 pub use dealer::{DealError, Dealer, DealerConfig, Serials};
 pub use later::read_pieces_later;
+pub use layout::{Home, Layout};
 pub use ledger::{Ledger, OpenSegments};
 pub use progress::{Ended, Progress};
 pub use read::{Piece, ReadError, read_pieces};

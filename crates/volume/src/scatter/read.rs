@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use base::{Location, Slot, UnitId};
+use base::{SegmentId, Slot, UnitId};
 use unit::{SlotRun, Tag, Unit, UnitError};
 use world::parallel;
 
-use super::store::{Member, Store};
+use super::erasure::{Recovered, RowReader};
+use super::layout::Home;
+use super::store::{Member, Store, Table};
 use crate::map::Entry;
 use crate::seal::{Address, Keyring};
 
@@ -53,18 +55,22 @@ pub fn read_pieces(
     pieces: &[Piece],
     avoid: &[UnitId],
 ) -> Vec<Result<Vec<u8>, ReadError>> {
-    let runs = runs_of(pieces);
+    let runs = runs_of(&store.table(), pieces);
     let tasks = runs.iter().map(|run| {
-        let wanted: Vec<Piece> = run.iter().map(|index| pieces[*index]).collect();
+        let wanted: Vec<Piece> = run.pieces.iter().map(|index| pieces[*index]).collect();
         let (store, keyring) = (Arc::clone(store), Arc::clone(keyring));
+        let (place, slots) = (run.place, run.slots);
         let avoid = avoid.to_vec();
-        let task = move || read_run(&store, &keyring, slot_bytes, &wanted, &avoid);
+        let task = move || {
+            let run = (place, slots);
+            read_run(&store, &keyring, slot_bytes, run, &wanted, &avoid)
+        };
         Box::new(task) as Box<dyn FnOnce() -> Vec<Result<Vec<u8>, ReadError>> + Send>
     });
     let results = parallel(&*store.pool, PARALLEL, tasks.collect());
     let mut ordered: Vec<Option<_>> = pieces.iter().map(|_| None).collect();
     for (run, results) in runs.iter().zip(results) {
-        for (index, result) in run.iter().zip(results) {
+        for (index, result) in run.pieces.iter().zip(results) {
             ordered[*index] = Some(result);
         }
     }
@@ -74,147 +80,238 @@ pub fn read_pieces(
         .collect()
 }
 
-/// The pieces as runs of slots, each in the order of its slots.
-pub(super) fn runs_of(pieces: &[Piece]) -> Vec<Vec<usize>> {
-    let mut order: Vec<usize> = (0..pieces.len()).collect();
-    order.sort_unstable_by_key(|index| pieces[*index].entry.location);
-    let mut runs: Vec<Vec<usize>> = Vec::new();
-    for index in order {
+/// Pieces that lie one after another, on one member or on each.
+pub(super) struct Run {
+    /// On which.
+    pub place: Option<u8>,
+    /// Where, as members number slots.
+    pub slots: SlotRun,
+    /// Which they are, in the order of their slots.
+    pub pieces: Vec<usize>,
+}
+
+/// The pieces as runs of slots.
+pub(super) fn runs_of(table: &Table, pieces: &[Piece]) -> Vec<Run> {
+    let home = |index: usize| {
         let location = pieces[index].entry.location;
+        let layout = table.layout(location.segment().copyset());
+        let Home { place, slot } = layout.home(location.slot());
+        (location.segment(), place, slot)
+    };
+    let mut order: Vec<usize> = (0..pieces.len()).collect();
+    order.sort_unstable_by_key(|index| home(*index));
+    let mut runs: Vec<Run> = Vec::new();
+    for index in order {
+        let (segment, place, slot) = home(index);
         match runs.last_mut() {
-            Some(run) if continues(run, pieces, location) => run.push(index),
-            _ => runs.push(vec![index]),
+            Some(run) if run.continues(segment, place, slot) => {
+                run.slots.count += 1;
+                run.pieces.push(index);
+            }
+            _ => runs.push(Run {
+                place,
+                slots: SlotRun {
+                    segment,
+                    first: slot,
+                    count: 1,
+                },
+                pieces: vec![index],
+            }),
         }
     }
     runs
 }
 
-fn continues(run: &[usize], pieces: &[Piece], next: Location) -> bool {
-    let last = pieces[run[run.len() - 1]].entry.location;
-    last.segment() == next.segment()
-        && last.slot().0.checked_add(1) == Some(next.slot().0)
-        && run.len() < usize::from(RUN_SLOTS_MAX)
+impl Run {
+    fn continues(&self, segment: SegmentId, place: Option<u8>, next: Slot) -> bool {
+        let SlotRun {
+            segment: own,
+            first,
+            count,
+        } = self.slots;
+        (own, self.place) == (segment, place)
+            && first.0.checked_add(count) == Some(next.0)
+            && count < RUN_SLOTS_MAX
+    }
 }
 
 /// Reads consecutive slots: from each copy in turn what the copies before it
-/// did not give.
+/// did not give; where there is one and parity, the rest from the others of its row.
+/// If that one is to be avoided, it is asked after these.
 fn read_run(
     store: &Store,
     keyring: &Keyring,
     slot_bytes: u32,
+    (place, slots): (Option<u8>, SlotRun),
     wanted: &[Piece],
     avoid: &[UnitId],
 ) -> Vec<Result<Vec<u8>, ReadError>> {
     let table = store.table();
-    let segment = wanted[0].entry.location.segment();
-    let members = table.best_first(segment, avoid);
-    let mut found: Vec<Option<Vec<u8>>> = vec![None; wanted.len()];
-    let mut damaged = vec![false; wanted.len()];
-    let mut reason = "its copyset has no units".to_owned();
-    for member in members {
-        if found.iter().all(Option::is_some) {
-            break;
-        }
-        let mut attempt = Attempt {
-            member,
-            keyring,
-            slot_bytes,
-            wanted,
-            reason: None,
-        };
-        attempt.read(&mut found, &mut damaged);
-        reason = attempt.reason.unwrap_or(reason);
+    let copyset = slots.segment.copyset();
+    let mut reading = Reading {
+        keyring,
+        slot_bytes,
+        slots,
+        wanted,
+        found: vec![None; wanted.len()],
+        damaged: vec![false; wanted.len()],
+        reason: "its copyset has no units".to_owned(),
+    };
+    let members = match place {
+        None => table.best_first(slots.segment, avoid),
+        Some(place) => table.member_at(copyset, place).into_iter().collect(),
+    };
+    let Some(erasure) = table.layout(copyset).erasure() else {
+        reading.from_each(&members);
+        return reading.results();
+    };
+    let (last, first): (Vec<&Member>, Vec<&Member>) = members
+        .into_iter()
+        .partition(|member| avoid.contains(&member.id));
+    reading.from_each(&first);
+    if !reading.is_done() {
+        let (members, pool) = (table.members(copyset), &*store.pool);
+        let rows = RowReader::new(pool, members, erasure, slots.segment, slot_bytes);
+        reading.from_rows(rows.avoiding(avoid));
     }
-    let results = found.into_iter().zip(damaged).zip(wanted);
-    results
-        .map(|((found, damaged), piece)| match found {
-            Some(plain) => Ok(plain),
-            None if damaged => Err(ReadError::Damaged { piece: *piece }),
-            None => Err(ReadError::Unavailable {
-                piece: *piece,
-                reason: reason.clone(),
-            }),
-        })
-        .collect()
+    reading.from_each(&last);
+    reading.results()
 }
 
-struct Attempt<'a> {
-    member: &'a Member,
+/// Consecutive slots, and what was found of them.
+struct Reading<'a> {
     keyring: &'a Keyring,
     slot_bytes: u32,
+    /// Where they lie, as members number slots.
+    slots: SlotRun,
     wanted: &'a [Piece],
-    reason: Option<String>,
+    found: Vec<Option<Vec<u8>>>,
+    damaged: Vec<bool>,
+    /// Why the unit that was asked last gave nothing.
+    reason: String,
 }
 
-impl Attempt<'_> {
+impl Reading<'_> {
+    fn is_done(&self) -> bool {
+        self.found.iter().all(Option::is_some)
+    }
+
+    /// Reads from each of these in turn what those before it did not give.
+    fn from_each(&mut self, members: &[&Member]) {
+        for member in members {
+            if self.is_done() {
+                break;
+            }
+            self.from_member(member);
+        }
+    }
+
+    /// Works out what is lacking.
+    fn from_rows(&mut self, mut rows: RowReader<'_>) {
+        for index in 0..self.wanted.len() {
+            if self.found[index].is_some() {
+                continue;
+            }
+            let (keyring, piece) = (self.keyring, &self.wanted[index]);
+            let open = |tag: &Tag, sealed: &[u8]| open(keyring, piece, tag, sealed).ok();
+            match rows.recover(piece.entry.location.slot(), open) {
+                Recovered::Open(plain) => self.found[index] = Some(plain),
+                Recovered::Damaged => self.damaged[index] = true,
+                Recovered::Unavailable(why) => self.reason = why,
+            }
+        }
+    }
+
     /// Reads the whole run; if the unit cannot give it as a whole, slot by
     /// slot.
-    fn read(&mut self, found: &mut [Option<Vec<u8>>], damaged: &mut [bool]) {
+    fn from_member(&mut self, member: &Member) {
         let length = self.slot_bytes as usize;
         let count = self.wanted.len();
         let mut data = vec![0; count * length];
         let mut tags: Vec<Tag> = vec![[0; 16]; count];
-        let first = self.wanted[0].entry.location.slot();
-        if self.read_slots(first, &mut tags, &mut data) {
+        if self.read_slots(member, 0, &mut tags, &mut data) {
             for index in 0..count {
                 let sealed = &data[index * length..][..length];
-                self.open(index, &tags[index], sealed, found, damaged);
+                self.open(member, index, &tags[index], sealed);
             }
         } else if count > 1 {
-            for index in (0..count)
-                .filter(|index| found[*index].is_none())
-                .collect::<Vec<_>>()
-            {
-                let slot = self.wanted[index].entry.location.slot();
-                if self.read_slots(slot, &mut tags[..1], &mut data[..length]) {
-                    self.open(index, &tags[0], &data[..length], found, damaged);
+            for index in 0..count {
+                if self.found[index].is_none()
+                    && self.read_slots(member, index, &mut tags[..1], &mut data[..length])
+                {
+                    self.open(member, index, &tags[0], &data[..length]);
                 }
             }
         }
     }
 
-    fn read_slots(&mut self, first: Slot, tags: &mut [Tag], data: &mut [u8]) -> bool {
-        let segment = self.wanted[0].entry.location.segment();
+    /// Reads slots of the run, from number `index` of it on.
+    fn read_slots(
+        &mut self,
+        member: &Member,
+        index: usize,
+        tags: &mut [Tag],
+        data: &mut [u8],
+    ) -> bool {
         let count = u16::try_from(tags.len()).expect("a run has at most 256 slots");
         let run = SlotRun {
-            segment,
-            first,
+            first: Slot(self.slots.first.0 + index as u16),
             count,
+            ..self.slots
         };
-        match self.member.unit.read(run, self.slot_bytes, tags, data) {
+        match member.unit.read(run, self.slot_bytes, tags, data) {
             Ok(()) => true,
             Err(error) => {
-                self.reason = Some(describe(&error));
+                self.reason = describe(&error);
                 false
             }
         }
     }
 
-    fn open(
-        &self,
-        index: usize,
-        tag: &Tag,
-        sealed: &[u8],
-        found: &mut [Option<Vec<u8>>],
-        damaged: &mut [bool],
-    ) {
-        if found[index].is_some() {
+    fn open(&mut self, member: &Member, index: usize, tag: &Tag, sealed: &[u8]) {
+        if self.found[index].is_some() {
             return;
         }
-        let Piece { entry, address } = self.wanted[index];
-        let mut plain = vec![0; sealed.len()];
-        let sealer = self.keyring.of_epoch(entry.sequence.epoch());
-        match sealer.open(address, entry.sequence, tag, sealed, &mut plain) {
-            Ok(()) => found[index] = Some(plain),
+        let piece = &self.wanted[index];
+        match open(self.keyring, piece, tag, sealed) {
+            Ok(plain) => self.found[index] = Some(plain),
             Err(mismatch) => {
-                damaged[index] = true;
+                self.damaged[index] = true;
                 tracing::warn!(
-                    location = ?entry.location, unit = %self.member.id, %mismatch,
+                    location = ?piece.entry.location, unit = %member.id, %mismatch,
                     "a damaged copy was passed over"
                 );
             }
         }
     }
+
+    fn results(self) -> Vec<Result<Vec<u8>, ReadError>> {
+        let results = self.found.into_iter().zip(self.damaged).zip(self.wanted);
+        results
+            .map(|((found, damaged), piece)| match found {
+                Some(plain) => Ok(plain),
+                None if damaged => Err(ReadError::Damaged { piece: *piece }),
+                None => Err(ReadError::Unavailable {
+                    piece: *piece,
+                    reason: self.reason.clone(),
+                }),
+            })
+            .collect()
+    }
+}
+
+/// What a piece says, if `sealed` is that piece.
+fn open(
+    keyring: &Keyring,
+    piece: &Piece,
+    tag: &Tag,
+    sealed: &[u8],
+) -> Result<Vec<u8>, crate::seal::TagMismatch> {
+    let Piece { entry, address } = *piece;
+    let mut plain = vec![0; sealed.len()];
+    let sealer = keyring.of_epoch(entry.sequence.epoch());
+    sealer.open(address, entry.sequence, tag, sealed, &mut plain)?;
+    Ok(plain)
 }
 
 fn describe(error: &UnitError) -> String {

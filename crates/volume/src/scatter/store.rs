@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use base::{CopysetId, SegmentId, Slot, UnitId};
+use base::{CopysetId, Location, SegmentId, Slot, UnitId};
 use unit::{ReadDone, SlotRun, Tag, TrackedUnit, Unit, UnitError, UnitState};
 use world::Pool;
 
+use super::layout::Layout;
 use super::ledger::OpenSegments;
 use crate::catalog::Copyset;
 
@@ -18,6 +19,14 @@ pub struct Member {
     pub id: UnitId,
     /// The unit, and what is known of its health.
     pub unit: Arc<TrackedUnit>,
+    /// Which one it is of the copyset's members; 0 outside of one.
+    pub place: u8,
+}
+
+/// A copyset: those of its members that are known.
+struct Set {
+    members: Vec<Member>,
+    layout: Layout,
 }
 
 /// So much longer than the quickest copy, in microseconds, is not slow.
@@ -35,7 +44,7 @@ impl Member {
 /// One state of the cluster: which units there are and how they are combined.
 #[derive(Default)]
 pub struct Table {
-    copysets: HashMap<CopysetId, Arc<[Member]>>,
+    copysets: HashMap<CopysetId, Set>,
     units: Vec<Member>,
 }
 
@@ -43,7 +52,28 @@ impl Table {
     /// The members of a copyset; none if it is not known.
     #[must_use]
     pub fn members(&self, copyset: CopysetId) -> &[Member] {
-        self.copysets.get(&copyset).map_or(&[], |members| members)
+        self.copysets.get(&copyset).map_or(&[], |set| &set.members)
+    }
+
+    /// How its segments lie on them.
+    #[inline]
+    #[must_use]
+    pub fn layout(&self, copyset: CopysetId) -> Layout {
+        let set = self.copysets.get(&copyset);
+        set.map_or_else(Layout::default, |set| set.layout)
+    }
+
+    /// The member that has this place in a copyset.
+    #[inline]
+    #[must_use]
+    pub fn member_at(&self, copyset: CopysetId, place: u8) -> Option<&Member> {
+        let members = self.members(copyset);
+        // All are there, unless some unit is not known.
+        let expected = members.get(usize::from(place));
+        let is_it = |member: &&Member| member.place == place;
+        expected
+            .filter(is_it)
+            .or_else(|| members.iter().find(is_it))
     }
 
     /// Whether a segment of the copyset may be put in several parts. What one
@@ -81,7 +111,41 @@ impl Table {
         let members = self.in_turn(segment);
         let members = members.filter(|member| !avoid.contains(&member.id));
         let best = members.min_by_key(|member| member.rank(slow));
-        best.filter(|member| member.unit.state() != UnitState::Missing)
+        best.filter(|member| is_there(member))
+    }
+
+    /// The member to ask first for a slot that the member at `place` has, or every one.
+    /// None if it is away, or to be avoided.
+    #[inline]
+    fn there_at(&self, segment: SegmentId, place: Option<u8>, avoid: &[UnitId]) -> Option<&Member> {
+        let Some(place) = place else {
+            return self.best_there_but(segment, avoid);
+        };
+        let member = self.member_at(segment.copyset(), place);
+        member.filter(|member| is_there(member) && !avoid.contains(&member.id))
+    }
+
+    /// The member that a reading of `location` asks first. None as with
+    /// [`Table::best_there`].
+    #[must_use]
+    pub fn asked_first(&self, location: Location) -> Option<&Member> {
+        let segment = location.segment();
+        let home = self.layout(segment.copyset()).home(location.slot());
+        self.there_at(segment, home.place, &[])
+    }
+
+    /// Whether `location` can be read without the units to `avoid`: from another copy,
+    /// or worked out of others of its row.
+    #[must_use]
+    pub fn is_elsewhere(&self, location: Location, avoid: &[UnitId]) -> bool {
+        let segment = location.segment();
+        let layout = self.layout(segment.copyset());
+        if layout.erasure().is_none() {
+            return self.best_there_but(segment, avoid).is_some();
+        }
+        let members = self.members(segment.copyset()).iter();
+        let there = members.filter(|member| is_there(member) && !avoid.contains(&member.id));
+        there.count() >= layout.row_slots() as usize
     }
 
     /// From which cost on a member is slow. A little, and up to twice as long as
@@ -103,9 +167,10 @@ impl Table {
         first.iter().chain(last)
     }
 
-    /// All copysets.
-    pub fn copysets(&self) -> impl Iterator<Item = (CopysetId, &[Member])> {
-        self.copysets.iter().map(|(id, members)| (*id, &**members))
+    /// All copysets: how segments lie there, and on which units.
+    pub fn copysets(&self) -> impl Iterator<Item = (CopysetId, Layout, &[Member])> {
+        let sets = self.copysets.iter();
+        sets.map(|(id, set)| (*id, set.layout, &*set.members))
     }
 
     /// All units.
@@ -139,13 +204,20 @@ impl Store {
     pub fn set_table(&self, units: Vec<(UnitId, Arc<TrackedUnit>)>, copysets: &[Copyset]) {
         let units: Vec<Member> = units
             .into_iter()
-            .map(|(id, unit)| Member { id, unit })
+            .map(|(id, unit)| Member { id, unit, place: 0 })
             .collect();
-        let members = |copyset: &Copyset| -> Arc<[Member]> {
-            let find = |id: &UnitId| units.iter().find(|member| member.id == *id).cloned();
-            copyset.members.iter().filter_map(find).collect()
+        let find = |(place, id): (u8, &UnitId)| {
+            let member = units.iter().find(|member| member.id == *id)?;
+            Some(Member {
+                place,
+                ..member.clone()
+            })
         };
-        let copysets = copysets.iter().map(|set| (set.id, members(set))).collect();
+        let set = |copyset: &Copyset| Set {
+            members: (0..).zip(&copyset.members).filter_map(find).collect(),
+            layout: Layout::new(copyset.erasure()),
+        };
+        let copysets = copysets.iter().map(|one| (one.id, set(one))).collect();
         let table = Arc::new(Table { copysets, units });
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
     }
@@ -176,27 +248,49 @@ impl Store {
         tags: &mut [Tag],
         data: &mut [u8],
     ) -> bool {
-        table.best_there(run.segment).is_some_and(|member| {
-            matches!(member.unit.read_now(run, slot_bytes, tags, data), Ok(true))
+        let layout = table.layout(run.segment.copyset());
+        if layout.erasure().is_none() {
+            return table.best_there(run.segment).is_some_and(|member| {
+                matches!(member.unit.read_now(run, slot_bytes, tags, data), Ok(true))
+            });
+        }
+        // Slots that follow each other lie on members that do.
+        let contents = data.chunks_exact_mut(slot_bytes as usize);
+        let slots = (run.first.0..).zip(tags.chunks_exact_mut(1)).zip(contents);
+        slots.into_iter().all(|((slot, tag), content)| {
+            let home = layout.home(Slot(slot));
+            let one = SlotRun {
+                segment: run.segment,
+                first: home.slot,
+                count: 1,
+            };
+            let there = table.there_at(run.segment, home.place, &[]);
+            there.is_some_and(|member| {
+                matches!(
+                    member.unit.read_now(one, slot_bytes, tag, content),
+                    Ok(true)
+                )
+            })
         })
     }
 
     /// As [`Store::read_now`], where `done` is told what came of it, on any thread;
     /// from none of the units to `avoid`. `false` if nothing was begun, and nobody
-    /// is told.
+    /// is told. The run is one as members number slots, of the one that has `place`,
+    /// or of each.
     pub fn read_later(
         &self,
         table: &Table,
-        run: SlotRun,
+        (place, run): (Option<u8>, SlotRun),
         slot_bytes: u32,
         avoid: &[UnitId],
         done: ReadDone,
     ) -> bool {
-        let best = table.best_there_but(run.segment, avoid);
+        let best = table.there_at(run.segment, place, avoid);
         best.is_some_and(|member| member.unit.read_later(run, slot_bytes, done))
     }
 
-    /// Frees slots on every copy.
+    /// Frees slots on every copy; of a copyset with copies.
     ///
     /// # Errors
     /// The first unit that could not; the others were still asked.
@@ -212,8 +306,13 @@ impl Store {
     /// As [`Store::free`].
     pub fn free_orphans(&self, segment: SegmentId, slots: Range<u32>) -> Result<(), UnitError> {
         let number = |slot: u32| u16::try_from(slot).ok().map(Slot);
-        let slots: Vec<Slot> = slots.filter_map(number).collect();
-        self.on_every_copy(segment, |unit| unit.free(segment, &slots, true))
+        let layout = self.table().layout(segment.copyset());
+        let rows = layout.rows(slots.start)..layout.rows(slots.end);
+        // What is before them may be padding, of which members say so until the whole
+        // segment goes.
+        let closed = layout.erasure().is_none() || rows.start == 0;
+        let slots: Vec<Slot> = rows.filter_map(number).collect();
+        self.on_every_copy(segment, |unit| unit.free(segment, &slots, closed))
     }
 
     /// Removes a segment from every copy.
@@ -237,6 +336,11 @@ impl Store {
         }
         first_failure
     }
+}
+
+#[inline]
+fn is_there(member: &Member) -> bool {
+    member.unit.state() != UnitState::Missing
 }
 
 #[cfg(test)]
@@ -269,10 +373,7 @@ mod tests {
         });
         let copyset = CopysetId::new(1).expect("small");
         let store = Store::new(Arc::clone(&world.pool));
-        let copysets = [Copyset {
-            id: copyset,
-            members: ids.to_vec(),
-        }];
+        let copysets = [Copyset::of_copies(copyset, ids.to_vec())];
         store.set_table(ids.into_iter().zip(units.clone()).collect(), &copysets);
         let segments = [1, 2].map(|serial| SegmentId::new(copyset, serial).expect("small"));
         for unit in &units {

@@ -11,6 +11,7 @@ use world::{PageBuffer, Random, parallel};
 use crate::catalog::ThinShare;
 
 use super::dealer::{DealError, Dealer, Share};
+use super::erasure::put_rows;
 use super::progress::{Ended, Progress};
 use super::store::{Member, Store, Table};
 
@@ -57,7 +58,7 @@ impl PlaceError {
     }
 }
 
-enum ShareError {
+pub(super) enum ShareError {
     Source(std::io::Error),
     Ended(Ended),
     Unit(UnitError),
@@ -93,26 +94,32 @@ pub fn place(
             }
         }
         let slot_bytes = dealer.config().slot_bytes;
+        let layout = dealer.config().layout;
         let tasks = shares.iter().cloned().map(|share| {
             let (store, source) = (Arc::clone(store), Arc::clone(source));
             let progress = Arc::clone(dealer.progress());
             let task = move || write_share(&store, &share, slot_bytes, &source, &progress);
-            Box::new(task) as Box<dyn FnOnce() -> Result<usize, ShareError> + Send>
+            Box::new(task) as Box<dyn FnOnce() -> Result<Put, ShareError> + Send>
         });
         let parallel_max = parallel_max(&table, &shares, slot_bytes);
         let results = parallel(&*store.pool, parallel_max, tasks.collect());
         remaining.clear();
         for (share, result) in shares.into_iter().zip(results) {
             match result {
-                Ok(copies) => {
-                    if copies < usize::from(dealer.config().replicas) {
+                Ok(Put { units, is_closed }) => {
+                    let wanted = layout.erasure().map(|erasure| erasure.members());
+                    let wanted = wanted.unwrap_or(dealer.config().replicas);
+                    if is_closed {
+                        dealer.close(&share);
+                    }
+                    if units < usize::from(wanted) {
                         thin.push(ThinShare {
                             segment: share.segment,
                             slots: u32::try_from(share.items.len()).expect("few"),
                         });
                     }
                     for (slot, item) in (share.first..).zip(&share.items) {
-                        let slot = Slot(u16::try_from(slot).expect("at most 2048 slots"));
+                        let slot = Slot(u16::try_from(slot).expect("at most 2^16 slots"));
                         placed[*item] = Some(Location::new(share.segment, slot));
                     }
                 }
@@ -120,8 +127,7 @@ pub fn place(
                 Err(ShareError::Ended(ended)) => return Err(ended.into()),
                 Err(ShareError::Unit(error)) => {
                     tracing::warn!(segment = %share.segment, %error, "a segment was given up");
-                    let end = share.first + u32::try_from(share.items.len()).expect("few");
-                    let freed = store.free_orphans(share.segment, share.first..end);
+                    let freed = store.free_orphans(share.segment, share.first..share.end);
                     dealer.abandon(&share, freed.is_ok());
                     remaining.extend(share.items);
                     last_failure = Some(error);
@@ -160,23 +166,47 @@ fn parallel_max(table: &Table, shares: &[Share], slot_bytes: u32) -> usize {
     let whole = shares
         .iter()
         .filter(|share| !table.can_append(share.segment.copyset()));
-    let longest = whole.map(|share| share.items.len()).max().unwrap_or(0);
+    let slots = |share: &Share| {
+        let layout = table.layout(share.segment.copyset());
+        let parity = layout.erasure().map_or(0, |erasure| erasure.parity());
+        let rows = layout.rows(share.end - share.first);
+        (rows * (layout.row_slots() + u32::from(parity))) as usize
+    };
+    let longest = whole.map(slots).max().unwrap_or(0);
     let bytes = (longest * slot_bytes as usize).max(1);
     (WHOLE_BYTES_MAX / bytes).clamp(1, PARALLEL)
 }
 
+/// What came of a share.
+struct Put {
+    /// How many units have it.
+    units: usize,
+    /// Nothing may be appended to it.
+    is_closed: bool,
+}
+
 /// Puts one share on every member that takes writes, and syncs it there. Where
 /// one of them takes whole segments only, the share is one.
-/// Returns how many those are.
 fn write_share(
     store: &Store,
     share: &Share,
     slot_bytes: u32,
     source: &Source,
-    progress: &Progress,
-) -> Result<usize, ShareError> {
+    progress: &Arc<Progress>,
+) -> Result<Put, ShareError> {
     let table = store.table();
     let copyset = share.segment.copyset();
+    if let Some(erasure) = table.layout(copyset).erasure() {
+        let members = table.members(copyset);
+        let pool = &*store.pool;
+        let put = put_rows(pool, members, erasure, share, slot_bytes, source, progress)?;
+        let lacking = put.lacking.len();
+        return Ok(Put {
+            units: usize::from(erasure.members()) - lacking,
+            // What a unit lacks of a segment it would lack for good.
+            is_closed: lacking > 0 || put.is_whole,
+        });
+    }
     let writers: Vec<Member> = table
         .members(copyset)
         .iter()
@@ -235,7 +265,10 @@ fn write_share(
             .sync(&[share.segment])
             .map_err(ShareError::Unit)?;
     }
-    Ok(writers.len())
+    Ok(Put {
+        units: writers.len(),
+        is_closed: false,
+    })
 }
 
 fn nobody(segment: SegmentId) -> UnitError {

@@ -8,7 +8,7 @@ use world::simulated::{SimulatedRandom, Simulation};
 use world::{Disk, OpenMode};
 
 use super::{PATH, create, open, try_create};
-use crate::conformance::{SLOT_BYTES, is_absent, put, read, segment};
+use crate::conformance::{SLOT_BYTES, is_absent, put, read, replace, segment};
 use crate::folder::place::folder_of;
 use crate::{FolderUnit, Unit, UnitError};
 
@@ -49,7 +49,7 @@ impl Run {
         }
         let id = known[random.index(known.len())];
         let promise = self.promises.get_mut(&id).expect("known");
-        match random.below(8) {
+        match random.below(9) {
             0 | 1 if promise.put > 0 => {
                 let count = 1 + random.below(6) as u16;
                 put(&self.unit, id, SLOT_BYTES, promise.put, count)?;
@@ -82,6 +82,14 @@ impl Run {
                 }
                 self.promises.remove(&id);
                 self.deleted.insert(id);
+            }
+            // By one that has the same slots, and can be told by its generation.
+            8 if promise.put > 0 => {
+                let generation = self.unit.stat_segment(id)?.generation;
+                let generations = (Some(generation), generation + 1);
+                replace(&self.unit, id, id, generations, promise.put)?;
+                promise.synced = promise.put;
+                assert_eq!(self.unit.stat_segment(id)?.generation, generation + 1);
             }
             _ => {}
         }
@@ -126,7 +134,11 @@ impl Run {
             let stat = unit.stat_segment(id).expect("it was synced");
             let freed = promise.perhaps_freed.len() as u32;
             assert_eq!(stat.freed, freed, "{id}");
-            let path = format!("{PATH}/segments/{:03x}/{id}", folder_of(id));
+            let folder = format!("{PATH}/segments/{:03x}", folder_of(id));
+            let names = disk.list(Path::new(&folder)).expect("listed");
+            let is_draft = |name: &str| name.contains(".draft-");
+            assert!(!names.iter().any(|entry| is_draft(&entry.name)), "{id}");
+            let path = format!("{folder}/{id}");
             let file = disk.open(Path::new(&path), OpenMode::Read).expect("there");
             let allocated = file.allocated().expect("measured");
             bytes += allocated;

@@ -3,7 +3,7 @@ use unit::{FaultyUnit, FolderUnit, TrackedUnit, Unit};
 use world::simulated::Simulation;
 
 use super::*;
-use crate::catalog::{Copyset, LineageKey, MemoryCatalog, NewVolume};
+use crate::catalog::{Copyset, Erasure, LineageKey, MemoryCatalog, NewVolume};
 use crate::scatter::{Source, Store, place};
 use crate::seal::LeaseSalt;
 use crate::term::LeaseTerm;
@@ -17,6 +17,7 @@ fn serials() -> Arc<Serials> {
         size_bytes: 1 << 30,
         block_size: BlockSize::DEFAULT,
         replicas: 1,
+        erasure: None,
         key: LineageKey {
             lineage: Lineage::from_random(1),
             epoch_first: 0,
@@ -44,10 +45,7 @@ fn what_a_failed_share_left_is_given_up_with_the_rest() {
     let (cluster, id) = (ClusterId::from_random(1), UnitId::from_random(1));
     let unit = FolderUnit::create(&world, "/unit".as_ref(), cluster, id).expect("a new unit");
     let unit = TrackedUnit::new(Arc::new(unit), Arc::clone(&world.clock));
-    let copyset = Copyset {
-        id: CopysetId::new(0).expect("the first"),
-        members: vec![id],
-    };
+    let copyset = Copyset::of_copies(CopysetId::new(0).expect("the first"), vec![id]);
     let store = Store::new(Arc::clone(&world.pool));
     store.set_table(vec![(id, Arc::new(unit))], &[copyset]);
     let config = DealerConfig {
@@ -55,6 +53,7 @@ fn what_a_failed_share_left_is_given_up_with_the_rest() {
         slots_max: 64,
         width: 1,
         replicas: 1,
+        layout: Layout::default(),
         shuffle: false,
     };
     let ledger = Arc::new(Ledger::new(Arc::clone(store.open_segments())));
@@ -76,7 +75,18 @@ fn what_a_failed_share_left_is_given_up_with_the_rest() {
 
 /// A store with `units` units, the last `whole` of which take whole segments only,
 /// and every copyset of `replicas` of them.
-fn store(simulation: &Simulation, units: u128, whole: u128, replicas: usize) -> Arc<Store> {
+fn store(simulation: &Simulation, units: u128, whole: u128, replicas: u8) -> Arc<Store> {
+    store_of(simulation, units, whole, replicas, None)
+}
+
+/// The same, or with `erasure` in the place of copies.
+fn store_of(
+    simulation: &Simulation,
+    units: u128,
+    whole: u128,
+    replicas: u8,
+    erasure: Option<Erasure>,
+) -> Arc<Store> {
     let world = simulation.world();
     let cluster = ClusterId::from_random(1);
     let ids: Vec<UnitId> = (0..units).map(UnitId::from_random).collect();
@@ -94,7 +104,8 @@ fn store(simulation: &Simulation, units: u128, whole: u128, replicas: usize) -> 
     let copysets = crate::catalog::copysets::plan(
         &ids,
         &crate::catalog::copysets::Zones::new(),
-        replicas as u8,
+        replicas,
+        erasure,
         &[],
         8,
         &*world.random,
@@ -106,11 +117,16 @@ fn store(simulation: &Simulation, units: u128, whole: u128, replicas: usize) -> 
 
 /// A dealer of 2048 slots of 4 KiB over 16 copysets.
 fn dealer(simulation: &Simulation, store: &Store, replicas: u8) -> Dealer {
+    dealer_of(simulation, store, replicas, Layout::default())
+}
+
+fn dealer_of(simulation: &Simulation, store: &Store, replicas: u8, layout: Layout) -> Dealer {
     let config = DealerConfig {
         slot_bytes: 4096,
-        slots_max: 2048,
+        slots_max: layout.slots_max(2048),
         width: 16,
         replicas,
+        layout,
         shuffle: false,
     };
     let ledger = Arc::new(Ledger::new(Arc::clone(store.open_segments())));
@@ -221,4 +237,97 @@ fn a_copyset_of_both_kinds_holds_the_same_on_both() {
         assert_eq!(on(member), segments.iter().copied().collect::<Vec<_>>());
     }
     assert_eq!(segments.len(), 1 + 1 + 2);
+}
+
+/// With parity what is dealt is rows: every member gets a part that is long.
+#[test]
+fn rows_go_whole_to_few_segments_that_are_long_on_every_member() {
+    let simulation = Simulation::new(9);
+    let random = &*simulation.world().random;
+    let erasure = Erasure::new(4, 2);
+    // One that cannot append makes all that it belongs to be put whole.
+    for whole in [8, 1] {
+        let store = store_of(&simulation, 8, whole, 1, erasure);
+        let mut dealer = dealer_of(&simulation, &store, 1, Layout::new(erasure));
+        let mut seen = std::collections::BTreeSet::new();
+        for (count, few) in [(1, 1), (20, 1), (2047, 1), (2048, 2), (12_801, 12)] {
+            let shares = dealer.deal(count, &store.table(), random).expect("dealt");
+            assert_eq!(shares.len(), few, "{count}");
+            let mut dealt: Vec<usize> = Vec::new();
+            for share in &shares {
+                let slots = (share.end - share.first) as usize;
+                assert_eq!(slots, share.items.len().next_multiple_of(4));
+                let is_last = share.items.last() == Some(&(count - 1));
+                assert!(
+                    is_last || slots == share.items.len(),
+                    "padding is at the end"
+                );
+                for row in share.items.chunks(4) {
+                    assert!(row[0] % 4 == 0 && row.is_sorted(), "{row:?}");
+                }
+                if !store.table().can_append(share.segment.copyset()) {
+                    assert_eq!(share.first, 0);
+                    assert!(seen.insert(share.segment), "a segment is put once");
+                }
+                dealt.extend(&share.items);
+            }
+            dealt.sort_unstable();
+            assert_eq!(dealt, (0..count).collect::<Vec<_>>());
+            dealer.settle();
+            let (open, _) = dealer.ledger.for_commit(&dealer.serials);
+            let table = store.table();
+            let is_open =
+                |open: &crate::catalog::OpenSegment| table.can_append(open.segment.copyset());
+            assert!(open.iter().all(is_open), "the others are closed");
+        }
+        assert!(!seen.is_empty());
+    }
+}
+
+/// The weaker member's rule holds with parity too.
+#[test]
+fn a_copyset_of_both_kinds_gets_rows_in_one_put_or_in_parts() {
+    let simulation = Simulation::new(5);
+    let world = simulation.world();
+    let erasure = Erasure::new(2, 1);
+    let store = store_of(&simulation, 3, 1, 1, erasure);
+    let layout = Layout::new(erasure);
+    let mut dealer = dealer_of(&simulation, &store, 1, layout);
+    let source: Source = Arc::new(|index, slot| {
+        slot.fill(index as u8);
+        Ok([index as u8; 16])
+    });
+    for count in [1, 300, 1201] {
+        let placed = place(&store, &mut dealer, &*world.random, count, &source);
+        let placed = placed.expect("placed");
+        dealer.settle();
+        assert!(dealer.ledger.for_commit(&dealer.serials).0.is_empty());
+        let table = store.table();
+        let mut rows = BTreeMap::new();
+        for (index, location) in placed.iter().enumerate() {
+            let segment = location.segment();
+            let home = layout.home(location.slot());
+            let run = unit::SlotRun {
+                segment,
+                first: home.slot,
+                count: 1,
+            };
+            let member = table.member_at(segment.copyset(), home.place.expect("one has it"));
+            let (mut tags, mut data) = ([[0; 16]], vec![0; 4096]);
+            let read = member
+                .expect("known")
+                .unit
+                .read(run, 4096, &mut tags, &mut data);
+            read.expect("it is there");
+            assert_eq!((tags[0][0], data[4095]), (index as u8, index as u8));
+            let last = rows.entry(segment).or_insert(0);
+            *last = (*last).max(u32::from(home.slot.0) + 1);
+        }
+        for (segment, rows) in rows {
+            for member in table.members(segment.copyset()) {
+                let stat = member.unit.stat_segment(segment).expect("there");
+                assert_eq!(stat.slots, rows, "on every member alike");
+            }
+        }
+    }
 }

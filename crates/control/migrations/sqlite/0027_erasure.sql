@@ -1,0 +1,13 @@
+-- How segments are spread in the place of copies (docs/units.md, "Redundancy"): over
+-- so many units with data, and so many with parity. Of a copyset's members the first
+-- `data` have data; 1: each has a copy.
+ALTER TABLE volumes ADD COLUMN data INTEGER NOT NULL DEFAULT 1 CHECK (data BETWEEN 1 AND 8);
+ALTER TABLE volumes ADD COLUMN parity INTEGER NOT NULL DEFAULT 0 CHECK (parity BETWEEN 0 AND 3);
+ALTER TABLE copysets ADD COLUMN data INTEGER NOT NULL DEFAULT 1 CHECK (data BETWEEN 1 AND 8);
+
+-- Slots of such segments that no version names any more, and that are not worth new
+-- parity yet: a free plan for each segment.
+CREATE TABLE dead_slots (
+    segment INTEGER NOT NULL PRIMARY KEY,
+    plan    BLOB    NOT NULL
+) STRICT;

@@ -1,0 +1,152 @@
+//! Putting a whole segment in the place of another one: one change of its object.
+
+use base::SegmentId;
+use unit::{Replacement, UnitError};
+
+use crate::format::{
+    FREED, Freed, GENERATION, HEAD, Head, SLOTS, SLOTS_MAX, Slots, State, encode_generation,
+    encode_record, is_slot_size, name_of, offset_of, record_bytes,
+};
+use crate::pool::{Change, Errno};
+use crate::site::MOVE_WITHIN;
+use crate::unit_of_pool::Core;
+use crate::write::{FREES_MAX, RUNS_AT_ONCE, misplaced_new, runs_of};
+
+impl Core {
+    /// Puts a segment in the place of another one. Durable on return.
+    pub(crate) fn replace_whole(
+        &self,
+        segment: SegmentId,
+        by: &Replacement<'_>,
+    ) -> Result<(), UnitError> {
+        let room = (self.segment_data_bytes / u64::from(by.slot_bytes).max(1)).max(1);
+        let count = u32::try_from(by.tags.len()).unwrap_or(u32::MAX);
+        if !is_slot_size(by.slot_bytes) || u64::from(count) > room || count > SLOTS_MAX {
+            return Err(misplaced_new(segment, by.slot_bytes));
+        }
+        self.verify_for_put()?;
+        for _ in 0..FREES_MAX {
+            let found = match self.load(segment) {
+                Err(UnitError::NoSegment { .. }) if by.expected.is_none() => None,
+                other => Some(other?),
+            };
+            if let Some(found) = &found {
+                self.check_generation(found, by)?;
+            }
+            if self.replace_found(segment, found.as_ref(), by)? {
+                return Ok(());
+            }
+        }
+        let doing = format!("write segment {segment} anew");
+        Err(self.site.meaning_of_write(&doing, Errno(libc::EBUSY)))
+    }
+
+    fn check_generation(&self, found: &State, by: &Replacement<'_>) -> Result<(), UnitError> {
+        if by.expected == Some(found.generation) && by.generation >= found.generation {
+            return Ok(());
+        }
+        Err(UnitError::Replaced {
+            url: self.site.url.clone(),
+            segment: found.head.segment,
+            generation: found.generation,
+        })
+    }
+
+    /// Replaces a segment that is as it was found, or puts one where none was. False
+    /// if that is not so any more.
+    fn replace_found(
+        &self,
+        segment: SegmentId,
+        found: Option<&State>,
+        by: &Replacement<'_>,
+    ) -> Result<bool, UnitError> {
+        let slots = Slots {
+            count: by.tags.len() as u32,
+            size: by.slot_bytes,
+        };
+        let mut freed = Freed::default();
+        let mut free = Vec::new();
+        if let Some(found) = found {
+            free.extend((0..slots.count).filter(|slot| found.freed.contains(*slot)));
+            free.iter().for_each(|slot| freed.insert(*slot));
+        }
+        let now = State {
+            head: Head {
+                segment,
+                cluster: self.cluster,
+                line: found.map_or(0, |found| found.head.line),
+            },
+            slots,
+            freed,
+            generation: by.generation,
+        };
+        let content = content_of(&now, by);
+        let before = found.map(|found| {
+            (
+                found.slots.encode(),
+                found.freed.encode(),
+                encode_generation(found.generation),
+            )
+        });
+        let (head, slots) = (now.head.encode(), now.slots.encode());
+        let (freed, generation) = (now.freed.encode(), encode_generation(now.generation));
+        let mut changes = match &before {
+            None => vec![Change::Create],
+            Some((slots, freed, generation)) => vec![
+                Change::MustExist,
+                Change::MustHave(SLOTS, slots),
+                Change::MustHave(FREED, freed),
+                Change::MustHave(GENERATION, generation),
+            ],
+        };
+        changes.extend([
+            Change::Expect {
+                object_bytes: content.len() as u64,
+                write_bytes: content.len() as u64,
+            },
+            Change::Set(HEAD, &head),
+            Change::Set(SLOTS, &slots),
+            Change::Set(FREED, &freed),
+            Change::Set(GENERATION, &generation),
+            Change::Replace(&content),
+        ]);
+        // What is beyond them was written as zeroes, and keeps its room.
+        let runs = runs_of(&free).into_iter().take(RUNS_AT_ONCE);
+        changes.extend(runs.map(|(first, count)| {
+            let bytes = u64::from(count) * record_bytes(by.slot_bytes) as u64;
+            Change::Zero(offset_of(first, by.slot_bytes), bytes)
+        }));
+        match self.site.change(&name_of(segment), &changes, MOVE_WITHIN)? {
+            Ok(()) => {
+                self.account.set(segment, Some(now.bytes()));
+                Ok(true)
+            }
+            Err(errno)
+                if errno.is_condition()
+                    || errno == Errno(libc::ENOENT)
+                    || errno == Errno(libc::EEXIST) =>
+            {
+                Ok(false)
+            }
+            Err(errno) => {
+                let doing = format!("write segment {segment} anew");
+                Err(self.site.meaning_of_write(&doing, errno))
+            }
+        }
+    }
+}
+
+/// The records of a segment; zeroes where a slot is free.
+fn content_of(now: &State, by: &Replacement<'_>) -> Vec<u8> {
+    let length = record_bytes(by.slot_bytes);
+    let mut content = Vec::with_capacity(by.tags.len() * length);
+    let slots = by.data.chunks_exact(by.slot_bytes as usize);
+    for ((slot, tag), data) in (0..).zip(by.tags).zip(slots) {
+        if now.freed.contains(slot) {
+            content.resize(content.len() + length, 0);
+        } else {
+            encode_record(slot, tag, data, &mut content);
+        }
+    }
+    content
+}

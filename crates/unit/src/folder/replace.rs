@@ -1,0 +1,202 @@
+//! Putting a whole segment in the place of another one.
+//!
+//! ```text
+//!  1. draft   a file of another name beside it, in parts, then durably
+//!  2. look    that the one in whose place it comes is the one expected
+//!  3. rename  the draft, then the sub-folder is synced
+//! ```
+//!
+//! A crash before 3 leaves a draft, which the walk of `settle` after the next
+//! start removes. One that another process is just writing fails by that, and
+//! is written again. Whoever has the old file open goes on reading that one.
+
+use std::io;
+use std::path::PathBuf;
+
+use base::SegmentId;
+use world::OpenMode;
+
+use super::format::{Entry, Header, SlotState, TABLE_OFFSET};
+use super::place::{Place, folder_of};
+use super::table::{Table, write_entries};
+use super::write::entries_of;
+use super::{FolderUnit, assert_fit, lock};
+use crate::{Tag, UnitError};
+
+/// What comes between a segment's name and a draft's number in the name of a
+/// draft.
+const DRAFT: &str = ".draft-";
+
+/// A part of a segment that is to take the place of another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplacementPart {
+    /// The segment.
+    pub segment: SegmentId,
+    /// To whom it belongs, where there is none in its place that says so.
+    pub line: u64,
+    /// The draft that it is a part of; no other is made under this number.
+    pub draft: u64,
+    /// As in [`Replacement`](crate::Replacement).
+    pub expected: Option<u16>,
+    /// As in [`Replacement`](crate::Replacement).
+    pub generation: u16,
+    /// Size of a slot in bytes.
+    pub slot_bytes: u32,
+    /// How many slots the whole segment has.
+    pub slots: u32,
+    /// The first slot of this part: 0 begins a draft, and the part that ends with
+    /// the last slot puts it in place.
+    pub first: u32,
+}
+
+/// Whether a file is called as drafts of segments are.
+pub(super) fn is_draft(name: &str) -> bool {
+    name.contains(DRAFT)
+}
+
+impl Place {
+    fn draft_of(&self, part: &ReplacementPart) -> PathBuf {
+        let name = format!("{}{DRAFT}{:016x}", part.segment, part.draft);
+        self.folder(folder_of(part.segment)).join(name)
+    }
+}
+
+impl FolderUnit {
+    /// As [`Unit::replace`](crate::Unit::replace), in parts that follow one another.
+    ///
+    /// # Errors
+    /// As [`Unit::replace`](crate::Unit::replace); then the draft is gone.
+    pub fn replace_part(
+        &self,
+        part: &ReplacementPart,
+        tags: &[Tag],
+        data: &[u8],
+    ) -> Result<(), UnitError> {
+        assert_fit(tags.len(), part.slot_bytes, tags, data);
+        let result = self.take_part(part, tags, data);
+        if result.is_err() {
+            // If it cannot be removed now, it is after the next start.
+            let _ = self.place.disk.remove(&self.place.draft_of(part));
+        }
+        result
+    }
+
+    fn take_part(
+        &self,
+        part: &ReplacementPart,
+        tags: &[Tag],
+        data: &[u8],
+    ) -> Result<(), UnitError> {
+        let id = part.segment;
+        let data_bytes = u64::from(part.slots) * u64::from(part.slot_bytes);
+        let header = Header::new(
+            id,
+            self.place.marker.cluster,
+            part.slot_bytes,
+            data_bytes.max(self.segment_data_bytes),
+        )
+        .filter(|header| part.slots <= header.capacity)
+        .ok_or(UnitError::Misplaced {
+            segment: id,
+            slots: 0,
+            slot_bytes: part.slot_bytes,
+        })?
+        .of_line(part.line)
+        .of_generation(part.generation);
+        self.place.verify()?;
+        let is_last = part.first + tags.len() as u32 == part.slots;
+        if part.first == 0 || is_last {
+            // What will not be put in place is not written either.
+            self.replaced(part)?;
+        }
+        let write = || {
+            let draft = self.place.draft_of(part);
+            let file = if part.first == 0 {
+                self.create_at(id, &draft)?
+            } else {
+                self.place.disk.open(&draft, OpenMode::Write)?
+            };
+            file.write_bulk(data, header.slot_offset(part.first))?;
+            write_entries(&*file, part.first, &entries_of(part.slot_bytes, tags, data))?;
+            Ok(file)
+        };
+        let failed = |error| {
+            self.place
+                .meaning(&format!("write segment {id} anew"), error)
+        };
+        let file = write().map_err(failed)?;
+        if !is_last {
+            return Ok(());
+        }
+        let _alone = self.writer(id);
+        let old = self.replaced(part)?;
+        let mut freed = Vec::new();
+        if let Some(old) = &old {
+            let entries = (0..part.slots).zip(&old.entries);
+            freed.extend(
+                entries
+                    .filter(|(_, entry)| entry.state.is_free())
+                    .map(|(slot, _)| slot),
+            );
+        }
+        let finish = || {
+            for slot in &freed {
+                write_entries(&*file, *slot, &[Entry::free(SlotState::Freed)])?;
+            }
+            let line = old.map_or(part.line, |old| old.header.line);
+            let mut head = header.of_line(line).encode();
+            head.resize(TABLE_OFFSET as usize, 0);
+            file.write_at(&head, 0)?;
+            file.sync_data()?;
+            file.end_bulk();
+            let path = self.place.file(id);
+            self.place.disk.rename(&self.place.draft_of(part), &path)
+        };
+        let renamed = finish();
+        // Whatever came of it: what is in the file now counts.
+        lock(&self.unsynced).deleted(id);
+        self.cache.remove(id);
+        renamed.map_err(failed)?;
+        if !freed.is_empty() {
+            lock(&self.settling).pending.insert(id);
+        }
+        self.measure(id, &*file);
+        self.sync_name(id)
+    }
+
+    /// The segment in whose place `part` comes, if it is as was expected.
+    fn replaced(&self, part: &ReplacementPart) -> Result<Option<Table>, UnitError> {
+        let id = part.segment;
+        let found = match self.read_table(id, OpenMode::Read) {
+            Err(UnitError::NoSegment { .. }) if part.expected.is_none() => return Ok(None),
+            other => other?.table,
+        };
+        let generation = found.header.generation;
+        if part.expected != Some(generation) || part.generation < generation {
+            return Err(UnitError::Replaced {
+                url: self.place.url.clone(),
+                segment: id,
+                generation,
+            });
+        }
+        Ok(Some(found))
+    }
+
+    /// Makes the name of a segment durable, and the sub-folder's it lies in.
+    fn sync_name(&self, id: SegmentId) -> Result<(), UnitError> {
+        let failed = |error: io::Error| self.place.meaning("sync a folder", error);
+        let folder = self.place.folder(folder_of(id));
+        self.place.disk.sync_directory(&folder).map_err(failed)?;
+        let segments = self.place.segments();
+        self.place.disk.sync_directory(&segments).map_err(failed)
+    }
+
+    /// Removes what replacements that were cut short have left in a sub-folder.
+    pub(super) fn remove_drafts(&self, folder: usize, names: &[world::DirectoryEntry]) {
+        for entry in names.iter().filter(|entry| is_draft(&entry.name)) {
+            let path = self.place.folder(folder).join(&entry.name);
+            // Else it takes some room until the walk after the next start.
+            let _ = self.place.disk.remove(&path);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Reed-Solomon over the rows of a segment: k slots of data, m of parity, any k
+//! of which give the others.
+//!
+//! ```text
+//!  parity j of a row = Σ  2^(j·i) · slot i     over those i that are in its mask
+//! ```
+//!
+//! The factors are those of RAID-Z (1, 2ⁱ, 4ⁱ): every square part of their matrix
+//! can be solved for all `k` and `m` that are allowed, which a test looks at. They
+//! make the parity of a row a polynomial, worked out by shifts and exclusive or
+//! alone.
+//!
+//! Slots of one row may be given up one after another, and its parities may be
+//! made of different slots for a while. So a slot is worked out as what it is:
+//! an unknown of the linear equations that the parities at hand are.
+//!
+//! Pure: no I/O, no units; content and tags are bytes alike.
+
+use crate::catalog::Erasure;
+
+use super::field::{add_product, inverse, multiply, power, shift, shift_and_add};
+
+/// A bit for each of a row's k data slots.
+pub type Mask = u16;
+
+/// All of a row's data slots.
+pub fn whole(erasure: Erasure) -> Mask {
+    Mask::MAX >> (Mask::BITS - u32::from(erasure.data()))
+}
+
+fn factor(parity: usize, slot: usize) -> u8 {
+    power(2, (parity * slot) as u32)
+}
+
+/// Writes parity number `parity` of a row into `into`: `row` has its data slots in
+/// order, as far as they count.
+pub fn encode<'a>(
+    parity: usize,
+    row: impl DoubleEndedIterator<Item = Option<&'a [u8]>>,
+    into: &mut [u8],
+) {
+    into.fill(0);
+    for slot in row.rev() {
+        match slot {
+            Some(slot) => shift_and_add(into, parity as u32, slot),
+            None => shift(into, parity as u32),
+        }
+    }
+}
+
+/// How a slot is worked out of others: the sum of their products.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recipe {
+    /// Data slots of the row by their number, and what each is multiplied by.
+    pub data: Vec<(usize, u8)>,
+    /// Parities by theirs.
+    pub parities: Vec<(usize, u8)>,
+}
+
+/// How data slot `wanted` of a row comes of those data slots that are in `there`
+/// and of these parities: number, and of which slots it is made. `None` if they do
+/// not say what it is. Few parities come first: what is not needed is not used.
+pub fn recipe(wanted: usize, there: Mask, parities: &[(usize, Mask)]) -> Option<Recipe> {
+    let unknown = parities
+        .iter()
+        .fold(1 << wanted, |all, (_, mask)| all | mask)
+        & !there;
+    let columns: Vec<usize> = (0..Mask::BITS as usize)
+        .filter(|slot| unknown >> slot & 1 == 1)
+        .collect();
+    // Each equation: factors of the unknown, and of which parities it is the sum.
+    let mut equations: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    for (at, (parity, mask)) in parities.iter().enumerate() {
+        let of = |slot: &usize| match mask >> slot & 1 {
+            1 => factor(*parity, *slot),
+            _ => 0,
+        };
+        let mut sum = vec![0; parities.len()];
+        sum[at] = 1;
+        equations.push((columns.iter().map(of).collect(), sum));
+    }
+    let mut solved = 0;
+    let mut solution = None;
+    for (column, slot) in columns.iter().enumerate() {
+        let Some(pivot) = (solved..equations.len()).find(|at| equations[*at].0[column] != 0) else {
+            continue;
+        };
+        equations.swap(solved, pivot);
+        let scale = inverse(equations[solved].0[column]);
+        let pivot = &mut equations[solved];
+        for element in pivot.0.iter_mut().chain(&mut pivot.1) {
+            *element = multiply(*element, scale);
+        }
+        let pivot = equations[solved].clone();
+        for (at, equation) in equations.iter_mut().enumerate() {
+            let times = equation.0[column];
+            if at != solved && times != 0 {
+                add_product(&mut equation.0, times, &pivot.0);
+                add_product(&mut equation.1, times, &pivot.1);
+            }
+        }
+        if *slot == wanted {
+            solution = Some(solved);
+        }
+        solved += 1;
+    }
+    let (factors, sum) = equations.swap_remove(solution?);
+    let is_alone = factors.iter().filter(|factor| **factor != 0).count() == 1;
+    if !is_alone {
+        return None;
+    }
+    let mut of_data = [0u8; Mask::BITS as usize];
+    let mut of_parities = Vec::new();
+    for ((parity, mask), times) in parities.iter().zip(sum) {
+        if times == 0 {
+            continue;
+        }
+        of_parities.push((*parity, times));
+        let known = mask & there;
+        for (slot, of_slot) in of_data.iter_mut().enumerate() {
+            if known >> slot & 1 == 1 {
+                *of_slot ^= multiply(times, factor(*parity, slot));
+            }
+        }
+    }
+    let data = of_data.into_iter().enumerate();
+    Some(Recipe {
+        data: data.filter(|(_, times)| *times != 0).collect(),
+        parities: of_parities,
+    })
+}
+
+/// Adds one ingredient of a recipe.
+pub fn add(into: &mut [u8], times: u8, from: &[u8]) {
+    add_product(into, times, from);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: usize = 48;
+
+    fn all() -> impl Iterator<Item = Erasure> {
+        (2..=Erasure::DATA_MAX).flat_map(|data| {
+            (1..=Erasure::PARITY_MAX)
+                .map(move |parity| Erasure::new(data, parity).expect("allowed"))
+        })
+    }
+
+    fn row(erasure: Erasure, seed: u8) -> Vec<Vec<u8>> {
+        let byte = |slot: u8, at: usize| {
+            let mixed = (at as u32 + 1).wrapping_mul(0x9e37_79b1)
+                ^ u32::from(slot).wrapping_mul(0x85eb_ca6b);
+            (mixed >> 13) as u8 ^ seed
+        };
+        let slots = 0..erasure.data();
+        slots
+            .map(|slot| (0..BYTES).map(|at| byte(slot, at)).collect())
+            .collect()
+    }
+
+    fn parity_of(parity: usize, row: &[Vec<u8>], mask: Mask) -> Vec<u8> {
+        let mut made = vec![0xee; BYTES];
+        let slots = row.iter().enumerate();
+        let slots = slots.map(|(slot, bytes)| (mask >> slot & 1 == 1).then_some(&bytes[..]));
+        encode(parity, slots, &mut made);
+        made
+    }
+
+    fn work_out(recipe: &Recipe, row: &[Vec<u8>], parities: &[(usize, Mask)]) -> Vec<u8> {
+        let mut out = vec![0; BYTES];
+        for (slot, times) in &recipe.data {
+            add(&mut out, *times, &row[*slot]);
+        }
+        for (parity, times) in &recipe.parities {
+            let (_, mask) = parities.iter().find(|(at, _)| at == parity).expect("given");
+            add(&mut out, *times, &parity_of(*parity, row, *mask));
+        }
+        out
+    }
+
+    /// Which fragments are there: data and parities, as bits.
+    fn survivors(erasure: Erasure) -> impl Iterator<Item = (Mask, Vec<usize>)> {
+        let (data, parity) = (u32::from(erasure.data()), u32::from(erasure.parity()));
+        (0u32..1 << (data + parity))
+            .filter(move |set| set.count_ones() == data)
+            .map(move |set| {
+                let there = (set & ((1 << data) - 1)) as Mask;
+                let parities =
+                    (0..parity as usize).filter(|at| set >> (data as usize + at) & 1 == 1);
+                (there, parities.collect())
+            })
+    }
+
+    #[test]
+    fn any_k_fragments_of_a_row_give_all_its_slots() {
+        for erasure in all() {
+            let row = row(erasure, 3);
+            for (there, parities) in survivors(erasure) {
+                let parities: Vec<_> = parities
+                    .into_iter()
+                    .map(|at| (at, whole(erasure)))
+                    .collect();
+                for wanted in (0..row.len()).filter(|slot| there >> slot & 1 == 0) {
+                    let recipe = recipe(wanted, there, &parities);
+                    let recipe = recipe.unwrap_or_else(|| panic!("{erasure} {there:b} {wanted}"));
+                    assert_eq!(work_out(&recipe, &row, &parities), row[wanted]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn excluded_slots_are_not_needed() {
+        for erasure in [(2, 1), (4, 2)].map(|(k, m)| Erasure::new(k, m).expect("allowed")) {
+            let row = row(erasure, 9);
+            for mask in 1..=whole(erasure) {
+                for (there, parities) in survivors(erasure) {
+                    // What is given up is nowhere.
+                    let there = there & mask;
+                    let parities: Vec<_> = parities.into_iter().map(|at| (at, mask)).collect();
+                    let lost = (0..row.len()).filter(|slot| mask >> slot & !there >> slot & 1 == 1);
+                    for wanted in lost {
+                        let recipe = recipe(wanted, there, &parities).expect("enough");
+                        assert!(recipe.data.iter().all(|(slot, _)| there >> slot & 1 == 1));
+                        assert_eq!(work_out(&recipe, &row, &parities), row[wanted]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// As while slots are given up: one parity is made without them, the other
+    /// still with them.
+    #[test]
+    fn parities_of_different_slots_say_what_each_is_made_of() {
+        let erasure = Erasure::new(4, 2).expect("allowed");
+        let row = row(erasure, 5);
+        let parities = [(0, 0b1110), (1, 0b1111)];
+        for wanted in 0..4 {
+            let there = 0b1111 & !(1 << wanted);
+            let recipe = recipe(wanted, there, &parities).expect("one is lost");
+            assert_eq!(work_out(&recipe, &row, &parities), row[wanted]);
+        }
+        // The first is nowhere, and the second is lost: two parities are enough.
+        let recipe = recipe(1, 0b1100, &parities).expect("enough");
+        assert_eq!(work_out(&recipe, &row, &parities), row[1]);
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_worked_out() {
+        assert_eq!(recipe(0, 0b10, &[]), None, "no parity");
+        assert_eq!(recipe(0, 0b10, &[(0, 0b10)]), None, "of another slot");
+        assert_eq!(recipe(0, 0b00, &[(0, 0b11)]), None, "two unknown");
+        let two = recipe(0, 0b1100, &[(0, 0b1111)]);
+        assert_eq!(two, None, "two unknown, and one equation");
+    }
+}

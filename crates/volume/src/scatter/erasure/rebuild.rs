@@ -1,0 +1,279 @@
+//! What a member that was lost should hold, from what the others do.
+//!
+//! Pure: whoever mends reads the members, calls this, and puts what it says.
+
+use crate::catalog::Erasure;
+use base::SegmentId;
+use unit::Tag;
+
+use super::code::{Mask, add, encode, recipe, whole};
+use super::masks::Masks;
+
+/// A slot that a member holds, or does not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HeldSlot {
+    /// Its tag and content.
+    There(Tag, Vec<u8>),
+    /// It was freed: parity leaves it out, or it is padding.
+    Freed,
+    /// It cannot be read, or is not what was put.
+    Lost,
+}
+
+/// What a member holds of a segment: its slots in order, without the one that says
+/// of what parity is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// One for each row.
+    pub slots: Vec<HeldSlot>,
+    /// On a member with parity: of what it is made.
+    pub masks: Option<Masks>,
+    /// On a member with parity: which generation that is.
+    pub generation: u16,
+}
+
+impl Held {
+    /// The slot that says of what this parity is made, if there is to be one.
+    #[must_use]
+    pub fn masks_slot(
+        &self,
+        segment: SegmentId,
+        erasure: Erasure,
+        parity: u8,
+        slot_bytes: u32,
+    ) -> Option<Vec<u8>> {
+        let masks = self.masks.as_ref().filter(|_| self.generation > 0)?;
+        Some(masks.encode(segment, erasure, parity, slot_bytes))
+    }
+}
+
+/// What the member at `place` should hold of a segment, from what the others do:
+/// `members` by their place, `None` for those that are not there. No slot comes back
+/// as lost. `None` if some row cannot be worked out: too much is lost.
+///
+/// Whoever holds nothing of a segment because all of it was padding, or given up,
+/// holds slots that were freed; who missed what was put holds lost ones.
+///
+/// What the members say is believed. Whoever has no key cannot tell a slot that was
+/// falsified; one that reads what comes of it can.
+#[must_use]
+pub fn rebuild(
+    erasure: Erasure,
+    place: u8,
+    slot_bytes: u32,
+    members: &[Option<Held>],
+) -> Option<Held> {
+    let data = usize::from(erasure.data());
+    let place = usize::from(place);
+    let others = || {
+        let known = members.iter().enumerate();
+        known.filter_map(move |(at, held)| Some((at, held.as_ref().filter(|_| at != place)?)))
+    };
+    let rows = others().map(|(_, held)| held.slots.len()).max()?;
+    let mut rebuilt = Held {
+        slots: Vec::with_capacity(rows),
+        masks: None,
+        generation: 0,
+    };
+    let of_parity = || others().filter(|(at, _)| *at >= data);
+    let mut masks = Masks::whole(erasure, rows as u32);
+    let mask_of = |held: &Held, row: usize| match &held.masks {
+        Some(masks) => masks.of(row as u32),
+        None => whole(erasure),
+    };
+    for row in 0..rows {
+        let slot = |at: usize| {
+            let held = members.get(at)?.as_ref().filter(|_| at != place)?;
+            match held.slots.get(row)? {
+                HeldSlot::There(tag, content) => Some(Some((tag, content))),
+                HeldSlot::Freed if at < data => Some(None),
+                _ => None,
+            }
+        };
+        let there = (0..data).filter(|at| slot(*at).is_some());
+        let there = there.fold(0, |all: Mask, at| all | 1 << at);
+        let parities: Vec<(usize, Mask)> = of_parity()
+            .filter(|(at, _)| slot(*at).is_some())
+            .map(|(at, held)| (at - data, mask_of(held, row)))
+            .collect();
+        // A slot that any parity leaves out is given up, or about to be.
+        let counting = match of_parity().next() {
+            // Nothing says any more what was: what there is counts.
+            None if others().count() == data => (0..data)
+                .filter(|at| slot(*at).is_some_and(|slot| slot.is_some()))
+                .fold(0, |all, at| all | 1 << at),
+            _ => of_parity().fold(whole(erasure), |all, (_, held)| all & mask_of(held, row)),
+        };
+        let worked_out = |wanted: usize| -> Option<(Tag, Vec<u8>)> {
+            if let Some(known) = slot(wanted) {
+                let zeroes = || ([0; 16], vec![0; slot_bytes as usize]);
+                return Some(known.map_or_else(zeroes, |(tag, content)| (*tag, content.clone())));
+            }
+            let recipe = recipe(wanted, there, &parities)?;
+            let (mut tag, mut content) = ([0; 16], vec![0; slot_bytes as usize]);
+            let of_parities = recipe.parities.iter().map(|(at, times)| (at + data, times));
+            let of_data = recipe.data.iter().map(|(at, times)| (*at, times));
+            for (at, times) in of_data.chain(of_parities) {
+                if let Some((of_tag, of_content)) = slot(at)? {
+                    add(&mut tag, *times, of_tag);
+                    add(&mut content, *times, of_content);
+                }
+            }
+            Some((tag, content))
+        };
+        if place < data {
+            let counts = counting >> place & 1 == 1;
+            let found = match counts {
+                true => Some(worked_out(place)?),
+                false => None,
+            };
+            // Nothing that was sealed is zeroes, and so is its tag.
+            let is_padding =
+                |(tag, content): &(Tag, Vec<u8>)| tag.iter().chain(content).all(|byte| *byte == 0);
+            let found = found.filter(|found| !is_padding(found));
+            let held = found.map(|(tag, content)| HeldSlot::There(tag, content));
+            rebuilt.slots.push(held.unwrap_or(HeldSlot::Freed));
+            continue;
+        }
+        let mut made_of = Vec::with_capacity(data);
+        for at in 0..data {
+            made_of.push(match counting >> at & 1 {
+                1 => Some(worked_out(at)?),
+                _ => None,
+            });
+        }
+        let (mut tag, mut content) = ([0; 16], vec![0; slot_bytes as usize]);
+        let tags = made_of
+            .iter()
+            .map(|one| one.as_ref().map(|(tag, _)| &tag[..]));
+        encode(place - data, tags, &mut tag);
+        let contents = made_of
+            .iter()
+            .map(|one| one.as_ref().map(|(_, content)| &content[..]));
+        encode(place - data, contents, &mut content);
+        rebuilt.slots.push(HeldSlot::There(tag, content));
+        masks.set(row as u32, counting);
+    }
+    if place >= data {
+        let latest = of_parity().map(|(_, held)| held.generation).max();
+        let is_whole = masks == Masks::whole(erasure, rows as u32);
+        // One that leaves something out has to say so.
+        rebuilt.generation = latest.unwrap_or(0).max(u16::from(!is_whole));
+        rebuilt.masks = Some(masks);
+    }
+    Some(rebuilt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOT_BYTES: u32 = 64;
+
+    fn slot(seed: usize) -> (Tag, Vec<u8>) {
+        let byte = |at: usize| ((seed + 1) * 89 + at * 7) as u8;
+        let tag: Vec<u8> = (0..16).map(|at| byte(at) ^ 0x55).collect();
+        let tag = tag.try_into().expect("16 bytes");
+        (tag, (0..SLOT_BYTES as usize).map(byte).collect())
+    }
+
+    /// All members of a segment of `rows` rows, of which `dead` slots are given up.
+    fn members(erasure: Erasure, rows: usize, dead: &[usize]) -> Vec<Option<Held>> {
+        let k = usize::from(erasure.data());
+        let of = |place: usize, row: usize| {
+            let number = row * k + place;
+            (!dead.contains(&number)).then(|| slot(number))
+        };
+        let mut masks = Masks::whole(erasure, rows as u32);
+        for row in 0..rows {
+            let there = (0..k).filter(|place| of(*place, row).is_some());
+            masks.set(row as u32, there.fold(0, |all, place| all | 1 << place));
+        }
+        let member = |place: usize| {
+            let of_row = |row: usize| {
+                if place < k {
+                    let slot = of(place, row);
+                    let held = slot.map(|(tag, content)| HeldSlot::There(tag, content));
+                    return held.unwrap_or(HeldSlot::Freed);
+                }
+                let slots: Vec<_> = (0..k).map(|at| of(at, row)).collect();
+                let (mut tag, mut content) = ([0; 16], vec![0; SLOT_BYTES as usize]);
+                let tags = slots
+                    .iter()
+                    .map(|one| one.as_ref().map(|(tag, _)| &tag[..]));
+                encode(place - k, tags, &mut tag);
+                let contents = slots.iter().map(|one| one.as_ref().map(|(_, c)| &c[..]));
+                encode(place - k, contents, &mut content);
+                HeldSlot::There(tag, content)
+            };
+            Some(Held {
+                slots: (0..rows).map(of_row).collect(),
+                masks: (place >= k).then(|| masks.clone()),
+                generation: u16::from(place >= k && !dead.is_empty()) * 3,
+            })
+        };
+        (0..usize::from(erasure.members())).map(member).collect()
+    }
+
+    #[test]
+    fn whatever_is_lost_as_far_as_parity_goes_is_made_again() {
+        for (data, parity) in [(2, 1), (4, 2), (8, 3)] {
+            let erasure = Erasure::new(data, parity).expect("allowed");
+            for dead in [&[][..], &[0, 3, 9, 10, 11, 17]] {
+                let all = members(erasure, 5, dead);
+                let count = all.len();
+                let sets = (1u32..1 << count).filter(|set| set.count_ones() <= u32::from(parity));
+                for lost in sets {
+                    let is_lost = |place: usize| lost >> place & 1 == 1;
+                    let left: Vec<Option<Held>> = (0..count)
+                        .map(|place| all[place].clone().filter(|_| !is_lost(place)))
+                        .collect();
+                    for place in (0..count).filter(|place| is_lost(*place)) {
+                        let rebuilt = rebuild(erasure, place as u8, SLOT_BYTES, &left);
+                        // Where no parity is left that says what was given up,
+                        // what the data members have counts.
+                        let knows = (usize::from(data)..count).any(|at| !is_lost(at));
+                        if knows || dead.is_empty() {
+                            assert_eq!(rebuilt, all[place], "{erasure} {lost:b} {place}");
+                        } else {
+                            let (is, was) = (rebuilt.expect("all data"), all[place].as_ref());
+                            let was = was.expect("all are there");
+                            assert_eq!(
+                                (is.slots, is.masks),
+                                (was.slots.clone(), was.masks.clone())
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Padding is freed, and parity is made of it all the same.
+    #[test]
+    fn padding_counts_as_zeroes_and_is_rebuilt_as_freed() {
+        let erasure = Erasure::new(4, 2).expect("allowed");
+        let mut all = members(erasure, 2, &[5, 6, 7]);
+        for held in all.iter_mut().flatten().filter(|held| held.masks.is_some()) {
+            held.masks = Some(Masks::whole(erasure, 2));
+            held.generation = 0;
+        }
+        for place in 0..6 {
+            let mut left = all.clone();
+            left[place] = None;
+            left[(place + 3) % 6] = None;
+            let rebuilt = rebuild(erasure, place as u8, SLOT_BYTES, &left);
+            assert_eq!(rebuilt, all[place], "{place}");
+        }
+    }
+
+    #[test]
+    fn more_than_parity_is_not_made_up() {
+        let erasure = Erasure::new(4, 2).expect("allowed");
+        let mut left = members(erasure, 3, &[]);
+        left[0] = None;
+        left[1] = None;
+        left[5] = None;
+        assert_eq!(rebuild(erasure, 0, SLOT_BYTES, &left), None);
+    }
+}

@@ -1,0 +1,559 @@
+//! Writing, losing, reading and giving back, on folder units of a simulated disk.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use base::{
+    BlockIndex, BlockSize, ClusterId, CopysetId, Lineage, SegmentId, Slot, UnitId, VolumeId,
+};
+use unit::{FolderUnit, TrackedUnit, Unit as _};
+use world::simulated::{Fault, SimulatedDisk, Simulation};
+
+use super::give_back;
+use crate::catalog::{Catalog as _, Copyset, Erasure, LineageKey, MemoryCatalog, NewVolume};
+use crate::map::Entry;
+use crate::scatter::{
+    Dealer, DealerConfig, Layout, Ledger, Piece, Progress, ReadError, Serials, Source, Store,
+    place, read_pieces,
+};
+use crate::seal::{Address, Keyring, LeaseSalt, SequenceSource};
+use crate::term::LeaseTerm;
+
+const SLOT_BYTES: u32 = 4096;
+const VOLUME: VolumeId = VolumeId::from_random(1);
+
+fn unit_id(place: u8) -> UnitId {
+    UnitId::from_random(u128::from(place) + 1)
+}
+
+fn folder(place: u8) -> PathBuf {
+    PathBuf::from(format!("/unit{place}"))
+}
+
+/// A copyset on units of their own, and what was put there.
+struct Rig {
+    simulation: Simulation,
+    erasure: Erasure,
+    store: Arc<Store>,
+    catalog: Arc<MemoryCatalog>,
+    keyring: Arc<Keyring>,
+    dealer: Dealer,
+    sequences: SequenceSource,
+    pieces: Vec<Piece>,
+}
+
+impl Rig {
+    fn new(data: u8, parity: u8) -> Self {
+        let erasure = Erasure::new(data, parity).expect("allowed");
+        let simulation = Simulation::new(1);
+        let world = simulation.world();
+        for place in 0..erasure.members() {
+            let cluster = ClusterId::from_random(1);
+            FolderUnit::create(&world, &folder(place), cluster, unit_id(place)).expect("made");
+        }
+        let catalog = Arc::new(MemoryCatalog::default());
+        let made = catalog.create_volume(NewVolume {
+            volume: VOLUME,
+            size_bytes: 1 << 30,
+            block_size: BlockSize::DEFAULT,
+            replicas: 1,
+            erasure: Some(erasure),
+            key: LineageKey {
+                lineage: Lineage::from_random(1),
+                epoch_first: 0,
+                wrapped: None,
+                wrapped_by: None,
+                salts: Vec::new(),
+            },
+            from: None,
+        });
+        made.expect("a new volume");
+        let epoch = catalog
+            .acquire(VOLUME, LeaseSalt([0; 16]), None)
+            .expect("a lease")
+            .epoch;
+        let store = store(&simulation, erasure);
+        let layout = Layout::new(Some(erasure));
+        let config = DealerConfig {
+            slot_bytes: SLOT_BYTES,
+            slots_max: layout.slots_max(64),
+            width: 2,
+            replicas: 1,
+            layout,
+            shuffle: false,
+        };
+        let serials = Arc::new(Serials::new(Arc::clone(&catalog) as _, VOLUME, epoch));
+        let ledger = Arc::new(Ledger::new(Arc::clone(store.open_segments())));
+        let progress = Progress::new(LeaseTerm::unlimited(), Arc::clone(&world.clock));
+        Self {
+            dealer: Dealer::new(config, serials, ledger, Arc::new(progress)),
+            keyring: Arc::new(crate::fixture::keyring(1)),
+            sequences: SequenceSource::new(epoch),
+            pieces: Vec::new(),
+            simulation,
+            erasure,
+            store,
+            catalog,
+        }
+    }
+
+    /// Places so many pieces more.
+    fn put(&mut self, count: usize) {
+        let first = self.pieces.len() as u64;
+        let (mut sealed, mut pieces) = (Vec::new(), Vec::new());
+        for block in first..first + count as u64 {
+            let sequence = self.sequences.take().expect("few");
+            let address = Address::data(BlockIndex(block));
+            let mut content = plain(block);
+            let tag = self.keyring.own().seal(address, sequence, &mut content);
+            sealed.push((tag, content));
+            pieces.push((sequence, address));
+        }
+        let source: Source = Arc::new(move |index, slot| {
+            let (tag, content) = &sealed[index];
+            slot.copy_from_slice(content);
+            Ok(*tag)
+        });
+        let random = Arc::clone(&self.simulation.world().random);
+        let places = place(&self.store, &mut self.dealer, &*random, count, &source);
+        self.dealer.settle();
+        for ((sequence, address), location) in pieces.into_iter().zip(places.expect("placed")) {
+            let entry = Entry { location, sequence };
+            self.pieces.push(Piece { entry, address });
+        }
+    }
+
+    /// Looks whether all pieces but those of `dead` read right.
+    fn check(&self, store: &Arc<Store>, dead: &BTreeSet<usize>) {
+        let read = read_pieces(store, &self.keyring, SLOT_BYTES, &self.pieces, &[]);
+        for (block, read) in read.into_iter().enumerate() {
+            if !dead.contains(&block) {
+                let right = read.is_ok_and(|found| found == plain(block as u64));
+                assert!(right, "block {block}");
+            }
+        }
+    }
+
+    /// As [`Rig::check`], with every set of units missing that parity makes up for.
+    fn check_with_losses(&self, dead: &BTreeSet<usize>) {
+        let (members, parity) = (self.erasure.members(), u32::from(self.erasure.parity()));
+        for lost in (0u32..1 << members).filter(|lost| lost.count_ones() <= parity) {
+            let disk = &self.simulation.disk;
+            let lost: Vec<u8> = (0..members)
+                .filter(|place| lost >> place & 1 == 1)
+                .collect();
+            lost.iter()
+                .for_each(|place| disk.inject(&folder(*place), Fault::Missing));
+            self.check(&store(&self.simulation, self.erasure), dead);
+            lost.iter().for_each(|place| disk.heal(&folder(*place)));
+        }
+    }
+
+    fn segments(&self) -> BTreeSet<SegmentId> {
+        let segments = self
+            .pieces
+            .iter()
+            .map(|piece| piece.entry.location.segment());
+        segments.collect()
+    }
+
+    /// The slots of some pieces that lie in a segment.
+    fn slots(&self, segment: SegmentId, dead: &BTreeSet<usize>) -> Vec<Slot> {
+        let locations = dead.iter().map(|block| self.pieces[*block].entry.location);
+        let own = locations.filter(|location| location.segment() == segment);
+        own.map(|location| location.slot()).collect()
+    }
+
+    /// How many slots of a segment the units have that are not free, by place.
+    fn live(&self, segment: SegmentId) -> Vec<u32> {
+        let store = store(&self.simulation, self.erasure);
+        let table = store.table();
+        let live = table.members(segment.copyset()).iter().map(|member| {
+            let stat = member.unit.stat_segment(segment);
+            stat.map_or(0, |stat| stat.slots - stat.freed)
+        });
+        live.collect()
+    }
+}
+
+fn plain(block: u64) -> Vec<u8> {
+    (0..SLOT_BYTES)
+        .map(|at| (block as u32 * 31 + at / 5) as u8)
+        .collect()
+}
+
+fn copyset() -> CopysetId {
+    CopysetId::new(3).expect("12 bits")
+}
+
+/// The units as a new process sees them.
+fn store(simulation: &Simulation, erasure: Erasure) -> Arc<Store> {
+    let world = simulation.world();
+    let open = |place: u8| {
+        let cluster = ClusterId::from_random(1);
+        let unit = FolderUnit::open(&world, &folder(place), cluster, unit_id(place));
+        let unit = TrackedUnit::new(Arc::new(unit), Arc::clone(&world.clock));
+        (unit_id(place), Arc::new(unit))
+    };
+    let store = Store::new(Arc::clone(&world.pool));
+    let members: Vec<UnitId> = (0..erasure.members()).map(unit_id).collect();
+    let copyset = Copyset {
+        id: copyset(),
+        members,
+        data: erasure.data(),
+    };
+    store.set_table((0..erasure.members()).map(open).collect(), &[copyset]);
+    store
+}
+
+#[test]
+fn every_block_reads_whichever_units_are_missing_as_far_as_parity_goes() {
+    for (data, parity) in [(2, 1), (4, 2)] {
+        let mut rig = Rig::new(data, parity);
+        // Rows that are full, and some that are not.
+        for count in [1, 37, 2, 64, 5, 300] {
+            rig.put(count);
+        }
+        rig.check_with_losses(&BTreeSet::new());
+    }
+}
+
+#[test]
+fn padding_is_freed_before_it_is_committed() {
+    let mut rig = Rig::new(4, 2);
+    for count in [1, 6, 11] {
+        rig.put(count);
+    }
+    let mut live = [0; 6];
+    for segment in rig.segments() {
+        let of_segment = rig.live(segment);
+        live.iter_mut()
+            .zip(of_segment)
+            .for_each(|(all, own)| *all += own);
+    }
+    assert_eq!(live[..4].iter().sum::<u32>(), 18, "as many as were put");
+    assert_eq!(live[4..], [6, 6], "one a row");
+}
+
+#[test]
+fn what_is_lost_beyond_parity_is_said_to_be_unavailable() {
+    let mut rig = Rig::new(4, 2);
+    rig.put(16);
+    for place in [0, 3, 5] {
+        rig.simulation.disk.inject(&folder(place), Fault::Missing);
+    }
+    let store = store(&rig.simulation, rig.erasure);
+    let read = read_pieces(&store, &rig.keyring, SLOT_BYTES, &rig.pieces, &[]);
+    for (piece, read) in rig.pieces.iter().zip(read) {
+        let is_there = [1, 2].contains(&(piece.entry.location.slot().0 % 4));
+        match read {
+            Ok(_) => assert!(is_there),
+            Err(error) => {
+                assert!(
+                    !is_there && matches!(error, ReadError::Unavailable { .. }),
+                    "{error}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn as_many_units_as_have_parity_may_be_away_while_something_is_put() {
+    let mut rig = Rig::new(4, 2);
+    rig.put(40);
+    assert!(rig.catalog.thin().is_empty());
+    for place in [1, 4] {
+        rig.simulation.disk.inject(&folder(place), Fault::Missing);
+    }
+    rig.put(40);
+    let thin: BTreeSet<SegmentId> = rig.catalog.thin().into_keys().collect();
+    assert!(!thin.is_empty(), "somebody was told");
+    for place in [1, 4] {
+        rig.simulation.disk.heal(&folder(place));
+    }
+    rig.check(&store(&rig.simulation, rig.erasure), &BTreeSet::new());
+    // Nothing is appended to what they lack.
+    let before: Vec<Vec<u32>> = thin.iter().map(|segment| rig.live(*segment)).collect();
+    rig.store = store(&rig.simulation, rig.erasure);
+    rig.put(40);
+    let after: Vec<Vec<u32>> = thin.iter().map(|segment| rig.live(*segment)).collect();
+    assert_eq!(before, after);
+    rig.check(&rig.store, &BTreeSet::new());
+}
+
+/// A unit that hangs is asked by the reading that began, and not by the one that
+/// comes after it.
+#[test]
+fn what_is_late_is_worked_out_without_the_units_that_were_asked() {
+    let mut rig = Rig::new(4, 2);
+    for count in [1, 37, 64] {
+        rig.put(count);
+    }
+    let right = |read: Vec<Result<Vec<u8>, ReadError>>| {
+        for (block, read) in read.into_iter().enumerate() {
+            assert!(
+                read.is_ok_and(|found| found == plain(block as u64)),
+                "block {block}"
+            );
+        }
+    };
+    for avoid in [vec![0], vec![3], vec![5], vec![1, 2], vec![0, 4]] {
+        let store = store(&rig.simulation, rig.erasure);
+        let avoid: Vec<UnitId> = avoid.into_iter().map(unit_id).collect();
+        let table = store.table();
+        for piece in &rig.pieces {
+            assert!(table.is_elsewhere(piece.entry.location, &avoid));
+        }
+        right(read_pieces(
+            &store,
+            &rig.keyring,
+            SLOT_BYTES,
+            &rig.pieces,
+            &avoid,
+        ));
+        for member in table.members(copyset()) {
+            let was_asked = member.unit.traffic().read_bytes > 0;
+            assert!(!(was_asked && avoid.contains(&member.id)), "{avoid:?}");
+        }
+    }
+    // What cannot be had without them is read from them all the same.
+    let avoid: Vec<UnitId> = (0..3).map(unit_id).collect();
+    let store = store(&rig.simulation, rig.erasure);
+    let first = rig.pieces[0].entry.location;
+    assert!(!store.table().is_elsewhere(first, &avoid));
+    right(read_pieces(
+        &store,
+        &rig.keyring,
+        SLOT_BYTES,
+        &rig.pieces,
+        &avoid,
+    ));
+}
+
+/// Flips a bit in the content of a slot, as its member numbers it.
+fn rot(disk: &SimulatedDisk, place: u8, segment: SegmentId, row: u16) {
+    let files = disk.files_under(&folder(place).join("segments"));
+    let is_its = |path: &PathBuf| path.ends_with(segment.to_string());
+    let (path, _) = files
+        .into_iter()
+        .find(|(path, _)| is_its(path))
+        .expect("it has it");
+    // 2048 slots: its data begins there.
+    disk.flip_bit(
+        &path,
+        53_248 + u64::from(row) * u64::from(SLOT_BYTES) + 100,
+        3,
+    )
+    .expect("flipped");
+}
+
+#[test]
+fn a_slot_that_has_rotted_is_worked_out_of_those_that_have_not() {
+    let mut rig = Rig::new(4, 2);
+    rig.put(64);
+    let location = rig.pieces[9].entry.location;
+    let (segment, slot) = (location.segment(), location.slot().0);
+    let disk = &rig.simulation.disk;
+    rot(disk, (slot % 4) as u8, segment, slot / 4);
+    rig.check(&store(&rig.simulation, rig.erasure), &BTreeSet::new());
+    // And a parity that it would be worked out of first.
+    rot(disk, 4, segment, slot / 4);
+    rig.check(&store(&rig.simulation, rig.erasure), &BTreeSet::new());
+}
+
+/// Blocks that make up most of what lies there, not in whole rows.
+fn most(count: usize) -> BTreeSet<usize> {
+    (0..count).filter(|block| block % 7 < 5).collect()
+}
+
+#[test]
+fn dead_slots_are_given_back_and_the_others_keep_their_parity() {
+    for (data, parity) in [(2, 1), (4, 2)] {
+        let mut rig = Rig::new(data, parity);
+        rig.put(203);
+        let dead = most(203);
+        for segment in rig.segments() {
+            let (slots, before) = (rig.slots(segment, &dead), rig.live(segment));
+            for _ in 0..2 {
+                let table = rig.store.table();
+                let gone = give_back(table.members(copyset()), rig.erasure, segment, &slots);
+                assert!(!gone.expect("all are there"), "some of it lives");
+            }
+            let k = usize::from(data);
+            let all = |live: &[u32]| live[..k].iter().sum::<u32>();
+            let after = rig.live(segment);
+            assert_eq!(all(&after), all(&before) - slots.len() as u32);
+        }
+        rig.check_with_losses(&dead);
+    }
+}
+
+#[test]
+fn a_few_dead_slots_wait_and_a_dead_segment_goes_as_a_whole() {
+    let mut rig = Rig::new(4, 2);
+    rig.put(101);
+    let few: BTreeSet<usize> = (0..20).collect();
+    let all: BTreeSet<usize> = (0..101).collect();
+    for segment in rig.segments() {
+        let table = rig.store.table();
+        let members = table.members(copyset());
+        let before = rig.live(segment);
+        let slots = rig.slots(segment, &few);
+        assert!(!give_back(members, rig.erasure, segment, &slots).expect("looked at"));
+        assert_eq!(rig.live(segment), before, "they wait");
+        let slots = rig.slots(segment, &all);
+        assert!(give_back(members, rig.erasure, segment, &slots).expect("given back"));
+        for member in members {
+            assert!(!member.unit.list().expect("there").contains(&segment));
+        }
+        assert!(give_back(members, rig.erasure, segment, &slots).expect("nothing is left"));
+    }
+}
+
+/// A lease that ended left rows that nobody committed. They were swept, and then the
+/// parity of the others could not be made anew.
+#[test]
+fn rows_that_were_swept_are_in_nobodys_way() {
+    let mut rig = Rig::new(2, 1);
+    rig.put(40);
+    let segment = *rig.segments().first().expect("one");
+    let table = rig.store.table();
+    for member in table.members(copyset()) {
+        let rows = member.unit.stat_segment(segment).expect("there").slots as u16;
+        let data = vec![7; 3 * SLOT_BYTES as usize];
+        let put = member
+            .unit
+            .put(segment, SLOT_BYTES, Slot(rows), &[[7; 16]; 3], &data);
+        put.and_then(|()| member.unit.sync(&[segment]))
+            .expect("put");
+        let orphans = [rows, rows + 1, rows + 2].map(Slot);
+        member.unit.free(segment, &orphans, false).expect("swept");
+    }
+    let dead = most(40);
+    let slots = rig.slots(segment, &dead);
+    for _ in 0..2 {
+        give_back(table.members(copyset()), rig.erasure, segment, &slots).expect("given back");
+    }
+    assert_eq!(
+        rig.live(segment)[..2].iter().sum::<u32>() as usize,
+        40 - dead.len()
+    );
+    rig.check_with_losses(&dead);
+}
+
+/// A unit was away when a segment was put, and all that the other data member had of
+/// it died: the segment went as a whole, with what only parity had.
+#[test]
+fn what_a_member_never_got_lives_in_the_parity() {
+    for (data, parity, away) in [(2, 1, 1), (2, 2, 0), (4, 2, 2)] {
+        let mut rig = Rig::new(data, parity);
+        rig.simulation.disk.inject(&folder(away), Fault::Missing);
+        rig.put(2 * usize::from(data) * 5);
+        rig.simulation.disk.heal(&folder(away));
+        let lives = |piece: &Piece| piece.entry.location.slot().0 % u16::from(data) == away.into();
+        let dead: BTreeSet<usize> = (0..rig.pieces.len())
+            .filter(|block| !lives(&rig.pieces[*block]))
+            .collect();
+        let store = store(&rig.simulation, rig.erasure);
+        let table = store.table();
+        for segment in rig.segments() {
+            let slots = rig.slots(segment, &dead);
+            let gone = give_back(table.members(copyset()), rig.erasure, segment, &slots);
+            assert!(!gone.expect("all are there"), "some of it lives");
+        }
+        rig.check(&store, &dead);
+        let all: BTreeSet<usize> = (0..rig.pieces.len()).collect();
+        for segment in rig.segments() {
+            let slots = rig.slots(segment, &all);
+            let gone = give_back(table.members(copyset()), rig.erasure, segment, &slots);
+            assert!(gone.expect("all are there"), "all of it is dead");
+        }
+    }
+}
+
+/// The power fails in every operation of removing a dead segment: doing it again ends
+/// it.
+#[test]
+fn a_crash_while_a_dead_segment_is_removed_leaves_nothing_for_ever() {
+    let give_all = |rig: &Rig, store: &Arc<Store>| {
+        let all: BTreeSet<usize> = (0..rig.pieces.len()).collect();
+        rig.segments().into_iter().try_for_each(|segment| {
+            let slots = rig.slots(segment, &all);
+            let table = store.table();
+            give_back(table.members(copyset()), rig.erasure, segment, &slots).map(drop)
+        })
+    };
+    let begun = || {
+        let mut rig = Rig::new(2, 1);
+        rig.put(11);
+        rig
+    };
+    let rig = begun();
+    let before = rig.simulation.disk.operations();
+    give_all(&rig, &rig.store).expect("nothing fails");
+    let operations = rig.simulation.disk.operations() - before;
+    assert!(operations > 5, "{operations}");
+    for number in 0..operations {
+        let mut rig = begun();
+        let disk = &rig.simulation.disk;
+        disk.arm_crash(disk.operations() + number);
+        give_all(&rig, &rig.store).expect_err("the power fails");
+        rig.simulation.crash();
+        let store = store(&rig.simulation, rig.erasure);
+        give_all(&rig, &store).expect("again");
+        for member in store.table().units() {
+            let left = member.unit.list().expect("there");
+            assert_eq!(left, [], "operation {number}");
+        }
+    }
+}
+
+/// The power fails in every operation of giving back: what lives can be read, also
+/// with as many units missing as there is parity, and doing it again ends it.
+#[test]
+fn a_crash_while_dead_slots_are_given_back_loses_nothing() {
+    let dead = most(46);
+    let begun = || {
+        let mut rig = Rig::new(2, 1);
+        rig.put(46);
+        rig
+    };
+    let give_all = |rig: &Rig, store: &Arc<Store>| {
+        rig.segments().into_iter().try_for_each(|segment| {
+            let slots = rig.slots(segment, &dead);
+            give_back(
+                store.table().members(copyset()),
+                rig.erasure,
+                segment,
+                &slots,
+            )
+            .map(|_| ())
+        })
+    };
+    let operations = {
+        let rig = begun();
+        let before = rig.simulation.disk.operations();
+        give_all(&rig, &rig.store).expect("nothing fails");
+        rig.simulation.disk.operations() - before
+    };
+    assert!(operations > 20, "{operations}");
+    for number in 0..operations {
+        let mut rig = begun();
+        let disk = &rig.simulation.disk;
+        disk.arm_crash(disk.operations() + number);
+        give_all(&rig, &rig.store).expect_err("the power fails");
+        rig.simulation.crash();
+        rig.check_with_losses(&dead);
+        let store = store(&rig.simulation, rig.erasure);
+        give_all(&rig, &store).expect("again");
+        rig.check_with_losses(&dead);
+        let live: u32 = rig
+            .segments()
+            .into_iter()
+            .map(|one| rig.live(one)[..2].iter().sum::<u32>())
+            .sum();
+        assert_eq!(live as usize, 46 - dead.len(), "operation {number}");
+    }
+}

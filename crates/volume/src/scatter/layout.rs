@@ -1,0 +1,115 @@
+//! Which member of a copyset has which slot of a segment.
+//!
+//! ```text
+//!  k+m, slot s of a segment               row s / k, which is the slot's number there
+//!                                   ┌──────── member s mod k: the slot itself, sealed
+//!  member 0  member 1  …  member k−1 │ member k    … member k+m−1
+//!  slot 0    slot 1       slot k−1   │ parity 0 of row 0 …
+//!  slot k    slot k+1     slot 2k−1  │ parity 0 of row 1 …
+//! ```
+//!
+//! With copies every member has every slot, under its own number. A segment's
+//! number is the same on all members.
+//!
+//! A segment has as many rows as fit into a file of the usual size on each member,
+//! less one: the slot that is left says of which slots parity is made, once it is
+//! not all ([`erasure`](super::erasure)). So the files of a segment with parity are
+//! as large as those of one with copies, and as good to write and to give back.
+
+use crate::catalog::Erasure;
+use base::Slot;
+
+/// How slots lie on the members of a copyset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Layout(Option<Erasure>);
+
+/// Where a slot lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Home {
+    /// On which member; `None`: on each.
+    pub place: Option<u8>,
+    /// Its number there.
+    pub slot: Slot,
+}
+
+impl Layout {
+    /// Copies, or `erasure` in their place.
+    #[must_use]
+    pub fn new(erasure: Option<Erasure>) -> Self {
+        Self(erasure)
+    }
+
+    /// In which way there is parity, if there is.
+    #[must_use]
+    pub fn erasure(self) -> Option<Erasure> {
+        self.0
+    }
+
+    /// How many slots of a segment are in a row; 1 with copies.
+    #[must_use]
+    pub fn row_slots(self) -> u32 {
+        self.0.map_or(1, |erasure| u32::from(erasure.data()))
+    }
+
+    /// How many slots a full segment has, where a member's file has room for
+    /// `capacity`.
+    #[must_use]
+    pub fn slots_max(self, capacity: u32) -> u32 {
+        match self.0 {
+            None => capacity.clamp(1, 1 << 15),
+            Some(_) => {
+                let rows_max = (1 << 16) / self.row_slots();
+                self.row_slots() * capacity.saturating_sub(1).clamp(1, rows_max)
+            }
+        }
+    }
+
+    /// Where a slot lies.
+    #[inline]
+    #[must_use]
+    pub fn home(self, slot: Slot) -> Home {
+        match self.0 {
+            None => Home { place: None, slot },
+            Some(erasure) => {
+                let data = u16::from(erasure.data());
+                Home {
+                    place: Some((slot.0 % data) as u8),
+                    slot: Slot(slot.0 / data),
+                }
+            }
+        }
+    }
+
+    /// How many slots each member has of a segment's first `slots`.
+    #[must_use]
+    pub fn rows(self, slots: u32) -> u32 {
+        slots.div_ceil(self.row_slots())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slot_has_one_home_and_members_have_their_slots_in_a_row() {
+        for (data, parity) in [(2, 1), (4, 2), (8, 3)] {
+            let layout = Layout::new(Erasure::new(data, parity));
+            let slots = layout.slots_max(2048);
+            assert_eq!(slots, 2047 * u32::from(data));
+            let mut next = vec![0; usize::from(data)];
+            for slot in 0..slots {
+                let home = layout.home(Slot(slot as u16));
+                let next = &mut next[usize::from(home.place.expect("one member"))];
+                assert_eq!(u32::from(home.slot.0), *next);
+                *next += 1;
+                assert_eq!(layout.rows(slot + 1), *next);
+            }
+            assert!(next.iter().all(|next| *next == 2047));
+        }
+        let copies = Layout::default();
+        let slot = Slot(77);
+        assert_eq!(copies.home(slot), Home { place: None, slot });
+        assert_eq!((copies.slots_max(2048), copies.rows(5)), (2048, 5));
+    }
+}
