@@ -171,7 +171,8 @@ pub fn kept_slots(machine: &Machine, unit: usize) -> Check<BTreeMap<Location, Ta
     }
     for (path, length) in files {
         let bytes = read_file(&**disk, &path, length)?;
-        let (header, entries) = format::parse(&bytes).map_err(text)?;
+        let (header, entries) = format::parse(&bytes)
+            .map_err(|error| format!("{} of {length} bytes: {error}", path.display()))?;
         for (slot, entry) in (0_u16..).zip(entries) {
             match entry.state {
                 format::SlotState::Kept => {
