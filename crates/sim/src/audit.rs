@@ -189,10 +189,12 @@ pub fn kept_slots(machine: &Machine, unit: usize) -> Check<Kept> {
         for (slot, entry) in (0_u16..).zip(entries) {
             match entry.state {
                 format::SlotState::Kept => {
-                    kept.slots.insert(Location::new(header.segment, Slot(slot)), entry.tag);
+                    kept.slots
+                        .insert(Location::new(header.segment, Slot(slot)), entry.tag);
                 }
                 format::SlotState::Unknown => {
-                    kept.slots.insert(Location::new(header.segment, Slot(slot)), [0xff; 16]);
+                    kept.slots
+                        .insert(Location::new(header.segment, Slot(slot)), [0xff; 16]);
                 }
                 _ => {}
             }
@@ -287,9 +289,10 @@ fn in_segment(machine: &Machine, unit: UnitId, kept: Location) -> Option<Locatio
 
 /// Compares what units keep with what `versions` name.
 ///
-/// `is_exact`: every copy of every slot must be there. Otherwise one copy is
-/// enough, as it is when a unit was away while the slot was put; but then the
-/// catalog must have been told that the segment is thin.
+/// `is_exact`: every copy of every slot must be there, but of segments of which the
+/// catalog was told that they are thin, as when power fails during a commit.
+/// Otherwise one copy is enough, as it is when a unit was away while the slot was put;
+/// but then, too, the catalog must have been told.
 ///
 /// # Errors
 /// What is kept and not named, or named and not kept.
@@ -361,7 +364,7 @@ pub fn compare(
             }
             if kept.contains_key(&Location::new(location.segment(), home.slot)) {
                 *copies += 1;
-            } else if is_exact {
+            } else if is_exact && !thin.contains_key(&location.segment()) {
                 return Err(format!("unit {number} has lost {location:?}"));
             }
         }
