@@ -288,7 +288,7 @@ impl Database {
             }
             note_open_segments(&mut *change, volume, version.epoch, &commit.open_segments).await?;
             note_serials_used(&mut *change, volume, version.epoch, commit.serial_next).await?;
-            Ok(())
+            super::frees::free_closed(&mut *change, volume).await
         })
     }
 
@@ -342,7 +342,7 @@ impl Database {
                     .execute(&mut *change)
                     .await?;
             }
-            Ok(())
+            super::frees::free_closed(&mut *change, volume).await
         })
     }
 }
