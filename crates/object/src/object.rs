@@ -12,7 +12,7 @@ use bytes::Bytes;
 use object_store::{Error, PutMode};
 use tokio::runtime::Handle;
 use unit::folder::Owner;
-use unit::{NOTE_BYTES, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
+use unit::{NOTE_BYTES, SegmentSlots, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
 use world::{Clock, World};
 
 use crate::account::Account;
@@ -241,15 +241,16 @@ impl Unit for ObjectUnit {
         false
     }
 
-    fn put(
+    fn put_for(
         &self,
+        line: u64,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
         tags: &[Tag],
         data: &[u8],
     ) -> Result<(), UnitError> {
-        self.put_for(0, segment, slot_bytes, first, tags, data)
+        Self::put_for(self, line, segment, slot_bytes, first, tags, data)
     }
 
     /// What was put is durable; this looks that it was.
@@ -313,6 +314,26 @@ impl Unit for ObjectUnit {
             slot_bytes: loaded.head.slot_bytes,
             slots: loaded.head.slots(),
             freed: loaded.head.slots() - live.count(),
+        })
+    }
+
+    fn slots_of(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError> {
+        let loaded = self.wait(self.load(segment))?;
+        let live = loaded.head.present.without(&loaded.freed?.slots);
+        let slots = loaded.head.slots();
+        let freed = (0..slots).filter(|slot| !live.contains(*slot));
+        let freed: Vec<Slot> = freed
+            .filter_map(|slot| u16::try_from(slot).ok().map(Slot))
+            .collect();
+        Ok(SegmentSlots {
+            stat: SegmentStat {
+                segment,
+                slot_bytes: loaded.head.slot_bytes,
+                slots,
+                freed: freed.len() as u32,
+            },
+            line: loaded.head.line,
+            freed,
         })
     }
 

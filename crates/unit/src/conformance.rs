@@ -22,7 +22,7 @@ type Check = fn(&dyn Unit);
 
 /// Checks all claims, each on a unit that `empty` makes.
 pub fn run(empty: &dyn Fn() -> Arc<dyn Unit>) {
-    let claims: [(&str, Check); 12] = [
+    let claims: [(&str, Check); 13] = [
         ("what is put is read back", what_is_put_is_read_back),
         (
             "a segment grows at its end only",
@@ -50,6 +50,10 @@ pub fn run(empty: &dyn Fn() -> Arc<dyn Unit>) {
         ("room is taken and given back", room_is_taken_and_given_back),
         ("a sound segment has no rot", a_sound_segment_has_no_rot),
         ("the last note is kept", the_last_note_is_kept),
+        (
+            "what was freed is told slot by slot",
+            what_was_freed_is_told,
+        ),
     ];
     for (claim, check) in claims {
         let unit = empty();
@@ -365,6 +369,22 @@ fn room_is_taken_and_given_back(unit: &dyn Unit) {
     unit.delete(segment(3)).expect("deleted");
     let stat = unit.stat().expect("there");
     assert_eq!((stat.segments, stat.bytes), (0, 0));
+}
+
+fn what_was_freed_is_told(unit: &dyn Unit) {
+    let segment = segment(3);
+    assert!(matches!(
+        unit.slots_of(segment),
+        Err(UnitError::NoSegment { .. })
+    ));
+    put(unit, segment, 4096, 0, 11).expect("put");
+    unit.sync(&[segment]).expect("synced");
+    unit.free(segment, &[Slot(9), Slot(1), Slot(2)], false)
+        .expect("freed");
+    let told = unit.slots_of(segment).expect("told");
+    assert_eq!(told.stat, unit.stat_segment(segment).expect("told"));
+    assert_eq!((told.stat.slots, told.stat.freed), (11, 3));
+    assert_eq!(told.freed, [Slot(1), Slot(2), Slot(9)]);
 }
 
 fn the_last_note_is_kept(unit: &dyn Unit) {

@@ -205,10 +205,11 @@ impl FaultyUnit {
 impl Unit for FaultyUnit {
     pass_on!(.unit: url can_append);
     pass_on!(release(): free delete settle note_down);
-    pass_on!(look(): list list_serials stat_segment stat scrub probe note);
+    pass_on!(look(): list list_serials stat_segment slots_of stat scrub probe note);
 
-    fn put(
+    fn put_for(
         &self,
+        line: u64,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
@@ -221,7 +222,7 @@ impl Unit for FaultyUnit {
             return Ok(());
         }
         self.change(faults.write_errors_one_in, |unit| {
-            unit.put(segment, slot_bytes, first, tags, data)
+            unit.put_for(line, segment, slot_bytes, first, tags, data)
         })
     }
 

@@ -40,4 +40,6 @@ pub use faulty::{FaultyUnit, InjectedFaults};
 pub use folder::FolderUnit;
 pub use health::{Health, HealthReport, Moment, TrackedUnit, Traffic, UnitState, Verb};
 pub use remote::RemoteUnit;
-pub use unit::{NOTE_BYTES, ReadDone, ReadSlots, SegmentStat, SlotRun, Tag, Unit, UnitStat};
+pub use unit::{
+    NOTE_BYTES, ReadDone, ReadSlots, SegmentSlots, SegmentStat, SlotRun, Tag, Unit, UnitStat,
+};

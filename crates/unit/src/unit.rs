@@ -57,6 +57,17 @@ pub struct SegmentStat {
     pub freed: u32,
 }
 
+/// A segment as one unit holds it, slot by slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SegmentSlots {
+    /// Its numbers.
+    pub stat: SegmentStat,
+    /// To whom it belongs, where the unit keeps that; else 0.
+    pub line: u64,
+    /// The slots that were freed, in order.
+    pub freed: Vec<Slot>,
+}
+
 /// What a unit holds, and how much more it could.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UnitStat {
@@ -89,6 +100,23 @@ pub trait Unit: Send + Sync {
     /// [`UnitError`]; nothing that was put before is harmed.
     fn put(
         &self,
+        segment: SegmentId,
+        slot_bytes: u32,
+        first: Slot,
+        tags: &[Tag],
+        data: &[u8],
+    ) -> Result<(), UnitError> {
+        self.put_for(0, segment, slot_bytes, first, tags, data)
+    }
+
+    /// As [`Unit::put`], of a segment that belongs to `line`: what is copied belongs
+    /// to whom it belonged before. 0: to whomever puts, where units keep that.
+    ///
+    /// # Errors
+    /// As [`Unit::put`].
+    fn put_for(
+        &self,
+        line: u64,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
@@ -187,6 +215,12 @@ pub trait Unit: Send + Sync {
     /// # Errors
     /// [`UnitError::NoSegment`] and the others.
     fn stat_segment(&self, segment: SegmentId) -> Result<SegmentStat, UnitError>;
+
+    /// One segment, slot by slot.
+    ///
+    /// # Errors
+    /// As [`Unit::stat_segment`].
+    fn slots_of(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError>;
 
     /// How much the unit holds. May be a few seconds old.
     ///

@@ -65,7 +65,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use base::{ClusterId, SegmentId, Slot, UnitId, url};
 use world::{Clock, Disk as _, OpenMode, World};
 
-use crate::{NOTE_BYTES, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
+use crate::{NOTE_BYTES, SegmentSlots, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat};
 use account::Account;
 use cache::Cache;
 use files::{Share, ThriftyDisk};
@@ -376,15 +376,16 @@ impl Unit for FolderUnit {
         true
     }
 
-    fn put(
+    fn put_for(
         &self,
+        line: u64,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
         tags: &[Tag],
         data: &[u8],
     ) -> Result<(), UnitError> {
-        self.put_for(0, segment, slot_bytes, first, tags, data)
+        Self::put_for(self, line, segment, slot_bytes, first, tags, data)
     }
 
     fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
@@ -459,6 +460,23 @@ impl Unit for FolderUnit {
             slot_bytes: table.header.slot_bytes,
             slots: table.slots(),
             freed: table.count(format::SlotState::is_free),
+        })
+    }
+
+    fn slots_of(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError> {
+        let table = self.read_table(segment, OpenMode::Read)?.table;
+        let entries = (0..=u16::MAX).zip(&table.entries);
+        let freed = entries.filter(|(_, entry)| entry.state.is_free());
+        let freed: Vec<Slot> = freed.map(|(slot, _)| Slot(slot)).collect();
+        Ok(SegmentSlots {
+            stat: SegmentStat {
+                segment,
+                slot_bytes: table.header.slot_bytes,
+                slots: table.slots(),
+                freed: freed.len() as u32,
+            },
+            line: table.header.line,
+            freed,
         })
     }
 

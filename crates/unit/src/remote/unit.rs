@@ -11,7 +11,8 @@ use base::{SegmentId, Slot};
 use super::{Link, Reply};
 use crate::wire::{self, Malformed, Refusal, Request, Room, Status};
 use crate::{
-    NOTE_BYTES, ReadDone, ReadSlots, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat,
+    NOTE_BYTES, ReadDone, ReadSlots, SegmentSlots, SegmentStat, SlotRun, Tag, Unit, UnitError,
+    UnitStat,
 };
 
 /// Segments that are asked for at once.
@@ -131,8 +132,9 @@ impl Unit for RemoteUnit {
         true
     }
 
-    fn put(
+    fn put_for(
         &self,
+        line: u64,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
@@ -141,7 +143,7 @@ impl Unit for RemoteUnit {
     ) -> Result<(), UnitError> {
         let request = Request::Put {
             segment,
-            line: 0,
+            line,
             slot_bytes,
             first,
             tags,
@@ -284,6 +286,12 @@ impl Unit for RemoteUnit {
     fn stat_segment(&self, segment: SegmentId) -> Result<SegmentStat, UnitError> {
         self.ask(&Request::Stat(segment), Some(segment), move |reply| {
             Ok(SegmentStat::decode(segment, reply.body)?.0)
+        })
+    }
+
+    fn slots_of(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError> {
+        self.ask(&Request::Stat(segment), Some(segment), move |reply| {
+            SegmentSlots::decode(segment, reply.body)
         })
     }
 
