@@ -6,6 +6,8 @@
 //! unlikely, at the price that fewer units help to rebuild one. Each unit
 //! shares segments with about `scatter_width` others.
 
+use std::collections::HashMap;
+
 use base::{CopysetId, UnitId};
 use world::Random;
 
@@ -74,13 +76,51 @@ pub fn plan(
         .filter_map(CopysetId::new)
         .filter(|id| existing.iter().all(|copyset| copyset.id != *id));
     sets.drain(first_new..)
-        .map_while(|members| {
-            Some(Copyset {
-                id: numbers.next()?,
-                members,
-            })
-        })
+        .map_while(|members| Some(Copyset::new(numbers.next()?, members)))
         .collect()
+}
+
+/// The unit among `loads` that is to take a place in `copyset`: the one that is a
+/// member of the fewest, by the count that comes with it. `None` if each has a place
+/// there, or is leaving one.
+#[must_use]
+pub fn replacement(copyset: &Copyset, loads: &HashMap<UnitId, usize>) -> Option<UnitId> {
+    let is_in = |unit: &UnitId| copyset.standing().any(|(member, _)| member == *unit);
+    let others = loads.iter().filter(|(unit, _)| !is_in(unit));
+    // Which of several is the same for whoever asks.
+    let least = others.min_by_key(|(unit, load)| (**load, **unit));
+    least.map(|(unit, _)| *unit)
+}
+
+/// Which units are to take the place of others, and where, so that each is a member
+/// of about as many copysets: one change a copyset at most, and none in one that has
+/// a member which is not whole.
+#[must_use]
+pub fn rebalancing(
+    copysets: &[Copyset],
+    loads: &HashMap<UnitId, usize>,
+) -> Vec<(CopysetId, UnitId, UnitId)> {
+    let mut loads = loads.clone();
+    let mut moves = Vec::new();
+    for copyset in copysets {
+        if !copyset.filling.is_empty() || !copyset.leaving.is_empty() {
+            continue;
+        }
+        let members = copyset.members.iter();
+        let known = members.filter_map(|unit| Some((*loads.get(unit)?, *unit)));
+        let Some((most, old)) = known.max() else {
+            continue;
+        };
+        let Some(new) = replacement(copyset, &loads) else {
+            continue;
+        };
+        if loads.get(&new).is_some_and(|least| *least + 1 < most) {
+            *loads.entry(old).or_default() -= 1;
+            *loads.entry(new).or_default() += 1;
+            moves.push((copyset.id, old, new));
+        }
+    }
+    moves
 }
 
 fn sorted(mut members: Vec<UnitId>) -> Vec<UnitId> {

@@ -80,6 +80,14 @@ pub struct VersionCommit {
     pub open_segments: Vec<OpenSegment>,
     /// The first serial of the lease's ranges that was not used yet.
     pub serial_next: u64,
+    /// Slots that this version is the first to name, and that some member of their
+    /// copyset lacks: it is *filling* from this transaction on.
+    #[serde(default)]
+    pub thin: Vec<ThinShare>,
+    /// The [`Copyset::joined`] up to which members were put on: whoever became a
+    /// member later has missed this version.
+    #[serde(default)]
+    pub joined: u64,
 }
 
 /// A segment that is still being filled.
@@ -169,12 +177,15 @@ pub struct Leftovers {
 }
 
 /// Slots that were put together on fewer units than they should be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThinShare {
     /// Their segment.
     pub segment: base::SegmentId,
     /// How many.
     pub slots: u32,
+    /// The members that lack them.
+    #[serde(default)]
+    pub lacking: Vec<UnitId>,
 }
 
 /// A set of units that holds segments together.
@@ -182,8 +193,70 @@ pub struct ThinShare {
 pub struct Copyset {
     /// Its number.
     pub id: CopysetId,
-    /// The units, one for each replica.
+    /// The units, one for each replica: what is put is put on these.
     pub members: Vec<UnitId>,
+    /// Those of them that may lack something, and do not count as a copy.
+    #[serde(default)]
+    pub filling: Vec<UnitId>,
+    /// Units that were members and still hold what was put until then.
+    #[serde(default)]
+    pub leaving: Vec<Leaving>,
+    /// Grows in the whole table each time a unit becomes a member of a copyset that
+    /// is there already: what it was when the last of these became one.
+    #[serde(default)]
+    pub joined: u64,
+}
+
+/// A unit that is on its way out of a copyset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leaving {
+    /// In whose place the new member is: an index of [`Copyset::members`].
+    pub place: u8,
+    /// The unit.
+    pub unit: UnitId,
+}
+
+/// How a unit stands in a copyset (docs/units.md, "Mending").
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemberState {
+    /// It has everything that it should have: it counts as a copy.
+    #[default]
+    Whole,
+    /// Nothing more is put on it. It counts until what replaces it is whole.
+    Leaving,
+    /// It may lack something.
+    Filling,
+}
+
+impl Copyset {
+    /// A copyset whose members are all whole.
+    #[must_use]
+    pub const fn new(id: CopysetId, members: Vec<UnitId>) -> Self {
+        Self {
+            id,
+            members,
+            filling: Vec::new(),
+            leaving: Vec::new(),
+            joined: 0,
+        }
+    }
+
+    /// All units that may hold something of it, and how each stands: those that are
+    /// put on, in their order, and then those that leave.
+    pub fn standing(&self) -> impl Iterator<Item = (UnitId, MemberState)> {
+        let members = self.members.iter().map(|unit| {
+            let state = match self.filling.contains(unit) {
+                true => MemberState::Filling,
+                false => MemberState::Whole,
+            };
+            (*unit, state)
+        });
+        let leaving = self.leaving.iter();
+        members.chain(leaving.map(|leaving| (leaving.unit, MemberState::Leaving)))
+    }
 }
 
 /// Slots that wait to be freed.
@@ -297,13 +370,6 @@ pub trait Catalog: Send + Sync {
         epoch: u32,
         count: u32,
     ) -> Result<Range<u64>, CatalogError>;
-
-    /// Notes slots with fewer copies than the volume should have, for people
-    /// to know; durable on return. Some may never be committed.
-    ///
-    /// # Errors
-    /// [`CatalogError::Unavailable`].
-    fn note_thin(&self, volume: VolumeId, thin: &[ThinShare]) -> Result<(), CatalogError>;
 
     /// Forgets the leftovers of earlier leases, after they have been swept.
     ///

@@ -13,7 +13,7 @@ use world::Millis;
 
 use crate::{
     Catalog, CatalogError, Lease, LeaseSalt, Leftovers, LineageKey, NamedJournal, Neighbours,
-    PendingFree, RESTORE_SKIPS_BYTES, StoredVersion, ThinShare, VersionCommit, VersionKey,
+    PendingFree, RESTORE_SKIPS_BYTES, StoredVersion, VersionCommit, VersionKey,
 };
 
 /// What a volume is made with.
@@ -201,7 +201,7 @@ impl MemoryCatalog {
         self.lock().volumes.get(&volume)?.head
     }
 
-    /// Slots that were noted as thin, by segment.
+    /// Slots that were committed thin, by segment.
     #[must_use]
     pub fn thin(&self) -> BTreeMap<SegmentId, u32> {
         self.lock().thin.clone()
@@ -353,6 +353,9 @@ impl Catalog for MemoryCatalog {
         for snapshot in &commit.pins {
             state.snapshots.insert(*snapshot, version.key);
         }
+        for share in &commit.thin {
+            *state.thin.entry(share.segment).or_default() += share.slots;
+        }
         Ok(())
     }
 
@@ -374,14 +377,6 @@ impl Catalog for MemoryCatalog {
             .serials
             .push(range.clone());
         Ok(range)
-    }
-
-    fn note_thin(&self, _volume: VolumeId, thin: &[ThinShare]) -> Result<(), CatalogError> {
-        let mut state = self.lock();
-        for share in thin {
-            *state.thin.entry(share.segment).or_default() += share.slots;
-        }
-        Ok(())
     }
 
     fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {

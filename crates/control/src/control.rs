@@ -45,6 +45,8 @@ pub struct Settings {
     pub lease: Option<Duration>,
     /// How many times the free room on the units may be promised to volumes.
     pub overcommit: u32,
+    /// After so long a missing unit is replaced; zero: never.
+    pub replace_after: Duration,
     /// The database was put back from a backup, and what is younger is lost.
     pub restored_database: bool,
     /// The authority in D, or a new one, takes the place of the cluster's.
@@ -146,6 +148,7 @@ pub(crate) struct Inner {
     pub signing: SigningKey,
     pub lease: Option<Duration>,
     pub overcommit: u32,
+    pub replace_after: Duration,
     /// For those who watch.
     pub health: Health,
     /// The host that is this machine.
@@ -205,6 +208,7 @@ impl Control {
                 signing,
                 lease: settings.lease,
                 overcommit: settings.overcommit,
+                replace_after: settings.replace_after,
                 health: Health::default(),
                 local,
                 turns: HostTurns::default(),
@@ -407,6 +411,7 @@ pub(crate) async fn started_in(folder: &std::path::Path) -> Control {
         grace: Duration::ZERO,
         lease: None,
         overcommit: OVERCOMMIT,
+        replace_after: Duration::ZERO,
         restored_database: false,
         new_authority: false,
     };

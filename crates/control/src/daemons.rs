@@ -67,6 +67,8 @@ impl Control {
                     id,
                     url: url.to_owned(),
                     daemon: None,
+                    is_draining: false,
+                    missing_since: None,
                 };
                 self.add_units(&[unit]).await
             }

@@ -139,6 +139,8 @@ impl Control {
             id: unit.id,
             url: unit.url.clone(),
             daemon: None,
+            is_draining: false,
+            missing_since: None,
         });
         self.add_units(&asked.collect::<Vec<_>>()).await
     }
@@ -151,7 +153,7 @@ impl Control {
             return Ok(());
         }
         let plan = |all: &[UnitRow], existing: &[Copyset]| {
-            let ids: Vec<UnitId> = all.iter().map(|unit| unit.id).collect();
+            let ids = taking(all);
             let mut widths: Vec<usize> = existing.iter().map(|set| set.members.len()).collect();
             widths.push(usize::from(default_replicas(ids.len())));
             widths.sort_unstable();
@@ -184,20 +186,18 @@ impl Control {
         is_dry_run: bool,
     ) -> Result<(), ControlError> {
         let units = self.inner.database.units().await?;
-        if units.len() < usize::from(replicas) {
+        let count = taking(&units).len();
+        if count < usize::from(replicas) {
             return Err(ControlError::invalid(
                 "replicas",
                 format!(
-                    "{replicas} replicas need {replicas} units, and there are {}; ask for \
-                     fewer, or have an administrator add units (`scree unit add`)",
-                    units.len()
+                    "{replicas} replicas need {replicas} units, and there are {count}; ask for \
+                     fewer, or have an administrator add units (`scree unit add`)"
                 ),
             ));
         }
-        let plan = |all: &[UnitRow], existing: &[Copyset]| {
-            let ids: Vec<UnitId> = all.iter().map(|unit| unit.id).collect();
-            self.plan(&ids, replicas, existing)
-        };
+        let plan =
+            |all: &[UnitRow], existing: &[Copyset]| self.plan(&taking(all), replicas, existing);
         // Nearly always there is nothing to add, and nobody has to wait for that.
         if !is_dry_run && !plan(&units, &self.copysets().await?).is_empty() {
             let now = self.inner.world.clock.wall();
@@ -209,7 +209,8 @@ impl Control {
     /// How many copies a volume gets if nothing is said: two, so that a unit
     /// may be lost, if there are two units.
     pub(crate) async fn default_replicas(&self) -> Result<u8, ControlError> {
-        Ok(default_replicas(self.inner.database.units().await?.len()))
+        let units = self.inner.database.units().await?;
+        Ok(default_replicas(taking(&units).len()))
     }
 
     /// Free room on the units' file systems, in bytes, as far as it is known.
@@ -240,6 +241,8 @@ impl Acting {
             id: unit.id,
             url: unit.url,
             daemon: None,
+            is_draining: false,
+            missing_since: None,
         };
         Ok(view(row, &hosts, self.silent_before().await?))
     }
@@ -294,6 +297,12 @@ fn least_free(hosts: &[HostRow], silent_before: Millis) -> Option<u64> {
     let said = hosts.iter();
     let said = said.filter_map(|host| Some((host.heard, host.free_bytes?)));
     counting(said, silent_before).min()
+}
+
+/// Those over which copysets are planned.
+fn taking(units: &[UnitRow]) -> Vec<UnitId> {
+    let taking = units.iter().filter(|unit| !unit.is_draining);
+    taking.map(|unit| unit.id).collect()
 }
 
 fn default_replicas(units: usize) -> u8 {
@@ -355,6 +364,8 @@ mod tests {
             id: UnitId::from_random(7),
             url: "file:///srv/unit-7".to_owned(),
             daemon: None,
+            is_draining: false,
+            missing_since: None,
         };
         let report = |(heard, word): &(i64, &str)| HostReport {
             host: host(Some(*heard), None),

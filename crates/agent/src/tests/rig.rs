@@ -274,6 +274,7 @@ impl Scree {
             grace: Duration::ZERO,
             lease: settings.lease,
             overcommit: control::control::OVERCOMMIT,
+            replace_after: std::time::Duration::ZERO,
             restored_database: settings.restored_database,
             new_authority: false,
             database: None,
@@ -303,6 +304,7 @@ impl Scree {
             },
             journals: settings.journals,
             vm_user: None,
+            mend_bytes_per_second: u64::MAX,
             volume: VolumeConfig {
                 journal_bytes: 8 << 20,
                 ..VolumeConfig::default()

@@ -1,7 +1,7 @@
 //! What a host may do on unit daemons: a controller signs it, hosts show it
 //! (docs/units.md, "Who may do what").
 
-use base::{Lineage, VolumeId};
+use base::{CopysetId, Lineage, VolumeId};
 use serde::{Deserialize, Serialize};
 
 /// So much may be asked for at a time.
@@ -43,6 +43,11 @@ pub enum Want {
     Sweep {
         /// The volume.
         volume: VolumeId,
+    },
+    /// To mend a copyset that it has taken.
+    Mend {
+        /// Its number.
+        copyset: CopysetId,
     },
 }
 

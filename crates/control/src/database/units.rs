@@ -1,8 +1,7 @@
 //! The cluster, its units, and its table of copysets.
 
 use base::{ClusterId, CopysetId, UnitId, url};
-use catalog::Copyset;
-use catalog::WrappedKey;
+use catalog::{Copyset, Leaving, WrappedKey};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
@@ -29,6 +28,12 @@ pub struct UnitRow {
     pub url: String,
     /// What its daemon is called, if it has one; not kept with it.
     pub daemon: Option<String>,
+    /// Whether it is on its way out: no copyset is planned over it. Not kept with a
+    /// new one.
+    pub is_draining: bool,
+    /// Since when every host that says anything says that it is missing. Not kept
+    /// with a new one.
+    pub missing_since: Option<Millis>,
 }
 
 impl Database {
@@ -125,6 +130,9 @@ impl Database {
             let mut all = units_of(&mut *change).await?;
             let is_new = |unit: &&UnitRow| all.iter().all(|known| known.id != unit.id);
             let new: Vec<UnitRow> = units.iter().filter(is_new).cloned().collect();
+            for unit in &new {
+                check_not_removed(&mut *change, unit.id).await?;
+            }
             all.extend_from_slice(&new);
             let existing = copysets_of(&mut *change).await?;
             let copysets = plan(&all, &existing);
@@ -136,7 +144,9 @@ impl Database {
     }
 }
 
-async fn units_of(connection: &mut AnyConnection) -> Result<Vec<UnitRow>, DatabaseError> {
+pub(super) async fn units_of(
+    connection: &mut AnyConnection,
+) -> Result<Vec<UnitRow>, DatabaseError> {
     // A daemon's party has its unit's number.
     let statement = "SELECT u.*, p.name AS daemon FROM units u LEFT JOIN parties p \
          ON p.kind = 'unit' AND p.id = 'party-' || substr(u.id, 6) ORDER BY u.added_ms, u.url";
@@ -152,13 +162,17 @@ async fn units_of(connection: &mut AnyConnection) -> Result<Vec<UnitRow>, Databa
                 // like as they are.
                 url: url::path_of(&url).map_or(url, |folder| url::url_of(&folder)),
                 daemon: row.try_get("daemon")?,
+                is_draining: rows::flag(row, "draining")?,
+                missing_since: row.try_get::<Option<i64>, _>("missing_ms")?.map(Millis),
             })
         })
         .collect()
 }
 
-async fn copysets_of(connection: &mut AnyConnection) -> Result<Vec<Copyset>, DatabaseError> {
-    let members = sqlx::query("SELECT * FROM copyset_members ORDER BY copyset, place")
+pub(super) async fn copysets_of(
+    connection: &mut AnyConnection,
+) -> Result<Vec<Copyset>, DatabaseError> {
+    let members = sqlx::query("SELECT * FROM copyset_members ORDER BY copyset, place, joined")
         .fetch_all(connection)
         .await?;
     let mut copysets: Vec<Copyset> = Vec::new();
@@ -167,16 +181,45 @@ async fn copysets_of(connection: &mut AnyConnection) -> Result<Vec<Copyset>, Dat
         let id = CopysetId::new(number).ok_or_else(|| DatabaseError::Damaged {
             what: format!("copyset {number}"),
         })?;
+        if copysets.last().is_none_or(|last| last.id != id) {
+            copysets.push(Copyset::new(id, Vec::new()));
+        }
+        let Some(copyset) = copysets.last_mut() else {
+            continue;
+        };
         let unit = rows::spelt(row, "unit")?;
-        match copysets.last_mut() {
-            Some(last) if last.id == id => last.members.push(unit),
-            _ => copysets.push(Copyset {
-                id,
-                members: vec![unit],
+        let state: String = row.try_get("state")?;
+        copyset.joined = copyset.joined.max(rows::number(row, "joined")?);
+        match state.as_str() {
+            "leaving" => copyset.leaving.push(Leaving {
+                place: rows::small(row, "place")?,
+                unit,
             }),
+            "filling" => {
+                copyset.filling.push(unit);
+                copyset.members.push(unit);
+            }
+            _ => copyset.members.push(unit),
         }
     }
     Ok(copysets)
+}
+
+/// Refuses a unit that was removed: what it held then nobody has looked after since.
+async fn check_not_removed(change: &mut AnyConnection, unit: UnitId) -> Result<(), DatabaseError> {
+    let removed = sqlx::query("SELECT id FROM removed_units WHERE id = $1")
+        .bind(unit.to_string())
+        .fetch_optional(change)
+        .await?;
+    match removed {
+        None => Ok(()),
+        Some(_) => Err(DatabaseError::Refused {
+            reason: format!(
+                "{unit} was removed; empty its folder and add that as a new unit (a daemon: as \
+                 another party)"
+            ),
+        }),
+    }
 }
 
 /// Refuses a URL at which another unit is. One whose daemon is disabled is nowhere:

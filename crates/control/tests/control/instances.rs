@@ -36,6 +36,7 @@ fn settings(folder: &Path, url: Option<&str>) -> Settings {
         grace: Duration::ZERO,
         lease: Some(Duration::from_secs(10)),
         overcommit: control::control::OVERCOMMIT,
+        replace_after: std::time::Duration::ZERO,
         restored_database: false,
         new_authority: false,
     }

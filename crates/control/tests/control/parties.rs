@@ -75,6 +75,7 @@ impl Scene {
             grace: Duration::ZERO,
             lease: None,
             overcommit: control::control::OVERCOMMIT,
+            replace_after: std::time::Duration::ZERO,
             restored_database: false,
             new_authority: false,
             database: url.map(|url| url.parse().expect("a URL")),

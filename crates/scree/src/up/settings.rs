@@ -111,6 +111,7 @@ pub(super) fn control_settings(
         grace: keep.grace,
         lease,
         overcommit: keep.overcommit,
+        replace_after: keep.replace_after,
         restored_database: keep.restored_database,
         new_authority: false,
         database: None,
@@ -185,6 +186,7 @@ pub(super) fn agent_settings(
         vm: VmOptions::default(),
         journals: None,
         vm_user: arguments.vm_user,
+        mend_bytes_per_second: arguments.mend_bytes_per_second.max(1),
         volume: VolumeConfig {
             journal_bytes: arguments.journal_size,
             destage_after: arguments.destage_after,

@@ -215,9 +215,8 @@ mod tests {
             let copysets = [vec![ids[0], ids[1]], vec![ids[0]], vec![ids[1]]];
             let copysets: Vec<Copyset> = (0..)
                 .zip(copysets)
-                .map(|(number, members)| Copyset {
-                    id: CopysetId::new(number).expect("12 bits"),
-                    members,
+                .map(|(number, members)| {
+                    Copyset::new(CopysetId::new(number).expect("12 bits"), members)
                 })
                 .collect();
             let store = Store::new(Arc::clone(&world.pool));

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use base::{CopysetId, SegmentId, VolumeId};
+use base::{CopysetId, SegmentId, UnitId, VolumeId};
 use world::Random;
 
-use super::ledger::Ledger;
+use super::ledger::{Dealt, Ledger};
 use super::progress::Progress;
 use super::store::Table;
 use crate::catalog::copysets::shuffle;
@@ -52,10 +52,6 @@ impl Serials {
         })
     }
 
-    fn note_thin(&self, thin: &[ThinShare]) -> Result<(), CatalogError> {
-        self.catalog.note_thin(self.volume, thin)
-    }
-
     /// Serials from here on have not been used by this lease.
     pub fn next(&self) -> u64 {
         self.reserved
@@ -92,12 +88,17 @@ pub struct Share {
     pub first: u32,
     /// What goes into it and the slots after it: indexes into what was dealt.
     pub items: Vec<usize>,
+    /// The units that it is put on: those of all of the segment.
+    pub units: Vec<UnitId>,
 }
 
 #[derive(Debug)]
 struct Growing {
     segment: SegmentId,
     next: u32,
+    /// The members that took writes when it was begun. With others it is not gone
+    /// on with: they would lack what came before.
+    units: Vec<UnitId>,
 }
 
 /// Keeps segments open and deals blocks to them.
@@ -111,6 +112,8 @@ pub struct Dealer {
     touched: BTreeMap<SegmentId, u32>,
     /// Segments given up since then although part of them will be committed.
     abandoned: BTreeMap<SegmentId, Abandoned>,
+    /// How all that was dealt.
+    dealt: Dealt,
 }
 
 /// A segment that failed after part of it had been put.
@@ -149,6 +152,7 @@ impl Dealer {
             open: Vec::new(),
             touched: BTreeMap::new(),
             abandoned: BTreeMap::new(),
+            dealt: Dealt::default(),
         }
     }
 
@@ -179,15 +183,21 @@ impl Dealer {
         if candidates.is_empty() {
             return Err(DealError::NoUnit);
         }
-        self.open
-            .retain(|growing| candidates.contains(&growing.segment.copyset()));
+        self.dealt.add(Dealt {
+            thin: Vec::new(),
+            joined: Some(table.joined()),
+        });
+        self.close_unless(|growing| {
+            let copyset = growing.segment.copyset();
+            candidates.contains(&copyset) && takers(table, copyset) == growing.units
+        });
         let width = self
             .config
             .width
             .clamp(1, candidates.len())
             .min(count.max(1));
         while self.open.len() < width {
-            self.open_another(&candidates, random)?;
+            self.open_another(&candidates, table, random)?;
         }
 
         let mut order: Vec<usize> = (0..count).collect();
@@ -205,13 +215,14 @@ impl Dealer {
                 segment: growing.segment,
                 first: growing.next,
                 items: Vec::new(),
+                units: growing.units.clone(),
             });
             share.items.push(item);
             growing.next += 1;
             self.touched.insert(growing.segment, growing.next);
             if growing.next == self.config.slots_max {
                 self.open.swap_remove(chosen);
-                self.open_another(&candidates, random)?;
+                self.open_another(&candidates, table, random)?;
             }
         }
         Ok(shares.into_values().collect())
@@ -220,6 +231,7 @@ impl Dealer {
     fn open_another(
         &mut self,
         candidates: &[CopysetId],
+        table: &Table,
         random: &dyn Random,
     ) -> Result<(), DealError> {
         let unused: Vec<CopysetId> = candidates
@@ -243,17 +255,34 @@ impl Dealer {
                 reason: "all 2^36 segment serials have been used".to_owned(),
             })
         })?;
-        self.open.push(Growing { segment, next: 0 });
+        self.open.push(Growing {
+            segment,
+            next: 0,
+            units: takers(table, copyset),
+        });
         Ok(())
     }
 
-    /// Has it noted that these were put on fewer units than was asked for. May
-    /// wait for the catalog.
-    ///
-    /// # Errors
-    /// [`DealError::Catalog`].
-    pub fn note_thin(&self, thin: &[ThinShare]) -> Result<(), DealError> {
-        Ok(self.serials.note_thin(thin)?)
+    /// Goes on with those open segments only for which `goes_on` holds.
+    fn close_unless(&mut self, goes_on: impl Fn(&Growing) -> bool) {
+        let (open, closed) = std::mem::take(&mut self.open)
+            .into_iter()
+            .partition(goes_on);
+        self.open = open;
+        for Growing { segment, next, .. } in closed {
+            // What was dealt to since is closed by its settlement.
+            if !self.touched.contains_key(&segment) && next == self.ledger.committed_slots(segment)
+            {
+                self.ledger.closed(segment);
+            }
+        }
+    }
+
+    /// Part of what was dealt was put on fewer units than it should be: nothing
+    /// more is dealt to that segment, so that what it has can be copied.
+    pub fn note_thin(&mut self, thin: ThinShare) {
+        self.open.retain(|growing| growing.segment != thin.segment);
+        self.dealt.thin.push(thin);
     }
 
     /// Nothing more is dealt to the segment of `share`, for its put failed.
@@ -280,6 +309,7 @@ impl Dealer {
     pub fn give_up(&mut self) -> Vec<(SegmentId, Range<u32>)> {
         let touched = std::mem::take(&mut self.touched);
         let abandoned = std::mem::take(&mut self.abandoned);
+        self.dealt = Dealt::default();
         self.open
             .retain(|growing| !touched.contains_key(&growing.segment));
         let abandoned = abandoned
@@ -300,9 +330,10 @@ impl Dealer {
     /// Everything dealt so far is in the version about to be committed.
     pub fn settle(&mut self) {
         for (segment, slots) in std::mem::take(&mut self.touched) {
-            self.ledger
-                .committed(segment, slots, slots == self.config.slots_max);
+            let goes_on = self.open.iter().any(|growing| growing.segment == segment);
+            self.ledger.committed(segment, slots, !goes_on);
         }
+        self.ledger.dealt(std::mem::take(&mut self.dealt));
         for (segment, Abandoned { good, put }) in std::mem::take(&mut self.abandoned) {
             self.ledger.committed(segment, good, put == good);
         }
@@ -315,14 +346,11 @@ impl Dealer {
 fn best_copysets(table: &Table, replicas: u8) -> Vec<CopysetId> {
     let mut best = 1;
     let mut found = Vec::new();
-    for (id, members) in table.copysets() {
-        if members.len() != usize::from(replicas) {
+    for (id, _) in table.copysets() {
+        if table.put_on(id).count() != usize::from(replicas) {
             continue;
         }
-        let writable = members
-            .iter()
-            .filter(|member| member.unit.can_write())
-            .count();
+        let writable = takers(table, id).len();
         if writable > best {
             best = writable;
             found.clear();
@@ -334,6 +362,13 @@ fn best_copysets(table: &Table, replicas: u8) -> Vec<CopysetId> {
     // The table is a hash map: an order that the seed alone decides.
     found.sort_unstable();
     found
+}
+
+/// The members of a copyset that take writes.
+fn takers(table: &Table, copyset: CopysetId) -> Vec<UnitId> {
+    let takers = table.put_on(copyset);
+    let takers = takers.filter(|member| member.unit.can_write());
+    takers.map(|member| member.id).collect()
 }
 
 #[cfg(test)]
@@ -384,10 +419,7 @@ mod tests {
         let (cluster, id) = (ClusterId::from_random(1), UnitId::from_random(1));
         let unit = FolderUnit::create(&world, "/unit".as_ref(), cluster, id).expect("a new unit");
         let unit = TrackedUnit::new(Arc::new(unit), Arc::clone(&world.clock));
-        let copyset = Copyset {
-            id: CopysetId::new(0).expect("the first"),
-            members: vec![id],
-        };
+        let copyset = Copyset::new(CopysetId::new(0).expect("the first"), vec![id]);
         let store = Store::new(Arc::clone(&world.pool));
         store.set_table(vec![(id, Arc::new(unit))], &[copyset]);
         let config = DealerConfig {

@@ -9,7 +9,7 @@ use unit::{ReadDone, SlotRun, Tag, TrackedUnit, Unit, UnitError, UnitState};
 use world::Pool;
 
 use super::ledger::OpenSegments;
-use crate::catalog::Copyset;
+use crate::catalog::{Copyset, MemberState};
 
 /// A unit in a copyset.
 #[derive(Clone)]
@@ -18,6 +18,16 @@ pub struct Member {
     pub id: UnitId,
     /// The unit, and what is known of its health.
     pub unit: Arc<TrackedUnit>,
+    /// How it stands in the copyset.
+    pub state: MemberState,
+}
+
+impl Member {
+    /// Whether what is put into the copyset is put on it.
+    #[must_use]
+    pub fn is_put_on(&self) -> bool {
+        self.state != MemberState::Leaving
+    }
 }
 
 /// One state of the cluster: which units there are and how they are combined.
@@ -25,10 +35,12 @@ pub struct Member {
 pub struct Table {
     copysets: HashMap<CopysetId, Arc<[Member]>>,
     units: Vec<Member>,
+    joined: u64,
 }
 
 impl Table {
-    /// The members of a copyset; none if it is not known.
+    /// The units that may hold segments of a copyset: those that are put on, in
+    /// their order, and then those that leave; none if it is not known.
     #[must_use]
     pub fn members(&self, copyset: CopysetId) -> &[Member] {
         self.copysets.get(&copyset).map_or(&[], |members| members)
@@ -43,12 +55,34 @@ impl Table {
         members
     }
 
-    /// The same order, if all are well: copies share the load by segment.
+    /// The same order, if all are well: copies share the load by segment, and those
+    /// that may lack something come last.
     fn in_turn(&self, segment: SegmentId) -> impl Iterator<Item = &Member> {
         let members = self.members(segment.copyset());
         let start = segment.serial() as usize % members.len().max(1);
         let (last, first) = members.split_at(start);
-        first.iter().chain(last)
+        let states = [
+            MemberState::Whole,
+            MemberState::Leaving,
+            MemberState::Filling,
+        ];
+        let in_state = move |state| {
+            let members = first.iter().chain(last);
+            members.filter(move |member| member.state == state)
+        };
+        states.into_iter().flat_map(in_state)
+    }
+
+    /// The members of a copyset that are put on, in their order.
+    pub fn put_on(&self, copyset: CopysetId) -> impl Iterator<Item = &Member> {
+        let members = self.members(copyset).iter();
+        members.filter(|member| member.is_put_on())
+    }
+
+    /// Up to which [`Copyset::joined`] it knows the members.
+    #[must_use]
+    pub fn joined(&self) -> u64 {
+        self.joined
     }
 
     /// All copysets.
@@ -87,14 +121,29 @@ impl Store {
     pub fn set_table(&self, units: Vec<(UnitId, Arc<TrackedUnit>)>, copysets: &[Copyset]) {
         let units: Vec<Member> = units
             .into_iter()
-            .map(|(id, unit)| Member { id, unit })
+            .map(|(id, unit)| Member {
+                id,
+                unit,
+                state: MemberState::Whole,
+            })
             .collect();
         let members = |copyset: &Copyset| -> Arc<[Member]> {
-            let find = |id: &UnitId| units.iter().find(|member| member.id == *id).cloned();
-            copyset.members.iter().filter_map(find).collect()
+            let find = |(id, state): (UnitId, MemberState)| {
+                let member = units.iter().find(|member| member.id == id)?;
+                Some(Member {
+                    state,
+                    ..member.clone()
+                })
+            };
+            copyset.standing().filter_map(find).collect()
         };
+        let joined = copysets.iter().map(|set| set.joined).max().unwrap_or(0);
         let copysets = copysets.iter().map(|set| (set.id, members(set))).collect();
-        let table = Arc::new(Table { copysets, units });
+        let table = Arc::new(Table {
+            copysets,
+            units,
+            joined,
+        });
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
     }
 
@@ -171,7 +220,9 @@ impl Store {
     ) -> Result<(), UnitError> {
         let table = self.table();
         let mut first_failure = Ok(());
-        for member in table.members(segment.copyset()) {
+        // Those that are being filled come last: what was just copied to one is
+        // looked up once more where it was copied from.
+        for member in table.in_turn(segment) {
             let result = act(&member.unit);
             first_failure = first_failure.and(result);
         }
@@ -218,10 +269,7 @@ mod tests {
         });
         let copyset = CopysetId::new(1).expect("small");
         let store = Store::new(Arc::clone(&world.pool));
-        let copysets = [Copyset {
-            id: copyset,
-            members: ids.to_vec(),
-        }];
+        let copysets = [Copyset::new(copyset, ids.to_vec())];
         store.set_table(ids.into_iter().zip(units.clone()).collect(), &copysets);
         let segments = [1, 2].map(|serial| SegmentId::new(copyset, serial).expect("small"));
         for unit in &units {

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use base::{Location, SegmentId, Slot};
+use base::{Location, SegmentId, Slot, UnitId};
 use unit::{Tag, Unit, UnitError};
 use world::{PageBuffer, Random, parallel};
 
@@ -75,7 +75,6 @@ pub fn place(
     let mut placed: Vec<Option<Location>> = vec![None; count];
     let mut remaining: Vec<usize> = (0..count).collect();
     let mut last_failure = None;
-    let mut thin = Vec::new();
     for _ in 0..ROUNDS_MAX {
         dealer.progress().check_awaited()?;
         if remaining.is_empty() {
@@ -94,17 +93,21 @@ pub fn place(
             let (store, source) = (Arc::clone(store), Arc::clone(source));
             let progress = Arc::clone(dealer.progress());
             let task = move || write_share(&store, &share, slot_bytes, &source, &progress);
-            Box::new(task) as Box<dyn FnOnce() -> Result<usize, ShareError> + Send>
+            Box::new(task) as Box<dyn FnOnce() -> Result<Vec<UnitId>, ShareError> + Send>
         });
         let results = parallel(&*store.pool, PARALLEL, tasks.collect());
         remaining.clear();
         for (share, result) in shares.into_iter().zip(results) {
             match result {
-                Ok(copies) => {
-                    if copies < usize::from(dealer.config().replicas) {
-                        thin.push(ThinShare {
+                Ok(has) => {
+                    let members = table.put_on(share.segment.copyset());
+                    let lacks = members.filter(|member| !has.contains(&member.id));
+                    let lacking: Vec<UnitId> = lacks.map(|member| member.id).collect();
+                    if !lacking.is_empty() {
+                        dealer.note_thin(ThinShare {
                             segment: share.segment,
                             slots: u32::try_from(share.items.len()).expect("few"),
+                            lacking,
                         });
                     }
                     for (slot, item) in (share.first..).zip(&share.items) {
@@ -125,9 +128,6 @@ pub fn place(
             }
         }
         remaining.sort_unstable();
-    }
-    if !thin.is_empty() {
-        dealer.note_thin(&thin)?;
     }
     match last_failure {
         Some(error) if !remaining.is_empty() => Err(PlaceError::Units(error)),
@@ -151,20 +151,20 @@ pub fn give_up(store: &Store, dealer: &mut Dealer) {
     }
 }
 
-/// Puts one share on every member that takes writes, and syncs it there.
-/// Returns how many those are.
+/// Puts one share on every unit of its segment that takes writes, and syncs it
+/// there. Returns which those are.
 fn write_share(
     store: &Store,
     share: &Share,
     slot_bytes: u32,
     source: &Source,
     progress: &Progress,
-) -> Result<usize, ShareError> {
+) -> Result<Vec<UnitId>, ShareError> {
     let table = store.table();
     let writers: Vec<Member> = table
-        .members(share.segment.copyset())
+        .units()
         .iter()
-        .filter(|member| member.unit.can_write())
+        .filter(|unit| share.units.contains(&unit.id) && unit.unit.can_write())
         .cloned()
         .collect();
     if writers.is_empty() {
@@ -202,7 +202,7 @@ fn write_share(
             .sync(&[share.segment])
             .map_err(ShareError::Unit)?;
     }
-    Ok(writers.len())
+    Ok(writers.iter().map(|writer| writer.id).collect())
 }
 
 fn nobody(segment: SegmentId) -> UnitError {
