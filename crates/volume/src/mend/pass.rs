@@ -166,9 +166,8 @@ impl Pass {
         }
         let keepers = keepers(&copies, slots_max);
         let mut rotten: HashMap<usize, HashSet<u16>> = HashMap::new();
-        if depth == Depth::Scrub {
-            self.scrub(segment, &copies, &mut rotten, pace)?;
-        }
+        // What a crash of a unit cut short is kept there, and is not what was put.
+        self.scrub(segment, &copies, depth, &mut rotten, pace)?;
         for to in 0..self.members.len() {
             let is_looked_at = match self.members[to].state {
                 MemberState::Leaving => false,
@@ -247,11 +246,15 @@ impl Pass {
         &mut self,
         segment: SegmentId,
         copies: &[Option<Copy>],
+        depth: Depth,
         rotten: &mut HashMap<usize, HashSet<u16>>,
         pace: &dyn Pace,
     ) -> Result<(), Stopped> {
         for (index, copy) in copies.iter().enumerate() {
             let Some(copy) = copy else { continue };
+            if depth < Depth::Scrub && self.members[index].state != MemberState::Filling {
+                continue;
+            }
             pace.step(copy.len() as u64 * u64::from(copy.slot_bytes))?;
             match self.members[index].unit.scrub(segment) {
                 Ok(bad) => {

@@ -150,6 +150,18 @@ impl Rig {
         assert_eq!(told.line, LINE);
         let slots = (0..told.stat.slots as u16).filter(|slot| !told.freed.contains(&Slot(*slot)));
         slots
+            .filter(|slot| {
+                let run = SlotRun {
+                    segment: segment(serial),
+                    first: Slot(*slot),
+                    count: 1,
+                };
+                let (mut tags, mut data) = ([[0; 16]], vec![0; SLOT_BYTES as usize]);
+                let read = unit.read(run, SLOT_BYTES, &mut tags, &mut data);
+                read.expect("it is kept");
+                // An empty one that a crash left before it was freed takes some room.
+                tags[0] != [0; 16]
+            })
             .inspect(|slot| {
                 let run = SlotRun {
                     segment: segment(serial),
@@ -262,7 +274,8 @@ fn a_crash_at_any_step_loses_nothing_and_is_gone_on_from() {
         rig.put(0, 2, 0..20);
         rig.free(0, 2, &[3]);
         rig.put(1, 2, 0..7);
-        rig.simulation.disk.arm_crash(number);
+        let before = rig.simulation.disk.operations();
+        rig.simulation.disk.arm_crash(before + number);
         let (members, pace) = (rig.members(&[Whole, Filling]), Steps::endless());
         let passed = pass(copyset(), &members, &all_committed(), Depth::Fill, &pace);
         drop(members);
@@ -281,7 +294,7 @@ fn a_crash_at_any_step_loses_nothing_and_is_gone_on_from() {
             break;
         }
     }
-    assert!(crashes > 10, "{crashes}");
+    assert!(crashes > 5, "{crashes}");
 }
 
 #[test]
