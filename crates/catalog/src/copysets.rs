@@ -7,7 +7,7 @@
 //! shares segments with about `scatter_width` others. Units in one zone are lost
 //! together: they share none, if that can be.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use base::{CopysetId, UnitId};
 use world::Random;
@@ -109,9 +109,8 @@ pub fn plan(
                 shuffle(&mut members, random);
             }
             Some(Copyset {
-                id: numbers.next()?,
-                members,
                 data,
+                ..Copyset::of_copies(numbers.next()?, members)
             })
         })
         .collect()
@@ -142,6 +141,71 @@ fn cut(
         sets.push(set);
     }
     sets
+}
+
+/// The unit among `loads` that is to take the place of `old` in `copyset`: one that
+/// shares its zone with as few of the other members as can be, and of these the one
+/// that is a member of the fewest copysets, by the count that comes with it. `None` if
+/// each has a place there, or is leaving one.
+#[must_use]
+pub fn replacement(
+    copyset: &Copyset,
+    old: UnitId,
+    loads: &HashMap<UnitId, usize>,
+    zones: &Zones,
+) -> Option<UnitId> {
+    let is_in = |unit: &UnitId| copyset.standing().any(|(member, _)| member == *unit);
+    let others = loads.iter().filter(|(unit, _)| !is_in(unit));
+    // Which of several is the same for whoever asks.
+    let least = others.min_by_key(|(unit, load)| {
+        let shared = neighbours(copyset, old, **unit, zones);
+        (shared, **load, **unit)
+    });
+    least.map(|(unit, _)| *unit)
+}
+
+/// With how many members that stay `unit` would share its zone in the place of `old`.
+fn neighbours(copyset: &Copyset, old: UnitId, unit: UnitId, zones: &Zones) -> usize {
+    let Some(zone) = zones.get(&unit) else {
+        return 0;
+    };
+    let stay = copyset.members.iter().filter(|member| **member != old);
+    stay.filter(|member| zones.get(member) == Some(zone))
+        .count()
+}
+
+/// Which units are to take the place of others, and where, so that each is a member
+/// of about as many copysets: one change a copyset at most, and none in one that has
+/// a member which is not whole, or that would have more members in one zone.
+#[must_use]
+pub fn rebalancing(
+    copysets: &[Copyset],
+    loads: &HashMap<UnitId, usize>,
+    zones: &Zones,
+) -> Vec<(CopysetId, UnitId, UnitId)> {
+    let mut loads = loads.clone();
+    let mut moves = Vec::new();
+    for copyset in copysets {
+        if !copyset.filling.is_empty() || !copyset.leaving.is_empty() {
+            continue;
+        }
+        let members = copyset.members.iter();
+        let known = members.filter_map(|unit| Some((*loads.get(unit)?, *unit)));
+        let Some((most, old)) = known.max() else {
+            continue;
+        };
+        let Some(new) = replacement(copyset, old, &loads, zones) else {
+            continue;
+        };
+        let near = |unit| neighbours(copyset, old, unit, zones);
+        let has_fewer = loads.get(&new).is_some_and(|least| *least + 1 < most);
+        if has_fewer && near(new) <= near(old) {
+            *loads.entry(old).or_default() -= 1;
+            *loads.entry(new).or_default() += 1;
+            moves.push((copyset.id, old, new));
+        }
+    }
+    moves
 }
 
 fn sorted(mut members: Vec<UnitId>) -> Vec<UnitId> {

@@ -19,7 +19,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::catalog::Erasure;
+use crate::catalog::{Erasure, MemberState};
 use base::{SegmentId, Slot};
 use unit::{Replacement, SegmentStat, SlotRun, Tag, Unit as _, UnitError};
 
@@ -55,6 +55,13 @@ pub fn give_back(
     };
     let all: Option<Vec<&Member>> = (0..erasure.members()).map(of).collect();
     let all = all.ok_or_else(missing)?;
+    // What is rebuilt is made of what is there: that stays as it is meanwhile.
+    if let Some(member) = members.iter().find(|one| one.state != MemberState::Whole) {
+        return Err(UnitError::Missing {
+            url: member.unit.url().to_owned(),
+            reason: format!("copyset {} is being mended", segment.copyset().number()),
+        });
+    }
     let (of_data, of_parity) = all.split_at(usize::from(k));
     let layout = Layout::new(Some(erasure));
 
@@ -342,6 +349,7 @@ impl Anew<'_> {
         let by = Replacement {
             expected: Some(generation),
             generation: generation.saturating_add(1),
+            line: 0,
             slot_bytes: self.slot_bytes,
             tags: &tags,
             data: &data,

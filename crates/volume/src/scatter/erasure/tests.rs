@@ -199,9 +199,8 @@ fn store(simulation: &Simulation, erasure: Erasure) -> Arc<Store> {
     let store = Store::new(Arc::clone(&world.pool));
     let members: Vec<UnitId> = (0..erasure.members()).map(unit_id).collect();
     let copyset = Copyset {
-        id: copyset(),
-        members,
         data: erasure.data(),
+        ..Copyset::of_copies(copyset(), members)
     };
     store.set_table((0..erasure.members()).map(open).collect(), &[copyset]);
     store
