@@ -36,7 +36,8 @@ struct Rig {
     simulation: Simulation,
     erasure: Erasure,
     store: Arc<Store>,
-    catalog: Arc<MemoryCatalog>,
+    serials: Arc<Serials>,
+    ledger: Arc<Ledger>,
     keyring: Arc<Keyring>,
     dealer: Dealer,
     sequences: SequenceSource,
@@ -85,16 +86,20 @@ impl Rig {
         };
         let serials = Arc::new(Serials::new(Arc::clone(&catalog) as _, VOLUME, epoch));
         let ledger = Arc::new(Ledger::new(Arc::clone(store.open_segments())));
-        let progress = Progress::new(LeaseTerm::unlimited(), Arc::clone(&world.clock));
+        let progress = Arc::new(Progress::new(
+            LeaseTerm::unlimited(),
+            Arc::clone(&world.clock),
+        ));
         Self {
-            dealer: Dealer::new(config, serials, ledger, Arc::new(progress)),
+            dealer: Dealer::new(config, Arc::clone(&serials), Arc::clone(&ledger), progress),
+            serials,
+            ledger,
             keyring: Arc::new(crate::fixture::keyring(1)),
             sequences: SequenceSource::new(epoch),
             pieces: Vec::new(),
             simulation,
             erasure,
             store,
-            catalog,
         }
     }
 
@@ -148,6 +153,12 @@ impl Rig {
             self.check(&store(&self.simulation, self.erasure), dead);
             lost.iter().for_each(|place| disk.heal(&folder(*place)));
         }
+    }
+
+    /// Segments that are said to be on too few units.
+    fn thin(&self) -> BTreeSet<SegmentId> {
+        let dealt = self.ledger.for_commit(&self.serials).dealt;
+        dealt.thin.iter().map(|share| share.segment).collect()
     }
 
     fn segments(&self) -> BTreeSet<SegmentId> {
@@ -262,12 +273,12 @@ fn what_is_lost_beyond_parity_is_said_to_be_unavailable() {
 fn as_many_units_as_have_parity_may_be_away_while_something_is_put() {
     let mut rig = Rig::new(4, 2);
     rig.put(40);
-    assert!(rig.catalog.thin().is_empty());
+    assert!(rig.thin().is_empty());
     for place in [1, 4] {
         rig.simulation.disk.inject(&folder(place), Fault::Missing);
     }
     rig.put(40);
-    let thin: BTreeSet<SegmentId> = rig.catalog.thin().into_keys().collect();
+    let thin = rig.thin();
     assert!(!thin.is_empty(), "somebody was told");
     for place in [1, 4] {
         rig.simulation.disk.heal(&folder(place));
