@@ -226,11 +226,16 @@ impl Agent {
         let table = inner.store.table();
         let members: Vec<Mendable> = task
             .copyset
-            .standing()
-            .filter_map(|(id, state)| {
+            .placed()
+            .filter_map(|(place, id, state)| {
                 let member = table.units().iter().find(|member| member.id == id)?;
                 let unit = Arc::clone(&member.unit) as Arc<dyn Unit>;
-                Some(Mendable { id, state, unit })
+                Some(Mendable {
+                    id,
+                    place,
+                    state,
+                    unit,
+                })
             })
             .collect();
         if members.len() < task.copyset.standing().count() {
@@ -256,9 +261,10 @@ impl Agent {
             (false, true) => Depth::Compare,
             (false, false) => Depth::Fill,
         };
-        let copyset = task.copyset.id;
+        let (copyset, erasure) = (task.copyset.id, task.copyset.erasure());
         let pace = Arc::clone(&pacing);
-        let passed = blocking(move || mend::pass(copyset, &members, &uncommitted, depth, &*pace));
+        let passed =
+            blocking(move || mend::pass(copyset, erasure, &members, &uncommitted, depth, &*pace));
         tokio::pin!(passed);
         let mut ticks = host::ticks(TELL_EVERY);
         ticks.tick().await;

@@ -489,8 +489,7 @@ mod tests {
         assert_eq!(allowed(&leased, own, UNREADABLE), [true; 5]);
         let copysets = vec![own.copyset()];
         let mend = shown([Scope::Mend { copysets }]);
-        let put_and_read = [true, true, false, false, false];
-        assert_eq!(allowed(&mend, own, UNREADABLE), put_and_read);
+        assert_eq!(allowed(&mend, own, UNREADABLE), [true; 5], "put anew");
     }
 
     #[test]

@@ -57,6 +57,7 @@ pub(super) struct Copy {
     slots: Vec<Held>,
     pub line: u64,
     pub slot_bytes: u32,
+    pub generation: u16,
 }
 
 impl Copy {
@@ -72,6 +73,7 @@ impl Copy {
             slots,
             line: told.line,
             slot_bytes: told.stat.slot_bytes,
+            generation: told.stat.generation,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use base::{SegmentId, Slot};
-use unit::{SlotRun, Tag, UnitError};
+use unit::{Replacement, SlotRun, Tag, UnitError};
 
 use super::compare::{Copy, Held};
 use super::pass::{Mendable, Pace, Stopped};
@@ -53,14 +53,31 @@ impl Bringing<'_> {
         self.write(to, copy.map_or(0, Copy::len))
     }
 
-    /// Puts the whole segment anew in the place of what member `to` has. All of it
-    /// was read before anything there is given up.
+    /// Puts the whole segment anew in the place of what member `to` has: in one step,
+    /// but of one whose header cannot be read. All of it was read before anything
+    /// there is given up.
     pub fn bring_anew(&mut self, to: usize) -> Result<u64, CopyError> {
         let target = &self.members[to].unit;
         let end = self.keepers.len();
         let content = self.gather(0, end)?;
-        target.delete(self.segment).map_err(CopyError::Target)?;
-        let bytes = self.put(to, 0, &content)?;
+        let Some(own) = &self.copies[to] else {
+            target.delete(self.segment).map_err(CopyError::Target)?;
+            let bytes = self.put(to, 0, &content)?;
+            self.finish(to, &content.freed)?;
+            return Ok(bytes);
+        };
+        let bytes = content.data.len() as u64;
+        self.pace.step(bytes)?;
+        let by = Replacement {
+            expected: Some(own.generation),
+            generation: own.generation,
+            line: self.line(),
+            slot_bytes: self.slot_bytes(),
+            tags: &content.tags,
+            data: &content.data,
+        };
+        let replaced = target.replace(self.segment, by);
+        replaced.map_err(CopyError::Target)?;
         self.finish(to, &content.freed)?;
         Ok(bytes)
     }
@@ -197,7 +214,8 @@ impl Bringing<'_> {
         }
     }
 
-    /// The member to read a slot from: the first that keeps it as it was put. What is wrong with one that cannot say is left in `failed`.
+    /// The member to read a slot from: the first that keeps it as it was put. What is
+    /// wrong with one that cannot say is left in `failed`.
     fn source(
         &mut self,
         slot: usize,

@@ -23,12 +23,15 @@
 //! * A member is whole after a pass that began with what the catalog knew then, found
 //!   nothing to copy to it, and asked a whole member, or all that there are.
 //!
-//! What one lacks is brought by [`copy`]; where fragments lie instead of copies, it
-//! is there that they have to be worked out from others.
+//! What one lacks is brought by `copy`; where there is parity in the place of copies,
+//! by `rows`.
 
 mod compare;
 mod copy;
 mod pass;
+mod rows;
+#[cfg(test)]
+mod rows_tests;
 #[cfg(test)]
 mod tests;
 

@@ -8,13 +8,18 @@ use unit::{Unit, UnitError};
 
 use super::compare::{Copy, Uncommitted, keepers, lacks};
 use super::copy::{Bringing, CopyError};
-use crate::catalog::MemberState;
+use super::rows::Rows;
+use crate::catalog::{Erasure, MemberState};
+use crate::scatter::Layout;
+use crate::scatter::erasure::Masks;
 
 /// A member of a copyset.
 #[derive(Clone)]
 pub struct Mendable {
     /// Its id.
     pub id: UnitId,
+    /// Which one it is of the members, or in whose place another one comes.
+    pub place: u8,
     /// How it stands.
     pub state: MemberState,
     /// The unit.
@@ -61,20 +66,21 @@ pub struct Found {
     pub full: BTreeSet<UnitId>,
     /// How many bytes were copied.
     pub copied_bytes: u64,
-    /// Slots that no member has as they were put.
+    /// Slots that no member has as they were put, and that cannot be worked out.
     pub rotten: u64,
     /// What was in the way, each once.
     pub problems: BTreeSet<String>,
 }
 
 /// Compares the members of `copyset`, those first that are best read from, and copies
-/// what one lacks. In a scrub, slots that have rotted are put anew on members that
+/// what one lacks, or works it out, if its segments lie there with `erasure`. In a scrub, slots that have rotted are put anew on members that
 /// are not the only ones to have them.
 ///
 /// # Errors
 /// [`Stopped`]; it may be begun again at any time.
 pub fn pass(
     copyset: CopysetId,
+    erasure: Option<Erasure>,
     members: &[Mendable],
     uncommitted: &Uncommitted,
     depth: Depth,
@@ -83,6 +89,7 @@ pub fn pass(
     let mut members = members.to_vec();
     members.sort_by_key(|member| member.state);
     let mut pass = Pass {
+        erasure,
         members,
         found: Found::default(),
         away: HashSet::new(),
@@ -102,7 +109,20 @@ pub fn pass(
     Ok(pass.end())
 }
 
+/// Slots whose content is not what was put, by member.
+type Rotten = HashMap<usize, HashSet<u16>>;
+
+/// How a segment was found.
+struct Looked {
+    segment: SegmentId,
+    copies: Vec<Option<Copy>>,
+    /// Those whose copy is no segment.
+    broken: HashSet<usize>,
+    rotten: Rotten,
+}
+
 struct Pass {
+    erasure: Option<Erasure>,
     members: Vec<Mendable>,
     found: Found,
     /// Members that do not answer.
@@ -164,17 +184,20 @@ impl Pass {
                 }
             });
         }
-        let keepers = keepers(&copies, slots_max);
-        let mut rotten: HashMap<usize, HashSet<u16>> = HashMap::new();
         // What a crash of a unit cut short is kept there, and is not what was put.
-        self.scrub(segment, &copies, depth, &mut rotten, pace)?;
-        for to in 0..self.members.len() {
-            let is_looked_at = match self.members[to].state {
-                MemberState::Leaving => false,
-                MemberState::Filling => true,
-                MemberState::Whole => depth > Depth::Fill,
+        let rotten = self.scrub(segment, &copies, depth, pace)?;
+        if let Some(erasure) = self.erasure {
+            let found = Looked {
+                segment,
+                copies,
+                broken,
+                rotten,
             };
-            if self.away.contains(&to) || !is_looked_at {
+            return self.mend_rows(erasure, found, slots_max, depth, pace);
+        }
+        let keepers = keepers(&copies, slots_max);
+        for to in 0..self.members.len() {
+            if !self.is_mended(to, depth) {
                 continue;
             }
             // What has rotted in an open segment is put anew when it is closed.
@@ -209,11 +232,105 @@ impl Pass {
                 true => bringing.bring_anew(to),
                 false => bringing.bring(to),
             };
-            match brought {
-                Ok(bytes) => self.found.copied_bytes += bytes,
-                Err(CopyError::Stopped) => return Err(Stopped),
-                Err(error) => self.failed(segment, to, error),
+            self.brought(segment, to, brought)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Pass::mend`], of a segment with parity.
+    fn mend_rows(
+        &mut self,
+        erasure: Erasure,
+        looked: Looked,
+        slots_max: Option<u32>,
+        depth: Depth,
+        pace: &dyn Pace,
+    ) -> Result<(), Stopped> {
+        let Looked {
+            segment,
+            mut copies,
+            mut broken,
+            rotten,
+        } = looked;
+        let mut masks = HashMap::new();
+        for (index, held) in copies.iter_mut().enumerate() {
+            let Some(parity) = self.members[index].place.checked_sub(erasure.data()) else {
+                continue;
+            };
+            let Some(copy) = held else { continue };
+            match Masks::ask(&*self.members[index].unit, segment, erasure, parity) {
+                Ok((generation, its)) if generation == copy.generation => {
+                    masks.insert(index, (generation, its));
+                }
+                Err(UnitError::Damaged { .. }) => {
+                    broken.insert(index);
+                    *held = None;
+                }
+                // It was replaced or went just now: the next pass sees it as it is.
+                Ok(_) | Err(UnitError::NoSegment { .. } | UnitError::NoSlot { .. }) => {
+                    self.unsound.insert(index);
+                    return Ok(());
+                }
+                Err(error) => {
+                    self.is_away(index, &error);
+                    *held = None;
+                }
             }
+        }
+        let layout = Layout::new(Some(erasure));
+        for to in 0..self.members.len() {
+            if !self.is_mended(to, depth) {
+                continue;
+            }
+            let mut rows = Rows {
+                erasure,
+                segment,
+                members: &self.members,
+                copies: &copies,
+                masks: masks.clone(),
+                rows_max: slots_max.map(|slots| layout.rows(slots)),
+                pace,
+                rotten: rotten.clone(),
+            };
+            let bad = rotten.get(&to);
+            let is_bad = bad.is_some_and(|bad| bad.iter().any(|slot| rows.counts(to, *slot)));
+            let anew = slots_max.is_none() && (broken.contains(&to) || is_bad);
+            if !anew && rows.own(to) >= rows.needed() {
+                if is_bad {
+                    self.unsound.insert(to);
+                }
+                continue;
+            }
+            if rows.needed() == 0 {
+                continue;
+            }
+            let brought = rows.bring(to, anew);
+            self.found.lacking.insert(self.members[to].id);
+            self.brought(segment, to, brought)?;
+        }
+        Ok(())
+    }
+
+    /// Whether it is looked at what a member lacks.
+    fn is_mended(&self, member: usize, depth: Depth) -> bool {
+        let is_looked_at = match self.members[member].state {
+            MemberState::Leaving => false,
+            MemberState::Filling => true,
+            MemberState::Whole => depth > Depth::Fill,
+        };
+        is_looked_at && !self.away.contains(&member)
+    }
+
+    fn brought(
+        &mut self,
+        segment: SegmentId,
+        to: usize,
+        brought: Result<u64, CopyError>,
+    ) -> Result<(), Stopped> {
+        match brought {
+            Ok(bytes) => self.found.copied_bytes += bytes,
+            Err(CopyError::Stopped) => return Err(Stopped),
+            Err(error) => self.failed(segment, to, error),
         }
         Ok(())
     }
@@ -247,9 +364,9 @@ impl Pass {
         segment: SegmentId,
         copies: &[Option<Copy>],
         depth: Depth,
-        rotten: &mut HashMap<usize, HashSet<u16>>,
         pace: &dyn Pace,
-    ) -> Result<(), Stopped> {
+    ) -> Result<Rotten, Stopped> {
+        let mut rotten = Rotten::new();
         for (index, copy) in copies.iter().enumerate() {
             let Some(copy) = copy else { continue };
             if depth < Depth::Scrub && self.members[index].state != MemberState::Filling {
@@ -266,7 +383,7 @@ impl Pass {
                 Err(error) => self.is_away(index, &error),
             }
         }
-        Ok(())
+        Ok(rotten)
     }
 
     fn end(mut self) -> Found {

@@ -28,10 +28,10 @@ fn path(number: usize) -> PathBuf {
 }
 
 /// Stops after so many steps.
-struct Steps(AtomicU64);
+pub(super) struct Steps(AtomicU64);
 
 impl Steps {
-    const fn endless() -> Self {
+    pub(super) const fn endless() -> Self {
         Self(AtomicU64::new(u64::MAX))
     }
 }
@@ -88,6 +88,7 @@ impl Rig {
         let member =
             |(number, (unit, state)): (usize, (&Arc<FaultyUnit>, &MemberState))| Mendable {
                 id: UnitId::from_random(number as u128),
+                place: number as u8,
                 state: *state,
                 unit: Arc::clone(unit) as Arc<dyn Unit>,
             };
@@ -96,7 +97,7 @@ impl Rig {
 
     fn pass(&self, states: &[MemberState], uncommitted: &Uncommitted, depth: Depth) -> Found {
         let (members, pace) = (self.members(states), Steps::endless());
-        pass(copyset(), &members, uncommitted, depth, &pace).expect("nobody stops it")
+        pass(copyset(), None, &members, uncommitted, depth, &pace).expect("nobody stops it")
     }
 
     /// Passes until one finds nothing to copy; which members are whole then.
@@ -186,7 +187,7 @@ fn content(serial: u64, slot: u16) -> Vec<u8> {
     vec![serial as u8 ^ slot as u8; SLOT_BYTES as usize]
 }
 
-fn all_committed() -> Uncommitted {
+pub(super) fn all_committed() -> Uncommitted {
     Uncommitted::new([], Vec::new(), u64::MAX)
 }
 
@@ -277,7 +278,14 @@ fn a_crash_at_any_step_loses_nothing_and_is_gone_on_from() {
         let before = rig.simulation.disk.operations();
         rig.simulation.disk.arm_crash(before + number);
         let (members, pace) = (rig.members(&[Whole, Filling]), Steps::endless());
-        let passed = pass(copyset(), &members, &all_committed(), Depth::Fill, &pace);
+        let passed = pass(
+            copyset(),
+            None,
+            &members,
+            &all_committed(),
+            Depth::Fill,
+            &pace,
+        );
         drop(members);
         let is_off = rig.simulation.disk.is_off();
         if is_off {
@@ -305,7 +313,14 @@ fn one_that_is_stopped_at_any_step_is_gone_on_from() {
         rig.put(0, 2, 0..20);
         let pace = Steps(AtomicU64::new(steps));
         let members = rig.members(&[Whole, Filling]);
-        let passed = pass(copyset(), &members, &all_committed(), Depth::Fill, &pace);
+        let passed = pass(
+            copyset(),
+            None,
+            &members,
+            &all_committed(),
+            Depth::Fill,
+            &pace,
+        );
         assert_eq!(rig.mend(&[Whole, Filling], Depth::Fill), [0, 1].into());
         assert_eq!(rig.kept(1, 2), rig.kept(0, 2));
         if passed.is_ok() {
@@ -359,6 +374,7 @@ fn two_units_that_fail_one_after_the_other_lose_nothing() {
     for _ in 0..2 {
         pass(
             copyset(),
+            None,
             &rest,
             &all_committed(),
             Depth::Fill,
@@ -372,6 +388,7 @@ fn two_units_that_fail_one_after_the_other_lose_nothing() {
     for _ in 0..2 {
         let found = pass(
             copyset(),
+            None,
             &members[2..],
             &all_committed(),
             Depth::Fill,
