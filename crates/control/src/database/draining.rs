@@ -2,7 +2,7 @@
 //!
 //! Invariant: the last whole copy of a segment is never dropped. Whoever leaves
 //! stays a member until what replaces it is whole; whoever is lost is dropped only
-//! where another member is whole.
+//! where another member is whole, or as many as there is data.
 
 use std::collections::{HashMap, HashSet};
 
@@ -230,9 +230,12 @@ async fn must_be_there(change: &mut AnyConnection, unit: UnitId) -> Result<(), D
     }
 }
 
+/// Whether all of what lies in a copyset is on members that are whole, `unit` aside:
+/// one that has a copy, or as many as there is data.
 fn has_whole_without(copyset: &Copyset, unit: UnitId) -> bool {
-    let mut standing = copyset.standing();
-    standing.any(|(other, state)| other != unit && state == MemberState::Whole)
+    let standing = copyset.standing();
+    let whole = standing.filter(|(other, state)| *other != unit && *state == MemberState::Whole);
+    whole.count() >= usize::from(copyset.data)
 }
 
 /// Units that may become members, by how many copysets each is one of.

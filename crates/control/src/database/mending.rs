@@ -15,6 +15,9 @@ use super::{Database, DatabaseError, rows};
 /// What was in the way is tried again after so long, in milliseconds.
 const RETRY_MS: i64 = 5_000;
 
+/// And a unit that has no room, in milliseconds: it does not get any by being asked.
+const RETRY_FULL_MS: i64 = 5 * 60 * 1000;
+
 /// Every slot is read once in so long, in milliseconds: 30 days.
 const SCRUB_EVERY_MS: i64 = 30 * 24 * 60 * 60 * 1000;
 
@@ -44,7 +47,7 @@ impl Database {
         host: PartyId,
         now: Millis,
     ) -> Result<Option<MendTask>, DatabaseError> {
-        change!(self, change, {
+        change_alone!(self, change, {
             let row = sqlx::query(
                 "SELECT c.number FROM copysets c \
                  WHERE (c.mender IS NULL OR c.mender = $1 OR c.mender_until_ms <= $2) \
@@ -63,7 +66,8 @@ impl Database {
             let copyset = copyset_of(&row, "number")?;
             let none = MendProgress::default();
             hold(&mut *change, host, copyset, &none, now).await?;
-            task_of(&mut *change, copyset, now).await
+            let serial_next = self.serial_next(&mut *change).await?;
+            task_of(&mut *change, copyset, serial_next, now).await
         })
     }
 
@@ -75,12 +79,13 @@ impl Database {
         progress: &MendProgress,
         now: Millis,
     ) -> Result<Option<MendTask>, DatabaseError> {
-        change!(self, change, {
+        change_alone!(self, change, {
             if !has(&mut *change, host, copyset, now).await? {
                 return Ok(None);
             }
             hold(&mut *change, host, copyset, progress, now).await?;
-            task_of(&mut *change, copyset, now).await
+            let serial_next = self.serial_next(&mut *change).await?;
+            task_of(&mut *change, copyset, serial_next, now).await
         })
     }
 
@@ -133,10 +138,14 @@ impl Database {
                  rotten = CASE WHEN $4 = 1 THEN $6 ELSE rotten END WHERE number = $1",
             )
             .bind(number)
-            .bind(now.0.saturating_add(match end.problem {
-                None => 0,
-                Some(_) => RETRY_MS,
-            }))
+            .bind(
+                now.0
+                    .saturating_add(match (&end.problem, end.full.is_empty()) {
+                        (None, _) => 0,
+                        (Some(_), true) => RETRY_MS,
+                        (Some(_), false) => RETRY_FULL_MS,
+                    }),
+            )
             .bind(&end.problem)
             .bind(i64::from(end.scrubbed))
             .bind(now.0)
@@ -260,6 +269,7 @@ async fn hold(
 async fn task_of(
     connection: &mut AnyConnection,
     id: CopysetId,
+    serial_next: u64,
     now: Millis,
 ) -> Result<Option<MendTask>, DatabaseError> {
     let all = super::units::copysets_of(&mut *connection).await?;
@@ -280,9 +290,6 @@ async fn task_of(
     .await?;
     let uncommitted = sqlx::query("SELECT first, end_before FROM serial_ranges ORDER BY first")
         .fetch_all(&mut *connection)
-        .await?;
-    let serial_next = sqlx::query("SELECT serial_next FROM cluster")
-        .fetch_one(&mut *connection)
         .await?;
     let scrub = sqlx::query("SELECT scrub_wanted, scrubbed_ms FROM copysets WHERE number = $1")
         .bind(number)
@@ -310,7 +317,7 @@ async fn task_of(
             .iter()
             .map(|row| Ok(rows::number(row, "first")?..rows::number(row, "end_before")?))
             .collect::<Result<_, DatabaseError>>()?,
-        serial_next: rows::number(&serial_next, "serial_next")?,
+        serial_next,
         compare: wanted > 0 || is_due,
         scrub: wanted == 1 || is_due,
     }))
