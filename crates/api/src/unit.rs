@@ -20,19 +20,11 @@ pub struct BeginUnit {
     /// the cluster. Left out before it has a folder and listens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Which of those it is that may have its identity. A daemon of an earlier version
-    /// does not say.
+    /// 32 hex digits, drawn for the folder that it has locked. Two daemons with one
+    /// copied identity differ in them; one that was restarted has the same. A daemon of
+    /// an earlier version does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub place: Option<DaemonPlace>,
-}
-
-/// A life of a daemon in a folder: two daemons with one copied identity differ in it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DaemonPlace {
-    /// Drawn with the folder: 32 hex digits.
-    pub folder: String,
-    /// Drawn when it began.
-    pub incarnation: u64,
+    pub place: Option<String>,
 }
 
 /// A unit whose daemon was heard of within so long is not given to another one, in

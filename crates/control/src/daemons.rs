@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use api::host::HostUnit;
-use api::unit::{BeginUnit, DaemonPlace, PublicKey, SECOND_PLACE_MS, UnitCluster};
+use api::unit::{BeginUnit, PublicKey, SECOND_PLACE_MS, UnitCluster};
 use base::{PartyId, UnitId};
 
 use crate::control::Control;
@@ -33,7 +33,7 @@ impl Control {
         let unit = unit_of(party);
         if let Some(url) = &begin.url {
             check_url(url)?;
-            self.take_unit_in(unit, url, begin.place.as_ref()).await?;
+            self.take_unit_in(unit, url, begin.place.as_deref()).await?;
         }
         let owner = self.owner().await?;
         let units = inner.database.units().await?.into_iter();
@@ -59,13 +59,10 @@ impl Control {
         &self,
         id: UnitId,
         url: &str,
-        place: Option<&DaemonPlace>,
+        place: Option<&str>,
     ) -> Result<(), ControlError> {
-        let place = place.map(spell).transpose()?;
-        let claimed = Claimed {
-            url,
-            place: place.as_deref(),
-        };
+        place.map_or(Ok(()), check_place)?;
+        let claimed = Claimed { url, place };
         let database = &self.inner.database;
         let now = self.now().await?;
         let mut heard = database.hear_unit(id, claimed, now).await?;
@@ -97,18 +94,12 @@ impl Control {
     }
 }
 
-/// A place, in the database.
-fn spell(place: &DaemonPlace) -> Result<String, ControlError> {
-    let DaemonPlace {
-        folder,
-        incarnation,
-    } = place;
-    let is_mark = folder.len() == 32 && folder.bytes().all(|byte| byte.is_ascii_hexdigit());
-    match is_mark {
-        true => Ok(format!("{folder}/{incarnation:016x}")),
+fn check_place(place: &str) -> Result<(), ControlError> {
+    match place.len() == 32 && place.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        true => Ok(()),
         false => Err(ControlError::invalid(
             "place",
-            "its folder has 32 hex digits".to_owned(),
+            "it has 32 hex digits".to_owned(),
         )),
     }
 }

@@ -149,13 +149,21 @@ pub fn read_version(machine: &Machine, walked: &Walked) -> Check<Blocks> {
         .collect()
 }
 
-/// The slots of every segment on a unit that are not free, by segment: as the unit
-/// numbers them.
+/// What lies on a unit.
+#[derive(Default)]
+pub struct Kept {
+    /// The slots that are not free, as the unit numbers them.
+    slots: BTreeMap<Location, Tag>,
+    /// Files without content: what a power failure leaves of a put that failed.
+    empty: Vec<SegmentId>,
+}
+
+/// What lies on a unit.
 ///
 /// # Errors
 /// If a file cannot be read.
-pub fn kept_slots(machine: &Machine, unit: usize) -> Check<BTreeMap<Location, Tag>> {
-    let mut kept = BTreeMap::new();
+pub fn kept_slots(machine: &Machine, unit: usize) -> Check<Kept> {
+    let mut kept = Kept::default();
     let (_, unit_now) = &machine.units[unit];
     let segments = unit_now.list().map_err(text)?;
     let disk = &machine.simulation.disk;
@@ -170,15 +178,23 @@ pub fn kept_slots(machine: &Machine, unit: usize) -> Check<BTreeMap<Location, Ta
         ));
     }
     for (path, length) in files {
+        if length == 0 {
+            let id = |segment: &SegmentId| path.ends_with(segment.to_string());
+            kept.empty.extend(segments.iter().find(|it| id(it)));
+            continue;
+        }
         let bytes = read_file(&**disk, &path, length)?;
-        let (header, entries) = format::parse(&bytes).map_err(text)?;
+        let (header, entries) = format::parse(&bytes)
+            .map_err(|error| format!("{} of {length} bytes: {error}", path.display()))?;
         for (slot, entry) in (0_u16..).zip(entries) {
             match entry.state {
                 format::SlotState::Kept => {
-                    kept.insert(Location::new(header.segment, Slot(slot)), entry.tag);
+                    kept.slots
+                        .insert(Location::new(header.segment, Slot(slot)), entry.tag);
                 }
                 format::SlotState::Unknown => {
-                    kept.insert(Location::new(header.segment, Slot(slot)), [0xff; 16]);
+                    kept.slots
+                        .insert(Location::new(header.segment, Slot(slot)), [0xff; 16]);
                 }
                 _ => {}
             }
@@ -273,9 +289,10 @@ fn in_segment(machine: &Machine, unit: UnitId, kept: Location) -> Option<Locatio
 
 /// Compares what units keep with what `versions` name.
 ///
-/// `is_exact`: every copy of every slot must be there. Otherwise one copy is
-/// enough, as it is when a unit was away while the slot was put; but then the
-/// catalog must have been told that the segment is thin.
+/// `is_exact`: every copy of every slot must be there, but of segments of which the
+/// catalog was told that they are thin, as when power fails during a commit.
+/// Otherwise one copy is enough, as it is when a unit was away while the slot was put;
+/// but then, too, the catalog must have been told.
 ///
 /// # Errors
 /// What is kept and not named, or named and not kept.
@@ -309,8 +326,14 @@ pub fn compare(
                 .map(move |slot| Location::new(segment, slot))
         })
         .collect();
+    let thin = machine.catalog.memory.thin();
     for (number, (unit, _)) in machine.units.iter().enumerate() {
-        let kept = kept_slots(machine, number)?;
+        let Kept { slots: kept, empty } = kept_slots(machine, number)?;
+        if let Some(segment) = empty.iter().find(|it| !thin.contains_key(it)) {
+            return Err(format!(
+                "unit {number} has a file of {segment} without content, and nobody was told"
+            ));
+        }
         for (location, tag) in &kept {
             let Some(location) = in_segment(machine, *unit, *location) else {
                 continue;
@@ -341,12 +364,11 @@ pub fn compare(
             }
             if kept.contains_key(&Location::new(location.segment(), home.slot)) {
                 *copies += 1;
-            } else if is_exact {
+            } else if is_exact && !thin.contains_key(&location.segment()) {
                 return Err(format!("unit {number} has lost {location:?}"));
             }
         }
     }
-    let thin = machine.catalog.memory.thin();
     for (location, copies) in copies {
         let segment = location.segment();
         if copies == 0 {

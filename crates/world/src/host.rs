@@ -252,6 +252,13 @@ pub fn born(folder: &Path) -> io::Result<Option<SystemTime>> {
     }
 }
 
+/// What the system drew when the machine was started; `None` where it does not say.
+#[must_use]
+pub fn boot() -> Option<String> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(boot.trim().to_owned())
+}
+
 /// The machine's name, for people.
 #[must_use]
 pub fn name() -> String {

@@ -86,7 +86,7 @@ pub enum Heard {
 pub struct Claimed<'a> {
     /// Where hosts reach it.
     pub url: &'a str,
-    /// Which folder and life it is, if it says that.
+    /// What was drawn for its folder, if it says that.
     pub place: Option<&'a str>,
 }
 

@@ -101,8 +101,8 @@ async fn a_daemon_asks_for_nothing_but_what_is_its_affair(scene: Scene) {
     scene.ask(Some(&daemon), BEGIN, json!({}), 401).await;
 }
 
-fn at(url: &str, folder: &str, incarnation: u64) -> Value {
-    json!({"url": url, "place": {"folder": folder.repeat(32), "incarnation": incarnation}})
+fn at(url: &str, place: &str) -> Value {
+    json!({"url": url, "place": place.repeat(32)})
 }
 
 /// The two moved it back and forth every 30 s.
@@ -111,15 +111,15 @@ async fn a_second_daemon_with_the_same_identity_does_not_take_the_unit_away(scen
     let daemon = scene.member("daemons", "store-1").await;
     let (first, second) = ("scree://10.0.0.7:7420", "scree://10.0.0.8:7420");
     let ask = async |place: Value, status| scene.ask(Some(&daemon), BEGIN, place, status).await;
-    ask(at(first, "a", 1), 200).await;
-    ask(at(first, "a", 1), 200).await;
+    ask(at(first, "a"), 200).await;
+    ask(at(first, "a"), 200).await;
     let found = async || {
         let all = units(&scene).await.into_iter();
         let mut own = all.filter(|unit| unit["daemon"] == "store-1");
         own.next_back().expect("it is one")
     };
-    for (folder, incarnation) in [("b", 1), ("a", 2)] {
-        let refused = ask(at(second, folder, incarnation), 409).await;
+    for claim in [at(second, "b"), json!({"url": second})] {
+        let refused = ask(claim, 409).await;
         assert_eq!(refused["code"], "conflict");
         let detail = refused["detail"].as_str().expect("text");
         assert!(detail.contains(first), "{detail}");
@@ -131,11 +131,13 @@ async fn a_second_daemon_with_the_same_identity_does_not_take_the_unit_away(scen
     let status = scene.ask(root, "GET /v1/status", Value::Null, 200).await;
     let problems = status["problems"].to_string();
     assert!(problems.contains("second daemon"), "{problems}");
-    // One that was restarted, or an earlier version that does not say.
-    ask(at(first, "a", 3), 200).await;
-    ask(json!({"url": second}), 409).await;
-    ask(json!({"url": first}), 200).await;
-    ask(at("scree://10.0.0.9:7420", "g", 1), 400).await;
+    // One that was restarted with another port, and an earlier version that does not say.
+    let moved = "scree://10.0.0.7:7421";
+    ask(at(moved, "a"), 200).await;
+    assert_eq!(found().await["url"], moved);
+    ask(at(first, "b"), 409).await;
+    ask(json!({"url": moved}), 200).await;
+    ask(at("scree://10.0.0.9:7420", "g"), 400).await;
 }
 
 /// It was shown as healthy, and got more and more.

@@ -4,8 +4,8 @@
 //!   D/unit.lock       held by the daemon
 //!   D/identity.toml   who it is; kept by whoever runs it
 //!   D/cluster.json    what a controller said last, once there is a unit
-//!   D/place           32 hex digits, drawn once: which of those folders it is that may
-//!                     have this identity
+//!   D/place           32 hex digits, and what they were drawn for: this folder, since the
+//!                     machine was started. A copy of it draws others
 //!   D/unit/           the folder unit
 //! ```
 
@@ -19,8 +19,8 @@ use world::{World, host};
 /// A longer `cluster.json` is none, in bytes.
 const CLUSTER_BYTES_MAX: u64 = 64 << 20;
 
-/// How long `place` is, in bytes.
-const MARK_BYTES: u64 = 32;
+/// A longer `place` is none, in bytes.
+const PLACE_BYTES_MAX: u64 = 256;
 
 /// A locked D. The lock ends with the process, however that ends.
 #[derive(Debug)]
@@ -92,20 +92,38 @@ impl Folder {
         self.path.join("cluster.json")
     }
 
-    /// What was drawn for this folder, now if nothing was.
+    /// What was drawn for this folder, now if nothing was. As long as the machine
+    /// runs, no other folder has it: who says it again has this folder's lock, so that
+    /// whoever said it before has ended.
     pub fn mark(&self, world: &World) -> Result<String, FolderError> {
         let path = self.path.join("place");
-        match host::read_small(&*world.disk, &path, MARK_BYTES) {
-            Ok(mark) => match String::from_utf8(mark.to_vec()) {
-                Ok(mark) if mark.len() as u64 == MARK_BYTES => return Ok(mark),
-                _ => tracing::warn!(path = %path.display(), "it is drawn anew: it cannot be read"),
-            },
+        let drawn_for = self.drawn_for()?;
+        match host::read_small(&*world.disk, &path, PLACE_BYTES_MAX) {
+            Ok(place) => {
+                let place = String::from_utf8_lossy(&place);
+                if let Some((mark, of)) = place.split_once(' ')
+                    && drawn_for.as_deref() == Some(of)
+                {
+                    return Ok(mark.to_owned());
+                }
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed(&path)(error)),
         }
         let mark = format!("{:032x}", world.random.u128());
-        host::write_whole(&*world.disk, &path, mark.as_bytes()).map_err(failed(&path))?;
+        let place = format!("{mark} {}", drawn_for.as_deref().unwrap_or_default());
+        host::write_whole(&*world.disk, &path, place.as_bytes()).map_err(failed(&path))?;
         Ok(mark)
+    }
+
+    /// `None` on a machine that does not say when it was started.
+    fn drawn_for(&self) -> Result<Option<String>, FolderError> {
+        let Some(boot) = host::boot() else {
+            return Ok(None);
+        };
+        let number = |of: fn(&Path) -> io::Result<u64>| of(&self.path).map_err(failed(&self.path));
+        let (device, inode) = (number(host::device)?, number(host::inode)?);
+        Ok(Some(format!("{boot} {device:x} {inode:x}")))
     }
 
     /// What a controller said last, if there was one.

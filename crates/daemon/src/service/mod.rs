@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use api::unit::{BeginUnit, DaemonPlace, UnitCluster};
+use api::unit::{BeginUnit, UnitCluster};
 use api::{Client, ClientError, Profile, ProfileError};
 use base::{UnitId, with_causes};
 use tokio::sync::{Notify, watch};
@@ -95,7 +95,7 @@ struct Inner {
     own: IpAddr,
     url: String,
     /// Which of those it is that may have this identity.
-    place: DaemonPlace,
+    place: String,
     keeper: Arc<Keeper>,
     /// None once it is closed.
     door: Mutex<Option<Door>>,

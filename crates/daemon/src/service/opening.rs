@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use api::unit::{BeginUnit, DaemonPlace, UnitCluster};
+use api::unit::{BeginUnit, UnitCluster};
 use api::{ClientError, ProfileError};
 use base::{UnitId, with_causes};
 use unit::remote::url_of_address;
@@ -155,13 +155,9 @@ pub(super) async fn open(world: World, settings: Settings) -> Result<Service, St
         listen: settings.listen,
         source,
     })?;
-    let place = DaemonPlace {
-        folder: mark,
-        incarnation: keeper.incarnation(),
-    };
     let inner = Inner {
         own,
-        place,
+        place: mark,
         is_unkept: AtomicBool::new(false),
         url: url_of_address(reached_at(&settings, &door)),
         looks: Looks::new(&*world.clock),

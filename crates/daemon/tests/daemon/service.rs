@@ -1,6 +1,7 @@
 //! A daemon as a process has it, and a controller that says what it is told to.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -261,8 +262,29 @@ async fn a_daemon_that_no_controller_takes_in_does_not_start() {
     let asked = controller.asked.lock().expect("no panic").clone();
     let places: Vec<_> = asked.iter().filter_map(|one| one.place.clone()).collect();
     assert_eq!(places.len(), 2);
-    assert_eq!(places[0].folder, places[1].folder, "drawn with the folder");
-    assert_ne!(places[0].incarnation, places[1].incarnation);
+    assert_eq!(places[0], places[1], "drawn for the folder");
+}
+
+/// Whoever has a copy is not whom the copy was made of.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copied_folder_is_another_place() {
+    let site = Site::new();
+    let controller = Controller::start(&site);
+    let place = async || {
+        start(&site).await.expect("started").shut_down().await;
+        let asked = controller.asked.lock().expect("no panic");
+        let last = asked.iter().rev().find_map(|one| one.place.clone());
+        last.expect("it said so")
+    };
+    let first = place().await;
+    assert_eq!(place().await, first);
+    let mut shell = Command::new("sh");
+    shell.args(["-ec", "cp -a d copy; rm -r d; mv copy d"]);
+    let copied = shell.current_dir(site.folder.path()).status();
+    assert!(copied.expect("sh runs").success());
+    let second = place().await;
+    assert_ne!(second, first);
+    assert_eq!(place().await, second);
 }
 
 /// It was kept again only when something else had changed.

@@ -162,19 +162,19 @@ fn read_run(
         Some(place) => table.member_at(copyset, place).into_iter().collect(),
     };
     let Some(erasure) = table.layout(copyset).erasure() else {
-        reading.from_each(&members);
+        reading.ask_each(&members);
         return reading.results();
     };
     let (last, first): (Vec<&Member>, Vec<&Member>) = members
         .into_iter()
         .partition(|member| avoid.contains(&member.id));
-    reading.from_each(&first);
+    reading.ask_each(&first);
     if !reading.is_done() {
         let (members, pool) = (table.members(copyset), &*store.pool);
         let rows = RowReader::new(pool, members, erasure, slots.segment, slot_bytes);
-        reading.from_rows(rows.avoiding(avoid));
+        reading.work_out(rows.avoiding(avoid));
     }
-    reading.from_each(&last);
+    reading.ask_each(&last);
     reading.results()
 }
 
@@ -197,17 +197,17 @@ impl Reading<'_> {
     }
 
     /// Reads from each of these in turn what those before it did not give.
-    fn from_each(&mut self, members: &[&Member]) {
+    fn ask_each(&mut self, members: &[&Member]) {
         for member in members {
             if self.is_done() {
                 break;
             }
-            self.from_member(member);
+            self.ask(member);
         }
     }
 
     /// Works out what is lacking.
-    fn from_rows(&mut self, mut rows: RowReader<'_>) {
+    fn work_out(&mut self, mut rows: RowReader<'_>) {
         for index in 0..self.wanted.len() {
             if self.found[index].is_some() {
                 continue;
@@ -224,7 +224,7 @@ impl Reading<'_> {
 
     /// Reads the whole run; if the unit cannot give it as a whole, slot by
     /// slot.
-    fn from_member(&mut self, member: &Member) {
+    fn ask(&mut self, member: &Member) {
         let length = self.slot_bytes as usize;
         let count = self.wanted.len();
         let mut data = vec![0; count * length];
