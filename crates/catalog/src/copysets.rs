@@ -191,15 +191,15 @@ pub fn rebalancing(
         }
         let members = copyset.members.iter();
         let known = members.filter_map(|unit| Some((*loads.get(unit)?, *unit)));
-        let Some((most, old)) = known.max() else {
-            continue;
-        };
-        let Some(new) = replacement(copyset, old, &loads, zones) else {
-            continue;
-        };
-        let near = |unit| neighbours(copyset, old, unit, zones);
-        let has_fewer = loads.get(&new).is_some_and(|least| *least + 1 < most);
-        if has_fewer && near(new) <= near(old) {
+        let mut known: Vec<(usize, UnitId)> = known.collect();
+        known.sort_unstable();
+        let found = known.into_iter().rev().find_map(|(load, old)| {
+            let new = replacement(copyset, old, &loads, zones)?;
+            let near = |unit| neighbours(copyset, old, unit, zones);
+            let has_fewer = loads.get(&new).is_some_and(|least| *least + 1 < load);
+            (has_fewer && near(new) <= near(old)).then_some((old, new))
+        });
+        if let Some((old, new)) = found {
             *loads.entry(old).or_default() -= 1;
             *loads.entry(new).or_default() += 1;
             moves.push((copyset.id, old, new));
@@ -413,5 +413,82 @@ mod tests {
         let added = plan(&wide, &zones, 2, None, &before, 8, &random);
         assert!(!added.is_empty());
         assert!(added.iter().all(|set| set.members.contains(&wide[4])));
+    }
+
+    fn copyset_of(number: u16, members: &[UnitId]) -> Copyset {
+        let id = CopysetId::new(number).expect("12 bits");
+        Copyset::of_copies(id, members.to_vec())
+    }
+
+    #[test]
+    fn a_place_goes_to_another_zone_and_then_to_who_has_least() {
+        let units = units(6);
+        let zone = |unit: usize, zone: &str| (units[unit], zone.to_owned());
+        let zones: Zones = [zone(0, "a"), zone(1, "b"), zone(2, "b"), zone(3, "a")].into();
+        let loads = |of: &[(usize, usize)]| -> HashMap<UnitId, usize> {
+            of.iter()
+                .map(|(unit, load)| (units[*unit], *load))
+                .collect()
+        };
+        let copyset = copyset_of(1, &units[..2]);
+        let taken = |of: &[(usize, usize)]| {
+            let new = replacement(&copyset, units[0], &loads(of), &zones)?;
+            units.iter().position(|unit| *unit == new)
+        };
+        // In the zone of the one that stays, and with less.
+        assert_eq!(taken(&[(2, 0), (3, 7)]), Some(3), "the zone that is left");
+        assert_eq!(taken(&[(2, 0), (4, 7)]), Some(4), "a zone of its own");
+        assert_eq!(taken(&[(3, 7), (4, 6), (5, 8)]), Some(4), "the least");
+        assert_eq!(taken(&[(2, 3)]), Some(2), "there is no other");
+        assert_eq!(taken(&[(0, 0), (1, 0)]), None, "they are members");
+        let leaving = Copyset {
+            leaving: vec![crate::Leaving {
+                place: 0,
+                unit: units[4],
+            }],
+            ..copyset.clone()
+        };
+        let new = replacement(&leaving, units[0], &loads(&[(4, 0)]), &zones);
+        assert_eq!(new, None, "it has just left");
+    }
+
+    #[test]
+    fn rebalancing_ends_and_brings_no_two_members_into_one_zone() {
+        let units = units(4);
+        let mut copysets: Vec<Copyset> = (0..8).map(|at| copyset_of(at, &units[..2])).collect();
+        let loads = |copysets: &[Copyset]| -> HashMap<UnitId, usize> {
+            let load = |unit: &UnitId| {
+                let its = copysets.iter().filter(|set| set.members.contains(unit));
+                (*unit, its.count())
+            };
+            units.iter().map(load).collect()
+        };
+        // The new ones are both where the second one is.
+        let zones: Zones = units[1..]
+            .iter()
+            .map(|unit| (*unit, "b".to_owned()))
+            .collect();
+        for _ in 0..8 {
+            for (id, old, new) in rebalancing(&copysets, &loads(&copysets), &zones) {
+                let set = copysets.iter_mut().find(|set| set.id == id).expect("known");
+                assert!(old != units[0], "it would share a zone");
+                let place = set.members.iter().position(|unit| *unit == old);
+                set.members[place.expect("a member")] = new;
+            }
+        }
+        let all = loads(&copysets);
+        assert_eq!(all[&units[0]], 8);
+        assert!(
+            units[1..].iter().all(|unit| (2..=3).contains(&all[unit])),
+            "{all:?}"
+        );
+        assert_eq!(rebalancing(&copysets, &all, &zones), []);
+        copysets[0].filling.push(units[0]);
+        copysets.truncate(1);
+        assert_eq!(
+            rebalancing(&copysets, &all, &Zones::new()),
+            [],
+            "it is filled"
+        );
     }
 }

@@ -29,6 +29,7 @@
 mod compare;
 mod copy;
 mod pass;
+mod put_rows;
 mod rows;
 #[cfg(test)]
 mod rows_tests;
