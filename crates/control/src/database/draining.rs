@@ -2,7 +2,8 @@
 //!
 //! Invariant: the last whole copy of a segment is never dropped. Whoever leaves
 //! stays a member until what replaces it is whole; whoever is lost is dropped only
-//! where another member is whole, or as many as there is data.
+//! where another member is whole, or as many as there is data. Where no volume is
+//! that has anything there another takes the place at once.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +13,7 @@ use sqlx::AnyConnection;
 use world::Millis;
 
 use super::units::{copysets_of, units_of};
-use super::{Asker, Database, DatabaseError, Thing};
+use super::{Asker, Database, DatabaseError, Thing, rows};
 use crate::units::zones_of;
 
 /// What was moved.
@@ -31,6 +32,8 @@ enum Goes {
     Leaves,
     /// Nothing of it is left.
     IsLost,
+    /// Nothing lies in the copyset.
+    HasNothing,
 }
 
 impl Database {
@@ -103,13 +106,15 @@ impl Database {
             let copysets = copysets_of(&mut *change).await?;
             let mut loads = loads_of(&copysets, usable);
             let zones = zones_of(&units_of(&mut *change).await?);
+            let used = Used::of(&mut *change).await?;
             for copyset in &copysets {
                 // It may come back: it leaves, and counts until it is replaced.
+                let goes = used.goes(copyset, Goes::Leaves);
                 if copyset.members.contains(&unit)
-                    && has_whole_without(copyset, unit)
+                    && (has_whole_without(copyset, unit) || goes == Goes::HasNothing)
                     && let Some(new) = copysets::replacement(copyset, unit, &loads, &zones)
                 {
-                    put_in_place(&mut *change, copyset, unit, new, Goes::Leaves, now).await?;
+                    put_in_place(&mut *change, copyset, unit, new, goes, now).await?;
                     *loads.entry(new).or_default() += 1;
                     done += 1;
                 }
@@ -135,12 +140,14 @@ impl Database {
             let copysets = copysets_of(&mut *change).await?;
             let zones = zones_of(&units_of(&mut *change).await?);
             let moves = copysets::rebalancing(&copysets, &loads_of(&copysets, usable), &zones);
+            let used = Used::of(&mut *change).await?;
             for (id, old, new) in &moves {
                 let Some(copyset) = copysets.iter().find(|copyset| copyset.id == *id) else {
                     continue;
                 };
                 let now = asker.by.at;
-                put_in_place(&mut *change, copyset, *old, *new, Goes::Leaves, now).await?;
+                let goes = used.goes(copyset, Goes::Leaves);
+                put_in_place(&mut *change, copyset, *old, *new, goes, now).await?;
             }
             asker.note(&mut *change, "rebalance", moves.len()).await?;
             super::hosts::assign_all(&mut *change).await?;
@@ -259,6 +266,7 @@ async fn replace(
     let mut loads = loads_of(&copysets, usable);
     loads.remove(&old);
     let zones = zones_of(&units_of(&mut *change).await?);
+    let used = Used::of(&mut *change).await?;
     let mut done = 0;
     for copyset in copysets.iter().filter(|set| set.members.contains(&old)) {
         let Some(new) = copysets::replacement(copyset, old, &loads, &zones) else {
@@ -271,11 +279,53 @@ async fn replace(
                 ),
             });
         };
+        let goes = used.goes(copyset, goes);
         put_in_place(&mut *change, copyset, old, new, goes, now).await?;
         *loads.entry(new).or_default() += 1;
         done += 1;
     }
     Ok(done)
+}
+
+/// In which copysets something may lie: by how many members they have, and how many
+/// of these have data. `None`: in any.
+struct Used(Option<HashSet<(usize, u8)>>);
+
+impl Used {
+    async fn of(change: &mut AnyConnection) -> Result<Self, DatabaseError> {
+        // What is left of volumes that are gone lies anywhere.
+        let left: i64 = sqlx::query_scalar(
+            "SELECT (SELECT COUNT(*) FROM departed) + (SELECT COUNT(*) FROM versions v \
+             WHERE NOT EXISTS (SELECT 1 FROM volumes o WHERE o.id = v.volume))",
+        )
+        .fetch_one(&mut *change)
+        .await?;
+        if left > 0 {
+            return Ok(Self(None));
+        }
+        let volumes = sqlx::query("SELECT DISTINCT replicas, data, parity FROM volumes")
+            .fetch_all(change)
+            .await?;
+        let of_row = |row| {
+            let (data, parity): (u8, u8) = (rows::small(row, "data")?, rows::small(row, "parity")?);
+            let replicas: usize = rows::small(row, "replicas")?;
+            Ok(match parity {
+                0 => (replicas, 1),
+                parity => (usize::from(data) + usize::from(parity), data),
+            })
+        };
+        let used: Result<_, DatabaseError> = volumes.iter().map(of_row).collect();
+        Ok(Self(Some(used?)))
+    }
+
+    /// How a member goes that `goes` so from copysets in which something lies.
+    fn goes(&self, copyset: &Copyset, goes: Goes) -> Goes {
+        let kind = (copyset.members.len(), copyset.data);
+        match &self.0 {
+            Some(used) if !used.contains(&kind) => Goes::HasNothing,
+            _ => goes,
+        }
+    }
 }
 
 /// `new` takes the place of `old`, and is to be filled.
@@ -306,20 +356,24 @@ async fn put_in_place(
             .execute(&mut *change)
             .await?;
         }
-        Goes::IsLost => drop_member(&mut *change, copyset.id, old).await?,
+        Goes::IsLost | Goes::HasNothing => drop_member(&mut *change, copyset.id, old).await?,
     }
     let joined: i64 = sqlx::query_scalar("UPDATE cluster SET joined = joined + 1 RETURNING joined")
         .fetch_one(&mut *change)
         .await?;
     sqlx::query(
         "INSERT INTO copyset_members (copyset, place, unit, state, joined, missed, missed_ms, \
-         since_ms) VALUES ($1, $2, $3, 'filling', $4, 1, $5, $5)",
+         since_ms) VALUES ($1, $2, $3, $6, $4, 1, $5, $5)",
     )
     .bind(number)
     .bind(place)
     .bind(new.to_string())
     .bind(joined)
     .bind(now.0)
+    .bind(match goes {
+        Goes::HasNothing => "whole",
+        Goes::Leaves | Goes::IsLost => "filling",
+    })
     .execute(&mut *change)
     .await?;
     sqlx::query("UPDATE copysets SET mend_after_ms = 0 WHERE number = $1")
@@ -364,8 +418,11 @@ async fn take_out(
             ),
         });
     }
+    let used = Used::of(&mut *change).await?;
+    let has_something = |set: &&&Copyset| used.goes(set, Goes::IsLost) == Goes::IsLost;
     let last: Vec<String> = its
         .iter()
+        .filter(has_something)
         .filter(|set| !has_whole_without(set, unit))
         .map(|set| set.id.number().to_string())
         .collect();
@@ -425,7 +482,7 @@ pub(super) async fn forget_drained(
     .await?;
     let mut gone = Vec::new();
     for row in &rows {
-        let unit = super::rows::spelt(row, "id")?;
+        let unit = rows::spelt(row, "id")?;
         forget_unit(&mut *change, unit, now).await?;
         gone.push(unit);
     }

@@ -6,12 +6,12 @@ use std::collections::HashSet;
 use api::host::{CatalogCall, MendEnd, MendProgress, MendTask};
 use base::{ClusterId, CopysetId, PartyId, UnitId};
 use catalog::{CatalogError, Copyset, MemberState};
-use control::database::{Asker, Database, DatabaseError, Reach, UnitRow};
+use control::database::{Asker, Database, DatabaseError, NewVolume, Reach, UnitRow};
 use serde_json::Value;
 use world::Millis;
 
 use crate::askers::local;
-use crate::fresh::{Rows, add_host, on_postgres, on_sqlite};
+use crate::fresh::{Rows, add_host, on_postgres, on_sqlite, volume};
 use crate::postgres::Postgres;
 
 const NOW: Millis = Millis(1_000_000_000_000);
@@ -50,6 +50,12 @@ impl Rows for Scene {
         };
         let added = database.plan_units(&units, plan, NOW);
         added.await.expect("added");
+        // Something may lie there.
+        let new = NewVolume {
+            replicas: 2,
+            ..volume("disk", NOW)
+        };
+        database.insert_volume(&asker, &new).await.expect("made");
         let scene = Self {
             database,
             asker,
@@ -270,6 +276,34 @@ mod claims {
         assert!(matches!(moved, Err(DatabaseError::Refused { .. })));
     }
 
+    /// A cluster that began with one unit has copysets of one: a unit that was lost
+    /// could not be removed for what never lay there.
+    pub async fn where_nothing_lies_a_place_is_free(scene: Scene) {
+        let id = CopysetId::new(1).expect("12 bits");
+        let plan = |_: &[UnitRow], _: &[Copyset]| vec![Copyset::of_copies(id, vec![unit(0)])];
+        let added = scene.database.plan_units(&[], plan, NOW);
+        added.await.expect("planned");
+        let of_one = async || {
+            let copysets = scene.database.copysets().await.expect("read");
+            let found = copysets.into_iter().find(|copyset| copyset.id == id);
+            found.expect("it is there").standing().collect::<Vec<_>>()
+        };
+        let (asker, usable) = (&scene.asker, Scene::others(&[2]));
+        let removed = scene.database.remove_unit(asker, unit(0), true, &usable);
+        assert_eq!(removed.await.expect("removed").copysets, 2);
+        assert_eq!(of_one().await, [(unit(2), MemberState::Whole)]);
+        assert_eq!(scene.standing().await[0], (unit(2), MemberState::Filling));
+
+        // From now on there may be something.
+        let new = volume("single", NOW);
+        let inserted = scene.database.insert_volume(asker, &new);
+        inserted.await.expect("made");
+        let usable = Scene::others(&[3]);
+        let refused = scene.database.remove_unit(asker, unit(2), true, &usable);
+        assert!(matches!(refused.await, Err(DatabaseError::Refused { .. })));
+        assert_eq!(of_one().await, [(unit(2), MemberState::Whole)]);
+    }
+
     pub async fn is_missing_for_too_long(scene: Scene) {
         let missing = Scene::others(&[0]);
         let note = |now: i64| {
@@ -317,6 +351,11 @@ fn the_last_whole_copy_is_never_dropped() {
 }
 
 #[test]
+fn where_nothing_lies_another_unit_takes_the_place_at_once() {
+    on_sqlite(claims::where_nothing_lies_a_place_is_free);
+}
+
+#[test]
 fn a_unit_that_is_missing_for_too_long_is_replaced() {
     on_sqlite(claims::is_missing_for_too_long);
 }
@@ -329,5 +368,6 @@ fn all_of_it_is_so_on_postgresql() {
     on_postgres(&server, claims::one_goes_on_to_count);
     on_postgres(&server, claims::is_drained);
     on_postgres(&server, claims::the_last_whole_copy_stays);
+    on_postgres(&server, claims::where_nothing_lies_a_place_is_free);
     on_postgres(&server, claims::is_missing_for_too_long);
 }

@@ -211,7 +211,7 @@ impl Pass {
             let anew = slots_max.is_none() && (broken.contains(&to) || bad > 0);
             if !anew && !lacks(copies[to].as_ref(), &keepers) {
                 if bad > 0 {
-                    self.unsound.insert(to);
+                    self.waits(segment, to, "has rotted, and is put anew when it is closed");
                 }
                 continue;
             }
@@ -268,7 +268,7 @@ impl Pass {
                 }
                 // It was replaced or went just now: the next pass sees it as it is.
                 Ok(_) | Err(UnitError::NoSegment { .. } | UnitError::NoSlot { .. }) => {
-                    self.unsound.insert(index);
+                    self.waits(segment, index, "was changed meanwhile");
                     return Ok(());
                 }
                 Err(error) => {
@@ -297,7 +297,7 @@ impl Pass {
             let anew = slots_max.is_none() && (broken.contains(&to) || is_bad);
             if !anew && rows.own(to) >= rows.needed() {
                 if is_bad {
-                    self.unsound.insert(to);
+                    self.waits(segment, to, "has rotted, and is put anew when it is closed");
                 }
                 continue;
             }
@@ -319,6 +319,15 @@ impl Pass {
             MemberState::Whole => depth > Depth::Fill,
         };
         is_looked_at && !self.away.contains(&member)
+    }
+
+    /// A member is not whole yet, and it is of no use to look again at once.
+    fn waits(&mut self, segment: SegmentId, member: usize, why: &str) {
+        self.unsound.insert(member);
+        let id = self.members[member].id;
+        self.found
+            .problems
+            .insert(format!("{segment} on {id} {why}"));
     }
 
     fn brought(
