@@ -196,7 +196,9 @@ impl Agent {
                 return Ok(false);
             };
             copied += found.copied_bytes;
-            if found.lacking.is_empty() || !found.problems.is_empty() {
+            // Whoever could be helped is looked at again, whatever is in the way of others.
+            let is_stuck = !found.problems.is_empty() && found.copied_bytes == 0;
+            if found.lacking.is_empty() || is_stuck {
                 let end = end_of(&task, found);
                 let is_well = end.problem.is_none();
                 if !end.whole.is_empty() || !is_well {

@@ -337,8 +337,7 @@ impl Rows<'_> {
             let lacks = |row: usize| column[row - rows.start] == HeldSlot::Lost;
             let slots = self.read(member, rows.clone(), lacks)?;
             for (slot, found) in column.iter_mut().zip(slots) {
-                // One that has it is asked before one that has freed it is believed.
-                if matches!(slot, HeldSlot::Lost | HeldSlot::Freed) && found != HeldSlot::Lost {
+                if *slot == HeldSlot::Lost {
                     *slot = found;
                 }
             }
