@@ -150,7 +150,9 @@ impl Database {
     pub async fn expected_units(&self) -> Result<Vec<UnitRow>, DatabaseError> {
         let statement = "SELECT p.id, p.name FROM parties p WHERE p.kind = 'unit' \
              AND p.disabled = 0 AND NOT EXISTS \
-             (SELECT 1 FROM units u WHERE u.id = 'unit-' || substr(p.id, 7)) ORDER BY p.name";
+             (SELECT 1 FROM units u WHERE u.id = 'unit-' || substr(p.id, 7)) AND NOT EXISTS \
+             (SELECT 1 FROM removed_units r WHERE r.id = 'unit-' || substr(p.id, 7)) \
+             ORDER BY p.name";
         let rows = sqlx::query(statement).fetch_all(&self.reader).await?;
         let unit = |row| {
             let party: base::PartyId = rows::spelt(row, "id")?;
