@@ -249,7 +249,8 @@ fn of_what_is_not_committed_nothing_is_copied() {
     rig.put(0, 3, 0..10);
     rig.put(0, 9, 0..10);
     let open = [(segment(1), 4), (segment(2), 0)];
-    let uncommitted = Uncommitted::new(open, vec![3..5], 9);
+    let reserved = 3..5;
+    let uncommitted = Uncommitted::new(open, vec![reserved], 9);
     let states = [Whole, Filling];
     let found = rig.pass(&states, &uncommitted, Depth::Fill);
     assert_eq!(found.lacking.len(), 1);
