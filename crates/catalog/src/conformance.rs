@@ -560,7 +560,14 @@ fn dead_slots_are_gathered(fixture: &dyn Fixture) {
     assert_eq!(gather(ids[1], &all), plan(&[(2, 4)]));
     let mut closed = commit(&lease, Some(open.version.key), 6);
     closed.serial_next = serials.start + 1;
+    let frees = || -> Vec<i64> { all_due(catalog, 9).iter().map(|free| free.id).collect() };
+    assert_eq!(frees(), ids, "it is still open");
     catalog.commit(&closed).expect("commits");
+    // Once nothing is appended any more, somebody is told to give it back.
+    let due = frees();
+    assert_eq!(due.len(), 3, "{due:?}");
+    assert_eq!(gather(due[2], &all), plan(&[(0, 1), (0, 2), (0, 9)]));
+    catalog.freed(due[2]).expect("forgets");
     assert_eq!(gather(ids[1], &[segment(0)]).slots(), 3);
     catalog.forget_dead(ids[0], &all).expect("forgotten");
     assert_eq!(gather(ids[1], &all), plans[1], "what it says itself");

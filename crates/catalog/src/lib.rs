@@ -462,7 +462,8 @@ pub trait Catalog: Send + Sync {
     /// before: slots that are dead and cannot be given back alone, because parity is
     /// made of them. Returns all that is gathered of those of them that are not being
     /// appended to ([`FreePlan`], encoded); durable on return. To gather twice is to
-    /// gather once.
+    /// gather once. For the others there is a free of its own as soon as a commit, a
+    /// sweep or the end of their volume has closed them.
     ///
     /// # Errors
     /// [`CatalogError::NotFound`] if there is no such free, which was then carried

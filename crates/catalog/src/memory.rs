@@ -4,7 +4,7 @@
 //! long as the process. The simulator keeps it across crashes, as a database
 //! with synchronous commits would be.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Bound, Range};
 use std::sync::{Mutex, PoisonError};
 
@@ -73,6 +73,8 @@ struct State {
     serial_next: u64,
     thin: BTreeMap<SegmentId, u32>,
     dead: FreePlan,
+    /// Of what is dead, segments that were being appended to when it was gathered.
+    waiting: BTreeSet<SegmentId>,
 }
 
 /// See the module's head.
@@ -129,10 +131,13 @@ impl MemoryCatalog {
 
     /// Deletes a volume. Its versions are no longer needed by it.
     pub fn delete_volume(&self, volume: VolumeId) {
-        if let Some(row) = self.lock().volumes.get_mut(&volume) {
+        let mut state = self.lock();
+        if let Some(row) = state.volumes.get_mut(&volume) {
             row.deleted = true;
             row.head = None;
+            (row.current, row.leftovers) = Default::default();
         }
+        state.free_closed();
     }
 
     /// Sets a volume back to a version it has kept. It is detached, and what
@@ -229,6 +234,35 @@ impl State {
         self.versions
             .get(&key)
             .ok_or_else(|| not_found(format!("version {} of {}", key.number, key.volume)))
+    }
+
+    fn note_free(&mut self, not_before: Millis, plan: Vec<u8>) {
+        self.free_next += 1;
+        let id = self.free_next;
+        let free = PendingFree {
+            id,
+            not_before,
+            plan,
+        };
+        self.frees.insert(id, free);
+    }
+
+    fn is_open(&self, segment: SegmentId) -> bool {
+        let lists = self.volumes.values();
+        let mut lists = lists.flat_map(|row| [&row.current, &row.leftovers]);
+        lists.any(|list| list.open_segments.iter().any(|it| it.segment == segment))
+    }
+
+    /// What was gathered of segments while they were appended to is due.
+    fn free_closed(&mut self) {
+        let (waiting, closed): (BTreeSet<_>, BTreeSet<_>) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|segment| self.is_open(*segment));
+        self.waiting = waiting;
+        for segment in closed {
+            let plan = self.dead.only(&[segment]);
+            self.note_free(Millis(0), plan.encode());
+        }
     }
 
     fn free(&self, id: i64) -> Result<FreePlan, CatalogError> {
@@ -377,6 +411,7 @@ impl Catalog for MemoryCatalog {
         for share in &commit.thin {
             *state.thin.entry(share.segment).or_default() += share.slots;
         }
+        state.free_closed();
         Ok(())
     }
 
@@ -401,7 +436,9 @@ impl Catalog for MemoryCatalog {
     }
 
     fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {
-        self.lock().leased(volume, epoch)?.leftovers = Leftovers::default();
+        let mut state = self.lock();
+        state.leased(volume, epoch)?.leftovers = Leftovers::default();
+        state.free_closed();
         Ok(())
     }
 
@@ -436,16 +473,7 @@ impl Catalog for MemoryCatalog {
                 version.parent = parent;
             }
         }
-        state.free_next += 1;
-        let id = state.free_next;
-        state.frees.insert(
-            id,
-            PendingFree {
-                id,
-                not_before,
-                plan: plan.to_vec(),
-            },
-        );
+        state.note_free(not_before, plan.to_vec());
         Ok(())
     }
 
@@ -473,13 +501,11 @@ impl Catalog for MemoryCatalog {
         // What this free does not name is another one's to gather.
         let named: Vec<SegmentId> = plan.segments().map(|(segment, _)| segment).collect();
         let mut gathered = state.dead.only(&named);
-        for row in state.volumes.values() {
-            let open = row
-                .current
-                .open_segments
-                .iter()
-                .chain(&row.leftovers.open_segments);
-            open.for_each(|open| gathered.remove(open.segment));
+        for segment in named {
+            if state.is_open(segment) {
+                gathered.remove(segment);
+                state.waiting.insert(segment);
+            }
         }
         Ok(gathered.encode())
     }
@@ -489,6 +515,7 @@ impl Catalog for MemoryCatalog {
         let named = state.free(id)?.only(segments);
         for (segment, _) in named.segments() {
             state.dead.remove(segment);
+            state.waiting.remove(&segment);
         }
         Ok(())
     }

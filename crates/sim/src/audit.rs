@@ -154,8 +154,8 @@ pub fn read_version(machine: &Machine, walked: &Walked) -> Check<Blocks> {
 pub struct Kept {
     /// The slots that are not free, as the unit numbers them.
     slots: BTreeMap<Location, Tag>,
-    /// Files without content: what a power failure leaves of a put that failed.
-    empty: Vec<SegmentId>,
+    /// Files that cannot be read: what a power failure leaves of a put that failed.
+    torn: Vec<SegmentId>,
 }
 
 /// What lies on a unit.
@@ -178,14 +178,12 @@ pub fn kept_slots(machine: &Machine, unit: usize) -> Check<Kept> {
         ));
     }
     for (path, length) in files {
-        if length == 0 {
-            let id = |segment: &SegmentId| path.ends_with(segment.to_string());
-            kept.empty.extend(segments.iter().find(|it| id(it)));
-            continue;
-        }
         let bytes = read_file(&**disk, &path, length)?;
-        let (header, entries) = format::parse(&bytes)
-            .map_err(|error| format!("{} of {length} bytes: {error}", path.display()))?;
+        let Ok((header, entries)) = format::parse(&bytes) else {
+            let id = |segment: &SegmentId| path.ends_with(segment.to_string());
+            kept.torn.extend(segments.iter().find(|it| id(it)));
+            continue;
+        };
         for (slot, entry) in (0_u16..).zip(entries) {
             match entry.state {
                 format::SlotState::Kept => {
@@ -328,10 +326,10 @@ pub fn compare(
         .collect();
     let thin = machine.catalog.memory.thin();
     for (number, (unit, _)) in machine.units.iter().enumerate() {
-        let Kept { slots: kept, empty } = kept_slots(machine, number)?;
-        if let Some(segment) = empty.iter().find(|it| !thin.contains_key(it)) {
+        let Kept { slots: kept, torn } = kept_slots(machine, number)?;
+        if let Some(segment) = torn.iter().find(|it| !thin.contains_key(it)) {
             return Err(format!(
-                "unit {number} has a file of {segment} without content, and nobody was told"
+                "unit {number} cannot read {segment}, and nobody was told"
             ));
         }
         for (location, tag) in &kept {

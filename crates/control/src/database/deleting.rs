@@ -107,6 +107,7 @@ impl Database {
                     .execute(&mut *change)
                     .await?;
             }
+            super::frees::free_closed(&mut *change, volume).await?;
             super::grants::forget_gone(&mut *change, volume).await?;
             forget_departed(&mut *change).await?;
             super::lineages::forget_lineages(&mut *change).await

@@ -1,7 +1,10 @@
 //! Slots of removed versions that wait to be freed on the units.
 
+use std::collections::BTreeSet;
+
 use base::{Lineage, SegmentId, VolumeId};
 use catalog::{FreePlan, PLAN_BYTES_MAX, PendingFree};
+use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
@@ -53,15 +56,7 @@ impl Database {
         let found = reach.query(statement).bind(now.0).bind(id);
         let found = found.fetch_optional(&self.reader).await?;
         let Some(row) = found else { return Ok(None) };
-        let lineages: String = row.try_get("lineages")?;
-        let lineages = lineages.split_whitespace().map(|one| {
-            let damaged = |_| DatabaseError::Damaged {
-                what: format!("lineage {one:?} of plan {id}"),
-            };
-            one.parse().map_err(damaged)
-        });
-        let lineages: Result<Vec<Lineage>, DatabaseError> = lineages.collect();
-        Ok(Some((row.try_get("plan")?, lineages?)))
+        Ok(Some((row.try_get("plan")?, lineages_of(&row)?)))
     }
 
     /// Notes a free that is due at once, for tests.
@@ -100,31 +95,38 @@ impl Database {
         segments: &[SegmentId],
     ) -> Result<Vec<u8>, DatabaseError> {
         change!(self, change, {
-            let plan = named(&mut *change, reach, id, segments).await?;
+            let (plan, lineages) = named(&mut *change, reach, id, segments).await?;
             let mut gathered = FreePlan::default();
             for (segment, _) in plan.segments() {
                 let bits = segment.bits().cast_signed();
                 let mut dead = plan.only(&[segment]);
-                let found = sqlx::query("SELECT plan FROM dead_slots WHERE segment = $1")
+                let mut written_as: BTreeSet<Lineage> = lineages.iter().copied().collect();
+                let found = sqlx::query("SELECT * FROM dead_slots WHERE segment = $1")
                     .bind(bits)
                     .fetch_optional(&mut *change)
                     .await?;
                 if let Some(row) = found {
                     let bytes: Vec<u8> = row.try_get("plan")?;
                     dead.extend(&decoded(&bytes)?.only(&[segment]));
+                    written_as.extend(lineages_of(&row)?);
                 }
+                let open: Option<String> =
+                    sqlx::query_scalar("SELECT volume FROM open_segments WHERE segment = $1")
+                        .bind(bits)
+                        .fetch_optional(&mut *change)
+                        .await?;
                 sqlx::query(
-                    "INSERT INTO dead_slots (segment, plan) VALUES ($1, $2) \
-                     ON CONFLICT (segment) DO UPDATE SET plan = excluded.plan",
+                    "INSERT INTO dead_slots (segment, plan, lineages, waits_for) \
+                     VALUES ($1, $2, $3, $4) ON CONFLICT (segment) DO UPDATE SET \
+                     plan = excluded.plan, lineages = excluded.lineages, \
+                     waits_for = excluded.waits_for",
                 )
                 .bind(bits)
                 .bind(dead.encode())
+                .bind(spelled(&written_as))
+                .bind(open.as_deref())
                 .execute(&mut *change)
                 .await?;
-                let open = sqlx::query("SELECT 1 FROM open_segments WHERE segment = $1")
-                    .bind(bits)
-                    .fetch_optional(&mut *change)
-                    .await?;
                 if open.is_none() {
                     gathered.extend(&dead);
                 }
@@ -141,7 +143,8 @@ impl Database {
         segments: &[SegmentId],
     ) -> Result<(), DatabaseError> {
         change!(self, change, {
-            for (segment, _) in named(&mut *change, reach, id, segments).await?.segments() {
+            let (plan, _) = named(&mut *change, reach, id, segments).await?;
+            for (segment, _) in plan.segments() {
                 sqlx::query("DELETE FROM dead_slots WHERE segment = $1")
                     .bind(segment.bits().cast_signed())
                     .execute(&mut *change)
@@ -163,15 +166,42 @@ impl Database {
     }
 }
 
-/// What a free that a host is to carry out says of these segments.
+/// What was gathered of segments while this volume had them open is due, as far as it
+/// has not any more. To be done in every change that closes segments.
+pub(super) async fn free_closed(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+) -> Result<(), DatabaseError> {
+    let closed = sqlx::query(
+        "SELECT * FROM dead_slots d WHERE d.waits_for = $1 AND NOT EXISTS \
+         (SELECT 1 FROM open_segments o WHERE o.segment = d.segment)",
+    )
+    .bind(volume.to_string())
+    .fetch_all(&mut *change)
+    .await?;
+    for row in closed {
+        let plan = Parts(vec![row.try_get("plan")?]);
+        let lineages = lineages_of(&row)?;
+        note_free(&mut *change, Some((volume, &lineages)), Millis(0), &plan).await?;
+        let segment: i64 = row.try_get("segment")?;
+        sqlx::query("UPDATE dead_slots SET waits_for = NULL WHERE segment = $1")
+            .bind(segment)
+            .execute(&mut *change)
+            .await?;
+    }
+    Ok(())
+}
+
+/// What a free that a host is to carry out says of these segments, and as which
+/// lineages that was written.
 async fn named(
     change: &mut AnyConnection,
     reach: &Reach,
     id: i64,
     segments: &[SegmentId],
-) -> Result<FreePlan, DatabaseError> {
+) -> Result<(FreePlan, Vec<Lineage>), DatabaseError> {
     let statement = concat!(
-        "SELECT f.plan FROM pending_frees f WHERE f.id = $3 AND ",
+        "SELECT f.plan, f.lineages FROM pending_frees f WHERE f.id = $3 AND ",
         cleans!("f.volume")
     );
     let found = reach
@@ -181,7 +211,23 @@ async fn named(
         .await?;
     let row = found.ok_or_else(|| DatabaseError::not_found(Thing::Plan, id))?;
     let plan: Vec<u8> = row.try_get("plan")?;
-    Ok(decoded(&plan)?.only(segments))
+    Ok((decoded(&plan)?.only(segments), lineages_of(&row)?))
+}
+
+fn lineages_of(row: &AnyRow) -> Result<Vec<Lineage>, DatabaseError> {
+    let lineages: String = row.try_get("lineages")?;
+    let lineages = lineages.split_whitespace().map(|one| {
+        let damaged = |_| DatabaseError::Damaged {
+            what: format!("lineage {one:?} of a free plan"),
+        };
+        one.parse().map_err(damaged)
+    });
+    lineages.collect()
+}
+
+fn spelled<'a>(lineages: impl IntoIterator<Item = &'a Lineage>) -> String {
+    let lineages: Vec<String> = lineages.into_iter().map(Lineage::to_string).collect();
+    lineages.join(" ")
 }
 
 fn decoded(plan: &[u8]) -> Result<FreePlan, DatabaseError> {
@@ -221,9 +267,7 @@ pub(super) async fn note_free(
 ) -> Result<(), DatabaseError> {
     let volume = of.map(|(volume, _)| volume.to_string());
     let volume = volume.unwrap_or_default();
-    let lineages = of.into_iter().flat_map(|(_, lineages)| lineages);
-    let lineages: Vec<String> = lineages.map(Lineage::to_string).collect();
-    let lineages = lineages.join(" ");
+    let lineages = spelled(of.into_iter().flat_map(|(_, lineages)| lineages));
     for part in parts {
         sqlx::query(
             "INSERT INTO pending_frees (not_before_ms, plan, volume, lineages) \

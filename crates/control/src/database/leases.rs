@@ -283,7 +283,7 @@ impl Database {
             note_open_segments(&mut *change, volume, version.epoch, &commit.open_segments).await?;
             note_serials_used(&mut *change, volume, version.epoch, commit.serial_next).await?;
             super::thin::note_missed(&mut *change, commit).await?;
-            Ok(())
+            super::frees::free_closed(&mut *change, volume).await
         })
     }
 
@@ -337,7 +337,7 @@ impl Database {
                     .execute(&mut *change)
                     .await?;
             }
-            Ok(())
+            super::frees::free_closed(&mut *change, volume).await
         })
     }
 }

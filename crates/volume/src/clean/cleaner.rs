@@ -194,9 +194,6 @@ impl Cleaner {
             let Some(erasure) = table.layout(copyset).erasure() else {
                 continue;
             };
-            if self.store.open_segments().contains(segment) {
-                continue;
-            }
             match give_back(table.members(copyset), erasure, segment, &slots) {
                 Ok(true) => gone.push(segment),
                 Ok(false) => {}
