@@ -20,7 +20,7 @@ use api::host::{
     Assignments, FIRST_KEY, FoundedKey, Refusal, Task, TaskAnswer, TaskDone, TaskKind, WrappingKey,
 };
 use api::{Client, ClientError};
-use base::{AttachmentId, ClusterId, VolumeId, with_causes};
+use base::{AttachmentId, ClusterId, UnitId, VolumeId, with_causes};
 use catalog::{Catalog, CatalogError};
 use frontend::nbd::ServerTls;
 use tokio::runtime::Handle;
@@ -78,6 +78,8 @@ pub struct Settings {
     pub vm_user: Option<u32>,
     /// Each attached volume's sizes and times.
     pub volume: VolumeConfig,
+    /// Mending moves no more.
+    pub mend_bytes_per_second: u64,
 }
 
 /// Why it does not start.
@@ -177,6 +179,12 @@ pub(crate) struct Inner {
     pub removal_problem: Mutex<Option<String>>,
     /// Of journals in D, what nobody wants any more.
     pub journals_aside: JournalsAside,
+    /// Units that may lack something, and whether they are older than they were.
+    pub doubted: Mutex<HashMap<UnitId, bool>>,
+    /// Units of which it is known whether others know of more leases.
+    pub ages_known: Mutex<HashSet<UnitId>>,
+    /// Mending moves no more.
+    pub mend_bytes_per_second: u64,
     /// Why freeing does not get on, if it does not.
     pub freeing_problem: Mutex<Option<String>>,
     /// Why a wrapping key is not replaced, if it should be.
@@ -276,6 +284,9 @@ impl Agent {
                 busy: Mutex::default(),
                 removal_problem: Mutex::default(),
                 journals_aside: JournalsAside::default(),
+                doubted: Mutex::default(),
+                ages_known: Mutex::default(),
+                mend_bytes_per_second: settings.mend_bytes_per_second,
                 freeing_problem: Mutex::default(),
                 rewrap_problem: Mutex::default(),
                 health: Health::new(begun),
@@ -333,6 +344,7 @@ impl Agent {
             self.keep_watch(),
             self.keep_removing(),
             self.keep_freeing(),
+            self.keep_mending(),
             self.keep_rewrapping(),
             self.inner.controller.keep_capabilities(),
             self.inner.links.keep_certificate(&self.inner.controller)

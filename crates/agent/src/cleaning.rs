@@ -103,7 +103,6 @@ impl Agent {
     pub(crate) async fn keep_removing(&self) {
         let mut ticks = host::ticks(TICK);
         let (mut turn, mut due) = (0, 0);
-        let mut thin = 0;
         loop {
             tokio::select! {
                 _ = ticks.tick() => turn += 1,
@@ -112,10 +111,7 @@ impl Agent {
             if turn < due {
                 continue;
             }
-            let removed = self.remove_what_nothing_needs().await;
-            let forgotten = self.forget_thin(thin).await;
-            thin = *forgotten.as_ref().unwrap_or(&thin);
-            let pass = removed.and(forgotten.map(|_| ()));
+            let pass = self.remove_what_nothing_needs().await;
             due = turn
                 + match pass {
                     Ok(()) => REMOVE_TICKS,

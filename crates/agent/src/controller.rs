@@ -14,14 +14,18 @@ use std::time::Duration;
 use api::host::{
     Ahead, AskCapabilities, AskCleaning, Assignments, AttachmentReport, Capabilities,
     CatalogAnswer, CatalogCall, Cleaning, Cluster, EncodedPlan, FoundedKey, HostUnit, MarkedUnits,
-    Renewal, Renewed, Report, TaskAnswer, Want, WrappedRow, WrappingKey,
+    MendEnd, MendProgress, MendTask, Renewal, Renewed, Report, TaskAnswer, Want, WrappedRow,
+    WrappingKey,
 };
 use api::types::{Certificate, Renew};
 use api::{Client, ClientError};
-use base::{AttachmentId, JournalFolderId, KeyId, Lineage, SegmentId, SnapshotId, VolumeId};
+use base::{
+    AttachmentId, CopysetId, JournalFolderId, KeyId, Lineage, SegmentId, SnapshotId, UnitId,
+    VolumeId,
+};
 use catalog::{
     Catalog, CatalogError, Lease, LeaseSalt, LineageKey, Neighbours, PendingFree, StoredVersion,
-    ThinShare, VersionCommit, VersionKey, WrappedKey,
+    VersionCommit, VersionKey, WrappedKey,
 };
 use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
@@ -197,17 +201,32 @@ impl Controller {
         self.call(CatalogCall::FinishDelete { volume }).await
     }
 
-    pub(crate) async fn thin_segments(
-        &self,
-        after: u64,
-        count_max: u32,
-    ) -> Result<Vec<SegmentId>, CatalogError> {
-        self.call(CatalogCall::ThinSegments { after, count_max })
-            .await
+    pub(crate) async fn mend_take(&self) -> Result<Option<MendTask>, CatalogError> {
+        self.call(CatalogCall::MendTake {}).await
     }
 
-    pub(crate) async fn forget_thin(&self, segments: Vec<SegmentId>) -> Result<(), CatalogError> {
-        self.call(CatalogCall::ForgetThin { segments }).await
+    pub(crate) async fn mend_look(
+        &self,
+        copyset: CopysetId,
+        progress: MendProgress,
+    ) -> Result<Option<MendTask>, CatalogError> {
+        self.call(CatalogCall::MendLook { copyset, progress }).await
+    }
+
+    pub(crate) async fn mend_end(
+        &self,
+        copyset: CopysetId,
+        end: MendEnd,
+    ) -> Result<bool, CatalogError> {
+        self.call(CatalogCall::MendEnd { copyset, end }).await
+    }
+
+    pub(crate) async fn doubt_unit(
+        &self,
+        unit: UnitId,
+        is_older: bool,
+    ) -> Result<(), CatalogError> {
+        self.call(CatalogCall::DoubtUnit { unit, is_older }).await
     }
 
     pub(crate) async fn leases(&self) -> Result<u64, CatalogError> {
@@ -399,13 +418,6 @@ impl Catalog for Controller {
             let serials = self.call(reserve).await?;
             self.obtain(&[Want::Lease { volume, epoch }]).await?;
             Ok(serials)
-        })
-    }
-
-    fn note_thin(&self, volume: VolumeId, thin: &[ThinShare]) -> Result<(), CatalogError> {
-        self.wait(CatalogCall::NoteThin {
-            volume,
-            thin: thin.to_vec(),
         })
     }
 

@@ -12,7 +12,7 @@
 //!   units know of that
 //! * `leases`: leases in time; `journals_aside`: journals of volumes that were
 //!   taken from this host; [`journals`]: the folder of journals that hosts share
-//! * `cleaning`, `thin`: what goes on by itself
+//! * `cleaning`, `mending`: what goes on by itself
 //! * [`serving`]: the NBD server
 //! * [`vm`]: plugging disks into running virtual machines
 //! * [`keys`]: wrapping keys, wherever they are; [`host_keys`]: those that this
@@ -40,6 +40,7 @@ pub mod keys;
 mod lease_count;
 mod leases;
 mod links;
+mod mending;
 mod places;
 mod plugging;
 mod report;
@@ -47,7 +48,6 @@ mod rewrapping;
 pub mod serving;
 #[cfg(test)]
 mod tests;
-mod thin;
 pub mod units;
 pub mod vm;
 mod volume_statuses;

@@ -97,6 +97,8 @@ impl Agent {
     /// those that are elsewhere now.
     pub(crate) fn use_units(&self, units: &[HostUnit], copysets: &[Copyset]) {
         let mut mounted = lock(&self.inner.units);
+        // One that was removed is used no more.
+        mounted.retain(|known| units.iter().any(|unit| unit.id == known.id));
         for unit in units {
             let done = match mounted.iter_mut().find(|known| known.id == unit.id) {
                 Some(known) if known.url == unit.url => Ok(()),
@@ -330,9 +332,10 @@ impl Agent {
             let device = mounted.folder.as_deref();
             let device = device.and_then(|folder| host::device(folder).ok());
             // One that was away may have been elsewhere meanwhile.
+            let is_unknown = is_first(&mounted);
             let is_news = before != UnitState::Healthy || is_first(&mounted);
+            let is_older = stat.is_some() && is_news && read_leases(&inner, &mounted);
             if stat.is_some() && is_news {
-                read_leases(&inner, &mounted);
                 match mounted.place.facts() {
                     Ok(facts) => *lock(&mounted.facts) = facts,
                     Err(error) => tracing::warn!(
@@ -344,6 +347,10 @@ impl Agent {
             }
             look.found(stat, device);
             let after = mounted.unit.state();
+            let is_back = before == UnitState::Missing && after != UnitState::Missing;
+            if (is_back || is_older) && !is_unknown {
+                *lock(&inner.doubted).entry(mounted.id).or_default() |= is_older;
+            }
             if before != after {
                 let (before, after) = (before.name(), after.name());
                 let reason = error.map(|error| inner.claim.spell(&error));
@@ -402,13 +409,21 @@ fn is_first(mounted: &Mounted) -> bool {
     mounted.watched.last_found().stat.is_none()
 }
 
-/// Asks a unit that is there, or back, of how many leases it knows.
-fn read_leases(inner: &Inner, mounted: &Mounted) {
-    let _alone = lock(&mounted.told);
+/// Asks a unit that is there, or back, of how many leases it knows. Returns whether
+/// it knew of more before.
+fn read_leases(inner: &Inner, mounted: &Mounted) -> bool {
+    let mut told = lock(&mounted.told);
     match lease_count::read(&*mounted.place, &inner.vouch) {
-        Ok(leases) => mounted.watched.knows_leases(leases),
+        Ok(leases) => {
+            let is_older = leases < mounted.watched.last_found().leases;
+            mounted.watched.knows_leases(leases);
+            // It is told again.
+            *told = leases.min(*told);
+            is_older
+        }
         Err(error) => {
             tracing::warn!(unit = mounted.url, %error, "its count of leases cannot be read");
+            false
         }
     }
 }

@@ -144,8 +144,8 @@ impl WatchedUnit {
 
 impl Unit for WatchedUnit {
     pass_on!(.unit: url can_append);
-    pass_on!(ask(): put sync read read_now free delete replace settle);
-    pass_on!(ask(): list list_serials stat_segment scrub note note_down);
+    pass_on!(ask(): put_for sync read read_now free delete replace settle);
+    pass_on!(ask(): list list_serials stat_segment slots_of scrub note note_down);
 
     fn read_later(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
         !self.is_silent() && self.unit.read_later(run, slot_bytes, done)

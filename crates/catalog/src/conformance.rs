@@ -108,6 +108,8 @@ fn commit(lease: &Lease, parent: Option<VersionKey>, number: u64) -> VersionComm
         pins: Vec::new(),
         open_segments: Vec::new(),
         serial_next: 0,
+        thin: Vec::new(),
+        joined: 0,
     }
 }
 

@@ -7,7 +7,7 @@
 //! shares segments with about `scatter_width` others. Units in one zone are lost
 //! together: they share none, if that can be.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use base::{CopysetId, UnitId};
 use world::Random;
@@ -109,9 +109,8 @@ pub fn plan(
                 shuffle(&mut members, random);
             }
             Some(Copyset {
-                id: numbers.next()?,
-                members,
                 data,
+                ..Copyset::of_copies(numbers.next()?, members)
             })
         })
         .collect()
@@ -142,6 +141,71 @@ fn cut(
         sets.push(set);
     }
     sets
+}
+
+/// The unit among `loads` that is to take the place of `old` in `copyset`: one that
+/// shares its zone with as few of the other members as can be, and of these the one
+/// that is a member of the fewest copysets, by the count that comes with it. `None` if
+/// each has a place there, or is leaving one.
+#[must_use]
+pub fn replacement(
+    copyset: &Copyset,
+    old: UnitId,
+    loads: &HashMap<UnitId, usize>,
+    zones: &Zones,
+) -> Option<UnitId> {
+    let is_in = |unit: &UnitId| copyset.standing().any(|(member, _)| member == *unit);
+    let others = loads.iter().filter(|(unit, _)| !is_in(unit));
+    // Which of several is the same for whoever asks.
+    let least = others.min_by_key(|(unit, load)| {
+        let shared = neighbours(copyset, old, **unit, zones);
+        (shared, **load, **unit)
+    });
+    least.map(|(unit, _)| *unit)
+}
+
+/// With how many members that stay `unit` would share its zone in the place of `old`.
+fn neighbours(copyset: &Copyset, old: UnitId, unit: UnitId, zones: &Zones) -> usize {
+    let Some(zone) = zones.get(&unit) else {
+        return 0;
+    };
+    let stay = copyset.members.iter().filter(|member| **member != old);
+    stay.filter(|member| zones.get(member) == Some(zone))
+        .count()
+}
+
+/// Which units are to take the place of others, and where, so that each is a member
+/// of about as many copysets: one change a copyset at most, and none in one that has
+/// a member which is not whole, or that would have more members in one zone.
+#[must_use]
+pub fn rebalancing(
+    copysets: &[Copyset],
+    loads: &HashMap<UnitId, usize>,
+    zones: &Zones,
+) -> Vec<(CopysetId, UnitId, UnitId)> {
+    let mut loads = loads.clone();
+    let mut moves = Vec::new();
+    for copyset in copysets {
+        if !copyset.filling.is_empty() || !copyset.leaving.is_empty() {
+            continue;
+        }
+        let members = copyset.members.iter();
+        let known = members.filter_map(|unit| Some((*loads.get(unit)?, *unit)));
+        let mut known: Vec<(usize, UnitId)> = known.collect();
+        known.sort_unstable();
+        let found = known.into_iter().rev().find_map(|(load, old)| {
+            let new = replacement(copyset, old, &loads, zones)?;
+            let near = |unit| neighbours(copyset, old, unit, zones);
+            let has_fewer = loads.get(&new).is_some_and(|least| *least + 1 < load);
+            (has_fewer && near(new) <= near(old)).then_some((old, new))
+        });
+        if let Some((old, new)) = found {
+            *loads.entry(old).or_default() -= 1;
+            *loads.entry(new).or_default() += 1;
+            moves.push((copyset.id, old, new));
+        }
+    }
+    moves
 }
 
 fn sorted(mut members: Vec<UnitId>) -> Vec<UnitId> {
@@ -349,5 +413,82 @@ mod tests {
         let added = plan(&wide, &zones, 2, None, &before, 8, &random);
         assert!(!added.is_empty());
         assert!(added.iter().all(|set| set.members.contains(&wide[4])));
+    }
+
+    fn copyset_of(number: u16, members: &[UnitId]) -> Copyset {
+        let id = CopysetId::new(number).expect("12 bits");
+        Copyset::of_copies(id, members.to_vec())
+    }
+
+    #[test]
+    fn a_place_goes_to_another_zone_and_then_to_who_has_least() {
+        let units = units(6);
+        let zone = |unit: usize, zone: &str| (units[unit], zone.to_owned());
+        let zones: Zones = [zone(0, "a"), zone(1, "b"), zone(2, "b"), zone(3, "a")].into();
+        let loads = |of: &[(usize, usize)]| -> HashMap<UnitId, usize> {
+            of.iter()
+                .map(|(unit, load)| (units[*unit], *load))
+                .collect()
+        };
+        let copyset = copyset_of(1, &units[..2]);
+        let taken = |of: &[(usize, usize)]| {
+            let new = replacement(&copyset, units[0], &loads(of), &zones)?;
+            units.iter().position(|unit| *unit == new)
+        };
+        // In the zone of the one that stays, and with less.
+        assert_eq!(taken(&[(2, 0), (3, 7)]), Some(3), "the zone that is left");
+        assert_eq!(taken(&[(2, 0), (4, 7)]), Some(4), "a zone of its own");
+        assert_eq!(taken(&[(3, 7), (4, 6), (5, 8)]), Some(4), "the least");
+        assert_eq!(taken(&[(2, 3)]), Some(2), "there is no other");
+        assert_eq!(taken(&[(0, 0), (1, 0)]), None, "they are members");
+        let leaving = Copyset {
+            leaving: vec![crate::Leaving {
+                place: 0,
+                unit: units[4],
+            }],
+            ..copyset.clone()
+        };
+        let new = replacement(&leaving, units[0], &loads(&[(4, 0)]), &zones);
+        assert_eq!(new, None, "it has just left");
+    }
+
+    #[test]
+    fn rebalancing_ends_and_brings_no_two_members_into_one_zone() {
+        let units = units(4);
+        let mut copysets: Vec<Copyset> = (0..8).map(|at| copyset_of(at, &units[..2])).collect();
+        let loads = |copysets: &[Copyset]| -> HashMap<UnitId, usize> {
+            let load = |unit: &UnitId| {
+                let its = copysets.iter().filter(|set| set.members.contains(unit));
+                (*unit, its.count())
+            };
+            units.iter().map(load).collect()
+        };
+        // The new ones are both where the second one is.
+        let zones: Zones = units[1..]
+            .iter()
+            .map(|unit| (*unit, "b".to_owned()))
+            .collect();
+        for _ in 0..8 {
+            for (id, old, new) in rebalancing(&copysets, &loads(&copysets), &zones) {
+                let set = copysets.iter_mut().find(|set| set.id == id).expect("known");
+                assert!(old != units[0], "it would share a zone");
+                let place = set.members.iter().position(|unit| *unit == old);
+                set.members[place.expect("a member")] = new;
+            }
+        }
+        let all = loads(&copysets);
+        assert_eq!(all[&units[0]], 8);
+        assert!(
+            units[1..].iter().all(|unit| (2..=3).contains(&all[unit])),
+            "{all:?}"
+        );
+        assert_eq!(rebalancing(&copysets, &all, &zones), []);
+        copysets[0].filling.push(units[0]);
+        copysets.truncate(1);
+        assert_eq!(
+            rebalancing(&copysets, &all, &Zones::new()),
+            [],
+            "it is filled"
+        );
     }
 }

@@ -82,6 +82,14 @@ pub struct VersionCommit {
     pub open_segments: Vec<OpenSegment>,
     /// The first serial of the lease's ranges that was not used yet.
     pub serial_next: u64,
+    /// Slots that this version is the first to name, and that some member of their
+    /// copyset lacks: it is *filling* from this transaction on.
+    #[serde(default)]
+    pub thin: Vec<ThinShare>,
+    /// The [`Copyset::joined`] up to which members were put on: whoever became a
+    /// member later has missed this version.
+    #[serde(default)]
+    pub joined: u64,
 }
 
 /// A segment that is still being filled.
@@ -174,12 +182,15 @@ pub struct Leftovers {
 }
 
 /// Slots that were put together on fewer units than they should be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThinShare {
     /// Their segment.
     pub segment: base::SegmentId,
     /// How many.
     pub slots: u32,
+    /// The members that lack them.
+    #[serde(default)]
+    pub lacking: Vec<UnitId>,
 }
 
 /// A set of units that holds segments together.
@@ -187,13 +198,23 @@ pub struct ThinShare {
 pub struct Copyset {
     /// Its number.
     pub id: CopysetId,
-    /// The units, one for each replica; or those of a row's data, then those of its
-    /// parity.
+    /// The units, one for each replica, or those of a row's data and then those of its
+    /// parity: what is put is put on these.
     pub members: Vec<UnitId>,
     /// How many of them, the first ones, have a part of the data each; 1: all have
     /// all of it.
     #[serde(default = "all_of_it", skip_serializing_if = "is_all_of_it")]
     pub data: u8,
+    /// Those of them that may lack something, and do not count as a copy.
+    #[serde(default)]
+    pub filling: Vec<UnitId>,
+    /// Units that were members and still hold what was put until then.
+    #[serde(default)]
+    pub leaving: Vec<Leaving>,
+    /// Grows in the whole table each time a unit becomes a member of a copyset that
+    /// is there already: what it was when the last of these became one.
+    #[serde(default)]
+    pub joined: u64,
 }
 
 fn all_of_it() -> u8 {
@@ -204,14 +225,41 @@ fn is_all_of_it(data: &u8) -> bool {
     *data == 1
 }
 
+/// A unit that is on its way out of a copyset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leaving {
+    /// In whose place the new member is: an index of [`Copyset::members`].
+    pub place: u8,
+    /// The unit.
+    pub unit: UnitId,
+}
+
+/// How a unit stands in a copyset (docs/units.md, "Mending").
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemberState {
+    /// It has everything that it should have: it counts as a copy.
+    #[default]
+    Whole,
+    /// Nothing more is put on it. It counts until what replaces it is whole.
+    Leaving,
+    /// It may lack something.
+    Filling,
+}
+
 impl Copyset {
-    /// A copyset whose members each have all of a segment.
+    /// A copyset whose members each have all of a segment, and all are whole.
     #[must_use]
-    pub fn of_copies(id: CopysetId, members: Vec<UnitId>) -> Self {
+    pub const fn of_copies(id: CopysetId, members: Vec<UnitId>) -> Self {
         Self {
             id,
             members,
             data: 1,
+            filling: Vec::new(),
+            leaving: Vec::new(),
+            joined: 0,
         }
     }
 
@@ -222,6 +270,25 @@ impl Copyset {
             .ok()?
             .checked_sub(self.data)?;
         Erasure::new(self.data, parity)
+    }
+
+    /// All units that may hold something of it, at which place, and how each stands:
+    /// those that are put on, in their order, and then those that leave.
+    pub fn placed(&self) -> impl Iterator<Item = (u8, UnitId, MemberState)> {
+        let members = (0..).zip(&self.members).map(|(place, unit)| {
+            let state = match self.filling.contains(unit) {
+                true => MemberState::Filling,
+                false => MemberState::Whole,
+            };
+            (place, *unit, state)
+        });
+        let leaving = self.leaving.iter();
+        members.chain(leaving.map(|leaving| (leaving.place, leaving.unit, MemberState::Leaving)))
+    }
+
+    /// As [`Copyset::placed`], without their places.
+    pub fn standing(&self) -> impl Iterator<Item = (UnitId, MemberState)> {
+        self.placed().map(|(_, unit, state)| (unit, state))
     }
 }
 
@@ -336,13 +403,6 @@ pub trait Catalog: Send + Sync {
         epoch: u32,
         count: u32,
     ) -> Result<Range<u64>, CatalogError>;
-
-    /// Notes slots with fewer copies than the volume should have, for people
-    /// to know; durable on return. Some may never be committed.
-    ///
-    /// # Errors
-    /// [`CatalogError::Unavailable`].
-    fn note_thin(&self, volume: VolumeId, thin: &[ThinShare]) -> Result<(), CatalogError>;
 
     /// Forgets the leftovers of earlier leases, after they have been swept.
     ///

@@ -13,8 +13,8 @@ use world::Millis;
 
 use crate::{
     Catalog, CatalogError, Erasure, FreePlan, Lease, LeaseSalt, Leftovers, LineageKey,
-    NamedJournal, Neighbours, PendingFree, RESTORE_SKIPS_BYTES, StoredVersion, ThinShare,
-    VersionCommit, VersionKey,
+    NamedJournal, Neighbours, PendingFree, RESTORE_SKIPS_BYTES, StoredVersion, VersionCommit,
+    VersionKey,
 };
 
 /// What a volume is made with.
@@ -218,7 +218,7 @@ impl MemoryCatalog {
         self.lock().dead.clone()
     }
 
-    /// Slots that were noted as thin, by segment.
+    /// Slots that were committed thin, by segment.
     #[must_use]
     pub fn thin(&self) -> BTreeMap<SegmentId, u32> {
         self.lock().thin.clone()
@@ -408,6 +408,9 @@ impl Catalog for MemoryCatalog {
         for snapshot in &commit.pins {
             state.snapshots.insert(*snapshot, version.key);
         }
+        for share in &commit.thin {
+            *state.thin.entry(share.segment).or_default() += share.slots;
+        }
         state.free_closed();
         Ok(())
     }
@@ -430,14 +433,6 @@ impl Catalog for MemoryCatalog {
             .serials
             .push(range.clone());
         Ok(range)
-    }
-
-    fn note_thin(&self, _volume: VolumeId, thin: &[ThinShare]) -> Result<(), CatalogError> {
-        let mut state = self.lock();
-        for share in thin {
-            *state.thin.entry(share.segment).or_default() += share.slots;
-        }
-        Ok(())
     }
 
     fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {

@@ -111,6 +111,14 @@ impl Control {
                 let leases = database.leases().await?;
                 (vec![Scope::Count { leases }], CHANGE_MS)
             }
+            Want::Mend { copyset } => {
+                if !database.has_mending(reach.host, copyset, now).await? {
+                    let reason = format!("copyset {} is not this host's to mend", copyset.number());
+                    return Err(DatabaseError::Refused { reason });
+                }
+                let copysets = vec![copyset];
+                (vec![Scope::Mend { copysets }], CHANGE_MS)
+            }
             Want::Free { plan } => {
                 let rights = database.free_rights(reach, now, plan).await?;
                 let parts = rights.segments.chunks(ITEMS_MAX);

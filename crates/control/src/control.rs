@@ -47,6 +47,8 @@ pub struct Settings {
     pub overcommit: u32,
     /// With how many others a unit shares segments, unless there are fewer.
     pub scatter_width: usize,
+    /// After so long a missing unit is replaced; zero: never.
+    pub replace_after: Duration,
     /// The database was put back from a backup, and what is younger is lost.
     pub restored_database: bool,
     /// The authority in D, or a new one, takes the place of the cluster's.
@@ -152,6 +154,7 @@ pub(crate) struct Inner {
     pub lease: Option<Duration>,
     pub overcommit: u32,
     pub scatter_width: usize,
+    pub replace_after: Duration,
     /// For those who watch.
     pub health: Health,
     /// The host that is this machine.
@@ -212,6 +215,7 @@ impl Control {
                 lease: settings.lease,
                 overcommit: settings.overcommit,
                 scatter_width: settings.scatter_width,
+                replace_after: settings.replace_after,
                 health: Health::default(),
                 local,
                 turns: HostTurns::default(),
@@ -415,6 +419,7 @@ pub(crate) async fn started_in(folder: &std::path::Path) -> Control {
         lease: None,
         overcommit: OVERCOMMIT,
         scatter_width: catalog::copysets::SCATTER_WIDTH,
+        replace_after: Duration::ZERO,
         restored_database: false,
         new_authority: false,
     };

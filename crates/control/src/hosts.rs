@@ -84,6 +84,7 @@ impl Control {
     pub async fn keep_report(&self, host: PartyId, report: &Report) -> Result<(), ControlError> {
         let now = self.now().await?;
         self.inner.database.keep_report(host, report, now).await?;
+        self.replace_missing(report).await?;
         self.end_forced().await
     }
 

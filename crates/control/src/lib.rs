@@ -31,6 +31,7 @@ mod health;
 pub mod hosts;
 pub mod http;
 pub mod keys;
+pub mod mending;
 pub mod ownership;
 pub mod parse;
 pub mod parties;

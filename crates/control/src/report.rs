@@ -4,7 +4,7 @@ use api::host::AttachmentState;
 use base::ClusterId;
 
 use crate::control::Control;
-use crate::database::{ThinVolume, Volumes};
+use crate::database::{MendingRow, ThinVolume, Volumes};
 use crate::error::ControlError;
 
 /// A look at everything.
@@ -77,6 +77,8 @@ impl Control {
         problems.extend(self.shared_zones().await?);
         let thin = self.inner.database.thin_volumes().await?;
         problems.extend(thin.iter().map(|thin| thin_problem(thin, &volumes)));
+        let mending = self.inner.database.mending(self.now().await?).await?;
+        problems.extend(mending_problem(&mending));
         for host in hosts {
             problems.extend(host.report.problems);
         }
@@ -104,19 +106,57 @@ impl Control {
 }
 
 fn thin_problem(thin: &ThinVolume, volumes: &Volumes) -> String {
-    let (of, remedy) = match volumes.name_of(thin.volume) {
-        Some(name) => (
-            format!("volume {name:?}"),
-            "make them whole by copying the volume into a new one",
-        ),
-        None => (
-            format!("the deleted volume {}", thin.volume),
-            "its snapshots or clones hold them; copy those into new volumes",
-        ),
+    let of = match volumes.name_of(thin.volume) {
+        Some(name) => format!("volume {name:?}"),
+        None => format!("the deleted volume {}", thin.volume),
     };
     format!(
         "up to {} blocks of {of} have fewer copies than they should, in {} segments: units were \
-         away when they were written; {remedy}",
+         away when they were written; they are copied when those are back, or others take their \
+         place (`scree unit tasks`)",
         thin.slots, thin.segments
     )
+}
+
+/// What is to be said of the copysets that are mended.
+fn mending_problem(mending: &[MendingRow]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let rotten: u64 = mending.iter().map(|row| row.rotten).sum();
+    if rotten > 0 {
+        problems.push(format!(
+            "{rotten} slots have rotted on every unit that has them; restore what is in them from \
+             a backup (`scree unit tasks`)"
+        ));
+    }
+    let filled: Vec<&MendingRow> = mending
+        .iter()
+        .filter(|row| row.members.iter().any(|(_, state)| state == "filling"))
+        .collect();
+    if filled.is_empty() {
+        return problems;
+    }
+    let mut units: Vec<String> = filled
+        .iter()
+        .flat_map(|row| row.members.iter().filter(|(_, state)| state == "filling"))
+        .map(|(unit, _)| unit.to_string())
+        .collect();
+    units.sort_unstable();
+    units.dedup();
+    let under_way = filled.iter().filter(|row| row.mender.is_some());
+    let (done, all) = under_way.fold((0, 0), |(done, all), row| {
+        (done + row.progress.done, all + row.progress.all)
+    });
+    let percent = (done * 100).checked_div(all).unwrap_or(0);
+    let mut text = format!(
+        "in {} copysets {} may lack something and {} filled; of what is compared now {percent} % \
+         is done",
+        filled.len(),
+        units.join(", "),
+        if units.len() == 1 { "is" } else { "are" }
+    );
+    if let Some(problem) = filled.iter().find_map(|row| row.problem.as_ref()) {
+        text += &format!("; in the way is: {problem}");
+    }
+    problems.push(text);
+    problems
 }

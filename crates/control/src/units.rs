@@ -453,11 +453,13 @@ fn least_free(hosts: &[HostRow], silent_before: Millis) -> Option<u64> {
 
 /// Those over which copysets are planned.
 fn used(units: &[UnitRow]) -> Vec<UnitId> {
-    let used = units.iter().filter(|unit| !unit.is_disabled);
+    let used = units
+        .iter()
+        .filter(|unit| !unit.is_disabled && !unit.is_draining);
     used.map(|unit| unit.id).collect()
 }
 
-fn zones_of(units: &[UnitRow]) -> Zones {
+pub(crate) fn zones_of(units: &[UnitRow]) -> Zones {
     let zone = |unit: &UnitRow| Some((unit.id, unit.zone.clone()?));
     units.iter().filter_map(zone).collect()
 }
@@ -474,11 +476,11 @@ fn marked(unit: &HostUnit, zone: Option<String>) -> Result<UnitRow, ControlError
     })
 }
 
-fn is_called(unit: &UnitRow, name: &str) -> bool {
+pub(crate) fn is_called(unit: &UnitRow, name: &str) -> bool {
     unit.id.to_string() == name || unit.url == name || unit.daemon.as_deref() == Some(name)
 }
 
-fn no_unit(name: &str) -> ControlError {
+pub(crate) fn no_unit(name: &str) -> ControlError {
     ControlError::NotFound {
         what: format!("unit {name}"),
         hint: "`scree unit list` shows those there are".into(),

@@ -495,22 +495,24 @@ impl Job {
                 let (right, _passage) = allow(Action::List(serials.clone()))?;
                 let mut found = unit.list_serials(serials)?;
                 // What is another line's is none of its business.
-                let own = match right {
-                    Right::Lease { line, .. } => line,
-                    Right::Other => Line::NONE,
-                };
-                found.retain(|id| {
-                    let line = keeper.line_of(*id);
-                    [own, Line::NONE, UNREADABLE].contains(&line)
-                });
+                match right {
+                    Right::Lease { line: own, .. } => found.retain(|id| {
+                        let line = keeper.line_of(*id);
+                        [own, Line::NONE, UNREADABLE].contains(&line)
+                    }),
+                    // Nor what is another copyset's of whoever mends one.
+                    Right::Other => {
+                        let (shown, now) = (lock(&self.shown), keeper.now());
+                        found.retain(|id| shown.mends(id.copyset(), now));
+                    }
+                }
                 let from = found.partition_point(|id| id.bits() <= after);
                 let to = found.len().min(from + (most as usize).clamp(1, LIST_MAX));
                 wire::encode_segments(&found[from..to], body);
             }
             Request::Stat(segment) => {
                 let _passage = keeper.allow_reading(&self.shown, segment)?;
-                let stat = unit.stat_segment(segment)?;
-                stat.encode(unit.line_of(segment)?, body);
+                unit.slots_of(segment)?.encode(body);
             }
             Request::Room => Room::encode(&unit.stat()?, body),
             Request::Scrub(segment) => {

@@ -211,6 +211,12 @@ impl Shown {
         lasting.map(|(lease, _)| *lease).collect()
     }
 
+    /// Whether a copyset may be mended at `now`.
+    pub fn mends(&self, copyset: CopysetId, now: Millis) -> bool {
+        let ends = self.mended.get(&copyset);
+        ends.is_some_and(|ends| !has_ended(*ends, now))
+    }
+
     /// By what right `action` may be done at `now`. What is put is put under a lease,
     /// if there is one for it. All else is better done by another right: a lease may
     /// have been replaced, also by a newer one of the same host.
@@ -220,7 +226,8 @@ impl Shown {
     pub fn right(&self, action: &Action, now: Millis) -> Result<Right, NotAllowed> {
         let (lease, other) = (self.by_lease(action, now), self.by_other(action, now));
         let (first, second) = match action {
-            Action::Put(_) => (lease, other),
+            // A lease's holder sweeps what is listed: nothing but its own.
+            Action::Put(_) | Action::List(_) => (lease, other),
             _ => (other, lease),
         };
         match (first, second) {
@@ -272,10 +279,12 @@ impl Shown {
                 read.max(mended(segment))
             }
             // What it is told to free, of what it may read.
-            Action::Free(segment, line) => self.freed_until(segment, line),
+            Action::Free(segment, line) => self.freed_until(segment, line).max(mended(segment)),
             // Parity without what is freed, or one that has rotted anew.
             Action::Replace(segment, line) => self.freed_until(segment, line).max(mended(segment)),
-            Action::Delete(..) | Action::List(_) => None,
+            Action::Delete(segment, _) => mended(segment),
+            // Of those that it mends.
+            Action::List(_) => self.mended.values().max(),
         };
         match ends {
             None => Err(NotAllowed::Never),
@@ -458,9 +467,13 @@ mod tests {
         let mend = shown([Scope::Mend {
             copysets: vec![CopysetId::new(4).expect("one")],
         }]);
-        let put_and_read = [true, true, false, false, false];
-        assert_eq!(allowed(&mend, segment(4, 10), OTHER), put_and_read);
-        assert_eq!(allowed(&mend, segment(5, 10), OTHER), [false; 5]);
+        assert_eq!(allowed(&mend, segment(4, 10), OTHER), [true; 5]);
+        // A list, of nothing but its own copysets.
+        let list_only = [false, false, false, false, true];
+        assert_eq!(allowed(&mend, segment(5, 10), OTHER), list_only);
+        let (own, other) = (segment(4, 1).copyset(), segment(5, 1).copyset());
+        assert!(mend.mends(own, ENDS) && !mend.mends(other, ENDS));
+        assert!(!mend.mends(own, Millis(ENDS.0 + SLACK_MS + 1)));
         assert_eq!(allowed(&shown([]), segment(5, 10), Line::NONE), [false; 5]);
     }
 
@@ -476,8 +489,7 @@ mod tests {
         assert_eq!(allowed(&leased, own, UNREADABLE), [true; 5]);
         let copysets = vec![own.copyset()];
         let mend = shown([Scope::Mend { copysets }]);
-        let put_and_read = [true, true, false, false, false];
-        assert_eq!(allowed(&mend, own, UNREADABLE), put_and_read);
+        assert_eq!(allowed(&mend, own, UNREADABLE), [true; 5], "put anew");
     }
 
     #[test]

@@ -15,8 +15,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use unit::folder::Owner;
 use unit::{
-    Fact, NOTE_BYTES, ReadDone, ReadSlots, Replacement, SegmentStat, SlotRun, Tag, Unit, UnitError,
-    UnitStat, assert_fit,
+    Fact, NOTE_BYTES, ReadDone, ReadSlots, Replacement, SegmentSlots, SegmentStat, SlotRun, Tag,
+    Unit, UnitError, UnitStat, assert_fit,
 };
 use world::{Clock, World};
 
@@ -278,15 +278,16 @@ impl Unit for ObjectUnit {
         false
     }
 
-    fn put(
+    fn put_for(
         &self,
+        line: u64,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
         tags: &[Tag],
         data: &[u8],
     ) -> Result<(), UnitError> {
-        self.put_for(0, segment, slot_bytes, first, tags, data)
+        Self::put_for(self, line, segment, slot_bytes, first, tags, data)
     }
 
     /// What was put is durable; this looks that it was.
@@ -379,6 +380,27 @@ impl Unit for ObjectUnit {
             slots: loaded.head.slots(),
             freed: loaded.head.slots() - live.count(),
             generation: loaded.head.generation,
+        })
+    }
+
+    fn slots_of(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError> {
+        let loaded = self.0.wait(self.0.load(segment))?;
+        let live = loaded.head.present.without(&loaded.freed?.slots);
+        let slots = loaded.head.slots();
+        let freed = (0..slots).filter(|slot| !live.contains(*slot));
+        let freed: Vec<Slot> = freed
+            .filter_map(|slot| u16::try_from(slot).ok().map(Slot))
+            .collect();
+        Ok(SegmentSlots {
+            stat: SegmentStat {
+                segment,
+                slot_bytes: loaded.head.slot_bytes,
+                slots,
+                freed: freed.len() as u32,
+                generation: loaded.head.generation,
+            },
+            line: loaded.head.line,
+            freed,
         })
     }
 

@@ -76,7 +76,7 @@ impl Inner {
             Err(UnitError::NoSegment { .. }) if by.expected.is_none() => None,
             other => Some(other?),
         };
-        let line = old.as_ref().map_or(0, |old| old.head.line);
+        let line = old.as_ref().map_or(by.line, |old| old.head.line);
         let mut head = Head::whole(segment, self.cluster, line, by.slot_bytes, by.tags.len())
             .ok_or(UnitError::Misplaced {
                 segment,

@@ -74,7 +74,7 @@ impl Core {
             head: Head {
                 segment,
                 cluster: self.cluster,
-                line: found.map_or(0, |found| found.head.line),
+                line: found.map_or(by.line, |found| found.head.line),
             },
             slots,
             freed,

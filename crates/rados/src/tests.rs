@@ -261,6 +261,7 @@ fn replace(
     let by = Replacement {
         expected: Some(generations.0),
         generation: generations.1,
+        line: 0,
         slot_bytes: 512,
         tags: &vec![[8; 16]; count],
         data: &vec![5; count * 512],

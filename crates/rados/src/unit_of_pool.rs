@@ -8,8 +8,8 @@ use std::time::Duration;
 use base::{ClusterId, SegmentId, Slot, UnitId};
 use unit::folder::{Marker, Owner};
 use unit::{
-    NOTE_BYTES, ReadDone, Replacement, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat,
-    assert_fit,
+    NOTE_BYTES, ReadDone, Replacement, SegmentSlots, SegmentStat, SlotRun, Tag, Unit, UnitError,
+    UnitStat, assert_fit,
 };
 use world::World;
 
@@ -210,15 +210,16 @@ impl Unit for RadosUnit {
         true
     }
 
-    fn put(
+    fn put_for(
         &self,
+        line: u64,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
         tags: &[Tag],
         data: &[u8],
     ) -> Result<(), UnitError> {
-        self.put_for(0, segment, slot_bytes, first, tags, data)
+        Self::put_for(self, line, segment, slot_bytes, first, tags, data)
     }
 
     /// What was put is durable when the cluster has answered.
@@ -271,6 +272,18 @@ impl Unit for RadosUnit {
 
     fn stat_segment(&self, segment: SegmentId) -> Result<SegmentStat, UnitError> {
         Ok(self.core.load(segment)?.stat())
+    }
+
+    fn slots_of(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError> {
+        let state = self.core.load(segment)?;
+        let freed = (0..state.slots.count).filter(|slot| state.freed.contains(*slot));
+        Ok(SegmentSlots {
+            stat: state.stat(),
+            line: state.head.line,
+            freed: freed
+                .filter_map(|slot| u16::try_from(slot).ok().map(Slot))
+                .collect(),
+        })
     }
 
     /// What other hosts have changed may be a minute old, or longer; see the head

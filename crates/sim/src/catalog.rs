@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use base::{JournalFolderId, Lineage, SegmentId, VolumeId};
 use volume::catalog::{
     Catalog, CatalogError, Lease, LineageKey, MemoryCatalog, Neighbours, PendingFree,
-    StoredVersion, ThinShare, VersionCommit, VersionKey,
+    StoredVersion, VersionCommit, VersionKey,
 };
 use volume::seal::LeaseSalt;
 use world::Millis;
@@ -123,10 +123,6 @@ impl Catalog for WatchedCatalog {
         count: u32,
     ) -> Result<Range<u64>, CatalogError> {
         self.call(|memory| memory.reserve_serials(volume, epoch, count))
-    }
-
-    fn note_thin(&self, volume: VolumeId, thin: &[ThinShare]) -> Result<(), CatalogError> {
-        self.call(|memory| memory.note_thin(volume, thin))
     }
 
     fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {

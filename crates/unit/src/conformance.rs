@@ -22,7 +22,7 @@ type Check = fn(&dyn Unit);
 
 /// Checks all claims, each on a unit that `empty` makes.
 pub fn run(empty: &dyn Fn() -> Arc<dyn Unit>) {
-    let claims: [(&str, Check); 14] = [
+    let claims: [(&str, Check); 15] = [
         ("what is put is read back", what_is_put_is_read_back),
         (
             "a segment grows at its end only",
@@ -57,6 +57,10 @@ pub fn run(empty: &dyn Fn() -> Arc<dyn Unit>) {
         (
             "only the expected segment is replaced",
             only_the_expected_segment_is_replaced,
+        ),
+        (
+            "what was freed is told slot by slot",
+            what_was_freed_is_told,
         ),
     ];
     for (claim, check) in claims {
@@ -389,6 +393,7 @@ pub(crate) fn replace(
     let by = Replacement {
         expected: generations.0,
         generation: generations.1,
+        line: 0,
         slot_bytes: SLOT_BYTES,
         tags: &tags,
         data: &data,
@@ -461,6 +466,22 @@ fn only_the_expected_segment_is_replaced(unit: &dyn Unit) {
     replace(unit, id, segment(2), (Some(3), 4), 4).expect("replaced");
     unit.delete(id).expect("deleted");
     assert_eq!(unit.list().expect("listed"), []);
+}
+
+fn what_was_freed_is_told(unit: &dyn Unit) {
+    let segment = segment(3);
+    assert!(matches!(
+        unit.slots_of(segment),
+        Err(UnitError::NoSegment { .. })
+    ));
+    put(unit, segment, 4096, 0, 11).expect("put");
+    unit.sync(&[segment]).expect("synced");
+    unit.free(segment, &[Slot(9), Slot(1), Slot(2)], false)
+        .expect("freed");
+    let told = unit.slots_of(segment).expect("told");
+    assert_eq!(told.stat, unit.stat_segment(segment).expect("told"));
+    assert_eq!((told.stat.slots, told.stat.freed), (11, 3));
+    assert_eq!(told.freed, [Slot(1), Slot(2), Slot(9)]);
 }
 
 fn the_last_note_is_kept(unit: &dyn Unit) {

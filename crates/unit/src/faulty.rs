@@ -242,10 +242,11 @@ impl Unit for FaultyUnit {
     }
 
     pass_on!(release(): free delete settle note_down);
-    pass_on!(look(): list list_serials stat_segment stat scrub probe note);
+    pass_on!(look(): list list_serials stat_segment slots_of stat scrub probe note);
 
-    fn put(
+    fn put_for(
         &self,
+        line: u64,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
@@ -266,7 +267,7 @@ impl Unit for FaultyUnit {
             return Ok(());
         }
         self.change(faults.write_errors_one_in, |unit| {
-            unit.put(segment, slot_bytes, first, tags, data)
+            unit.put_for(line, segment, slot_bytes, first, tags, data)
         })
     }
 

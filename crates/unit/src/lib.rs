@@ -46,6 +46,6 @@ pub use health::{
 };
 pub use remote::RemoteUnit;
 pub use unit::{
-    Fact, NOTE_BYTES, ReadDone, ReadSlots, Replacement, SegmentStat, SlotRun, Tag, Unit, UnitStat,
-    assert_fit,
+    Fact, NOTE_BYTES, ReadDone, ReadSlots, Replacement, SegmentSlots, SegmentStat, SlotRun, Tag,
+    Unit, UnitStat, assert_fit,
 };

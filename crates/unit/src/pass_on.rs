@@ -24,8 +24,9 @@ macro_rules! pass_on {
     ($around:ident $arguments:tt: $($verb:ident)+) => {
         $($crate::pass_on!(@ $verb $around $arguments);)+
     };
-    (@ put $($around:tt)*) => {
-        $crate::pass_on!(@method put(
+    (@ put_for $($around:tt)*) => {
+        $crate::pass_on!(@method put_for(
+            line: u64,
             segment: ::base::SegmentId,
             slot_bytes: u32,
             first: ::base::Slot,
@@ -83,6 +84,11 @@ macro_rules! pass_on {
         $crate::pass_on!(@method stat_segment(
             segment: ::base::SegmentId,
         ) -> $crate::SegmentStat; $($around)*);
+    };
+    (@ slots_of $($around:tt)*) => {
+        $crate::pass_on!(@method slots_of(
+            segment: ::base::SegmentId,
+        ) -> $crate::SegmentSlots; $($around)*);
     };
     (@ stat $($around:tt)*) => {
         $crate::pass_on!(@method stat() -> $crate::UnitStat; $($around)*);

@@ -84,12 +84,26 @@ pub struct Replacement<'a> {
     /// Its own generation: the same, where the new one says what the old one
     /// said; a later one, where it says something else.
     pub generation: u16,
+    /// To whom it belongs, where none is replaced; 0: to whomever puts it, where
+    /// units keep that.
+    pub line: u64,
     /// Size of a slot in bytes.
     pub slot_bytes: u32,
     /// One for each slot, from slot 0 on; at least one.
     pub tags: &'a [Tag],
     /// As many slots.
     pub data: &'a [u8],
+}
+
+/// A segment as one unit holds it, slot by slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SegmentSlots {
+    /// Its numbers.
+    pub stat: SegmentStat,
+    /// To whom it belongs, where the unit keeps that; else 0.
+    pub line: u64,
+    /// The slots that were freed, in order.
+    pub freed: Vec<Slot>,
 }
 
 /// What a unit holds, and how much more it could.
@@ -136,6 +150,23 @@ pub trait Unit: Send + Sync {
     /// [`UnitError`]; nothing that was put before is harmed.
     fn put(
         &self,
+        segment: SegmentId,
+        slot_bytes: u32,
+        first: Slot,
+        tags: &[Tag],
+        data: &[u8],
+    ) -> Result<(), UnitError> {
+        self.put_for(0, segment, slot_bytes, first, tags, data)
+    }
+
+    /// As [`Unit::put`], of a segment that belongs to `line`: what is copied belongs
+    /// to whom it belonged before. 0: to whomever puts, where units keep that.
+    ///
+    /// # Errors
+    /// As [`Unit::put`].
+    fn put_for(
+        &self,
+        line: u64,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
@@ -249,6 +280,12 @@ pub trait Unit: Send + Sync {
     /// # Errors
     /// [`UnitError::NoSegment`] and the others.
     fn stat_segment(&self, segment: SegmentId) -> Result<SegmentStat, UnitError>;
+
+    /// One segment, slot by slot.
+    ///
+    /// # Errors
+    /// As [`Unit::stat_segment`].
+    fn slots_of(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError>;
 
     /// How much the unit holds. May be a few seconds old.
     ///

@@ -275,6 +275,7 @@ impl Scree {
             lease: settings.lease,
             overcommit: control::control::OVERCOMMIT,
             scatter_width: control::control::SCATTER_WIDTH,
+            replace_after: std::time::Duration::ZERO,
             restored_database: settings.restored_database,
             new_authority: false,
             database: None,
@@ -304,6 +305,7 @@ impl Scree {
             },
             journals: settings.journals,
             vm_user: None,
+            mend_bytes_per_second: u64::MAX,
             volume: VolumeConfig {
                 journal_bytes: 8 << 20,
                 ..VolumeConfig::default()

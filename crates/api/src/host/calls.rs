@@ -1,19 +1,18 @@
 //! The engine's catalog, asked for over HTTP.
 
-use base::{JournalFolderId, KeyId, Lineage, SegmentId, VolumeId};
-use catalog::{
-    CatalogError, LeaseSalt, Neighbours, ThinShare, VersionCommit, VersionKey, WrappedKey,
-};
+use base::{CopysetId, JournalFolderId, KeyId, Lineage, SegmentId, UnitId, VolumeId};
+use catalog::{CatalogError, LeaseSalt, Neighbours, VersionCommit, VersionKey, WrappedKey};
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 use world::Millis;
+
+use super::mending::{MendEnd, MendProgress};
 
 /// A host is told of so many plans at a time at most, each of up to 1 MiB
 /// ([`CatalogCall::DueFrees`]).
 pub const FREES_MAX: u32 = 16;
 
-/// And of so many rows of other kinds ([`CatalogCall::WrappedBy`],
-/// [`CatalogCall::ThinSegments`]).
+/// And of so many rows of other kinds ([`CatalogCall::WrappedBy`]).
 pub const ROWS_MAX: u32 = 1024;
 
 /// The calls, each with the word that names it and its fields.
@@ -112,15 +111,19 @@ calls! {
         epoch: u32,
         count: u32,
     },
-    /// [`catalog::Catalog::note_thin`].
-    NoteThin = "note-thin" {
-        volume: VolumeId,
-        thin: Vec<ThinShare>,
+    /// Takes a copyset that is to be mended, if there is one: `Option<MendTask>`. It
+    /// is this host's for [`MEND_TERM_MS`](super::MEND_TERM_MS).
+    MendTake = "mend-take" {},
+    /// How it is now, `Option<MendTask>`; it stays this host's for another
+    /// [`MEND_TERM_MS`](super::MEND_TERM_MS). `None` if it is another's.
+    MendLook = "mend-look" {
+        copyset: CopysetId,
+        progress: MendProgress,
     },
-    /// Segments above `after` that were noted so, at most `count_max` and [`ROWS_MAX`].
-    ThinSegments = "thin-segments" { after: u64, count_max: u32 },
-    /// Those have gone.
-    ForgetThin = "forget-thin" { segments: Vec<SegmentId> },
+    /// It is nobody's any more: what came of it.
+    MendEnd = "mend-end" { copyset: CopysetId, end: MendEnd },
+    /// A unit was away, or it is older than it was: it may lack something.
+    DoubtUnit = "doubt-unit" { unit: UnitId, is_older: bool },
     /// [`catalog::Catalog::swept`].
     Swept = "swept" { volume: VolumeId, epoch: u32 },
     /// [`catalog::Catalog::version`].

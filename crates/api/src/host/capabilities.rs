@@ -1,7 +1,7 @@
 //! What a host may do on unit daemons: a controller signs it, hosts show it
 //! (docs/units.md, "Who may do what").
 
-use base::{Lineage, VolumeId};
+use base::{CopysetId, Lineage, VolumeId};
 use serde::{Deserialize, Serialize};
 
 /// So much may be asked for at a time.
@@ -46,6 +46,11 @@ pub enum Want {
     },
     /// To note on units how many leases were given.
     Count,
+    /// To mend a copyset that it has taken.
+    Mend {
+        /// Its number.
+        copyset: CopysetId,
+    },
 }
 
 /// For each [`Want`], in their order: capabilities that allow it together; or why

@@ -95,6 +95,69 @@ pub struct AddUnit {
     pub zone: Option<String>,
 }
 
+/// How a unit is removed.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RemoveUnit {
+    /// It is gone for good: others take its place, from what their other members
+    /// have. Refused if it may have the last whole copy of anything.
+    #[serde(default)]
+    pub lost: bool,
+}
+
+/// What came of draining or removing a unit.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct UnitMoved {
+    /// `unit-…`.
+    #[schema(pattern = "^unit-[0-9a-f]{17}$", example = "unit-0f3c5b7d9e1a2b4c6")]
+    pub unit: String,
+    /// In so many copysets another unit takes its place.
+    pub copysets: u64,
+    /// Whether it is a unit no more; else it will be when those are whole.
+    pub removed: bool,
+}
+
+/// What is to be read and compared.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Scrub {
+    /// The copysets of this unit (its id, URL, or daemon's name); all, if it is left
+    /// out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
+}
+
+/// What was begun.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct UnitsWanted {
+    /// In how many copysets.
+    pub copysets: u64,
+}
+
+/// A copyset that is mended, or waits for it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct MendTask {
+    /// Its number.
+    pub copyset: u16,
+    /// The units that may lack something.
+    pub filling: Vec<String>,
+    /// The units that are replaced.
+    pub leaving: Vec<String>,
+    /// The host that mends it now.
+    pub host: Option<String>,
+    /// So many segments has it compared,
+    pub segments_done: u64,
+    /// of so many; 0 as long as that is not known.
+    pub segments: u64,
+    /// Whether also whole members are compared, or all slots read.
+    pub compares: bool,
+    /// Slots of which no unit has a copy that is as it was put, when they were read
+    /// last.
+    pub rotten: u64,
+    /// What was in the way the last time.
+    pub problem: Option<String>,
+}
+
 /// A wrapping key.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Key {

@@ -19,7 +19,10 @@ pub use attachments::{
     Attachment, CreateAttachment, Follower, MoveAttachment, READ_ONLY_ATTACHMENTS_MAX,
 };
 pub use certificates::{AuthorityView, Certificate, Enrol, Renew, Token};
-pub use cluster::{AddKey, AddUnit, Key, RotateKey, SetZone, Status, Unit, UnitFact, UnitZone};
+pub use cluster::{
+    AddKey, AddUnit, Key, MendTask, RemoveUnit, RotateKey, Scrub, SetZone, Status, Unit, UnitFact,
+    UnitMoved, UnitZone, UnitsWanted,
+};
 pub use parties::{AddGrant, AddParty, AddProject, AuditEntry, Grant, Party, Project, Quota};
 pub use snapshots::{CreateSnapshot, Snapshot};
 pub use tags::{SetTags, TAG_KEY_LENGTH_MAX, TAG_VALUE_LENGTH_MAX, TAGS_MAX, Tags};

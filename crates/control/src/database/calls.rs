@@ -57,14 +57,17 @@ impl Database {
                 epoch,
                 count,
             } => json(self.reserve_serials(host, volume, epoch, count).await),
-            CatalogCall::NoteThin { volume, thin } => {
-                json(self.note_thin(host, volume, &thin).await)
-            }
-            CatalogCall::ThinSegments { after, count_max } => json(
-                self.thin_segments_of(reach, after, count_max.min(ROWS_MAX))
+            CatalogCall::MendTake {} => json(self.take_mending(host, reach.now()).await),
+            CatalogCall::MendLook { copyset, progress } => json(
+                self.look_mending(host, copyset, &progress, reach.now())
                     .await,
             ),
-            CatalogCall::ForgetThin { segments } => json(self.forget_thin(reach, &segments).await),
+            CatalogCall::MendEnd { copyset, end } => {
+                json(self.end_mending(host, copyset, &end, reach.now()).await)
+            }
+            CatalogCall::DoubtUnit { unit, is_older } => {
+                json(self.doubt(unit, is_older, reach.now()).await)
+            }
             CatalogCall::Swept { volume, epoch } => json(self.swept(host, volume, epoch).await),
             CatalogCall::Version { key } => json(self.version_for(reach, key).await),
             CatalogCall::Neighbours { key } => json(self.neighbours(reach, key).await),

@@ -25,7 +25,11 @@ macro_rules! change {
         change!(@ end, $database, $change, $work)
     };
     (@ $end:ident, $database:expr, $change:ident, $work:block) => {{
-        let mut attempts = $crate::database::change::Attempts::default();
+        let attempts = $crate::database::change::Attempts::default();
+        change!(@ $end, attempts, $database, $change, $work)
+    }};
+    (@ $end:ident, $attempts:expr, $database:expr, $change:ident, $work:block) => {{
+        let mut attempts = $attempts;
         loop {
             let mut change = $database.begin(attempts.turn()).await?;
             let $change: &mut sqlx::AnyConnection = &mut change;
@@ -44,6 +48,15 @@ macro_rules! change_and_tell {
     ($database:expr, $change:ident, $work:block) => {
         change!(@ end_and_tell, $database, $change, $work)
     };
+}
+
+/// As [`change!`], beside no other: what sequences have handed out is in the tables, or
+/// will never be.
+macro_rules! change_alone {
+    ($database:expr, $change:ident, $work:block) => {{
+        let attempts = $crate::database::change::Attempts::alone();
+        change!(@ end, attempts, $database, $change, $work)
+    }};
 }
 
 /// As [`change_and_tell!`], on behalf of an [`Asker`](super::Asker).
@@ -88,6 +101,14 @@ pub(super) enum Turn {
 }
 
 impl Attempts {
+    /// Each of which is made alone.
+    pub(super) fn alone() -> Self {
+        Self {
+            count: SHARED_MAX,
+            was_taken: false,
+        }
+    }
+
     /// How the next attempt is made.
     pub(super) fn turn(&self) -> Turn {
         match self.count < SHARED_MAX {

@@ -81,6 +81,26 @@ impl Database {
         Ok(range)
     }
 
+    /// No serial from here on was handed out yet. Within a change that is made alone.
+    pub(super) async fn serial_next(
+        &self,
+        change: &mut AnyConnection,
+    ) -> Result<u64, DatabaseError> {
+        let row = match self.backend {
+            Backend::Sqlite => {
+                let statement = "SELECT serial_next FROM cluster";
+                sqlx::query(statement).fetch_one(change).await?
+            }
+            Backend::Postgres => {
+                let statement = "SELECT CASE WHEN is_called THEN last_value + $1 \
+                     ELSE last_value END AS serial_next FROM serials";
+                let query = sqlx::query(statement).bind(i64::from(SERIALS_AT_ONCE));
+                query.fetch_one(change).await?
+            }
+        };
+        rows::number(&row, "serial_next")
+    }
+
     /// Moves the next serial up by `serials`, and the count of leases to
     /// `leases_more` above whichever is larger, itself or `leases`.
     pub(super) async fn skip(

@@ -71,16 +71,6 @@ async fn holder(
     })
 }
 
-/// Refuses a host that has no lease on `volume`.
-pub(super) async fn must_write(
-    connection: &mut AnyConnection,
-    volume: VolumeId,
-    host: PartyId,
-) -> Result<(), DatabaseError> {
-    let holder = holder(connection, volume, host).await?;
-    holder.check_epoch(volume, holder.epoch)
-}
-
 /// Refuses a host that has not lease `epoch` on `volume`.
 pub(super) async fn must_hold(
     connection: &mut AnyConnection,
@@ -136,6 +126,8 @@ impl Database {
                 .execute(&mut *change)
                 .await?;
             super::attachment_states::reopen_all(&mut *change, host, now).await?;
+            // What it says of members may be older than they are.
+            super::thin::compare_all(&mut *change).await?;
             // A unit that is away now may know of some more.
             self.skip(&mut *change, SERIALS_AHEAD, leases, EPOCHS_AHEAD)
                 .await
@@ -262,7 +254,9 @@ impl Database {
                 );
                 return Err(DatabaseError::Refused { reason });
             }
-            check_open_segments(&mut *change, volume, &commit.open_segments).await?;
+            let thin = commit.thin.iter().map(|share| share.segment);
+            let open = commit.open_segments.iter().map(|open| open.segment);
+            check_segments(&mut *change, volume, thin.chain(open).collect()).await?;
             super::versions::insert(&mut *change, version).await?;
             let number = version.key.number.cast_signed();
             sqlx::query(
@@ -288,6 +282,7 @@ impl Database {
             }
             note_open_segments(&mut *change, volume, version.epoch, &commit.open_segments).await?;
             note_serials_used(&mut *change, volume, version.epoch, commit.serial_next).await?;
+            super::thin::note_missed(&mut *change, commit).await?;
             super::frees::free_closed(&mut *change, volume).await
         })
     }
@@ -392,12 +387,12 @@ fn open_segment(row: &AnyRow) -> Result<OpenSegment, DatabaseError> {
     })
 }
 
-/// Refuses open segments that were never the volume's: what a lease left open, the
-/// next one may delete.
-async fn check_open_segments(
+/// Refuses segments that were never the volume's: what a lease left open, the next
+/// one may delete.
+async fn check_segments(
     connection: &mut AnyConnection,
     volume: VolumeId,
-    segments: &[OpenSegment],
+    segments: Vec<SegmentId>,
 ) -> Result<(), DatabaseError> {
     let own = leftovers_of(connection, volume, u32::MAX).await?;
     let open: HashSet<SegmentId> = own.open_segments.iter().map(|open| open.segment).collect();
@@ -405,10 +400,10 @@ async fn check_open_segments(
         let mut ranges = own.serials.iter();
         open.contains(&segment) || ranges.any(|range| range.contains(&segment.serial()))
     };
-    match segments.iter().find(|open| !is_own(open.segment)) {
+    match segments.into_iter().find(|segment| !is_own(*segment)) {
         None => Ok(()),
-        Some(open) => Err(DatabaseError::Refused {
-            reason: format!("segment {:?} was not reserved for {volume}", open.segment),
+        Some(segment) => Err(DatabaseError::Refused {
+            reason: format!("segment {segment:?} was not reserved for {volume}"),
         }),
     }
 }

@@ -107,6 +107,7 @@ pub struct Reach {
     pub host: PartyId,
     /// Hosts that were not heard of since are silent.
     heard_after: Millis,
+    now: Millis,
 }
 
 impl Reach {
@@ -117,7 +118,13 @@ impl Reach {
         Self {
             host,
             heard_after: Millis(now.0.saturating_sub(SILENT_FOR_MS)),
+            now,
         }
+    }
+
+    /// The moment.
+    pub(super) fn now(&self) -> Millis {
+        self.now
     }
 
     /// What [`cleans!`] needs, bound.

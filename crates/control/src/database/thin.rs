@@ -1,9 +1,12 @@
-//! Segments of which some unit has no copy.
+//! Segments of which some member of their copyset lacks a part, and members that
+//! have missed something.
 
-use base::{PartyId, SegmentId, VolumeId};
-use catalog::ThinShare;
+use base::{SegmentId, UnitId, VolumeId};
+use catalog::{ThinShare, VersionCommit};
+use sqlx::AnyConnection;
+use world::Millis;
 
-use super::{Database, DatabaseError, Reach, rows};
+use super::{Database, DatabaseError, rows};
 
 /// What of one volume has too few copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,32 +20,6 @@ pub struct ThinVolume {
 }
 
 impl Database {
-    /// See [`catalog::Catalog::note_thin`].
-    pub(super) async fn note_thin(
-        &self,
-        host: PartyId,
-        volume: VolumeId,
-        thin: &[ThinShare],
-    ) -> Result<(), DatabaseError> {
-        change!(self, change, {
-            super::leases::must_write(&mut *change, volume, host).await?;
-            for share in thin {
-                sqlx::query(
-                    "INSERT INTO thin_segments (segment, volume, slots) VALUES ($1, $2, $3) \
-                     ON CONFLICT (segment) \
-                     DO UPDATE SET slots = thin_segments.slots + excluded.slots \
-                     WHERE thin_segments.volume = excluded.volume",
-                )
-                .bind(share.segment.bits().cast_signed())
-                .bind(volume.to_string())
-                .bind(i64::from(share.slots))
-                .execute(&mut *change)
-                .await?;
-            }
-            Ok(())
-        })
-    }
-
     /// What has too few copies, by volume.
     ///
     /// # Errors
@@ -64,55 +41,123 @@ impl Database {
         })
         .collect()
     }
+}
 
-    /// The first `count_max` such segments whose numbers are above `after`, of
-    /// volumes that a host is to clean.
-    pub(super) async fn thin_segments_of(
-        &self,
-        reach: &Reach,
-        after: u64,
-        count_max: u32,
-    ) -> Result<Vec<SegmentId>, DatabaseError> {
-        let statement = concat!(
-            "SELECT t.segment FROM thin_segments t WHERE t.segment > $3 AND ",
-            cleans!("t.volume"),
-            " ORDER BY t.segment LIMIT $4"
-        );
-        reach
-            .query(statement)
-            .bind(after.cast_signed())
-            .bind(i64::from(count_max))
-            .fetch_all(&self.reader)
-            .await?
-            .iter()
-            .map(|row| {
-                let bits = rows::number(row, "segment")?;
-                SegmentId::from_bits(bits).ok_or_else(|| DatabaseError::Damaged {
-                    what: format!("segment number {bits}"),
-                })
+/// Notes what a version that is being committed was put on too few members of, and
+/// which members have missed it.
+pub(super) async fn note_missed(
+    change: &mut AnyConnection,
+    commit: &VersionCommit,
+) -> Result<(), DatabaseError> {
+    let mut has_changed = false;
+    for share in &commit.thin {
+        note_thin(&mut *change, commit.version.key.volume, share).await?;
+        for unit in &share.lacking {
+            let at = share.segment.copyset().number();
+            let missed = "copyset = $2 AND unit = $3";
+            has_changed |= miss(&mut *change, missed, commit.version.created, |query| {
+                query.bind(i64::from(at)).bind(unit.to_string())
             })
-            .collect()
+            .await?;
+        }
     }
+    let joined = i64::try_from(commit.joined).unwrap_or(i64::MAX);
+    let newest: i64 = sqlx::query_scalar("SELECT joined FROM cluster")
+        .fetch_one(&mut *change)
+        .await?;
+    if newest <= joined && !has_changed {
+        // As nearly always.
+        return Ok(());
+    }
+    let missed = "joined > $2 AND state <> 'leaving'";
+    has_changed |= miss(&mut *change, missed, commit.version.created, |query| {
+        query.bind(joined)
+    })
+    .await?;
+    match has_changed {
+        true => super::hosts::assign_all(change).await,
+        false => Ok(()),
+    }
+}
 
-    /// Forgets segments that are gone, of volumes that a host is to clean.
-    pub(super) async fn forget_thin(
-        &self,
-        reach: &Reach,
-        segments: &[SegmentId],
-    ) -> Result<(), DatabaseError> {
-        let statement = concat!(
-            "DELETE FROM thin_segments WHERE segment = $3 AND ",
-            cleans!("thin_segments.volume")
-        );
-        change!(self, change, {
-            for segment in segments {
-                reach
-                    .query(statement)
-                    .bind(segment.bits().cast_signed())
-                    .execute(&mut *change)
-                    .await?;
-            }
-            super::deleting::forget_departed(change).await
-        })
+/// All members of all copysets are to be compared. Returns how many copysets that are.
+pub(super) async fn compare_all(change: &mut AnyConnection) -> Result<u64, DatabaseError> {
+    let wanted = sqlx::query(
+        "UPDATE copysets SET mend_after_ms = 0, \
+         scrub_wanted = CASE scrub_wanted WHEN 0 THEN 2 ELSE scrub_wanted END",
+    )
+    .execute(change)
+    .await?;
+    Ok(wanted.rows_affected())
+}
+
+/// A unit was away, and may lack something in each of its copysets, though nothing is
+/// known of; where nobody else is whole it goes on to count. Or it is older than it
+/// was: then it does not.
+pub(super) async fn doubt_unit(
+    change: &mut AnyConnection,
+    unit: UnitId,
+    is_older: bool,
+    now: Millis,
+) -> Result<bool, DatabaseError> {
+    if is_older {
+        let its = "unit = $2 AND (SELECT COUNT(*) FROM copyset_members o \
+             WHERE o.copyset = copyset_members.copyset) > 1";
+        return miss(change, its, now, |query| query.bind(unit.to_string())).await;
     }
+    let its = "unit = $2 AND EXISTS (SELECT 1 FROM copyset_members o \
+         WHERE o.copyset = copyset_members.copyset AND o.state = 'whole' AND o.unit <> $2)";
+    miss(change, its, now, |query| query.bind(unit.to_string())).await
+}
+
+type Query<'q> = sqlx::query::Query<'q, sqlx::Any, sqlx::any::AnyArguments<'q>>;
+
+/// Those members have missed something: they are filling, unless they leave. Returns
+/// whether any was not.
+async fn miss(
+    change: &mut AnyConnection,
+    which: &str,
+    at: Millis,
+    bind: impl for<'q> Fn(Query<'q>) -> Query<'q>,
+) -> Result<bool, DatabaseError> {
+    let turned = format!(
+        "UPDATE copyset_members SET state = 'filling', since_ms = $1 \
+         WHERE state = 'whole' AND {which}"
+    );
+    let turned = bind(sqlx::query(&turned).bind(at.0))
+        .execute(&mut *change)
+        .await?;
+    let noted =
+        format!("UPDATE copyset_members SET missed = missed + 1, missed_ms = $1 WHERE {which}");
+    bind(sqlx::query(&noted).bind(at.0))
+        .execute(&mut *change)
+        .await?;
+    Ok(turned.rows_affected() > 0)
+}
+
+async fn note_thin(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+    share: &ThinShare,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "INSERT INTO thin_segments (segment, volume, slots) VALUES ($1, $2, $3) \
+         ON CONFLICT (segment) \
+         DO UPDATE SET slots = thin_segments.slots + excluded.slots \
+         WHERE thin_segments.volume = excluded.volume",
+    )
+    .bind(share.segment.bits().cast_signed())
+    .bind(volume.to_string())
+    .bind(i64::from(share.slots))
+    .execute(change)
+    .await?;
+    Ok(())
+}
+
+/// The number of a segment in a row.
+pub(super) fn segment_of(row: &sqlx::any::AnyRow) -> Result<SegmentId, DatabaseError> {
+    let bits = rows::number(row, "segment")?;
+    SegmentId::from_bits(bits).ok_or_else(|| DatabaseError::Damaged {
+        what: format!("segment number {bits}"),
+    })
 }

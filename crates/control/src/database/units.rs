@@ -2,8 +2,7 @@
 
 use api::unit::SECOND_PLACE_MS;
 use base::{ClusterId, CopysetId, UnitId, url};
-use catalog::Copyset;
-use catalog::WrappedKey;
+use catalog::{Copyset, Leaving, WrappedKey};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
@@ -36,6 +35,12 @@ pub struct UnitRow {
     pub is_disabled: bool,
     /// Another daemon that has claimed it: where that is, and when it did.
     pub second: Option<(String, Millis)>,
+    /// Whether it is on its way out: no copyset is planned over it. Not kept with a
+    /// new one.
+    pub is_draining: bool,
+    /// Since when every host that says anything says that it is missing. Not kept
+    /// with a new one.
+    pub missing_since: Option<Millis>,
 }
 
 impl UnitRow {
@@ -49,6 +54,8 @@ impl UnitRow {
             zone: None,
             is_disabled: false,
             second: None,
+            is_draining: false,
+            missing_since: None,
         }
     }
 }
@@ -143,7 +150,9 @@ impl Database {
     pub async fn expected_units(&self) -> Result<Vec<UnitRow>, DatabaseError> {
         let statement = "SELECT p.id, p.name FROM parties p WHERE p.kind = 'unit' \
              AND p.disabled = 0 AND NOT EXISTS \
-             (SELECT 1 FROM units u WHERE u.id = 'unit-' || substr(p.id, 7)) ORDER BY p.name";
+             (SELECT 1 FROM units u WHERE u.id = 'unit-' || substr(p.id, 7)) AND NOT EXISTS \
+             (SELECT 1 FROM removed_units r WHERE r.id = 'unit-' || substr(p.id, 7)) \
+             ORDER BY p.name";
         let rows = sqlx::query(statement).fetch_all(&self.reader).await?;
         let unit = |row| {
             let party: base::PartyId = rows::spelt(row, "id")?;
@@ -233,6 +242,7 @@ impl Database {
             let is_new = |unit: &&UnitRow| all.iter().all(|known| known.id != unit.id);
             let mut new: Vec<UnitRow> = units.iter().filter(is_new).cloned().collect();
             for unit in &mut new {
+                check_not_removed(&mut *change, unit.id).await?;
                 match &unit.zone {
                     Some(zone) => put_zone(&mut *change, unit.id, Some(zone)).await?,
                     None => unit.zone = zone_of(&mut *change, unit.id).await?,
@@ -299,7 +309,9 @@ async fn put_zone(
     Ok(())
 }
 
-async fn units_of(connection: &mut AnyConnection) -> Result<Vec<UnitRow>, DatabaseError> {
+pub(super) async fn units_of(
+    connection: &mut AnyConnection,
+) -> Result<Vec<UnitRow>, DatabaseError> {
     // A daemon's party has its unit's number.
     let statement = "SELECT u.*, p.name AS daemon, COALESCE(p.disabled, 0) AS disabled, z.zone \
          FROM units u LEFT JOIN parties p \
@@ -322,15 +334,19 @@ async fn units_of(connection: &mut AnyConnection) -> Result<Vec<UnitRow>, Databa
                 zone: row.try_get("zone")?,
                 is_disabled: rows::flag(row, "disabled")?,
                 second: second.zip(second_ms.map(Millis)),
+                is_draining: rows::flag(row, "draining")?,
+                missing_since: row.try_get::<Option<i64>, _>("missing_ms")?.map(Millis),
             })
         })
         .collect()
 }
 
-async fn copysets_of(connection: &mut AnyConnection) -> Result<Vec<Copyset>, DatabaseError> {
+pub(super) async fn copysets_of(
+    connection: &mut AnyConnection,
+) -> Result<Vec<Copyset>, DatabaseError> {
     let members = sqlx::query(
         "SELECT m.*, c.data FROM copyset_members m JOIN copysets c ON c.number = m.copyset \
-         ORDER BY m.copyset, m.place",
+         ORDER BY m.copyset, m.place, m.joined",
     )
     .fetch_all(connection)
     .await?;
@@ -340,17 +356,48 @@ async fn copysets_of(connection: &mut AnyConnection) -> Result<Vec<Copyset>, Dat
         let id = CopysetId::new(number).ok_or_else(|| DatabaseError::Damaged {
             what: format!("copyset {number}"),
         })?;
-        let unit = rows::spelt(row, "unit")?;
-        match copysets.last_mut() {
-            Some(last) if last.id == id => last.members.push(unit),
-            _ => copysets.push(Copyset {
-                id,
-                members: vec![unit],
+        if copysets.last().is_none_or(|last| last.id != id) {
+            copysets.push(Copyset {
                 data: rows::small(row, "data")?,
+                ..Copyset::of_copies(id, Vec::new())
+            });
+        }
+        let Some(copyset) = copysets.last_mut() else {
+            continue;
+        };
+        let unit = rows::spelt(row, "unit")?;
+        let state: String = row.try_get("state")?;
+        copyset.joined = copyset.joined.max(rows::number(row, "joined")?);
+        match state.as_str() {
+            "leaving" => copyset.leaving.push(Leaving {
+                place: rows::small(row, "place")?,
+                unit,
             }),
+            "filling" => {
+                copyset.filling.push(unit);
+                copyset.members.push(unit);
+            }
+            _ => copyset.members.push(unit),
         }
     }
     Ok(copysets)
+}
+
+/// Refuses a unit that was removed: what it held then nobody has looked after since.
+async fn check_not_removed(change: &mut AnyConnection, unit: UnitId) -> Result<(), DatabaseError> {
+    let removed = sqlx::query("SELECT id FROM removed_units WHERE id = $1")
+        .bind(unit.to_string())
+        .fetch_optional(change)
+        .await?;
+    match removed {
+        None => Ok(()),
+        Some(_) => Err(DatabaseError::Refused {
+            reason: format!(
+                "{unit} was removed; empty its folder and add that as a new unit (a daemon: as \
+                 another party)"
+            ),
+        }),
+    }
 }
 
 /// Refuses a URL at which another unit is. One whose daemon is disabled is nowhere:

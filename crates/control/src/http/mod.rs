@@ -20,6 +20,7 @@ mod health;
 mod host;
 pub mod https;
 mod keys;
+mod mending;
 mod metered;
 mod openapi;
 mod parties;
@@ -113,6 +114,7 @@ fn users() -> OpenApiRouter<Control> {
         .merge(attachments::router())
         .merge(projects::router())
         .merge(units::router())
+        .merge(mending::router())
         .merge(keys::router())
         .merge(parties::router())
 }

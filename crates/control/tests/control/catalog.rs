@@ -13,8 +13,7 @@ use base::{
 use catalog::conformance::{CLAIMS, Fixture};
 use catalog::{
     Catalog, CatalogError, FreePlan, Lease, LeaseSalt, LineageKey, MemoryCatalog, Neighbours,
-    PLAN_BYTES_MAX, PendingFree, RESTORE_SKIPS_BYTES, StoredVersion, ThinShare, VersionCommit,
-    VersionKey,
+    PLAN_BYTES_MAX, PendingFree, RESTORE_SKIPS_BYTES, StoredVersion, VersionCommit, VersionKey,
 };
 use control::database::{
     Asker, Database, DatabaseError, Need, NewAttachment, NewVolume, Reach, SnapshotState, Tags,
@@ -156,11 +155,6 @@ impl Catalog for Called {
             epoch,
             count,
         })
-    }
-
-    fn note_thin(&self, volume: VolumeId, thin: &[ThinShare]) -> Result<(), CatalogError> {
-        let thin = thin.to_vec();
-        self.call(CatalogCall::NoteThin { volume, thin })
     }
 
     fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {
@@ -334,6 +328,8 @@ impl Sqlite {
             pins: vec![],
             open_segments: vec![],
             serial_next: 0,
+            thin: vec![],
+            joined: 0,
         };
         self.catalog.commit(&commit).expect("commits");
         self.catalog.detach(volume);
@@ -892,6 +888,8 @@ fn a_commit_that_was_made_is_made() {
         pins: vec![],
         open_segments: vec![],
         serial_next: 0,
+        thin: vec![],
+        joined: 0,
     };
     for _ in 0..2 {
         sqlite.catalog.commit(&commit).expect("made");

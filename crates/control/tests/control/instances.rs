@@ -37,6 +37,7 @@ fn settings(folder: &Path, url: Option<&str>) -> Settings {
         lease: Some(Duration::from_secs(10)),
         overcommit: control::control::OVERCOMMIT,
         scatter_width: control::control::SCATTER_WIDTH,
+        replace_after: std::time::Duration::ZERO,
         restored_database: false,
         new_authority: false,
     }

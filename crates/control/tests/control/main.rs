@@ -14,6 +14,7 @@ mod health;
 mod https;
 mod instances;
 mod keys;
+mod mending;
 mod moves;
 #[macro_use]
 mod parties;

@@ -76,6 +76,7 @@ impl Scene {
             lease: None,
             overcommit: control::control::OVERCOMMIT,
             scatter_width: control::control::SCATTER_WIDTH,
+            replace_after: std::time::Duration::ZERO,
             restored_database: false,
             new_authority: false,
             database: url.map(|url| url.parse().expect("a URL")),

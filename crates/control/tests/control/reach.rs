@@ -7,7 +7,7 @@ use base::{
     SegmentId, SnapshotId, VolumeId,
 };
 use catalog::{
-    CatalogError, FreePlan, Lease, LeaseSalt, Neighbours, OpenSegment, StoredVersion, ThinShare,
+    CatalogError, FreePlan, Lease, LeaseSalt, Neighbours, OpenSegment, StoredVersion,
     VersionCommit, VersionKey, WrappedKey,
 };
 use control::database::{Asker, Database, DatabaseError, NewVolume, Reach, SILENT_FOR_MS};
@@ -196,7 +196,6 @@ impl Scene {
             let commit = self.commit(number);
             self.call("last", CatalogCall::Commit { commit }).await;
         }
-        self.call("last", self.note_thin()).await;
         self.call("last", self.remove(1)).await;
         self.detach("last", id).await;
     }
@@ -218,16 +217,8 @@ impl Scene {
             pins: vec![],
             open_segments: vec![],
             serial_next: 0,
-        }
-    }
-
-    fn note_thin(&self) -> CatalogCall {
-        CatalogCall::NoteThin {
-            volume: self.volume,
-            thin: vec![ThinShare {
-                segment: segment(),
-                slots: 1,
-            }],
+            thin: vec![],
+            joined: 0,
         }
     }
 
@@ -295,14 +286,6 @@ impl Scene {
                     _ => CatalogCall::ForgetDead { id, segments },
                 }
             }
-            "thin-segments" => CatalogCall::ThinSegments {
-                after: 0,
-                count_max: 9,
-            },
-            "forget-thin" => CatalogCall::ForgetThin {
-                segments: vec![segment()],
-            },
-            "note-thin" => self.note_thin(),
             "commit" => CatalogCall::Commit {
                 commit: self.commit(4),
             },
@@ -377,10 +360,9 @@ impl Scene {
         let answer = self.call_at(host, now, call).await;
         let database = &self.database;
         match (name, answer) {
-            ("wrapped-by" | "due-frees" | "thin-segments", Ok(list)) => list != json!([]),
+            ("wrapped-by" | "due-frees", Ok(list)) => list != json!([]),
             ("rewrap", Ok(is_done)) => is_done == json!(true),
             ("freed", Ok(_)) => database.pending_free_count().await.expect("read") == 0,
-            ("forget-thin", Ok(_)) => database.thin_volumes().await.expect("read").is_empty(),
             ("finish-delete", Ok(_)) => database.volume(self.volume).await.is_err(),
             (_, Ok(_)) => true,
             (_, Err(CatalogError::NotFound { .. } | CatalogError::Fenced { .. })) => false,
@@ -400,7 +382,7 @@ async fn on_sqlite(stage: Stage) -> (Scene, tempfile::TempDir) {
 }
 
 /// What is cleaned, and so read and changed, by one host.
-const CLEANING: [&str; 10] = [
+const CLEANING: [&str; 8] = [
     "neighbours",
     "wrapped-by",
     "rewrap",
@@ -409,18 +391,10 @@ const CLEANING: [&str; 10] = [
     "gather-dead",
     "forget-dead",
     "freed",
-    "thin-segments",
-    "forget-thin",
 ];
 
 /// What the holder of the lease does.
-const WRITING: [&str; 5] = [
-    "note-thin",
-    "commit",
-    "reserve-serials",
-    "swept",
-    "name-journal",
-];
+const WRITING: [&str; 4] = ["commit", "reserve-serials", "swept", "name-journal"];
 
 /// Each call, and which hosts get something of it.
 fn table() -> Vec<(&'static str, Stage, &'static [&'static str])> {
@@ -515,13 +489,7 @@ async fn what_a_deleted_volume_left_is_its_last_hosts_until_nothing_is_left() {
         assert!(!scene.does(name, "clone", NOW).await, "{name}");
     }
     // A snapshot holds version 3: that is all there is.
-    for name in [
-        "version",
-        "neighbours",
-        "freed",
-        "remove-version",
-        "forget-thin",
-    ] {
+    for name in ["version", "neighbours", "freed", "remove-version"] {
         assert!(scene.does(name, "last", NOW).await, "{name}");
     }
     assert!(

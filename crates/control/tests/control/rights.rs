@@ -184,6 +184,16 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
             json!({"url": "/nowhere", "host": "none"}),
             with(ROOT, 404),
         ),
+        ("GET /v1/units/tasks", none.clone(), ROOT),
+        ("POST /v1/units/repair", none.clone(), with(ROOT, 202)),
+        ("POST /v1/units/scrub", json!({}), with(ROOT, 202)),
+        ("POST /v1/units/rebalance", none.clone(), with(ROOT, 202)),
+        ("POST /v1/units/none/drain", none.clone(), with(ROOT, 404)),
+        (
+            "POST /v1/units/none/remove",
+            json!({"lost": true}),
+            with(ROOT, 404),
+        ),
         (
             "POST /v1/keys",
             json!({"name": "new", "host": "none"}),

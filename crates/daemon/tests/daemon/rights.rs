@@ -62,6 +62,7 @@ const ATTEMPTS: [Attempt; 12] = [
         let by = Replacement {
             expected: Some(0),
             generation: 0,
+            line: 0,
             slot_bytes: SLOT_BYTES,
             tags: &[[5; 16]],
             data: &[9; 512],
@@ -150,6 +151,12 @@ fn a_host_without_a_lease_changes_and_reads_nothing() {
             assert_eq!(allowed.pop(), Some("note down"));
             scene.own.note_down(&[3; NOTE_BYTES]).expect("put right");
         }
+        // And a list of what it mends, which is nothing here.
+        if let [Scope::Mend { .. }] = nothing.as_slice() {
+            assert_eq!(allowed.pop(), Some("list"));
+            let unit = unit_of(&scene.keeper, OTHER_HOST, &nothing);
+            assert_eq!(unit.list().expect("of its copysets"), []);
+        }
         assert_eq!(allowed, [""; 0], "{nothing:?}");
         scene.is_untouched();
     }
@@ -193,8 +200,25 @@ fn each_capability_lets_its_holder_do_its_own() {
     let mend = Scope::Mend {
         copysets: vec![segment(10).copyset(), segment(1010).copyset()],
     };
-    let mends = ["put a new one", "sync", "replace", "read", "stat", "scrub"];
-    assert_eq!(Scene::new().allowed(OTHER_HOST, &[mend]), mends);
+    let mut done = Vec::new();
+    for (name, attempt) in ATTEMPTS {
+        let scene = Scene::new();
+        let unit = unit_of(&scene.keeper, OTHER_HOST, std::slice::from_ref(&mend));
+        assert_eq!(unit.list().expect("listed"), [segment(10)]);
+        let slots = unit.slots_of(segment(10)).expect("told");
+        assert_eq!((slots.line, slots.stat.slots), (7, 1));
+        if !is_refused(&attempt(&unit, segment(10))) {
+            done.push(name);
+        }
+    }
+    let not = ["append", "note down"];
+    let mends = all.iter().copied().filter(|name| !not.contains(name));
+    assert_eq!(done, mends.collect::<Vec<_>>(), "it appends as the line's");
+    let scene = Scene::new();
+    let unit = unit_of(&scene.keeper, OTHER_HOST, &[mend]);
+    let data = [5; SLOT_BYTES as usize];
+    unit.put_for(7, segment(10), SLOT_BYTES, Slot(1), &[[1; 16]], &data)
+        .expect("of the line that it was read from");
     // The whole of it, of what it has a lease of, but segments that are gone.
     let scene = Scene::new();
     let lease = lease(7, 1, 3, 0..SegmentId::SERIAL_MAX);

@@ -158,6 +158,10 @@ pub struct ServeArguments {
     #[arg(long, value_name = "UID")]
     pub vm_user: Option<u32>,
 
+    /// Move no more to mend what units lack, in bytes per second.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
+    pub mend_bytes_per_second: u64,
+
     /// Says where this host's wrapping keys are. [default: D/keys/keys.toml, if
     /// it is there]
     #[arg(long, value_name = "FILE")]
@@ -205,6 +209,11 @@ pub struct KeepArguments {
     #[arg(long, value_name = "N", default_value_t = control::control::SCATTER_WIDTH as u16,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub scatter_width: u16,
+
+    /// Let others take the place of a unit that every host has been missing for so
+    /// long; 0s: never by itself.
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = moment::duration)]
+    pub replace_after: Duration,
 
     /// How long the blocks of a removed version stay, against mistakes.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = moment::duration)]

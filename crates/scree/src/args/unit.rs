@@ -74,6 +74,31 @@ pub enum UnitCommand {
         #[arg(long)]
         host: Option<String>,
     },
+    /// Have other units take over what one holds, and remove it then.
+    Drain {
+        /// Its id, its URL, or its daemon's name.
+        unit: String,
+    },
+    /// Remove a unit that holds nothing any more.
+    Remove {
+        /// Its id, its URL, or its daemon's name.
+        unit: String,
+        /// It is gone for good: others take its place, from what the other copies
+        /// have.
+        #[arg(long)]
+        lost: bool,
+    },
+    /// Compare all units now, and copy what one lacks.
+    Repair,
+    /// Read every slot, compare it, and put anew what has rotted.
+    Scrub {
+        /// Only where this unit is a member. [default: everywhere]
+        unit: Option<String>,
+    },
+    /// Let units take over from those that have more.
+    Rebalance,
+    /// List what is mended, or waits for it.
+    Tasks,
     /// Make the party of a unit daemon, and hand out its first token.
     Create {
         /// Its name.

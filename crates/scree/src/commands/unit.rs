@@ -1,7 +1,9 @@
 //! `scree unit`, but for the daemon itself.
 
 use api::size::about_bytes as bytes;
-use api::types::{AddUnit, SetZone, Unit, UnitZone};
+use api::types::{
+    AddUnit, MendTask, RemoveUnit, Scrub, SetZone, Unit, UnitMoved, UnitZone, UnitsWanted,
+};
 
 use super::{Failure, Session, or_dash, segment};
 use crate::args::{PartyCommand, UnitCommand};
@@ -44,6 +46,25 @@ impl Session {
                 self.daemon(PartyCommand::Disable { name }).await
             }
             Some(UnitCommand::Enable { name }) => self.daemon(PartyCommand::Enable { name }).await,
+            Some(UnitCommand::Drain { unit }) => {
+                let path = format!("/v1/units/{}/drain", segment(&unit)?);
+                let moved: UnitMoved = self.client.post(&path, &()).await?;
+                Ok(print(self.format, &moved, moved_text)?)
+            }
+            Some(UnitCommand::Remove { unit, lost }) => {
+                let path = format!("/v1/units/{}/remove", segment(&unit)?);
+                let moved: UnitMoved = self.client.post(&path, &RemoveUnit { lost }).await?;
+                Ok(print(self.format, &moved, moved_text)?)
+            }
+            Some(UnitCommand::Repair) => self.begin("/v1/units/repair", &()).await,
+            Some(UnitCommand::Scrub { unit }) => {
+                self.begin("/v1/units/scrub", &Scrub { unit }).await
+            }
+            Some(UnitCommand::Rebalance) => self.begin("/v1/units/rebalance", &()).await,
+            Some(UnitCommand::Tasks) => {
+                let tasks: Vec<MendTask> = self.client.get("/v1/units/tasks").await?;
+                Ok(print(self.format, &tasks, |tasks| list_tasks(tasks))?)
+            }
             Some(UnitCommand::List) => {
                 let units: Vec<Unit> = self.client.get("/v1/units").await?;
                 Ok(print(self.format, &units, |units| list(units))?)
@@ -63,9 +84,65 @@ impl Session {
         Ok(self.client.put(&path, &SetZone { zone }).await?)
     }
 
+    async fn begin(
+        &self,
+        path: &str,
+        what: &(impl serde::Serialize + Sync),
+    ) -> Result<(), Failure> {
+        let wanted: UnitsWanted = self.client.post(path, what).await?;
+        Ok(print(self.format, &wanted, |wanted| {
+            format!(
+                "begun in {} copysets; `scree unit tasks` shows how far it is\n",
+                wanted.copysets
+            )
+        })?)
+    }
+
     async fn daemon(&self, command: PartyCommand) -> Result<(), Failure> {
         self.party("daemons", "scree unit enrol", command).await
     }
+}
+
+fn moved_text(moved: &UnitMoved) -> String {
+    let UnitMoved { unit, copysets, .. } = moved;
+    match (moved.removed, copysets) {
+        (true, 0) => format!("{unit} is removed\n"),
+        (true, _) => format!(
+            "{unit} is removed; others take its place in {copysets} copysets (`scree unit tasks`)\n"
+        ),
+        (false, _) => format!(
+            "others take the place of {unit} in {copysets} copysets (`scree unit tasks`); it is \
+             removed then\n"
+        ),
+    }
+}
+
+fn list_tasks(tasks: &[MendTask]) -> String {
+    let mut table = Table::new(&["COPYSET", "FILLING", "LEAVING", "HOST", "SEGMENTS"]);
+    let mut problems = String::new();
+    for task in tasks {
+        let units = |units: &[String]| match units {
+            [] => "-".to_owned(),
+            units => units.join(","),
+        };
+        table.row(vec![
+            task.copyset.to_string(),
+            units(&task.filling),
+            units(&task.leaving),
+            or_dash(task.host.as_ref()),
+            format!("{}/{}", task.segments_done, task.segments),
+        ]);
+        if let Some(problem) = &task.problem {
+            problems += &format!("copyset {}: {problem}\n", task.copyset);
+        }
+        if task.rotten > 0 {
+            problems += &format!(
+                "copyset {}: {} slots have rotted\n",
+                task.copyset, task.rotten
+            );
+        }
+    }
+    table.to_string() + &problems
 }
 
 fn list(units: &[Unit]) -> String {

@@ -112,6 +112,7 @@ pub(super) fn control_settings(
         lease,
         overcommit: keep.overcommit,
         scatter_width: usize::from(keep.scatter_width),
+        replace_after: keep.replace_after,
         restored_database: keep.restored_database,
         new_authority: false,
         database: None,
@@ -186,6 +187,7 @@ pub(super) fn agent_settings(
         vm: VmOptions::default(),
         journals: None,
         vm_user: arguments.vm_user,
+        mend_bytes_per_second: arguments.mend_bytes_per_second.max(1),
         volume: VolumeConfig {
             journal_bytes: arguments.journal_size,
             destage_after: arguments.destage_after,

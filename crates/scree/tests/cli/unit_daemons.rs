@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::host::{scree, wait_until};
 use crate::monitoring::{Numbers, get};
 use crate::service::{Process, Site, qemu_io};
+use crate::stores::Stores;
 
 const CLUSTER: &str = "cluster-00000000000000000000000000000001";
 const UNIT: &str = "unit-00000000000000001";
@@ -142,65 +143,6 @@ fn a_folder_is_a_hosts_or_a_unit_daemons() {
     assert!(said.error.contains("is no host"), "{}", said.error);
 }
 
-/// Three daemons, each in a folder of its own.
-struct Stores<'a> {
-    site: &'a Site,
-    running: Vec<Process>,
-}
-
-impl<'a> Stores<'a> {
-    fn new(site: &'a Site) -> Self {
-        let mut stores = Self {
-            site,
-            running: Vec::new(),
-        };
-        for number in 1..=3 {
-            let invited = site.locally(&["unit", "create", &format!("s{number}")]);
-            let enrolled = site.enrol_unit_in(&format!("u{number}"), &invited);
-            assert_eq!(enrolled.code, 0, "{}", enrolled.error);
-            stores.running.push(stores.start(number));
-        }
-        stores
-    }
-
-    /// Each time at another port.
-    fn start(&self, number: usize) -> Process {
-        let folder = self.site.text(&format!("u{number}"));
-        Process::start(&["unit", "--dir", &folder, "--listen", "127.0.0.1:0"])
-    }
-
-    /// The states of the units, by the names of their daemons.
-    fn states(&self) -> Vec<(String, String)> {
-        let units = self.site.locally(&["unit", "list"]);
-        let units = units.as_array().expect("a list");
-        let text = |unit: &serde_json::Value, field: &str| {
-            let text = unit[field].as_str();
-            text.expect("text").to_owned()
-        };
-        let mut states: Vec<_> = units
-            .iter()
-            .map(|unit| (text(unit, "daemon"), text(unit, "state")))
-            .collect();
-        states.sort();
-        states
-    }
-
-    fn are_well(&self) -> bool {
-        let expected = ["s1", "s2", "s3"].map(|name| (name.to_owned(), "healthy".to_owned()));
-        self.states() == expected
-    }
-
-    /// Whether a unit has something of a volume.
-    fn has_segments(&self, number: usize) -> bool {
-        let segments = self.site.path(&format!("u{number}/unit/segments"));
-        let mut entries = fs::read_dir(segments).expect("a folder");
-        entries.any(|entry| {
-            let entry = entry.expect("read").path();
-            !entry.is_dir() || fs::read_dir(entry).expect("a folder").next().is_some()
-        })
-    }
-}
-
 /// A volume on three machines that have nothing but daemons: whichever is killed,
 /// its blocks are there, and nobody waits for it.
 #[test]
@@ -209,9 +151,9 @@ fn a_volume_on_daemons_outlives_each_of_them_and_the_controller() {
     let (site, mut controller) = Site::with(|_| soon.to_vec());
     let invited = site.locally(&["host", "add", "h1"]);
     assert_eq!(site.enrol_host(&invited).code, 0);
-    let mut stores = Stores::new(&site);
+    let mut stores = Stores::new(&site, 3);
     let mut agent = site.agent();
-    wait_until("all daemons are used", || stores.are_well());
+    wait_until("all daemons are used", || stores.are(&[1, 2, 3]));
     let create = [
         "volume",
         "create",
@@ -244,7 +186,7 @@ fn a_volume_on_daemons_outlives_each_of_them_and_the_controller() {
         stores.running[number - 1].kill();
         step(&stores);
         stores.running[number - 1] = stores.start(number);
-        wait_until("it is found at its new port", || stores.are_well());
+        wait_until("it is found at its new port", || stores.are(&[1, 2, 3]));
         step(&stores);
     }
     assert!((1..=3).all(|number| stores.has_segments(number)));

@@ -69,7 +69,8 @@ use base::{ClusterId, SegmentId, Slot, UnitId, url};
 use world::{Clock, Disk as _, OpenMode, Random, World};
 
 use crate::{
-    Fact, NOTE_BYTES, Replacement, SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat, assert_fit,
+    Fact, NOTE_BYTES, Replacement, SegmentSlots, SegmentStat, SlotRun, Tag, Unit, UnitError,
+    UnitStat, assert_fit,
 };
 use account::Account;
 use cache::Cache;
@@ -372,15 +373,16 @@ impl Unit for FolderUnit {
         true
     }
 
-    fn put(
+    fn put_for(
         &self,
+        line: u64,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
         tags: &[Tag],
         data: &[u8],
     ) -> Result<(), UnitError> {
-        self.put_for(0, segment, slot_bytes, first, tags, data)
+        Self::put_for(self, line, segment, slot_bytes, first, tags, data)
     }
 
     fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
@@ -438,7 +440,7 @@ impl Unit for FolderUnit {
     fn replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
         let part = ReplacementPart {
             segment,
-            line: 0,
+            line: by.line,
             draft: self.random.u64(),
             expected: by.expected,
             generation: by.generation,
@@ -477,6 +479,24 @@ impl Unit for FolderUnit {
             slot_bytes: table.header.slot_bytes,
             slots: table.slots(),
             freed: table.count(format::SlotState::is_free),
+        })
+    }
+
+    fn slots_of(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError> {
+        let table = self.read_table(segment, OpenMode::Read)?.table;
+        let entries = (0..=u16::MAX).zip(&table.entries);
+        let freed = entries.filter(|(_, entry)| entry.state.is_free());
+        let freed: Vec<Slot> = freed.map(|(slot, _)| Slot(slot)).collect();
+        Ok(SegmentSlots {
+            stat: SegmentStat {
+                segment,
+                slot_bytes: table.header.slot_bytes,
+                slots: table.slots(),
+                freed: freed.len() as u32,
+                generation: table.header.generation,
+            },
+            line: table.header.line,
+            freed,
         })
     }
 

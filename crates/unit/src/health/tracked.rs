@@ -214,12 +214,13 @@ fn moment(clock: &dyn Clock) -> Moment {
 impl Unit for TrackedUnit {
     pass_on!(.unit: url can_append);
     pass_on!(record(Verb::Write): sync);
-    pass_on!(record(Verb::Read): list list_serials stat_segment stat scrub note);
+    pass_on!(record(Verb::Read): list list_serials stat_segment slots_of stat scrub note);
     pass_on!(record(Verb::Release): free delete settle note_down);
     pass_on!(record(Verb::Probe): probe);
 
-    fn put(
+    fn put_for(
         &self,
+        line: u64,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
@@ -227,7 +228,7 @@ impl Unit for TrackedUnit {
         data: &[u8],
     ) -> Result<(), UnitError> {
         self.record(Verb::Write, |unit| {
-            unit.put(segment, slot_bytes, first, tags, data)
+            unit.put_for(line, segment, slot_bytes, first, tags, data)
         })?;
         count(&self.written_bytes, data);
         Ok(())

@@ -12,8 +12,8 @@ use super::{Link, Reply};
 use crate::folder::ReplacementPart;
 use crate::wire::{self, Malformed, Refusal, Request, Room, Status};
 use crate::{
-    NOTE_BYTES, ReadDone, ReadSlots, Replacement, SegmentStat, SlotRun, Tag, Unit, UnitError,
-    UnitStat,
+    NOTE_BYTES, ReadDone, ReadSlots, Replacement, SegmentSlots, SegmentStat, SlotRun, Tag, Unit,
+    UnitError, UnitStat,
 };
 
 /// Segments that are asked for at once.
@@ -137,8 +137,9 @@ impl Unit for RemoteUnit {
         true
     }
 
-    fn put(
+    fn put_for(
         &self,
+        line: u64,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
@@ -147,7 +148,7 @@ impl Unit for RemoteUnit {
     ) -> Result<(), UnitError> {
         let request = Request::Put {
             segment,
-            line: 0,
+            line,
             slot_bytes,
             first,
             tags,
@@ -257,7 +258,7 @@ impl Unit for RemoteUnit {
         let contents = by.data.chunks(at_once * by.slot_bytes as usize);
         let mut part = ReplacementPart {
             segment,
-            line: 0,
+            line: by.line,
             draft: 0,
             expected: by.expected,
             generation: by.generation,
@@ -317,6 +318,12 @@ impl Unit for RemoteUnit {
     fn stat_segment(&self, segment: SegmentId) -> Result<SegmentStat, UnitError> {
         self.ask(&Request::Stat(segment), Some(segment), move |reply| {
             Ok(SegmentStat::decode(segment, reply.body)?.0)
+        })
+    }
+
+    fn slots_of(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError> {
+        self.ask(&Request::Stat(segment), Some(segment), move |reply| {
+            SegmentSlots::decode(segment, reply.body)
         })
     }
 

@@ -4,7 +4,7 @@ use base::codec::{Reader, Writer};
 use base::{SegmentId, Slot, UnitId};
 
 use super::{Malformed, request};
-use crate::{SegmentStat, UnitStat};
+use crate::{SegmentSlots, SegmentStat, UnitStat};
 
 /// How a daemon answers a hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +104,9 @@ pub fn decode_slots(body: &[u8]) -> Result<Vec<Slot>, Malformed> {
 }
 
 impl SegmentStat {
+    /// How long that is.
+    const ANSWER_BYTES: usize = 24;
+
     /// Appends it as the answer to a STAT of a segment that belongs to `line`.
     pub fn encode(&self, line: u64, to: &mut Vec<u8>) {
         to.put_u64(line);
@@ -129,6 +132,42 @@ impl SegmentStat {
             generation: reader.u16()?,
         };
         Ok((stat, line))
+    }
+}
+
+impl SegmentSlots {
+    /// Appends it as the answer to a STAT: its numbers, and a bit for each slot, the
+    /// lowest of the first byte for slot 0, which is set if the slot was freed.
+    pub fn encode(&self, to: &mut Vec<u8>) {
+        self.stat.encode(self.line, to);
+        let mut bits = vec![0_u8; (self.stat.slots as usize).div_ceil(8)];
+        for slot in &self.freed {
+            if let Some(byte) = bits.get_mut(usize::from(slot.0) / 8) {
+                *byte |= 1 << (slot.0 % 8);
+            }
+        }
+        to.put_bytes(&bits);
+    }
+
+    /// Reads what is told of `segment`.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(segment: SegmentId, body: &[u8]) -> Result<Self, Malformed> {
+        let (stat, line) = SegmentStat::decode(segment, body)?;
+        let bits = body.get(SegmentStat::ANSWER_BYTES..).unwrap_or_default();
+        if stat.slots > 1 << 16 || bits.len() < (stat.slots as usize).div_ceil(8) {
+            return Err(Malformed("it does not say which slots were freed"));
+        }
+        let is_freed = |slot: &u32| bits[*slot as usize / 8] & (1 << (slot % 8)) != 0;
+        let freed = (0..stat.slots).filter(is_freed);
+        Ok(Self {
+            stat,
+            line,
+            freed: freed
+                .filter_map(|slot| u16::try_from(slot).ok().map(Slot))
+                .collect(),
+        })
     }
 }
 

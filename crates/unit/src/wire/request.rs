@@ -195,6 +195,7 @@ impl<'a> Request<'a> {
             Self::Read { run, slot_bytes } => run.answer_bytes(*slot_bytes),
             Self::List { most, .. } => (*most as usize).saturating_mul(8).min(BODY_BYTES_MAX),
             Self::Scrub(_) => 2 << 16,
+            Self::Stat(_) => (1 << 13) + NOTE_BYTES,
             _ => NOTE_BYTES,
         }
     }

@@ -275,6 +275,7 @@ impl Volume {
             self.tail_old.clear();
             self.counters.checkpoints += 1;
         }
+        self.env.ledger.has_committed();
         self.counters.versions += 1;
         self.counters.blocks_destaged += delta.data_len() as u64;
         self.reader.layers.young.extend(&delta, |_, entry| entry);
@@ -323,7 +324,7 @@ impl Job {
         // none can have been taken yet.
         env.progress.check_awaited().map_err(PlaceError::from)?;
         self.dealer.settle();
-        let (open_segments, serial_next) = env.ledger.for_commit(&env.serials);
+        let ledgered = env.ledger.for_commit(&env.serials);
         let commit = VersionCommit {
             version: StoredVersion {
                 key: self.key,
@@ -335,8 +336,11 @@ impl Job {
                 record: sealed,
             },
             pins: self.cut.pins.clone(),
-            open_segments,
-            serial_next,
+            open_segments: ledgered.open_segments,
+            serial_next: ledgered.serial_next,
+            thin: ledgered.dealt.thin,
+            // Whoever put nothing has left nobody out.
+            joined: ledgered.dealt.joined.unwrap_or(u64::MAX),
         };
         let adopts_checkpoint = self.adopts_checkpoint;
         Ok(Placement {

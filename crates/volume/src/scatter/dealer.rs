@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use base::{CopysetId, SegmentId, VolumeId};
+use base::{CopysetId, SegmentId, UnitId, VolumeId};
 use world::Random;
 
 use super::layout::Layout;
-use super::ledger::Ledger;
+use super::ledger::{Dealt, Ledger};
 use super::progress::Progress;
 use super::store::Table;
 use crate::catalog::copysets::shuffle;
@@ -57,10 +57,6 @@ impl Serials {
         })
     }
 
-    fn note_thin(&self, thin: &[ThinShare]) -> Result<(), CatalogError> {
-        self.catalog.note_thin(self.volume, thin)
-    }
-
     /// Serials from here on have not been used by this lease.
     pub fn next(&self) -> u64 {
         self.reserved
@@ -103,12 +99,17 @@ pub struct Share {
     /// The slot after the last one that it takes: what its last row lacks is
     /// padded.
     pub end: u32,
+    /// The units that it is put on: those of all of the segment.
+    pub units: Vec<UnitId>,
 }
 
 #[derive(Debug)]
 struct Growing {
     segment: SegmentId,
     next: u32,
+    /// The members that took writes when it was begun. With others it is not gone
+    /// on with: they would lack what came before.
+    units: Vec<UnitId>,
 }
 
 /// Keeps segments open and deals blocks to them.
@@ -122,6 +123,15 @@ pub struct Dealer {
     touched: BTreeMap<SegmentId, Touched>,
     /// Segments given up since then although part of them will be committed.
     abandoned: BTreeMap<SegmentId, Abandoned>,
+    /// How all that was dealt.
+    dealt: Dealt,
+}
+
+/// What a deal may choose from.
+struct Among<'a> {
+    candidates: &'a [CopysetId],
+    table: &'a Table,
+    random: &'a dyn Random,
 }
 
 /// How far a segment was dealt to.
@@ -169,6 +179,7 @@ impl Dealer {
             open: Vec::new(),
             touched: BTreeMap::new(),
             abandoned: BTreeMap::new(),
+            dealt: Dealt::default(),
         }
     }
 
@@ -200,19 +211,30 @@ impl Dealer {
         if candidates.is_empty() {
             return Err(DealError::NoUnit);
         }
-        self.open
-            .retain(|growing| candidates.contains(&growing.segment.copyset()));
+        self.dealt.add(Dealt {
+            thin: Vec::new(),
+            joined: Some(table.joined()),
+        });
+        self.close_unless(|growing| {
+            let copyset = growing.segment.copyset();
+            candidates.contains(&copyset) && takers(table, copyset) == growing.units
+        });
         let is_whole = |id: &CopysetId| !table.can_append(*id);
         let mut dealing = Vec::new();
+        let among = Among {
+            candidates: &candidates,
+            table,
+            random,
+        };
         let dealt = if candidates.iter().any(is_whole) {
-            self.choose_few(count, &candidates, &mut dealing, random)
-                .and_then(|()| self.deal_among(&mut dealing, count, None, random))
+            self.choose_few(count, &among, &mut dealing)
+                .and_then(|()| self.deal_among(&mut dealing, count, false, &among))
         } else {
             dealing.append(&mut self.open);
             let rows = count.div_ceil(self.config.layout.row_slots() as usize);
             let width = self.config.width.clamp(1, candidates.len());
-            self.open_up_to(width.min(rows.max(1)), &candidates, &mut dealing, random)
-                .and_then(|()| self.deal_among(&mut dealing, count, Some(&candidates), random))
+            self.open_up_to(width.min(rows.max(1)), &among, &mut dealing)
+                .and_then(|()| self.deal_among(&mut dealing, count, true, &among))
         };
         for growing in dealing {
             if growing.next == 0 || !is_whole(&growing.segment.copyset()) {
@@ -230,18 +252,17 @@ impl Dealer {
     fn choose_few(
         &mut self,
         count: usize,
-        candidates: &[CopysetId],
+        among: &Among<'_>,
         dealing: &mut Vec<Growing>,
-        random: &dyn Random,
     ) -> Result<(), DealError> {
         let wanted = segments_wanted(&self.config, count);
-        let mut order = candidates.to_vec();
-        shuffle(&mut order, random);
+        let mut order = among.candidates.to_vec();
+        shuffle(&mut order, among.random);
         for copyset in order.iter().cycle().take(wanted) {
             let is_its = |growing: &Growing| growing.segment.copyset() == *copyset;
             match self.open.iter().position(is_its) {
                 Some(place) => dealing.push(self.open.swap_remove(place)),
-                None => dealing.push(self.begin(*copyset)?),
+                None => dealing.push(self.begin(*copyset, among.table)?),
             }
         }
         Ok(())
@@ -251,26 +272,26 @@ impl Dealer {
     fn open_up_to(
         &mut self,
         width: usize,
-        candidates: &[CopysetId],
+        among: &Among<'_>,
         dealing: &mut Vec<Growing>,
-        random: &dyn Random,
     ) -> Result<(), DealError> {
         while dealing.len() < width {
-            let another = self.open_another(candidates, dealing, random)?;
+            let another = self.open_another(among, dealing)?;
             dealing.push(another);
         }
         Ok(())
     }
 
-    /// Deals rows among `dealing`. What fills up is followed by another one on one of
-    /// `following`; without these, only where nothing else is left.
+    /// Deals rows among `dealing`. What fills up is followed by another one if all
+    /// `are_followed`; else only where nothing else is left.
     fn deal_among(
         &mut self,
         dealing: &mut Vec<Growing>,
         count: usize,
-        following: Option<&[CopysetId]>,
-        random: &dyn Random,
+        are_followed: bool,
+        among: &Among<'_>,
     ) -> Result<Vec<Share>, DealError> {
+        let random = among.random;
         let row_slots = self.config.layout.row_slots();
         let rows = count.div_ceil(row_slots as usize);
         let mut order: Vec<usize> = (0..rows).collect();
@@ -291,6 +312,7 @@ impl Dealer {
                 first: growing.next,
                 items: Vec::new(),
                 end: growing.next,
+                units: growing.units.clone(),
             });
             let items = row * row_slots as usize..;
             share.items.extend(
@@ -305,10 +327,10 @@ impl Dealer {
             self.touched.insert(segment, Touched { end, is_full });
             if is_full {
                 dealing.swap_remove(chosen);
-                let another = match following {
-                    Some(candidates) => self.open_another(candidates, dealing, random)?,
-                    None if dealing.is_empty() => self.begin(segment.copyset())?,
-                    None => continue,
+                let another = match are_followed {
+                    true => self.open_another(among, dealing)?,
+                    false if dealing.is_empty() => self.begin(segment.copyset(), among.table)?,
+                    false => continue,
                 };
                 dealing.push(another);
             }
@@ -318,42 +340,61 @@ impl Dealer {
 
     fn open_another(
         &mut self,
-        candidates: &[CopysetId],
+        among: &Among<'_>,
         dealing: &[Growing],
-        random: &dyn Random,
     ) -> Result<Growing, DealError> {
+        let candidates = among.candidates;
         let is_unused = |id: &CopysetId| {
             dealing
                 .iter()
                 .all(|growing| growing.segment.copyset() != *id)
         };
         let unused: Vec<CopysetId> = candidates.iter().copied().filter(is_unused).collect();
-        let among = if unused.is_empty() {
+        let chosen_from = if unused.is_empty() {
             candidates
         } else {
             &unused
         };
-        self.begin(among[(random.u64() % among.len() as u64) as usize])
+        let chosen = (among.random.u64() % chosen_from.len() as u64) as usize;
+        self.begin(chosen_from[chosen], among.table)
     }
 
     /// Begins a segment.
-    fn begin(&self, copyset: CopysetId) -> Result<Growing, DealError> {
+    fn begin(&self, copyset: CopysetId, table: &Table) -> Result<Growing, DealError> {
         let segment = self.ledger.begin(|| {
             let serial = self.serials.take()?;
             SegmentId::new(copyset, serial).ok_or_else(|| CatalogError::Refused {
                 reason: "all 2^36 segment serials have been used".to_owned(),
             })
         })?;
-        Ok(Growing { segment, next: 0 })
+        Ok(Growing {
+            segment,
+            next: 0,
+            units: takers(table, copyset),
+        })
     }
 
-    /// Has it noted that these were put on fewer units than was asked for. May
-    /// wait for the catalog.
-    ///
-    /// # Errors
-    /// [`DealError::Catalog`].
-    pub fn note_thin(&self, thin: &[ThinShare]) -> Result<(), DealError> {
-        Ok(self.serials.note_thin(thin)?)
+    /// Goes on with those open segments only for which `goes_on` holds.
+    fn close_unless(&mut self, goes_on: impl Fn(&Growing) -> bool) {
+        let (open, closed) = std::mem::take(&mut self.open)
+            .into_iter()
+            .partition(goes_on);
+        self.open = open;
+        for Growing { segment, next, .. } in closed {
+            if let Some(touched) = self.touched.get_mut(&segment) {
+                // Its settlement closes it.
+                touched.is_full = true;
+            } else if next == self.ledger.committed_slots(segment) {
+                self.ledger.closed(segment);
+            }
+        }
+    }
+
+    /// Part of what was dealt was put on fewer units than it should be: nothing
+    /// more is dealt to that segment, so that what it has can be copied.
+    pub fn note_thin(&mut self, thin: ThinShare) {
+        self.close(thin.segment);
+        self.dealt.thin.push(thin);
     }
 
     /// Nothing more is dealt to the segment of `share`, for its put failed.
@@ -373,11 +414,11 @@ impl Dealer {
         }
     }
 
-    /// Nothing more is dealt to the segment of `share`, which is good as far as it
-    /// goes, and has no slot beyond.
-    pub fn close(&mut self, share: &Share) {
-        self.open.retain(|growing| growing.segment != share.segment);
-        if let Some(touched) = self.touched.get_mut(&share.segment) {
+    /// Nothing more is dealt to `segment`, which is good as far as it goes, and has no
+    /// slot beyond.
+    pub fn close(&mut self, segment: SegmentId) {
+        self.open.retain(|growing| growing.segment != segment);
+        if let Some(touched) = self.touched.get_mut(&segment) {
             touched.is_full = true;
         }
     }
@@ -388,6 +429,7 @@ impl Dealer {
     pub fn give_up(&mut self) -> Vec<(SegmentId, Range<u32>)> {
         let touched = std::mem::take(&mut self.touched);
         let abandoned = std::mem::take(&mut self.abandoned);
+        self.dealt = Dealt::default();
         self.open
             .retain(|growing| !touched.contains_key(&growing.segment));
         let abandoned = abandoned
@@ -411,6 +453,7 @@ impl Dealer {
         for (segment, Touched { end, is_full }) in std::mem::take(&mut self.touched) {
             self.ledger.committed(segment, end, is_full);
         }
+        self.ledger.dealt(std::mem::take(&mut self.dealt));
         for (segment, Abandoned { good, put }) in std::mem::take(&mut self.abandoned) {
             self.ledger.committed(segment, good, put == good);
         }
@@ -437,15 +480,13 @@ fn best_copysets(table: &Table, replicas: u8, layout: Layout) -> Vec<CopysetId> 
     // With parity a row needs as many as it has data.
     let mut best = layout.row_slots() as usize;
     let mut found = Vec::new();
-    for (id, its_layout, members) in table.copysets() {
-        let is_as_wide = layout.erasure().is_some() || members.len() == usize::from(replicas);
+    for (id, its_layout, _) in table.copysets() {
+        let members = table.members_put_on(id).len();
+        let is_as_wide = layout.erasure().is_some() || members == usize::from(replicas);
         if its_layout != layout || !is_as_wide {
             continue;
         }
-        let writable = members
-            .iter()
-            .filter(|member| member.unit.can_write())
-            .count();
+        let writable = takers(table, id).len();
         if writable > best {
             best = writable;
             found.clear();
@@ -457,6 +498,13 @@ fn best_copysets(table: &Table, replicas: u8, layout: Layout) -> Vec<CopysetId> 
     // The table is a hash map: an order that the seed alone decides.
     found.sort_unstable();
     found
+}
+
+/// The members of a copyset that take writes.
+fn takers(table: &Table, copyset: CopysetId) -> Vec<UnitId> {
+    let takers = table.put_on(copyset);
+    let takers = takers.filter(|member| member.unit.can_write());
+    takers.map(|member| member.id).collect()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use base::SegmentId;
 
 use super::dealer::Serials;
-use crate::catalog::OpenSegment;
+use crate::catalog::{OpenSegment, ThinShare};
 
 /// The segments that some volume of this process may still append to. A
 /// segment not among them may be deleted once all its slots are free.
@@ -41,6 +41,36 @@ impl OpenSegments {
 pub struct Ledger {
     segments: Mutex<BTreeMap<SegmentId, u32>>,
     open: Arc<OpenSegments>,
+    dealt: Mutex<Dealt>,
+}
+
+/// How what is about to be committed was dealt.
+#[derive(Debug, Clone, Default)]
+pub struct Dealt {
+    /// What some member lacks.
+    pub thin: Vec<ThinShare>,
+    /// Which members were known when it was dealt; `None` if nothing was.
+    pub joined: Option<u64>,
+}
+
+impl Dealt {
+    /// This and `other`, which was dealt beside it.
+    pub fn add(&mut self, other: Self) {
+        self.thin.extend(other.thin);
+        let all = [self.joined, other.joined];
+        self.joined = all.into_iter().flatten().min();
+    }
+}
+
+/// What goes into a commit.
+#[derive(Debug)]
+pub struct Ledgered {
+    /// The segments that are still being filled.
+    pub open_segments: Vec<OpenSegment>,
+    /// The first serial that was not used yet.
+    pub serial_next: u64,
+    /// How the rest was dealt.
+    pub dealt: Dealt,
 }
 
 impl Ledger {
@@ -50,6 +80,7 @@ impl Ledger {
         Self {
             segments: Mutex::default(),
             open,
+            dealt: Mutex::default(),
         }
     }
 
@@ -89,16 +120,33 @@ impl Ledger {
         }
     }
 
-    /// What goes into a commit: the open segments, and the first serial of
-    /// `serials` that was not used yet.
+    /// This is in the version about to be committed.
+    pub fn dealt(&self, dealt: Dealt) {
+        self.lock_dealt().add(dealt);
+    }
+
+    /// What [`Ledger::for_commit`] told last has been committed.
+    pub fn has_committed(&self) {
+        *self.lock_dealt() = Dealt::default();
+    }
+
+    /// What goes into a commit, whose serials are `serials`.
     #[must_use]
-    pub fn for_commit(&self, serials: &Serials) -> (Vec<OpenSegment>, u64) {
+    pub fn for_commit(&self, serials: &Serials) -> Ledgered {
         let segments = self.lock();
         let entry = |(segment, slots): (&SegmentId, &u32)| OpenSegment {
             segment: *segment,
             slots: *slots,
         };
-        (segments.iter().map(entry).collect(), serials.next())
+        Ledgered {
+            open_segments: segments.iter().map(entry).collect(),
+            serial_next: serials.next(),
+            dealt: self.lock_dealt().clone(),
+        }
+    }
+
+    fn lock_dealt(&self) -> std::sync::MutexGuard<'_, Dealt> {
+        self.dealt.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<SegmentId, u32>> {

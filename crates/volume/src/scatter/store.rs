@@ -10,7 +10,7 @@ use world::Pool;
 
 use super::layout::Layout;
 use super::ledger::OpenSegments;
-use crate::catalog::Copyset;
+use crate::catalog::{Copyset, MemberState};
 
 /// A unit in a copyset.
 #[derive(Clone)]
@@ -19,13 +19,19 @@ pub struct Member {
     pub id: UnitId,
     /// The unit, and what is known of its health.
     pub unit: Arc<TrackedUnit>,
-    /// Which one it is of the copyset's members; 0 outside of one.
+    /// Which one it is of the copyset's members, or in whose place another one comes;
+    /// 0 outside of one.
     pub place: u8,
+    /// How it stands in the copyset.
+    pub state: MemberState,
 }
 
-/// A copyset: those of its members that are known.
+/// A copyset.
 struct Set {
+    /// All that may hold something of it, as far as they are known.
     members: Vec<Member>,
+    /// Those that are put on, known or not.
+    put_on: Vec<UnitId>,
     layout: Layout,
 }
 
@@ -33,11 +39,17 @@ struct Set {
 const SLACK_US: u32 = 500;
 
 impl Member {
+    /// Whether what is put into the copyset is put on it.
+    #[must_use]
+    pub fn is_put_on(&self) -> bool {
+        self.state != MemberState::Leaving
+    }
+
     /// Of several copies, that with the lowest rank is read first.
     #[inline]
-    fn rank(&self, slow_from_us: u32) -> (u8, bool) {
+    fn rank(&self, slow_from_us: u32) -> (u8, MemberState, bool) {
         let is_slow = self.unit.read_cost_us() > slow_from_us;
-        (self.unit.state().read_rank(), is_slow)
+        (self.unit.state().read_rank(), self.state, is_slow)
     }
 }
 
@@ -46,10 +58,12 @@ impl Member {
 pub struct Table {
     copysets: HashMap<CopysetId, Set>,
     units: Vec<Member>,
+    joined: u64,
 }
 
 impl Table {
-    /// The members of a copyset; none if it is not known.
+    /// The units that may hold segments of a copyset: those that are put on, in
+    /// their order, and then those that leave; none if it is not known.
     #[must_use]
     pub fn members(&self, copyset: CopysetId) -> &[Member] {
         self.copysets.get(&copyset).map_or(&[], |set| &set.members)
@@ -63,7 +77,8 @@ impl Table {
         set.map_or_else(Layout::default, |set| set.layout)
     }
 
-    /// The member that has this place in a copyset.
+    /// The member to read from that has this place in a copyset: the one that leaves
+    /// it, if it is there, as long as the other one is filled.
     #[inline]
     #[must_use]
     pub fn member_at(&self, copyset: CopysetId, place: u8) -> Option<&Member> {
@@ -71,9 +86,18 @@ impl Table {
         // All are there, unless some unit is not known.
         let expected = members.get(usize::from(place));
         let is_it = |member: &&Member| member.place == place;
-        expected
-            .filter(is_it)
-            .or_else(|| members.iter().find(is_it))
+        let is_whole = |member: &&Member| is_it(member) && member.state == MemberState::Whole;
+        expected.filter(is_whole).or_else(|| {
+            let members = members.iter().filter(is_it);
+            members.min_by_key(|member| (!is_there(member), member.state))
+        })
+    }
+
+    /// The units that what is put into a copyset is put on, in their order, known or
+    /// not.
+    #[must_use]
+    pub fn members_put_on(&self, copyset: CopysetId) -> &[UnitId] {
+        self.copysets.get(&copyset).map_or(&[], |set| &set.put_on)
     }
 
     /// Whether a segment of the copyset may be put in several parts. What one
@@ -145,7 +169,9 @@ impl Table {
         }
         let members = self.members(segment.copyset()).iter();
         let there = members.filter(|member| is_there(member) && !avoid.contains(&member.id));
-        there.count() >= layout.row_slots() as usize
+        // One that leaves has the place of the one that comes.
+        let places = there.fold(0_u16, |places, member| places | 1 << member.place);
+        places.count_ones() >= layout.row_slots()
     }
 
     /// From which cost on a member is slow. A little, and up to twice as long as
@@ -165,6 +191,18 @@ impl Table {
         let start = segment.serial() as usize % members.len().max(1);
         let (last, first) = members.split_at(start);
         first.iter().chain(last)
+    }
+
+    /// The members of a copyset that are put on, in their order.
+    pub fn put_on(&self, copyset: CopysetId) -> impl Iterator<Item = &Member> {
+        let members = self.members(copyset).iter();
+        members.filter(|member| member.is_put_on())
+    }
+
+    /// Up to which [`Copyset::joined`] it knows the members.
+    #[must_use]
+    pub fn joined(&self) -> u64 {
+        self.joined
     }
 
     /// All copysets: how segments lie there, and on which units.
@@ -204,21 +242,33 @@ impl Store {
     pub fn set_table(&self, units: Vec<(UnitId, Arc<TrackedUnit>)>, copysets: &[Copyset]) {
         let units: Vec<Member> = units
             .into_iter()
-            .map(|(id, unit)| Member { id, unit, place: 0 })
+            .map(|(id, unit)| Member {
+                id,
+                unit,
+                place: 0,
+                state: MemberState::Whole,
+            })
             .collect();
-        let find = |(place, id): (u8, &UnitId)| {
-            let member = units.iter().find(|member| member.id == *id)?;
+        let find = |(place, id, state): (u8, UnitId, MemberState)| {
+            let member = units.iter().find(|member| member.id == id)?;
             Some(Member {
                 place,
+                state,
                 ..member.clone()
             })
         };
         let set = |copyset: &Copyset| Set {
-            members: (0..).zip(&copyset.members).filter_map(find).collect(),
+            members: copyset.placed().filter_map(find).collect(),
+            put_on: copyset.members.clone(),
             layout: Layout::new(copyset.erasure()),
         };
+        let joined = copysets.iter().map(|one| one.joined).max().unwrap_or(0);
         let copysets = copysets.iter().map(|one| (one.id, set(one))).collect();
-        let table = Arc::new(Table { copysets, units });
+        let table = Arc::new(Table {
+            copysets,
+            units,
+            joined,
+        });
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
     }
 
@@ -330,7 +380,11 @@ impl Store {
     ) -> Result<(), UnitError> {
         let table = self.table();
         let mut first_failure = Ok(());
-        for member in table.members(segment.copyset()) {
+        // Those that are being filled come last: what was just copied to one is
+        // looked up once more where it was copied from.
+        let mut members: Vec<&Member> = table.members(segment.copyset()).iter().collect();
+        members.sort_by_key(|member| member.state);
+        for member in members {
             let result = act(&member.unit);
             first_failure = first_failure.and(result);
         }

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use base::{Location, SegmentId, Slot};
+use base::{Location, SegmentId, Slot, UnitId};
 use unit::{Tag, Unit, UnitError};
 use world::{PageBuffer, Random, parallel};
 
@@ -79,7 +79,6 @@ pub fn place(
     let mut placed: Vec<Option<Location>> = vec![None; count];
     let mut remaining: Vec<usize> = (0..count).collect();
     let mut last_failure = None;
-    let mut thin = Vec::new();
     for _ in 0..ROUNDS_MAX {
         dealer.progress().check_awaited()?;
         if remaining.is_empty() {
@@ -94,7 +93,6 @@ pub fn place(
             }
         }
         let slot_bytes = dealer.config().slot_bytes;
-        let layout = dealer.config().layout;
         let tasks = shares.iter().cloned().map(|share| {
             let (store, source) = (Arc::clone(store), Arc::clone(source));
             let progress = Arc::clone(dealer.progress());
@@ -106,16 +104,18 @@ pub fn place(
         remaining.clear();
         for (share, result) in shares.into_iter().zip(results) {
             match result {
-                Ok(Put { units, is_closed }) => {
-                    let wanted = layout.erasure().map(|erasure| erasure.members());
-                    let wanted = wanted.unwrap_or(dealer.config().replicas);
+                Ok(Put { has, is_closed }) => {
                     if is_closed {
-                        dealer.close(&share);
+                        dealer.close(share.segment);
                     }
-                    if units < usize::from(wanted) {
-                        thin.push(ThinShare {
+                    let members = table.members_put_on(share.segment.copyset());
+                    let lacking = members.iter().filter(|member| !has.contains(member));
+                    let lacking: Vec<UnitId> = lacking.copied().collect();
+                    if !lacking.is_empty() {
+                        dealer.note_thin(ThinShare {
                             segment: share.segment,
                             slots: u32::try_from(share.items.len()).expect("few"),
+                            lacking,
                         });
                     }
                     for (slot, item) in (share.first..).zip(&share.items) {
@@ -135,9 +135,6 @@ pub fn place(
             }
         }
         remaining.sort_unstable();
-    }
-    if !thin.is_empty() {
-        dealer.note_thin(&thin)?;
     }
     match last_failure {
         Some(error) if !remaining.is_empty() => Err(PlaceError::Units(error)),
@@ -179,14 +176,14 @@ fn parallel_max(table: &Table, shares: &[Share], slot_bytes: u32) -> usize {
 
 /// What came of a share.
 struct Put {
-    /// How many units have it.
-    units: usize,
+    /// The units that have it.
+    has: Vec<UnitId>,
     /// Nothing may be appended to it.
     is_closed: bool,
 }
 
-/// Puts one share on every member that takes writes, and syncs it there. Where
-/// one of them takes whole segments only, the share is one.
+/// Puts one share on every unit of its segment that takes writes, and syncs it there.
+/// Where one of them takes whole segments only, the share is one.
 fn write_share(
     store: &Store,
     share: &Share,
@@ -197,20 +194,20 @@ fn write_share(
     let table = store.table();
     let copyset = share.segment.copyset();
     if let Some(erasure) = table.layout(copyset).erasure() {
-        let members = table.members(copyset);
+        let members = table.members(copyset).iter();
+        let members = members.filter(|member| share.units.contains(&member.id));
+        let members: Vec<Member> = members.cloned().collect();
         let pool = &*store.pool;
-        let put = put_rows(pool, members, erasure, share, slot_bytes, source, progress)?;
-        let lacking = put.lacking.len();
+        let put = put_rows(pool, &members, erasure, share, slot_bytes, source, progress)?;
         return Ok(Put {
-            units: usize::from(erasure.members()) - lacking,
-            // What a unit lacks of a segment it would lack for good.
-            is_closed: lacking > 0 || put.is_whole,
+            has: put.has,
+            is_closed: put.is_whole,
         });
     }
     let writers: Vec<Member> = table
-        .members(copyset)
+        .units()
         .iter()
-        .filter(|member| member.unit.can_write())
+        .filter(|unit| share.units.contains(&unit.id) && unit.unit.can_write())
         .cloned()
         .collect();
     if writers.is_empty() {
@@ -266,7 +263,7 @@ fn write_share(
             .map_err(ShareError::Unit)?;
     }
     Ok(Put {
-        units: writers.len(),
+        has: writers.iter().map(|writer| writer.id).collect(),
         is_closed: false,
     })
 }

@@ -168,7 +168,13 @@ fn whole_segments_are_long_and_few_and_dealt_to_once() {
                 units.insert(share.segment.copyset());
             }
             dealer.settle();
-            assert!(dealer.ledger.for_commit(&dealer.serials).0.is_empty());
+            assert!(
+                dealer
+                    .ledger
+                    .for_commit(&dealer.serials)
+                    .open_segments
+                    .is_empty()
+            );
         }
     }
     assert_eq!(units.len(), 12, "all take part");
@@ -196,7 +202,7 @@ fn small_deals_go_to_random_units_in_turn() {
         "{counts:?}"
     );
     // What is appended to is in the ledger, until it is full.
-    let (open, _) = dealer.ledger.for_commit(&dealer.serials);
+    let open = dealer.ledger.for_commit(&dealer.serials).open_segments;
     assert_eq!(open.len(), 4);
 }
 
@@ -274,7 +280,7 @@ fn rows_go_whole_to_few_segments_that_are_long_on_every_member() {
             dealt.sort_unstable();
             assert_eq!(dealt, (0..count).collect::<Vec<_>>());
             dealer.settle();
-            let (open, _) = dealer.ledger.for_commit(&dealer.serials);
+            let open = dealer.ledger.for_commit(&dealer.serials).open_segments;
             let table = store.table();
             let is_open =
                 |open: &crate::catalog::OpenSegment| table.can_append(open.segment.copyset());
@@ -301,7 +307,13 @@ fn a_copyset_of_both_kinds_gets_rows_in_one_put_or_in_parts() {
         let placed = place(&store, &mut dealer, &*world.random, count, &source);
         let placed = placed.expect("placed");
         dealer.settle();
-        assert!(dealer.ledger.for_commit(&dealer.serials).0.is_empty());
+        assert!(
+            dealer
+                .ledger
+                .for_commit(&dealer.serials)
+                .open_segments
+                .is_empty()
+        );
         let table = store.table();
         let mut rows = BTreeMap::new();
         for (index, location) in placed.iter().enumerate() {

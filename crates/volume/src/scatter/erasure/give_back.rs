@@ -19,7 +19,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::catalog::Erasure;
+use crate::catalog::{Erasure, MemberState};
 use base::{SegmentId, Slot};
 use unit::{Replacement, SegmentStat, SlotRun, Tag, Unit as _, UnitError};
 
@@ -48,7 +48,11 @@ pub fn give_back(
     dead: &[Slot],
 ) -> Result<bool, UnitError> {
     let k = erasure.data();
-    let of = |place: u8| members.iter().find(|member| member.place == place);
+    // Of one that leaves and the one that is filled in its place the former has all.
+    let of = |place: u8| {
+        let at = members.iter().filter(|member| member.place == place);
+        at.min_by_key(|member| member.state)
+    };
     let missing = || UnitError::Missing {
         url: format!("copyset {}", segment.copyset().number()),
         reason: "not all of its units are known".to_owned(),
@@ -62,8 +66,14 @@ pub fn give_back(
     for (parity, member) in (0..).zip(of_parity) {
         looked.push(look(member, segment, erasure, parity)?);
     }
+    let mut filled = Vec::new();
+    for member in members.iter().filter(|one| is_beside(one, &all)) {
+        if let Some(parity) = member.place.checked_sub(k) {
+            filled.push(look(member, segment, erasure, parity)?);
+        }
+    }
     let counts = |row: u32, place: u8| {
-        let masks = looked.iter().flatten();
+        let masks = looked.iter().chain(&filled).flatten();
         let mut bits = masks.map(|(_, masks)| masks.of(row) >> place & 1);
         bits.any(|bit| bit == 1)
     };
@@ -78,7 +88,7 @@ pub fn give_back(
         .filter(|slot| !counted.contains(slot))
         .copied()
         .collect();
-    free_on(of_data, layout, segment, &given_up)?;
+    free_on(members, erasure, layout, segment, &given_up)?;
 
     let mut left = 0;
     let mut slot_bytes = None;
@@ -100,7 +110,9 @@ pub fn give_back(
     let dead_left = counted.len() as u32;
     if dead_left == left {
         // Parity first: as long as there is some, it says what lives.
-        for member in all.iter().rev() {
+        let mut all: Vec<&Member> = members.iter().collect();
+        all.sort_by_key(|member| std::cmp::Reverse(member.place));
+        for member in all {
             remove(member, segment)?;
         }
         return Ok(true);
@@ -110,6 +122,13 @@ pub fn give_back(
     };
     if counted.is_empty() || dead_left * DEAD_ONE_IN < left {
         return Ok(false);
+    }
+    // What is rebuilt is made of what is there: that stays as it is meanwhile.
+    if let Some(member) = members.iter().find(|one| one.state != MemberState::Whole) {
+        return Err(UnitError::Missing {
+            url: member.unit.url().to_owned(),
+            reason: format!("copyset {} is being mended", segment.copyset().number()),
+        });
     }
     for ((parity, member), found) in (0..).zip(of_parity).zip(&looked) {
         // One that was never put is made of nothing.
@@ -146,7 +165,7 @@ pub fn give_back(
             masks.of(u32::from(home.slot.0)) >> home.place.unwrap_or(0) & 1 == 0
         });
     }
-    free_on(of_data, layout, segment, &gone)?;
+    free_on(members, erasure, layout, segment, &gone)?;
     Ok(false)
 }
 
@@ -157,14 +176,20 @@ fn own_slots(layout: Layout, place: u8, slots: &[Slot]) -> Vec<Slot> {
     own.map(|home| home.slot).collect()
 }
 
+/// Whether a member is not among those that were chosen for their places.
+fn is_beside(member: &Member, chosen: &[&Member]) -> bool {
+    chosen.iter().all(|one| one.id != member.id)
+}
+
 fn free_on(
-    of_data: &[&Member],
+    members: &[Member],
+    erasure: Erasure,
     layout: Layout,
     segment: SegmentId,
     slots: &[Slot],
 ) -> Result<(), UnitError> {
-    for (member, place) in of_data.iter().zip(0..) {
-        let own = own_slots(layout, place, slots);
+    for member in members.iter().filter(|one| one.place < erasure.data()) {
+        let own = own_slots(layout, member.place, slots);
         if !own.is_empty() {
             // It goes with the whole segment: until then it says what is padding.
             match member.unit.free(segment, &own, false) {
@@ -342,6 +367,7 @@ impl Anew<'_> {
         let by = Replacement {
             expected: Some(generation),
             generation: generation.saturating_add(1),
+            line: 0,
             slot_bytes: self.slot_bytes,
             tags: &tags,
             data: &data,

@@ -54,6 +54,19 @@ impl Masks {
         }
     }
 
+    /// Those of one row.
+    #[must_use]
+    pub fn row(&self, row: u32) -> Self {
+        Self {
+            rows: vec![self.of(row) as u8],
+        }
+    }
+
+    /// Those of more rows follow.
+    pub fn extend(&mut self, more: &Self) {
+        self.rows.extend(&more.rows);
+    }
+
     /// How many rows there are.
     #[must_use]
     pub fn rows(&self) -> u32 {

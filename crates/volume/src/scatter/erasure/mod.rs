@@ -14,6 +14,8 @@ mod put;
 mod rebuild;
 mod recover;
 #[cfg(test)]
+pub(crate) mod rig;
+#[cfg(test)]
 mod tests;
 
 pub use code::Mask;

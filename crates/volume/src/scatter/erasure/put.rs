@@ -26,14 +26,14 @@ struct Column {
 
 /// What came of putting rows.
 pub struct PutRows {
-    /// The units that lack them; `None` for those that are not known.
-    pub lacking: Vec<Option<UnitId>>,
+    /// The units that have them.
+    pub has: Vec<UnitId>,
     /// The segment cannot be appended to.
     pub is_whole: bool,
 }
 
-/// Puts a share on the members of a copyset with `erasure`, all that take writes,
-/// and syncs it there. Up to as many as there is parity may fail.
+/// Puts a share on the members of a copyset with `erasure` that its segment lies on,
+/// all that take writes, and syncs it there. Up to as many as there is parity may fail.
 ///
 /// What a row lacks at the end of the share is put as zeroes, and given back before
 /// this returns, so that the segment ends with its last slot that counts.
@@ -105,7 +105,12 @@ pub fn put_rows(
         })
     })?;
     Ok(PutRows {
-        lacking: writers.lacking,
+        has: writers
+            .members
+            .iter()
+            .flatten()
+            .map(|member| member.id)
+            .collect(),
         is_whole: is_one_put,
     })
 }
@@ -148,7 +153,6 @@ type Work = Box<dyn FnOnce() -> Result<(), ShareError> + Send>;
 struct Writers {
     /// By their place; those that are gone have none.
     members: Vec<Option<Member>>,
-    lacking: Vec<Option<UnitId>>,
     parity: usize,
     /// Those that get padding: if one of them failed, it might keep that for ever,
     /// for nobody names it.
@@ -160,7 +164,6 @@ impl Writers {
     fn new(members: &[Member], erasure: Erasure) -> Self {
         let mut writers = Self {
             members: vec![None; usize::from(erasure.members())],
-            lacking: Vec::new(),
             parity: usize::from(erasure.parity()),
             needed: 0..0,
             failure: None,
@@ -168,18 +171,15 @@ impl Writers {
         for member in members {
             if member.unit.can_write() {
                 writers.members[usize::from(member.place)] = Some(member.clone());
-            } else {
-                writers.lacking.push(Some(member.id));
             }
         }
-        let unknown = usize::from(erasure.members()) - members.len();
-        writers.lacking.extend(std::iter::repeat_n(None, unknown));
         writers
     }
 
     /// Whether as many are left as are needed.
     fn check(&mut self) -> Result<(), ShareError> {
-        if self.lacking.len() <= self.parity {
+        let lacking = self.members.iter().filter(|member| member.is_none());
+        if lacking.count() <= self.parity {
             return Ok(());
         }
         Err(ShareError::Unit(self.failure.take().unwrap_or_else(|| {
@@ -209,7 +209,6 @@ impl Writers {
                 Err(ShareError::Unit(error)) if !self.needed.contains(&place) => {
                     tracing::warn!(unit = %member.id, %error, "a unit did not take its part of a row");
                     self.members[place] = None;
-                    self.lacking.push(Some(member.id));
                     self.failure = Some(error);
                 }
                 Err(other) => return Err(other),

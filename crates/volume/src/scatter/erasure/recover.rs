@@ -9,7 +9,7 @@
 //!    made is asked. Every way to work the slot out is tried that leaves out up to two
 //!    of what was read, for any of it may be false: only what opens is right.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::catalog::Erasure;
 use base::{SegmentId, Slot, UnitId};
@@ -65,6 +65,8 @@ pub struct RowReader<'a> {
     slot_bytes: u32,
     /// By row and place.
     answers: BTreeMap<(u16, u8), Answer>,
+    /// Whom that came from, and who gave nothing.
+    asked: BTreeSet<(u16, UnitId)>,
     /// By place.
     masks: BTreeMap<u8, Option<Masks>>,
     reason: String,
@@ -88,6 +90,7 @@ impl<'a> RowReader<'a> {
             segment,
             slot_bytes,
             answers: BTreeMap::new(),
+            asked: BTreeSet::new(),
             masks: BTreeMap::new(),
             reason: "too few units of its copyset are known".to_owned(),
             avoid: &[],
@@ -116,10 +119,18 @@ impl<'a> RowReader<'a> {
             .collect();
         others.sort_by_key(|member| {
             let is_avoided = self.avoid.contains(&member.id);
-            (is_avoided, member.unit.state().read_rank(), member.place)
+            let rank = member.unit.state().read_rank();
+            (is_avoided, rank, member.state, member.place)
         });
-        let quick = others.len().min(usize::from(self.erasure.data()));
-        self.fetch(row, &others[..quick]);
+        // Of one that leaves and the one that comes in its place, the better one.
+        let mut quick: Vec<&Member> = Vec::new();
+        for member in &others {
+            let is_known = quick.iter().any(|known| known.place == member.place);
+            if quick.len() < usize::from(self.erasure.data()) && !is_known {
+                quick.push(member);
+            }
+        }
+        self.fetch(row, &quick);
         let all = whole(self.erasure);
         let parities: Vec<(usize, Mask)> = self.parities(row, |_| all);
         for no_slot in [NoSlotIs::Unknown, NoSlotIs::Zeroes] {
@@ -211,11 +222,11 @@ impl<'a> RowReader<'a> {
 
     /// Reads a row's fragments from these members, at once.
     fn fetch(&mut self, row: u16, members: &[&Member]) {
-        let missing: Vec<&Member> = members
-            .iter()
-            .copied()
-            .filter(|member| !self.answers.contains_key(&(row, member.place)))
-            .collect();
+        let is_unknown = |member: &&Member| {
+            let answer = self.answers.get(&(row, member.place));
+            !matches!(answer, Some(Answer::There(_))) && !self.asked.contains(&(row, member.id))
+        };
+        let missing: Vec<&Member> = members.iter().copied().filter(is_unknown).collect();
         let run = SlotRun {
             segment: self.segment,
             first: Slot(row),
@@ -242,14 +253,22 @@ impl<'a> RowReader<'a> {
                 Err(UnitError::NoSlot { .. } | UnitError::NoSegment { .. }) => Answer::NoSlot,
                 Err(_) => Answer::Nothing,
             };
-            self.answers.insert((row, member.place), answer);
+            self.asked.insert((row, member.id));
+            let known = self.answers.entry((row, member.place));
+            let known = known.or_insert(Answer::Nothing);
+            if !matches!(
+                (&*known, &answer),
+                (Answer::There(_), _) | (_, Answer::Nothing)
+            ) {
+                *known = answer;
+            }
         }
     }
 
     fn ask_masks(&mut self, members: &[&Member]) {
         let data = self.erasure.data();
         for member in members.iter().filter(|member| member.place >= data) {
-            if self.masks.contains_key(&member.place) {
+            if self.masks.get(&member.place).is_some_and(Option::is_some) {
                 continue;
             }
             let parity = member.place - data;

@@ -1,211 +1,15 @@
 //! Writing, losing, reading and giving back, on folder units of a simulated disk.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use base::{
-    BlockIndex, BlockSize, ClusterId, CopysetId, Lineage, SegmentId, Slot, UnitId, VolumeId,
-};
-use unit::{FolderUnit, TrackedUnit, Unit as _};
-use world::simulated::{Fault, SimulatedDisk, Simulation};
+use base::{Slot, UnitId};
+use unit::Unit as _;
+use world::simulated::Fault;
 
 use super::give_back;
-use crate::catalog::{Catalog as _, Copyset, Erasure, LineageKey, MemoryCatalog, NewVolume};
-use crate::map::Entry;
-use crate::scatter::{
-    Dealer, DealerConfig, Layout, Ledger, Piece, Progress, ReadError, Serials, Source, Store,
-    place, read_pieces,
-};
-use crate::seal::{Address, Keyring, LeaseSalt, SequenceSource};
-use crate::term::LeaseTerm;
-
-const SLOT_BYTES: u32 = 4096;
-const VOLUME: VolumeId = VolumeId::from_random(1);
-
-fn unit_id(place: u8) -> UnitId {
-    UnitId::from_random(u128::from(place) + 1)
-}
-
-fn folder(place: u8) -> PathBuf {
-    PathBuf::from(format!("/unit{place}"))
-}
-
-/// A copyset on units of their own, and what was put there.
-struct Rig {
-    simulation: Simulation,
-    erasure: Erasure,
-    store: Arc<Store>,
-    catalog: Arc<MemoryCatalog>,
-    keyring: Arc<Keyring>,
-    dealer: Dealer,
-    sequences: SequenceSource,
-    pieces: Vec<Piece>,
-}
-
-impl Rig {
-    fn new(data: u8, parity: u8) -> Self {
-        let erasure = Erasure::new(data, parity).expect("allowed");
-        let simulation = Simulation::new(1);
-        let world = simulation.world();
-        for place in 0..erasure.members() {
-            let cluster = ClusterId::from_random(1);
-            FolderUnit::create(&world, &folder(place), cluster, unit_id(place)).expect("made");
-        }
-        let catalog = Arc::new(MemoryCatalog::default());
-        let made = catalog.create_volume(NewVolume {
-            volume: VOLUME,
-            size_bytes: 1 << 30,
-            block_size: BlockSize::DEFAULT,
-            replicas: 1,
-            erasure: Some(erasure),
-            key: LineageKey {
-                lineage: Lineage::from_random(1),
-                epoch_first: 0,
-                wrapped: None,
-                wrapped_by: None,
-                salts: Vec::new(),
-            },
-            from: None,
-        });
-        made.expect("a new volume");
-        let epoch = catalog
-            .acquire(VOLUME, LeaseSalt([0; 16]), None)
-            .expect("a lease")
-            .epoch;
-        let store = store(&simulation, erasure);
-        let layout = Layout::new(Some(erasure));
-        let config = DealerConfig {
-            slot_bytes: SLOT_BYTES,
-            slots_max: layout.slots_max(64),
-            width: 2,
-            replicas: 1,
-            layout,
-            shuffle: false,
-        };
-        let serials = Arc::new(Serials::new(Arc::clone(&catalog) as _, VOLUME, epoch));
-        let ledger = Arc::new(Ledger::new(Arc::clone(store.open_segments())));
-        let progress = Progress::new(LeaseTerm::unlimited(), Arc::clone(&world.clock));
-        Self {
-            dealer: Dealer::new(config, serials, ledger, Arc::new(progress)),
-            keyring: Arc::new(crate::fixture::keyring(1)),
-            sequences: SequenceSource::new(epoch),
-            pieces: Vec::new(),
-            simulation,
-            erasure,
-            store,
-            catalog,
-        }
-    }
-
-    /// Places so many pieces more.
-    fn put(&mut self, count: usize) {
-        let first = self.pieces.len() as u64;
-        let (mut sealed, mut pieces) = (Vec::new(), Vec::new());
-        for block in first..first + count as u64 {
-            let sequence = self.sequences.take().expect("few");
-            let address = Address::data(BlockIndex(block));
-            let mut content = plain(block);
-            let tag = self.keyring.own().seal(address, sequence, &mut content);
-            sealed.push((tag, content));
-            pieces.push((sequence, address));
-        }
-        let source: Source = Arc::new(move |index, slot| {
-            let (tag, content) = &sealed[index];
-            slot.copy_from_slice(content);
-            Ok(*tag)
-        });
-        let random = Arc::clone(&self.simulation.world().random);
-        let places = place(&self.store, &mut self.dealer, &*random, count, &source);
-        self.dealer.settle();
-        for ((sequence, address), location) in pieces.into_iter().zip(places.expect("placed")) {
-            let entry = Entry { location, sequence };
-            self.pieces.push(Piece { entry, address });
-        }
-    }
-
-    /// Looks whether all pieces but those of `dead` read right.
-    fn check(&self, store: &Arc<Store>, dead: &BTreeSet<usize>) {
-        let read = read_pieces(store, &self.keyring, SLOT_BYTES, &self.pieces, &[]);
-        for (block, read) in read.into_iter().enumerate() {
-            if !dead.contains(&block) {
-                let right = read.is_ok_and(|found| found == plain(block as u64));
-                assert!(right, "block {block}");
-            }
-        }
-    }
-
-    /// As [`Rig::check`], with every set of units missing that parity makes up for.
-    fn check_with_losses(&self, dead: &BTreeSet<usize>) {
-        let (members, parity) = (self.erasure.members(), u32::from(self.erasure.parity()));
-        for lost in (0u32..1 << members).filter(|lost| lost.count_ones() <= parity) {
-            let disk = &self.simulation.disk;
-            let lost: Vec<u8> = (0..members)
-                .filter(|place| lost >> place & 1 == 1)
-                .collect();
-            lost.iter()
-                .for_each(|place| disk.inject(&folder(*place), Fault::Missing));
-            self.check(&store(&self.simulation, self.erasure), dead);
-            lost.iter().for_each(|place| disk.heal(&folder(*place)));
-        }
-    }
-
-    fn segments(&self) -> BTreeSet<SegmentId> {
-        let segments = self
-            .pieces
-            .iter()
-            .map(|piece| piece.entry.location.segment());
-        segments.collect()
-    }
-
-    /// The slots of some pieces that lie in a segment.
-    fn slots(&self, segment: SegmentId, dead: &BTreeSet<usize>) -> Vec<Slot> {
-        let locations = dead.iter().map(|block| self.pieces[*block].entry.location);
-        let own = locations.filter(|location| location.segment() == segment);
-        own.map(|location| location.slot()).collect()
-    }
-
-    /// How many slots of a segment the units have that are not free, by place.
-    fn live(&self, segment: SegmentId) -> Vec<u32> {
-        let store = store(&self.simulation, self.erasure);
-        let table = store.table();
-        let live = table.members(segment.copyset()).iter().map(|member| {
-            let stat = member.unit.stat_segment(segment);
-            stat.map_or(0, |stat| stat.slots - stat.freed)
-        });
-        live.collect()
-    }
-}
-
-fn plain(block: u64) -> Vec<u8> {
-    (0..SLOT_BYTES)
-        .map(|at| (block as u32 * 31 + at / 5) as u8)
-        .collect()
-}
-
-fn copyset() -> CopysetId {
-    CopysetId::new(3).expect("12 bits")
-}
-
-/// The units as a new process sees them.
-fn store(simulation: &Simulation, erasure: Erasure) -> Arc<Store> {
-    let world = simulation.world();
-    let open = |place: u8| {
-        let cluster = ClusterId::from_random(1);
-        let unit = FolderUnit::open(&world, &folder(place), cluster, unit_id(place));
-        let unit = TrackedUnit::new(Arc::new(unit), Arc::clone(&world.clock));
-        (unit_id(place), Arc::new(unit))
-    };
-    let store = Store::new(Arc::clone(&world.pool));
-    let members: Vec<UnitId> = (0..erasure.members()).map(unit_id).collect();
-    let copyset = Copyset {
-        id: copyset(),
-        members,
-        data: erasure.data(),
-    };
-    store.set_table((0..erasure.members()).map(open).collect(), &[copyset]);
-    store
-}
+use super::rig::{Rig, SLOT_BYTES, copyset, folder, most, plain, rot, store, unit_id};
+use crate::scatter::{Piece, ReadError, Store, read_pieces};
 
 #[test]
 fn every_block_reads_whichever_units_are_missing_as_far_as_parity_goes() {
@@ -263,12 +67,12 @@ fn what_is_lost_beyond_parity_is_said_to_be_unavailable() {
 fn as_many_units_as_have_parity_may_be_away_while_something_is_put() {
     let mut rig = Rig::new(4, 2);
     rig.put(40);
-    assert!(rig.catalog.thin().is_empty());
+    assert!(rig.thin().is_empty());
     for place in [1, 4] {
         rig.simulation.disk.inject(&folder(place), Fault::Missing);
     }
     rig.put(40);
-    let thin: BTreeSet<SegmentId> = rig.catalog.thin().into_keys().collect();
+    let thin = rig.thin();
     assert!(!thin.is_empty(), "somebody was told");
     for place in [1, 4] {
         rig.simulation.disk.heal(&folder(place));
@@ -332,23 +136,6 @@ fn what_is_late_is_worked_out_without_the_units_that_were_asked() {
     ));
 }
 
-/// Flips a bit in the content of a slot, as its member numbers it.
-fn rot(disk: &SimulatedDisk, place: u8, segment: SegmentId, row: u16) {
-    let files = disk.files_under(&folder(place).join("segments"));
-    let is_its = |path: &PathBuf| path.ends_with(segment.to_string());
-    let (path, _) = files
-        .into_iter()
-        .find(|(path, _)| is_its(path))
-        .expect("it has it");
-    // 2048 slots: its data begins there.
-    disk.flip_bit(
-        &path,
-        53_248 + u64::from(row) * u64::from(SLOT_BYTES) + 100,
-        3,
-    )
-    .expect("flipped");
-}
-
 #[test]
 fn a_slot_that_has_rotted_is_worked_out_of_those_that_have_not() {
     let mut rig = Rig::new(4, 2);
@@ -361,11 +148,6 @@ fn a_slot_that_has_rotted_is_worked_out_of_those_that_have_not() {
     // And a parity that it would be worked out of first.
     rot(disk, 4, segment, slot / 4);
     rig.check(&store(&rig.simulation, rig.erasure), &BTreeSet::new());
-}
-
-/// Blocks that make up most of what lies there, not in whole rows.
-fn most(count: usize) -> BTreeSet<usize> {
-    (0..count).filter(|block| block % 7 < 5).collect()
 }
 
 #[test]

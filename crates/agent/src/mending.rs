@@ -1,0 +1,339 @@
+//! Mending copysets, one at a time (docs/units.md, "Mending").
+//!
+//! ```text
+//!  1. take    a copyset from the controllers, for a minute
+//!  2. obtain  the right to mend it on unit daemons
+//!  3. pass    compare and copy; say how far it is, and stop if it is another's now
+//!  4. look    how it is now, and 3 again, until a pass finds nothing to copy
+//!  5. end     who is whole
+//! ```
+//!
+//! It may be killed at any moment: whoever goes on compares anew.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use api::host::{MendEnd, MendProgress, MendTask, Want};
+use base::UnitId;
+use tokio::runtime::Handle;
+use unit::{Unit, UnitState};
+use volume::mend::{self, Depth, Mendable, Pace, Stopped, Uncommitted};
+use world::{Clock, host};
+
+use crate::agent::{Agent, blocking, lock};
+use crate::cleaning::CleaningError;
+use crate::units::Mounted;
+use crate::watch::Found;
+
+/// How often it is looked whether there is something to mend.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Where all is whole, every so many looks: something may be due to be read.
+const IDLE_LOOKS: u64 = 30;
+
+/// How often the controllers hear how far it is: well within
+/// [`MEND_TERM_MS`](api::host::MEND_TERM_MS).
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// More passes over one copyset bring nothing while others wait.
+const PASSES_MAX: usize = 16;
+
+/// Lets so many bytes a second through.
+struct Bucket {
+    clock: Arc<dyn Clock>,
+    bytes_per_second: u64,
+    /// When all that was let through so far is paid for, by the monotonic clock.
+    paid: Mutex<Duration>,
+}
+
+impl Bucket {
+    /// How long to wait before `bytes` more are moved. What was not used of the last
+    /// second may be.
+    fn spend(&self, bytes: u64) -> Duration {
+        let now = self.clock.monotonic();
+        let mut paid = lock(&self.paid);
+        let begin = (*paid).max(now.saturating_sub(Duration::from_secs(1)));
+        let rate = self.bytes_per_second.max(1);
+        *paid = begin + Duration::from_secs_f64(bytes as f64 / rate as f64);
+        paid.saturating_sub(now)
+    }
+}
+
+/// How a pass is gone on with.
+struct Pacing {
+    bucket: Bucket,
+    runtime: Handle,
+    is_stopped: AtomicBool,
+    done: AtomicU64,
+    all: AtomicU64,
+}
+
+impl Pacing {
+    fn progress(&self) -> MendProgress {
+        MendProgress {
+            done: self.done.load(Ordering::Relaxed),
+            all: self.all.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Pace for Pacing {
+    fn step(&self, bytes: u64) -> Result<(), Stopped> {
+        let mut wait = match bytes {
+            0 => Duration::ZERO,
+            bytes => self.bucket.spend(bytes),
+        };
+        loop {
+            if self.is_stopped.load(Ordering::Relaxed) {
+                return Err(Stopped);
+            }
+            if wait.is_zero() {
+                return Ok(());
+            }
+            let part = wait.min(Duration::from_millis(200));
+            self.runtime.block_on(host::pause(part));
+            wait -= part;
+        }
+    }
+
+    fn compared(&self, done: u64, all: u64) {
+        self.done.store(done, Ordering::Relaxed);
+        self.all.store(all, Ordering::Relaxed);
+    }
+}
+
+/// Stops a pass whose turn is over, also when nobody waits for it any more.
+struct StopsAtEnd(Arc<Pacing>);
+
+impl Drop for StopsAtEnd {
+    fn drop(&mut self) {
+        self.0.is_stopped.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Agent {
+    /// Mends whenever there is something to mend.
+    pub(crate) async fn keep_mending(&self) {
+        let mut ticks = host::ticks(LOOK_EVERY);
+        for look in 0_u64.. {
+            ticks.tick().await;
+            self.find_older();
+            self.tell_doubts().await;
+            let table = self.inner.store.table();
+            let mut copysets = table.copysets();
+            let is_whole = |members: &[volume::scatter::Member]| {
+                let mut members = members.iter();
+                members.all(|member| member.state == catalog::MemberState::Whole)
+            };
+            if copysets.all(|(_, _, members)| is_whole(members)) && !look.is_multiple_of(IDLE_LOOKS)
+            {
+                continue;
+            }
+            drop(copysets);
+            while let Ok(true) = self.mend_one().await {}
+        }
+    }
+
+    /// Looks once at each unit whether others know of more leases: then it is older
+    /// than it was, or was away.
+    fn find_older(&self) {
+        let units = lock(&self.inner.units).clone();
+        let found = || units.iter().map(|unit| (unit, unit.watched.last_found()));
+        let is_awaited = |(unit, found): (&Mounted, Found)| {
+            found.stat.is_none() && unit.unit.state() == UnitState::Healthy
+        };
+        if found().any(is_awaited) {
+            return;
+        }
+        let most = found().map(|(_, found)| found.leases).max().unwrap_or(0);
+        let mut looked_at = lock(&self.inner.ages_known);
+        for (unit, found) in found().filter(|(_, found)| found.stat.is_some()) {
+            if looked_at.insert(unit.id) && found.leases < most {
+                lock(&self.inner.doubted).insert(unit.id, true);
+            }
+        }
+    }
+
+    /// Tells the controllers of the units that may lack something. What cannot be
+    /// told is told later.
+    pub(crate) async fn tell_doubts(&self) {
+        let doubted: HashMap<UnitId, bool> = std::mem::take(&mut *lock(&self.inner.doubted));
+        for (unit, is_older) in doubted {
+            if self
+                .inner
+                .controller
+                .doubt_unit(unit, is_older)
+                .await
+                .is_err()
+            {
+                *lock(&self.inner.doubted).entry(unit).or_default() |= is_older;
+            }
+        }
+    }
+
+    /// Mends a copyset, if there is one to be mended; whether there was one, and
+    /// something came of it.
+    ///
+    /// # Errors
+    /// [`CleaningError`]: then it is tried again later, by whoever takes it.
+    pub(crate) async fn mend_one(&self) -> Result<bool, CleaningError> {
+        if self.older_database().await?.is_some() {
+            return Ok(false);
+        }
+        let controller = &self.inner.controller;
+        let Some(mut task) = controller.mend_take().await? else {
+            return Ok(false);
+        };
+        let copyset = task.copyset.id;
+        let want = Want::Mend { copyset };
+        controller.obtain(&[want]).await?;
+        let _kept = controller.wallet().keep(vec![want]);
+        let mut copied = 0;
+        for _ in 0..PASSES_MAX {
+            let Some(found) = self.mend_pass(&task).await? else {
+                return Ok(false);
+            };
+            copied += found.copied_bytes;
+            // Whoever could be helped is looked at again, whatever is in the way of others.
+            let is_stuck = !found.problems.is_empty() && found.copied_bytes == 0;
+            if found.lacking.is_empty() || is_stuck {
+                let end = end_of(&task, found);
+                let is_well = end.problem.is_none();
+                if !end.whole.is_empty() || !is_well {
+                    let (number, problem) = (copyset.number(), &end.problem);
+                    tracing::info!(copyset = number, copied, problem, "mended");
+                }
+                controller.mend_end(copyset, end).await?;
+                return Ok(is_well);
+            }
+            let none = MendProgress::default();
+            match controller.mend_look(copyset, none).await? {
+                Some(now) => task = now,
+                None => return Ok(false),
+            }
+        }
+        let end = MendEnd {
+            problem: Some("it is written to faster than it is copied".to_owned()),
+            ..MendEnd::default()
+        };
+        controller.mend_end(copyset, end).await?;
+        Ok(false)
+    }
+
+    /// One pass; none, if it was stopped.
+    async fn mend_pass(&self, task: &MendTask) -> Result<Option<mend::Found>, CleaningError> {
+        let inner = &self.inner;
+        let table = inner.store.table();
+        let members: Vec<Mendable> = task
+            .copyset
+            .placed()
+            .filter_map(|(place, id, state)| {
+                let member = table.units().iter().find(|member| member.id == id)?;
+                let unit = Arc::clone(&member.unit) as Arc<dyn Unit>;
+                Some(Mendable {
+                    id,
+                    place,
+                    state,
+                    unit,
+                })
+            })
+            .collect();
+        if members.len() < task.copyset.standing().count() {
+            // The table follows; until then another may do it.
+            return Ok(None);
+        }
+        let pacing = Arc::new(Pacing {
+            bucket: Bucket {
+                clock: Arc::clone(&inner.world.clock),
+                bytes_per_second: inner.mend_bytes_per_second,
+                paid: Mutex::default(),
+            },
+            runtime: Handle::current(),
+            is_stopped: AtomicBool::new(false),
+            done: AtomicU64::new(0),
+            all: AtomicU64::new(0),
+        });
+        let _stops = StopsAtEnd(Arc::clone(&pacing));
+        let open = task.open.iter().map(|open| (open.segment, open.slots));
+        let uncommitted = Uncommitted::new(open, task.uncommitted.clone(), task.serial_next);
+        let depth = match (task.scrub, task.compare) {
+            (true, _) => Depth::Scrub,
+            (false, true) => Depth::Compare,
+            (false, false) => Depth::Fill,
+        };
+        let (copyset, erasure) = (task.copyset.id, task.copyset.erasure());
+        let pace = Arc::clone(&pacing);
+        let passed =
+            blocking(move || mend::pass(copyset, erasure, &members, &uncommitted, depth, &*pace));
+        tokio::pin!(passed);
+        let mut ticks = host::ticks(TELL_EVERY);
+        ticks.tick().await;
+        loop {
+            tokio::select! {
+                passed = &mut passed => return Ok(passed?.ok()),
+                _ = ticks.tick() => {
+                    let told = inner.controller.mend_look(copyset, pacing.progress()).await;
+                    // Without an answer it may go on: its rights end in time.
+                    if let Ok(None) = told {
+                        pacing.is_stopped.store(true, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What the controllers are told of the last pass.
+fn end_of(task: &MendTask, found: mend::Found) -> MendEnd {
+    let is_complete = found.problems.is_empty();
+    let missed: HashMap<UnitId, u64> = task.missed.iter().copied().collect();
+    let seen = found.whole.iter();
+    MendEnd {
+        whole: seen
+            .filter_map(|unit| Some((*unit, *missed.get(unit)?)))
+            .collect(),
+        lacking: found.lacking.into_iter().collect(),
+        compared: task.compare && is_complete,
+        scrubbed: task.scrub && is_complete,
+        full: found.full.into_iter().collect(),
+        rotten: found.rotten,
+        problem: match found.problems.is_empty() {
+            true => None,
+            false => {
+                let problems: Vec<String> = found.problems.into_iter().take(3).collect();
+                Some(problems.join("; "))
+            }
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use world::simulated::Simulation;
+
+    use super::*;
+
+    #[test]
+    fn so_many_bytes_a_second_and_no_more() {
+        let simulation = Simulation::new(1);
+        let clock = simulation.world().clock;
+        let bucket = Bucket {
+            clock,
+            bytes_per_second: 1000,
+            paid: Mutex::default(),
+        };
+        // Nothing was used so far of what there was for the last second.
+        let begun = bucket.clock.monotonic();
+        let spare = begun.min(Duration::from_secs(1));
+        let mut waits = Duration::ZERO;
+        for _ in 0..10 {
+            waits = bucket.spend(500);
+        }
+        let elapsed = bucket.clock.monotonic().saturating_sub(begun);
+        let all = Duration::from_secs(5);
+        assert!(waits + elapsed + spare >= all, "{waits:?} {elapsed:?}");
+        assert!(waits <= all, "{waits:?}");
+    }
+}

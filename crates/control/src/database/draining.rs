@@ -1,0 +1,490 @@
+//! Units on their way out, and members that others take the place of.
+//!
+//! Invariant: the last whole copy of a segment is never dropped. Whoever leaves
+//! stays a member until what replaces it is whole; whoever is lost is dropped only
+//! where another member is whole, or as many as there is data. Where no volume is
+//! that has anything there another takes the place at once.
+
+use std::collections::{HashMap, HashSet};
+
+use base::{CopysetId, UnitId};
+use catalog::{Copyset, MemberState, copysets};
+use sqlx::AnyConnection;
+use world::Millis;
+
+use super::units::{copysets_of, units_of};
+use super::{Asker, Database, DatabaseError, Thing, rows};
+use crate::units::zones_of;
+
+/// What was moved.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// In so many copysets another unit takes its place.
+    pub copysets: u64,
+    /// It is a unit no more.
+    pub is_removed: bool,
+}
+
+/// How a member goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Goes {
+    /// It is read until the new one is whole.
+    Leaves,
+    /// Nothing of it is left.
+    IsLost,
+    /// Nothing lies in the copyset.
+    HasNothing,
+}
+
+impl Database {
+    /// Has `unit` replaced wherever it is a member, by units among `usable`. It is
+    /// removed when it is nowhere one any more.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Refused`] if there are too few of these.
+    pub async fn drain_unit(
+        &self,
+        asker: &Asker,
+        unit: UnitId,
+        usable: &HashSet<UnitId>,
+    ) -> Result<Moved, DatabaseError> {
+        act!(self, asker, change, {
+            must_be_there(&mut *change, unit).await?;
+            sqlx::query("UPDATE units SET draining = 1 WHERE id = $1")
+                .bind(unit.to_string())
+                .execute(&mut *change)
+                .await?;
+            let now = asker.by.at;
+            let copysets = replace(&mut *change, unit, usable, Goes::Leaves, now).await?;
+            let gone = forget_drained(&mut *change, now).await?;
+            asker.note(&mut *change, "drain-unit", unit).await?;
+            super::hosts::assign_all(&mut *change).await?;
+            Ok(Moved {
+                copysets,
+                is_removed: gone.contains(&unit),
+            })
+        })
+    }
+
+    /// Removes a unit that is no member any more; or one that `is_lost`, for good:
+    /// then units among `usable` take its place.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Refused`] if that would drop the last whole copy of
+    /// anything.
+    pub async fn remove_unit(
+        &self,
+        asker: &Asker,
+        unit: UnitId,
+        is_lost: bool,
+        usable: &HashSet<UnitId>,
+    ) -> Result<Moved, DatabaseError> {
+        act!(self, asker, change, {
+            let now = asker.by.at;
+            let copysets = take_out(&mut *change, unit, is_lost, usable, now).await?;
+            asker.note(&mut *change, "remove-unit", unit).await?;
+            Ok(Moved {
+                copysets,
+                is_removed: true,
+            })
+        })
+    }
+
+    /// Replaces a unit that has been missing for too long, where that is safe.
+    /// Returns in how many copysets.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn replace_missing(
+        &self,
+        unit: UnitId,
+        usable: &HashSet<UnitId>,
+        now: Millis,
+    ) -> Result<u64, DatabaseError> {
+        change_and_tell!(self, change, {
+            let mut done = 0;
+            let copysets = copysets_of(&mut *change).await?;
+            let mut loads = loads_of(&copysets, usable);
+            let zones = zones_of(&units_of(&mut *change).await?);
+            let used = Used::of(&mut *change).await?;
+            for copyset in &copysets {
+                // It may come back: it leaves, and counts until it is replaced.
+                let goes = used.goes(copyset, Goes::Leaves);
+                if copyset.members.contains(&unit)
+                    && (has_whole_without(copyset, unit) || goes == Goes::HasNothing)
+                    && let Some(new) = copysets::replacement(copyset, unit, &loads, &zones)
+                {
+                    put_in_place(&mut *change, copyset, unit, new, goes, now).await?;
+                    *loads.entry(new).or_default() += 1;
+                    done += 1;
+                }
+            }
+            if done > 0 {
+                super::hosts::assign_all(&mut *change).await?;
+            }
+            Ok(done)
+        })
+    }
+
+    /// Lets units with fewer copysets than others take over some of them. Returns how
+    /// many.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn rebalance(
+        &self,
+        asker: &Asker,
+        usable: &HashSet<UnitId>,
+    ) -> Result<u64, DatabaseError> {
+        act!(self, asker, change, {
+            let copysets = copysets_of(&mut *change).await?;
+            let zones = zones_of(&units_of(&mut *change).await?);
+            let moves = copysets::rebalancing(&copysets, &loads_of(&copysets, usable), &zones);
+            let used = Used::of(&mut *change).await?;
+            for (id, old, new) in &moves {
+                let Some(copyset) = copysets.iter().find(|copyset| copyset.id == *id) else {
+                    continue;
+                };
+                let now = asker.by.at;
+                let goes = used.goes(copyset, Goes::Leaves);
+                put_in_place(&mut *change, copyset, *old, *new, goes, now).await?;
+            }
+            asker.note(&mut *change, "rebalance", moves.len()).await?;
+            super::hosts::assign_all(&mut *change).await?;
+            Ok(moves.len() as u64)
+        })
+    }
+
+    /// Has every slot of these copysets read and compared, of all if none is named.
+    /// Returns of how many.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn want_scrub(
+        &self,
+        asker: &Asker,
+        unit: Option<UnitId>,
+    ) -> Result<u64, DatabaseError> {
+        act!(self, asker, change, {
+            if let Some(unit) = unit {
+                must_be_there(&mut *change, unit).await?;
+            }
+            let wanted = sqlx::query(
+                "UPDATE copysets SET scrub_wanted = 1, mend_after_ms = 0 WHERE $1 = '' OR EXISTS \
+                 (SELECT 1 FROM copyset_members m WHERE m.copyset = number AND m.unit = $1)",
+            )
+            .bind(unit.map(|unit| unit.to_string()).unwrap_or_default())
+            .execute(&mut *change)
+            .await?;
+            super::hosts::assign_all(&mut *change).await?;
+            Ok(wanted.rows_affected())
+        })
+    }
+
+    /// Has all members of all copysets compared, now. Returns how many copysets that
+    /// are.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn want_repair(&self, asker: &Asker) -> Result<u64, DatabaseError> {
+        act!(self, asker, change, {
+            let wanted = super::thin::compare_all(&mut *change).await?;
+            super::hosts::assign_all(&mut *change).await?;
+            Ok(wanted)
+        })
+    }
+
+    /// Notes which units every host says are missing; returns those that have been
+    /// so since before `since`.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn note_missing(
+        &self,
+        missing: &HashSet<UnitId>,
+        now: Millis,
+        since: Millis,
+    ) -> Result<Vec<UnitId>, DatabaseError> {
+        change!(self, change, {
+            let mut long = Vec::new();
+            for unit in units_of(&mut *change).await? {
+                let is_missing = missing.contains(&unit.id);
+                match (is_missing, unit.missing_since) {
+                    (true, Some(at)) if at <= since => long.push(unit.id),
+                    (true, Some(_)) | (false, None) => {}
+                    (true, None) | (false, Some(_)) => {
+                        sqlx::query("UPDATE units SET missing_ms = $1 WHERE id = $2")
+                            .bind(is_missing.then_some(now.0))
+                            .bind(unit.id.to_string())
+                            .execute(&mut *change)
+                            .await?;
+                    }
+                }
+            }
+            Ok(long)
+        })
+    }
+}
+
+async fn must_be_there(change: &mut AnyConnection, unit: UnitId) -> Result<(), DatabaseError> {
+    let found = sqlx::query("SELECT id FROM units WHERE id = $1")
+        .bind(unit.to_string())
+        .fetch_optional(change)
+        .await?;
+    match found {
+        Some(_) => Ok(()),
+        None => Err(DatabaseError::not_found(Thing::Unit, unit)),
+    }
+}
+
+/// Whether all of what lies in a copyset is on members that are whole, `unit` aside:
+/// one that has a copy, or as many as there is data.
+fn has_whole_without(copyset: &Copyset, unit: UnitId) -> bool {
+    let standing = copyset.standing();
+    let whole = standing.filter(|(other, state)| *other != unit && *state == MemberState::Whole);
+    whole.count() >= usize::from(copyset.data)
+}
+
+/// Units that may become members, by how many copysets each is one of.
+fn loads_of(copysets: &[Copyset], usable: &HashSet<UnitId>) -> HashMap<UnitId, usize> {
+    let load = |unit: &UnitId| {
+        let its = copysets.iter().filter(|set| set.members.contains(unit));
+        its.count()
+    };
+    usable.iter().map(|unit| (*unit, load(unit))).collect()
+}
+
+/// Another unit takes the place of `old` in every copyset that it is put on in.
+async fn replace(
+    change: &mut AnyConnection,
+    old: UnitId,
+    usable: &HashSet<UnitId>,
+    goes: Goes,
+    now: Millis,
+) -> Result<u64, DatabaseError> {
+    let copysets = copysets_of(&mut *change).await?;
+    let mut loads = loads_of(&copysets, usable);
+    loads.remove(&old);
+    let zones = zones_of(&units_of(&mut *change).await?);
+    let used = Used::of(&mut *change).await?;
+    let mut done = 0;
+    for copyset in copysets.iter().filter(|set| set.members.contains(&old)) {
+        let Some(new) = copysets::replacement(copyset, old, &loads, &zones) else {
+            return Err(DatabaseError::Refused {
+                reason: format!(
+                    "no healthy unit with room is there to take the place of {old} in copyset \
+                     {}, which has {} members; add a unit (`scree unit add`) and try again",
+                    copyset.id.number(),
+                    copyset.members.len()
+                ),
+            });
+        };
+        let goes = used.goes(copyset, goes);
+        put_in_place(&mut *change, copyset, old, new, goes, now).await?;
+        *loads.entry(new).or_default() += 1;
+        done += 1;
+    }
+    Ok(done)
+}
+
+/// In which copysets something may lie: by how many members they have, and how many
+/// of these have data. `None`: in any.
+struct Used(Option<HashSet<(usize, u8)>>);
+
+impl Used {
+    async fn of(change: &mut AnyConnection) -> Result<Self, DatabaseError> {
+        // What is left of volumes that are gone lies anywhere.
+        let left: i64 = sqlx::query_scalar(
+            "SELECT (SELECT COUNT(*) FROM departed) + (SELECT COUNT(*) FROM versions v \
+             WHERE NOT EXISTS (SELECT 1 FROM volumes o WHERE o.id = v.volume))",
+        )
+        .fetch_one(&mut *change)
+        .await?;
+        if left > 0 {
+            return Ok(Self(None));
+        }
+        let volumes = sqlx::query("SELECT DISTINCT replicas, data, parity FROM volumes")
+            .fetch_all(change)
+            .await?;
+        let of_row = |row| {
+            let (data, parity): (u8, u8) = (rows::small(row, "data")?, rows::small(row, "parity")?);
+            let replicas: usize = rows::small(row, "replicas")?;
+            Ok(match parity {
+                0 => (replicas, 1),
+                parity => (usize::from(data) + usize::from(parity), data),
+            })
+        };
+        let used: Result<_, DatabaseError> = volumes.iter().map(of_row).collect();
+        Ok(Self(Some(used?)))
+    }
+
+    /// How a member goes that `goes` so from copysets in which something lies.
+    fn goes(&self, copyset: &Copyset, goes: Goes) -> Goes {
+        let kind = (copyset.members.len(), copyset.data);
+        match &self.0 {
+            Some(used) if !used.contains(&kind) => Goes::HasNothing,
+            _ => goes,
+        }
+    }
+}
+
+/// `new` takes the place of `old`, and is to be filled.
+async fn put_in_place(
+    change: &mut AnyConnection,
+    copyset: &Copyset,
+    old: UnitId,
+    new: UnitId,
+    goes: Goes,
+    now: Millis,
+) -> Result<(), DatabaseError> {
+    let number = i64::from(copyset.id.number());
+    let place: i64 =
+        sqlx::query_scalar("SELECT place FROM copyset_members WHERE copyset = $1 AND unit = $2")
+            .bind(number)
+            .bind(old.to_string())
+            .fetch_one(&mut *change)
+            .await?;
+    match goes {
+        Goes::Leaves => {
+            sqlx::query(
+                "UPDATE copyset_members SET state = 'leaving', since_ms = $3 \
+                 WHERE copyset = $1 AND unit = $2",
+            )
+            .bind(number)
+            .bind(old.to_string())
+            .bind(now.0)
+            .execute(&mut *change)
+            .await?;
+        }
+        Goes::IsLost | Goes::HasNothing => drop_member(&mut *change, copyset.id, old).await?,
+    }
+    let joined: i64 = sqlx::query_scalar("UPDATE cluster SET joined = joined + 1 RETURNING joined")
+        .fetch_one(&mut *change)
+        .await?;
+    sqlx::query(
+        "INSERT INTO copyset_members (copyset, place, unit, state, joined, missed, missed_ms, \
+         since_ms) VALUES ($1, $2, $3, $6, $4, 1, $5, $5)",
+    )
+    .bind(number)
+    .bind(place)
+    .bind(new.to_string())
+    .bind(joined)
+    .bind(now.0)
+    .bind(match goes {
+        Goes::HasNothing => "whole",
+        Goes::Leaves | Goes::IsLost => "filling",
+    })
+    .execute(&mut *change)
+    .await?;
+    sqlx::query("UPDATE copysets SET mend_after_ms = 0 WHERE number = $1")
+        .bind(number)
+        .execute(change)
+        .await?;
+    Ok(())
+}
+
+async fn drop_member(
+    change: &mut AnyConnection,
+    copyset: CopysetId,
+    unit: UnitId,
+) -> Result<(), DatabaseError> {
+    sqlx::query("DELETE FROM copyset_members WHERE copyset = $1 AND unit = $2")
+        .bind(i64::from(copyset.number()))
+        .bind(unit.to_string())
+        .execute(change)
+        .await?;
+    Ok(())
+}
+
+/// Takes a unit out, if no last whole copy goes with it.
+async fn take_out(
+    change: &mut AnyConnection,
+    unit: UnitId,
+    is_lost: bool,
+    usable: &HashSet<UnitId>,
+    now: Millis,
+) -> Result<u64, DatabaseError> {
+    must_be_there(&mut *change, unit).await?;
+    let copysets = copysets_of(&mut *change).await?;
+    let is_its = |set: &&Copyset| set.standing().any(|(member, _)| member == unit);
+    let its: Vec<&Copyset> = copysets.iter().filter(is_its).collect();
+    if !its.is_empty() && !is_lost {
+        return Err(DatabaseError::Refused {
+            reason: format!(
+                "{unit} is a member of {} copysets; `scree unit drain` moves what it holds \
+                 elsewhere, and removes it then. If it is gone for good: `scree unit remove \
+                 --lost`",
+                its.len()
+            ),
+        });
+    }
+    let used = Used::of(&mut *change).await?;
+    let has_something = |set: &&&Copyset| used.goes(set, Goes::IsLost) == Goes::IsLost;
+    let last: Vec<String> = its
+        .iter()
+        .filter(has_something)
+        .filter(|set| !has_whole_without(set, unit))
+        .map(|set| set.id.number().to_string())
+        .collect();
+    if !last.is_empty() {
+        return Err(DatabaseError::Refused {
+            reason: format!(
+                "{unit} may have the last whole copy of what lies in copysets {}: bring it back, \
+                 or wait until another member is whole (`scree unit tasks`), and try again",
+                last.join(", ")
+            ),
+        });
+    }
+    let replaced = replace(&mut *change, unit, usable, Goes::IsLost, now).await?;
+    for set in &its {
+        drop_member(&mut *change, set.id, unit).await?;
+    }
+    forget_unit(&mut *change, unit, now).await?;
+    super::hosts::assign_all(change).await?;
+    Ok(replaced)
+}
+
+async fn forget_unit(
+    change: &mut AnyConnection,
+    unit: UnitId,
+    now: Millis,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "INSERT INTO removed_units (id, url, removed_ms) SELECT id, url, $2 FROM units \
+         WHERE id = $1",
+    )
+    .bind(unit.to_string())
+    .bind(now.0)
+    .execute(&mut *change)
+    .await?;
+    for statement in [
+        "DELETE FROM unit_zones WHERE unit = $1",
+        "DELETE FROM units WHERE id = $1",
+    ] {
+        sqlx::query(statement)
+            .bind(unit.to_string())
+            .execute(&mut *change)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Removes the units that are drained, and returns which.
+pub(super) async fn forget_drained(
+    change: &mut AnyConnection,
+    now: Millis,
+) -> Result<Vec<UnitId>, DatabaseError> {
+    let rows = sqlx::query(
+        "SELECT id FROM units WHERE draining = 1 AND NOT EXISTS \
+         (SELECT 1 FROM copyset_members m WHERE m.unit = units.id)",
+    )
+    .fetch_all(&mut *change)
+    .await?;
+    let mut gone = Vec::new();
+    for row in &rows {
+        let unit = rows::spelt(row, "id")?;
+        forget_unit(&mut *change, unit, now).await?;
+        gone.push(unit);
+    }
+    Ok(gone)
+}

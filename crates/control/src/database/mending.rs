@@ -1,0 +1,387 @@
+//! Copysets that are mended: who does it, and what came of it (docs/units.md,
+//! "Mending").
+//!
+//! Invariant: a unit stops being a member of a copyset only in a transaction that
+//! sees another one *whole* there.
+
+use api::host::{MEND_TERM_MS, MendEnd, MendProgress, MendTask};
+use base::{CopysetId, PartyId, UnitId};
+use sqlx::{AnyConnection, Row as _};
+use world::Millis;
+
+use super::thin::{doubt_unit, segment_of};
+use super::{Database, DatabaseError, rows};
+
+/// What was in the way is tried again after so long, in milliseconds.
+const RETRY_MS: i64 = 5_000;
+
+/// And a unit that has no room, in milliseconds: it does not get any by being asked.
+const RETRY_FULL_MS: i64 = 5 * 60 * 1000;
+
+/// Every slot is read once in so long, in milliseconds: 30 days.
+const SCRUB_EVERY_MS: i64 = 30 * 24 * 60 * 60 * 1000;
+
+/// A copyset of which not all members are whole, or that is being read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MendingRow {
+    /// Its number.
+    pub copyset: CopysetId,
+    /// What is wanted of each unit that is not whole: it is filled, or it leaves.
+    pub members: Vec<(UnitId, String)>,
+    /// The host that has it, by name.
+    pub mender: Option<String>,
+    /// How far that is.
+    pub progress: MendProgress,
+    /// Whether also members that are whole are compared.
+    pub is_scrub: bool,
+    /// Slots of which no copy is as it was put, when they were read last.
+    pub rotten: u64,
+    /// What was in the way the last time.
+    pub problem: Option<String>,
+}
+
+impl Database {
+    /// A copyset for `host` to mend, those first that have the fewest whole copies.
+    pub(super) async fn take_mending(
+        &self,
+        host: PartyId,
+        now: Millis,
+    ) -> Result<Option<MendTask>, DatabaseError> {
+        change_alone!(self, change, {
+            let row = sqlx::query(
+                "SELECT c.number FROM copysets c \
+                 WHERE (c.mender IS NULL OR c.mender = $1 OR c.mender_until_ms <= $2) \
+                 AND c.mend_after_ms <= $2 AND (c.scrub_wanted > 0 OR c.scrubbed_ms <= $3 \
+                     OR EXISTS (SELECT 1 FROM copyset_members m WHERE m.copyset = c.number \
+                         AND m.state <> 'whole')) \
+                 ORDER BY (SELECT COUNT(*) FROM copyset_members m WHERE m.copyset = c.number \
+                     AND m.state <> 'whole') DESC, c.number LIMIT 1",
+            )
+            .bind(host.to_string())
+            .bind(now.0)
+            .bind(now.0.saturating_sub(SCRUB_EVERY_MS))
+            .fetch_optional(&mut *change)
+            .await?;
+            let Some(row) = row else { return Ok(None) };
+            let copyset = copyset_of(&row, "number")?;
+            let none = MendProgress::default();
+            hold(&mut *change, host, copyset, &none, now).await?;
+            let serial_next = self.serial_next(&mut *change).await?;
+            task_of(&mut *change, copyset, serial_next, now).await
+        })
+    }
+
+    /// How a copyset that `host` has is now.
+    pub(super) async fn look_mending(
+        &self,
+        host: PartyId,
+        copyset: CopysetId,
+        progress: &MendProgress,
+        now: Millis,
+    ) -> Result<Option<MendTask>, DatabaseError> {
+        change_alone!(self, change, {
+            if !has(&mut *change, host, copyset, now).await? {
+                return Ok(None);
+            }
+            hold(&mut *change, host, copyset, progress, now).await?;
+            let serial_next = self.serial_next(&mut *change).await?;
+            task_of(&mut *change, copyset, serial_next, now).await
+        })
+    }
+
+    /// Whether `host` has it.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn has_mending(
+        &self,
+        host: PartyId,
+        copyset: CopysetId,
+        now: Millis,
+    ) -> Result<bool, DatabaseError> {
+        has(&mut *self.reader.acquire().await?, host, copyset, now).await
+    }
+
+    /// It is nobody's any more. Whoever has missed nothing since the last pass found
+    /// nothing is whole, and what it replaces is no member any more.
+    pub(super) async fn end_mending(
+        &self,
+        host: PartyId,
+        copyset: CopysetId,
+        end: &MendEnd,
+        now: Millis,
+    ) -> Result<bool, DatabaseError> {
+        change_and_tell!(self, change, {
+            if !has(&mut *change, host, copyset, now).await? {
+                return Ok(false);
+            }
+            for unit in &end.lacking {
+                lacks(&mut *change, copyset, *unit, now).await?;
+            }
+            for (unit, missed) in &end.whole {
+                becomes_whole(&mut *change, copyset, *unit, *missed, now).await?;
+            }
+            let number = i64::from(copyset.number());
+            if !is_filling(&mut *change, copyset).await? {
+                sqlx::query("DELETE FROM thin_segments WHERE segment BETWEEN $1 AND $2")
+                    .bind(number << 36)
+                    .bind((number << 36) | ((1 << 36) - 1))
+                    .execute(&mut *change)
+                    .await?;
+                super::deleting::forget_departed(&mut *change).await?;
+            }
+            sqlx::query(
+                "UPDATE copysets SET mender = NULL, mend_after_ms = $2, mend_problem = $3, \
+                 scrub_wanted = CASE WHEN $4 = 1 OR (scrub_wanted = 2 AND $7 = 1) THEN 0 \
+                 ELSE scrub_wanted END, \
+                 scrubbed_ms = CASE WHEN $4 = 1 THEN $5 ELSE scrubbed_ms END, \
+                 rotten = CASE WHEN $4 = 1 THEN $6 ELSE rotten END WHERE number = $1",
+            )
+            .bind(number)
+            .bind(
+                now.0
+                    .saturating_add(match (&end.problem, end.full.is_empty()) {
+                        (None, _) => 0,
+                        (Some(_), true) => RETRY_MS,
+                        (Some(_), false) => RETRY_FULL_MS,
+                    }),
+            )
+            .bind(&end.problem)
+            .bind(i64::from(end.scrubbed))
+            .bind(now.0)
+            .bind(end.rotten.cast_signed())
+            .bind(i64::from(end.compared))
+            .execute(&mut *change)
+            .await?;
+            super::draining::forget_drained(&mut *change, now).await?;
+            super::hosts::assign_all(&mut *change).await?;
+            Ok(true)
+        })
+    }
+
+    /// A unit was away, or is older than it was.
+    pub(super) async fn doubt(
+        &self,
+        unit: UnitId,
+        is_older: bool,
+        now: Millis,
+    ) -> Result<(), DatabaseError> {
+        change_and_tell!(self, change, {
+            match doubt_unit(&mut *change, unit, is_older, now).await? {
+                true => super::hosts::assign_all(&mut *change).await,
+                false => Ok(()),
+            }
+        })
+    }
+
+    /// The copysets that are mended, or wait for it.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn mending(&self, now: Millis) -> Result<Vec<MendingRow>, DatabaseError> {
+        let mut moment = self.moment().await?;
+        let members = sqlx::query(
+            "SELECT copyset, unit, state FROM copyset_members WHERE state <> 'whole' \
+             ORDER BY copyset, place, joined",
+        )
+        .fetch_all(&mut *moment)
+        .await?;
+        let rows = sqlx::query(
+            "SELECT c.*, (SELECT p.name FROM parties p WHERE p.id = c.mender \
+                 AND c.mender_until_ms > $1) AS mender_name FROM copysets c \
+             WHERE c.scrub_wanted > 0 OR c.rotten > 0 OR (c.mender IS NOT NULL \
+                 AND c.mender_until_ms > $1) OR EXISTS (SELECT 1 FROM copyset_members m \
+                 WHERE m.copyset = c.number AND m.state <> 'whole') ORDER BY c.number",
+        )
+        .bind(now.0)
+        .fetch_all(&mut *moment)
+        .await?;
+        let of_row = |row| {
+            let copyset = copyset_of(row, "number")?;
+            let mut states = Vec::new();
+            for member in &members {
+                if copyset_of(member, "copyset")? == copyset {
+                    states.push((rows::spelt(member, "unit")?, member.try_get("state")?));
+                }
+            }
+            Ok(MendingRow {
+                copyset,
+                members: states,
+                mender: row.try_get("mender_name")?,
+                progress: MendProgress {
+                    done: rows::number(row, "mend_done")?,
+                    all: rows::number(row, "mend_all")?,
+                },
+                is_scrub: rows::number(row, "scrub_wanted")? > 0,
+                rotten: rows::number(row, "rotten")?,
+                problem: row.try_get("mend_problem")?,
+            })
+        };
+        rows.iter().map(of_row).collect()
+    }
+}
+
+fn copyset_of(row: &sqlx::any::AnyRow, column: &str) -> Result<CopysetId, DatabaseError> {
+    let number: u16 = rows::small(row, column)?;
+    CopysetId::new(number).ok_or_else(|| DatabaseError::Damaged {
+        what: format!("copyset {number}"),
+    })
+}
+
+async fn has(
+    connection: &mut AnyConnection,
+    host: PartyId,
+    copyset: CopysetId,
+    now: Millis,
+) -> Result<bool, DatabaseError> {
+    let found = sqlx::query(
+        "SELECT number FROM copysets WHERE number = $1 AND mender = $2 AND mender_until_ms > $3",
+    )
+    .bind(i64::from(copyset.number()))
+    .bind(host.to_string())
+    .bind(now.0)
+    .fetch_optional(connection)
+    .await?;
+    Ok(found.is_some())
+}
+
+async fn hold(
+    change: &mut AnyConnection,
+    host: PartyId,
+    copyset: CopysetId,
+    progress: &MendProgress,
+    now: Millis,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "UPDATE copysets SET mender = $2, mender_until_ms = $3, mend_done = $4, mend_all = $5 \
+         WHERE number = $1",
+    )
+    .bind(i64::from(copyset.number()))
+    .bind(host.to_string())
+    .bind(now.0.saturating_add_unsigned(MEND_TERM_MS))
+    .bind(progress.done.cast_signed())
+    .bind(progress.all.cast_signed())
+    .execute(change)
+    .await?;
+    Ok(())
+}
+
+async fn task_of(
+    connection: &mut AnyConnection,
+    id: CopysetId,
+    serial_next: u64,
+    now: Millis,
+) -> Result<Option<MendTask>, DatabaseError> {
+    let all = super::units::copysets_of(&mut *connection).await?;
+    let Some(copyset) = all.into_iter().find(|copyset| copyset.id == id) else {
+        return Ok(None);
+    };
+    let number = i64::from(id.number());
+    let missed = sqlx::query("SELECT unit, missed FROM copyset_members WHERE copyset = $1")
+        .bind(number)
+        .fetch_all(&mut *connection)
+        .await?;
+    let open = sqlx::query(
+        "SELECT segment, slots FROM open_segments WHERE segment BETWEEN $1 AND $2 ORDER BY segment",
+    )
+    .bind(number << 36)
+    .bind((number << 36) | ((1 << 36) - 1))
+    .fetch_all(&mut *connection)
+    .await?;
+    let uncommitted = sqlx::query("SELECT first, end_before FROM serial_ranges ORDER BY first")
+        .fetch_all(&mut *connection)
+        .await?;
+    let scrub = sqlx::query("SELECT scrub_wanted, scrubbed_ms FROM copysets WHERE number = $1")
+        .bind(number)
+        .fetch_one(connection)
+        .await?;
+    let wanted: i64 = scrub.try_get("scrub_wanted")?;
+    let scrubbed: i64 = scrub.try_get("scrubbed_ms")?;
+    let is_due = scrubbed <= now.0.saturating_sub(SCRUB_EVERY_MS);
+    Ok(Some(MendTask {
+        copyset,
+        missed: missed
+            .iter()
+            .map(|row| Ok((rows::spelt(row, "unit")?, rows::number(row, "missed")?)))
+            .collect::<Result<_, DatabaseError>>()?,
+        open: open
+            .iter()
+            .map(|row| {
+                Ok(catalog::OpenSegment {
+                    segment: segment_of(row)?,
+                    slots: rows::small(row, "slots")?,
+                })
+            })
+            .collect::<Result<_, DatabaseError>>()?,
+        uncommitted: uncommitted
+            .iter()
+            .map(|row| Ok(rows::number(row, "first")?..rows::number(row, "end_before")?))
+            .collect::<Result<_, DatabaseError>>()?,
+        serial_next,
+        compare: wanted > 0 || is_due,
+        scrub: wanted == 1 || is_due,
+    }))
+}
+
+async fn lacks(
+    change: &mut AnyConnection,
+    copyset: CopysetId,
+    unit: UnitId,
+    now: Millis,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "UPDATE copyset_members SET missed = missed + 1, missed_ms = $3, since_ms = $3, \
+         state = 'filling' WHERE copyset = $1 AND unit = $2 AND state <> 'leaving'",
+    )
+    .bind(i64::from(copyset.number()))
+    .bind(unit.to_string())
+    .bind(now.0)
+    .execute(change)
+    .await?;
+    Ok(())
+}
+
+async fn becomes_whole(
+    change: &mut AnyConnection,
+    copyset: CopysetId,
+    unit: UnitId,
+    missed: u64,
+    now: Millis,
+) -> Result<(), DatabaseError> {
+    let number = i64::from(copyset.number());
+    let done = sqlx::query(
+        "UPDATE copyset_members SET state = 'whole', since_ms = $4 \
+         WHERE copyset = $1 AND unit = $2 AND missed = $3 AND state = 'filling'",
+    )
+    .bind(number)
+    .bind(unit.to_string())
+    .bind(missed.cast_signed())
+    .bind(now.0)
+    .execute(&mut *change)
+    .await?;
+    if done.rows_affected() > 0 {
+        // Whoever replaces it is whole.
+        sqlx::query(
+            "DELETE FROM copyset_members WHERE copyset = $1 AND state = 'leaving' AND place = \
+             (SELECT n.place FROM copyset_members n WHERE n.copyset = $1 AND n.unit = $2)",
+        )
+        .bind(number)
+        .bind(unit.to_string())
+        .execute(change)
+        .await?;
+    }
+    Ok(())
+}
+
+async fn is_filling(
+    connection: &mut AnyConnection,
+    copyset: CopysetId,
+) -> Result<bool, DatabaseError> {
+    let count: i64 = sqlx::query_scalar(
+        "SELECT COUNT(*) FROM copyset_members WHERE copyset = $1 AND state = 'filling'",
+    )
+    .bind(i64::from(copyset.number()))
+    .fetch_one(connection)
+    .await?;
+    Ok(count > 0)
+}

@@ -1,0 +1,173 @@
+//! Units that go, and what is mended (docs/units.md, "Mending").
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use api::host::Report;
+use api::words::UnitState;
+use base::UnitId;
+use world::Millis;
+
+use crate::acting::Acting;
+use crate::control::Control;
+use crate::database::{HostReport, MendingRow, Moved, UnitRow};
+use crate::error::ControlError;
+use crate::units::{UnitView, is_called, no_unit};
+
+/// After so long a missing unit is replaced, if nobody says.
+pub const REPLACE_AFTER: Duration = Duration::from_secs(3600);
+
+impl Acting {
+    /// Has other units take over what one holds. When it is a member of no copyset
+    /// any more it is removed.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn drain_unit(&self, name: &str) -> Result<(UnitId, Moved), ControlError> {
+        self.must_administer()?;
+        let (unit, usable) = self.unit_and_others(name).await?;
+        let database = &self.inner.database;
+        let moved = database.drain_unit(self.asker(), unit, &usable).await?;
+        Ok((unit, moved))
+    }
+
+    /// Removes a unit that holds nothing any more, or one that is lost for good.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn remove_unit(
+        &self,
+        name: &str,
+        is_lost: bool,
+    ) -> Result<(UnitId, Moved), ControlError> {
+        self.must_administer()?;
+        let (unit, usable) = self.unit_and_others(name).await?;
+        let database = &self.inner.database;
+        let removed = database.remove_unit(self.asker(), unit, is_lost, &usable);
+        Ok((unit, removed.await?))
+    }
+
+    /// Lets units take over copysets from those that have more. Returns how many.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn rebalance(&self) -> Result<u64, ControlError> {
+        self.must_administer()?;
+        let usable = usable(&self.units().await?);
+        Ok(self.inner.database.rebalance(self.asker(), &usable).await?)
+    }
+
+    /// Has every slot of a unit's copysets read and compared; of all copysets, if
+    /// none is named. Returns of how many.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn scrub(&self, name: Option<&str>) -> Result<u64, ControlError> {
+        self.must_administer()?;
+        let unit = match name {
+            None => None,
+            Some(name) => Some(named(&self.inner.database.units().await?, name)?),
+        };
+        Ok(self.inner.database.want_scrub(self.asker(), unit).await?)
+    }
+
+    /// Has all members of all copysets compared, and what they lack copied, now.
+    /// Returns of how many copysets.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn repair(&self) -> Result<u64, ControlError> {
+        self.must_administer()?;
+        Ok(self.inner.database.want_repair(self.asker()).await?)
+    }
+
+    /// What is mended, or waits for it.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn mending(&self) -> Result<Vec<MendingRow>, ControlError> {
+        self.must_administer()?;
+        let now = self.now().await?;
+        Ok(self.inner.database.mending(now).await?)
+    }
+
+    async fn unit_and_others(&self, name: &str) -> Result<(UnitId, HashSet<UnitId>), ControlError> {
+        let units = self.units().await?;
+        let rows: Vec<UnitRow> = units.iter().map(|unit| unit.row.clone()).collect();
+        let unit = named(&rows, name)?;
+        let mut others = usable(&units);
+        others.remove(&unit);
+        Ok((unit, others))
+    }
+}
+
+impl Control {
+    /// Replaces the units that every host has been missing for too long.
+    pub(crate) async fn replace_missing(&self, report: &Report) -> Result<(), ControlError> {
+        let inner = &self.inner;
+        let is_missing = |unit: &api::host::UnitReport| {
+            unit.state.parse().unwrap_or(UnitState::Unknown) == UnitState::Missing
+        };
+        let units = inner.database.units().await?;
+        let is_noted = units.iter().any(|unit| unit.missing_since.is_some());
+        if inner.replace_after.is_zero() || (!is_noted && !report.units.iter().any(is_missing)) {
+            return Ok(());
+        }
+        let hosts = inner.database.host_reports().await?;
+        let silent_before = self.silent_before().await?;
+        let missing = missing(&units, &hosts, silent_before);
+        let now = self.now().await?;
+        let after = i64::try_from(inner.replace_after.as_millis()).unwrap_or(i64::MAX);
+        let since = Millis(now.0.saturating_sub(after));
+        let long = inner.database.note_missing(&missing, now, since).await?;
+        if long.is_empty() {
+            return Ok(());
+        }
+        let mut usable = usable(&self.units_of(&hosts).await?);
+        usable.retain(|unit| !missing.contains(unit));
+        for unit in long {
+            let copysets = inner.database.replace_missing(unit, &usable, now).await?;
+            if copysets > 0 {
+                tracing::warn!(%unit, copysets, "missing for too long: others take its place");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The units that hosts which are heard of all say are missing.
+fn missing(units: &[UnitRow], hosts: &[HostReport], silent_before: Millis) -> HashSet<UnitId> {
+    let there = || {
+        let heard = |host: &&HostReport| host.host.heard.is_some_and(|at| at > silent_before);
+        hosts.iter().filter(heard)
+    };
+    let is_missing = |unit: &&UnitRow| {
+        let mut said = there()
+            .flat_map(|host| {
+                host.report
+                    .units
+                    .iter()
+                    .filter(|report| report.id == unit.id)
+            })
+            .map(|report| report.state.parse().unwrap_or(UnitState::Unknown))
+            .peekable();
+        said.peek().is_some() && said.all(|state| state == UnitState::Missing)
+    };
+    let missing = units.iter().filter(is_missing);
+    missing.map(|unit| unit.id).collect()
+}
+
+/// Those that may take over what others have.
+fn usable(units: &[UnitView]) -> HashSet<UnitId> {
+    let takes = |unit: &&UnitView| {
+        let state = unit.state();
+        !unit.row.is_draining && matches!(state, UnitState::Healthy | UnitState::Unknown)
+    };
+    units.iter().filter(takes).map(|unit| unit.row.id).collect()
+}
+
+/// The unit that is called so.
+fn named(units: &[UnitRow], name: &str) -> Result<UnitId, ControlError> {
+    let found = units.iter().find(|unit| is_called(unit, name));
+    found.map(|unit| unit.id).ok_or_else(|| no_unit(name))
+}

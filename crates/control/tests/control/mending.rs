@@ -1,0 +1,373 @@
+//! Who mends a copyset, who becomes whole, and that the last whole copy stays
+//! (docs/units.md, "Mending").
+
+use std::collections::HashSet;
+
+use api::host::{CatalogCall, MendEnd, MendProgress, MendTask};
+use base::{ClusterId, CopysetId, PartyId, UnitId};
+use catalog::{CatalogError, Copyset, MemberState};
+use control::database::{Asker, Database, DatabaseError, NewVolume, Reach, UnitRow};
+use serde_json::Value;
+use world::Millis;
+
+use crate::askers::local;
+use crate::fresh::{Rows, add_host, on_postgres, on_sqlite, volume};
+use crate::postgres::Postgres;
+
+const NOW: Millis = Millis(1_000_000_000_000);
+/// Later than a host has a copyset that it says no more of.
+const LATER: Millis = Millis(NOW.0 + 61_000);
+
+fn unit(number: u128) -> UnitId {
+    UnitId::from_random(number)
+}
+
+fn copyset() -> CopysetId {
+    CopysetId::new(0).expect("the first")
+}
+
+/// Four units, the first two of which are a copyset, and two hosts.
+struct Scene {
+    database: Database,
+    asker: Asker,
+    hosts: [PartyId; 2],
+}
+
+impl Rows for Scene {
+    async fn new(database: Database) -> Self {
+        let founded = database.found(ClusterId::from_random(1), &[1; 32], NOW);
+        founded.await.expect("founded");
+        let asker = local(&database).await;
+        let hosts = [
+            add_host(&database, &asker, "one", NOW).await,
+            add_host(&database, &asker, "other", NOW).await,
+        ];
+        let units: Vec<UnitRow> = (0..4)
+            .map(|number| UnitRow::new(unit(number), format!("file:///{number}")))
+            .collect();
+        let plan = |_: &[UnitRow], _: &[Copyset]| {
+            vec![Copyset::of_copies(copyset(), vec![unit(0), unit(1)])]
+        };
+        let added = database.plan_units(&units, plan, NOW);
+        added.await.expect("added");
+        // Something may lie there.
+        let new = NewVolume {
+            replicas: 2,
+            ..volume("disk", NOW)
+        };
+        database.insert_volume(&asker, &new).await.expect("made");
+        let scene = Self {
+            database,
+            asker,
+            hosts,
+        };
+        // Nothing was ever read: that comes first.
+        let task = scene.take(0, NOW).await.expect("to be read");
+        assert!(task.scrub && task.compare);
+        let end = MendEnd {
+            compared: true,
+            scrubbed: true,
+            ..MendEnd::default()
+        };
+        assert!(scene.end(0, NOW, end).await);
+        assert_eq!(scene.take(0, NOW).await, None);
+        scene
+    }
+}
+
+impl Scene {
+    async fn call(
+        &self,
+        host: usize,
+        now: Millis,
+        call: CatalogCall,
+    ) -> Result<Value, CatalogError> {
+        let reach = Reach::new(self.hosts[host], now);
+        self.database.answer(&reach, call).await
+    }
+
+    async fn take(&self, host: usize, now: Millis) -> Option<MendTask> {
+        let taken = self.call(host, now, CatalogCall::MendTake {}).await;
+        serde_json::from_value(taken.expect("answered")).expect("a task")
+    }
+
+    async fn look(&self, host: usize, now: Millis) -> Option<MendTask> {
+        let call = CatalogCall::MendLook {
+            copyset: copyset(),
+            progress: MendProgress { done: 1, all: 2 },
+        };
+        let looked = self.call(host, now, call).await;
+        serde_json::from_value(looked.expect("answered")).expect("a task")
+    }
+
+    async fn end(&self, host: usize, now: Millis, end: MendEnd) -> bool {
+        let call = CatalogCall::MendEnd {
+            copyset: copyset(),
+            end,
+        };
+        self.call(host, now, call).await.expect("answered") == Value::Bool(true)
+    }
+
+    async fn doubt(&self, number: u128, is_older: bool) {
+        let call = CatalogCall::DoubtUnit {
+            unit: unit(number),
+            is_older,
+        };
+        self.call(0, NOW, call).await.expect("noted");
+    }
+
+    async fn standing(&self) -> Vec<(UnitId, MemberState)> {
+        let copysets = self.database.copysets().await.expect("read");
+        copysets[0].standing().collect()
+    }
+
+    /// All that the task names is found to be there.
+    async fn ends_well(&self, host: usize, task: &MendTask) {
+        let end = MendEnd {
+            whole: task.missed.clone(),
+            compared: task.compare,
+            scrubbed: task.scrub,
+            ..MendEnd::default()
+        };
+        assert!(self.end(host, NOW, end).await);
+    }
+
+    fn others(numbers: &[u128]) -> HashSet<UnitId> {
+        numbers.iter().copied().map(unit).collect()
+    }
+}
+
+mod claims {
+    use super::*;
+
+    pub async fn is_one_hosts(scene: Scene) {
+        scene.doubt(1, false).await;
+        assert!(scene.take(0, NOW).await.is_some());
+        assert_eq!(scene.take(1, NOW).await, None, "another has it");
+        assert_eq!(scene.look(1, NOW).await, None);
+        let may = |host: usize, now| {
+            scene
+                .database
+                .has_mending(scene.hosts[host], copyset(), now)
+        };
+        assert!(may(0, NOW).await.expect("read") && !may(1, NOW).await.expect("read"));
+        let said = Millis(NOW.0 + 50_000);
+        assert!(scene.look(0, said).await.is_some(), "it says how far it is");
+        let shown = scene.database.mending(said).await.expect("read");
+        assert_eq!(
+            (shown[0].progress.done, shown[0].mender.as_deref()),
+            (1, Some("one"))
+        );
+        assert_eq!(scene.take(1, LATER).await, None);
+        // It is silent: another one goes on.
+        let silent = Millis(said.0 + 60_001);
+        let task = scene.take(1, silent).await.expect("nobody has it");
+        assert!(!may(0, silent).await.expect("read"));
+        assert_eq!(scene.look(0, silent).await, None);
+        let end = MendEnd {
+            whole: task.missed,
+            ..MendEnd::default()
+        };
+        assert!(!scene.end(0, silent, end.clone()).await, "it was too late");
+        assert!(scene.end(1, silent, end).await);
+        let whole = |(_, state): &(UnitId, MemberState)| *state == MemberState::Whole;
+        assert!(scene.standing().await.iter().all(whole));
+    }
+
+    pub async fn missed_nothing_since(scene: Scene) {
+        scene.doubt(1, false).await;
+        let task = scene.take(0, NOW).await.expect("filling");
+        // It has missed something while the last pass went on.
+        scene.doubt(1, false).await;
+        scene.ends_well(0, &task).await;
+        assert_eq!(scene.standing().await[1], (unit(1), MemberState::Filling));
+        let task = scene.take(0, NOW).await.expect("still filling");
+        scene.ends_well(0, &task).await;
+        assert_eq!(scene.standing().await[1], (unit(1), MemberState::Whole));
+    }
+
+    /// Of two that were away, one goes on to count; of one that is older than it was
+    /// that cannot be said.
+    pub async fn one_goes_on_to_count(scene: Scene) {
+        scene.doubt(0, false).await;
+        scene.doubt(1, false).await;
+        let states: Vec<_> = scene
+            .standing()
+            .await
+            .into_iter()
+            .map(|(_, state)| state)
+            .collect();
+        assert_eq!(states, [MemberState::Filling, MemberState::Whole]);
+        scene.doubt(1, true).await;
+        let states: Vec<_> = scene
+            .standing()
+            .await
+            .into_iter()
+            .map(|(_, state)| state)
+            .collect();
+        assert_eq!(states, [MemberState::Filling, MemberState::Filling]);
+    }
+
+    pub async fn is_drained(scene: Scene) {
+        let usable = Scene::others(&[2, 3]);
+        let moved = scene
+            .database
+            .drain_unit(&scene.asker, unit(0), &usable)
+            .await;
+        let moved = moved.expect("there are others");
+        assert_eq!((moved.copysets, moved.is_removed), (1, false));
+        let standing = scene.standing().await;
+        assert_eq!(
+            standing,
+            [
+                (unit(2), MemberState::Filling),
+                (unit(1), MemberState::Whole),
+                (unit(0), MemberState::Leaving)
+            ]
+        );
+        let table = scene.database.copysets().await.expect("read");
+        assert_eq!((table[0].joined, table[0].leaving[0].place), (1, 0));
+        assert_eq!(scene.database.units().await.expect("read").len(), 4);
+        let task = scene.take(1, NOW).await.expect("filling");
+        scene.ends_well(1, &task).await;
+        assert_eq!(scene.standing().await.len(), 2);
+        let left = scene.database.units().await.expect("read");
+        assert!(left.iter().all(|row| row.id != unit(0)), "it is removed");
+        // With what it held then it does not come back.
+        let again = [UnitRow::new(unit(0), "file:///0".to_owned())];
+        let added = scene.database.plan_units(&again, |_, _| Vec::new(), NOW);
+        assert!(matches!(added.await, Err(DatabaseError::Refused { .. })));
+    }
+
+    pub async fn the_last_whole_copy_stays(scene: Scene) {
+        let remove = async |number: u128, is_lost, others: &[u128]| {
+            let usable = Scene::others(others);
+            let removed = scene
+                .database
+                .remove_unit(&scene.asker, unit(number), is_lost, &usable);
+            match removed.await {
+                Err(DatabaseError::Refused { reason }) => reason,
+                other => format!("{other:?}"),
+            }
+        };
+        assert!(remove(0, false, &[2, 3]).await.contains("drain"));
+        assert!(remove(0, true, &[]).await.contains("scree unit add"));
+        scene.doubt(1, false).await;
+        // Unit 1 may lack what only unit 0 has.
+        assert!(remove(0, true, &[2, 3]).await.contains("last whole copy"));
+        assert_eq!(scene.standing().await.len(), 2, "nothing has changed");
+        let task = scene.take(0, NOW).await.expect("filling");
+        scene.ends_well(0, &task).await;
+        assert!(remove(0, true, &[2, 3]).await.starts_with("Ok"));
+        let standing = scene.standing().await;
+        assert_eq!(standing[0], (unit(2), MemberState::Filling));
+        // Until that one is whole, the other one has the last copy.
+        assert!(remove(1, true, &[3]).await.contains("last whole copy"));
+        // The new one is lost, too: its place is another's.
+        assert!(remove(2, true, &[3]).await.starts_with("Ok"));
+        let task = scene.take(0, NOW).await.expect("filling");
+        scene.ends_well(0, &task).await;
+        assert!(remove(1, true, &[]).await.contains("scree unit add"));
+        // One that is a member of nothing goes at once.
+        let moved = scene
+            .database
+            .drain_unit(&scene.asker, unit(3), &HashSet::new())
+            .await;
+        assert!(matches!(moved, Err(DatabaseError::Refused { .. })));
+    }
+
+    /// A cluster that began with one unit has copysets of one: a unit that was lost
+    /// could not be removed for what never lay there.
+    pub async fn where_nothing_lies_a_place_is_free(scene: Scene) {
+        let id = CopysetId::new(1).expect("12 bits");
+        let plan = |_: &[UnitRow], _: &[Copyset]| vec![Copyset::of_copies(id, vec![unit(0)])];
+        let added = scene.database.plan_units(&[], plan, NOW);
+        added.await.expect("planned");
+        let of_one = async || {
+            let copysets = scene.database.copysets().await.expect("read");
+            let found = copysets.into_iter().find(|copyset| copyset.id == id);
+            found.expect("it is there").standing().collect::<Vec<_>>()
+        };
+        let (asker, usable) = (&scene.asker, Scene::others(&[2]));
+        let removed = scene.database.remove_unit(asker, unit(0), true, &usable);
+        assert_eq!(removed.await.expect("removed").copysets, 2);
+        assert_eq!(of_one().await, [(unit(2), MemberState::Whole)]);
+        assert_eq!(scene.standing().await[0], (unit(2), MemberState::Filling));
+
+        // From now on there may be something.
+        let new = volume("single", NOW);
+        let inserted = scene.database.insert_volume(asker, &new);
+        inserted.await.expect("made");
+        let usable = Scene::others(&[3]);
+        let refused = scene.database.remove_unit(asker, unit(2), true, &usable);
+        assert!(matches!(refused.await, Err(DatabaseError::Refused { .. })));
+        assert_eq!(of_one().await, [(unit(2), MemberState::Whole)]);
+    }
+
+    pub async fn is_missing_for_too_long(scene: Scene) {
+        let missing = Scene::others(&[0]);
+        let note = |now: i64| {
+            let (now, since) = (Millis(now), Millis(now - 1000));
+            scene.database.note_missing(&missing, now, since)
+        };
+        assert_eq!(note(5000).await.expect("noted"), []);
+        assert_eq!(note(5999).await.expect("noted"), []);
+        assert_eq!(note(6000).await.expect("noted"), [unit(0)]);
+        let usable = Scene::others(&[3]);
+        let replaced = scene.database.replace_missing(unit(0), &usable, NOW).await;
+        assert_eq!(replaced.expect("replaced"), 1);
+        assert_eq!(scene.standing().await[0], (unit(3), MemberState::Filling));
+        let replaced = scene.database.replace_missing(unit(0), &usable, NOW).await;
+        assert_eq!(replaced.expect("it was before"), 0);
+        // It is back before the other one is whole.
+        let back = scene.database.note_missing(&HashSet::new(), NOW, NOW).await;
+        assert_eq!(back.expect("noted"), []);
+    }
+}
+
+#[test]
+fn a_copyset_is_one_hosts_until_it_is_silent() {
+    on_sqlite(claims::is_one_hosts);
+}
+
+#[test]
+fn a_member_is_whole_only_if_it_has_missed_nothing_since() {
+    on_sqlite(claims::missed_nothing_since);
+}
+
+#[test]
+fn of_two_units_that_were_away_one_goes_on_to_count() {
+    on_sqlite(claims::one_goes_on_to_count);
+}
+
+#[test]
+fn a_drained_unit_is_removed_when_what_replaces_it_is_whole() {
+    on_sqlite(claims::is_drained);
+}
+
+#[test]
+fn the_last_whole_copy_is_never_dropped() {
+    on_sqlite(claims::the_last_whole_copy_stays);
+}
+
+#[test]
+fn where_nothing_lies_another_unit_takes_the_place_at_once() {
+    on_sqlite(claims::where_nothing_lies_a_place_is_free);
+}
+
+#[test]
+fn a_unit_that_is_missing_for_too_long_is_replaced() {
+    on_sqlite(claims::is_missing_for_too_long);
+}
+
+#[test]
+fn all_of_it_is_so_on_postgresql() {
+    let server = Postgres::start();
+    on_postgres(&server, claims::is_one_hosts);
+    on_postgres(&server, claims::missed_nothing_since);
+    on_postgres(&server, claims::one_goes_on_to_count);
+    on_postgres(&server, claims::is_drained);
+    on_postgres(&server, claims::the_last_whole_copy_stays);
+    on_postgres(&server, claims::where_nothing_lies_a_place_is_free);
+    on_postgres(&server, claims::is_missing_for_too_long);
+}
