@@ -286,6 +286,8 @@ impl FolderUnit {
         if !dry_run {
             self.forget_brought(keep, note, &brought)?;
         }
+        // What was brought back by the same words before.
+        restored.retain(|_, one| one.whole != SegmentFate::There || one.slots > 0 || one.gone > 0);
         let given_back = self.with_kept(keep, |state| Ok(state.given_back()))?;
         Ok(Restored {
             segments: restored.into_values().collect(),
@@ -531,10 +533,12 @@ impl FolderUnit {
                     let slots = record.slots();
                     let slots = slots.filter(|slot| kept.is_none_or(|kept| !kept.contains(slot)));
                     let slots: Vec<u32> = slots.collect();
-                    left.push(Record {
-                        runs: runs_of(&slots),
-                        ..record.clone()
-                    });
+                    if !slots.is_empty() {
+                        left.push(Record {
+                            runs: runs_of(&slots),
+                            ..record.clone()
+                        });
+                    }
                 }
                 if left != records {
                     let content = left.iter().map(Record::encode).collect::<Vec<_>>();
