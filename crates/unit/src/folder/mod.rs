@@ -58,6 +58,7 @@ mod write;
 pub use keep::{Keeping, KeptFreed, Restorable, Restored, RestoredSegment, SegmentFate};
 pub use marker::{Marker, MarkerError, NAME as MARKER};
 pub use owner::Owner;
+pub use place::segment_of;
 pub use replace::ReplacementPart;
 
 use std::collections::BTreeSet;

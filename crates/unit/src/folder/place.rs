@@ -63,7 +63,8 @@ fn name_of(folder: usize) -> String {
 }
 
 /// The segment whose file is called `name`, if it is a segment's.
-pub(super) fn segment_of(name: &str) -> Option<SegmentId> {
+#[must_use]
+pub fn segment_of(name: &str) -> Option<SegmentId> {
     let (copyset, serial) = name.split_once('-')?;
     let number = |text: &str, digits| {
         let is_hex = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
