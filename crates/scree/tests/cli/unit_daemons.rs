@@ -266,8 +266,51 @@ fn a_volume_on_daemons_outlives_each_of_them_and_the_controller() {
         !(1..=3).any(|number| stores.has_segments(number))
     });
     agent.stop();
-    for daemon in stores.running {
+    // The operator can have it back on each machine, once the daemon is stopped.
+    let restore = |number: usize, more: &[&str]| {
+        let dir = site.text(&format!("u{number}"));
+        let words = ["unit", "restore", "--dir", &dir, "--since", "-1h"];
+        scree(&[&words[..], more].concat())
+    };
+    let refused = restore(1, &[]);
+    assert_eq!(refused.code, 1);
+    let reason = "is in use by another unit daemon";
+    assert!(refused.error.contains(reason), "{}", refused.error);
+    for daemon in stores.running.drain(..) {
         daemon.stop();
     }
+    let told = |said: &str| -> Vec<String> {
+        let told: serde_json::Value = serde_json::from_str(said).expect("JSON");
+        let segments = told["segments"].as_array().expect("a list").iter();
+        let whole = segments.map(|one| one["whole"].as_str().expect("text").to_owned());
+        whole.collect()
+    };
+    for number in 1..=3 {
+        let tried = restore(number, &["--dry-run", "-o", "json"]);
+        assert!(
+            tried.error.contains("nothing was changed"),
+            "{}",
+            tried.error
+        );
+        assert!(!stores.has_segments(number));
+        let done = restore(number, &["-o", "json"]);
+        assert_eq!(done.code, 0, "{}", done.error);
+        let fates = told(&done.output);
+        assert_eq!(fates, told(&tried.output));
+        assert!(!fates.is_empty());
+        assert!(fates.iter().all(|fate| fate == "brought-back"), "{fates:?}");
+        assert!(stores.has_segments(number));
+        let again = restore(number, &["-o", "json"]);
+        assert_eq!(told(&again.output), [""; 0]);
+    }
+    let nobodys = scree(&[
+        "unit",
+        "restore",
+        "--dir",
+        &site.text("a"),
+        "--since",
+        "-1h",
+    ]);
+    assert_eq!(nobodys.code, 1, "{}", nobodys.output);
     controller.stop();
 }
