@@ -266,6 +266,40 @@ fn a_volume_on_daemons_outlives_each_of_them_and_the_controller() {
         !(1..=3).any(|number| stores.has_segments(number))
     });
     agent.stop();
+    for daemon in stores.running {
+        daemon.stop();
+    }
+    controller.stop();
+}
+
+/// Whoever had its rights has deleted a volume: it is gone at once, and its segments
+/// can be had back for a while.
+#[test]
+fn what_was_deleted_on_daemons_is_brought_back_on_their_machines() {
+    let soon = ["--grace", "0s"].map(str::to_owned);
+    let (site, controller) = Site::with(|_| soon.to_vec());
+    let invited = site.locally(&["host", "add", "h1"]);
+    assert_eq!(site.enrol_host(&invited).code, 0);
+    let mut stores = Stores::new(&site);
+    let agent = site.agent();
+    wait_until("all daemons are used", || stores.are_well());
+    let create = ["volume", "create", "disk", "--size", "64M"];
+    site.locally(&[&create[..], &["--replicas", "3"]].concat());
+    site.locally(&["volume", "export", "disk"]);
+    assert!(qemu_io(
+        &site.path("a"),
+        "disk",
+        &["write -P 7 0 256k", "flush"]
+    ));
+    site.locally(&["volume", "unexport", "disk"]);
+    wait_until("it lies on all of them", || {
+        (1..=3).all(|number| stores.has_segments(number))
+    });
+    site.locally(&["volume", "delete", "disk"]);
+    wait_until("nothing of it is left", || {
+        !(1..=3).any(|number| stores.has_segments(number))
+    });
+    agent.stop();
     // The operator can have it back on each machine, once the daemon is stopped.
     let restore = |number: usize, more: &[&str]| {
         let dir = site.text(&format!("u{number}"));
@@ -295,13 +329,13 @@ fn a_volume_on_daemons_outlives_each_of_them_and_the_controller() {
         assert!(!stores.has_segments(number));
         let done = restore(number, &["-o", "json"]);
         assert_eq!(done.code, 0, "{}", done.error);
-        let fates = told(&done.output);
-        assert_eq!(fates, told(&tried.output));
+        let fates = told(&done.out);
+        assert_eq!(fates, told(&tried.out));
         assert!(!fates.is_empty());
         assert!(fates.iter().all(|fate| fate == "brought-back"), "{fates:?}");
         assert!(stores.has_segments(number));
         let again = restore(number, &["-o", "json"]);
-        assert_eq!(told(&again.output), [""; 0]);
+        assert_eq!(told(&again.out), [""; 0]);
     }
     let nobodys = scree(&[
         "unit",
@@ -311,6 +345,6 @@ fn a_volume_on_daemons_outlives_each_of_them_and_the_controller() {
         "--since",
         "-1h",
     ]);
-    assert_eq!(nobodys.code, 1, "{}", nobodys.output);
+    assert_eq!(nobodys.code, 1, "{}", nobodys.out);
     controller.stop();
 }
