@@ -12,6 +12,7 @@
 //! | `put` after that | one write of data, one of the table | the same |
 //! | `sync` | one fdatasync a segment, one fsync a folder with new names | the device's |
 //! | `free` | marker, open, read the table, a write a run, one fdatasync | the device's |
+//! | `free`, what is freed is kept | one write more | the same |
 //!
 //! Rules that hold whatever happens:
 //!

@@ -8,6 +8,7 @@
 //!    segments/                made with the unit and never again
 //!      000/ … 3ff/            made when first needed
 //!        ccc-sssssssss        copyset and serial of a segment, in hex
+//!    freed/                   what is kept for a while (`keep`), where that is wanted
 //! ```
 //!
 //! 1024 sub-folders hold four million segments (32 TiB) with 4096 names each.

@@ -28,6 +28,7 @@
 
 mod aside;
 mod give_back;
+mod put_back;
 mod record;
 mod restore;
 mod state;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{SegmentId, Slot};
-use world::simulated::Simulation;
+use world::simulated::{Fault, Simulation};
 use world::{Millis, World};
 
 use super::{PATH, create, open};
@@ -508,4 +508,59 @@ fn what_has_rotted_since_is_gone_and_said_to_be() {
     unit.read(run, SLOT_BYTES, &mut tags, &mut data)
         .expect("read");
     assert_eq!(tags, [tag_of(id, 5)]);
+}
+
+#[test]
+fn a_free_costs_one_write_more_than_where_nothing_is_kept() {
+    let cost = |made: fn(&World) -> FolderUnit| {
+        let simulation = Simulation::new(1);
+        let unit = made(&simulation.world());
+        let id = put_synced(&unit, 1, 200);
+        free(&unit, id, [0]);
+        let before = simulation.disk.operations();
+        free(&unit, id, [2, 3, 9]);
+        simulation.disk.operations() - before
+    };
+    assert_eq!(cost(made), cost(create) + 1);
+}
+
+#[test]
+fn what_a_log_has_lost_is_found_after_the_next_start() {
+    let mut simulation = Simulation::new(3);
+    let unit = made(&simulation.world());
+    let id = put_synced(&unit, 1, 8);
+    let freed = Path::new(PATH).join("freed");
+    free(&unit, id, [0]);
+    settle(&unit);
+    simulation.disk.inject(&freed, Fault::SyncFails);
+    free(&unit, id, [1]);
+    unit.settle().expect_err("it cannot be made durable");
+    simulation.disk.heal(&freed);
+    free(&unit, id, [2]);
+    settle(&unit);
+    simulation.crash();
+    let unit = keeping(&simulation.world());
+    settle(&unit);
+    let restored = unit.restore(&all(), false).expect("restored");
+    assert_eq!(of(&restored, id), (SegmentFate::There, 3, 0));
+    read(&unit, id, SLOT_BYTES, 0, 8).expect("as it was put");
+}
+
+#[test]
+fn what_cannot_be_logged_is_free_and_logged_later() {
+    let simulation = Simulation::new(3);
+    let unit = made(&simulation.world());
+    let [id, other] = [1, 2].map(|number| put_synced(&unit, number, 8));
+    free(&unit, id, [0]);
+    let freed = Path::new(PATH).join("freed");
+    simulation.disk.inject(&freed, Fault::Broken);
+    free(&unit, id, [1]);
+    assert!(is_absent(&read(&unit, id, SLOT_BYTES, 1, 1)));
+    unit.delete(other).expect_err("it cannot be kept");
+    read(&unit, other, SLOT_BYTES, 0, 8).expect("it is there");
+    unit.settle().expect_err("it cannot be logged");
+    simulation.disk.heal(&freed);
+    settle(&unit);
+    let restored = unit.restore(&all(), false).expect("restored");
+    assert_eq!(of(&restored, id), (SegmentFate::There, 2, 0));
 }
