@@ -8,6 +8,7 @@
 //! * [`Door`]: sessions on sockets, each in a thread of its own.
 //! * [`Budget`], `places`, `patience`: how much, of whom and for how long.
 //! * `fences`: the newest lease of each volume, so that older ones are refused.
+//! * [`restore`]: what hosts have freed, brought back while no daemon runs.
 //! * [`Service`]: all of it as a process has it, on a folder D, told by
 //!   controllers what it has to know.
 //!
@@ -30,5 +31,8 @@ pub use budget::{BUDGET_BYTES, Budget};
 pub use door::{Door, DoorConfig, Limits, WhereUnitsAre};
 pub use keeper::{Job, Keeper, KeeperConfig};
 pub use patience::Waits;
-pub use service::{BEGIN_EVERY, FolderError, NotHeeded, Service, Settings, StartError};
+pub use service::{
+    BEGIN_EVERY, FolderError, NotHeeded, RestoreError, Service, Settings, StartError, restore,
+};
 pub use session::{Closing, Session, Step};
+pub use unit::folder::{Keeping, Restorable, Restored, RestoredSegment, SegmentFate, segment_of};

@@ -51,6 +51,13 @@ fn main() -> ExitCode {
             ..
         })) => commands::enrol_unit(&args::folder(folder), format, &enrol),
         Command::Api(ApiCommand::Unit(UnitArguments {
+            command: Some(UnitCommand::Restore(restore)),
+            ..
+        })) => {
+            let folder = args::folder(folder);
+            commands::restore_unit(&folder, format, arguments.dry_run, &restore)
+        }
+        Command::Api(ApiCommand::Unit(UnitArguments {
             command: None,
             daemon,
         })) => up::run_unit(&args::folder(folder), &daemon),

@@ -45,6 +45,20 @@ pub fn parse(text: &str) -> Result<Moment, String> {
     parse_at(text, now, &TimeZone::system())
 }
 
+/// Reads a moment that is a point in time: milliseconds since 1970.
+pub fn milliseconds(text: &str) -> Result<i64, String> {
+    match parse(text)? {
+        Moment::Time(time) => Ok(time.as_millisecond()),
+        Moment::Version(_) => Err(format!("{text} is a version's number, and no time")),
+    }
+}
+
+/// A point in time, in milliseconds since 1970, as it is written.
+pub fn text(milliseconds: i64) -> String {
+    let time = Timestamp::from_millisecond(milliseconds);
+    time.map_or_else(|_| milliseconds.to_string(), |time| time.to_string())
+}
+
 fn parse_at(text: &str, now: Timestamp, local: &TimeZone) -> Result<Moment, String> {
     let text = text.trim();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {

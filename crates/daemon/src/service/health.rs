@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base::with_causes;
 use monitor::{Answer, Measures, Part};
+use unit::folder::KeptFreed;
 use unit::{Health, Moment, Unit as _, UnitError, UnitStat, UnitState, Verb};
 use world::Clock;
 
@@ -25,7 +26,7 @@ pub(super) struct Looks {
 
 struct Found {
     health: Health,
-    stat: Option<UnitStat>,
+    stat: Option<(UnitStat, KeptFreed)>,
     /// Since when somebody looks.
     looking: Option<Duration>,
 }
@@ -142,17 +143,17 @@ impl Service {
     }
 }
 
-fn look_at(keeper: &Keeper) -> Result<UnitStat, UnitError> {
+fn look_at(keeper: &Keeper) -> Result<(UnitStat, KeptFreed), UnitError> {
     let unit = keeper.unit();
     unit.probe()?;
     let stat = unit.stat()?;
     // A little each time: hosts come first.
     unit.settle()?;
-    Ok(stat)
+    Ok((stat, unit.kept_freed()?))
 }
 
 impl Found {
-    fn note(&mut self, outcome: Result<UnitStat, UnitError>, clock: &dyn Clock) {
+    fn note(&mut self, outcome: Result<(UnitStat, KeptFreed), UnitError>, clock: &dyn Clock) {
         let before = self.health.state();
         let error = match outcome {
             Ok(stat) => {
@@ -179,7 +180,7 @@ impl Found {
         });
         let help = "Whether the unit is in this state";
         measures.gauge("scree_daemon_unit_state", help, states);
-        let Some(stat) = &self.stat else {
+        let Some((stat, kept)) = &self.stat else {
             return;
         };
         measures.one(
@@ -191,6 +192,21 @@ impl Found {
             "scree_daemon_bytes",
             "The room that they take",
             stat.bytes as f64,
+        );
+        measures.one(
+            "scree_daemon_kept_freed_bytes",
+            "The room of what hosts have freed and is kept for a while",
+            kept.bytes as f64,
+        );
+        measures.one(
+            "scree_daemon_kept_freed_segments",
+            "Segments among that which were deleted or replaced as a whole",
+            kept.segments as f64,
+        );
+        measures.counter(
+            "scree_daemon_kept_freed_given_up_bytes",
+            "Bytes of that whose room was needed before their time was over",
+            [(vec![], kept.given_up_bytes)],
         );
         if let Some(free_bytes) = stat.free_bytes {
             measures.one(

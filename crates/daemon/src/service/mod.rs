@@ -22,10 +22,12 @@ mod folder;
 mod health;
 mod heeded;
 mod opening;
+mod restoring;
 
 pub use folder::FolderError;
 pub use heeded::NotHeeded;
 pub use opening::StartError;
+pub use restoring::{RestoreError, restore};
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -37,6 +39,7 @@ use api::unit::{BeginUnit, UnitCluster};
 use api::{Client, ClientError, Profile, ProfileError};
 use base::{UnitId, with_causes};
 use tokio::sync::{Notify, watch};
+use unit::folder::Keeping;
 use world::{Millis, World, host};
 
 use crate::{Door, DoorConfig, Keeper, Limits};
@@ -72,6 +75,8 @@ pub struct Settings {
     pub profile: watch::Receiver<Arc<Profile>>,
     /// As [`Limits::connections_max`].
     pub connections_max: usize,
+    /// How long, and how much of, what hosts free is kept.
+    pub keeping: Keeping,
     /// How often controllers are asked: [`BEGIN_EVERY`], but for tests.
     pub begin_every: Duration,
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use api::unit::{BeginUnit, UnitCluster};
 use api::{ClientError, ProfileError};
 use base::{UnitId, with_causes};
+use unit::folder::Keeping;
 use unit::remote::url_of_address;
 use unit::{FolderUnit, Unit as _, UnitError};
 use world::{Endpoint, Millis, World};
@@ -135,9 +136,9 @@ pub(super) async fn open(world: World, settings: Settings) -> Result<Service, St
     };
     let known = learn(&world, &settings, &folder, kept).await?;
     let (folder, known, keeper) = {
-        let world = world.clone();
+        let (world, keeping) = (world.clone(), settings.keeping);
         let opened = blocking(move || {
-            let keeper = open_keeper(&world, &folder, &known)?;
+            let keeper = open_keeper(&world, &folder, &known, keeping)?;
             if known.now.is_some() {
                 folder.keep(&world, &known.cluster)?;
             }
@@ -248,11 +249,17 @@ async fn learn(
     }
 }
 
-fn open_keeper(world: &World, folder: &Folder, known: &Known) -> Result<Arc<Keeper>, StartError> {
+fn open_keeper(
+    world: &World,
+    folder: &Folder,
+    known: &Known,
+    keeping: Keeping,
+) -> Result<Arc<Keeper>, StartError> {
     let path = folder.unit();
     let (cluster, owner) = (&known.cluster, heeded::owner(&known.cluster));
     let unit = FolderUnit::open(world, &path, cluster.id, cluster.unit)
-        .with_owner(owner, known.takes_over);
+        .with_owner(owner, known.takes_over)
+        .keeping(keeping);
     let opened = match known.is_made {
         true => match unit.probe() {
             // What is there can be read.
@@ -284,7 +291,15 @@ fn open_keeper(world: &World, folder: &Folder, known: &Known) -> Result<Arc<Keep
             unit.made()
         }
     };
-    let unit = opened.map_err(|source| StartError::Unit {
+    let ended = opened.and_then(|unit| match unit.end_restore() {
+        // Nothing is freed there either.
+        Err(error @ UnitError::ReadOnly { .. }) => {
+            tracing::warn!(why = with_causes(&error), "a restore is not through");
+            Ok(unit)
+        }
+        other => other.map(|()| unit),
+    });
+    let unit = ended.map_err(|source| StartError::Unit {
         hint: hint(&source),
         source,
     })?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base::{ClusterId, UnitId};
 use capability::{Capability, Fence, Line, Scope, SigningKey, VerifyingKey};
-use daemon::{BUDGET_BYTES, Budget, Keeper, KeeperConfig, Session, Step};
+use daemon::{BUDGET_BYTES, Budget, Keeper, KeeperConfig, Keeping, Session, Step};
 use unit::FolderUnit;
 use unit::remote::{Conversation, Done, Link, RemoteUnit};
 use unit::wire::Request;
@@ -30,6 +30,7 @@ pub fn verifying_key() -> VerifyingKey {
 pub fn keeper(world: &World) -> Arc<Keeper> {
     let folder = Path::new(FOLDER);
     let unit = FolderUnit::create(world, folder, CLUSTER, UNIT).expect("a unit");
+    let unit = unit.keeping(Keeping::default());
     let config = KeeperConfig {
         cluster: CLUSTER,
         keys: vec![verifying_key()],

@@ -3,5 +3,6 @@
 mod conformance;
 mod inside;
 mod network;
+mod restoring;
 mod rights;
 mod service;

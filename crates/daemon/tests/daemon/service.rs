@@ -15,7 +15,7 @@ use axum::routing::post;
 use axum::{Json, Router};
 use base::{ClusterId, DatabaseId};
 use capability::SigningKey;
-use daemon::{FolderError, NotHeeded, Service, Settings, StartError};
+use daemon::{FolderError, Keeping, NotHeeded, Service, Settings, StartError};
 use identity::Kind;
 use monitor::Part as _;
 use tokio::net::UnixListener;
@@ -42,7 +42,7 @@ fn problem(status: StatusCode) -> Problem {
     }
 }
 
-struct Controller {
+pub struct Controller {
     answer: Answer,
     asked: Arc<Mutex<Vec<BeginUnit>>>,
     /// It takes no daemon in, wherever that is.
@@ -52,7 +52,7 @@ struct Controller {
 }
 
 impl Controller {
-    fn start(site: &Site) -> Self {
+    pub fn start(site: &Site) -> Self {
         let cluster = UnitCluster {
             id: CLUSTER,
             unit: UNIT,
@@ -138,7 +138,7 @@ fn own_profile(site: &Site) -> Arc<Profile> {
     profile(site, &site.party(Kind::Unit, "u1", &[UNIT.to_string()]))
 }
 
-fn settings(site: &Site) -> (Settings, watch::Sender<Arc<Profile>>) {
+pub fn settings(site: &Site) -> (Settings, watch::Sender<Arc<Profile>>) {
     let (renew, profile) = watch::channel(own_profile(site));
     let settings = Settings {
         folder: site.folder.path().join("d"),
@@ -147,13 +147,18 @@ fn settings(site: &Site) -> (Settings, watch::Sender<Arc<Profile>>) {
         client: Client::unix(&site.folder.path().join("api.sock")),
         profile,
         connections_max: 16,
+        keeping: Keeping::default(),
         begin_every: Duration::from_millis(20),
     };
     (settings, renew)
 }
 
-async fn start(site: &Site) -> Result<Service, StartError> {
-    Service::start(site.world.clone(), settings(site).0).await
+pub async fn start(site: &Site) -> Result<Service, StartError> {
+    start_with(site, settings(site).0).await
+}
+
+pub async fn start_with(site: &Site, settings: Settings) -> Result<Service, StartError> {
+    Service::start(site.world.clone(), settings).await
 }
 
 async fn refused(site: &Site) -> StartError {
@@ -164,17 +169,17 @@ async fn refused(site: &Site) -> StartError {
 }
 
 /// The unit as a host has it that may do everything.
-fn remote(site: &Site, service: &Service) -> RemoteUnit {
+pub fn remote(site: &Site, service: &Service) -> RemoteUnit {
     let at = endpoint_of_url(service.url()).expect("a daemon's URL");
     site.unit(&site.host("h1"), UNIT, &[at], &[whole_lease(1)])
 }
 
 /// What hosts do, off the runtime's thread.
-async fn as_host<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
+pub async fn as_host<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(what).await.expect("no panic")
 }
 
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let waited = host::within(Duration::from_secs(20), async {
         while !holds().await {
             tokio::task::yield_now().await;

@@ -32,7 +32,7 @@ pub use process::{
 };
 pub use project::{ProjectCommand, QuotaArguments};
 pub use snapshot::SnapshotCommand;
-pub use unit::{DaemonArguments, UnitArguments, UnitCommand};
+pub use unit::{DaemonArguments, RestoreArguments, UnitArguments, UnitCommand};
 pub use volume::VolumeCommand;
 
 /// Virtual disks for virtual machines, sealed and scattered over storage that
@@ -81,20 +81,23 @@ impl Arguments {
         if let Command::Api(ApiCommand::Unit(unit)) = &self.command {
             refuse_mixture(unit);
         }
-        let is_asked = match &self.command {
-            Command::Api(ApiCommand::Host(HostCommand::Enrol { .. })) => false,
-            Command::Api(ApiCommand::Unit(unit)) => {
-                !matches!(unit.command, None | Some(UnitCommand::Enrol { .. }))
-            }
-            Command::Api(_) => true,
-            _ => false,
+        // Whether it can be tried, and whether it has a key.
+        let (tries, has_key) = match &self.command {
+            Command::Api(ApiCommand::Host(HostCommand::Enrol { .. })) => (false, false),
+            Command::Api(ApiCommand::Unit(unit)) => match unit.command {
+                None | Some(UnitCommand::Enrol { .. }) => (false, false),
+                Some(UnitCommand::Restore(_)) => (true, false),
+                Some(_) => (true, true),
+            },
+            Command::Api(_) => (true, true),
+            _ => (false, false),
         };
-        let option = match (self.dry_run, &self.idempotency_key) {
-            (true, _) => "--dry-run",
-            (_, Some(_)) => "--idempotency-key",
+        let (option, has_option) = match (self.dry_run, &self.idempotency_key) {
+            (true, _) if !tries => ("--dry-run", false),
+            (_, Some(_)) => ("--idempotency-key", has_key),
             _ => return,
         };
-        if !is_asked {
+        if !has_option {
             let reason = format!("this command has no '{option}'");
             let kind = ErrorKind::UnknownArgument;
             Self::command().error(kind, reason).exit();

@@ -1,11 +1,14 @@
 //! Storage units, and their daemons.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use base::SegmentId;
 use clap::{Args, Subcommand};
 
 use super::process::MonitorArguments;
 use super::{EnrolArguments, address};
+use crate::moment;
 
 /// A verb of the noun, or, without one, a daemon that runs.
 #[derive(Args)]
@@ -37,6 +40,18 @@ pub struct DaemonArguments {
           value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,
 
+    /// Keep what hosts free or delete for so long, while the daemon runs: `scree unit
+    /// restore` brings it back; 0s: not at all.
+    #[arg(long, value_name = "TIME", default_value = "1d", requires = "listen",
+          value_parser = moment::duration)]
+    pub keep_freed: Duration,
+
+    /// At most so much of the unit's file system, in percent; the oldest goes first,
+    /// and whenever the unit is full.
+    #[arg(long, value_name = "PERCENT", default_value_t = 10, requires = "listen",
+          value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub keep_freed_room: u8,
+
     #[command(flatten)]
     pub monitor: MonitorArguments,
 }
@@ -46,6 +61,35 @@ impl DaemonArguments {
     pub fn is_any(&self) -> bool {
         self.listen.is_some() || self.monitor.listen_metrics.is_some()
     }
+}
+
+/// What of what was freed is to be brought back.
+#[derive(Args)]
+pub struct RestoreArguments {
+    /// What was freed from then on: 2026-01-31 09:30, -2h, '2h ago'. By this
+    /// machine's clock.
+    #[arg(long, value_name = "WHEN", value_parser = moment::milliseconds,
+          allow_hyphen_values = true)]
+    pub since: i64,
+
+    /// What was freed up to then. [default: until now]
+    #[arg(long, value_name = "WHEN", value_parser = moment::milliseconds,
+          allow_hyphen_values = true)]
+    pub until: Option<i64>,
+
+    /// Only of this segment, by the name of its file: 003-00000002a.
+    #[arg(long, value_name = "SEGMENT", value_parser = segment)]
+    pub segment: Option<SegmentId>,
+
+    /// Also segments in whose place another one was put since: the old one takes
+    /// that place again, and what is there now is kept aside for a while.
+    #[arg(long)]
+    pub replaced: bool,
+}
+
+fn segment(text: &str) -> Result<SegmentId, String> {
+    daemon::segment_of(text)
+        .ok_or_else(|| format!("{text:?} is no segment: write it as 003-00000002a"))
 }
 
 #[derive(Subcommand)]
@@ -136,6 +180,9 @@ pub enum UnitCommand {
         #[command(flatten)]
         enrol: EnrolArguments,
     },
+    /// Bring back what hosts have freed, deleted or replaced on the unit of the daemon
+    /// in D, on its machine and while it does not run: as far as that is still kept.
+    Restore(RestoreArguments),
 }
 
 #[cfg(test)]
@@ -183,10 +230,38 @@ mod tests {
     }
 
     #[test]
+    fn what_was_freed_is_brought_back_by_when_that_was() {
+        let restore = |words: &str| match unit(words)?.command {
+            Some(UnitCommand::Restore(restore)) => Some(restore),
+            _ => None,
+        };
+        let words = "restore --since -2h --until 2126-01-01T00:00:00Z --segment 003-00000002a";
+        let told = restore(words).expect("a command");
+        let until = told.until.expect("said");
+        assert!(told.since < until && !told.replaced);
+        assert_eq!(until, 4_922_899_200_000);
+        let segment = told.segment.expect("said");
+        assert_eq!(segment.to_string(), "003-00000002a");
+        for words in [
+            "restore",
+            "restore --since 17",
+            "restore --since -2h --segment 3-2a",
+        ] {
+            assert!(restore(words).is_none(), "{words}");
+        }
+        let daemon = unit("--listen 127.0.0.1:0 --keep-freed 2h --keep-freed-room 30");
+        let daemon = daemon.expect("a daemon").daemon;
+        assert_eq!(daemon.keep_freed, Duration::from_secs(7200));
+        assert_eq!(daemon.keep_freed_room, 30);
+    }
+
+    #[test]
     fn what_no_daemon_can_do_is_refused() {
         for words in [
             "--address 10.0.0.1:7070",
             "--connections 5",
+            "--keep-freed 1h",
+            "--listen 127.0.0.1:7070 --keep-freed-room 101",
             "--listen localhost:7070",
             "--listen 127.0.0.1:7070 --connections 0",
             "--listen 127.0.0.1:7070 --address store1:7070",

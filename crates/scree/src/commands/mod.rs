@@ -5,12 +5,14 @@ mod grant;
 mod key;
 mod party;
 mod project;
+mod restoring;
 mod snapshot;
 mod status;
 mod unit;
 mod volume;
 
 pub use party::{enrol_host, enrol_unit, login};
+pub use restoring::restore_unit;
 
 use std::collections::BTreeSet;
 use std::error::Error;

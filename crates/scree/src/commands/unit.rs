@@ -12,8 +12,8 @@ use crate::output::{Table, print};
 impl Session {
     pub(super) async fn unit(&self, command: Option<UnitCommand>) -> Result<(), Failure> {
         match command {
-            None | Some(UnitCommand::Enrol { .. }) => Err(Failure::new(
-                "a daemon runs, and enrols, without asking as a user",
+            None | Some(UnitCommand::Enrol { .. } | UnitCommand::Restore(_)) => Err(Failure::new(
+                "what is done on a daemon's own machine is not asked for as a user",
             )),
             Some(UnitCommand::Create { name, zone }) => {
                 let add = PartyCommand::Add {

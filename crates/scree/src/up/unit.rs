@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::Profile;
-use daemon::{BEGIN_EVERY, Service};
+use daemon::{BEGIN_EVERY, Keeping, Service};
 use identity::Kind;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -80,6 +80,10 @@ async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Resu
         client: identity.client.clone(),
         profile,
         connections_max: arguments.connections.into(),
+        keeping: Keeping {
+            time: arguments.keep_freed,
+            room_percent: arguments.keep_freed_room,
+        },
         begin_every: BEGIN_EVERY,
     };
     let note = {

@@ -213,3 +213,80 @@ fn a_volume_on_daemons_outlives_each_of_them_and_the_controller() {
     }
     controller.stop();
 }
+
+/// Whoever had its rights has deleted a volume: it is gone at once, and its segments
+/// can be had back for a while.
+#[test]
+fn what_was_deleted_on_daemons_is_brought_back_on_their_machines() {
+    let soon = ["--grace", "0s"].map(str::to_owned);
+    let (site, controller) = Site::with(|_| soon.to_vec());
+    let invited = site.locally(&["host", "add", "h1"]);
+    assert_eq!(site.enrol_host(&invited).code, 0);
+    let mut stores = Stores::new(&site, 3);
+    let agent = site.agent();
+    wait_until("all daemons are used", || stores.are(&[1, 2, 3]));
+    let create = ["volume", "create", "disk", "--size", "64M"];
+    site.locally(&[&create[..], &["--replicas", "3"]].concat());
+    site.locally(&["volume", "export", "disk"]);
+    assert!(qemu_io(
+        &site.path("a"),
+        "disk",
+        &["write -P 7 0 256k", "flush"]
+    ));
+    site.locally(&["volume", "unexport", "disk"]);
+    wait_until("it lies on all of them", || {
+        (1..=3).all(|number| stores.has_segments(number))
+    });
+    site.locally(&["volume", "delete", "disk"]);
+    wait_until("nothing of it is left", || {
+        !(1..=3).any(|number| stores.has_segments(number))
+    });
+    agent.stop();
+    // The operator can have it back on each machine, once the daemon is stopped.
+    let restore = |number: usize, more: &[&str]| {
+        let dir = site.text(&format!("u{number}"));
+        let words = ["unit", "restore", "--dir", &dir, "--since", "-1h"];
+        scree(&[&words[..], more].concat())
+    };
+    let refused = restore(1, &[]);
+    assert_eq!(refused.code, 1);
+    let reason = "is in use by another unit daemon";
+    assert!(refused.error.contains(reason), "{}", refused.error);
+    for daemon in stores.running.drain(..) {
+        daemon.stop();
+    }
+    let told = |said: &str| -> Vec<String> {
+        let told: serde_json::Value = serde_json::from_str(said).expect("JSON");
+        let segments = told["segments"].as_array().expect("a list").iter();
+        let whole = segments.map(|one| one["whole"].as_str().expect("text").to_owned());
+        whole.collect()
+    };
+    for number in 1..=3 {
+        let tried = restore(number, &["--dry-run", "-o", "json"]);
+        assert!(
+            tried.error.contains("nothing was changed"),
+            "{}",
+            tried.error
+        );
+        assert!(!stores.has_segments(number));
+        let done = restore(number, &["-o", "json"]);
+        assert_eq!(done.code, 0, "{}", done.error);
+        let fates = told(&done.out);
+        assert_eq!(fates, told(&tried.out));
+        assert!(!fates.is_empty());
+        assert!(fates.iter().all(|fate| fate == "brought-back"), "{fates:?}");
+        assert!(stores.has_segments(number));
+        let again = restore(number, &["-o", "json"]);
+        assert_eq!(told(&again.out), [""; 0]);
+    }
+    let nobodys = scree(&[
+        "unit",
+        "restore",
+        "--dir",
+        &site.text("a"),
+        "--since",
+        "-1h",
+    ]);
+    assert_eq!(nobodys.code, 1, "{}", nobodys.out);
+    controller.stop();
+}

@@ -311,6 +311,24 @@ impl Entry {
         }
     }
 
+    /// The same of a slot that is free and whose content is kept for a while, with
+    /// all that is needed to bring it back.
+    pub(super) fn freed_with_content(self) -> Self {
+        let state = SlotState::Freed;
+        Self { state, ..self }
+    }
+
+    /// The same of a slot that is brought back.
+    pub(super) fn kept(self) -> Self {
+        let state = SlotState::Kept;
+        Self { state, ..self }
+    }
+
+    /// Whether it is free and its content may still be there.
+    pub(super) fn is_freed_with_content(&self) -> bool {
+        self.state == SlotState::Freed && (self.crc != 0 || self.tag != [0; 16])
+    }
+
     /// Whether `content` is what was put.
     #[must_use]
     pub fn vouches_for(&self, content: &[u8]) -> bool {

@@ -12,6 +12,7 @@
 //! | `put` after that | one write of data, one of the table | the same |
 //! | `sync` | one fdatasync a segment, one fsync a folder with new names | the device's |
 //! | `free` | marker, open, read the table, a write a run, one fdatasync | the device's |
+//! | `free`, what is freed is kept | one write more | the same |
 //!
 //! Rules that hold whatever happens:
 //!
@@ -40,6 +41,7 @@ mod examine;
 mod files;
 pub mod format;
 pub mod fuzz;
+mod keep;
 mod marker;
 mod note;
 mod owner;
@@ -54,8 +56,10 @@ mod tests;
 mod unsynced;
 mod write;
 
+pub use keep::{Keeping, KeptFreed, Restorable, Restored, RestoredSegment, SegmentFate};
 pub use marker::{Marker, MarkerError, NAME as MARKER};
 pub use owner::Owner;
+pub use place::segment_of;
 pub use replace::ReplacementPart;
 
 use std::collections::BTreeSet;
@@ -103,6 +107,8 @@ pub struct FolderUnit {
     unsynced: Mutex<Unsynced>,
     durable_folders: Mutex<DurableFolders>,
     settling: Mutex<release::Settling>,
+    /// Where what is freed is kept for a while.
+    keep: Option<keep::Keep>,
 }
 
 impl FolderUnit {
@@ -165,6 +171,7 @@ impl FolderUnit {
             unsynced: Mutex::default(),
             durable_folders: Mutex::default(),
             settling: Mutex::default(),
+            keep: None,
         }
     }
 
@@ -223,12 +230,19 @@ impl FolderUnit {
         data: &[u8],
     ) -> Result<(), UnitError> {
         assert_fit(tags.len(), slot_bytes, tags, data);
-        let _alone = self.writer(segment);
-        if first == Slot(0) {
-            self.put_first(segment, line, slot_bytes, tags, data)
-        } else {
-            self.put_next(segment, slot_bytes, first, tags, data)
+        let put = self.with_room(|| {
+            let _alone = self.writer(segment);
+            if first == Slot(0) {
+                self.put_first(segment, line, slot_bytes, tags, data)
+            } else {
+                self.put_next(segment, slot_bytes, first, tags, data)
+            }
+        });
+        if first != Slot(0) && matches!(put, Err(UnitError::Full { .. })) {
+            let _alone = self.writer(segment);
+            self.lose(segment);
         }
+        put
     }
 
     /// To which line a segment belongs.
@@ -428,13 +442,26 @@ impl Unit for FolderUnit {
     }
 
     fn free(&self, segment: SegmentId, slots: &[Slot], closed: bool) -> Result<(), UnitError> {
-        let _alone = self.writer(segment);
-        self.free_slots(segment, slots, closed)
+        let free = |keeps| {
+            let _alone = self.writer(segment);
+            self.free_slots(segment, slots, closed, keeps)
+        };
+        match self.with_room(|| free(self.is_keeping())) {
+            // Where nothing else can go, it goes itself.
+            Err(UnitError::Full { .. }) if self.is_keeping() => free(false),
+            done => done,
+        }
     }
 
     fn delete(&self, segment: SegmentId) -> Result<(), UnitError> {
-        let _alone = self.writer(segment);
-        self.delete_segment(segment)
+        let delete = |keeps| {
+            let _alone = self.writer(segment);
+            self.delete_segment(segment, keeps)
+        };
+        match self.with_room(|| delete(self.is_keeping())) {
+            Err(UnitError::Full { .. }) if self.is_keeping() => delete(false),
+            done => done,
+        }
     }
 
     fn replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
@@ -535,7 +562,7 @@ impl Unit for FolderUnit {
     }
 
     fn probe(&self) -> Result<(), UnitError> {
-        let probed = self.place.probe(self.segment_data_bytes);
+        let probed = self.with_room(|| self.place.probe(self.segment_data_bytes));
         if let Err(
             UnitError::Missing { .. }
             | UnitError::Away { .. }
@@ -547,6 +574,7 @@ impl Unit for FolderUnit {
             // has is counted on: the account finds out what that one changes.
             if !matches!(probed, Err(UnitError::Held { .. })) {
                 self.account.forget();
+                self.forget_kept();
             }
             let mut durable = lock(&self.durable_folders);
             durable.known.clear();

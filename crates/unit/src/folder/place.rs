@@ -8,6 +8,7 @@
 //!    segments/                made with the unit and never again
 //!      000/ … 3ff/            made when first needed
 //!        ccc-sssssssss        copyset and serial of a segment, in hex
+//!    freed/                   what is kept for a while (`keep`), where that is wanted
 //! ```
 //!
 //! 1024 sub-folders hold four million segments (32 TiB) with 4096 names each.
@@ -63,7 +64,8 @@ fn name_of(folder: usize) -> String {
 }
 
 /// The segment whose file is called `name`, if it is a segment's.
-pub(super) fn segment_of(name: &str) -> Option<SegmentId> {
+#[must_use]
+pub fn segment_of(name: &str) -> Option<SegmentId> {
     let (copyset, serial) = name.split_once('-')?;
     let number = |text: &str, digits| {
         let is_hex = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  1. name    FREE into the table, durably           free
+//!             (and hold, where what is freed is kept: see `keep`)
 //!  2. punch   holes where they were, durably         free, when a quarter
 //!  3. note    HOLE into the table, whenever          gathered; or settle
 //! ```
@@ -56,17 +57,29 @@ fn mark(file: &dyn File, slots: &[u32], state: SlotState) -> io::Result<()> {
     Ok(())
 }
 
+/// Writes what the table says of `slots`, sorted, into the file, a write a run.
+fn write_some(file: &dyn File, table: &Table, slots: &[u32]) -> io::Result<()> {
+    for run in runs(slots) {
+        let entries = &table.entries[run.start as usize..run.end as usize];
+        write_entries(file, run.start, entries)?;
+    }
+    Ok(())
+}
+
 impl FolderUnit {
     pub(super) fn free_slots(
         &self,
         id: SegmentId,
         slots: &[Slot],
         closed: bool,
+        keeps: bool,
     ) -> Result<(), UnitError> {
         self.place.verify()?;
         let OpenTable { file, mut table } = match self.read_table(id, OpenMode::Write) {
             // Perhaps a delete that was cut short.
-            Err(UnitError::NoSegment { .. }) if closed => return self.delete_segment(id),
+            Err(UnitError::NoSegment { .. }) if closed => {
+                return self.delete_segment(id, keeps);
+            }
             Err(UnitError::NoSegment { .. }) => return self.sync_names(id),
             other => other?,
         };
@@ -86,28 +99,45 @@ impl FolderUnit {
         // and the system takes what it lost for written.
         asked.retain(|slot| takes_part(slot) || is_freed(slot));
         for slot in &freed {
-            table.entries[*slot as usize] = Entry::free(SlotState::Freed);
+            let entry = &mut table.entries[*slot as usize];
+            *entry = match entry.state {
+                SlotState::Kept if keeps => entry.freed_with_content(),
+                _ => Entry::free(SlotState::Freed),
+            };
         }
         if closed && table.count(|state| matches!(state, SlotState::Kept | SlotState::Unknown)) == 0
         {
-            return self.delete_segment(id);
+            return self.delete_segment(id, keeps);
         }
         // Also when nothing is new: a process before this one may have been
         // killed between marking and syncing.
-        let marked = mark(&*file, &asked, SlotState::Freed).and_then(|()| file.sync_data());
+        let marked = write_some(&*file, &table, &asked).and_then(|()| file.sync_data());
         if let Err(error) = marked {
             self.lose_unsynced(id);
+            self.leave_unlogged(id);
             return Err(self.place.meaning_at(id, "free slots of", error));
         }
         self.show(id, &freed, SlotState::Freed);
-        let waiting = table.count(|state| state == SlotState::Freed);
-        if waiting > 0 {
+        if keeps {
+            self.log_freed(id, &table, &Self::with_content(&table, &freed));
+        }
+        let waiting = self.not_kept(&table);
+        if !waiting.is_empty() {
             lock(&self.settling).pending.insert(id);
         }
-        if waiting > 0 && waiting >= table.slots() / PUNCH_ONE_IN {
-            self.punch(id, &*file, &table)?;
+        if !waiting.is_empty() && waiting.len() as u32 >= table.slots() / PUNCH_ONE_IN {
+            self.punch(id, &*file, &table, &waiting)?;
         }
         Ok(())
+    }
+
+    /// Slots that are free, still take room, and are not kept for anybody.
+    fn not_kept(&self, table: &Table) -> Vec<u32> {
+        let mut freed = table.slots_that(|state| state == SlotState::Freed);
+        if self.is_keeping() {
+            freed.retain(|slot| !table.entries[*slot as usize].is_freed_with_content());
+        }
+        freed
     }
 
     /// Shows readers of this process what has become of `slots`.
@@ -121,17 +151,20 @@ impl FolderUnit {
         }
     }
 
-    /// Gives back the room of every slot that is free.
-    fn punch(&self, id: SegmentId, file: &dyn File, table: &Table) -> Result<(), UnitError> {
-        let is = |is_meant: fn(SlotState) -> bool| -> Vec<u32> {
-            let slots = (0..).zip(&table.entries);
-            let meant = slots.filter(|(_, entry)| is_meant(entry.state));
-            meant.map(|(slot, _)| slot).collect()
-        };
-        let freed = is(|state| state == SlotState::Freed);
+    /// Gives back the room of slots that are free, sorted.
+    pub(super) fn punch(
+        &self,
+        id: SegmentId,
+        file: &dyn File,
+        table: &Table,
+        freed: &[u32],
+    ) -> Result<(), UnitError> {
         let punch = || {
             // With the holes beside them: a slot may be smaller than a page.
-            for run in runs(&is(SlotState::is_free)) {
+            let mut holes = table.slots_that(|state| state == SlotState::Hole);
+            holes.extend(freed);
+            holes.sort_unstable();
+            for run in runs(&holes) {
                 let first = freed.partition_point(|slot| *slot < run.start);
                 if freed.get(first).is_none_or(|slot| !run.contains(slot)) {
                     continue;
@@ -142,33 +175,23 @@ impl FolderUnit {
                 }
             }
             file.sync_data()?;
-            mark(file, &freed, SlotState::Hole)
+            mark(file, freed, SlotState::Hole)
         };
         punch().map_err(|error| {
             self.lose_unsynced(id);
             self.place.meaning_at(id, "give back room of", error)
         })?;
-        self.show(id, &freed, SlotState::Hole);
+        self.show(id, freed, SlotState::Hole);
         lock(&self.settling).pending.remove(&id);
         self.measure(id, file);
         Ok(())
     }
 
-    pub(super) fn delete_segment(&self, id: SegmentId) -> Result<(), UnitError> {
+    pub(super) fn delete_segment(&self, id: SegmentId, keeps: bool) -> Result<(), UnitError> {
         self.place.verify()?;
-        let path = self.place.file(id);
         self.cache.remove(id);
-        // Another process may have the file open: it gives up its room now,
-        // and not when that process closes it. Synced first, so that no write
-        // from before shows after the cut. Not needed for the rest.
-        if let Ok(file) = self.place.disk.open(&path, OpenMode::Write) {
-            let _ = file.sync_data().and_then(|()| file.set_length(0));
-        }
-        match self.place.disk.remove(&path) {
-            Err(error) if !is_not_found(&error) => {
-                return Err(self.place.meaning(&format!("delete segment {id}"), error));
-            }
-            _ => {}
+        if !(keeps && self.set_aside(id)?) {
+            self.remove_segment(id)?;
         }
         self.sync_names(id)?;
         lock(&self.unsynced).deleted(id);
@@ -177,6 +200,23 @@ impl FolderUnit {
         lock(&self.settling).pending.remove(&id);
         self.account.remove(id);
         Ok(())
+    }
+
+    /// Removes a segment's file, if there is one.
+    fn remove_segment(&self, id: SegmentId) -> Result<(), UnitError> {
+        let path = self.place.file(id);
+        // Another process may have the file open: it gives up its room now,
+        // and not when that process closes it. Synced first, so that no write
+        // from before shows after the cut. Not needed for the rest.
+        if let Ok(file) = self.place.disk.open(&path, OpenMode::Write) {
+            let _ = file.sync_data().and_then(|()| file.set_length(0));
+        }
+        match self.place.disk.remove(&path) {
+            Err(error) if !is_not_found(&error) => {
+                Err(self.place.meaning(&format!("delete segment {id}"), error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Makes the absence of a segment durable.
@@ -188,17 +228,21 @@ impl FolderUnit {
         }
     }
 
-    /// Punches what waits, then walks on through the segments for what an
-    /// earlier process left. True if there is more to do.
+    /// Punches what waits, gives back what was kept long enough, then walks on
+    /// through the segments for what an earlier process left. True if there is more
+    /// to do.
     pub(super) fn settle_some(&self) -> Result<bool, UnitError> {
         self.place.verify()?;
         let clock = &self.clock;
         let end = clock.monotonic() + Duration::from_millis(SETTLE_MS_MAX);
+        if self.settle_kept(end)? {
+            return Ok(true);
+        }
         loop {
             let next = lock(&self.settling).pending.pop_first();
             match next {
                 Some(id) => {
-                    let settled = self.settle_segment(id);
+                    let settled = self.with_room(|| self.settle_segment(id));
                     // One file that cannot be read must not stop the others:
                     // its room is given back after the next start.
                     let is_only_its_own = matches!(
@@ -213,6 +257,7 @@ impl FolderUnit {
                 None => {
                     let folder = lock(&self.settling).walked;
                     if folder == FOLDERS {
+                        self.walked();
                         return Ok(false);
                     }
                     self.walk(folder)?;
@@ -231,11 +276,13 @@ impl FolderUnit {
             Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => return Ok(()),
             other => other?,
         };
-        if table.count(|state| state == SlotState::Freed) > 0 {
+        self.log_unlogged(id, &*file, &table)?;
+        let freed = self.not_kept(&table);
+        if !freed.is_empty() {
             // It may have been marked by a process that died before its sync.
             let synced = file.sync_data();
             synced.map_err(|error| self.place.meaning_at(id, "sync", error))?;
-            self.punch(id, &*file, &table)?;
+            self.punch(id, &*file, &table, &freed)?;
         }
         Ok(())
     }

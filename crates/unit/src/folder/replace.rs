@@ -3,10 +3,11 @@
 //! ```text
 //!  1. draft   a file of another name beside it, in parts, then durably
 //!  2. look    that the one in whose place it comes is the one expected
-//!  3. rename  the draft, then the sub-folder is synced
+//!  3. keep    a copy of that, where what is freed is kept
+//!  4. rename  the draft, then the sub-folder is synced
 //! ```
 //!
-//! A crash before 3 leaves a draft, which the walk of `settle` after the next
+//! A crash before 4 leaves a draft, which the walk of `settle` after the next
 //! start removes. One that another process is just writing fails by that, and
 //! is written again. Whoever has the old file open goes on reading that one.
 
@@ -128,8 +129,14 @@ impl FolderUnit {
         if !is_last {
             return Ok(());
         }
+        if self.is_keeping() {
+            self.room_for_copy(id)?;
+        }
         let _alone = self.writer(id);
         let old = self.replaced(part)?;
+        if old.is_some() {
+            self.keep_replaced(id)?;
+        }
         let mut freed = Vec::new();
         if let Some(old) = &old {
             let entries = (0..part.slots).zip(&old.entries);

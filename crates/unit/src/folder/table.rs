@@ -64,6 +64,13 @@ impl Table {
             .map_or(0, |at| at as u32 + 1)
     }
 
+    /// The slots whose state is meant, in order.
+    pub(super) fn slots_that(&self, is_meant: impl Fn(SlotState) -> bool) -> Vec<u32> {
+        let slots = (0..).zip(&self.entries);
+        let meant = slots.filter(|(_, entry)| is_meant(entry.state));
+        meant.map(|(slot, _)| slot).collect()
+    }
+
     pub(super) fn count(&self, is_counted: impl Fn(SlotState) -> bool) -> u32 {
         let entries = self.entries.iter();
         entries.filter(|entry| is_counted(entry.state)).count() as u32

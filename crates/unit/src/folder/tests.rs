@@ -4,6 +4,7 @@ mod crash;
 mod damage;
 mod examine;
 mod faults;
+mod keep;
 mod owner;
 mod planted;
 mod sharing;

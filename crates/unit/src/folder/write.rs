@@ -125,8 +125,12 @@ impl FolderUnit {
             .write_bulk(data, segment.header.slot_offset(first))
             .and_then(|()| write_entries(&*segment.file, first, &entries));
         if let Err(error) = written {
-            self.lose(id);
-            return Err(self.place.meaning_at(id, "append to", error));
+            let why = self.place.meaning_at(id, "append to", error);
+            // Where there is only no room, it is tried again with more.
+            if !matches!(why, UnitError::Full { .. }) {
+                self.lose(id);
+            }
+            return Err(why);
         }
         self.remember_put(id, &segment, &entries, first);
         Ok(())
@@ -190,7 +194,7 @@ impl FolderUnit {
     }
 
     /// No write to the segment can be trusted any more.
-    fn lose(&self, id: SegmentId) {
+    pub(super) fn lose(&self, id: SegmentId) {
         lock(&self.unsynced).lose(id);
         self.cache.remove(id);
     }

@@ -5,11 +5,12 @@ use std::path::Path;
 
 use base::{SegmentId, Slot};
 use world::simulated::{SimulatedRandom, Simulation};
-use world::{Disk, OpenMode};
+use world::{Disk, Millis, OpenMode, World};
 
 use super::{PATH, create, open, try_create};
 use crate::conformance::{SLOT_BYTES, is_absent, put, read, replace, segment};
 use crate::folder::place::folder_of;
+use crate::folder::{Keeping, Restorable};
 use crate::{FolderUnit, Unit, UnitError};
 
 /// What the unit has promised about a segment.
@@ -24,13 +25,16 @@ struct Promise {
     perhaps_freed: BTreeSet<u16>,
     /// A delete has failed: it may be there or not.
     perhaps_deleted: bool,
+    /// Another one may have taken its place.
+    perhaps_replaced: bool,
 }
 
 /// A unit under test, and what it has promised.
 struct Run {
     unit: FolderUnit,
     promises: BTreeMap<SegmentId, Promise>,
-    deleted: BTreeSet<SegmentId>,
+    /// How many of their slots a sync had covered; none of what was replaced.
+    deleted: BTreeMap<SegmentId, u16>,
     next: u64,
 }
 
@@ -80,13 +84,18 @@ impl Run {
                 } else {
                     self.unit.delete(id)?;
                 }
+                let synced = match promise.perhaps_replaced {
+                    true => 0,
+                    false => promise.synced,
+                };
                 self.promises.remove(&id);
-                self.deleted.insert(id);
+                self.deleted.insert(id, synced);
             }
             // By one that has the same slots, and can be told by its generation.
             8 if promise.put > 0 => {
                 let generation = self.unit.stat_segment(id)?.generation;
                 let generations = (Some(generation), generation + 1);
+                promise.perhaps_replaced = true;
                 replace(&self.unit, id, id, generations, promise.put)?;
                 promise.synced = promise.put;
                 assert_eq!(self.unit.stat_segment(id)?.generation, generation + 1);
@@ -98,7 +107,7 @@ impl Run {
 
     /// Looks whether `unit` keeps what this run was promised.
     fn check(&self, unit: &FolderUnit) {
-        for id in &self.deleted {
+        for id in self.deleted.keys() {
             assert!(is_absent(&read(unit, *id, SLOT_BYTES, 0, 1)), "{id}");
         }
         for (id, promise) in &self.promises {
@@ -116,9 +125,16 @@ impl Run {
         }
     }
 
-    /// Does again what was cut short, gives everything back, and looks
-    /// whether that leaves holes and nothing else.
+    /// Does again what was cut short, gives everything back, and looks what that
+    /// leaves.
     fn clean_up(&self, unit: &FolderUnit, disk: &dyn Disk) {
+        self.do_again(unit);
+        while unit.settle().expect("settled") {}
+        self.check_holes(unit, disk);
+    }
+
+    /// Does again what was cut short.
+    fn do_again(&self, unit: &FolderUnit) {
         for (id, promise) in &self.promises {
             if promise.synced == 0 || promise.perhaps_deleted {
                 unit.delete(*id).expect("an orphan can be deleted");
@@ -127,7 +143,10 @@ impl Run {
             let slots: Vec<Slot> = promise.perhaps_freed.iter().copied().map(Slot).collect();
             unit.free(*id, &slots, false).expect("freed again");
         }
-        while unit.settle().expect("settled") {}
+    }
+
+    /// Looks whether what was freed is holes and nothing else.
+    fn check_holes(&self, unit: &FolderUnit, disk: &dyn Disk) {
         let mut bytes = 0;
         for id in unit.list().expect("listed") {
             let promise = self.promises.get(&id).expect("the others are deleted");
@@ -152,6 +171,15 @@ impl Run {
 }
 
 fn run_until_failure(seed: u64, steps: usize, crash_at: Option<u64>) -> (Simulation, Run) {
+    run_so(seed, steps, crash_at, create)
+}
+
+fn run_so(
+    seed: u64,
+    steps: usize,
+    crash_at: Option<u64>,
+    create: fn(&World) -> FolderUnit,
+) -> (Simulation, Run) {
     let simulation = Simulation::new(seed);
     let random = SimulatedRandom::new(seed);
     let unit = create(&simulation.world());
@@ -162,10 +190,12 @@ fn run_until_failure(seed: u64, steps: usize, crash_at: Option<u64>) -> (Simulat
     let mut run = Run {
         unit,
         promises: BTreeMap::new(),
-        deleted: BTreeSet::new(),
+        deleted: BTreeMap::new(),
         next: 0,
     };
     for _ in 0..steps {
+        // Much of it in one log, and some in the next.
+        simulation.clock.advance(KEEPING.time / 100);
         if run.step(&random).is_err() {
             assert!(simulation.disk.is_off(), "nothing else fails");
             break;
@@ -188,6 +218,76 @@ fn what_was_synced_survives_a_crash_in_any_operation_and_everything_can_be_done_
             unit.probe().expect("the unit was made");
             run.check(&unit);
             run.clean_up(&unit, &*world.disk);
+        }
+    }
+}
+
+const KEEPING: Keeping = Keeping {
+    time: std::time::Duration::from_secs(3600),
+    room_percent: 10,
+};
+
+/// All that was ever freed.
+const ALL: Restorable = Restorable {
+    since: Millis(0),
+    until: Millis(i64::MAX),
+    segment: None,
+    replaced: false,
+};
+
+impl Run {
+    /// Whatever was freed or deleted since it was synced can be had back. What was
+    /// replaced is what it was before, when it may have had fewer slots.
+    fn check_restored(&self, unit: &FolderUnit) {
+        // The walk finds what no log names any more.
+        while unit.settle().expect("settled") {}
+        unit.restore(&ALL, false).expect("restored");
+        let promises = self.promises.iter();
+        for (id, promise) in promises.filter(|(_, promise)| !promise.perhaps_replaced) {
+            for slot in 0..promise.synced {
+                let found = read(unit, *id, SLOT_BYTES, slot, 1);
+                assert!(found.is_ok(), "{id}/{slot}: {found:?}");
+            }
+        }
+        for (id, synced) in &self.deleted {
+            for slot in 0..*synced {
+                let found = read(unit, *id, SLOT_BYTES, slot, 1);
+                assert!(found.is_ok(), "{id}/{slot}: {found:?}");
+            }
+        }
+        let again = unit.restore(&ALL, false).expect("restored again");
+        let slots: u32 = again.segments.iter().map(|one| one.slots).sum();
+        assert_eq!(slots, 0, "{again:?}");
+    }
+}
+
+#[test]
+fn what_is_kept_keeps_every_promise_and_can_be_brought_back_after_a_crash_in_any_operation() {
+    let create = |world: &World| create(world).keeping(KEEPING);
+    for seed in 0..3 {
+        let (simulation, run) = run_so(seed, 40, None, create);
+        run.check(&run.unit);
+        let operations = simulation.disk.operations();
+        for number in 0..operations {
+            let (mut simulation, run) = run_so(seed, 40, Some(number), create);
+            simulation.crash();
+            let world = simulation.world();
+            let unit = open(&world).keeping(KEEPING);
+            unit.probe().expect("the unit was made");
+            run.check(&unit);
+            match number % 2 {
+                0 => run.check_restored(&unit),
+                _ => {
+                    let settle = || while unit.settle().expect("settled") {};
+                    settle();
+                    run.do_again(&unit);
+                    simulation.clock.advance(KEEPING.time * 2);
+                    settle();
+                    run.clean_up(&unit, &*world.disk);
+                    let kept = unit.kept_freed().expect("known");
+                    assert_eq!((kept.bytes, kept.segments), (0, 0));
+                }
+            }
         }
     }
 }

@@ -11,11 +11,12 @@ use std::process::Command;
 
 use base::Slot;
 use tempfile::TempDir;
-use world::{OpenMode, World};
+use world::{Millis, OpenMode, World};
 
 use super::{cluster, unit_id};
 use crate::conformance::{SLOT_BYTES, put, read, segment};
 use crate::folder::place::folder_of;
+use crate::folder::{Keeping, Restorable};
 use crate::{FolderUnit, Unit, UnitError};
 
 /// A unit with one segment, and beside it a file and a folder that are none of
@@ -236,4 +237,31 @@ fn the_unit_itself_may_lie_behind_a_link() {
     let unit = FolderUnit::open(&scene.world, &link, cluster(), unit_id());
     unit.probe().expect("well");
     read(&unit, segment(1), SLOT_BYTES, 0, 4).expect("kept");
+}
+
+/// Nothing is destroyed because it cannot be kept, and nothing is kept elsewhere.
+#[test]
+fn a_link_in_place_of_what_is_kept_is_not_followed() {
+    let scene = Scene::new();
+    let freed = scene.at("freed");
+    scene.link(&freed, &scene.folder.path().join("beside"));
+    let unit = scene.opened_anew().keeping(Keeping::default());
+    let deleted = unit.delete(segment(1)).expect_err("it cannot be kept");
+    assert!(matches!(deleted, UnitError::Tampered { .. }), "{deleted}");
+    read(&unit, segment(1), SLOT_BYTES, 0, 4).expect("it is there");
+    unit.free(segment(1), &[Slot(1)], false).expect("marked");
+    unit.settle().expect_err("it cannot be logged");
+    scene.assert_untouched();
+
+    scene.world.disk.remove(&freed).expect("put right");
+    while unit.settle().expect("settled") {}
+    let all = Restorable {
+        since: Millis(0),
+        until: Millis(i64::MAX),
+        segment: None,
+        replaced: false,
+    };
+    let restored = unit.restore(&all, false).expect("restored");
+    assert_eq!(restored.segments[0].slots, 1);
+    read(&unit, segment(1), SLOT_BYTES, 0, 4).expect("as it was put");
 }

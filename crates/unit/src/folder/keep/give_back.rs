@@ -1,0 +1,276 @@
+//! Giving back the room of what was kept: what is over, what is too much, and what
+//! is needed.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use base::SegmentId;
+use world::OpenMode;
+
+use super::record::log_name;
+use super::state::{Aside, Oldest, path_of, read_log};
+use super::{FolderUnit, Keep};
+use crate::UnitError;
+use crate::folder::format::SlotState;
+use crate::folder::{OpenTable, is_not_found, lock};
+
+/// More segments than this are not kept: each takes some memory, and all are in one
+/// folder.
+const ASIDES_MAX: usize = 1 << 18;
+
+/// The log that is being given back.
+#[derive(Default)]
+pub(super) struct Giving {
+    log: Option<u64>,
+    /// The moment of the newest that it names.
+    newest: u64,
+    /// What it names that was not looked at yet.
+    slots: BTreeMap<SegmentId, Vec<u32>>,
+    /// Before its time.
+    is_early: bool,
+}
+
+impl FolderUnit {
+    /// Makes the logs durable, notes how long the unit has run, and gives back what
+    /// is over or too much until `end`. True if there is more to do.
+    pub(in crate::folder) fn settle_kept(&self, end: Duration) -> Result<bool, UnitError> {
+        let Some(keep) = &self.keep else {
+            return Ok(false);
+        };
+        self.sync_logs(keep)?;
+        let noted = self.with_kept(keep, |state| {
+            state.note_running(&*self.place.disk, &*self.clock)
+        });
+        match noted {
+            // What makes room must not wait for room.
+            Ok(()) | Err(UnitError::Full { .. }) => {}
+            Err(why) => return Err(why),
+        }
+        loop {
+            let is_early = self.is_too_much(keep)?;
+            let mut giving = lock(&keep.giving);
+            if self.give_back(keep, &mut giving, is_early)?.is_none() {
+                return Ok(false);
+            }
+            if self.clock.monotonic() >= end {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn sync_logs(&self, keep: &Keep) -> Result<(), UnitError> {
+        let unsynced = self.with_kept(keep, |state| Ok(state.take_unsynced()))?;
+        for log in unsynced {
+            if let Err(error) = log.sync_data() {
+                self.with_kept(keep, |state| {
+                    state.lose_log();
+                    Ok(())
+                })?;
+                return Err(self.place.meaning("note what was freed", error));
+            }
+        }
+        self.sync_kept_names(keep)
+    }
+
+    /// Whether more is kept than may be.
+    fn is_too_much(&self, keep: &Keep) -> Result<bool, UnitError> {
+        if !self.is_keeping() {
+            return Ok(true);
+        }
+        let (bytes, asides) =
+            self.with_kept(keep, |state| Ok((state.bytes(), state.asides().len())))?;
+        let percent = u128::from(keep.keeping.room_percent);
+        let space = self.place.disk.space(Path::new(""));
+        // Where that is not known, a put that finds no room makes some.
+        let is_much = space
+            .is_ok_and(|space| u128::from(bytes) * 100 > u128::from(space.total_bytes) * percent);
+        Ok(is_much || asides > ASIDES_MAX)
+    }
+
+    /// Does `act` again each time that it found the unit full and something was
+    /// given back for it. It takes the locks that it needs itself.
+    pub(in crate::folder) fn with_room<T>(
+        &self,
+        act: impl Fn() -> Result<T, UnitError>,
+    ) -> Result<T, UnitError> {
+        loop {
+            match act() {
+                Err(UnitError::Full { .. }) if self.make_room()? => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Gives back the oldest that is kept, about as much as a segment takes. False
+    /// if nothing is left. No writer's lock is held.
+    pub(in crate::folder) fn make_room(&self) -> Result<bool, UnitError> {
+        let Some(keep) = &self.keep else {
+            return Ok(false);
+        };
+        let mut giving = lock(&keep.giving);
+        let (mut bytes, mut is_any) = (0, false);
+        while bytes < self.segment_data_bytes {
+            match self.give_back(keep, &mut giving, true)? {
+                None => break,
+                Some(more) => (bytes, is_any) = (bytes + more, true),
+            }
+        }
+        Ok(is_any)
+    }
+
+    /// One step: a segment's slots, a log that is through, a segment that was set
+    /// aside. Returns how many bytes that were; none if nothing is to be given back.
+    fn give_back(
+        &self,
+        keep: &Keep,
+        giving: &mut Giving,
+        is_early: bool,
+    ) -> Result<Option<u64>, UnitError> {
+        if let Some((id, slots)) = giving.slots.pop_first() {
+            return match self.give_back_slots(keep, id, &slots, giving.newest) {
+                Ok(bytes) => {
+                    self.count_given_up(keep, giving.is_early, bytes);
+                    Ok(Some(bytes))
+                }
+                // One file that cannot be read must not stop the others: what it
+                // has of these is found after the next start.
+                Err(why @ (UnitError::Io { .. } | UnitError::Tampered { .. })) => Err(why),
+                Err(why) => {
+                    giving.slots.insert(id, slots);
+                    Err(why)
+                }
+            };
+        }
+        if let Some(begun) = giving.log {
+            self.remove_kept(&log_name(begun))?;
+            giving.log = None;
+            self.with_kept(keep, |state| {
+                state.remove_log(begun);
+                Ok(())
+            })?;
+            return Ok(Some(0));
+        }
+        let oldest = self.with_kept(keep, |state| {
+            let time = u64::try_from(keep.keeping.time.as_micros()).unwrap_or(u64::MAX);
+            let running = state.running(&*self.clock);
+            let is_over = |moment: u64| moment.saturating_add(time) <= running;
+            Ok(state.oldest().and_then(|oldest| {
+                let (when, is_over) = match oldest {
+                    Oldest::Log(_, log) => (log.newest, is_over(log.newest.moment)),
+                    Oldest::Aside(aside) => {
+                        let when = aside.name.when;
+                        (when, is_over(when.moment))
+                    }
+                };
+                if is_over || is_early {
+                    state.gives_back(when);
+                }
+                if let Oldest::Log(begun, _) = oldest
+                    && (is_over || is_early)
+                {
+                    state.close_log(begun);
+                }
+                (is_over || is_early).then_some((oldest, is_over))
+            }))
+        })?;
+        match oldest {
+            None => Ok(None),
+            Some((Oldest::Aside(aside), is_over)) => {
+                self.give_back_aside(keep, &aside)?;
+                self.count_given_up(keep, !is_over, aside.bytes);
+                Ok(Some(aside.bytes))
+            }
+            Some((Oldest::Log(begun, log), is_over)) => {
+                giving.slots = self.named_in(keep, begun)?;
+                (giving.log, giving.is_early) = (Some(begun), !is_over);
+                giving.newest = log.newest.moment;
+                Ok(Some(0))
+            }
+        }
+    }
+
+    fn count_given_up(&self, keep: &Keep, is_early: bool, bytes: u64) {
+        if is_early && self.is_keeping() {
+            keep.given_up_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn give_back_aside(&self, keep: &Keep, aside: &Aside) -> Result<(), UnitError> {
+        self.remove_kept(&aside.name.to_string())?;
+        self.with_kept(keep, |state| {
+            state.remove_aside(&aside.name);
+            Ok(())
+        })
+    }
+
+    fn remove_kept(&self, name: &str) -> Result<(), UnitError> {
+        match self.place.disk.remove(&path_of(name)) {
+            Err(error) if !is_not_found(&error) => {
+                Err(self.place.meaning("give back what was kept", error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What a log names of segments that were not set aside since.
+    fn named_in(
+        &self,
+        keep: &Keep,
+        begun: u64,
+    ) -> Result<BTreeMap<SegmentId, Vec<u32>>, UnitError> {
+        self.with_kept(keep, |state| {
+            // What one named that cannot be read is found after the next start.
+            let records = read_log(&*self.place.disk, begun).unwrap_or_default();
+            let mut named: BTreeMap<SegmentId, Vec<u32>> = BTreeMap::new();
+            for record in records {
+                if state
+                    .aside_after(record.segment, record.when.moment)
+                    .is_none()
+                {
+                    named
+                        .entry(record.segment)
+                        .or_default()
+                        .extend(record.slots());
+                }
+            }
+            Ok(named)
+        })
+    }
+
+    fn give_back_slots(
+        &self,
+        keep: &Keep,
+        id: SegmentId,
+        slots: &[u32],
+        newest: u64,
+    ) -> Result<u64, UnitError> {
+        let _alone = self.writer(id);
+        // Since it was looked at, too.
+        let is_aside = self.with_kept(keep, |state| Ok(state.aside_after(id, newest).is_some()))?;
+        if is_aside {
+            return Ok(0);
+        }
+        let OpenTable { file, table } = match self.read_table(id, OpenMode::Write) {
+            Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => return Ok(0),
+            other => other?,
+        };
+        let mut due: Vec<u32> = slots.to_vec();
+        due.retain(|slot| {
+            let entry = table.entries.get(*slot as usize);
+            entry.is_some_and(|entry| entry.state == SlotState::Freed)
+        });
+        due.sort_unstable();
+        due.dedup();
+        if due.is_empty() {
+            return Ok(0);
+        }
+        self.punch(id, &*file, &table, &due)?;
+        self.with_kept(keep, |state| {
+            state.unname(id, slots.len());
+            Ok(())
+        })?;
+        Ok(due.len() as u64 * u64::from(table.header.slot_bytes))
+    }
+}

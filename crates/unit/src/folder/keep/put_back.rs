@@ -1,0 +1,90 @@
+//! Moving segments that were set aside back to where they were.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+
+use base::SegmentId;
+use world::OpenMode;
+
+use super::record::{AsideName, FOLDER};
+use super::state::path_of;
+use super::{FolderUnit, Keep};
+use crate::UnitError;
+use crate::folder::is_not_found;
+use crate::folder::place::folder_of;
+
+impl FolderUnit {
+    /// Moves a segment back to where it was. False if that was done before.
+    pub(super) fn move_back(
+        &self,
+        keep: &Keep,
+        name: &AsideName,
+        was_there: bool,
+    ) -> Result<bool, UnitError> {
+        let disk = &*self.place.disk;
+        let from = path_of(&name.to_string());
+        match disk.open(&from, OpenMode::Read) {
+            Err(error) if is_not_found(&error) => return Ok(false),
+            other => drop(other.map_err(|error| self.place.meaning("open what was kept", error))?),
+        }
+        if was_there {
+            self.copy_aside(name.segment, true)?;
+            self.pass_over_later(keep, name)?;
+        }
+        let folder = self.place.folder(folder_of(name.segment));
+        self.with_kept(keep, |state| {
+            disk.create_directory(&folder)?;
+            disk.rename(&from, &self.place.file(name.segment))?;
+            state.remove_aside(name);
+            Ok(())
+        })?;
+        self.cache.remove(name.segment);
+        Ok(true)
+    }
+
+    /// What was set aside of the segment after that is not to be brought back by the
+    /// same words, said once more.
+    fn pass_over_later(&self, keep: &Keep, name: &AsideName) -> Result<(), UnitError> {
+        self.with_kept(keep, |state| {
+            let asides = state.asides().values();
+            let later: Vec<_> = asides
+                .filter(|aside| {
+                    let other = &aside.name;
+                    let is_later = other.when.moment > name.when.moment;
+                    other.segment == name.segment && is_later && !other.is_past
+                })
+                .copied()
+                .collect();
+            for aside in later {
+                let past = AsideName {
+                    is_past: true,
+                    ..aside.name
+                };
+                let from = path_of(&aside.name.to_string());
+                let renamed = self.place.disk.rename(&from, &path_of(&past.to_string()));
+                match renamed {
+                    Err(error) if !is_not_found(&error) => return Err(error),
+                    _ => {}
+                }
+                state.remove_aside(&aside.name);
+                state.add_aside(past, aside.bytes);
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes what was moved back durable: where it is now, then where it was.
+    pub(super) fn sync_moved(&self, files: &BTreeMap<SegmentId, AsideName>) -> io::Result<()> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        let disk = &*self.place.disk;
+        let folders: BTreeSet<usize> = files.keys().map(|id| folder_of(*id)).collect();
+        for folder in folders {
+            disk.sync_directory(&self.place.folder(folder))?;
+        }
+        disk.sync_directory(&self.place.segments())?;
+        disk.sync_directory(Path::new(FOLDER))
+    }
+}

@@ -1,0 +1,391 @@
+//! What is kept in `freed/`, as it is known in memory: a number for each log and
+//! for each segment that was set aside, and nothing for single slots.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::SegmentId;
+use world::{Clock, Disk, File, Millis, OpenMode};
+
+use super::Keeping;
+use super::record::{
+    AsideName, DRAFT, FOLDER, RUNNING, RUNNING_BYTES, Record, Running, When, log_name, log_of,
+    runs_of,
+};
+use crate::folder::is_not_found;
+
+/// A log is no longer than about this, in bytes: it is given back as a whole.
+const LOG_BYTES: u64 = 1 << 20;
+
+/// Longer is no log that was written here, in bytes.
+const LOG_BYTES_MAX: u64 = 64 << 20;
+
+/// A log is begun so many times while something is kept, at least.
+const LOGS_A_TIME: u32 = 24;
+
+/// How often it is noted for how long the unit has run, in microseconds. A power
+/// failure lets what is kept stay for so much longer.
+const NOTE_EVERY_US: u64 = 60_000_000;
+
+/// A log.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Log {
+    /// The newest that it names.
+    pub newest: When,
+    /// The room of that and its own, in bytes.
+    pub bytes: u64,
+}
+
+/// A segment that was set aside.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Aside {
+    pub name: AsideName,
+    pub bytes: u64,
+}
+
+/// The log that is appended to.
+struct OpenLog {
+    begun: u64,
+    file: Arc<dyn File>,
+    end: u64,
+}
+
+/// What is given back next.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Oldest {
+    Log(u64, Log),
+    Aside(Aside),
+}
+
+/// See the module's head.
+pub(super) struct State {
+    /// How long the unit had run when this was read, in microseconds.
+    base: u64,
+    /// When it was read, by the monotonic clock.
+    read: Duration,
+    /// The last moment that was given to anything.
+    last: u64,
+    noted: Running,
+    given_back: i64,
+    logs: BTreeMap<u64, Log>,
+    open: Option<OpenLog>,
+    asides: BTreeMap<u64, Aside>,
+    of_segments: BTreeSet<(SegmentId, u64)>,
+    bytes: u64,
+    /// How many slots of each segment logs name; until the walk after the start has
+    /// seen all segments.
+    named: Option<HashMap<SegmentId, usize>>,
+    /// Logs with records that are not durable.
+    unsynced: Vec<Arc<dyn File>>,
+    /// Whether names in the folder may not be durable.
+    pub are_names_unsynced: bool,
+    is_made: bool,
+}
+
+pub(super) fn path_of(name: &str) -> PathBuf {
+    Path::new(FOLDER).join(name)
+}
+
+/// The records of the log that was begun at `begun`.
+pub(super) fn read_log(disk: &dyn Disk, begun: u64) -> io::Result<Vec<Record>> {
+    let file = disk.open(&path_of(&log_name(begun)), OpenMode::Read)?;
+    let mut bytes = vec![0; file.length()?.min(LOG_BYTES_MAX) as usize];
+    file.read_at(&mut bytes, 0)?;
+    Ok(Record::all(&bytes).collect())
+}
+
+fn read_running(disk: &dyn Disk) -> io::Result<Running> {
+    let file = match disk.open(&path_of(RUNNING), OpenMode::Read) {
+        Err(error) if is_not_found(&error) => return Ok(Running::default()),
+        other => other?,
+    };
+    let mut bytes = [0; RUNNING_BYTES];
+    match file.read_at(&mut bytes, 0) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Running::default()),
+        // What lies there says no less than the rest of the folder.
+        other => other.map(|()| Running::parse(&bytes).unwrap_or_default()),
+    }
+}
+
+impl State {
+    /// Reads what is kept. The names in the folder are durable then.
+    pub fn load(disk: &dyn Disk, clock: &dyn Clock) -> io::Result<Self> {
+        let (entries, is_made) = match disk.list(Path::new(FOLDER)) {
+            Err(error) if is_not_found(&error) => (Vec::new(), false),
+            other => (other?, true),
+        };
+        let noted = read_running(disk)?;
+        let mut state = Self {
+            base: 0,
+            read: clock.monotonic(),
+            last: 0,
+            noted,
+            given_back: noted.given_back,
+            logs: BTreeMap::new(),
+            open: None,
+            asides: BTreeMap::new(),
+            of_segments: BTreeSet::new(),
+            bytes: 0,
+            named: Some(HashMap::new()),
+            unsynced: Vec::new(),
+            // A process before this one may have been killed before its sync.
+            are_names_unsynced: is_made,
+            is_made,
+        };
+        let mut newest = noted.moment;
+        for entry in &entries {
+            if let Some(begun) = log_of(&entry.name) {
+                // Of one that cannot be read the walk finds what it named.
+                let records = read_log(disk, begun).unwrap_or_default();
+                newest = newest.max(begun);
+                state.logs.insert(begun, Log::empty(begun));
+                for record in &records {
+                    newest = newest.max(record.when.moment);
+                    state.note_record(begun, record);
+                }
+            } else if let Some(name) = AsideName::parse(&entry.name) {
+                newest = newest.max(name.when.moment);
+                let file = disk.open(&path_of(&entry.name), OpenMode::Read);
+                // What it takes is not known; it goes in its time all the same.
+                let bytes = file.and_then(|file| file.allocated()).unwrap_or(0);
+                state.add_aside(name, bytes);
+            } else if entry.name.starts_with(DRAFT) {
+                // Else it takes some room until the next start.
+                let _ = disk.remove(&path_of(&entry.name));
+            }
+        }
+        (state.base, state.last) = (newest, newest);
+        Ok(state)
+    }
+
+    fn note_record(&mut self, begun: u64, record: &Record) {
+        let length = record.encode().len() as u64;
+        let bytes = record.content_bytes() + length;
+        if let Some(named) = &mut self.named {
+            *named.entry(record.segment).or_default() += record.slots().count();
+        }
+        if let Some(log) = self.logs.get_mut(&begun) {
+            log.newest = record.when;
+            log.bytes += bytes;
+            self.bytes += bytes;
+        }
+    }
+
+    /// How long the unit has run, in microseconds.
+    pub fn running(&self, clock: &dyn Clock) -> u64 {
+        let since = clock.monotonic().saturating_sub(self.read);
+        let since = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+        self.base.saturating_add(since)
+    }
+
+    /// A moment that nothing else has.
+    pub fn moment(&mut self, clock: &dyn Clock) -> When {
+        self.last = self.running(clock).max(self.last + 1);
+        When {
+            moment: self.last,
+            wall: clock.wall(),
+        }
+    }
+
+    /// Makes the folder, if that was not done.
+    pub fn make_folder(&mut self, disk: &dyn Disk) -> io::Result<()> {
+        if !self.is_made {
+            disk.create_directory(Path::new(FOLDER))?;
+            disk.sync_directory(Path::new(""))?;
+            self.is_made = true;
+        }
+        Ok(())
+    }
+
+    /// Appends to the log that these slots were freed now.
+    pub fn log(
+        &mut self,
+        disk: &dyn Disk,
+        clock: &dyn Clock,
+        keeping: Keeping,
+        (segment, slot_bytes): (SegmentId, u32),
+        slots: &[u32],
+    ) -> io::Result<()> {
+        self.make_folder(disk)?;
+        let record = Record {
+            when: self.moment(clock),
+            segment,
+            slot_bytes,
+            runs: runs_of(slots),
+        };
+        let age_us_max = (keeping.time / LOGS_A_TIME).as_micros();
+        let is_old = |open: &mut OpenLog| {
+            open.end >= LOG_BYTES || u128::from(record.when.moment - open.begun) >= age_us_max
+        };
+        let mut open = match self.open.take_if(|open| !is_old(open)) {
+            Some(open) => open,
+            None => {
+                self.open = None;
+                let begun = record.when.moment;
+                let file = disk.open(&path_of(&log_name(begun)), OpenMode::CreateNew)?;
+                self.logs.insert(begun, Log::empty(begun));
+                self.are_names_unsynced = true;
+                OpenLog {
+                    begun,
+                    file,
+                    end: 0,
+                }
+            }
+        };
+        let bytes = record.encode();
+        // After an error its end cannot be counted on: another one is begun.
+        open.file.write_at(&bytes, open.end)?;
+        if open.end == 0 || self.unsynced.is_empty() {
+            self.unsynced.push(Arc::clone(&open.file));
+        }
+        open.end += bytes.len() as u64;
+        self.note_record(open.begun, &record);
+        self.open = Some(open);
+        Ok(())
+    }
+
+    /// Whether logs name fewer slots of the segment than `count`, while that is
+    /// known.
+    pub fn lacks(&self, segment: SegmentId, count: usize) -> bool {
+        let named = self.named.as_ref();
+        named.is_some_and(|named| named.get(&segment).copied().unwrap_or(0) < count)
+    }
+
+    /// All segments were seen.
+    pub fn walked(&mut self) {
+        self.named = None;
+    }
+
+    /// Slots of it that a log names are free and hold nothing any more.
+    pub fn unname(&mut self, segment: SegmentId, slots: usize) {
+        let named = self.named.as_mut();
+        if let Some(count) = named.and_then(|named| named.get_mut(&segment)) {
+            *count = count.saturating_sub(slots);
+        }
+    }
+
+    pub fn add_aside(&mut self, name: AsideName, bytes: u64) {
+        self.asides.insert(name.when.moment, Aside { name, bytes });
+        self.of_segments.insert((name.segment, name.when.moment));
+        self.bytes += bytes;
+    }
+
+    pub fn remove_aside(&mut self, name: &AsideName) {
+        if let Some(aside) = self.asides.remove(&name.when.moment) {
+            self.of_segments.remove(&(name.segment, name.when.moment));
+            self.bytes -= aside.bytes;
+        }
+    }
+
+    pub fn asides(&self) -> &BTreeMap<u64, Aside> {
+        &self.asides
+    }
+
+    pub fn logs(&self) -> &BTreeMap<u64, Log> {
+        &self.logs
+    }
+
+    /// The moment at which the segment was set aside next after `moment`.
+    pub fn aside_after(&self, segment: SegmentId, moment: u64) -> Option<u64> {
+        let after = (segment, moment)..=(segment, u64::MAX);
+        let (_, moment) = self.of_segments.range(after).next()?;
+        Some(*moment)
+    }
+
+    /// Forgets a log, whose file is gone, or that nothing is appended to any more.
+    pub fn remove_log(&mut self, begun: u64) {
+        self.close_log(begun);
+        if let Some(log) = self.logs.remove(&begun) {
+            self.bytes -= log.bytes;
+        }
+    }
+
+    /// Appends no more to that log.
+    pub fn close_log(&mut self, begun: u64) {
+        self.open.take_if(|open| open.begun == begun);
+    }
+
+    /// All the room that what is kept takes, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What is to be given back first. By when it began, so that a segment that was
+    /// set aside outlives the records from before that.
+    pub fn oldest(&self) -> Option<Oldest> {
+        let log = self.logs.first_key_value();
+        let aside = self.asides.first_key_value();
+        match (log, aside) {
+            (Some((begun, log)), Some((moved, _))) if begun < moved => {
+                Some(Oldest::Log(*begun, *log))
+            }
+            (_, Some((_, aside))) => Some(Oldest::Aside(*aside)),
+            (Some((begun, log)), None) => Some(Oldest::Log(*begun, *log)),
+            (None, None) => None,
+        }
+    }
+
+    /// Something that was freed then is given back.
+    pub fn gives_back(&mut self, when: When) {
+        self.given_back = self.given_back.max(when.wall.0);
+    }
+
+    /// What was freed up to then may have been given back; zero if nothing was.
+    pub fn given_back(&self) -> Millis {
+        Millis(self.given_back)
+    }
+
+    /// Logs that are to be made durable now.
+    pub fn take_unsynced(&mut self) -> Vec<Arc<dyn File>> {
+        std::mem::take(&mut self.unsynced)
+    }
+
+    /// A log could not be made durable: it may end anywhere. What it lacks is found
+    /// by the walk after the next start.
+    pub fn lose_log(&mut self) {
+        self.open = None;
+    }
+
+    /// Notes for how long the unit has run, if it is time.
+    pub fn note_running(&mut self, disk: &dyn Disk, clock: &dyn Clock) -> io::Result<()> {
+        let now = Running {
+            moment: self.running(clock),
+            given_back: self.given_back,
+        };
+        let is_due = now.moment - self.noted.moment.min(now.moment) >= NOTE_EVERY_US;
+        let is_empty = self.logs.is_empty() && self.asides.is_empty();
+        if now.given_back == self.noted.given_back && (is_empty || !is_due) {
+            return Ok(());
+        }
+        self.make_folder(disk)?;
+        let path = path_of(RUNNING);
+        let file = match disk.open(&path, OpenMode::Write) {
+            Err(error) if is_not_found(&error) => {
+                self.are_names_unsynced = true;
+                disk.open(&path, OpenMode::CreateNew)?
+            }
+            opened => opened?,
+        };
+        // Of one sector, so it is never torn.
+        file.write_at(&now.encode(), 0)?;
+        file.sync_data()?;
+        self.noted = now;
+        Ok(())
+    }
+}
+
+impl Log {
+    fn empty(begun: u64) -> Self {
+        let wall = Millis(0);
+        Self {
+            newest: When {
+                moment: begun,
+                wall,
+            },
+            bytes: 0,
+        }
+    }
+}
