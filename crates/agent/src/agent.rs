@@ -12,7 +12,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -173,6 +173,8 @@ pub(crate) struct Inner {
     pub cleaning_wanted: Notify,
     /// The serial of what there is to clean.
     clean: Mutex<u64>,
+    /// How many copysets somebody wants compared.
+    pub(crate) compare: AtomicU64,
     /// Volumes that were written to just now.
     pub busy: Mutex<HashSet<VolumeId>>,
     /// Why cleaning does not get on, if it does not.
@@ -281,6 +283,7 @@ impl Agent {
                 look: watch::Sender::new(0),
                 cleaning_wanted: Notify::new(),
                 clean: Mutex::default(),
+                compare: AtomicU64::default(),
                 busy: Mutex::default(),
                 removal_problem: Mutex::default(),
                 journals_aside: JournalsAside::default(),
@@ -386,6 +389,7 @@ impl Agent {
             self.begin_task(task);
         }
         self.set_wishes(wanted.attachments);
+        self.inner.compare.store(wanted.compare, Ordering::Relaxed);
         if std::mem::replace(&mut *lock(&self.inner.clean), wanted.clean) != wanted.clean {
             self.inner.cleaning_wanted.notify_one();
         }

@@ -127,8 +127,9 @@ impl Agent {
                 let mut members = members.iter();
                 members.all(|member| member.state == catalog::MemberState::Whole)
             };
-            if copysets.all(|(_, _, members)| is_whole(members)) && !look.is_multiple_of(IDLE_LOOKS)
-            {
+            let is_idle = copysets.all(|(_, _, members)| is_whole(members))
+                && self.inner.compare.load(Ordering::Relaxed) == 0;
+            if is_idle && !look.is_multiple_of(IDLE_LOOKS) {
                 continue;
             }
             drop(copysets);

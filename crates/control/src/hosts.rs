@@ -74,6 +74,7 @@ impl Control {
             tasks: database.tasks_of(host).await?,
             look,
             clean,
+            compare: database.compare_count().await?,
         })
     }
 

@@ -95,6 +95,9 @@ pub struct Assignments {
     pub look: u64,
     /// When this is not what it was, there may be something to clean.
     pub clean: u64,
+    /// So many copysets are to be compared, also if all of their members are whole.
+    #[serde(default)]
+    pub compare: u64,
 }
 
 /// A unit, as hosts find it.

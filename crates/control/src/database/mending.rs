@@ -174,6 +174,18 @@ impl Database {
         })
     }
 
+    /// How many copysets somebody wants compared.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Sql`].
+    pub async fn compare_count(&self) -> Result<u64, DatabaseError> {
+        let statement = "SELECT COUNT(*) FROM copysets WHERE scrub_wanted > 0";
+        let count: i64 = sqlx::query_scalar(statement)
+            .fetch_one(&self.reader)
+            .await?;
+        Ok(count.cast_unsigned())
+    }
+
     /// The copysets that are mended, or wait for it.
     ///
     /// # Errors
