@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use api::host::{
     Access, Assignment, Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning,
-    Deleted, HostUnit, JOURNALS_MAX, LEASES_MAX, Renewal, Renewed, Report, TaskAnswer, TaskDone,
-    TaskKind,
+    Deleted, HostUnit, JOURNALS_MAX, LEASES_MAX, Refusal, Renewal, Renewed, Report, TaskAnswer,
+    TaskDone, TaskKind,
 };
 use base::{AttachmentId, PartyId, SnapshotId, VolumeId};
 use catalog::VersionKey;
@@ -176,7 +176,18 @@ impl Control {
                 Some(TaskKind::AddUnit { zone, .. }) => zone,
                 _ => None,
             };
-            self.register_unit(unit, zone).await?;
+            match self.register_unit(unit, zone).await {
+                // Whoever asked for it is told; else the host would try for ever.
+                Err(error @ (ControlError::Conflict { .. } | ControlError::Exists { .. })) => {
+                    let refusal = Refusal {
+                        field: None,
+                        reason: error.to_string(),
+                    };
+                    let database = &self.inner.database;
+                    return Ok(database.answer_task(host, task, &Err(refusal)).await?);
+                }
+                other => other?,
+            }
         }
         Ok(self.inner.database.answer_task(host, task, answer).await?)
     }

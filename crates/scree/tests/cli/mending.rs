@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::host::wait_until;
+use crate::host::{Host, wait_until};
 use crate::service::{Process, Site, qemu_io};
 use crate::stores::Stores;
 
@@ -141,4 +141,24 @@ fn what_a_lost_unit_held_of_rows_is_worked_out_again() {
     // There is no fourth one that could take its place.
     scene.is_refused(&["unit", "drain", "s2"], "no healthy unit with room");
     scene.stop();
+}
+
+/// What it held then nobody has looked after since. The host tried to add it for ever,
+/// and whoever had asked for it was told nothing.
+#[test]
+fn a_unit_that_was_removed_is_not_taken_back() {
+    let host = Host::with(&["--units", "3"]);
+    let folder = host.unit(1);
+    let folder = folder.to_str().expect("text");
+    let url = format!("file://{folder}");
+    host.json(&["unit", "drain", &url]);
+    wait_until("it is removed", || {
+        let units = host.json(&["unit", "list"]);
+        units.as_array().expect("a list").len() == 2
+    });
+    host.refuses(
+        1,
+        &["unit", "add", folder],
+        &["was removed", "empty its folder"],
+    );
 }
