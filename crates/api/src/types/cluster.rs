@@ -83,7 +83,10 @@ pub struct UnitZone {
 pub struct AddUnit {
     /// `file:///path`, or an absolute path; `s3://bucket/prefix`, `gs://…`,
     /// `az://…`; `rados://[USER@]POOL[/NAMESPACE]`.
-    #[schema(pattern = "^((file|s3|gs|az|rados)://|/)", example = "/srv/unit-9")]
+    #[schema(
+        pattern = r"^((file|s3|gs|az|rados)://|/)[^\u0000]*$",
+        example = "/srv/unit-9"
+    )]
     pub url: String,
     /// As this host (name or id) sees it; the only one that there is, if it is
     /// left out.
