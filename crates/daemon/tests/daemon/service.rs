@@ -188,6 +188,18 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     waited.await.expect(what);
 }
 
+/// What a running daemon has begun beside it may outlive it for a moment, and has its
+/// folder as long.
+async fn stopped(site: &Site, service: Service, run: JoinHandle<()>) {
+    run.abort();
+    run.await.expect_err("it runs until it is stopped");
+    service.shut_down().await;
+    drop(service);
+    let lock = site.folder.path().join("d/unit.lock");
+    let lock = std::fs::File::open(lock).expect("a daemon was there");
+    until("the folder is let go", async || lock.try_lock().is_ok()).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_start_makes_the_unit_and_says_where_it_is_and_later_ones_need_nobody() {
     let site = Site::new();
@@ -372,9 +384,7 @@ async fn what_another_cluster_says_is_not_heeded() {
         .expect("the keys are as they were");
     controller.says(|cluster| cluster.id = CLUSTER);
     until("it is heard", is_ready).await;
-    run.abort();
-    service.shut_down().await;
-    drop(service);
+    stopped(&site, service, run).await;
     // Nor at a start.
     controller.says(|cluster| cluster.unit = base::UnitId::from_random(9));
     let error = refused(&site).await;
