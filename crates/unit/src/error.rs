@@ -165,6 +165,30 @@ pub enum UnitError {
 }
 
 impl UnitError {
+    /// Whether the same may succeed later although nobody makes room or mends
+    /// anything: the unit is out of reach, was restarted, or fails for now.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Missing { .. }
+            | Self::Away { .. }
+            | Self::NotAllowed { .. }
+            | Self::Restarted { .. }
+            | Self::Io { .. } => true,
+            Self::Foreign { .. }
+            | Self::Held { .. }
+            | Self::Newer { .. }
+            | Self::Full { .. }
+            | Self::ReadOnly { .. }
+            | Self::NoSegment { .. }
+            | Self::NoSlot { .. }
+            | Self::Misplaced { .. }
+            | Self::Replaced { .. }
+            | Self::Damaged { .. }
+            | Self::Tampered { .. } => false,
+        }
+    }
+
     /// What it is called in metrics: `away`, `full`, `no-slot`, …
     pub(crate) fn kind(&self) -> &'static str {
         match self {

@@ -1,6 +1,7 @@
 //! Stories of the engine, most of them of bugs that the simulator found.
 
 use base::{BlockDevice, Durability, IoError, Started};
+use volume::Volume;
 use volume::catalog::Catalog;
 use volume::clean::Removal;
 use world::simulated::Fault;
@@ -223,6 +224,22 @@ fn a_flush_after_a_failed_one_saves_what_the_failed_one_lost() {
     }
 }
 
+/// Writes until the journal takes no more; says what it refuses, if it is refused and
+/// not made to wait.
+fn write_until_full(bench: &Bench, volume: &mut Volume) -> Option<IoError> {
+    let mut waits = 0;
+    for turn in 0..2000 {
+        match volume.write(1, turn % 60 * 4096, &[2; 4096], Durability::Volatile) {
+            Started::Failed(error) => return Some(error),
+            Started::Busy => waits += 1,
+            _ => volume.commit().expect("the journal is well"),
+        }
+        bench.turn(volume, 2);
+    }
+    assert!(waits > 1000, "it waited {waits} times");
+    None
+}
+
 #[test]
 fn full_units_refuse_writes_until_there_is_room_again() {
     let mut bench = Bench::new(2, 2);
@@ -230,31 +247,39 @@ fn full_units_refuse_writes_until_there_is_room_again() {
     let mut volume = bench.attach(id);
     bench.write(&mut volume, 0..8, 1);
     for unit in 0..2 {
-        bench
-            .machine
-            .simulation
-            .disk
-            .inject(&bench.machine.unit_path(unit), Fault::Full);
+        let path = bench.machine.unit_path(unit);
+        bench.machine.simulation.disk.inject(&path, Fault::Full);
     }
-    let mut refusal = None;
-    for turn in 0..2000 {
-        match volume.write(1, turn % 60 * 4096, &[2; 4096], Durability::Volatile) {
-            Started::Failed(error) => {
-                refusal = Some(error);
-                break;
-            }
-            _ => volume.commit().expect("the journal is well"),
-        }
-        bench.turn(&mut volume, 2);
-    }
+    let refusal = write_until_full(&bench, &mut volume);
     assert!(matches!(refusal, Some(IoError::NoSpace(_))), "{refusal:?}");
     assert_eq!(bench.read(&mut volume, 0), Ok(2), "reading goes on");
     for unit in 0..2 {
-        bench
-            .machine
-            .simulation
-            .disk
-            .heal(&bench.machine.unit_path(unit));
+        let path = bench.machine.unit_path(unit);
+        bench.machine.simulation.disk.heal(&path);
+    }
+    bench.turn(&mut volume, 200);
+    bench.write(&mut volume, 0..8, 3);
+    bench.close(volume);
+    bench.audit();
+    let mut volume = bench.attach(id);
+    assert_eq!(bench.read(&mut volume, 7), Ok(3));
+}
+
+/// Units were restarted while a journal was full, and the guest got I/O errors.
+#[test]
+fn writes_wait_for_units_that_are_away() {
+    let mut bench = Bench::new(2, 2);
+    let id = bench.create(None);
+    let mut volume = bench.attach(id);
+    bench.write(&mut volume, 0..8, 1);
+    for unit in 0..2 {
+        let path = bench.machine.unit_path(unit);
+        bench.machine.simulation.disk.inject(&path, Fault::Missing);
+    }
+    assert_eq!(write_until_full(&bench, &mut volume), None);
+    for unit in 0..2 {
+        let path = bench.machine.unit_path(unit);
+        bench.machine.simulation.disk.heal(&path);
     }
     bench.turn(&mut volume, 200);
     bench.write(&mut volume, 0..8, 3);

@@ -43,8 +43,8 @@ pub struct DestageState {
     /// A version is to be committed even if nothing was written.
     pub commit_wanted: bool,
     failed: Option<(Duration, IoError)>,
-    /// That was because no catalog answers, which will pass.
-    awaits_catalog: bool,
+    /// That was for something that will pass.
+    will_pass: bool,
 }
 
 /// A cut that has been placed.
@@ -98,7 +98,7 @@ impl DestageState {
             dirty_since: Duration::ZERO,
             commit_wanted: false,
             failed: None,
-            awaits_catalog: false,
+            will_pass: false,
         }
     }
 
@@ -113,10 +113,10 @@ impl DestageState {
     }
 
     /// Why a write that waits for room in the journal would wait for ever. It
-    /// does not while controllers are away: a restart of theirs must not cost a
-    /// guest its file system.
+    /// does not while controllers or units are away: a restart of theirs must not cost
+    /// a guest its file system.
     pub fn refusal(&self) -> Option<&IoError> {
-        self.error().filter(|_| !self.awaits_catalog)
+        self.error().filter(|_| !self.will_pass)
     }
 
     /// What failed is tried again as if it never had.
@@ -255,7 +255,7 @@ impl Volume {
                     self.checkpoint.not_adopted();
                 }
                 self.destage.unfinished = end.placement;
-                self.destage.awaits_catalog = error.is_catalog_away();
+                self.destage.will_pass = error.will_pass();
                 self.destage.failed = Some((self.now(), error.to_io_error()));
             }
         }
@@ -422,17 +422,18 @@ impl DestageError {
         }
     }
 
-    /// Whether no catalog answers. Like [`Self::is_fenced`], that may show where
-    /// serials are reserved.
-    fn is_catalog_away(&self) -> bool {
+    /// Whether those that cannot be reached may be back, and nobody has to make room
+    /// or to change anything.
+    fn will_pass(&self) -> bool {
         use crate::scatter::DealError;
-        matches!(
-            self,
-            Self::Catalog(CatalogError::Unavailable { .. })
-                | Self::Place(PlaceError::Deal(DealError::Catalog(
-                    CatalogError::Unavailable { .. }
-                )))
-        )
+        match self {
+            Self::Catalog(error) | Self::Place(PlaceError::Deal(DealError::Catalog(error))) => {
+                matches!(error, CatalogError::Unavailable { .. })
+            }
+            Self::Place(PlaceError::Deal(DealError::NoUnit { are_away })) => *are_away,
+            Self::Place(PlaceError::Units(error)) => error.may_pass(),
+            Self::Place(PlaceError::Source(_) | PlaceError::Ended(_)) | Self::Sequence(_) => false,
+        }
     }
 
     fn to_io_error(&self) -> IoError {
@@ -442,7 +443,9 @@ impl DestageError {
         match self {
             Self::Place(PlaceError::Units(UnitError::Full { .. })) => IoError::NoSpace(text),
             Self::Sequence(_) => IoError::Stopped(text),
-            Self::Place(PlaceError::Deal(DealError::NoUnit)) => IoError::NoSpace(text),
+            Self::Place(PlaceError::Deal(DealError::NoUnit { are_away: false })) => {
+                IoError::NoSpace(text)
+            }
             _ => IoError::Unavailable(text),
         }
     }
@@ -451,14 +454,15 @@ impl DestageError {
 #[cfg(test)]
 mod tests {
     use base::VolumeId;
+    use unit::UnitError;
 
     use super::*;
     use crate::scatter::DealError;
 
-    /// A controller was restarted while a journal was full, and the guest got
-    /// I/O errors.
+    /// A controller, or the units, were restarted while a journal was full, and the
+    /// guest got I/O errors.
     #[test]
-    fn only_a_catalog_that_is_away_is_waited_for() {
+    fn who_is_away_is_waited_for_and_who_is_full_is_not() {
         let away = || CatalogError::Unavailable {
             reason: "connection refused".to_owned(),
         };
@@ -466,18 +470,28 @@ mod tests {
             volume: VolumeId::from_random(1),
             reason: "another host has it".to_owned(),
         };
-        let dealt = |error| DestageError::Place(PlaceError::Deal(DealError::Catalog(error)));
-        for (error, waits) in [
-            (DestageError::Catalog(away()), true),
-            (dealt(away()), true),
-            (DestageError::Catalog(lost()), false),
-            (dealt(lost()), false),
-            (
-                DestageError::Place(PlaceError::Deal(DealError::NoUnit)),
-                false,
-            ),
+        let url = || "scree://u1:9".to_owned();
+        let dealt = |error| DestageError::Place(PlaceError::Deal(error));
+        let put = |error| DestageError::Place(PlaceError::Units(error));
+        let missing = UnitError::Missing {
+            url: url(),
+            reason: "connection refused".to_owned(),
+        };
+        for (error, waits, is_full) in [
+            (DestageError::Catalog(away()), true, false),
+            (dealt(DealError::Catalog(away())), true, false),
+            (DestageError::Catalog(lost()), false, false),
+            (dealt(DealError::Catalog(lost())), false, false),
+            (dealt(DealError::NoUnit { are_away: true }), true, false),
+            (dealt(DealError::NoUnit { are_away: false }), false, true),
+            (put(missing), true, false),
+            (put(UnitError::Restarted { url: url() }), true, false),
+            (put(UnitError::Full { url: url() }), false, true),
+            (put(UnitError::ReadOnly { url: url() }), false, false),
         ] {
-            assert_eq!(error.is_catalog_away(), waits, "{error}");
+            assert_eq!(error.will_pass(), waits, "{error}");
+            let io_error = error.to_io_error();
+            assert_eq!(matches!(io_error, IoError::NoSpace(_)), is_full, "{error}");
         }
     }
 }

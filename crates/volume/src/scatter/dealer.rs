@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use base::{CopysetId, SegmentId, UnitId, VolumeId};
 use world::Random;
 
+use super::candidates::{best_copysets, may_take, takers};
 use super::layout::Layout;
 use super::ledger::{Dealt, Ledger};
 use super::progress::Progress;
@@ -156,8 +157,14 @@ struct Abandoned {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum DealError {
     /// No copyset of the size has a unit that takes writes.
-    #[error("no storage unit takes writes")]
-    NoUnit,
+    #[error("{}", match are_away {
+        true => "the storage units that would take writes are away",
+        false => "no storage unit takes writes",
+    })]
+    NoUnit {
+        /// One would, if those that are not there or fail were well again.
+        are_away: bool,
+    },
     /// The catalog gave no serials.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
@@ -209,7 +216,8 @@ impl Dealer {
     ) -> Result<Vec<Share>, DealError> {
         let candidates = best_copysets(table, self.config.replicas, self.config.layout);
         if candidates.is_empty() {
-            return Err(DealError::NoUnit);
+            let are_away = may_take(table, self.config.replicas, self.config.layout);
+            return Err(DealError::NoUnit { are_away });
         }
         self.dealt.add(Dealt {
             thin: Vec::new(),
@@ -471,40 +479,6 @@ fn segments_wanted(config: &DealerConfig, count: usize) -> usize {
     (count / slots_min)
         .clamp(1, config.width.max(1))
         .max(needed)
-}
-
-/// The copysets of `replicas` units that have the most members taking writes.
-/// All of them healthy is best; but a volume whose units are nearly all down
-/// goes on writing, with fewer copies, rather than stopping its VM.
-fn best_copysets(table: &Table, replicas: u8, layout: Layout) -> Vec<CopysetId> {
-    // With parity a row needs as many as it has data.
-    let mut best = layout.row_slots() as usize;
-    let mut found = Vec::new();
-    for (id, its_layout, _) in table.copysets() {
-        let members = table.members_put_on(id).len();
-        let is_as_wide = layout.erasure().is_some() || members == usize::from(replicas);
-        if its_layout != layout || !is_as_wide {
-            continue;
-        }
-        let writable = takers(table, id).len();
-        if writable > best {
-            best = writable;
-            found.clear();
-        }
-        if writable == best {
-            found.push(id);
-        }
-    }
-    // The table is a hash map: an order that the seed alone decides.
-    found.sort_unstable();
-    found
-}
-
-/// The members of a copyset that take writes.
-fn takers(table: &Table, copyset: CopysetId) -> Vec<UnitId> {
-    let takers = table.put_on(copyset);
-    let takers = takers.filter(|member| member.unit.can_write());
-    takers.map(|member| member.id).collect()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! This module moves ciphertext. It opens a block only to know whether the
 //! copy it read is good.
 
+mod candidates;
 mod dealer;
 pub mod erasure;
 mod later;

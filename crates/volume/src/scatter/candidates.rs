@@ -1,0 +1,58 @@
+//! Which copysets a deal may choose from.
+
+use base::{CopysetId, UnitId};
+use unit::UnitState;
+
+use super::layout::Layout;
+use super::store::{Member, Table};
+
+/// The copysets of `replicas` units that have the most members taking writes.
+/// All of them healthy is best; but a volume whose units are nearly all down
+/// goes on writing, with fewer copies, rather than stopping its VM.
+pub(super) fn best_copysets(table: &Table, replicas: u8, layout: Layout) -> Vec<CopysetId> {
+    // With parity a row needs as many as it has data.
+    let mut best = layout.row_slots() as usize;
+    let mut found = Vec::new();
+    for id in fitting(table, replicas, layout) {
+        let writable = takers(table, id).len();
+        if writable > best {
+            best = writable;
+            found.clear();
+        }
+        if writable == best {
+            found.push(id);
+        }
+    }
+    // The table is a hash map: an order that the seed alone decides.
+    found.sort_unstable();
+    found
+}
+
+/// The copysets of the size that is asked for.
+fn fitting(table: &Table, replicas: u8, layout: Layout) -> impl Iterator<Item = CopysetId> {
+    table
+        .copysets()
+        .filter(move |(id, its_layout, _)| {
+            let members = table.members_put_on(*id).len();
+            let is_as_wide = layout.erasure().is_some() || members == usize::from(replicas);
+            *its_layout == layout && is_as_wide
+        })
+        .map(|(id, ..)| id)
+}
+
+/// Whether some copyset would take writes if no unit of it were away.
+pub(super) fn may_take(table: &Table, replicas: u8, layout: Layout) -> bool {
+    let may = |member: &&Member| {
+        let state = member.unit.state();
+        state.can_write() || matches!(state, UnitState::Missing | UnitState::Failing)
+    };
+    fitting(table, replicas, layout)
+        .any(|id| table.put_on(id).filter(may).count() >= layout.row_slots() as usize)
+}
+
+/// The members of a copyset that take writes.
+pub(super) fn takers(table: &Table, copyset: CopysetId) -> Vec<UnitId> {
+    let takers = table.put_on(copyset);
+    let takers = takers.filter(|member| member.unit.can_write());
+    takers.map(|member| member.id).collect()
+}
