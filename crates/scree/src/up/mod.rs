@@ -26,7 +26,6 @@ mod unit;
 
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
-use std::time::Duration;
 
 use api::Client;
 use control::folder::api_socket;
@@ -47,9 +46,6 @@ pub use unit::run_unit;
 
 /// Threads for work that waits: destages, reads that miss, syncs.
 const POOL_THREADS_MAX: usize = 32;
-
-/// How long tasks that are left may take to end with their runtime.
-const LEFT_MAX: Duration = Duration::from_millis(100);
 
 /// Runs `scree up`.
 pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
@@ -141,14 +137,9 @@ fn begin(
     let settings = settings(&world)?;
     drop(entered);
     check_folder(folder)?;
-    let mut is_abandoned = false;
-    let ended = runtime.block_on(serve(world, settings, &mut is_abandoned));
-    if is_abandoned {
-        // Threads that are still at work would stumble over its end.
-        std::mem::forget(runtime);
-    } else {
-        // What is left are requests that wait for something that will not come.
-        runtime.shutdown_timeout(LEFT_MAX);
-    }
+    let ended = runtime.block_on(serve(world, settings));
+    // What has to be finished has been waited for. Threads that are still at work for
+    // cleaning or mending would stumble over its end.
+    std::mem::forget(runtime);
     ended
 }

@@ -19,12 +19,11 @@ const GOODBYE: Duration = Duration::from_secs(2);
 /// A signal within this time of the first one repeats it.
 const REPEATS: Duration = Duration::from_secs(1);
 
-/// Sets `is_abandoned` if it ends while volumes are open.
-pub(super) async fn serve(
-    world: World,
-    settings: Settings,
-    is_abandoned: &mut bool,
-) -> Result<(), Failure> {
+/// Serves until a signal comes, and then until everything is on the units.
+///
+/// # Errors
+/// What cannot be opened, and volumes that could not be closed.
+pub(super) async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
     // Before anything is opened: a signal that comes early counts too.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -62,7 +61,6 @@ pub(super) async fn serve(
         _ = terminate.recv() => tracing::info!("SIGTERM"),
         _ = interrupt.recv() => tracing::info!("SIGINT"),
         _ = quit.recv() => {
-            *is_abandoned = agent.is_some();
             end_at_once(agent);
             return Ok(());
         }
@@ -107,14 +105,12 @@ pub(super) async fn serve(
     let unclean = tokio::select! {
         unclean = end => unclean,
         () = insisted => {
-            *is_abandoned = agent.is_some();
             return Err(Failure::new("ended at once by a second signal"));
         }
     };
     if unclean > 0 {
         // Not even closing a file on a unit that hangs would come to an end.
         std::mem::forget(agent);
-        *is_abandoned = true;
         return Err(Failure::new(format!(
             "{unclean} volumes could not be destaged; their journals have what is missing, and \
              the next start goes on with them"

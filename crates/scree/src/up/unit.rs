@@ -17,13 +17,16 @@ use world::{World, host};
 use super::readiness::{announce, tell_init};
 use super::renewal::keep_renewed;
 use super::settings::Identity;
-use super::{LEFT_MAX, prepare};
+use super::prepare;
 use crate::args::DaemonArguments;
 use crate::commands::Failure;
 use crate::monitoring;
 
 /// How long connections may take to be closed.
 const GOODBYE: Duration = Duration::from_secs(2);
+
+/// How long tasks that are left may take to end with their runtime.
+const LEFT_MAX: Duration = Duration::from_millis(100);
 
 /// Runs the daemon of the unit in `folder`.
 pub fn run_unit(folder: &Path, arguments: &DaemonArguments) -> Result<(), Failure> {
