@@ -5,7 +5,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 MINUTES ?= 5
 ROUNDS ?= 200
 
-.PHONY: help demo test test-engines bench bench-service fuzz soak chaos api-test build deb package-test openapi fmt clippy scripts clean-demo
+.PHONY: help demo test test-engines bench bench-service fuzz soak loss chaos api-test build deb package-test openapi fmt clippy scripts clean-demo
 
 help: ## show this
 	@echo "make TARGET, where TARGET is one of"
@@ -18,7 +18,7 @@ demo: ## boot a guest from a Scree disk, break things, show that nothing is lost
 	@tools/guest
 	@tools/demo
 
-test: ## format, lints, all tests, and short runs of demo, bench, fuzz, soak and chaos
+test: ## format, lints, all tests, and short runs of demo, bench, fuzz, soak, loss and chaos
 	@tools/test
 
 test-engines: ## units on a real Ceph and a real GlusterFS whose daemons are killed (15 min, root)
@@ -45,6 +45,11 @@ soak: ## ROUNDS=200 of random writes, each ended by kill -9, and a check of ever
 	@tools/packages build test
 	@$(MAKE) --no-print-directory build
 	@tools/soak --rounds $(ROUNDS)
+
+loss: ## kill each pair of eight unit daemons while a volume is written, and verify each block (20 min)
+	@tools/packages build test
+	@$(MAKE) --no-print-directory build
+	@tools/loss
 
 api-test: ## compare the API with docs/openapi.json for MINUTES=5, and use a client made from that
 	@tools/packages build test
@@ -79,7 +84,7 @@ clippy: ## lints, as in test
 scripts: ## check the shell scripts and compile the Python ones
 	@shellcheck tools/packages tools/guest tools/test tools/fuzz tools/venv tools/ceph-cluster tools/gluster-volume .ci/run crates/agent/tests/agent/fake-virsh \
 	  packaging/build-deb packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm
-	@for script in tools/{demo,bench,bench_ceph.py,bench_report.py,engines,soak,chaos,bench-service,lib.py,service.py,parse-metrics,machine.py,package-test,example-test,api-test,api/client.py,api/hooks.py} packaging/third-party crates/object/tests/object/s3-server.py; do \
+	@for script in tools/{demo,bench,bench_ceph.py,bench_report.py,engines,soak,loss,chaos,bench-service,lib.py,service.py,daemons.py,bench_units.py,parse-metrics,machine.py,package-test,example-test,api-test,api/client.py,api/hooks.py} packaging/third-party crates/object/tests/object/s3-server.py; do \
 	  python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' $$script || exit 1; \
 	done
 

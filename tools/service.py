@@ -101,7 +101,10 @@ class Postgres:
 
 
 class Service:
-    """`scree controller` or `scree agent`, on one folder."""
+    """`scree controller`, `scree agent` or `scree unit`, on one folder."""
+
+    # What its command is run by, such as `taskset`.
+    prefix = ()
 
     def __init__(self, folder, *arguments):
         self.folder = Path(folder)
@@ -112,7 +115,7 @@ class Service:
     def start(self, timeout_s=60):
         """Starts it and waits for its word."""
         kind, *rest = self.arguments
-        command = [str(BINARY), kind, "--dir", str(self.folder), *rest]
+        command = [*self.prefix, str(BINARY), kind, "--dir", str(self.folder), *rest]
         log = open(self.log, "ab")
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
