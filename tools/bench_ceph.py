@@ -167,8 +167,21 @@ def ceph(plan, results, folder, say):
         cluster.tool("down")
 
 
-def report(table):
+def targets(results):
+    """Rows of what is to be reached: what, target, value, at least, unit."""
+    rows = []
+    for name, cells in results.get("ceph", {}).items():
+        rbd, ours = (statistics.median(cell["value"]) for cell in cells.values())
+        target = 5.0 if name.startswith("random write") else 1.0
+        rows.append((f"on one pool / RBD, {name}", target, ours / rbd, True, "×"))
+    return rows
+
+
+def report(results):
     """The section of the report, if it was measured."""
+    if "ceph" not in results:
+        return ""
+    table = results["ceph"]
     lines = ["## Beside RBD, on one Ceph cluster", "",
              "Three OSDs on this machine, one copy, one pool; writes are counted to the end of the last",
              "destage. In brackets the processor time of an operation, OSDs and client together.", "",

@@ -2,8 +2,6 @@
 
 import statistics
 
-import bench_ceph
-
 MIB = 1 << 20
 
 # The key of what tools/bench derives from the sequential writes.
@@ -34,8 +32,8 @@ def cell(cells, name, what):
     return number(median(cells[name][what])) if name in cells else "–"
 
 
-def targets(results):
-    """What is to be reached, and what was."""
+def targets(results, others):
+    """What is to be reached, and what was; `others` as for `report`."""
     rows = []
 
     def add(what, target, value, at_least=True, unit="×"):
@@ -81,11 +79,15 @@ def targets(results):
     if "open" in results:
         add("opening after kill -9, journal full", 2,
             median([row["seconds"] for row in results["open"]]), False, " s")
+    for other in others:
+        for row in other.targets(results):
+            add(*row)
     return rows
 
 
-def report(results, workloads):
-    """The report on `results`; `workloads` are those of the bench."""
+def report(results, workloads, others):
+    """The report on `results`; `workloads` are those of the bench, and `others` modules
+    that add targets and sections for what they have measured."""
     parts = ["# Benchmarks", "", "Made by `make bench`; do not edit by hand.", ""]
     conditions = results["conditions"]
     if conditions["quick"]:
@@ -93,7 +95,7 @@ def report(results, workloads):
     if conditions["load"] > 0.5 and not conditions["quick"]:
         parts += [f"**Other work was running when this began (load {conditions['load']:.1f} on"
                   f" {conditions['cores']} cores), so the numbers are disturbed.**", ""]
-    parts += ["## What is to be reached", "", markdown(["", "target", "measured", "met"], targets(results)), ""]
+    parts += ["## What is to be reached", "", markdown(["", "target", "measured", "met"], targets(results, others)), ""]
     table = results.get("workloads", {})
     if table:
         names = conditions["servers"]
@@ -156,8 +158,7 @@ def report(results, workloads):
                   f" {median([row['seconds'] for row in rows]):.2f} s"
                   f" (journal {median([row['full'] for row in rows]):.0%} full,"
                   f" median of {len(rows)})"]
-    if "ceph" in results:
-        parts += ["", bench_ceph.report(results["ceph"])]
+    parts += [section for other in others if (section := other.report(results))]
     parts += ["", "## Conditions", "",
               f"- {conditions['cpu']}, {conditions['cores']} cores; Linux {conditions['kernel']};"
               f" {conditions['file_system']}; {conditions['versions']}",

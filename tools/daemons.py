@@ -155,11 +155,11 @@ class Daemons:
         self.operator("snapshot", "delete", name)
 
     def cpu_s(self):
-        """User and system time of the agents and all daemons, in seconds."""
+        """User and system time of the agents and all daemons that run, in seconds."""
         def of(pid):
             fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        return sum(of(one.process.pid) for one in self.agents + self.stores)
+        return sum(of(one.process.pid) for one in self.agents + self.stores if one.is_running())
 
     def check_running(self):
         for service in [*self.agents, *self.stores, self.controller]:
