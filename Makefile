@@ -37,9 +37,10 @@ bench-service: ## measure the API with 10,000 volumes; writes docs/benchmarks-se
 	@tools/guest
 	@tools/bench-service --write docs/benchmarks-service.md
 
-fuzz: ## fuzz every parser for MINUTES=5 each
+fuzz: ## fuzz every parser, and a unit daemon over TLS, for MINUTES=5 each
 	@tools/packages build
 	@tools/fuzz --minutes $(MINUTES)
+	@SCREE_FUZZ_SECONDS=$$((60 * $(MINUTES))) cargo test -p daemon --test daemon -- --nocapture fuzz::
 
 soak: ## ROUNDS=200 of random writes, each ended by kill -9, and a check of every block
 	@tools/packages build test

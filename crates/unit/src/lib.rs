@@ -40,7 +40,7 @@ pub mod wire;
 
 pub use error::UnitError;
 pub use faulty::{FaultyUnit, InjectedFaults};
-pub use folder::FolderUnit;
+pub use folder::{FolderUnit, ReplacementPart};
 pub use health::{
     Calls, Durations, Health, HealthReport, Moment, TrackedUnit, Traffic, UnitState, Verb,
 };

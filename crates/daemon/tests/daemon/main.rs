@@ -1,6 +1,7 @@
 //! A daemon and its hosts.
 
 mod conformance;
+mod fuzz;
 mod inside;
 mod network;
 mod restoring;

@@ -32,6 +32,11 @@ pub struct Party {
 }
 
 impl Party {
+    /// Of its key.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        self.fingerprint.0
+    }
+
     fn credentials(&self) -> Credentials<'_> {
         Credentials {
             chain_pem: &self.chain_pem,
@@ -56,7 +61,7 @@ fn any_port() -> Endpoint {
     Endpoint::Tcp("127.0.0.1:0".parse().expect("an address"))
 }
 
-fn unit_called(number: u128) -> UnitId {
+pub fn unit_called(number: u128) -> UnitId {
     UnitId::from_random(number)
 }
 
@@ -211,7 +216,7 @@ impl Site {
 }
 
 /// Returns as soon as `is_so`.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let clock = world::real::RealClock::default();
     let late = world::Clock::monotonic(&clock) + Duration::from_secs(60);
     while !is_so() {
@@ -437,7 +442,7 @@ fn a_connection_does_not_go_round() {
 }
 
 #[expect(clippy::disallowed_methods, reason = "it is no host")]
-fn connect(endpoint: &Endpoint) -> TcpStream {
+pub fn connect(endpoint: &Endpoint) -> TcpStream {
     let Endpoint::Tcp(address) = endpoint else {
         panic!("{endpoint} is no TCP");
     };
@@ -592,7 +597,7 @@ fn a_connection_that_nobody_uses_is_closed_and_made_again_when_somebody_asks() {
 }
 
 /// A connection by hand.
-fn by_hand(
+pub fn by_hand(
     site: &Site,
     host: &Party,
     unit: UnitId,

@@ -14,10 +14,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use world::{World, host};
 
+use super::prepare;
 use super::readiness::{announce, tell_init};
 use super::renewal::keep_renewed;
 use super::settings::Identity;
-use super::prepare;
 use crate::args::DaemonArguments;
 use crate::commands::Failure;
 use crate::monitoring;
