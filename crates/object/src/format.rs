@@ -16,9 +16,10 @@
 
 use std::ops::Range;
 
-use base::codec::{OutOfBytes, Reader, Writer as _};
-use base::{ClusterId, CopysetId, SegmentId, checksum};
+use base::codec::{Reader, Writer as _};
+use base::{ClusterId, SegmentId, checksum};
 use unit::Tag;
+use unit::format::{FormatError, SLOTS_MAX, check, is_slot_size, wrong};
 
 use crate::bitmap::Bitmap;
 
@@ -43,69 +44,11 @@ const FREED_FIXED_BYTES: usize = 48;
 /// Tag, checksum and number of a slot, in front of its content, in bytes.
 pub(crate) const RECORD_HEAD_BYTES: usize = 24;
 
-/// The smallest slot: a sector.
-const SLOT_BYTES_MIN: u32 = 512;
-
-/// The largest slot: 1 MiB, 16 times the largest block.
-const SLOT_BYTES_MAX: u32 = 1 << 20;
-
-/// A slot is numbered by 16 bits.
-const SLOTS_MAX: u32 = 1 << 16;
-
 /// The longest head, in bytes.
 pub(crate) const HEAD_BYTES_MAX: usize = FIXED_BYTES + SLOTS_MAX as usize / 8;
 
 /// The longest `freed` object, in bytes.
 pub(crate) const FREED_BYTES_MAX: usize = FREED_FIXED_BYTES + SLOTS_MAX as usize / 8;
-
-/// Why bytes are not what they should be.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FormatError {
-    /// There are too few of them.
-    #[error("the object is too short: {0}")]
-    Short(#[from] OutOfBytes),
-    /// It is some other object.
-    #[error("it does not begin as it should")]
-    Magic,
-    /// It was written by a newer Scree.
-    #[error("it has format {found}; this program reads formats up to {VERSION_REPLACED}")]
-    Version {
-        /// The version that was found.
-        found: u16,
-    },
-    /// Bits have changed.
-    #[error("a checksum is {found:08x} and should be {expected:08x}")]
-    Checksum {
-        /// The checksum that is stored.
-        found: u32,
-        /// The checksum of what is stored.
-        expected: u32,
-    },
-    /// A number that no writer writes.
-    #[error("{field} is {value}")]
-    Value {
-        /// Which number.
-        field: &'static str,
-        /// What it is.
-        value: u64,
-    },
-}
-
-/// A number that no writer writes.
-fn wrong(field: &'static str, value: impl Into<u64>) -> FormatError {
-    FormatError::Value {
-        field,
-        value: value.into(),
-    }
-}
-
-fn check(found: u32, expected: u32) -> Result<(), FormatError> {
-    if found == expected {
-        Ok(())
-    } else {
-        Err(FormatError::Checksum { found, expected })
-    }
-}
 
 /// The head of a segment's object, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -194,7 +137,10 @@ impl Head {
         let crc = reader.u32()?;
         check(crc, checksum::crc32c(&object[..FIXED_BYTES - 4]))?;
         if !(VERSION..=VERSION_REPLACED).contains(&version) {
-            return Err(FormatError::Version { found: version });
+            return Err(FormatError::Version {
+                found: version,
+                known: VERSION_REPLACED,
+            });
         }
         if version != version_of(generation) {
             return Err(wrong("the generation", generation));
@@ -250,11 +196,6 @@ fn version_of(generation: u16) -> u16 {
         0 => VERSION,
         _ => VERSION_REPLACED,
     }
-}
-
-fn is_slot_size(slot_bytes: u32) -> bool {
-    (SLOT_BYTES_MIN..=SLOT_BYTES_MAX).contains(&slot_bytes)
-        && slot_bytes.is_multiple_of(SLOT_BYTES_MIN)
 }
 
 /// The checksum of a slot covers its number, so that one that lies in another's
@@ -314,7 +255,10 @@ impl Freed {
             checksum::crc32c_append(head_crc, &object[FREED_FIXED_BYTES..]),
         )?;
         if version != VERSION {
-            return Err(FormatError::Version { found: version });
+            return Err(FormatError::Version {
+                found: version,
+                known: VERSION,
+            });
         }
         if reserved != 0 || reserved_end != 0 {
             return Err(wrong("a reserved field", reserved_end));
@@ -351,32 +295,6 @@ impl Freed {
         bytes.put_bytes(&bits);
         bytes
     }
-}
-
-/// The name of a segment's object, and of that which says what of it was freed:
-/// its serial first, so that segments that were made one after the other are
-/// listed one after the other.
-pub(crate) fn name_of(segment: SegmentId) -> String {
-    format!(
-        "{:09x}-{:03x}",
-        segment.serial(),
-        segment.copyset().number()
-    )
-}
-
-/// What is before the names of all segments with this serial or a higher one,
-/// and behind those of all others.
-pub(crate) fn name_before(serial: u64) -> String {
-    format!("{serial:09x}")
-}
-
-/// The segment whose object is called `name`, if it is a segment's.
-pub(crate) fn segment_of(name: &str) -> Option<SegmentId> {
-    let (serial, copyset) = name.split_once('-')?;
-    let number = |text: &str| u64::from_str_radix(text, 16).ok();
-    let copyset = CopysetId::new(u16::try_from(number(copyset)?).ok()?)?;
-    let segment = SegmentId::new(copyset, number(serial)?)?;
-    (name_of(segment) == name).then_some(segment)
 }
 
 #[cfg(test)]
@@ -511,7 +429,7 @@ mod tests {
         let mut newer = encoded(&head(100));
         newer[8] = 3;
         let parsed = Head::parse(&with_checksums(newer));
-        assert_eq!(parsed, Err(FormatError::Version { found: 3 }));
+        assert_eq!(parsed, Err(FormatError::Version { found: 3, known: 2 }));
     }
 
     proptest! {
@@ -561,24 +479,5 @@ mod tests {
                 prop_assert_eq!(freed.encode(), bytes);
             }
         }
-    }
-
-    #[test]
-    fn a_segment_is_found_again_by_its_name_and_names_are_in_order() {
-        let segment = head(1).segment;
-        assert_eq!(name_of(segment), "c12345678-0ab");
-        assert_eq!(segment_of("c12345678-0ab"), Some(segment));
-        for name in [
-            "",
-            "c12345678-",
-            "c1234567-0ab",
-            "C12345678-0ab",
-            "c12345678-0ab.tmp",
-            "+12345678-0ab",
-        ] {
-            assert_eq!(segment_of(name), None, "{name}");
-        }
-        assert!(name_before(0xc_1234_5678) < name_of(segment));
-        assert!(name_before(0xc_1234_5679) > name_of(segment));
     }
 }

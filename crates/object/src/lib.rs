@@ -51,7 +51,6 @@ mod write;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use format::FormatError;
 pub use marker::{Conditional, Marker};
 pub use object::ObjectUnit;
 pub use place::{ANSWER_WITHIN, Place, PlaceError, is_object_url};

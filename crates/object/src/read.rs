@@ -8,14 +8,12 @@ use std::sync::Arc;
 use base::{SegmentId, Slot};
 use object_store::path::Path;
 use object_store::{Error, GetRange, UpdateVersion};
+use unit::format::{name_before, name_of, segment_of};
 use unit::{SegmentStat, SlotRun, Tag, UnitError};
 
 use crate::bitmap::Bitmap;
 use crate::bucket::Found;
-use crate::format::{
-    FREED_BYTES_MAX, Freed, HEAD_BYTES_MAX, Head, is_sound, name_before, name_of, segment_of,
-    split_record,
-};
+use crate::format::{FREED_BYTES_MAX, Freed, HEAD_BYTES_MAX, Head, is_sound, split_record};
 use crate::heads::Known;
 use crate::object::{Inner, misplaced};
 

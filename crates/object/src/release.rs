@@ -21,11 +21,12 @@ use std::time::Duration;
 use base::{SegmentId, Slot};
 use bytes::Bytes;
 use object_store::{Error, PutMode};
+use unit::format::segment_of;
 use unit::{SegmentStat, UnitError};
 
 use crate::bitmap::Bitmap;
 use crate::bucket::Listing;
-use crate::format::{Freed, Head, segment_of};
+use crate::format::{Freed, Head};
 use crate::heads::Known;
 use crate::lock;
 use crate::marker::Conditional;

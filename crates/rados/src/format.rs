@@ -12,9 +12,10 @@
 //! Nothing here does I/O, and nothing that is parsed here is believed before it was
 //! checked: no function panics, whatever the bytes.
 
-use base::codec::{OutOfBytes, Reader, Writer as _};
-use base::{ClusterId, CopysetId, SegmentId, checksum};
+use base::codec::{Reader, Writer as _};
+use base::{ClusterId, SegmentId, checksum};
 use unit::Tag;
+use unit::format::{FormatError, SLOT_BYTES_MIN, SLOTS_MAX, check, is_slot_size, wrong};
 
 use crate::pool::Inspected;
 
@@ -30,15 +31,6 @@ const HEAD_BYTES: usize = 48;
 /// Tag, checksum and place of a slot, in front of its content, in bytes.
 pub(crate) const RECORD_HEAD_BYTES: usize = 24;
 
-/// The smallest slot: a sector. Sizes are counted in it.
-const SECTOR_BYTES: u32 = 512;
-
-/// The largest slot: 1 MiB, 16 times the largest block.
-const SLOT_BYTES_MAX: u32 = 1 << 20;
-
-/// A slot is numbered by 16 bits.
-pub(crate) const SLOTS_MAX: u32 = 1 << 16;
-
 /// Names of attributes.
 pub(crate) const HEAD: &str = "head";
 pub(crate) const SLOTS: &str = "slots";
@@ -47,54 +39,6 @@ pub(crate) const GENERATION: &str = "generation";
 
 /// What names of segments begin with.
 const SEGMENTS: &str = "segments/";
-
-/// Why bytes are not what they should be.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FormatError {
-    /// There are too few of them.
-    #[error("an attribute is too short: {0}")]
-    Short(#[from] OutOfBytes),
-    /// It is some other object.
-    #[error("it does not begin as it should")]
-    Magic,
-    /// It was written by a newer Scree.
-    #[error("it has format {found}; this program reads formats up to {VERSION}")]
-    Version {
-        /// The version that was found.
-        found: u16,
-    },
-    /// Bits have changed.
-    #[error("a checksum is {found:08x} and should be {expected:08x}")]
-    Checksum {
-        /// The checksum that is stored.
-        found: u32,
-        /// The checksum of what is stored.
-        expected: u32,
-    },
-    /// A number that no writer writes.
-    #[error("{field} is {value}")]
-    Value {
-        /// Which number.
-        field: &'static str,
-        /// What it is.
-        value: u64,
-    },
-}
-
-fn wrong(field: &'static str, value: impl Into<u64>) -> FormatError {
-    FormatError::Value {
-        field,
-        value: value.into(),
-    }
-}
-
-fn check(found: u32, expected: u32) -> Result<(), FormatError> {
-    if found == expected {
-        Ok(())
-    } else {
-        Err(FormatError::Checksum { found, expected })
-    }
-}
 
 /// Which segment an object is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,7 +75,10 @@ impl Head {
         let crc = reader.u32()?;
         check(crc, checksum::crc32c(&bytes[..HEAD_BYTES - 4]))?;
         if version != VERSION {
-            return Err(FormatError::Version { found: version });
+            return Err(FormatError::Version {
+                found: version,
+                known: VERSION,
+            });
         }
         if reserved != 0 {
             return Err(wrong("a reserved field", reserved));
@@ -175,10 +122,6 @@ impl Slots {
         }
         Ok(Self { count, size })
     }
-}
-
-pub(crate) fn is_slot_size(slot_bytes: u32) -> bool {
-    (SECTOR_BYTES..=SLOT_BYTES_MAX).contains(&slot_bytes) && slot_bytes.is_multiple_of(SECTOR_BYTES)
 }
 
 /// Which slots were freed: a bit each, in as many words as the last of them takes.
@@ -309,7 +252,7 @@ pub(crate) fn offset_of(slot: u32, slot_bytes: u32) -> u64 {
 
 /// Slot and size in one number, never 0.
 fn place_of(slot: u32, slot_bytes: u32) -> u32 {
-    (slot & 0xffff) | (slot_bytes / SECTOR_BYTES) << 16
+    (slot & 0xffff) | (slot_bytes / SLOT_BYTES_MIN) << 16
 }
 
 /// The checksum of a record covers its place, so that one that lies in another's is
@@ -369,18 +312,12 @@ pub(crate) fn is_sound(slot: u32, slot_bytes: u32, record: &[u8]) -> bool {
 
 /// The name of a segment's object.
 pub(crate) fn name_of(segment: SegmentId) -> String {
-    let (serial, copyset) = (segment.serial(), segment.copyset().number());
-    format!("{SEGMENTS}{serial:09x}-{copyset:03x}")
+    format!("{SEGMENTS}{}", unit::format::name_of(segment))
 }
 
 /// The segment whose object has this name.
 pub(crate) fn segment_of(name: &str) -> Option<SegmentId> {
-    let (serial, copyset) = name.strip_prefix(SEGMENTS)?.split_once('-')?;
-    let serial = u64::from_str_radix(serial, 16).ok()?;
-    let copyset = CopysetId::new(u16::from_str_radix(copyset, 16).ok()?)?;
-    let segment = SegmentId::new(copyset, serial)?;
-    // One spelling only.
-    (name_of(segment) == name).then_some(segment)
+    unit::format::segment_of(name.strip_prefix(SEGMENTS)?)
 }
 
 #[cfg(test)]
@@ -451,7 +388,10 @@ mod tests {
         bytes[8] = 2;
         let crc = checksum::crc32c(&bytes[..HEAD_BYTES - 4]);
         bytes[HEAD_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(Head::parse(&bytes), Err(FormatError::Version { found: 2 }));
+        assert_eq!(
+            Head::parse(&bytes),
+            Err(FormatError::Version { found: 2, known: 1 })
+        );
     }
 
     #[test]
@@ -478,20 +418,10 @@ mod tests {
 
     #[test]
     fn a_name_is_that_of_one_segment() {
-        for bits in [1, 0x00a0_0000_0007, (1 << 48) - 1] {
-            let name = name_of(segment(bits));
-            assert_eq!(segment_of(&name), Some(segment(bits)), "{name}");
-        }
-        for name in [
-            "segments/1-1",
-            "segments/000000001-0A1",
-            "segments/000000001-1000",
-            "segments/",
-            "leases",
-            "segments/+00000001-001",
-        ] {
-            assert_eq!(segment_of(name), None, "{name}");
-        }
+        let known = segment(0x00a0_0000_0007);
+        assert_eq!(name_of(known), "segments/000000007-00a");
+        assert_eq!(segment_of("segments/000000007-00a"), Some(known));
+        assert_eq!(segment_of("000000007-00a"), None);
     }
 
     proptest! {

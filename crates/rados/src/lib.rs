@@ -51,7 +51,6 @@ mod write;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use format::FormatError;
 pub use place::{Place, PlaceError, is_rados_url};
 pub use unit_of_pool::RadosUnit;
 

@@ -1,11 +1,12 @@
 //! Putting a whole segment in the place of another one: one change of its object.
 
 use base::SegmentId;
+use unit::format::{SLOTS_MAX, is_slot_size};
 use unit::{Replacement, UnitError};
 
 use crate::format::{
-    FREED, Freed, GENERATION, HEAD, Head, SLOTS, SLOTS_MAX, Slots, State, encode_generation,
-    encode_record, is_slot_size, name_of, offset_of, record_bytes,
+    FREED, Freed, GENERATION, HEAD, Head, SLOTS, Slots, State, encode_generation, encode_record,
+    name_of, offset_of, record_bytes,
 };
 use crate::pool::{Change, Errno};
 use crate::site::MOVE_WITHIN;

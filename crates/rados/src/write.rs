@@ -10,11 +10,12 @@
 //! Replacing is in `replace`.
 
 use base::{SegmentId, Slot};
+use unit::format::{SLOTS_MAX, is_slot_size};
 use unit::{Tag, UnitError};
 
 use crate::format::{
-    FREED, Freed, GENERATION, HEAD, Head, SLOTS, SLOTS_MAX, Slots, State, encode_generation,
-    encode_record, is_slot_size, name_of, offset_of, record_bytes,
+    FREED, Freed, GENERATION, HEAD, Head, SLOTS, Slots, State, encode_generation, encode_record,
+    name_of, offset_of, record_bytes,
 };
 use crate::pool::{Change, Errno};
 use crate::site::MOVE_WITHIN;

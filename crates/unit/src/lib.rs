@@ -31,6 +31,7 @@ pub mod conformance;
 mod error;
 mod faulty;
 pub mod folder;
+pub mod format;
 mod health;
 mod pass_on;
 pub mod remote;
