@@ -3,7 +3,7 @@
 //! It is made last, so without one there is no unit; it names whose the unit is
 //! and who may change it, as a folder's does, and what the store can do.
 
-use base::{ClusterId, DatabaseId, ParseIdError, UnitId};
+use base::{ClusterId, UnitId};
 use serde::{Deserialize, Serialize};
 use unit::folder::Owner;
 
@@ -60,26 +60,7 @@ struct Text {
     unit: String,
     conditional: Conditional,
     #[serde(skip_serializing_if = "Option::is_none")]
-    owner: Option<OwnerText>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct OwnerText {
-    database: String,
-    generation: u32,
-    place: String,
-}
-
-impl TryFrom<OwnerText> for Owner {
-    type Error = ParseIdError;
-
-    fn try_from(text: OwnerText) -> Result<Self, Self::Error> {
-        Ok(Self {
-            database: text.database.parse::<DatabaseId>()?,
-            generation: text.generation,
-            place: text.place,
-        })
-    }
+    owner: Option<Owner>,
 }
 
 impl Marker {
@@ -96,11 +77,10 @@ impl Marker {
             });
         }
         let text: Text = toml::from_str(text).map_err(|error| unreadable(&error.message()))?;
-        let owner = text.owner.map(Owner::try_from).transpose();
         Ok(Self {
             cluster: text.cluster.parse().map_err(|error| unreadable(&error))?,
             unit: text.unit.parse().map_err(|error| unreadable(&error))?,
-            owner: owner.map_err(|error| unreadable(&error))?,
+            owner: text.owner,
             conditional: text.conditional,
         })
     }
@@ -111,11 +91,7 @@ impl Marker {
             cluster: self.cluster.to_string(),
             unit: self.unit.to_string(),
             conditional: self.conditional,
-            owner: self.owner.as_ref().map(|owner| OwnerText {
-                database: owner.database.to_string(),
-                generation: owner.generation,
-                place: owner.place.clone(),
-            }),
+            owner: self.owner.clone(),
         };
         let text = toml::to_string(&text).expect("strings and numbers can be written as TOML");
         format!(
@@ -129,6 +105,8 @@ impl Marker {
 
 #[cfg(test)]
 mod tests {
+    use base::DatabaseId;
+
     use super::*;
 
     #[test]

@@ -6,7 +6,7 @@
 use base::{ClusterId, UnitId};
 use serde::{Deserialize, Serialize};
 
-use super::owner::{self, Owner};
+use super::owner::Owner;
 
 /// The marker's name in the unit.
 pub const NAME: &str = "scree-unit.toml";
@@ -54,7 +54,7 @@ struct Text {
     cluster: String,
     unit: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    owner: Option<owner::Text>,
+    owner: Option<Owner>,
 }
 
 impl Marker {
@@ -78,11 +78,7 @@ impl Marker {
         Ok(Self {
             cluster: text.cluster.parse().map_err(|error| unreadable(&error))?,
             unit: text.unit.parse().map_err(|error| unreadable(&error))?,
-            owner: text
-                .owner
-                .map(Owner::try_from)
-                .transpose()
-                .map_err(|error| unreadable(&error))?,
+            owner: text.owner,
         })
     }
 
@@ -93,7 +89,7 @@ impl Marker {
             format: FORMAT,
             cluster: self.cluster.to_string(),
             unit: self.unit.to_string(),
-            owner: self.owner.as_ref().map(owner::Text::from),
+            owner: self.owner.clone(),
         };
         let text = toml::to_string(&text).expect("strings and numbers can be written as TOML");
         format!(

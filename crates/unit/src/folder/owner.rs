@@ -21,7 +21,8 @@ use base::DatabaseId;
 use serde::{Deserialize, Serialize};
 
 /// See the module's head.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(try_from = "Text", into = "Text")]
 pub struct Owner {
     /// Which copy of the database.
     pub database: DatabaseId,
@@ -49,20 +50,20 @@ impl fmt::Display for Owner {
     }
 }
 
-/// An owner in the marker.
+/// An owner in a marker.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Text {
+struct Text {
     database: String,
     generation: u32,
     place: String,
 }
 
-impl From<&Owner> for Text {
-    fn from(owner: &Owner) -> Self {
+impl From<Owner> for Text {
+    fn from(owner: Owner) -> Self {
         Self {
             database: owner.database.to_string(),
             generation: owner.generation,
-            place: owner.place.clone(),
+            place: owner.place,
         }
     }
 }
