@@ -151,6 +151,16 @@ impl Site {
         Door::open(&self.world, endpoint, [keeper], config).expect("a free port")
     }
 
+    /// A connection on which nothing was said yet.
+    pub fn begin_by_hand(&self, host: &Party, unit: UnitId, at: &Endpoint) -> ByHand {
+        let authority = [self.authority.certificate_pem()];
+        let mut tls = client_config(&authority, Some(host.credentials())).expect("usable");
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        let name = unit.to_string().try_into().expect("a name");
+        let tls = rustls::ClientConnection::new(Arc::new(tls), name).expect("usable");
+        rustls::StreamOwned::new(tls, connect(at))
+    }
+
     pub fn door(&self, unit: UnitId) -> Door {
         self.door_at(&any_port(), unit, None)
     }
@@ -597,28 +607,24 @@ fn a_connection_that_nobody_uses_is_closed_and_made_again_when_somebody_asks() {
 }
 
 /// A connection by hand.
-pub fn by_hand(
-    site: &Site,
-    host: &Party,
-    unit: UnitId,
-    at: &Endpoint,
-) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
-    let authority = [site.authority.certificate_pem()];
-    let mut tls = client_config(&authority, Some(host.credentials())).expect("usable");
-    tls.alpn_protocols = vec![ALPN.to_vec()];
-    let name = unit.to_string().try_into().expect("a name");
-    let tls = rustls::ClientConnection::new(Arc::new(tls), name).expect("usable");
-    let mut stream = rustls::StreamOwned::new(tls, connect(at));
+fn by_hand(site: &Site, host: &Party, unit: UnitId, at: &Endpoint) -> ByHand {
+    let mut stream = site.begin_by_hand(host, unit, at);
+    greet(&mut stream).expect("it greets");
+    stream
+}
+
+pub type ByHand = rustls::StreamOwned<rustls::ClientConnection, TcpStream>;
+
+/// Says HELLO, and takes the answer.
+pub fn greet(stream: &mut ByHand) -> std::io::Result<()> {
     let mut hello = Vec::new();
     unit::wire::Request::Hello {
         version: 1,
         cluster: CLUSTER,
     }
     .encode(1, &mut hello);
-    stream.write_all(&hello).expect("sent");
-    let mut greeting = [0; 16 + 48];
-    stream.read_exact(&mut greeting).expect("it greets");
-    stream
+    stream.write_all(&hello)?;
+    stream.read_exact(&mut [0; 16 + 48])
 }
 
 /// It kept its answers in the daemon's memory for ever.
