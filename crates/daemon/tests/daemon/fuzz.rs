@@ -13,7 +13,7 @@ use world::simulated::SimulatedRandom;
 use world::{Endpoint, Random as _};
 
 use crate::inside::{capability, key};
-use crate::network::{Party, Site, connect, greet, put, read, segment, unit_called, until};
+use crate::site::{Party, Site, connect, greet, put, read, segment, unit_called, until};
 
 /// How long it is fed, in seconds, if the environment's `SCREE_FUZZ_SECONDS` does not
 /// say.
@@ -164,7 +164,7 @@ fn feed(site: &Site, host: &Party, at: &Endpoint, chances: &Chances) -> bool {
     let patience = Some(Duration::from_millis(20));
     stream.sock.set_read_timeout(patience).expect("set");
     stream.sock.set_write_timeout(patience).expect("set");
-    let signed = key().sign(&capability(host.fingerprint(), lease())).0;
+    let signed = key().sign(&capability(host.fingerprint.0, lease())).0;
     let mut shown = Vec::new();
     Request::Show(&signed).encode(1, &mut shown);
     let is_sent = stream.write_all(&shown).is_ok();

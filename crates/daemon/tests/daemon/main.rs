@@ -7,3 +7,4 @@ mod network;
 mod restoring;
 mod rights;
 mod service;
+mod site;

@@ -8,8 +8,8 @@ use monitor::Part as _;
 use unit::{RemoteUnit, Replacement, Unit as _};
 use world::Millis;
 
-use crate::network::{Site, put, read, segment};
 use crate::service::{Controller, as_host, remote, settings, start, start_with};
+use crate::site::{Site, put, read, segment};
 
 /// All that it holds a lease on, in every way that there is.
 fn destroy(unit: &RemoteUnit) {

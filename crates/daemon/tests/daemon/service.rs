@@ -26,7 +26,7 @@ use unit::{FolderUnit, RemoteUnit, Unit as _, UnitError};
 use world::{Endpoint, Millis, host};
 
 use crate::inside::{CLUSTER, UNIT, verifying_key, whole_lease};
-use crate::network::{Party, Site, put, read, segment, why_not};
+use crate::site::{Party, Site, put, read, segment, why_not};
 
 /// What the controller says: the cluster, or a status.
 type Answer = Arc<Mutex<Result<UnitCluster, StatusCode>>>;
