@@ -7,6 +7,7 @@ import os
 import statistics
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench_ceph import Cluster, Rbd, job
@@ -128,7 +129,7 @@ def limited(plan, results, folder, say):
         try:
             daemons = site(folder / f"site-{count}", count, links=links)
             try:
-                volume = OnDaemons(daemons, f"{count} units", "disk", plan.size // 2, "--replicas", 1)
+                volume = OnDaemons(daemons, f"{count} units", "disk", plan.size, "--replicas", 1)
                 measure_limited(plan, table, [volume], str(count), folder, say)
             finally:
                 daemons.stop()
@@ -138,7 +139,7 @@ def limited(plan, results, folder, say):
     try:
         daemons = site(folder / "site-hosts", 8, hosts=2, links=links)
         try:
-            volumes = [OnDaemons(daemons, f"host {host}", f"disk{host}", plan.size // 2, "--replicas", 1, host=host)
+            volumes = [OnDaemons(daemons, f"host {host}", f"disk{host}", plan.size, "--replicas", 1, host=host)
                        for host in (1, 2)]
             measure_limited(plan, table, volumes[:1], "one volume", folder, say)
             measure_limited(plan, table, volumes, "two volumes", folder, say)
@@ -153,12 +154,10 @@ def measure_limited(plan, table, volumes, label, folder, say):
         # Written first, so that there is something to read.
         for name, rw, options in LIMITED[::-1]:
             say(f"  {repetition + 1}/{plan.repetitions}  {name}: {label}")
-            size = plan.size // 2
+            # All of it is timed to the end of its destage, and what is read was written.
+            size = plan.size // (12 if label == "1" else 3)
             settings = {"size": size, **options}
-            if rw == "write":
-                # All of it is timed to its end, so there is a little of it for a unit.
-                settings["io_size"] = min(size, (4 if label == "1" else 16) * 10 * MIB)
-            else:
+            if rw != "write":
                 settings |= {"time_based": 1, "runtime": f"{int(plan.seconds * 2000)}ms"}
             table.setdefault(name, {}).setdefault(label, []).append(together(volumes, folder, rw, settings))
 
@@ -184,8 +183,8 @@ def together(volumes, folder, rw, settings):
         moved += side["io_bytes"]
         slowest = max(slowest, side["runtime"] / 1000)
     if "read" not in rw:
-        for volume in volumes:
-            volume.settle()
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(OnDaemons.settle, volumes))
         slowest = time.monotonic() - begun
     return moved / MIB / slowest
 
