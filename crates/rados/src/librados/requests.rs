@@ -188,11 +188,16 @@ impl Pool for Connection {
             Err(errno) => return told(Err(errno)),
             Ok(name) => name,
         };
-        let mut buffer = vec![0_u8; length];
+        // Clearing it costs as much as what is read into it.
+        let mut buffer = Box::<[u8]>::new_uninit_slice(length);
         let bytes = buffer.as_mut_ptr();
         // The request has the buffer, which stays where it is.
         let finish: Finish = Box::new(move |value| {
-            told(done(value).map(|read| &buffer[..read.min(length)]));
+            told(done(value).map(|read| {
+                let read = &buffer[..read.min(length)];
+                // SAFETY: librados has written as many bytes as it says.
+                unsafe { std::slice::from_raw_parts(read.as_ptr().cast(), read.len()) }
+            }));
         });
         handles.hand_over(finish, |completion| {
             // SAFETY: all handles are live, the name is copied, and the buffer has
