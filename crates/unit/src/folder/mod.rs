@@ -48,6 +48,7 @@ mod owner;
 mod place;
 mod release;
 mod replace;
+mod runs;
 mod scrub;
 mod segment;
 mod table;

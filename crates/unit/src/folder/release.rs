@@ -21,6 +21,7 @@ use world::{File, OpenMode, WrongKind};
 
 use super::format::{Entry, Header, PAGE_BYTES, SlotState};
 use super::place::{FOLDERS, folder_of, segment_of};
+use super::runs::runs;
 use super::table::{Table, write_entries};
 use super::{FolderUnit, OpenTable, is_not_found, lock};
 use crate::UnitError;
@@ -40,13 +41,6 @@ pub(super) struct Settling {
     /// The sub-folder whose segments the walk looks at next: a process before
     /// this one may have left some.
     walked: usize,
-}
-
-/// Runs of consecutive numbers in `slots`, which is sorted.
-fn runs(slots: &[u32]) -> impl Iterator<Item = Range<u32>> {
-    slots
-        .chunk_by(|one, next| one + 1 == *next)
-        .map(|run| run[0]..run[run.len() - 1] + 1)
 }
 
 /// Marks `slots`, sorted, in the file, a write a run.
@@ -327,13 +321,6 @@ mod tests {
     use base::ClusterId;
 
     use super::*;
-
-    #[test]
-    fn slots_gather_into_runs() {
-        let gathered: Vec<Range<u32>> = runs(&[1, 2, 3, 7, 9, 10]).collect();
-        assert_eq!(gathered, [1..4, 7..8, 9..11]);
-        assert_eq!(runs(&[]).count(), 0);
-    }
 
     #[test]
     fn a_hole_never_touches_a_slot_beside_it() {

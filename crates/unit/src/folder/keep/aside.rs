@@ -12,7 +12,8 @@ use super::record::{AsideName, DRAFT, FOLDER};
 use super::state::path_of;
 use super::{FolderUnit, Keep};
 use crate::UnitError;
-use crate::folder::format::SlotState;
+use crate::folder::format::{Entry, SlotState};
+use crate::folder::runs::runs;
 use crate::folder::table::Table;
 use crate::folder::{OpenTable, is_not_found};
 
@@ -159,14 +160,13 @@ fn copy_content(from: &dyn File, table: &Table, to: &Arc<dyn File>) -> io::Resul
     };
     let header = &table.header;
     copy(0, header.data_offset())?;
-    let has_content = |(slot, entry): (u32, &crate::folder::format::Entry)| {
+    let has_content = |(slot, entry): (u32, &Entry)| {
         let is = matches!(entry.state, SlotState::Kept | SlotState::Unknown);
         (is || entry.is_freed_with_content()).then_some(slot)
     };
     let slots: Vec<u32> = (0..).zip(&table.entries).filter_map(has_content).collect();
-    for run in slots.chunk_by(|one, next| one + 1 == *next) {
-        let end = run[run.len() - 1] + 1;
-        copy(header.slot_offset(run[0]), header.slot_offset(end))?;
+    for run in runs(&slots) {
+        copy(header.slot_offset(run.start), header.slot_offset(run.end))?;
     }
     Ok(())
 }

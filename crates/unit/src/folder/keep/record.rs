@@ -18,6 +18,7 @@ use base::{SegmentId, checksum};
 use world::Millis;
 
 use crate::folder::place::segment_of;
+use crate::folder::runs::runs;
 
 /// Where all of it lies, in the unit's folder.
 pub(super) const FOLDER: &str = "freed";
@@ -115,14 +116,14 @@ pub(super) struct Record {
     pub runs: Vec<(u16, u16)>,
 }
 
-/// Runs of `slots`, which are sorted.
-pub(super) fn runs_of(slots: &[u32]) -> Vec<(u16, u16)> {
-    let runs = slots.chunk_by(|one, next| one + 1 == *next);
-    runs.map(|run| (run[0] as u16, run[run.len() - 1] as u16))
-        .collect()
-}
-
 impl Record {
+    /// The same of other slots, which are sorted.
+    pub fn with_slots(mut self, slots: &[u32]) -> Self {
+        let runs = runs(slots).map(|run| (run.start as u16, (run.end - 1) as u16));
+        self.runs = runs.collect();
+        self
+    }
+
     pub fn slots(&self) -> impl Iterator<Item = u32> {
         let runs = self.runs.iter();
         runs.flat_map(|(first, last)| u32::from(*first)..=u32::from(*last))
@@ -286,7 +287,10 @@ mod tests {
         for runs in [&[(3, 2)][..], &[(5, 6), (7, 8)], &[(5, 6), (1, 2)]] {
             assert_eq!(Record::all(&record(runs).encode()).count(), 0, "{runs:?}");
         }
-        assert_eq!(runs_of(&[1, 2, 3, 7, 9, 10]), [(1, 3), (7, 7), (9, 10)]);
+        let slots = [1, 2, 3, 7, 9, 10];
+        let of_slots = record(&[]).with_slots(&slots);
+        assert_eq!(of_slots.runs, [(1, 3), (7, 7), (9, 10)]);
+        assert_eq!(of_slots.slots().collect::<Vec<_>>(), slots);
     }
 
     #[test]

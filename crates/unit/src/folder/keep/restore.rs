@@ -22,12 +22,13 @@ use base::SegmentId;
 use serde::{Deserialize, Serialize};
 use world::{File, Millis, OpenMode};
 
-use super::record::{AsideName, DRAFT, FOLDER, RESTORE, Record, log_name, runs_of};
+use super::record::{AsideName, DRAFT, FOLDER, RESTORE, Record, log_name};
 use super::state::{path_of, read_log};
 use super::{FolderUnit, Keep};
 use crate::UnitError;
 use crate::folder::format::{Entry, SlotState};
 use crate::folder::place::segment_of;
+use crate::folder::runs::runs;
 use crate::folder::table::{Table, write_entries};
 use crate::folder::{OpenTable, is_not_found};
 
@@ -418,10 +419,10 @@ impl FolderUnit {
         let gone = (slots.len() - back.kept.len()) as u32;
         if !dry_run && !back.kept.is_empty() {
             let mark = || {
-                for (first, last) in runs_of(&marked) {
-                    let entries = &table.entries[usize::from(first)..=usize::from(last)];
+                for run in runs(&marked) {
+                    let entries = &table.entries[run.start as usize..run.end as usize];
                     let kept: Vec<Entry> = entries.iter().map(|entry| entry.kept()).collect();
-                    write_entries(&*file, u32::from(first), &kept)?;
+                    write_entries(&*file, run.start, &kept)?;
                 }
                 // Also what a restore before this one may not have lived to sync.
                 file.sync_data()
@@ -466,10 +467,7 @@ impl FolderUnit {
                     let slots = slots.filter(|slot| kept.is_none_or(|kept| !kept.contains(slot)));
                     let slots: Vec<u32> = slots.collect();
                     if !slots.is_empty() {
-                        left.push(Record {
-                            runs: runs_of(&slots),
-                            ..record.clone()
-                        });
+                        left.push(record.clone().with_slots(&slots));
                     }
                 }
                 if left != records {

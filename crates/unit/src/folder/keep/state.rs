@@ -13,7 +13,6 @@ use world::{Clock, Disk, File, Millis, OpenMode};
 use super::Keeping;
 use super::record::{
     AsideName, DRAFT, FOLDER, RUNNING, RUNNING_BYTES, Record, Running, When, log_name, log_of,
-    runs_of,
 };
 use crate::folder::is_not_found;
 
@@ -214,8 +213,9 @@ impl State {
             when: self.moment(clock),
             segment,
             slot_bytes,
-            runs: runs_of(slots),
+            runs: Vec::new(),
         };
+        let record = record.with_slots(slots);
         let age_us_max = (keeping.time / LOGS_A_TIME).as_micros();
         let is_old = |open: &mut OpenLog| {
             open.end >= LOG_BYTES || u128::from(record.when.moment - open.begun) >= age_us_max
