@@ -2,8 +2,10 @@
 
 mod crash;
 mod damage;
+mod descriptors;
 mod examine;
 mod faults;
+mod foreign;
 mod keep;
 mod owner;
 mod planted;
