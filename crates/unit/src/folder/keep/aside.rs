@@ -15,10 +15,7 @@ use crate::UnitError;
 use crate::folder::format::{Entry, SlotState};
 use crate::folder::runs::runs;
 use crate::folder::table::Table;
-use crate::folder::{OpenTable, is_not_found};
-
-/// Copied at a time, in bytes.
-const CHUNK_BYTES: u64 = 1 << 20;
+use crate::folder::{CHUNK_BYTES, OpenTable, is_not_found};
 
 impl FolderUnit {
     /// Moves a segment's file to what is kept. `false`: it is not kept, and is to
@@ -43,21 +40,35 @@ impl FolderUnit {
             Err(error) if WrongKind::of(&error).is_some() => return Ok(false),
             Err(error) => return Err(self.place.meaning_at(id, "open", error)),
         };
+        // It is here durably before it is durably gone from there.
+        self.hold(keep, id, &path, bytes, false)?;
+        Ok(true)
+    }
+
+    /// Moves the file at `from` to what is kept, as the segment's of this moment,
+    /// durably.
+    fn hold(
+        &self,
+        keep: &Keep,
+        segment: SegmentId,
+        from: &Path,
+        bytes: u64,
+        is_past: bool,
+    ) -> Result<(), UnitError> {
+        let disk = &*self.place.disk;
         self.with_kept(keep, |state| {
             state.make_folder(disk)?;
             let name = AsideName {
-                segment: id,
+                segment,
                 when: state.moment(&*self.clock),
-                is_past: false,
+                is_past,
             };
             state.are_names_unsynced = true;
-            disk.rename(&path, &path_of(&name.to_string()))?;
+            disk.rename(from, &path_of(&name.to_string()))?;
             state.add_aside(name, bytes);
             Ok(())
         })?;
-        // It is here durably before it is durably gone from there.
-        self.sync_kept_names(keep)?;
-        Ok(true)
+        self.sync_kept_names(keep)
     }
 
     /// Makes the names in `freed/` durable, if they may not be.
@@ -128,18 +139,7 @@ impl FolderUnit {
         }
         let failed = |error| self.place.meaning_at(id, "keep", error);
         let bytes = copied.map_err(failed)?;
-        self.with_kept(keep, |state| {
-            let name = AsideName {
-                segment: id,
-                when: state.moment(&*self.clock),
-                is_past,
-            };
-            state.are_names_unsynced = true;
-            disk.rename(&draft, &path_of(&name.to_string()))?;
-            state.add_aside(name, bytes);
-            Ok(())
-        })?;
-        self.sync_kept_names(keep)
+        self.hold(keep, id, &draft, bytes, is_past)
     }
 }
 
@@ -151,7 +151,7 @@ fn copy_content(from: &dyn File, table: &Table, to: &Arc<dyn File>) -> io::Resul
         let end = end.min(length);
         let mut at = start;
         while at < end {
-            let mut bytes = vec![0; (end - at).min(CHUNK_BYTES) as usize];
+            let mut bytes = vec![0; (end - at).min(CHUNK_BYTES as u64) as usize];
             from.read_at(&mut bytes, at)?;
             to.write_at(&bytes, at)?;
             at += bytes.len() as u64;

@@ -103,6 +103,19 @@ impl FolderUnit {
         }
     }
 
+    /// Does `act`, which frees and is told whether that is kept: if that finds the unit
+    /// full and nothing else can go, what it frees goes itself.
+    pub(in crate::folder) fn with_room_or_unkept(
+        &self,
+        act: impl Fn(bool) -> Result<(), UnitError>,
+    ) -> Result<(), UnitError> {
+        let keeps = self.is_keeping();
+        match self.with_room(|| act(keeps)) {
+            Err(UnitError::Full { .. }) if keeps => act(false),
+            done => done,
+        }
+    }
+
     /// Gives back the oldest that is kept, about as much as a segment takes. False
     /// if nothing is left. No writer's lock is held.
     pub(in crate::folder) fn make_room(&self) -> Result<bool, UnitError> {

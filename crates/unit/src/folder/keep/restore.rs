@@ -314,17 +314,17 @@ impl FolderUnit {
                 for record in read_log(&*self.place.disk, *begun)? {
                     let id = record.segment;
                     let after = state.aside_after(id, record.when.moment);
-                    let owner = owner(note, &record, after);
+                    let is_here = is_of_restored(note, &record, after);
                     if !meant.has(record.when.wall, id) {
-                        if let (Owner::Here, Some(others)) = (owner, others.get_mut(&id)) {
+                        if let Some(others) = others.get_mut(&id).filter(|_| is_here) {
                             others.extend(record.slots());
                         }
                         continue;
                     }
                     let segment = slots.entry(id).or_default();
-                    match owner {
-                        Owner::Here => segment.slots.extend(record.slots()),
-                        Owner::Elsewhere => segment.elsewhere += record.slots().count() as u32,
+                    match is_here {
+                        true => segment.slots.extend(record.slots()),
+                        false => segment.elsewhere += record.slots().count() as u32,
                     }
                 }
             }
@@ -461,7 +461,7 @@ impl FolderUnit {
                 for record in &records {
                     let after = state.aside_after(record.segment, record.when.moment);
                     let is_meant = meant.has(record.when.wall, record.segment)
-                        && matches!(owner(note, record, after), Owner::Here);
+                        && is_of_restored(note, record, after);
                     let kept = brought.get(&record.segment).filter(|_| is_meant);
                     let slots = record.slots();
                     let slots = slots.filter(|slot| kept.is_none_or(|kept| !kept.contains(slot)));
@@ -494,17 +494,12 @@ struct Back {
     new: u32,
 }
 
-/// To what the slots of a record belong.
-enum Owner {
-    /// To the segment as it is there after the restore.
-    Here,
-    /// To one that was set aside since, and stays so.
-    Elsewhere,
-}
-
+/// Whether the slots of a record belong to the segment as it is there after the
+/// restore, and not to one that was set aside since and stays so.
+///
 /// A record is of the segment that was set aside next after it, and if none was, of
 /// the one that is there. `after`: when that was, of those that still are aside.
-fn owner(note: &Note, record: &Record, after: Option<u64>) -> Owner {
+fn is_of_restored(note: &Note, record: &Record, after: Option<u64>) -> bool {
     // One that is noted may have been moved already.
     let planned = note
         .names()
@@ -513,12 +508,11 @@ fn owner(note: &Note, record: &Record, after: Option<u64>) -> Owner {
         .find(|moment| *moment >= record.when.moment);
     let moved = note.names().any(|name| name.segment == record.segment);
     match (planned, after) {
-        (Some(planned), Some(after)) if planned <= after => Owner::Here,
-        (Some(_), None) => Owner::Here,
+        (Some(planned), Some(after)) => planned <= after,
+        (Some(_), None) => true,
         // Of the one that another one is put in place of.
-        (None, None) if moved => Owner::Elsewhere,
-        (None, None) => Owner::Here,
-        _ => Owner::Elsewhere,
+        (None, None) => !moved,
+        (None, Some(_)) => false,
     }
 }
 
