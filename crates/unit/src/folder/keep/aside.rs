@@ -2,8 +2,8 @@
 //! takes its place at the same moment, copied there.
 
 use std::io;
+use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 
 use base::SegmentId;
 use world::{File, OpenMode, WrongKind};
@@ -12,7 +12,7 @@ use super::record::{AsideName, DRAFT, FOLDER};
 use super::state::path_of;
 use super::{FolderUnit, Keep};
 use crate::UnitError;
-use crate::folder::format::{Entry, SlotState};
+use crate::folder::format::{Entry, HEADER_BYTES, Header, SlotState, TABLE_OFFSET};
 use crate::folder::runs::runs;
 use crate::folder::table::Table;
 use crate::folder::{CHUNK_BYTES, OpenTable, is_not_found};
@@ -128,7 +128,7 @@ impl FolderUnit {
                 _ => {}
             }
             let copy = disk.open(&draft, OpenMode::CreateNew)?;
-            copy_content(&*file, &table, &copy)?;
+            copy_content(&*file, &table, &*copy)?;
             copy.sync_data()?;
             copy.allocated()
         };
@@ -144,29 +144,57 @@ impl FolderUnit {
 }
 
 /// Copies header, table, and the content of slots that have one, each to the same
-/// place.
-fn copy_content(from: &dyn File, table: &Table, to: &Arc<dyn File>) -> io::Result<()> {
+/// place. Content that cannot be read becomes a hole, which its checksum does not fit:
+/// what is being replaced is often just what has rotted.
+fn copy_content(from: &dyn File, table: &Table, to: &dyn File) -> io::Result<()> {
     let length = from.length()?;
-    let copy = |start: u64, end: u64| {
-        let end = end.min(length);
-        let mut at = start;
-        while at < end {
-            let mut bytes = vec![0; (end - at).min(CHUNK_BYTES as u64) as usize];
-            from.read_at(&mut bytes, at)?;
-            to.write_at(&bytes, at)?;
-            at += bytes.len() as u64;
-        }
-        Ok::<_, io::Error>(())
-    };
     let header = &table.header;
-    copy(0, header.data_offset())?;
+    let table_end = TABLE_OFFSET + header.table_bytes() as u64;
+    for part in [0..HEADER_BYTES as u64, TABLE_OFFSET..table_end] {
+        copy(from, to, part.start..part.end.min(length))?;
+    }
     let has_content = |(slot, entry): (u32, &Entry)| {
         let is = matches!(entry.state, SlotState::Kept | SlotState::Unknown);
         (is || entry.is_freed_with_content()).then_some(slot)
     };
     let slots: Vec<u32> = (0..).zip(&table.entries).filter_map(has_content).collect();
+    let chunk_slots = (CHUNK_BYTES as u32 / header.slot_bytes).max(1);
     for run in runs(&slots) {
-        copy(header.slot_offset(run.start), header.slot_offset(run.end))?;
+        for first in run.clone().step_by(chunk_slots as usize) {
+            let chunk = first..run.end.min(first.saturating_add(chunk_slots));
+            copy_slots(from, header, to, chunk)?;
+        }
+    }
+    // A hole at the end is one, too.
+    to.set_length(length)
+}
+
+/// Copies consecutive slots; if they cannot be read at once, those that can.
+fn copy_slots(
+    from: &dyn File,
+    header: &Header,
+    to: &dyn File,
+    slots: Range<u32>,
+) -> io::Result<()> {
+    let start = header.slot_offset(slots.start);
+    let mut bytes = vec![0; slots.len() * header.slot_bytes as usize];
+    if from.read_at(&mut bytes, start).is_ok() {
+        return to.write_at(&bytes, start);
+    }
+    for slot in slots {
+        let content = &mut bytes[..header.slot_bytes as usize];
+        if from.read_at(content, header.slot_offset(slot)).is_ok() {
+            to.write_at(content, header.slot_offset(slot))?;
+        }
     }
     Ok(())
+}
+
+fn copy(from: &dyn File, to: &dyn File, range: Range<u64>) -> io::Result<()> {
+    if range.is_empty() {
+        return Ok(());
+    }
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    from.read_at(&mut bytes, range.start)?;
+    to.write_at(&bytes, range.start)
 }

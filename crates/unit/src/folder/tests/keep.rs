@@ -3,6 +3,7 @@
 
 mod hold;
 mod logs;
+mod replace;
 mod restore;
 mod room;
 
