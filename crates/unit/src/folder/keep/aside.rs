@@ -46,8 +46,8 @@ impl FolderUnit {
     }
 
     /// Moves the file at `from` to what is kept, as the segment's of this moment,
-    /// durably.
-    fn hold(
+    /// durably. With `is_past`, no restore brings it back.
+    pub(super) fn hold(
         &self,
         keep: &Keep,
         segment: SegmentId,
@@ -107,14 +107,13 @@ impl FolderUnit {
     /// Copies a segment that is about to be replaced to what is kept, durably. If
     /// there is no room for that, it is not kept.
     pub(in crate::folder) fn keep_replaced(&self, id: SegmentId) -> Result<(), UnitError> {
-        match self.copy_aside(id, false) {
+        match self.copy_aside(id) {
             Err(UnitError::Full { .. }) => Ok(()),
             other => other,
         }
     }
 
-    /// Copies a segment to what is kept. With `is_past`, no restore brings it back.
-    pub(super) fn copy_aside(&self, id: SegmentId, is_past: bool) -> Result<(), UnitError> {
+    fn copy_aside(&self, id: SegmentId) -> Result<(), UnitError> {
         let Some(keep) = self.keep.as_ref().filter(|_| self.is_keeping()) else {
             return Ok(());
         };
@@ -139,7 +138,7 @@ impl FolderUnit {
         }
         let failed = |error| self.place.meaning_at(id, "keep", error);
         let bytes = copied.map_err(failed)?;
-        self.hold(keep, id, &draft, bytes, is_past)
+        self.hold(keep, id, &draft, bytes, false)
     }
 }
 

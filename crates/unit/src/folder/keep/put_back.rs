@@ -15,31 +15,47 @@ use crate::folder::is_not_found;
 use crate::folder::place::folder_of;
 
 impl FolderUnit {
-    /// Moves a segment back to where it was. False if that was done before.
+    /// Whether it still is among what is kept.
+    pub(super) fn is_aside(&self, name: &AsideName) -> Result<bool, UnitError> {
+        match (self.place.disk).open(&path_of(&name.to_string()), OpenMode::Read) {
+            Err(error) if is_not_found(&error) => Ok(false),
+            Err(error) => Err(self.place.meaning("open what was kept", error)),
+            Ok(_) => Ok(true),
+        }
+    }
+
+    /// Moves a segment back to where it was. What is there is set aside before, for
+    /// which no room is needed: a crash in between leaves nothing there, and the note,
+    /// by which it is moved then. False if that was done before.
     pub(super) fn move_back(
         &self,
         keep: &Keep,
         name: &AsideName,
         was_there: bool,
+        replaced: bool,
     ) -> Result<bool, UnitError> {
-        let disk = &*self.place.disk;
-        let from = path_of(&name.to_string());
-        match disk.open(&from, OpenMode::Read) {
-            Err(error) if is_not_found(&error) => return Ok(false),
-            other => drop(other.map_err(|error| self.place.meaning("open what was kept", error))?),
+        if !self.is_aside(name)? {
+            return Ok(false);
         }
+        let id = name.segment;
+        let (disk, file) = (&*self.place.disk, self.place.file(id));
         if was_there {
-            self.copy_aside(name.segment, true)?;
+            let there = disk.open(&file, OpenMode::Read);
+            let there = there.map_err(|error| self.place.meaning_at(id, "open", error))?;
+            let bytes = there.allocated().unwrap_or(0);
+            self.hold(keep, id, &file, bytes, true)?;
+        }
+        if replaced {
             self.pass_over_later(keep, name)?;
         }
-        let folder = self.place.folder(folder_of(name.segment));
+        let folder = self.place.folder(folder_of(id));
         self.with_kept(keep, |state| {
             disk.create_directory(&folder)?;
-            disk.rename(&from, &self.place.file(name.segment))?;
+            disk.rename(&path_of(&name.to_string()), &file)?;
             state.remove_aside(name);
             Ok(())
         })?;
-        self.cache.remove(name.segment);
+        self.cache.remove(id);
         Ok(true)
     }
 

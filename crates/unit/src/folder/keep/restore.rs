@@ -22,7 +22,7 @@ use base::SegmentId;
 use serde::{Deserialize, Serialize};
 use world::{File, Millis, OpenMode};
 
-use super::record::{AsideName, DRAFT, FOLDER, RESTORE, Record, log_name};
+use super::record::{AsideName, DRAFT, FOLDER, RESTORE, Record, When, log_name};
 use super::state::{path_of, read_log};
 use super::{FolderUnit, Keep};
 use crate::UnitError;
@@ -92,18 +92,22 @@ struct Note {
     until: i64,
     segment: Option<String>,
     replaced: bool,
+    /// The moment of the restore: what is freed later is not meant, also where
+    /// this is done to its end much later.
+    moment: u64,
     /// Files in `freed/` that are moved back.
     files: Vec<String>,
 }
 
 impl Note {
-    fn meant(&self) -> Restorable {
-        Restorable {
+    fn means(&self, when: When, segment: SegmentId) -> bool {
+        let meant = Restorable {
             since: Millis(self.since),
             until: Millis(self.until),
             segment: self.segment.as_deref().and_then(segment_of),
             replaced: self.replaced,
-        }
+        };
+        when.moment < self.moment && meant.has(when.wall, segment)
     }
 
     fn names(&self) -> impl Iterator<Item = AsideName> {
@@ -177,7 +181,7 @@ impl FolderUnit {
         meant: &Restorable,
     ) -> Result<(Note, BTreeSet<SegmentId>), UnitError> {
         let mut first: BTreeMap<SegmentId, AsideName> = BTreeMap::new();
-        self.with_kept(keep, |state| {
+        let now = self.with_kept(keep, |state| {
             for aside in state.asides().values() {
                 let name = aside.name;
                 if !name.is_past && meant.has(name.when.wall, name.segment) {
@@ -185,7 +189,7 @@ impl FolderUnit {
                     first.entry(name.segment).or_insert(name);
                 }
             }
-            Ok(())
+            Ok(state.moment(&*self.clock))
         })?;
         let mut others = BTreeSet::new();
         let mut files = Vec::new();
@@ -201,6 +205,7 @@ impl FolderUnit {
             until: meant.until.0,
             segment: meant.segment.map(|segment| segment.to_string()),
             replaced: meant.replaced,
+            moment: now.moment,
             files,
         };
         Ok((note, others))
@@ -229,7 +234,7 @@ impl FolderUnit {
         dry_run: bool,
     ) -> Result<Restored, UnitError> {
         let failed = |error| self.place.meaning("restore what was freed", error);
-        let slots = self.meant_slots(keep, note)?;
+        let mut slots = self.meant_slots(keep, note)?;
         if !dry_run {
             self.write_restore(keep, note)?;
         }
@@ -249,10 +254,22 @@ impl FolderUnit {
         let mut files = BTreeMap::new();
         for name in note.names() {
             let was_there = self.is_there(name.segment)?;
+            if was_there && !note.replaced {
+                // Put there after the restore was cut short; or by that, which then
+                // has nothing more to move.
+                if self.is_aside(&name)? {
+                    fate(name.segment, SegmentFate::OtherThere);
+                    // They are the old one's.
+                    slots.remove(&name.segment);
+                } else {
+                    files.insert(name.segment, name);
+                }
+                continue;
+            }
             files.insert(name.segment, name);
             let is_moved = match dry_run {
                 true => true,
-                false => self.move_back(keep, &name, was_there)?,
+                false => self.move_back(keep, &name, was_there, note.replaced)?,
             };
             match (is_moved, was_there) {
                 (true, false) => fate(name.segment, SegmentFate::BroughtBack),
@@ -302,7 +319,6 @@ impl FolderUnit {
         keep: &Keep,
         note: &Note,
     ) -> Result<BTreeMap<SegmentId, Meant>, UnitError> {
-        let meant = note.meant();
         let mut slots: BTreeMap<SegmentId, Meant> = BTreeMap::new();
         // Of what is moved back: the slots that were freed at other times.
         let mut others: BTreeMap<SegmentId, BTreeSet<u32>> = BTreeMap::new();
@@ -315,7 +331,7 @@ impl FolderUnit {
                     let id = record.segment;
                     let after = state.aside_after(id, record.when.moment);
                     let is_here = is_of_restored(note, &record, after);
-                    if !meant.has(record.when.wall, id) {
+                    if !note.means(record.when, id) {
                         if let Some(others) = others.get_mut(&id).filter(|_| is_here) {
                             others.extend(record.slots());
                         }
@@ -453,14 +469,13 @@ impl FolderUnit {
         brought: &BTreeMap<SegmentId, BTreeSet<u32>>,
     ) -> Result<(), UnitError> {
         let disk = &*self.place.disk;
-        let meant = note.meant();
         self.with_kept(keep, |state| {
             for begun in state.logs().keys() {
                 let records = read_log(disk, *begun)?;
                 let mut left = Vec::with_capacity(records.len());
                 for record in &records {
                     let after = state.aside_after(record.segment, record.when.moment);
-                    let is_meant = meant.has(record.when.wall, record.segment)
+                    let is_meant = note.means(record.when, record.segment)
                         && is_of_restored(note, record, after);
                     let kept = brought.get(&record.segment).filter(|_| is_meant);
                     let slots = record.slots();

@@ -1,6 +1,7 @@
 //! What was freed is kept for a while, and can be brought back. Crashes in between
 //! are in `crash`.
 
+mod cut_short;
 mod hold;
 mod logs;
 mod replace;

@@ -6,8 +6,8 @@ use base::Slot;
 use world::Millis;
 use world::simulated::Simulation;
 
-use super::{DAY, all, free, is_there, keeping, made, of, put_synced, run_for, settle};
-use crate::conformance::{SLOT_BYTES, is_absent, read, replace, segment, tag_of};
+use super::{all, free, is_there, keeping, made, of, put_synced, settle};
+use crate::conformance::{SLOT_BYTES, read, replace, segment, tag_of};
 use crate::folder::{Restorable, SegmentFate};
 use crate::{SlotRun, Unit as _};
 
@@ -116,68 +116,6 @@ fn only_what_is_meant_is_brought_back() {
     unit.restore(&meant, false).expect("restored");
     assert_eq!(is_there(&unit, one, 0..4), [false, true, true, true]);
     read(&unit, other, SLOT_BYTES, 0, 8).expect("as it was put");
-}
-
-/// A log named a slot that had been brought back, and was freed once more: it would
-/// have been destroyed when the time of the first free was over.
-#[test]
-fn what_is_freed_after_a_restore_that_was_cut_short_has_its_own_time() {
-    let begun = || {
-        let simulation = Simulation::new(7);
-        let unit = made(&simulation.world());
-        let [slots, whole, other] = [1, 2, 3].map(|number| put_synced(&unit, number, 8));
-        free(&unit, slots, 0..4);
-        free(&unit, whole, 0..4);
-        unit.delete(whole).expect("deleted");
-        replace(&unit, other, segment(9), (Some(0), 0), 8).expect("replaced");
-        settle(&unit);
-        simulation.clock.advance(DAY / 2);
-        settle(&unit);
-        (simulation, [slots, whole, other])
-    };
-    let meant = Restorable {
-        replaced: true,
-        ..all()
-    };
-    let operations = {
-        let (simulation, _) = begun();
-        let before = simulation.disk.operations();
-        let unit = keeping(&simulation.world());
-        unit.restore(&meant, false).expect("restored");
-        simulation.disk.operations() - before
-    };
-    assert!(operations > 10, "{operations}");
-    for number in 0..operations {
-        let (mut simulation, ids) = begun();
-        simulation
-            .disk
-            .arm_crash(simulation.disk.operations() + number);
-        let unit = keeping(&simulation.world());
-        unit.restore(&meant, false).expect_err("the power is gone");
-        simulation.crash();
-        // As a daemon starts, or as the operator says it again.
-        let unit = keeping(&simulation.world());
-        unit.end_restore().expect("ended");
-        unit.restore(&meant, false).expect("restored");
-        for id in ids {
-            read(&unit, id, SLOT_BYTES, 0, 8).unwrap_or_else(|why| panic!("{number}: {why}"));
-        }
-        let again = unit.restore(&meant, false).expect("restored");
-        assert_eq!(again.segments, [], "{number}");
-        for id in ids {
-            free(&unit, id, 0..4);
-        }
-        run_for(&simulation, &unit, DAY * 3 / 4);
-        for id in ids {
-            assert!(is_absent(&read(&unit, id, SLOT_BYTES, 0, 1)));
-        }
-        let restored = unit.restore(&all(), true).expect("told");
-        for id in ids {
-            assert_eq!(of(&restored, id), (SegmentFate::There, 4, 0), "{number}");
-        }
-        run_for(&simulation, &unit, DAY / 2);
-        assert_eq!(unit.kept_freed().expect("known").bytes, 0, "{number}");
-    }
 }
 
 #[test]
