@@ -178,7 +178,7 @@ pub(super) fn meaning(url: &str, doing: &str, error: io::Error) -> UnitError {
 }
 
 /// Whether an error says that there is no room.
-fn is_full(error: &io::Error) -> bool {
+pub(super) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(error.kind(), Kind::StorageFull | Kind::QuotaExceeded)
 }

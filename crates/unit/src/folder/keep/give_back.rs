@@ -166,27 +166,22 @@ impl FolderUnit {
             return Ok(Some(0));
         }
         let oldest = self.with_kept(keep, |state| {
-            let time = u64::try_from(keep.keeping.time.as_micros()).unwrap_or(u64::MAX);
-            let running = state.running(&*self.clock);
-            let is_over = |moment: u64| moment.saturating_add(time) <= running;
-            Ok(state.oldest().and_then(|oldest| {
-                let (when, is_over) = match oldest {
-                    Oldest::Log(_, log) => (log.newest, is_over(log.newest.moment)),
-                    Oldest::Aside(aside) => {
-                        let when = aside.name.when;
-                        (when, is_over(when.moment))
-                    }
-                };
-                if is_over || is_early {
-                    state.gives_back(when);
-                }
-                if let Oldest::Log(begun, _) = oldest
-                    && (is_over || is_early)
-                {
-                    state.close_log(begun);
-                }
-                (is_over || is_early).then_some((oldest, is_over))
-            }))
+            let Some(oldest) = state.oldest() else {
+                return Ok(None);
+            };
+            let when = match oldest {
+                Oldest::Log(_, log) => log.newest,
+                Oldest::Aside(aside) => aside.name.when,
+            };
+            let is_over = state.is_over(&*self.clock, keep.keeping, when.moment);
+            if !(is_over || is_early) {
+                return Ok(None);
+            }
+            state.gives_back(when);
+            if let Oldest::Log(begun, _) = oldest {
+                state.close_log(begun);
+            }
+            Ok(Some((oldest, is_over)))
         })?;
         match oldest {
             None => Ok(None),

@@ -8,7 +8,7 @@ use base::SegmentId;
 use world::OpenMode;
 
 use super::record::{AsideName, FOLDER};
-use super::state::path_of;
+use super::state::{Aside, path_of};
 use super::{FolderUnit, Keep};
 use crate::UnitError;
 use crate::folder::is_not_found;
@@ -26,17 +26,14 @@ impl FolderUnit {
 
     /// Moves a segment back to where it was. What is there is set aside before, for
     /// which no room is needed: a crash in between leaves nothing there, and the note,
-    /// by which it is moved then. False if that was done before.
+    /// by which it is moved then.
     pub(super) fn move_back(
         &self,
         keep: &Keep,
         name: &AsideName,
         was_there: bool,
         replaced: bool,
-    ) -> Result<bool, UnitError> {
-        if !self.is_aside(name)? {
-            return Ok(false);
-        }
+    ) -> Result<(), UnitError> {
         let id = name.segment;
         let (disk, file) = (&*self.place.disk, self.place.file(id));
         if was_there {
@@ -56,7 +53,41 @@ impl FolderUnit {
             Ok(())
         })?;
         self.cache.remove(id);
-        Ok(true)
+        Ok(())
+    }
+
+    /// What a restore of that moment, or later, has set aside to make place for `name`
+    /// is moved to where it was, if nothing is there now.
+    pub(super) fn move_again(
+        &self,
+        keep: &Keep,
+        name: &AsideName,
+        moment: u64,
+    ) -> Result<(), UnitError> {
+        let id = name.segment;
+        let (disk, file) = (&*self.place.disk, self.place.file(id));
+        match disk.open(&file, OpenMode::Read) {
+            Err(error) if is_not_found(&error) => {}
+            _ => return Ok(()),
+        }
+        let is_moved = self.with_kept(keep, |state| {
+            let mut asides = state.asides().values().rev();
+            let is_its = |aside: &&Aside| {
+                let other = &aside.name;
+                other.segment == id && other.is_past && other.when.moment > moment
+            };
+            let Some(other) = asides.find(is_its).map(|aside| aside.name) else {
+                return Ok(false);
+            };
+            disk.rename(&path_of(&other.to_string()), &file)?;
+            state.remove_aside(&other);
+            Ok(true)
+        })?;
+        if is_moved {
+            let synced = self.sync_moved(&BTreeMap::from([(id, *name)]));
+            synced.map_err(|error| self.place.meaning("restore what was freed", error))?;
+        }
+        Ok(())
     }
 
     /// What was set aside of the segment after that is not to be brought back by the

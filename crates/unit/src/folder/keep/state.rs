@@ -12,7 +12,8 @@ use world::{Clock, Disk, File, Millis, OpenMode};
 
 use super::Keeping;
 use super::record::{
-    AsideName, DRAFT, FOLDER, RUNNING, RUNNING_BYTES, Record, Running, When, log_name, log_of,
+    AsideName, DRAFT, FOLDER, RESTORE, RUNNING, RUNNING_BYTES, Record, Running, When, log_name,
+    log_of,
 };
 use crate::folder::is_not_found;
 
@@ -82,6 +83,8 @@ pub(super) struct State {
     /// Whether names in the folder may not be durable.
     pub are_names_unsynced: bool,
     is_made: bool,
+    /// A restore is not through.
+    is_restoring: bool,
 }
 
 pub(super) fn path_of(name: &str) -> PathBuf {
@@ -96,16 +99,13 @@ pub(super) fn read_log(disk: &dyn Disk, begun: u64) -> io::Result<Vec<Record>> {
     Ok(Record::all(&bytes).collect())
 }
 
-fn read_running(disk: &dyn Disk) -> io::Result<Running> {
-    let file = match disk.open(&path_of(RUNNING), OpenMode::Read) {
-        Err(error) if is_not_found(&error) => return Ok(Running::default()),
-        other => other?,
-    };
+/// Nothing if it cannot be read: the rest of the folder says hardly less.
+fn read_running(disk: &dyn Disk) -> Running {
     let mut bytes = [0; RUNNING_BYTES];
-    match file.read_at(&mut bytes, 0) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Running::default()),
-        // What lies there says no less than the rest of the folder.
-        other => other.map(|()| Running::parse(&bytes).unwrap_or_default()),
+    let file = disk.open(&path_of(RUNNING), OpenMode::Read);
+    match file.and_then(|file| file.read_at(&mut bytes, 0)) {
+        Ok(()) => Running::parse(&bytes).unwrap_or_default(),
+        Err(_) => Running::default(),
     }
 }
 
@@ -116,7 +116,7 @@ impl State {
             Err(error) if is_not_found(&error) => (Vec::new(), false),
             other => (other?, true),
         };
-        let noted = read_running(disk)?;
+        let noted = read_running(disk);
         let mut state = Self {
             base: 0,
             read: clock.monotonic(),
@@ -133,6 +133,7 @@ impl State {
             // A process before this one may have been killed before its sync.
             are_names_unsynced: is_made,
             is_made,
+            is_restoring: entries.iter().any(|entry| entry.name == RESTORE),
         };
         let mut newest = noted.moment;
         for entry in &entries {
@@ -328,6 +329,13 @@ impl State {
         }
     }
 
+    /// Whether the time is over of what was freed at `moment`. It is not as long as a
+    /// restore is not through: that may need it, and logs may name what it brought back.
+    pub fn is_over(&self, clock: &dyn Clock, keeping: Keeping, moment: u64) -> bool {
+        let time = u64::try_from(keeping.time.as_micros()).unwrap_or(u64::MAX);
+        !self.is_restoring && moment.saturating_add(time) <= self.running(clock)
+    }
+
     /// Something that was freed then is given back.
     pub fn gives_back(&mut self, when: When) {
         self.given_back = self.given_back.max(when.wall.0);
@@ -363,11 +371,15 @@ impl State {
         self.make_folder(disk)?;
         let path = path_of(RUNNING);
         let file = match disk.open(&path, OpenMode::Write) {
-            Err(error) if is_not_found(&error) => {
+            Ok(file) => file,
+            Err(error) => {
+                // It may be another user's.
+                if !is_not_found(&error) {
+                    disk.remove(&path)?;
+                }
                 self.are_names_unsynced = true;
                 disk.open(&path, OpenMode::CreateNew)?
             }
-            opened => opened?,
         };
         // Of one sector, so it is never torn.
         file.write_at(&now.encode(), 0)?;

@@ -2,6 +2,7 @@
 //! are in `crash`.
 
 mod cut_short;
+mod failing;
 mod hold;
 mod logs;
 mod replace;
@@ -49,6 +50,31 @@ fn put_synced(unit: &FolderUnit, number: u64, count: u16) -> SegmentId {
 fn free(unit: &FolderUnit, id: SegmentId, slots: impl IntoIterator<Item = u16>) {
     let slots: Vec<Slot> = slots.into_iter().map(Slot).collect();
     unit.free(id, &slots, false).expect("freed");
+}
+
+/// Meant is also what another one is in the place of.
+fn replaced() -> Restorable {
+    Restorable {
+        replaced: true,
+        ..all()
+    }
+}
+
+/// Where a segment's file is, on the disk.
+fn path_of(unit: &FolderUnit, id: SegmentId) -> PathBuf {
+    Path::new(PATH).join(unit.place.file(id))
+}
+
+/// The files in `freed/` whose names begin so.
+fn freed_files(simulation: &Simulation, prefix: &str) -> Vec<PathBuf> {
+    let freed = Path::new(PATH).join("freed");
+    let files = simulation.disk.files_under(&freed).into_iter();
+    let paths = files.map(|(path, _)| path);
+    let is_meant = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with(prefix))
+    };
+    paths.filter(is_meant).collect()
 }
 
 fn settle(unit: &FolderUnit) {

@@ -6,7 +6,7 @@ use base::{SegmentId, Slot};
 use world::World;
 use world::simulated::Simulation;
 
-use super::{DAY, all, free, is_there, keeping, made, of, put_synced, run_for, settle};
+use super::{DAY, all, free, is_there, keeping, made, of, put_synced, replaced, run_for, settle};
 use crate::conformance::{SLOT_BYTES, content_of, is_absent, put, read, replace, segment};
 use crate::folder::tests::open;
 use crate::folder::{Keeping, Restorable, SegmentFate};
@@ -29,10 +29,7 @@ fn what_is_freed_after_a_restore_that_was_cut_short_has_its_own_time() {
         settle(&unit);
         (simulation, [slots, whole, other])
     };
-    let meant = Restorable {
-        replaced: true,
-        ..all()
-    };
+    let meant = replaced();
     let operations = {
         let (simulation, _) = begun();
         let before = simulation.disk.operations();
@@ -194,10 +191,7 @@ fn what_a_restore_takes_the_place_of_is_held_whatever_is_kept() {
     let unit = made(&simulation.world());
     put(&unit, id, SLOT_BYTES, 0, 8).expect("put");
     replace(&unit, id, other, (Some(0), 1), 8).expect("replaced");
-    let meant = Restorable {
-        replaced: true,
-        ..all()
-    };
+    let meant = replaced();
     let unit = unkept(&simulation.world());
     let restored = unit.restore(&meant, false).expect("restored");
     assert_eq!(of(&restored, id), (SegmentFate::PutBack, 0, 0));

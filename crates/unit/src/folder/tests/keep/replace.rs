@@ -1,29 +1,14 @@
 //! Keeping what is replaced.
 
-use std::path::Path;
-
 use world::simulated::{Fault, Simulation};
 
-use super::{all, is_there, made, of, put_synced};
+use super::{is_there, made, of, path_of, put_synced, replaced};
+use crate::Unit as _;
 use crate::conformance::{SLOT_BYTES, read, replace, segment};
-use crate::folder::tests::PATH;
-use crate::folder::{Restorable, SegmentFate};
-use crate::{FolderUnit, Unit as _};
+use crate::folder::SegmentFate;
 
 /// Where the content begins of a segment of the usual size, in bytes.
 const DATA_OFFSET: u64 = 53_248;
-
-fn replaced() -> Restorable {
-    Restorable {
-        replaced: true,
-        ..all()
-    }
-}
-
-/// Where a segment's file is, on the disk.
-fn path_of(unit: &FolderUnit, id: base::SegmentId) -> std::path::PathBuf {
-    Path::new(PATH).join(unit.place.file(id))
-}
 
 /// What mending replaces has often just that: a sector that cannot be read. It could
 /// not be kept, so it could not be mended either.
