@@ -1,7 +1,7 @@
 //! Giving back the room of what was kept: what is over, what is too much, and what
 //! is needed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -27,9 +27,18 @@ pub(super) struct Giving {
     /// The moment of the newest that it names.
     newest: u64,
     /// What it names that was not looked at yet.
-    slots: BTreeMap<SegmentId, Vec<u32>>,
+    named: BTreeMap<SegmentId, Named>,
     /// Before its time.
     is_early: bool,
+}
+
+/// What a log names of one segment.
+#[derive(Default)]
+struct Named {
+    /// First and last slot of each run, in any order.
+    runs: Vec<(u16, u16)>,
+    /// The room of that, in bytes.
+    bytes: u64,
 }
 
 impl FolderUnit {
@@ -141,17 +150,26 @@ impl FolderUnit {
         giving: &mut Giving,
         is_early: bool,
     ) -> Result<Option<u64>, UnitError> {
-        if let Some((id, slots)) = giving.slots.pop_first() {
-            return match self.give_back_slots(keep, id, &slots, giving.newest) {
+        if !is_early && giving.is_early {
+            // What is left of it is kept until its time is over.
+            *giving = Giving::default();
+        }
+        if let (Some((id, named)), Some(begun)) = (giving.named.pop_first(), giving.log) {
+            let given_back = self.give_back_slots(keep, id, &named.runs, giving.newest);
+            return match given_back {
                 Ok(bytes) => {
                     self.count_given_up(keep, giving.is_early, bytes);
+                    self.with_kept(keep, |state| {
+                        state.names_less(begun, named.bytes);
+                        Ok(())
+                    })?;
                     Ok(Some(bytes))
                 }
                 // One file that cannot be read must not stop the others: what it
                 // has of these is found after the next start.
                 Err(why @ (UnitError::Io { .. } | UnitError::Tampered { .. })) => Err(why),
                 Err(why) => {
-                    giving.slots.insert(id, slots);
+                    giving.named.insert(id, named);
                     Err(why)
                 }
             };
@@ -191,7 +209,7 @@ impl FolderUnit {
                 Ok(Some(aside.bytes))
             }
             Some((Oldest::Log(begun, log), is_over)) => {
-                giving.slots = self.named_in(keep, begun)?;
+                giving.named = self.named_in(keep, begun)?;
                 (giving.log, giving.is_early) = (Some(begun), !is_over);
                 giving.newest = log.newest.moment;
                 Ok(Some(0))
@@ -223,24 +241,17 @@ impl FolderUnit {
     }
 
     /// What a log names of segments that were not set aside since.
-    fn named_in(
-        &self,
-        keep: &Keep,
-        begun: u64,
-    ) -> Result<BTreeMap<SegmentId, Vec<u32>>, UnitError> {
+    fn named_in(&self, keep: &Keep, begun: u64) -> Result<BTreeMap<SegmentId, Named>, UnitError> {
+        // What one named that cannot be read is found after the next start.
+        let records = read_log(&*self.place.disk, begun).unwrap_or_default();
         self.with_kept(keep, |state| {
-            // What one named that cannot be read is found after the next start.
-            let records = read_log(&*self.place.disk, begun).unwrap_or_default();
-            let mut named: BTreeMap<SegmentId, Vec<u32>> = BTreeMap::new();
+            let mut named: BTreeMap<SegmentId, Named> = BTreeMap::new();
             for record in records {
-                if state
-                    .aside_after(record.segment, record.when.moment)
-                    .is_none()
-                {
-                    named
-                        .entry(record.segment)
-                        .or_default()
-                        .extend(record.slots());
+                let after = state.aside_after(record.segment, record.when.moment);
+                if after.is_none() {
+                    let named = named.entry(record.segment).or_default();
+                    named.bytes += record.content_bytes();
+                    named.runs.extend(record.runs);
                 }
             }
             Ok(named)
@@ -251,7 +262,7 @@ impl FolderUnit {
         &self,
         keep: &Keep,
         id: SegmentId,
-        slots: &[u32],
+        runs: &[(u16, u16)],
         newest: u64,
     ) -> Result<u64, UnitError> {
         let _alone = self.writer(id);
@@ -264,19 +275,19 @@ impl FolderUnit {
             Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => return Ok(0),
             other => other?,
         };
-        let mut due: Vec<u32> = slots.to_vec();
-        due.retain(|slot| {
+        let is_freed = |slot: &u32| {
             let entry = table.entries.get(*slot as usize);
             entry.is_some_and(|entry| entry.state == SlotState::Freed)
-        });
-        due.sort_unstable();
-        due.dedup();
+        };
+        let slots = runs.iter().flat_map(|(first, last)| *first..=*last);
+        let slots: BTreeSet<u32> = slots.map(u32::from).filter(is_freed).collect();
+        let due: Vec<u32> = slots.into_iter().collect();
         if due.is_empty() {
             return Ok(0);
         }
         self.punch(id, &*file, &table, &due)?;
         self.with_kept(keep, |state| {
-            state.unname(id, slots.len());
+            state.unname(id, due.len());
             Ok(())
         })?;
         Ok(due.len() as u64 * u64::from(table.header.slot_bytes))

@@ -129,9 +129,15 @@ impl Record {
         runs.flat_map(|(first, last)| u32::from(*first)..=u32::from(*last))
     }
 
+    /// How many slots it names.
+    pub fn count(&self) -> u64 {
+        let runs = self.runs.iter();
+        runs.map(|(first, last)| u64::from(last - first) + 1).sum()
+    }
+
     /// The room that its slots take, in bytes.
     pub fn content_bytes(&self) -> u64 {
-        self.slots().count() as u64 * u64::from(self.slot_bytes)
+        self.count() * u64::from(self.slot_bytes)
     }
 
     pub fn encode(&self) -> Vec<u8> {

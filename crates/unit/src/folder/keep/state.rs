@@ -17,8 +17,11 @@ use super::record::{
 };
 use crate::folder::is_not_found;
 
-/// A log is no longer than about this, in bytes: it is given back as a whole.
+/// A log is no longer than about this, in bytes.
 const LOG_BYTES: u64 = 1 << 20;
+
+/// A log names about so much, in bytes: its time is over as a whole.
+const LOG_NAMES_BYTES: u64 = 64 << 20;
 
 /// Longer is no log that was written here, in bytes.
 const LOG_BYTES_MAX: u64 = 64 << 20;
@@ -165,7 +168,7 @@ impl State {
         let length = record.encode().len() as u64;
         let bytes = record.content_bytes() + length;
         if let Some(named) = &mut self.named {
-            *named.entry(record.segment).or_default() += record.slots().count();
+            *named.entry(record.segment).or_default() += record.count() as usize;
         }
         if let Some(log) = self.logs.get_mut(&begun) {
             log.newest = record.when;
@@ -218,10 +221,13 @@ impl State {
         };
         let record = record.with_slots(slots);
         let age_us_max = (keeping.time / LOGS_A_TIME).as_micros();
-        let is_old = |open: &mut OpenLog| {
-            open.end >= LOG_BYTES || u128::from(record.when.moment - open.begun) >= age_us_max
+        let is_full = |open: &OpenLog| {
+            let names_bytes = self.logs.get(&open.begun).map_or(0, |log| log.bytes);
+            open.end >= LOG_BYTES
+                || names_bytes >= LOG_NAMES_BYTES
+                || u128::from(record.when.moment - open.begun) >= age_us_max
         };
-        let mut open = match self.open.take_if(|open| !is_old(open)) {
+        let mut open = match self.open.take_if(|open| !is_full(open)) {
             Some(open) => open,
             None => {
                 self.open = None;
@@ -301,6 +307,15 @@ impl State {
         self.close_log(begun);
         if let Some(log) = self.logs.remove(&begun) {
             self.bytes -= log.bytes;
+        }
+    }
+
+    /// Some of what a log names is not held any more.
+    pub fn names_less(&mut self, begun: u64, bytes: u64) {
+        if let Some(log) = self.logs.get_mut(&begun) {
+            let bytes = bytes.min(log.bytes);
+            log.bytes -= bytes;
+            self.bytes -= bytes;
         }
     }
 

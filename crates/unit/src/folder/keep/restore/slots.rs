@@ -65,7 +65,7 @@ impl FolderUnit {
                     let segment = slots.entry(id).or_default();
                     match is_here {
                         true => segment.slots.extend(record.slots()),
-                        false => segment.elsewhere += record.slots().count() as u32,
+                        false => segment.elsewhere += record.count() as u32,
                     }
                 }
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use world::simulated::Simulation;
 
-use super::{DAY, all, free, made, of, put_synced, settle};
+use super::{DAY, all, free, freed_files, made, of, put_synced, room_taken, settle};
 use crate::conformance::{SLOT_BYTES, put, read, segment};
 use crate::folder::tests::PATH;
 use crate::folder::{Keeping, Restorable, SegmentFate};
@@ -103,4 +103,56 @@ fn more_than_its_share_is_given_up() {
     assert_eq!(of(&restored, segment(39)), fate);
     assert_eq!(restored.segments.len(), 1);
     read(&unit, segment(39), SLOT_BYTES, 0, 256).expect("as it was put");
+}
+
+/// All that was freed within an hour is in one log, and once that was begun it went as
+/// a whole, whatever was needed.
+#[test]
+fn a_full_unit_gives_up_no_more_than_is_needed() {
+    let simulation = Simulation::new(1);
+    let world = simulation.world();
+    let unit = made(&world).with_segment_data_bytes(1 << 20);
+    let unit = unit.keeping(Keeping {
+        time: DAY,
+        room_percent: 100,
+    });
+    let ids: Vec<_> = (0..40)
+        .map(|number| put_synced(&unit, number, 256))
+        .collect();
+    for id in &ids {
+        free(&unit, *id, 0..255);
+    }
+    settle(&unit);
+    assert_eq!(freed_files(&simulation, "log-").len(), 1);
+    let taken = room_taken(&world, &simulation);
+    simulation.disk.set_capacity(Path::new(PATH), taken + 8192);
+    put_synced(&unit, 100, 256);
+    settle(&unit);
+    simulation.clock.advance(DAY / 2);
+    settle(&unit);
+    let kept = unit.kept_freed().expect("known");
+    assert!(
+        (1 << 20..3 << 20).contains(&kept.given_up_bytes),
+        "{kept:?}"
+    );
+    assert!(kept.bytes < 38 * 255 * 4096 + (1 << 20), "{kept:?}");
+    let restored = unit.restore(&all(), true).expect("told");
+    let gone = restored.segments.iter().filter(|one| one.gone > 0).count();
+    assert!((1..=3).contains(&gone), "{restored:?}");
+    // The rest goes in its time.
+    simulation.clock.advance(DAY);
+    settle(&unit);
+    assert_eq!(unit.kept_freed().expect("known").bytes, 0);
+}
+
+#[test]
+fn no_log_names_more_than_a_few_segments() {
+    let simulation = Simulation::new(1);
+    let unit = made(&simulation.world());
+    for number in 0..20 {
+        let id = put_synced(&unit, number, 2000);
+        free(&unit, id, 0..2000);
+    }
+    let logs = freed_files(&simulation, "log-").len();
+    assert_eq!(logs, 3, "of 64 MiB");
 }
