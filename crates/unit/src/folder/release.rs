@@ -40,7 +40,7 @@ pub(super) struct Settling {
     pub(super) pending: BTreeSet<SegmentId>,
     /// The sub-folder whose segments the walk looks at next: a process before
     /// this one may have left some.
-    walked: usize,
+    pub(super) walked: usize,
 }
 
 /// Marks `slots`, sorted, in the file, a write a run.
@@ -222,16 +222,19 @@ impl FolderUnit {
         }
     }
 
-    /// Punches what waits, gives back what was kept long enough, then walks on
-    /// through the segments for what an earlier process left. True if there is more
-    /// to do.
+    /// Gives back what was kept long enough, punches what waits, and walks on through
+    /// the segments for what an earlier process left, each for its share of the time.
+    /// True if there is more to do.
     pub(super) fn settle_some(&self) -> Result<bool, UnitError> {
         self.place.verify()?;
-        let clock = &self.clock;
-        let end = clock.monotonic() + Duration::from_millis(SETTLE_MS_MAX);
-        if self.settle_kept(end)? {
-            return Ok(true);
-        }
+        let share = Duration::from_millis(SETTLE_MS_MAX) / 2;
+        let begun = self.clock.monotonic();
+        let kept = self.settle_kept(begun + share);
+        let waiting = self.settle_waiting(self.clock.monotonic() + share);
+        Ok(kept? | waiting?)
+    }
+
+    fn settle_waiting(&self, end: Duration) -> Result<bool, UnitError> {
         loop {
             let next = lock(&self.settling).pending.pop_first();
             match next {
@@ -257,7 +260,7 @@ impl FolderUnit {
                     self.walk(folder)?;
                 }
             }
-            if clock.monotonic() >= end {
+            if self.clock.monotonic() >= end {
                 return Ok(true);
             }
         }

@@ -84,7 +84,7 @@ impl FolderUnit {
     }
 
     /// Whether more is kept than may be.
-    fn is_too_much(&self, keep: &Keep) -> Result<bool, UnitError> {
+    pub(super) fn is_too_much(&self, keep: &Keep) -> Result<bool, UnitError> {
         if !self.is_keeping() {
             return Ok(true);
         }
@@ -125,21 +125,28 @@ impl FolderUnit {
         }
     }
 
-    /// Gives back the oldest that is kept, about as much as a segment takes. False
-    /// if nothing is left. No writer's lock is held.
+    /// Gives back the oldest that is kept, about as much as a segment takes. Of many that
+    /// find no room at once, all count what any of them gives back. False if nothing is
+    /// left. No writer's lock is held.
     pub(in crate::folder) fn make_room(&self) -> Result<bool, UnitError> {
         let Some(keep) = &self.keep else {
             return Ok(false);
         };
-        let mut giving = lock(&keep.giving);
-        let (mut bytes, mut is_any) = (0, false);
-        while bytes < self.segment_data_bytes {
-            match self.give_back(keep, &mut giving, true)? {
-                None => break,
-                Some(more) => (bytes, is_any) = (bytes + more, true),
+        let before = keep.made_room_bytes.load(Ordering::Relaxed);
+        let mut is_any = false;
+        loop {
+            // For one step each: whoever else waits for room has its turn.
+            let mut giving = lock(&keep.giving);
+            let now = keep.made_room_bytes.load(Ordering::Relaxed);
+            if now.wrapping_sub(before) >= self.segment_data_bytes {
+                return Ok(true);
             }
+            let Some(bytes) = self.give_back(keep, &mut giving, true)? else {
+                return Ok(is_any);
+            };
+            keep.made_room_bytes.fetch_add(bytes, Ordering::Relaxed);
+            is_any = true;
         }
-        Ok(is_any)
     }
 
     /// One step: a segment's slots, a log that is through, a segment that was set
@@ -150,6 +157,9 @@ impl FolderUnit {
         giving: &mut Giving,
         is_early: bool,
     ) -> Result<Option<u64>, UnitError> {
+        if let Some(given_back) = self.give_back_at_once(keep)? {
+            return Ok(Some(given_back));
+        }
         if !is_early && giving.is_early {
             // What is left of it is kept until its time is over.
             *giving = Giving::default();
@@ -217,14 +227,60 @@ impl FolderUnit {
         }
     }
 
+    /// Gives back a segment that was set aside and whose time is over: that needs no more
+    /// than its removal, so it does not wait for slots that are punched one by one.
+    fn give_back_at_once(&self, keep: &Keep) -> Result<Option<u64>, UnitError> {
+        let (unneeded, over) = self.with_kept(keep, |state| {
+            let oldest = state.asides().first_key_value().map(|(_, aside)| *aside);
+            let is_over =
+                |aside: &Aside| state.is_over(&*self.clock, keep.keeping, aside.name.when.moment);
+            let over = oldest.filter(is_over);
+            if let Some(aside) = over {
+                state.gives_back(aside.name.when);
+            }
+            Ok((state.unneeded(), over))
+        })?;
+        if let Some(name) = unneeded {
+            self.remove_kept(&name.to_string())?;
+            self.with_kept(keep, |state| {
+                state.remove_emptied(&name);
+                Ok(())
+            })?;
+            return Ok(Some(0));
+        }
+        match over {
+            Some(aside) => self
+                .give_back_aside(keep, &aside)
+                .map(|()| Some(aside.bytes)),
+            None => Ok(None),
+        }
+    }
+
     fn count_given_up(&self, keep: &Keep, is_early: bool, bytes: u64) {
         if is_early && self.is_keeping() {
             keep.given_up_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
+    /// Its name stays, without content, while older logs may name slots of it, which
+    /// would be taken for those of its successor.
     fn give_back_aside(&self, keep: &Keep, aside: &Aside) -> Result<(), UnitError> {
-        self.remove_kept(&aside.name.to_string())?;
+        let name = aside.name;
+        let is_needed = self.with_kept(keep, |state| {
+            Ok(state.has_log_before(name.when.moment) && state.emptied() < ASIDES_MAX)
+        })?;
+        let empty = || {
+            let path = path_of(&name.to_string());
+            let file = self.place.disk.open(&path, OpenMode::Write)?;
+            file.set_length(0)
+        };
+        if is_needed && empty().is_ok() {
+            return self.with_kept(keep, |state| {
+                state.add_emptied(name);
+                Ok(())
+            });
+        }
+        self.remove_kept(&name.to_string())?;
         self.with_kept(keep, |state| {
             state.remove_aside(&aside.name);
             Ok(())

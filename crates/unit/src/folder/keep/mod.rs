@@ -19,8 +19,9 @@
 //!   is destroyed by an older record.
 //! * Time is how long the unit has run, which no clock that is set can change:
 //!   nothing goes early, and nothing stays for ever while the unit runs.
-//! * The oldest goes first. A file goes after all logs that were begun before it
-//!   was moved, so that their records are not taken for those of its successor.
+//! * What is needed before its time is over goes by its age. The name of a file goes
+//!   after all logs that were begun before it was moved, so that their records are not
+//!   taken for those of its successor.
 //! * One process has the folder, as a daemon does.
 //!
 //! Locks: a writer's before the state's; whoever gives back holds no writer's lock
@@ -81,6 +82,8 @@ pub struct KeptFreed {
     /// Bytes that were given back before their time, since this was opened,
     /// because the room was needed.
     pub given_up_bytes: u64,
+    /// Whether that is more than may be: settle more often.
+    pub is_too_much: bool,
 }
 
 /// A unit that keeps what was freed.
@@ -91,6 +94,8 @@ pub(super) struct Keep {
     /// Held while something is given back.
     giving: Mutex<Giving>,
     given_up_bytes: AtomicU64,
+    /// Bytes that were given back because a put found no room.
+    made_room_bytes: AtomicU64,
     /// Segments with slots that are free and that perhaps no log names.
     unlogged: Mutex<BTreeSet<SegmentId>>,
 }
@@ -104,6 +109,7 @@ impl FolderUnit {
             state: Mutex::default(),
             giving: Mutex::default(),
             given_up_bytes: AtomicU64::new(0),
+            made_room_bytes: AtomicU64::new(0),
             unlogged: Mutex::default(),
         });
         self
@@ -118,12 +124,14 @@ impl FolderUnit {
             return Ok(KeptFreed::default());
         };
         let given_up_bytes = keep.given_up_bytes.load(Ordering::Relaxed);
-        self.with_kept(keep, |state| {
-            Ok(KeptFreed {
-                bytes: state.bytes(),
-                segments: state.asides().len() as u64,
-                given_up_bytes,
-            })
+        let (bytes, segments) = self.with_kept(keep, |state| {
+            Ok((state.bytes(), state.asides().len() as u64))
+        })?;
+        Ok(KeptFreed {
+            bytes,
+            segments,
+            given_up_bytes,
+            is_too_much: bytes > 0 && self.is_too_much(keep)?,
         })
     }
 

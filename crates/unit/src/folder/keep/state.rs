@@ -76,6 +76,9 @@ pub(super) struct State {
     logs: BTreeMap<u64, Log>,
     open: Option<OpenLog>,
     asides: BTreeMap<u64, Aside>,
+    /// Names of those that were given back before older logs, and say for these that
+    /// there was one.
+    emptied: BTreeMap<u64, AsideName>,
     of_segments: BTreeSet<(SegmentId, u64)>,
     bytes: u64,
     /// How many slots of each segment logs name; until the walk after the start has
@@ -129,6 +132,7 @@ impl State {
             logs: BTreeMap::new(),
             open: None,
             asides: BTreeMap::new(),
+            emptied: BTreeMap::new(),
             of_segments: BTreeSet::new(),
             bytes: 0,
             named: Some(HashMap::new()),
@@ -151,10 +155,16 @@ impl State {
                 }
             } else if let Some(name) = AsideName::parse(&entry.name) {
                 newest = newest.max(name.when.moment);
-                let file = disk.open(&path_of(&entry.name), OpenMode::Read);
-                // What it takes is not known; it goes in its time all the same.
-                let bytes = file.and_then(|file| file.allocated()).unwrap_or(0);
-                state.add_aside(name, bytes);
+                let look = || {
+                    let file = disk.open(&path_of(&entry.name), OpenMode::Read)?;
+                    Ok::<_, io::Error>((file.length()?, file.allocated()?))
+                };
+                match look() {
+                    Ok((0, _)) => state.add_emptied(name),
+                    Ok((_, bytes)) => state.add_aside(name, bytes),
+                    // What it takes is not known; it goes in its time all the same.
+                    Err(_) => state.add_aside(name, 0),
+                }
             } else if entry.name.starts_with(DRAFT) {
                 // Else it takes some room until the next start.
                 let _ = disk.remove(&path_of(&entry.name));
@@ -285,6 +295,36 @@ impl State {
             self.of_segments.remove(&(name.segment, name.when.moment));
             self.bytes -= aside.bytes;
         }
+    }
+
+    /// The file of one that was given back has no content any more.
+    pub fn add_emptied(&mut self, name: AsideName) {
+        self.remove_aside(&name);
+        self.emptied.insert(name.when.moment, name);
+        self.of_segments.insert((name.segment, name.when.moment));
+    }
+
+    /// One of these names that no log needs any more.
+    pub fn unneeded(&self) -> Option<AsideName> {
+        let (moment, name) = self.emptied.first_key_value()?;
+        (!self.has_log_before(*moment)).then_some(*name)
+    }
+
+    pub fn remove_emptied(&mut self, name: &AsideName) {
+        if self.emptied.remove(&name.when.moment).is_some() {
+            self.of_segments.remove(&(name.segment, name.when.moment));
+        }
+    }
+
+    /// How many there are of these names.
+    pub fn emptied(&self) -> usize {
+        self.emptied.len()
+    }
+
+    /// Whether a log may name slots of what was set aside then.
+    pub fn has_log_before(&self, moment: u64) -> bool {
+        let oldest = self.logs.first_key_value();
+        oldest.is_some_and(|(begun, _)| *begun < moment)
     }
 
     pub fn asides(&self) -> &BTreeMap<u64, Aside> {

@@ -5,6 +5,7 @@ mod cut_short;
 mod failing;
 mod hold;
 mod logs;
+mod pace;
 mod replace;
 mod restore;
 mod room;
