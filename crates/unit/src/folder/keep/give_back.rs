@@ -18,7 +18,7 @@ use crate::folder::{OpenTable, is_not_found, lock};
 
 /// More segments than this are not kept: each takes some memory, and all are in one
 /// folder.
-const ASIDES_MAX: usize = 1 << 18;
+pub(super) const ASIDES_MAX: usize = 1 << 18;
 
 /// The log that is being given back.
 #[derive(Default)]
@@ -88,14 +88,12 @@ impl FolderUnit {
         if !self.is_keeping() {
             return Ok(true);
         }
-        let (bytes, asides) =
-            self.with_kept(keep, |state| Ok((state.bytes(), state.asides().len())))?;
+        let bytes = self.with_kept(keep, |state| Ok(state.bytes()))?;
         let percent = u128::from(keep.keeping.room_percent);
         let space = self.place.disk.space(Path::new(""));
         // Where that is not known, a put that finds no room makes some.
-        let is_much = space
-            .is_ok_and(|space| u128::from(bytes) * 100 > u128::from(space.total_bytes) * percent);
-        Ok(is_much || asides > ASIDES_MAX)
+        Ok(space
+            .is_ok_and(|space| u128::from(bytes) * 100 > u128::from(space.total_bytes) * percent))
     }
 
     /// Does `act` again each time that it found the unit full and something was
@@ -158,6 +156,9 @@ impl FolderUnit {
         is_early: bool,
     ) -> Result<Option<u64>, UnitError> {
         if let Some(given_back) = self.give_back_at_once(keep)? {
+            return Ok(Some(given_back));
+        }
+        if let Some(given_back) = self.give_back_surplus(keep)? {
             return Ok(Some(given_back));
         }
         if !is_early && giving.is_early {
@@ -227,6 +228,25 @@ impl FolderUnit {
         }
     }
 
+    /// Gives back the smallest segment that was set aside if there are too many: whoever
+    /// deletes many small ones gets no larger ones destroyed by that.
+    fn give_back_surplus(&self, keep: &Keep) -> Result<Option<u64>, UnitError> {
+        let smallest = self.with_kept(keep, |state| {
+            let is_surplus = state.asides().len() > keep.asides_max;
+            let smallest = state.smallest().filter(|_| is_surplus);
+            if let Some(aside) = smallest {
+                state.gives_back(aside.name.when);
+            }
+            Ok(smallest)
+        })?;
+        let Some(aside) = smallest else {
+            return Ok(None);
+        };
+        self.give_back_aside(keep, &aside)?;
+        self.count_given_up(keep, true, aside.bytes);
+        Ok(Some(aside.bytes))
+    }
+
     /// Gives back a segment that was set aside and whose time is over: that needs no more
     /// than its removal, so it does not wait for slots that are punched one by one.
     fn give_back_at_once(&self, keep: &Keep) -> Result<Option<u64>, UnitError> {
@@ -267,7 +287,7 @@ impl FolderUnit {
     fn give_back_aside(&self, keep: &Keep, aside: &Aside) -> Result<(), UnitError> {
         let name = aside.name;
         let is_needed = self.with_kept(keep, |state| {
-            Ok(state.has_log_before(name.when.moment) && state.emptied() < ASIDES_MAX)
+            Ok(state.has_log_before(name.when.moment) && state.emptied() < keep.asides_max)
         })?;
         let empty = || {
             let path = path_of(&name.to_string());

@@ -49,7 +49,7 @@ use super::format::{Entry, SlotState};
 use super::table::Table;
 use super::{FolderUnit, lock};
 use crate::UnitError;
-use give_back::Giving;
+use give_back::{ASIDES_MAX, Giving};
 use state::State;
 
 /// How long what was freed is kept, and how much of it.
@@ -89,6 +89,8 @@ pub struct KeptFreed {
 /// A unit that keeps what was freed.
 pub(super) struct Keep {
     keeping: Keeping,
+    /// So many segments at most.
+    pub(super) asides_max: usize,
     /// None until it is first needed, and when the folder may have become another.
     state: Mutex<Option<State>>,
     /// Held while something is given back.
@@ -106,6 +108,7 @@ impl FolderUnit {
     pub fn keeping(mut self, keeping: Keeping) -> Self {
         self.keep = Some(Keep {
             keeping,
+            asides_max: ASIDES_MAX,
             state: Mutex::default(),
             giving: Mutex::default(),
             given_up_bytes: AtomicU64::new(0),

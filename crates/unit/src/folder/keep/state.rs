@@ -80,6 +80,8 @@ pub(super) struct State {
     /// there was one.
     emptied: BTreeMap<u64, AsideName>,
     of_segments: BTreeSet<(SegmentId, u64)>,
+    /// Room and moment of each that was set aside.
+    by_size: BTreeSet<(u64, u64)>,
     bytes: u64,
     /// How many slots of each segment logs name; until the walk after the start has
     /// seen all segments.
@@ -134,6 +136,7 @@ impl State {
             asides: BTreeMap::new(),
             emptied: BTreeMap::new(),
             of_segments: BTreeSet::new(),
+            by_size: BTreeSet::new(),
             bytes: 0,
             named: Some(HashMap::new()),
             unsynced: Vec::new(),
@@ -287,14 +290,22 @@ impl State {
     pub fn add_aside(&mut self, name: AsideName, bytes: u64) {
         self.asides.insert(name.when.moment, Aside { name, bytes });
         self.of_segments.insert((name.segment, name.when.moment));
+        self.by_size.insert((bytes, name.when.moment));
         self.bytes += bytes;
     }
 
     pub fn remove_aside(&mut self, name: &AsideName) {
         if let Some(aside) = self.asides.remove(&name.when.moment) {
             self.of_segments.remove(&(name.segment, name.when.moment));
+            self.by_size.remove(&(aside.bytes, name.when.moment));
             self.bytes -= aside.bytes;
         }
+    }
+
+    /// The smallest that was set aside, of several the oldest.
+    pub fn smallest(&self) -> Option<Aside> {
+        let (_, moment) = self.by_size.first()?;
+        self.asides.get(moment).copied()
     }
 
     /// The file of one that was given back has no content any more.

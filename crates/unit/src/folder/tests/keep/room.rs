@@ -156,3 +156,36 @@ fn no_log_names_more_than_a_few_segments() {
     let logs = freed_files(&simulation, "log-").len();
     assert_eq!(logs, 3, "of 64 MiB");
 }
+
+/// Whoever wanted something destroyed at once deleted it, and after it as many small
+/// segments as are kept.
+#[test]
+fn many_small_segments_push_out_no_larger_ones() {
+    let simulation = Simulation::new(1);
+    let mut unit = made(&simulation.world());
+    unit.keep.as_mut().expect("it keeps").asides_max = 16;
+    let large: Vec<_> = (0..4).map(|number| put_synced(&unit, number, 64)).collect();
+    for id in &large {
+        unit.delete(*id).expect("deleted");
+    }
+    for number in 100..140 {
+        let small = put_synced(&unit, number, 1);
+        unit.delete(small).expect("deleted");
+        settle(&unit);
+    }
+    let kept = unit.kept_freed().expect("known");
+    assert_eq!(kept.segments, 16);
+    assert!(kept.given_up_bytes > 0, "{kept:?}");
+    let restored = unit.restore(&all(), false).expect("restored");
+    for id in large {
+        assert_eq!(of(&restored, id), (SegmentFate::BroughtBack, 0, 0));
+    }
+    // Of those that are alike the oldest have gone.
+    assert_eq!(restored.segments.len(), 16);
+    assert!(
+        restored
+            .segments
+            .iter()
+            .any(|one| one.segment == segment(139))
+    );
+}
