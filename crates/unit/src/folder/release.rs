@@ -230,6 +230,10 @@ impl FolderUnit {
         let share = Duration::from_millis(SETTLE_MS_MAX) / 2;
         let begun = self.clock.monotonic();
         let kept = self.settle_kept(begun + share);
+        if !self.are_logs_read()? {
+            // Nobody knows yet what the walk is to find.
+            return kept;
+        }
         let waiting = self.settle_waiting(self.clock.monotonic() + share);
         Ok(kept? | waiting?)
     }

@@ -57,6 +57,9 @@ impl FolderUnit {
             Ok(()) | Err(UnitError::Full { .. }) => {}
             Err(why) => return Err(why),
         }
+        if self.read_logs(keep, end)? {
+            return Ok(true);
+        }
         loop {
             let is_early = self.is_too_much(keep)?;
             let mut giving = lock(&keep.giving);
@@ -66,6 +69,34 @@ impl FolderUnit {
             if self.clock.monotonic() >= end {
                 return Ok(true);
             }
+        }
+    }
+
+    /// Reads what logs of earlier processes have, until `end`. True if some are left.
+    fn read_logs(&self, keep: &Keep, end: Duration) -> Result<bool, UnitError> {
+        while let Some(begun) = self.with_kept(keep, |state| Ok(state.unread()))? {
+            self.take_in_log(keep, begun)?;
+            if self.clock.monotonic() >= end {
+                return self.with_kept(keep, |state| Ok(state.unread().is_some()));
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reads a log, while others go on.
+    fn take_in_log(&self, keep: &Keep, begun: u64) -> Result<(), UnitError> {
+        let records = read_log(&*self.place.disk, begun).unwrap_or_default();
+        self.with_kept(keep, |state| {
+            state.take_in(begun, &records);
+            Ok(())
+        })
+    }
+
+    /// Whether it is known what all logs name.
+    pub(in crate::folder) fn are_logs_read(&self) -> Result<bool, UnitError> {
+        match &self.keep {
+            Some(keep) => self.with_kept(keep, |state| Ok(state.unread().is_none())),
+            None => Ok(true),
         }
     }
 
@@ -193,6 +224,12 @@ impl FolderUnit {
                 Ok(())
             })?;
             return Ok(Some(0));
+        }
+        let oldest = self.with_kept(keep, |state| Ok(state.oldest()))?;
+        if let Some(Oldest::Log(begun, _)) = oldest
+            && self.with_kept(keep, |state| Ok(state.is_unread(begun)))?
+        {
+            self.take_in_log(keep, begun)?;
         }
         let oldest = self.with_kept(keep, |state| {
             let Some(oldest) = state.oldest() else {

@@ -74,6 +74,8 @@ pub(super) struct State {
     noted: Running,
     given_back: i64,
     logs: BTreeMap<u64, Log>,
+    /// Of them, those that an earlier process wrote and that were not read yet.
+    unread: BTreeSet<u64>,
     open: Option<OpenLog>,
     asides: BTreeMap<u64, Aside>,
     /// Names of those that were given back before older logs, and say for these that
@@ -118,7 +120,8 @@ fn read_running(disk: &dyn Disk) -> Running {
 }
 
 impl State {
-    /// Reads what is kept. The names in the folder are durable then.
+    /// Reads what is kept, but for what all logs have: that may be long, and somebody
+    /// waits.
     pub fn load(disk: &dyn Disk, clock: &dyn Clock) -> io::Result<Self> {
         let (entries, is_made) = match disk.list(Path::new(FOLDER)) {
             Err(error) if is_not_found(&error) => (Vec::new(), false),
@@ -132,6 +135,7 @@ impl State {
             noted,
             given_back: noted.given_back,
             logs: BTreeMap::new(),
+            unread: BTreeSet::new(),
             open: None,
             asides: BTreeMap::new(),
             emptied: BTreeMap::new(),
@@ -148,14 +152,9 @@ impl State {
         let mut newest = noted.moment;
         for entry in &entries {
             if let Some(begun) = log_of(&entry.name) {
-                // Of one that cannot be read the walk finds what it named.
-                let records = read_log(disk, begun).unwrap_or_default();
                 newest = newest.max(begun);
                 state.logs.insert(begun, Log::empty(begun));
-                for record in &records {
-                    newest = newest.max(record.when.moment);
-                    state.note_record(begun, record);
-                }
+                state.unread.insert(begun);
             } else if let Some(name) = AsideName::parse(&entry.name) {
                 newest = newest.max(name.when.moment);
                 let look = || {
@@ -173,8 +172,32 @@ impl State {
                 let _ = disk.remove(&path_of(&entry.name));
             }
         }
+        // Each was closed before the next one was begun.
+        if let Some(last) = state.unread.last().copied() {
+            state.take_in(last, &read_log(disk, last).unwrap_or_default());
+            newest = newest.max(state.logs[&last].newest.moment);
+        }
         (state.base, state.last) = (newest, newest);
         Ok(state)
+    }
+
+    /// A log whose records are not known yet.
+    pub fn unread(&self) -> Option<u64> {
+        self.unread.first().copied()
+    }
+
+    pub fn is_unread(&self, begun: u64) -> bool {
+        self.unread.contains(&begun)
+    }
+
+    /// Takes in what a log has. Of one that cannot be read that is nothing: the walk
+    /// finds what it named.
+    pub fn take_in(&mut self, begun: u64, records: &[Record]) {
+        if self.unread.remove(&begun) {
+            for record in records {
+                self.note_record(begun, record);
+            }
+        }
     }
 
     fn note_record(&mut self, begun: u64, record: &Record) {
@@ -356,6 +379,7 @@ impl State {
     /// Forgets a log, whose file is gone, or that nothing is appended to any more.
     pub fn remove_log(&mut self, begun: u64) {
         self.close_log(begun);
+        self.unread.remove(&begun);
         if let Some(log) = self.logs.remove(&begun) {
             self.bytes -= log.bytes;
         }

@@ -116,3 +116,38 @@ fn puts_that_find_no_room_at_once_give_up_no_more_than_they_need() {
     assert!(kept.given_up_bytes >= 1 << 20, "{kept:?}");
     assert!(kept.given_up_bytes < 4 << 20, "{kept:?}");
 }
+
+/// All logs were read before the first free after a start, while everybody waited.
+#[test]
+fn a_free_does_not_wait_until_all_logs_are_read() {
+    let clock = Arc::new(FollowingClock(Simulation::new(1)));
+    let mut world = clock.0.world();
+    world.clock = Arc::clone(&clock) as _;
+    let unit = made(&world);
+    let id = put_synced(&unit, 1, 100);
+    for slot in 0..40 {
+        free(&unit, id, [2 * slot]);
+        clock.0.clock.advance(Duration::from_secs(4000));
+        while unit.settle().expect("settled") {}
+    }
+    let (before, bytes) = {
+        let kept = unit.kept_freed().expect("known");
+        (freed_files(&clock.0, "log-").len(), kept.bytes)
+    };
+    assert!(before > 15, "{before}");
+    let unit = keeping(&world);
+    let logs = Path::new(PATH).join("freed");
+    let slow = Fault::Slow(Duration::from_millis(20));
+    clock.0.disk.inject(&logs, slow);
+    let begun = clock.monotonic();
+    free(&unit, id, [81]);
+    let took = clock.monotonic() - begun;
+    assert!(took < Duration::from_millis(300), "{took:?}");
+    // They are read later, and known then.
+    assert!(unit.settle().expect("settled"), "there is more to read");
+    while unit.settle().expect("settled") {}
+    let kept = unit.kept_freed().expect("known");
+    assert_eq!(kept.bytes, bytes + u64::from(SLOT_BYTES) + 44);
+    let restored = unit.restore(&all(), true).expect("told");
+    assert_eq!(of(&restored, id).0, SegmentFate::There);
+}
