@@ -121,6 +121,9 @@ impl FolderUnit {
         }
         if !waiting.is_empty() && waiting.len() as u32 >= table.slots() / PUNCH_ONE_IN {
             self.punch(id, &*file, &table, &waiting)?;
+            if !self.is_unlogged(id) {
+                lock(&self.settling).pending.remove(&id);
+            }
         }
         Ok(())
     }
@@ -176,7 +179,6 @@ impl FolderUnit {
             self.place.meaning_at(id, "give back room of", error)
         })?;
         self.show(id, freed, SlotState::Hole);
-        lock(&self.settling).pending.remove(&id);
         self.measure(id, file);
         Ok(())
     }

@@ -219,6 +219,12 @@ impl FolderUnit {
         lock(&self.settling).pending.insert(id);
     }
 
+    /// Whether a `settle` is to log slots of it.
+    pub(super) fn is_unlogged(&self, id: SegmentId) -> bool {
+        let keep = self.keep.as_ref();
+        keep.is_some_and(|keep| lock(&keep.unlogged).contains(&id))
+    }
+
     /// Logs the slots of a segment that are free and that no log names; what of
     /// them keeps its content. The segment's writer's lock is held.
     pub(super) fn log_unlogged(
@@ -233,7 +239,7 @@ impl FolderUnit {
         let freed = table.slots_that(|state| state == SlotState::Freed);
         let freed = Self::with_content(table, &freed);
         let is_lacking = self.with_kept(keep, |state| Ok(state.lacks(id, freed.len())))?;
-        let is_unlogged = lock(&keep.unlogged).contains(&id);
+        let is_unlogged = self.is_unlogged(id);
         if freed.is_empty() || !(is_lacking || is_unlogged) {
             return Ok(());
         }

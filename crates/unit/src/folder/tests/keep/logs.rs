@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use world::OpenMode;
 use world::simulated::{Fault, Simulation};
 
-use super::{all, free, keeping, made, of, put_synced, settle};
+use super::{all, free, keeping, made, of, path_of, put_synced, settle};
 use crate::Unit as _;
-use crate::conformance::{SLOT_BYTES, is_absent, read};
+use crate::conformance::{SLOT_BYTES, is_absent, read, replace};
 use crate::folder::SegmentFate;
 use crate::folder::tests::PATH;
 
@@ -55,4 +56,32 @@ fn what_cannot_be_logged_is_free_and_logged_later() {
     settle(&unit);
     let restored = unit.restore(&all(), false).expect("restored");
     assert_eq!(of(&restored, id), (SegmentFate::There, 2, 0));
+}
+
+/// Giving back the room of other slots of the segment, which nobody keeps, took it off
+/// the list of what is to be logged.
+#[test]
+fn what_cannot_be_logged_is_logged_later_though_other_slots_are_given_back() {
+    let simulation = Simulation::new(3);
+    let unit = made(&simulation.world());
+    let id = put_synced(&unit, 1, 8);
+    // The walk of the start is through.
+    settle(&unit);
+    free(&unit, id, [0, 1, 2]);
+    // Of what is free there the one in its place has no content.
+    replace(&unit, id, id, (Some(0), 1), 8).expect("replaced");
+    let freed = Path::new(PATH).join("freed");
+    simulation.disk.inject(&freed, Fault::Broken);
+    free(&unit, id, [5]);
+    let file = simulation
+        .world()
+        .disk
+        .open(&path_of(&unit, id), OpenMode::Read);
+    let allocated = file.expect("there").allocated().expect("known");
+    // A page of the header, one of the table, and five slots.
+    assert_eq!(allocated, 7 * 4096, "the room of three is given back");
+    simulation.disk.heal(&freed);
+    settle(&unit);
+    let restored = unit.restore(&all(), true).expect("told");
+    assert_eq!(of(&restored, id).1, 1);
 }
