@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use base::SegmentId;
-use world::{File, OpenMode, WrongKind};
+use world::{File, Millis, OpenMode, WrongKind};
 
 use super::record::{AsideName, DRAFT, FOLDER};
 use super::state::path_of;
@@ -41,19 +41,19 @@ impl FolderUnit {
             Err(error) => return Err(self.place.meaning_at(id, "open", error)),
         };
         // It is here durably before it is durably gone from there.
-        self.hold(keep, id, &path, bytes, false)?;
+        self.hold(keep, id, &path, bytes, None)?;
         Ok(true)
     }
 
     /// Moves the file at `from` to what is kept, as the segment's of this moment,
-    /// durably. With `is_past`, no restore brings it back.
+    /// durably. `passed`: see [`AsideName`].
     pub(super) fn hold(
         &self,
         keep: &Keep,
         segment: SegmentId,
         from: &Path,
         bytes: u64,
-        is_past: bool,
+        passed: Option<Millis>,
     ) -> Result<(), UnitError> {
         let disk = &*self.place.disk;
         self.with_kept(keep, |state| {
@@ -61,7 +61,7 @@ impl FolderUnit {
             let name = AsideName {
                 segment,
                 when: state.moment(&*self.clock),
-                is_past,
+                passed,
             };
             state.are_names_unsynced = true;
             disk.rename(from, &path_of(&name.to_string()))?;
@@ -138,7 +138,7 @@ impl FolderUnit {
         }
         let failed = |error| self.place.meaning_at(id, "keep", error);
         let bytes = copied.map_err(failed)?;
-        self.hold(keep, id, &draft, bytes, false)
+        self.hold(keep, id, &draft, bytes, None)
     }
 }
 

@@ -40,7 +40,7 @@ impl FolderUnit {
             let there = disk.open(&file, OpenMode::Read);
             let there = there.map_err(|error| self.place.meaning_at(id, "open", error))?;
             let bytes = there.allocated().unwrap_or(0);
-            self.hold(keep, id, &file, bytes, true)?;
+            self.hold(keep, id, &file, bytes, Some(name.when.wall))?;
         }
         if replaced {
             self.pass_over_later(keep, name)?;
@@ -74,7 +74,7 @@ impl FolderUnit {
             let mut asides = state.asides().values().rev();
             let is_its = |aside: &&Aside| {
                 let other = &aside.name;
-                other.segment == id && other.is_past && other.when.moment > moment
+                other.segment == id && other.passed.is_some() && other.when.moment > moment
             };
             let Some(other) = asides.find(is_its).map(|aside| aside.name) else {
                 return Ok(false);
@@ -99,15 +99,18 @@ impl FolderUnit {
                 .filter(|aside| {
                     let other = &aside.name;
                     let is_later = other.when.moment > name.when.moment;
-                    other.segment == name.segment && is_later && !other.is_past
+                    other.segment == name.segment && is_later
                 })
                 .copied()
                 .collect();
             for aside in later {
                 let past = AsideName {
-                    is_past: true,
+                    passed: Some(name.when.wall),
                     ..aside.name
                 };
+                if past == aside.name {
+                    continue;
+                }
                 let from = path_of(&aside.name.to_string());
                 let renamed = self.place.disk.rename(&from, &path_of(&past.to_string()));
                 match renamed {

@@ -4,7 +4,7 @@
 //!  freed/
 //!    log-mmmmmmmmmmmmmmmm            slots that were freed, from this moment on
 //!    ccc-sssssssss.mmmm….wwww…       a segment that was deleted or replaced then
-//!    ccc-sssssssss.mmmm….wwww….past  one that a restore has put another in place of
+//!    ccc-sssssssss.mmmm….wwww….pppp…  one that a restore has put another in place of
 //!    draft-…                         a copy that is not whole yet
 //!    running                         for how long the unit has run
 //!    restore                         a restore that is not through
@@ -34,9 +34,6 @@ pub(super) const DRAFT: &str = "draft-";
 
 const LOG: &str = "log-";
 
-/// What follows the name of a segment that is not to be brought back any more.
-const PAST: &str = ".past";
-
 /// Length of a record without its runs, in bytes.
 pub(super) const RECORD_BYTES: usize = 40;
 
@@ -57,26 +54,28 @@ pub(super) struct When {
 pub(super) struct AsideName {
     pub segment: SegmentId,
     pub when: When,
-    pub is_past: bool,
+    /// When the one was freed, by the wall clock, that a restore has put in its place:
+    /// whoever means what was freed since then or earlier means that one.
+    pub passed: Option<Millis>,
 }
 
 impl AsideName {
     pub fn parse(name: &str) -> Option<Self> {
-        let (name, is_past) = match name.strip_suffix(PAST) {
-            Some(name) => (name, true),
-            None => (name, false),
-        };
+        let wall = |text| Some(Millis(number(text)?.cast_signed()));
         let mut parts = name.split('.');
         let segment = segment_of(parts.next()?)?;
-        let (moment, wall) = (number(parts.next()?)?, number(parts.next()?)?);
         let when = When {
-            moment,
-            wall: Millis(wall.cast_signed()),
+            moment: number(parts.next()?)?,
+            wall: wall(parts.next()?)?,
+        };
+        let passed = match parts.next() {
+            Some(passed) => Some(wall(passed)?),
+            None => None,
         };
         parts.next().is_none().then_some(Self {
             segment,
             when,
-            is_past,
+            passed,
         })
     }
 }
@@ -85,8 +84,11 @@ impl std::fmt::Display for AsideName {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { segment, when, .. } = self;
         let (moment, wall) = (when.moment, when.wall.0.cast_unsigned());
-        let past = if self.is_past { PAST } else { "" };
-        write!(formatter, "{segment}.{moment:016x}.{wall:016x}{past}")
+        write!(formatter, "{segment}.{moment:016x}.{wall:016x}")?;
+        match self.passed {
+            Some(passed) => write!(formatter, ".{:016x}", passed.0.cast_unsigned()),
+            None => Ok(()),
+        }
     }
 }
 
@@ -301,11 +303,11 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for is_past in [false, true] {
+        for passed in [None, Some(Millis(-7))] {
             let name = AsideName {
                 segment: SegmentId::from_bits(0x0abc_1234_5678).expect("48 bits"),
                 when: WHEN,
-                is_past,
+                passed,
             };
             assert_eq!(AsideName::parse(&name.to_string()), Some(name));
         }

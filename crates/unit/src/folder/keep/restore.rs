@@ -159,7 +159,8 @@ impl FolderUnit {
         let now = self.with_kept(keep, |state| {
             for aside in state.asides().values() {
                 let name = aside.name;
-                if !name.is_past && meant.has(name.when.wall, name.segment) {
+                let is_passed = name.passed.is_some_and(|passed| meant.since <= passed);
+                if !is_passed && meant.has(name.when.wall, name.segment) {
                     // What was there when the time begins that is meant.
                     first.entry(name.segment).or_insert(name);
                 }

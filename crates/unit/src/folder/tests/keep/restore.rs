@@ -6,10 +6,10 @@ use base::Slot;
 use world::Millis;
 use world::simulated::Simulation;
 
-use super::{all, free, is_there, keeping, made, of, put_synced, settle};
+use super::{all, free, is_there, keeping, made, of, put_synced, replaced, settle};
 use crate::conformance::{SLOT_BYTES, read, replace, segment, tag_of};
 use crate::folder::{Restorable, SegmentFate};
-use crate::{SlotRun, Unit as _};
+use crate::{FolderUnit, SlotRun, Unit as _};
 
 #[test]
 fn what_is_freed_deleted_or_replaced_is_gone_at_once_and_can_be_brought_back() {
@@ -55,10 +55,7 @@ fn what_is_freed_deleted_or_replaced_is_gone_at_once_and_can_be_brought_back() {
     }
     assert_eq!(unit.stat_segment(other).expect("there").generation, 1);
     // Only what was asked for by its name takes the place of another.
-    let replaced = Restorable {
-        replaced: true,
-        ..all()
-    };
+    let replaced = replaced();
     for time in 0..2 {
         let restored = unit.restore(&replaced, false).expect("restored");
         match time {
@@ -141,4 +138,47 @@ fn what_has_rotted_since_is_gone_and_said_to_be() {
     unit.read(run, SLOT_BYTES, &mut tags, &mut data)
         .expect("read");
     assert_eq!(tags, [tag_of(id, 5)]);
+}
+
+/// What a restore took the place of was held, and no words brought it back.
+#[test]
+fn a_restore_that_put_the_wrong_one_back_can_be_undone_by_its_time() {
+    let minute = Duration::from_secs(60);
+    let mut simulation = Simulation::new(1);
+    let world = simulation.world();
+    let unit = made(&world);
+    let id = put_synced(&unit, 1, 8);
+    let mut times = Vec::new();
+    for generation in 1..4 {
+        simulation.clock.advance(minute);
+        times.push(world.clock.wall());
+        simulation.clock.advance(minute);
+        let like = segment(10 + u64::from(generation));
+        replace(&unit, id, like, (Some(generation - 1), generation), 8).expect("replaced");
+    }
+    let generation = |unit: &FolderUnit| unit.stat_segment(id).expect("there").generation;
+    let since = |since| Restorable {
+        since,
+        ..replaced()
+    };
+    simulation.clock.advance(minute);
+    times.push(world.clock.wall());
+    // Since when, and what was there then. The last: since the first one was taken away
+    // by the third restore.
+    let words = [(0, 0), (0, 0), (3, 3), (3, 3), (1, 1), (2, 2), (6, 0)];
+    for (at, expected) in words {
+        simulation.clock.advance(minute);
+        times.push(simulation.world().clock.wall());
+        simulation.kill();
+        let unit = keeping(&simulation.world());
+        let restored = unit.restore(&since(times[at]), false).expect("restored");
+        let whole = restored.segments.first().map(|one| one.whole);
+        assert!(matches!(whole, None | Some(SegmentFate::PutBack)));
+        assert_eq!(generation(&unit), expected, "since {at}");
+        assert_eq!(
+            unit.kept_freed().expect("known").segments,
+            3,
+            "none is lost"
+        );
+    }
 }
