@@ -54,9 +54,9 @@ impl FolderUnit {
         from: &Path,
         bytes: u64,
         passed: Option<Millis>,
-    ) -> Result<(), UnitError> {
+    ) -> Result<AsideName, UnitError> {
         let disk = &*self.place.disk;
-        self.with_kept(keep, |state| {
+        let name = self.with_kept(keep, |state| {
             state.make_folder(disk)?;
             let name = AsideName {
                 segment,
@@ -66,9 +66,10 @@ impl FolderUnit {
             state.are_names_unsynced = true;
             disk.rename(from, &path_of(&name.to_string()))?;
             state.add_aside(name, bytes);
-            Ok(())
+            Ok(name)
         })?;
-        self.sync_kept_names(keep)
+        self.sync_kept_names(keep)?;
+        Ok(name)
     }
 
     /// Makes the names in `freed/` durable, if they may not be.
@@ -106,16 +107,30 @@ impl FolderUnit {
 
     /// Copies a segment that is about to be replaced to what is kept, durably. If
     /// there is no room for that, it is not kept.
-    pub(in crate::folder) fn keep_replaced(&self, id: SegmentId) -> Result<(), UnitError> {
+    pub(in crate::folder) fn keep_replaced(
+        &self,
+        id: SegmentId,
+    ) -> Result<Option<AsideName>, UnitError> {
         match self.copy_aside(id) {
-            Err(UnitError::Full { .. }) => Ok(()),
+            Err(UnitError::Full { .. }) => Ok(None),
             other => other,
         }
     }
 
-    fn copy_aside(&self, id: SegmentId) -> Result<(), UnitError> {
+    /// A copy that was made is of something that was not replaced.
+    pub(in crate::folder) fn give_up_copy(&self, name: &AsideName) {
+        let Some(keep) = &self.keep else { return };
+        // Else it takes some room until its time is over.
+        let _ = self.with_kept(keep, |state| {
+            self.place.disk.remove(&path_of(&name.to_string()))?;
+            state.remove_aside(name);
+            Ok(())
+        });
+    }
+
+    fn copy_aside(&self, id: SegmentId) -> Result<Option<AsideName>, UnitError> {
         let Some(keep) = self.keep.as_ref().filter(|_| self.is_keeping()) else {
-            return Ok(());
+            return Ok(None);
         };
         let OpenTable { file, table } = self.read_table(id, OpenMode::Read)?;
         let disk = &*self.place.disk;
@@ -138,7 +153,7 @@ impl FolderUnit {
         }
         let failed = |error| self.place.meaning_at(id, "keep", error);
         let bytes = copied.map_err(failed)?;
-        self.hold(keep, id, &draft, bytes, None)
+        self.hold(keep, id, &draft, bytes, None).map(Some)
     }
 }
 

@@ -42,7 +42,7 @@ const RUNS_MAX: usize = 1 << 15;
 
 /// When something was freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct When {
+pub(in crate::folder) struct When {
     /// By how long the unit had run, in microseconds.
     pub moment: u64,
     /// By the wall clock.
@@ -51,7 +51,7 @@ pub(super) struct When {
 
 /// A segment that was set aside, as its file's name says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct AsideName {
+pub(in crate::folder) struct AsideName {
     pub segment: SegmentId,
     pub when: When,
     /// When the one was freed, by the wall clock, that a restore has put in its place:
