@@ -2,13 +2,16 @@
 //!
 //! ```text
 //!  1. draft   a file of another name beside it, in parts, then durably
-//!  2. look    that the one in whose place it comes is the one expected
-//!  3. finish  the draft: what is free in that one is free in it
-//!  4. keep    a copy of that, where what is freed is kept
-//!  5. rename  the draft, then the sub-folder is synced
+//!  2. copy    the one in whose place it comes, where what is freed is kept
+//!
+//!     with the segment's writer's lock:
+//!  3. look    that it is the one expected
+//!  4. finish  the draft: what is free in that one is free in it
+//!  5. keep    the copy, with what has changed since 2
+//!  6. rename  the draft, then the sub-folder is synced
 //! ```
 //!
-//! A crash before 5 leaves a draft, which the walk of `settle` after the next
+//! A crash before 6 leaves a draft, which the walk of `settle` after the next
 //! start removes. One that another process is just writing fails by that, and
 //! is written again. Whoever has the old file open goes on reading that one.
 
@@ -16,9 +19,10 @@ use std::io;
 use std::path::PathBuf;
 
 use base::SegmentId;
-use world::OpenMode;
+use world::{File, OpenMode};
 
 use super::format::{Entry, Header, SlotState, TABLE_OFFSET};
+use super::keep::SegmentCopy;
 use super::place::{Place, folder_of};
 use super::table::{Table, write_entries};
 use super::write::entries_of;
@@ -134,9 +138,33 @@ impl FolderUnit {
         if !is_last {
             return Ok(());
         }
-        if self.is_keeping() {
-            self.room_for_copy(id)?;
+        // What takes long, before anybody has to wait.
+        file.sync_data().map_err(failed)?;
+        let copy = match part.expected {
+            Some(_) => self.copy_segment(id, part.draft)?,
+            None => None,
+        };
+        let placed = self.put_in_place(part, &*file, header, copy.as_ref());
+        if let Some(copy) = &copy {
+            self.end_copy(copy);
         }
+        placed
+    }
+
+    /// Puts the draft, of which all is there but the header, in the place of the segment
+    /// that is there.
+    fn put_in_place(
+        &self,
+        part: &ReplacementPart,
+        file: &dyn File,
+        header: Header,
+        copy: Option<&SegmentCopy>,
+    ) -> Result<(), UnitError> {
+        let (id, draft) = (part.segment, self.place.draft_of(part));
+        let failed = |error| {
+            self.place
+                .meaning(&format!("write segment {id} anew"), error)
+        };
         let _alone = self.writer(id);
         let old = self.replaced(part)?;
         let mut freed = Vec::new();
@@ -147,7 +175,7 @@ impl FolderUnit {
         }
         let finish = || {
             for slot in &freed {
-                write_entries(&*file, *slot, &[Entry::free(SlotState::Freed)])?;
+                write_entries(file, *slot, &[Entry::free(SlotState::Freed)])?;
             }
             let line = old.as_ref().map_or(part.line, |old| old.header.line);
             let mut head = header.of_line(line).encode();
@@ -158,8 +186,8 @@ impl FolderUnit {
             Ok(())
         };
         finish().map_err(failed)?;
-        let held = match &old {
-            Some(_) => self.keep_replaced(id)?,
+        let held = match copy {
+            Some(copy) => self.keep_copy(id, copy)?,
             None => None,
         };
         let renamed = self.place.disk.rename(&draft, &self.place.file(id));
@@ -178,7 +206,7 @@ impl FolderUnit {
         if !freed.is_empty() {
             lock(&self.settling).pending.insert(id);
         }
-        self.measure(id, &*file);
+        self.measure(id, file);
         self.sync_name(id)
     }
 

@@ -10,6 +10,7 @@ mod keep;
 mod owner;
 mod planted;
 mod sharing;
+mod watched;
 
 use std::path::Path;
 use std::sync::Arc;

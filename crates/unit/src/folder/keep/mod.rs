@@ -28,12 +28,14 @@
 //! when it begins.
 
 mod aside;
+mod copy;
 mod give_back;
 mod put_back;
 mod record;
 mod restore;
 mod state;
 
+pub(super) use copy::SegmentCopy;
 pub use restore::{Restorable, Restored, RestoredSegment, SegmentFate};
 
 use std::collections::BTreeSet;

@@ -1,19 +1,17 @@
 //! What is kept open, and locked.
 
-use std::io;
-use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
 
 use base::Slot;
 use world::simulated::{Fault, Simulation};
-use world::{DirectoryEntry, Disk, File, OpenMode, Space};
 
 use super::faults::path;
+use super::watched::{Seen, Watched};
 use super::{create, open};
+use crate::Unit as _;
 use crate::conformance::{SLOT_BYTES, put, read, segment};
 use crate::folder::lock;
-use crate::{FolderUnit, Unit as _};
 
 /// Each segment that was touched kept its file open, whatever the process may.
 #[test]
@@ -88,61 +86,22 @@ fn a_unit_keeps_no_more_open_than_its_process_may() {
 fn no_lock_is_held_while_a_folder_is_synced() {
     let simulation = Simulation::new(1);
     let mut world = simulation.world();
-    let watched = Arc::new(Watched {
-        disk: Arc::clone(&world.disk),
-        unit: Arc::default(),
-        syncs: Arc::default(),
+    let syncs = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&syncs);
+    let watched = Watched::new(&world, move |unit, seen| {
+        if let Seen::SyncFolder(_) = seen {
+            count.fetch_add(1, Ordering::Relaxed);
+            assert!(unit.durable_folders.try_lock().is_ok());
+        }
     });
     world.disk = Arc::clone(&watched) as _;
     let unit = Arc::new(create(&world));
-    watched.unit.set(Arc::downgrade(&unit)).expect("once");
+    watched.watch(&unit);
     put(&*unit, segment(1), SLOT_BYTES, 0, 4).expect("put");
     unit.sync(&[segment(1)]).expect("synced");
-    assert_eq!(watched.syncs.load(Ordering::Relaxed), 2);
+    assert_eq!(syncs.load(Ordering::Relaxed), 2);
     assert_eq!(lock(&unit.durable_folders).known.len(), 1);
     put(&*unit, segment(2), SLOT_BYTES, 0, 4).expect("put");
     unit.sync(&[segment(2)]).expect("synced");
-    assert_eq!(watched.syncs.load(Ordering::Relaxed), 3, "known by now");
-}
-
-/// A disk that looks at a unit while it syncs a folder.
-struct Watched {
-    disk: Arc<dyn Disk>,
-    unit: Arc<OnceLock<Weak<FolderUnit>>>,
-    syncs: Arc<AtomicU32>,
-}
-
-impl Disk for Watched {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        self.disk.open(path, mode)
-    }
-    fn list(&self, folder: &Path) -> io::Result<Vec<DirectoryEntry>> {
-        self.disk.list(folder)
-    }
-    fn create_directory(&self, folder: &Path) -> io::Result<()> {
-        self.disk.create_directory(folder)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove(path)
-    }
-    fn sync_directory(&self, folder: &Path) -> io::Result<()> {
-        if let Some(unit) = self.unit.get().and_then(Weak::upgrade) {
-            self.syncs.fetch_add(1, Ordering::Relaxed);
-            assert!(unit.durable_folders.try_lock().is_ok());
-        }
-        self.disk.sync_directory(folder)
-    }
-    fn within(&self, folder: &Path) -> Arc<dyn Disk> {
-        Arc::new(Self {
-            disk: self.disk.within(folder),
-            unit: Arc::clone(&self.unit),
-            syncs: Arc::clone(&self.syncs),
-        })
-    }
-    fn space(&self, folder: &Path) -> io::Result<Space> {
-        self.disk.space(folder)
-    }
+    assert_eq!(syncs.load(Ordering::Relaxed), 3, "known by now");
 }

@@ -1,15 +1,22 @@
 //! Keeping what is replaced.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use base::SegmentId;
+use base::{SegmentId, Slot};
+use world::OpenMode;
 use world::simulated::{Fault, Simulation};
 
-use super::{DAY, all, freed_files, is_there, made, of, path_of, put_synced, replaced, room_taken};
-use crate::conformance::{SLOT_BYTES, content_of, read, replace, segment, tag_of};
+use super::{
+    DAY, all, free, freed_files, is_there, keeping, made, of, path_of, put_synced, replaced,
+    room_taken,
+};
+use crate::conformance::{SLOT_BYTES, content_of, put, read, replace, segment, tag_of};
 use crate::folder::tests::PATH;
+use crate::folder::tests::watched::{Seen, Watched};
 use crate::folder::{Keeping, ReplacementPart, Restorable, SegmentFate};
-use crate::{FolderUnit, Unit as _, UnitError};
+use crate::{FolderUnit, SlotRun, Unit as _, UnitError};
 
 /// Where the content begins of a segment of the usual size, in bytes.
 const DATA_OFFSET: u64 = 53_248;
@@ -36,7 +43,7 @@ fn a_segment_that_cannot_be_read_everywhere_is_replaced_and_the_rest_of_it_is_ke
     let restored = unit.restore(&replaced(), false).expect("restored");
     assert_eq!(of(&restored, id), (SegmentFate::PutBack, 0, 0));
     let bad = unit.scrub(id).expect("scrubbed");
-    assert_eq!(bad, [7, 300, 599].map(base::Slot));
+    assert_eq!(bad, [7, 300, 599].map(Slot));
     for run in [0..7, 8..300, 301..599] {
         let count = run.end - run.start;
         read(&unit, id, SLOT_BYTES, run.start, count).expect("as it was put");
@@ -137,4 +144,52 @@ fn replace_in_parts(
         unit.replace_part(&part, &tags, &contents.flatten().collect::<Vec<_>>())?;
     }
     Ok(())
+}
+
+/// A segment of 64 GiB was copied while all that write to one in 64 of the segments
+/// waited.
+#[test]
+fn nobody_waits_for_a_copy_and_what_changes_meanwhile_is_in_it() {
+    let simulation = Simulation::new(1);
+    let mut world = simulation.world();
+    let id = segment(1);
+    let copies = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&copies);
+    let watched = Watched::new(&world, move |unit, seen| {
+        let is_copy =
+            |path: &Path| path.starts_with("freed") && path.to_string_lossy().contains("draft-0");
+        if let Seen::Open(path, OpenMode::CreateNew) = seen
+            && is_copy(path)
+        {
+            count.fetch_add(1, Ordering::Relaxed);
+            assert!(unit.try_writer(id).is_some(), "others may write");
+            put(unit, id, SLOT_BYTES, 8, 4).expect("appended");
+            unit.sync(&[id]).expect("synced");
+            free(unit, id, [1, 9]);
+        }
+    });
+    world.disk = Arc::clone(&watched) as _;
+    let unit = Arc::new(made(&world));
+    put_synced(&unit, 1, 8);
+    free(&unit, id, [0]);
+    watched.watch(&unit);
+    replace(&*unit, id, segment(9), (Some(0), 1), 12).expect("replaced");
+    assert_eq!(copies.load(Ordering::Relaxed), 1);
+    let expected: Vec<bool> = (0..12).map(|slot| ![0, 1, 9].contains(&slot)).collect();
+    let there = |slot| {
+        let run = SlotRun {
+            segment: id,
+            first: Slot(slot),
+            count: 1,
+        };
+        let (mut tags, mut data) = ([[0; 16]], vec![0; SLOT_BYTES as usize]);
+        unit.read(run, SLOT_BYTES, &mut tags, &mut data).is_ok()
+    };
+    assert_eq!((0..12).map(there).collect::<Vec<_>>(), expected);
+
+    let unit = keeping(&simulation.world());
+    let restored = unit.restore(&replaced(), false).expect("restored");
+    assert_eq!(of(&restored, id), (SegmentFate::PutBack, 3, 0));
+    read(&unit, id, SLOT_BYTES, 0, 12).expect("as it was put, all of it");
+    assert_eq!(unit.scrub(id).expect("scrubbed"), []);
 }
