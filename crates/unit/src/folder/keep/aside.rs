@@ -9,7 +9,7 @@ use super::record::{AsideName, FOLDER};
 use super::state::path_of;
 use super::{FolderUnit, Keep};
 use crate::UnitError;
-use crate::folder::is_not_found;
+use crate::folder::{is_not_found, lock};
 
 impl FolderUnit {
     /// Moves a segment's file to what is kept. `false`: it is not kept, and is to
@@ -68,6 +68,9 @@ impl FolderUnit {
 
     /// Makes the names in `freed/` durable, if they may not be.
     pub(super) fn sync_kept_names(&self, keep: &Keep) -> Result<(), UnitError> {
+        // Whoever comes meanwhile waits: also its names may be among those that are
+        // being made durable.
+        let _alone = lock(&keep.syncing_names);
         let is_unsynced = self.with_kept(keep, |state| {
             Ok(std::mem::take(&mut state.are_names_unsynced))
         })?;

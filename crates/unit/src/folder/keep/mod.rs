@@ -95,6 +95,8 @@ pub(super) struct Keep {
     pub(super) asides_max: usize,
     /// None until it is first needed, and when the folder may have become another.
     state: Mutex<Option<State>>,
+    /// Held while names in the folder are made durable.
+    pub(super) syncing_names: Mutex<()>,
     /// Held while something is given back.
     giving: Mutex<Giving>,
     given_up_bytes: AtomicU64,
@@ -112,6 +114,7 @@ impl FolderUnit {
             keeping,
             asides_max: ASIDES_MAX,
             state: Mutex::default(),
+            syncing_names: Mutex::default(),
             giving: Mutex::default(),
             given_up_bytes: AtomicU64::new(0),
             made_room_bytes: AtomicU64::new(0),

@@ -1,6 +1,8 @@
 //! The logs of what was freed, where they fail.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use world::OpenMode;
 use world::simulated::{Fault, Simulation};
@@ -10,6 +12,7 @@ use crate::Unit as _;
 use crate::conformance::{SLOT_BYTES, is_absent, read, replace};
 use crate::folder::SegmentFate;
 use crate::folder::tests::PATH;
+use crate::folder::tests::watched::{Seen, Watched};
 
 #[test]
 fn what_a_log_has_lost_is_found_after_the_next_start() {
@@ -84,4 +87,31 @@ fn what_cannot_be_logged_is_logged_later_though_other_slots_are_given_back() {
     settle(&unit);
     let restored = unit.restore(&all(), true).expect("told");
     assert_eq!(of(&restored, id).1, 1);
+}
+
+/// Of two deletes at once one found that the names were being made durable, took that
+/// for done, and was acknowledged: a power failure then left its segment nowhere.
+#[test]
+fn no_delete_is_done_while_another_one_makes_its_name_durable() {
+    let simulation = Simulation::new(1);
+    let mut world = simulation.world();
+    let syncs = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&syncs);
+    let watched = Watched::new(&world, move |unit, seen| {
+        if let Seen::SyncFolder(path) = seen
+            && path == Path::new("freed")
+        {
+            count.fetch_add(1, Ordering::Relaxed);
+            let keep = unit.keep.as_ref().expect("it keeps");
+            assert!(keep.syncing_names.try_lock().is_err(), "others wait");
+        }
+    });
+    world.disk = Arc::clone(&watched) as _;
+    let unit = Arc::new(made(&world));
+    watched.watch(&unit);
+    for number in [1, 2] {
+        let id = put_synced(&unit, number, 8);
+        unit.delete(id).expect("deleted");
+        assert_eq!(u64::from(syncs.load(Ordering::Relaxed)), number);
+    }
 }
