@@ -108,7 +108,7 @@ impl FolderUnit {
         let marked = write_some(&*file, &table, &asked).and_then(|()| file.sync_data());
         if let Err(error) = marked {
             self.lose_unsynced(id);
-            self.leave_unlogged(id);
+            self.leave_unlogged(id, &freed);
             return Err(self.place.meaning_at(id, "free slots of", error));
         }
         self.show(id, &freed, SlotState::Freed);

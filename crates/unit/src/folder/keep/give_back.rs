@@ -399,10 +399,6 @@ impl FolderUnit {
             return Ok(0);
         }
         self.punch(id, &*file, &table, &due)?;
-        self.with_kept(keep, |state| {
-            state.unname(id, due.len());
-            Ok(())
-        })?;
         Ok(due.len() as u64 * u64::from(table.header.slot_bytes))
     }
 }

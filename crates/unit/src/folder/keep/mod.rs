@@ -38,7 +38,7 @@ mod state;
 pub(super) use copy::SegmentCopy;
 pub use restore::{Restorable, Restored, RestoredSegment, SegmentFate};
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,8 +102,8 @@ pub(super) struct Keep {
     given_up_bytes: AtomicU64,
     /// Bytes that were given back because a put found no room.
     made_room_bytes: AtomicU64,
-    /// Segments with slots that are free and that perhaps no log names.
-    unlogged: Mutex<BTreeSet<SegmentId>>,
+    /// Slots that are free, or may be, and that could not be logged.
+    unlogged: Mutex<BTreeMap<SegmentId, BTreeSet<u32>>>,
 }
 
 impl FolderUnit {
@@ -211,15 +211,21 @@ impl FolderUnit {
                 slots,
             )
         });
-        if logged.is_err() {
-            self.leave_unlogged(id);
+        match logged {
+            Ok(()) => {
+                // It works again.
+                let unlogged = lock(&keep.unlogged);
+                lock(&self.settling).pending.extend(unlogged.keys());
+            }
+            Err(_) => self.leave_unlogged(id, slots),
         }
     }
 
-    /// The segment may have slots that are free and that no log names.
-    pub(super) fn leave_unlogged(&self, id: SegmentId) {
+    /// These slots may be free, and no log names them.
+    pub(super) fn leave_unlogged(&self, id: SegmentId, slots: &[u32]) {
         if let Some(keep) = &self.keep {
-            lock(&keep.unlogged).insert(id);
+            let mut unlogged = lock(&keep.unlogged);
+            unlogged.entry(id).or_default().extend(slots);
         }
         lock(&self.settling).pending.insert(id);
     }
@@ -227,7 +233,7 @@ impl FolderUnit {
     /// Whether a `settle` is to log slots of it.
     pub(super) fn is_unlogged(&self, id: SegmentId) -> bool {
         let keep = self.keep.as_ref();
-        keep.is_some_and(|keep| lock(&keep.unlogged).contains(&id))
+        keep.is_some_and(|keep| lock(&keep.unlogged).contains_key(&id))
     }
 
     /// Logs the slots of a segment that are free and that no log names; what of
@@ -243,9 +249,13 @@ impl FolderUnit {
         };
         let freed = table.slots_that(|state| state == SlotState::Freed);
         let freed = Self::with_content(table, &freed);
-        let is_lacking = self.with_kept(keep, |state| Ok(state.lacks(id, freed.len())))?;
-        let is_unlogged = self.is_unlogged(id);
-        if freed.is_empty() || !(is_lacking || is_unlogged) {
+        let unnamed = self.with_kept(keep, |state| Ok(state.unnamed(id, &freed)))?;
+        let left = lock(&keep.unlogged).get(&id).cloned().unwrap_or_default();
+        let mut unlogged: BTreeSet<u32> = unnamed.into_iter().collect();
+        unlogged.extend(freed.iter().filter(|slot| left.contains(slot)));
+        let unlogged: Vec<u32> = unlogged.into_iter().collect();
+        if unlogged.is_empty() {
+            lock(&keep.unlogged).remove(&id);
             return Ok(());
         }
         // They may have been marked by a process that died before its sync.
@@ -257,7 +267,7 @@ impl FolderUnit {
                 &*self.clock,
                 keep.keeping,
                 (id, table.header.slot_bytes),
-                &freed,
+                &unlogged,
             )
         })?;
         lock(&keep.unlogged).remove(&id);

@@ -85,9 +85,9 @@ pub(super) struct State {
     /// Room and moment of each that was set aside.
     by_size: BTreeSet<(u64, u64)>,
     bytes: u64,
-    /// How many slots of each segment logs name; until the walk after the start has
-    /// seen all segments.
-    named: Option<HashMap<SegmentId, usize>>,
+    /// What logs name of each segment that is there, until the walk after the start has
+    /// seen all segments. It takes as much memory as the logs take room.
+    named: Option<HashMap<SegmentId, Vec<(u16, u16)>>>,
     /// Logs with records that are not durable.
     unsynced: Vec<Arc<dyn File>>,
     /// Whether names in the folder may not be durable.
@@ -203,8 +203,18 @@ impl State {
     fn note_record(&mut self, begun: u64, record: &Record) {
         let length = record.encode().len() as u64;
         let bytes = record.content_bytes() + length;
-        if let Some(named) = &mut self.named {
-            *named.entry(record.segment).or_default() += record.count() as usize;
+        let is_there = || {
+            self.aside_after(record.segment, record.when.moment)
+                .is_none()
+        };
+        if self.named.is_some()
+            && is_there()
+            && let Some(named) = &mut self.named
+        {
+            named
+                .entry(record.segment)
+                .or_default()
+                .extend(&record.runs);
         }
         if let Some(log) = self.logs.get_mut(&begun) {
             log.newest = record.when;
@@ -290,11 +300,19 @@ impl State {
         Ok(())
     }
 
-    /// Whether logs name fewer slots of the segment than `count`, while that is
-    /// known.
-    pub fn lacks(&self, segment: SegmentId, count: usize) -> bool {
-        let named = self.named.as_ref();
-        named.is_some_and(|named| named.get(&segment).copied().unwrap_or(0) < count)
+    /// Which of these slots of the segment no log names; none once the walk is through,
+    /// as whoever could not log some says which.
+    pub fn unnamed(&self, segment: SegmentId, slots: &[u32]) -> Vec<u32> {
+        let Some(named) = &self.named else {
+            return Vec::new();
+        };
+        let runs = named.get(&segment).into_iter().flatten();
+        let named: BTreeSet<u32> = runs
+            .flat_map(|(first, last)| u32::from(*first)..=u32::from(*last))
+            .collect();
+        let mut unnamed = slots.to_vec();
+        unnamed.retain(|slot| !named.contains(slot));
+        unnamed
     }
 
     /// All segments were seen.
@@ -302,17 +320,12 @@ impl State {
         self.named = None;
     }
 
-    /// Slots of it that a log names are free and hold nothing any more.
-    pub fn unname(&mut self, segment: SegmentId, slots: usize) {
-        let named = self.named.as_mut();
-        if let Some(count) = named.and_then(|named| named.get_mut(&segment)) {
-            *count = count.saturating_sub(slots);
-        }
-    }
-
     pub fn add_aside(&mut self, name: AsideName, bytes: u64) {
         self.asides.insert(name.when.moment, Aside { name, bytes });
         self.of_segments.insert((name.segment, name.when.moment));
+        if let Some(named) = &mut self.named {
+            named.remove(&name.segment);
+        }
         self.by_size.insert((bytes, name.when.moment));
         self.bytes += bytes;
     }
