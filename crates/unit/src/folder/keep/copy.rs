@@ -32,14 +32,13 @@ pub(in crate::folder) struct SegmentCopy {
 
 impl FolderUnit {
     /// Makes room for a copy of a segment, as far as that can be done.
-    fn room_for_copy(&self, file: &dyn File) -> Result<(), UnitError> {
+    fn room_for_copy(&self, file: &dyn File) {
         let needed = file.allocated().unwrap_or(0);
         let is_tight = || {
             let space = self.place.disk.space(Path::new(""));
             space.is_ok_and(|space| space.free_bytes < needed)
         };
-        while is_tight() && self.make_room()? {}
-        Ok(())
+        while is_tight() && matches!(self.make_room(), Ok(true)) {}
     }
 
     /// Copies a segment as it is now, durably; `number` is nobody else's. None if there
@@ -56,7 +55,7 @@ impl FolderUnit {
             Err(UnitError::NoSegment { .. }) => return Ok(None),
             other => other?,
         };
-        self.room_for_copy(&*file)?;
+        self.room_for_copy(&*file);
         let disk = &*self.place.disk;
         let draft = path_of(&format!("{DRAFT}{id}-{number:016x}"));
         let copy = || {

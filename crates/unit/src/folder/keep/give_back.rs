@@ -128,14 +128,15 @@ impl FolderUnit {
     }
 
     /// Does `act` again each time that it found the unit full and something was
-    /// given back for it. It takes the locks that it needs itself.
+    /// given back for it. It takes the locks that it needs itself. Where nothing can be
+    /// given back, whatever the reason, the unit is full.
     pub(in crate::folder) fn with_room<T>(
         &self,
         act: impl Fn() -> Result<T, UnitError>,
     ) -> Result<T, UnitError> {
         loop {
             match act() {
-                Err(UnitError::Full { .. }) if self.make_room()? => {}
+                Err(UnitError::Full { .. }) if matches!(self.make_room(), Ok(true)) => {}
                 other => return other,
             }
         }
@@ -170,11 +171,18 @@ impl FolderUnit {
             if now.wrapping_sub(before) >= self.segment_data_bytes {
                 return Ok(true);
             }
-            let Some(bytes) = self.give_back(keep, &mut giving, true)? else {
-                return Ok(is_any);
-            };
-            keep.made_room_bytes.fetch_add(bytes, Ordering::Relaxed);
-            is_any = true;
+            let waiting = giving.named.len();
+            match self.give_back(keep, &mut giving, true) {
+                Ok(None) => return Ok(is_any),
+                Ok(Some(bytes)) => {
+                    keep.made_room_bytes.fetch_add(bytes, Ordering::Relaxed);
+                    is_any = true;
+                }
+                // One segment's file cannot be read, and is passed over.
+                Err(UnitError::Io { .. } | UnitError::Tampered { .. })
+                    if giving.named.len() < waiting => {}
+                Err(why) => return Err(why),
+            }
         }
     }
 

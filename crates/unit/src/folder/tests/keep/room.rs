@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use world::simulated::Simulation;
+use world::simulated::{Fault, Simulation};
 
-use super::{DAY, all, free, freed_files, made, of, put_synced, room_taken, settle};
+use super::{DAY, all, free, freed_files, made, of, path_of, put_synced, room_taken, settle};
 use crate::conformance::{SLOT_BYTES, put, read, segment};
 use crate::folder::tests::PATH;
 use crate::folder::{Keeping, Restorable, SegmentFate};
@@ -188,4 +188,44 @@ fn many_small_segments_push_out_no_larger_ones() {
             .iter()
             .any(|one| one.segment == segment(139))
     );
+}
+
+/// A put on a full unit failed as on a broken one, because one file of what is kept
+/// could not be read.
+#[test]
+fn a_put_makes_room_past_a_file_that_cannot_be_read_and_else_says_that_it_is_full() {
+    let simulation = Simulation::new(1);
+    let world = simulation.world();
+    let unit = made(&world).with_segment_data_bytes(1 << 20);
+    let unit = unit.keeping(Keeping {
+        time: DAY,
+        room_percent: 100,
+    });
+    let ids: Vec<_> = (0..4)
+        .map(|number| put_synced(&unit, number, 256))
+        .collect();
+    for id in &ids {
+        free(&unit, *id, 0..255);
+    }
+    settle(&unit);
+    let taken = room_taken(&world, &simulation);
+    simulation.disk.set_capacity(Path::new(PATH), taken + 8192);
+    let bad = path_of(&unit, ids[0]);
+    simulation.disk.inject(&bad, Fault::Broken);
+    put_synced(&unit, 100, 128);
+    assert!(unit.kept_freed().expect("known").given_up_bytes > 0);
+    // Not even what is kept can be looked at.
+    let freed = Path::new(PATH).join("freed");
+    simulation.disk.inject(&freed, Fault::Broken);
+    let mut number = 200;
+    let full = loop {
+        number += 1;
+        match put(&unit, segment(number), SLOT_BYTES, 0, 256) {
+            Ok(()) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, UnitError::Full { .. }), "{full}");
+    simulation.disk.heal(&freed);
+    simulation.disk.heal(&bad);
 }
