@@ -7,7 +7,7 @@ use base::Slot;
 use daemon::{FolderError, Keeping, Restorable, RestoreError, SegmentFate, restore};
 use monitor::Part as _;
 use unit::{RemoteUnit, Replacement, Unit as _};
-use world::Millis;
+use world::{Disk, Millis, OpenMode};
 
 use crate::network::{Site, put, read, segment};
 use crate::service::{Controller, as_host, remote, settings, start, start_with};
@@ -144,12 +144,16 @@ async fn a_daemon_starts_whatever_a_restore_has_left() {
     drop(service);
     let folder = site.folder.path().join("d");
     let note = folder.join("unit/freed/restore");
-    let leave: [fn(&Path); 2] = [
-        |note| std::fs::write(note, "since = ").expect("written"),
-        |note| std::fs::create_dir(note).expect("made"),
+    let disk = &site.world.disk;
+    let leave: [fn(&dyn Disk, &Path); 2] = [
+        |disk, note| {
+            let file = disk.open(note, OpenMode::CreateNew).expect("made");
+            file.write_at(b"since = ", 0).expect("written");
+        },
+        |disk, note| disk.create_directory(note).expect("made"),
     ];
     for leave in leave {
-        leave(&note);
+        leave(&**disk, &note);
         let service = start(&site).await.expect("started all the same");
         service.shut_down().await;
     }
@@ -162,7 +166,8 @@ async fn a_daemon_starts_whatever_a_restore_has_left() {
     };
     let refused = restore(&site.world, &folder, &meant, false).expect_err("no note");
     assert!(refused.to_string().contains("end a restore"), "{refused}");
-    std::fs::remove_dir(&note).expect("removed");
+    let aside = folder.join("aside");
+    disk.rename(&note, &aside).expect("moved away");
     restore(&site.world, &folder, &meant, false).expect("restored");
 }
 

@@ -196,7 +196,7 @@ async fn stopped(site: &Site, service: Service, run: JoinHandle<()>) {
     service.shut_down().await;
     drop(service);
     let lock = site.folder.path().join("d/unit.lock");
-    let lock = std::fs::File::open(lock).expect("a daemon was there");
+    let lock = host::open_private(&lock).expect("a daemon was there");
     until("the folder is let go", async || lock.try_lock().is_ok()).await;
 }
 

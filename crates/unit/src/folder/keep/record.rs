@@ -65,7 +65,7 @@ impl AsideName {
         let mut parts = name.split('.');
         let segment = segment_of(parts.next()?)?;
         let when = When {
-            moment: number(parts.next()?)?,
+            moment: moment(parts.next()?)?,
             wall: wall(parts.next()?)?,
         };
         let passed = match parts.next() {
@@ -99,7 +99,14 @@ pub(super) fn log_name(moment: u64) -> String {
 
 /// When the log of this name was begun, if it is one's.
 pub(super) fn log_of(name: &str) -> Option<u64> {
-    number(name.strip_prefix(LOG)?)
+    moment(name.strip_prefix(LOG)?)
+}
+
+/// A moment beyond this is none: some 140,000 years.
+const MOMENT_MAX: u64 = 1 << 62;
+
+fn moment(text: &str) -> Option<u64> {
+    number(text).filter(|moment| *moment <= MOMENT_MAX)
 }
 
 fn number(text: &str) -> Option<u64> {
@@ -181,6 +188,7 @@ impl Record {
         let segment = SegmentId::from_bits(reader.u64()?);
         let slot_bytes = reader.u32()?;
         let count = reader.u32()? as usize;
+        let is_whole = is_whole && when.moment <= MOMENT_MAX;
         if !is_whole || count > RUNS_MAX || reader.remaining() != 4 * count {
             return Ok(None);
         }
@@ -246,7 +254,8 @@ impl Running {
             given_back: reader.u64().ok()?.cast_signed(),
         };
         let crc = checksum::crc32c(&bytes[..RUNNING_BYTES - 4]);
-        (reader.u32().ok()? == crc).then_some(running)
+        let is_whole = reader.u32().ok()? == crc && running.moment <= MOMENT_MAX;
+        is_whole.then_some(running)
     }
 }
 
@@ -312,7 +321,14 @@ mod tests {
             assert_eq!(AsideName::parse(&name.to_string()), Some(name));
         }
         assert_eq!(log_of(&log_name(77)), Some(77));
-        for other in ["log-77", "running", "0ab-c12345678", "0ab-c12345678.1.2"] {
+        let far = format!("log-{:016x}", u64::MAX);
+        for other in [
+            &far,
+            "log-77",
+            "running",
+            "0ab-c12345678",
+            "0ab-c12345678.1.2",
+        ] {
             assert!(log_of(other).is_none() && AsideName::parse(other).is_none());
         }
     }

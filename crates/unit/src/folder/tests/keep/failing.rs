@@ -236,3 +236,29 @@ fn for_how_long_it_has_run_is_noted_anew_where_that_cannot_be_read() {
         assert_eq!(restored.segments.len(), 2);
     }
 }
+
+/// Whoever can write to the folder may leave a moment there after which none follows.
+#[test]
+fn moments_that_cannot_be_are_passed_over() {
+    let mut simulation = Simulation::new(1);
+    let unit = made(&simulation.world());
+    let ids = [1, 2].map(|number| put_synced(&unit, number, 8));
+    unit.delete(ids[0]).expect("deleted");
+    settle(&unit);
+    simulation.kill();
+    let world = simulation.world();
+    for name in [
+        "log-ffffffffffffffff".to_owned(),
+        format!("{}.ffffffffffffffff.0000000000000000", ids[1]),
+    ] {
+        let path = Path::new(PATH).join("freed").join(name);
+        let file = world.disk.open(&path, OpenMode::CreateNew).expect("made");
+        file.write_at(&[1; 64], 0).expect("written");
+    }
+    let unit = keeping(&world);
+    unit.delete(ids[1]).expect("deleted");
+    let restored = unit.restore(&all(), false).expect("restored");
+    for id in ids {
+        assert_eq!(of(&restored, id), (SegmentFate::BroughtBack, 0, 0));
+    }
+}

@@ -8,10 +8,10 @@ use world::simulated::{Fault, Simulation};
 use world::{Clock, Millis};
 
 use super::{DAY, all, free, freed_files, keeping, made, of, put_synced, run_for};
+use crate::Unit as _;
 use crate::conformance::{SLOT_BYTES, is_absent, put, read, segment};
 use crate::folder::tests::PATH;
 use crate::folder::{Keeping, SegmentFate, lock};
-use crate::{Unit as _, UnitError};
 
 /// Lets the clock follow the disk.
 struct FollowingClock(Simulation);
@@ -92,10 +92,10 @@ fn puts_that_find_no_room_at_once_give_up_no_more_than_they_need() {
     let simulation = Simulation::new(1);
     let world = simulation.world();
     let unit = made(&world).with_segment_data_bytes(1 << 20);
-    let unit = Arc::new(unit.keeping(Keeping {
+    let unit = unit.keeping(Keeping {
         time: DAY,
         room_percent: 100,
-    }));
+    });
     for number in 0..64 {
         let id = put_synced(&unit, number, 128);
         unit.delete(id).expect("deleted");
@@ -103,15 +103,15 @@ fn puts_that_find_no_room_at_once_give_up_no_more_than_they_need() {
     let taken = super::room_taken(&world, &simulation);
     simulation.disk.set_capacity(Path::new(PATH), taken);
     // As many as make room at once.
-    let threads = (0..16).map(|number| {
-        let unit = Arc::clone(&unit);
-        std::thread::spawn(move || put(&*unit, segment(1000 + number), SLOT_BYTES, 0, 1))
+    std::thread::scope(|scope| {
+        for number in 0..16 {
+            let unit = &unit;
+            scope.spawn(move || {
+                let done = put(unit, segment(1000 + number), SLOT_BYTES, 0, 1);
+                done.expect("room was made");
+            });
+        }
     });
-    let threads: Vec<_> = threads.collect();
-    for thread in threads {
-        let done: Result<(), UnitError> = thread.join().expect("no panic");
-        done.expect("room was made");
-    }
     let kept = unit.kept_freed().expect("known");
     assert!(kept.given_up_bytes >= 1 << 20, "{kept:?}");
     assert!(kept.given_up_bytes < 4 << 20, "{kept:?}");
