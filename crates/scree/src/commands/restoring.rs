@@ -92,7 +92,17 @@ pub fn restore_unit(
     if is_dry_run {
         print_notice(format, "nothing was changed (--dry-run)");
     }
-    Ok(())
+    whole(&restored)
+}
+
+/// Scripts go by the exit code.
+fn whole(restored: &Restored) -> Result<(), Failure> {
+    match restored.is_whole() {
+        true => Ok(()),
+        false => Err(Failure::new(
+            "not all that is meant could be brought back now",
+        )),
+    }
 }
 
 fn table(told: &Told) -> String {
@@ -149,5 +159,13 @@ mod tests {
         let text = table(&told("failed", None));
         assert!(text.contains("can be later"), "{text}");
         assert!(text.contains("since that start"), "{text}");
+    }
+
+    #[test]
+    fn what_could_not_be_brought_back_is_a_failure() {
+        let mut restored = Restored::default();
+        assert!(whole(&restored).is_ok());
+        restored.unreadable_logs = 1;
+        assert!(whole(&restored).is_err());
     }
 }
