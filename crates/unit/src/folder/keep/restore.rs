@@ -170,10 +170,13 @@ impl FolderUnit {
         let mut others = BTreeSet::new();
         let mut files = Vec::new();
         for (segment, name) in first {
-            if self.is_there(segment)? && !meant.replaced {
-                others.insert(segment);
-            } else {
-                files.push(name.to_string());
+            match self.is_there(segment) {
+                Ok(true) if !meant.replaced => {
+                    others.insert(segment);
+                }
+                // Of one that cannot be looked at whoever moves it tells.
+                Err(why) if !is_its_own(&why) => return Err(why),
+                _ => files.push(name.to_string()),
             }
         }
         let note = Note::new(meant, now, files);

@@ -54,13 +54,19 @@ fn a_log_that_cannot_be_read_costs_only_what_it_names_and_only_until_the_next_wa
 fn a_segment_that_fails_does_not_keep_the_others_from_being_brought_back() {
     let simulation = Simulation::new(1);
     let unit = made(&simulation.world());
-    let [bad, good, moved, other] = [1, 2, 3, 4].map(|number| put_synced(&unit, number, 8));
+    let ids = [1, 2, 3, 4, 5].map(|number| put_synced(&unit, number, 8));
+    let [bad, good, moved, other, unseen] = ids;
     for id in [bad, good] {
         free(&unit, id, [0, 1]);
     }
     unit.delete(moved).expect("deleted");
     unit.delete(other).expect("deleted");
+    unit.delete(unseen).expect("deleted");
     settle(&unit);
+    // What is in its place cannot be looked at.
+    simulation
+        .disk
+        .inject(&path_of(&unit, unseen), Fault::Broken);
     let unmoved = freed_files(&simulation, &other.to_string()).remove(0);
     simulation.disk.inject(&path_of(&unit, bad), Fault::Broken);
     simulation.disk.inject(&unmoved, Fault::Unremovable);
@@ -72,6 +78,7 @@ fn a_segment_that_fails_does_not_keep_the_others_from_being_brought_back() {
     assert_eq!(of(&restored, good), (SegmentFate::There, 2, 0));
     assert_eq!(of(&restored, moved), (SegmentFate::BroughtBack, 0, 0));
     assert_eq!(of(&restored, other).0, SegmentFate::Failed);
+    assert_eq!(of(&restored, unseen).0, SegmentFate::Failed);
     assert!(!restored.is_whole());
     assert_eq!(
         freed_files(&simulation, "restore").len(),
@@ -81,10 +88,12 @@ fn a_segment_that_fails_does_not_keep_the_others_from_being_brought_back() {
     // What was left can be had later.
     simulation.disk.heal(&path_of(&unit, bad));
     simulation.disk.heal(&unmoved);
+    simulation.disk.heal(&path_of(&unit, unseen));
     let restored = unit.restore(&all(), false).expect("restored");
     assert_eq!(of(&restored, bad), (SegmentFate::There, 2, 0));
+    assert_eq!(of(&restored, unseen), (SegmentFate::BroughtBack, 0, 0));
     assert_eq!(of(&restored, other), (SegmentFate::BroughtBack, 0, 0));
-    for id in [bad, good, moved, other] {
+    for id in ids {
         read(&unit, id, SLOT_BYTES, 0, 8).expect("as it was put");
     }
 }
