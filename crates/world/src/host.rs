@@ -168,6 +168,12 @@ pub fn user(path: &Path) -> io::Result<u32> {
     Ok(std::fs::metadata(path)?.uid())
 }
 
+/// As whom this process makes files: the user's number.
+#[must_use]
+pub fn this_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// A file that was found without following a link: whoever can make links on
 /// the way there cannot have another file taken for it, neither now nor, as
 /// long as this is kept, later.

@@ -291,20 +291,34 @@ fn open_keeper(
             unit.made()
         }
     };
-    let ended = opened.and_then(|unit| match unit.end_restore() {
-        // Nothing is freed there either.
-        Err(error @ UnitError::ReadOnly { .. }) => {
-            tracing::warn!(why = with_causes(&error), "a restore is not through");
-            Ok(unit)
-        }
-        other => other.map(|()| unit),
-    });
-    let unit = ended.map_err(|source| StartError::Unit {
+    let unit = opened.map_err(|source| StartError::Unit {
         hint: hint(&source),
         source,
     })?;
+    end_restore(&unit);
     let keeper = Keeper::open(world, unit, &path, heeded::keeper_config(cluster));
     Ok(Arc::new(keeper.map_err(StartError::Fences)?))
+}
+
+/// Does a restore that was cut short to its end. Hosts do not wait for one that cannot
+/// be ended: until it is, nothing that is held goes because its time is over.
+fn end_restore(unit: &FolderUnit) {
+    match unit.end_restore() {
+        Ok(ended) if ended.is_whole() => {}
+        Ok(ended) => {
+            let logs = ended.unreadable_logs;
+            tracing::warn!(
+                logs,
+                "a restore was ended, and not everything was brought back: stop this daemon and \
+                 say it again"
+            );
+        }
+        Err(error) => tracing::warn!(
+            why = with_causes(&error),
+            "a restore is not through: when that is mended, stop this daemon and say it again, \
+             as the user whose daemon it is"
+        ),
+    }
 }
 
 /// What there is to do about a unit that cannot be used.

@@ -1,11 +1,12 @@
 //! Bringing back what hosts have freed, while no daemon runs.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use base::with_causes;
 use unit::folder::{Keeping, Restorable, Restored};
 use unit::{FolderUnit, UnitError};
-use world::World;
+use world::{World, host};
 
 use super::folder::{Folder, FolderError};
 
@@ -15,6 +16,17 @@ pub enum RestoreError {
     /// D cannot be used; a daemon that runs is one reason.
     #[error(transparent)]
     Folder(#[from] FolderError),
+    /// The daemon could not read what this would write.
+    #[error(
+        "{folder} is user {owner}'s: run this as that user, or the daemon cannot use what it \
+         makes there", folder = folder.display()
+    )]
+    OtherUser {
+        /// The unit's folder.
+        folder: PathBuf,
+        /// Whose it is.
+        owner: u32,
+    },
     /// The unit cannot.
     #[error("{}", with_causes(source))]
     Unit {
@@ -43,9 +55,26 @@ pub fn restore(
 ) -> Result<Restored, RestoreError> {
     // Before anything is made where no daemon ever was.
     let marker = FolderUnit::identify(world, &folder.join("unit"))?;
+    check_user(&folder.join("unit"))?;
     let folder = Folder::lock(world, folder)?;
     let unit = FolderUnit::open(world, &folder.unit(), marker.cluster, marker.unit);
     // What is put aside meanwhile is kept as well.
     let unit = unit.keeping(Keeping::default());
     Ok(unit.restore(meant, dry_run)?)
+}
+
+/// Root may write anywhere, and what it makes is its own.
+fn check_user(folder: &Path) -> Result<(), RestoreError> {
+    let failed = |source: io::Error| FolderError::Io {
+        path: folder.to_owned(),
+        source,
+    };
+    let owner = host::user(folder).map_err(failed)?;
+    if host::this_user() == 0 && owner != 0 {
+        return Err(RestoreError::OtherUser {
+            folder: folder.to_owned(),
+            owner,
+        });
+    }
+    Ok(())
 }

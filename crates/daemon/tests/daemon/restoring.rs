@@ -1,12 +1,13 @@
 //! A host that was captured destroys what it may, and the operator brings it back.
 
+use std::path::Path;
 use std::time::Duration;
 
 use base::Slot;
 use daemon::{FolderError, Keeping, Restorable, RestoreError, SegmentFate, restore};
 use monitor::Part as _;
 use unit::{RemoteUnit, Replacement, Unit as _};
-use world::Millis;
+use world::{Disk, Millis, OpenMode};
 
 use crate::service::{Controller, as_host, remote, settings, start, start_with};
 use crate::site::{Site, put, read, segment};
@@ -124,4 +125,72 @@ async fn a_daemon_says_how_much_it_keeps_and_keeps_nothing_if_told_so() {
         running.abort();
         service.shut_down().await;
     }
+}
+
+/// A restore that failed half way left a note by which no daemon started any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_starts_whatever_a_restore_has_left() {
+    let site = Site::new();
+    let _controller = Controller::start(&site);
+    let service = start(&site).await.expect("started");
+    let unit = remote(&site, &service);
+    as_host(move || {
+        put(&unit, 10, 0).expect("put");
+        unit.sync(&[segment(10)]).expect("synced");
+        unit.free(segment(10), &[Slot(0)], false).expect("it may");
+    })
+    .await;
+    service.shut_down().await;
+    drop(service);
+    let folder = site.folder.path().join("d");
+    let note = folder.join("unit/freed/restore");
+    let disk = &site.world.disk;
+    let leave: [fn(&dyn Disk, &Path); 2] = [
+        |disk, note| {
+            let file = disk.open(note, OpenMode::CreateNew).expect("made");
+            file.write_at(b"since = ", 0).expect("written");
+        },
+        |disk, note| disk.create_directory(note).expect("made"),
+    ];
+    for leave in leave {
+        leave(&**disk, &note);
+        let service = start(&site).await.expect("started all the same");
+        service.shut_down().await;
+    }
+    // What is no file at all is for the operator, who hears of it.
+    let meant = Restorable {
+        since: Millis(0),
+        until: Millis(i64::MAX),
+        segment: None,
+        replaced: false,
+    };
+    let refused = restore(&site.world, &folder, &meant, false).expect_err("no note");
+    assert!(refused.to_string().contains("end a restore"), "{refused}");
+    let aside = folder.join("aside");
+    disk.rename(&note, &aside).expect("moved away");
+    restore(&site.world, &folder, &meant, false).expect("restored");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_brings_nothing_back_for_another_user() {
+    // Only root can give a folder away, and only root is refused.
+    if world::host::this_user() != 0 {
+        return;
+    }
+    let site = Site::new();
+    let _controller = Controller::start(&site);
+    let service = start(&site).await.expect("started");
+    service.shut_down().await;
+    drop(service);
+    let folder = site.folder.path().join("d");
+    world::host::give(&folder.join("unit"), 4711).expect("given away");
+    let meant = Restorable {
+        since: Millis(0),
+        until: Millis(i64::MAX),
+        segment: None,
+        replaced: false,
+    };
+    let refused = restore(&site.world, &folder, &meant, true);
+    let is_meant = matches!(refused, Err(RestoreError::OtherUser { owner: 4711, .. }));
+    assert!(is_meant, "{refused:?}");
 }

@@ -29,6 +29,13 @@ struct Told {
     /// Of what was freed up to then, some was given back before.
     #[serde(skip_serializing_if = "Option::is_none")]
     given_back: Option<String>,
+    /// Logs that cannot be read, of which nothing was brought back.
+    #[serde(skip_serializing_if = "is_zero")]
+    unreadable_logs: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl From<&RestoredSegment> for Segment {
@@ -41,6 +48,7 @@ impl From<&RestoredSegment> for Segment {
                 SegmentFate::PutBack => "put-back",
                 SegmentFate::OtherThere => "replaced",
                 SegmentFate::Gone => "gone",
+                SegmentFate::Failed => "failed",
             },
             slots: one.slots,
             gone: one.gone,
@@ -54,6 +62,7 @@ impl From<&Restored> for Told {
         Self {
             segments: restored.segments.iter().map(Segment::from).collect(),
             given_back: given_back.map(|at| moment::text(at.0)),
+            unreadable_logs: restored.unreadable_logs,
         }
     }
 }
@@ -83,7 +92,17 @@ pub fn restore_unit(
     if is_dry_run {
         print_notice(format, "nothing was changed (--dry-run)");
     }
-    Ok(())
+    whole(&restored)
+}
+
+/// Scripts go by the exit code.
+fn whole(restored: &Restored) -> Result<(), Failure> {
+    match restored.is_whole() {
+        true => Ok(()),
+        false => Err(Failure::new(
+            "not all that is meant could be brought back now",
+        )),
+    }
 }
 
 fn table(told: &Told) -> String {
@@ -100,6 +119,14 @@ fn table(told: &Told) -> String {
     if told.segments.iter().any(|one| one.whole == "replaced") {
         text += "another segment is in the place of what is \"replaced\"; --replaced takes the \
                  old one\n";
+    }
+    if told.segments.iter().any(|one| one.whole == "failed") {
+        text += "what \"failed\" could not be brought back now, and can be later: look what is \
+                 wrong with the file system\n";
+    }
+    if told.unreadable_logs > 0 {
+        text += "some of what says what was freed cannot be read: start the daemon, wait some \
+                 minutes, stop it, and bring back what was freed since that start\n";
     }
     if let Some(at) = &told.given_back {
         text += &format!("of what was freed up to {at}, the room was given back of some before\n");
@@ -121,6 +148,7 @@ mod tests {
                 gone: 1,
             }],
             given_back: given_back.map(str::to_owned),
+            unreadable_logs: u32::from(whole == "failed"),
         };
         let text = table(&told("there", None));
         let head = "SEGMENT        WHOLE  SLOTS  GONE\n";
@@ -128,5 +156,16 @@ mod tests {
         let text = table(&told("replaced", Some("2026-01-01T00:00:00Z")));
         assert!(text.contains("--replaced takes"), "{text}");
         assert!(text.contains("up to 2026-01-01T00:00:00Z"), "{text}");
+        let text = table(&told("failed", None));
+        assert!(text.contains("can be later"), "{text}");
+        assert!(text.contains("since that start"), "{text}");
+    }
+
+    #[test]
+    fn what_could_not_be_brought_back_is_a_failure() {
+        let mut restored = Restored::default();
+        assert!(whole(&restored).is_ok());
+        restored.unreadable_logs = 1;
+        assert!(whole(&restored).is_err());
     }
 }

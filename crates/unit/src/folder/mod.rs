@@ -42,18 +42,21 @@ mod files;
 pub mod format;
 pub mod fuzz;
 mod keep;
+mod making;
 mod marker;
 mod note;
 mod owner;
 mod place;
 mod release;
 mod replace;
+mod runs;
 mod scrub;
 mod segment;
 mod table;
 #[cfg(test)]
 mod tests;
 mod unsynced;
+mod verbs;
 mod write;
 
 pub use keep::{Keeping, KeptFreed, Restorable, Restored, RestoredSegment, SegmentFate};
@@ -64,7 +67,6 @@ pub use replace::ReplacementPart;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -72,10 +74,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use base::{ClusterId, SegmentId, Slot, UnitId, url};
 use world::{Clock, Disk as _, OpenMode, Random, World};
 
-use crate::{
-    Fact, NOTE_BYTES, Replacement, SegmentSlots, SegmentStat, SlotRun, Tag, Unit, UnitError,
-    UnitStat, assert_fit,
-};
+use crate::{SegmentStat, Tag, UnitError, assert_fit};
 use account::Account;
 use cache::Cache;
 use files::{Share, ThriftyDisk};
@@ -91,6 +90,9 @@ pub const SEGMENT_DATA_BYTES: u64 = 8 << 20;
 /// Segments kept open at most, unless said otherwise: 17 MiB of tables. Fewer
 /// if the process may not open so many files, or has many units.
 pub const OPEN_SEGMENTS_MAX: usize = 512;
+
+/// Read at a time where a whole segment is, in bytes.
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// Locks that keep writers of one segment apart.
 const WRITER_LOCKS: usize = 64;
@@ -294,8 +296,8 @@ impl FolderUnit {
                 segment,
                 slot,
             },
-            SegmentError::SlotBytes => match self.stat_segment(segment) {
-                Ok(found) => misplaced(&found),
+            SegmentError::SlotBytes => match self.newest_table(segment) {
+                Ok(found) => misplaced(&found.stat()),
                 Err(why) => why,
             },
         }
@@ -343,6 +345,18 @@ impl FolderUnit {
         Ok(open)
     }
 
+    /// The table as it is in the file now.
+    fn newest_table(&self, segment: SegmentId) -> Result<Table, UnitError> {
+        let table = self.read_table(segment, OpenMode::Read)?.table;
+        if let Some(open) = self.cache.get(segment)
+            && open.header.generation != table.header.generation
+        {
+            // Another process has replaced it: whoever asks reads the new one.
+            self.cache.remove(segment);
+        }
+        Ok(table)
+    }
+
     /// The segment as far as it is in memory.
     fn in_memory(&self, segment: SegmentId) -> Option<Arc<Segment>> {
         self.cache
@@ -375,212 +389,6 @@ fn misplaced(found: &SegmentStat) -> UnitError {
         segment: found.segment,
         slots: found.slots,
         slot_bytes: found.slot_bytes,
-    }
-}
-
-impl Unit for FolderUnit {
-    fn url(&self) -> &str {
-        &self.place.url
-    }
-
-    fn can_append(&self) -> bool {
-        true
-    }
-
-    fn put_for(
-        &self,
-        line: u64,
-        segment: SegmentId,
-        slot_bytes: u32,
-        first: Slot,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
-        Self::put_for(self, line, segment, slot_bytes, first, tags, data)
-    }
-
-    fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
-        self.sync_segments(segments)
-    }
-
-    fn read(
-        &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<(), UnitError> {
-        assert_fit(usize::from(run.count), slot_bytes, tags, data);
-        if let Some(open) = self.in_memory(run.segment) {
-            if open.read(run, slot_bytes, tags, data).is_ok() {
-                return Ok(());
-            }
-            // It may have changed since: what the file says now counts.
-            self.cache.remove(run.segment);
-        }
-        let open = self.open_for_reading(run.segment)?;
-        self.cache.insert(run.segment, Arc::clone(&open));
-        open.read(run, slot_bytes, tags, data)
-            .map_err(|error| self.explain(run.segment, "read", error))
-    }
-
-    /// Costs one short mutex that is seldom contended, one reference count,
-    /// 16 bytes copied for each tag and one system call; allocates nothing.
-    fn read_now(
-        &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<bool, UnitError> {
-        assert_fit(usize::from(run.count), slot_bytes, tags, data);
-        let Some(open) = self.cache.get(run.segment) else {
-            return Ok(false);
-        };
-        // Errors are left to the read that may look into the matter.
-        Ok(open.read_now(run, slot_bytes, tags, data).unwrap_or(false))
-    }
-
-    fn free(&self, segment: SegmentId, slots: &[Slot], closed: bool) -> Result<(), UnitError> {
-        let free = |keeps| {
-            let _alone = self.writer(segment);
-            self.free_slots(segment, slots, closed, keeps)
-        };
-        match self.with_room(|| free(self.is_keeping())) {
-            // Where nothing else can go, it goes itself.
-            Err(UnitError::Full { .. }) if self.is_keeping() => free(false),
-            done => done,
-        }
-    }
-
-    fn delete(&self, segment: SegmentId) -> Result<(), UnitError> {
-        let delete = |keeps| {
-            let _alone = self.writer(segment);
-            self.delete_segment(segment, keeps)
-        };
-        match self.with_room(|| delete(self.is_keeping())) {
-            Err(UnitError::Full { .. }) if self.is_keeping() => delete(false),
-            done => done,
-        }
-    }
-
-    fn replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
-        let part = ReplacementPart {
-            segment,
-            line: by.line,
-            draft: self.random.u64(),
-            expected: by.expected,
-            generation: by.generation,
-            slot_bytes: by.slot_bytes,
-            slots: by.tags.len() as u32,
-            first: 0,
-        };
-        self.replace_part(&part, by.tags, by.data)
-    }
-
-    fn settle(&self) -> Result<bool, UnitError> {
-        self.settle_some()
-    }
-
-    fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
-        self.place.look()?;
-        self.place.list()
-    }
-
-    fn list_serials(&self, serials: Range<u64>) -> Result<Vec<SegmentId>, UnitError> {
-        self.place.list_serials(&serials)
-    }
-
-    fn stat_segment(&self, segment: SegmentId) -> Result<SegmentStat, UnitError> {
-        let table = self.read_table(segment, OpenMode::Read)?.table;
-        let generation = table.header.generation;
-        if let Some(open) = self.cache.get(segment)
-            && open.header.generation != generation
-        {
-            // Another process has replaced it: whoever asks reads the new one.
-            self.cache.remove(segment);
-        }
-        Ok(SegmentStat {
-            generation,
-            segment,
-            slot_bytes: table.header.slot_bytes,
-            slots: table.slots(),
-            freed: table.count(format::SlotState::is_free),
-        })
-    }
-
-    fn slots_of(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError> {
-        let table = self.read_table(segment, OpenMode::Read)?.table;
-        let entries = (0..=u16::MAX).zip(&table.entries);
-        let freed = entries.filter(|(_, entry)| entry.state.is_free());
-        let freed: Vec<Slot> = freed.map(|(slot, _)| Slot(slot)).collect();
-        Ok(SegmentSlots {
-            stat: SegmentStat {
-                segment,
-                slot_bytes: table.header.slot_bytes,
-                slots: table.slots(),
-                freed: freed.len() as u32,
-                generation: table.header.generation,
-            },
-            line: table.header.line,
-            freed,
-        })
-    }
-
-    fn stat(&self) -> Result<UnitStat, UnitError> {
-        self.place.look()?;
-        let failed = |error| self.place.meaning("count its segments", error);
-        let (segments, bytes) = self
-            .account
-            .stat(&self.place, &*self.clock)
-            .map_err(failed)?;
-        let space = self.place.disk.space(Path::new(""));
-        Ok(UnitStat {
-            segments,
-            bytes,
-            free_bytes: space.ok().map(|space| space.free_bytes),
-        })
-    }
-
-    fn scrub(&self, segment: SegmentId) -> Result<Vec<Slot>, UnitError> {
-        self.scrub_segment(segment)
-    }
-
-    fn note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
-        self.read_note()
-    }
-
-    fn note_down(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
-        self.write_note(note)
-    }
-
-    fn facts(&self) -> Result<Vec<Fact>, UnitError> {
-        self.place.look()?;
-        let found = examine::read(&*self.place.disk)
-            .map_err(|error| self.place.meaning("read what its file system does", error))?;
-        Ok(found.map_or_else(Vec::new, examine::FileSystem::facts))
-    }
-
-    fn probe(&self) -> Result<(), UnitError> {
-        let probed = self.with_room(|| self.place.probe(self.segment_data_bytes));
-        if let Err(
-            UnitError::Missing { .. }
-            | UnitError::Away { .. }
-            | UnitError::Foreign { .. }
-            | UnitError::Held { .. },
-        ) = probed
-        {
-            // What comes back may be another folder. One that somebody else
-            // has is counted on: the account finds out what that one changes.
-            if !matches!(probed, Err(UnitError::Held { .. })) {
-                self.account.forget();
-                self.forget_kept();
-            }
-            let mut durable = lock(&self.durable_folders);
-            durable.known.clear();
-            durable.forgotten += 1;
-        }
-        probed
     }
 }
 

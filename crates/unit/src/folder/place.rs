@@ -178,7 +178,7 @@ pub(super) fn meaning(url: &str, doing: &str, error: io::Error) -> UnitError {
 }
 
 /// Whether an error says that there is no room.
-fn is_full(error: &io::Error) -> bool {
+pub(super) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(error.kind(), Kind::StorageFull | Kind::QuotaExceeded)
 }
@@ -338,6 +338,50 @@ impl Place {
             return Ok(());
         };
         Err(self.foreign(reason))
+    }
+
+    /// All segments, sorted.
+    pub(super) fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
+        self.list_folders(|_| true, |_| Ok(()))
+    }
+
+    /// Those with these serials, sorted. The absence of the others is durable:
+    /// a process before this one may have removed a name and not lived to sync
+    /// that.
+    pub(super) fn list_serials(&self, serials: &Range<u64>) -> Result<Vec<SegmentId>, UnitError> {
+        let wanted = folders_of(serials);
+        let mut found = self.list_folders(
+            |folder| wanted.contains(&folder),
+            |folder| self.disk.sync_directory(folder),
+        )?;
+        found.retain(|segment| serials.contains(&segment.serial()));
+        Ok(found)
+    }
+
+    /// The segments in the sub-folders that are wanted, each of which is
+    /// looked at first and then shown to `after`.
+    fn list_folders(
+        &self,
+        is_wanted: impl Fn(usize) -> bool,
+        after: impl Fn(&Path) -> io::Result<()>,
+    ) -> Result<Vec<SegmentId>, UnitError> {
+        let failed = |error| self.meaning("list its segments", error);
+        let mut segments = Vec::new();
+        for entry in self.disk.list(&self.segments()).map_err(failed)? {
+            // Of any other name nothing is expected. One of these that is no
+            // folder must not pass for one without segments.
+            let Some(number) = folder_called(&entry.name).filter(|number| is_wanted(*number))
+            else {
+                continue;
+            };
+            let folder = self.folder(number);
+            let names = self.disk.list(&folder).map_err(failed)?;
+            after(&folder).map_err(failed)?;
+            let ids = names.iter().filter_map(|entry| segment_of(&entry.name));
+            segments.extend(ids.filter(|id| folder_of(*id) == number));
+        }
+        segments.sort_unstable();
+        Ok(segments)
     }
 
     pub(super) fn foreign(&self, reason: String) -> UnitError {

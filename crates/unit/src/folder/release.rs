@@ -21,6 +21,7 @@ use world::{File, OpenMode, WrongKind};
 
 use super::format::{Entry, Header, PAGE_BYTES, SlotState};
 use super::place::{FOLDERS, folder_of, segment_of};
+use super::runs::runs;
 use super::table::{Table, write_entries};
 use super::{FolderUnit, OpenTable, is_not_found, lock};
 use crate::UnitError;
@@ -39,14 +40,7 @@ pub(super) struct Settling {
     pub(super) pending: BTreeSet<SegmentId>,
     /// The sub-folder whose segments the walk looks at next: a process before
     /// this one may have left some.
-    walked: usize,
-}
-
-/// Runs of consecutive numbers in `slots`, which is sorted.
-fn runs(slots: &[u32]) -> impl Iterator<Item = Range<u32>> {
-    slots
-        .chunk_by(|one, next| one + 1 == *next)
-        .map(|run| run[0]..run[run.len() - 1] + 1)
+    pub(super) walked: usize,
 }
 
 /// Marks `slots`, sorted, in the file, a write a run.
@@ -114,7 +108,7 @@ impl FolderUnit {
         let marked = write_some(&*file, &table, &asked).and_then(|()| file.sync_data());
         if let Err(error) = marked {
             self.lose_unsynced(id);
-            self.leave_unlogged(id);
+            self.leave_unlogged(id, &freed);
             return Err(self.place.meaning_at(id, "free slots of", error));
         }
         self.show(id, &freed, SlotState::Freed);
@@ -127,6 +121,9 @@ impl FolderUnit {
         }
         if !waiting.is_empty() && waiting.len() as u32 >= table.slots() / PUNCH_ONE_IN {
             self.punch(id, &*file, &table, &waiting)?;
+            if !self.is_unlogged(id) {
+                lock(&self.settling).pending.remove(&id);
+            }
         }
         Ok(())
     }
@@ -182,7 +179,6 @@ impl FolderUnit {
             self.place.meaning_at(id, "give back room of", error)
         })?;
         self.show(id, freed, SlotState::Hole);
-        lock(&self.settling).pending.remove(&id);
         self.measure(id, file);
         Ok(())
     }
@@ -228,16 +224,23 @@ impl FolderUnit {
         }
     }
 
-    /// Punches what waits, gives back what was kept long enough, then walks on
-    /// through the segments for what an earlier process left. True if there is more
-    /// to do.
+    /// Gives back what was kept long enough, punches what waits, and walks on through
+    /// the segments for what an earlier process left, each for its share of the time.
+    /// True if there is more to do.
     pub(super) fn settle_some(&self) -> Result<bool, UnitError> {
         self.place.verify()?;
-        let clock = &self.clock;
-        let end = clock.monotonic() + Duration::from_millis(SETTLE_MS_MAX);
-        if self.settle_kept(end)? {
-            return Ok(true);
+        let share = Duration::from_millis(SETTLE_MS_MAX) / 2;
+        let begun = self.clock.monotonic();
+        let kept = self.settle_kept(begun + share);
+        if !self.are_logs_read()? {
+            // Nobody knows yet what the walk is to find.
+            return kept;
         }
+        let waiting = self.settle_waiting(self.clock.monotonic() + share);
+        Ok(kept? | waiting?)
+    }
+
+    fn settle_waiting(&self, end: Duration) -> Result<bool, UnitError> {
         loop {
             let next = lock(&self.settling).pending.pop_first();
             match next {
@@ -263,7 +266,7 @@ impl FolderUnit {
                     self.walk(folder)?;
                 }
             }
-            if clock.monotonic() >= end {
+            if self.clock.monotonic() >= end {
                 return Ok(true);
             }
         }
@@ -327,13 +330,6 @@ mod tests {
     use base::ClusterId;
 
     use super::*;
-
-    #[test]
-    fn slots_gather_into_runs() {
-        let gathered: Vec<Range<u32>> = runs(&[1, 2, 3, 7, 9, 10]).collect();
-        assert_eq!(gathered, [1..4, 7..8, 9..11]);
-        assert_eq!(runs(&[]).count(), 0);
-    }
 
     #[test]
     fn a_hole_never_touches_a_slot_beside_it() {

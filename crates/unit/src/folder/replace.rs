@@ -2,12 +2,16 @@
 //!
 //! ```text
 //!  1. draft   a file of another name beside it, in parts, then durably
-//!  2. look    that the one in whose place it comes is the one expected
-//!  3. keep    a copy of that, where what is freed is kept
-//!  4. rename  the draft, then the sub-folder is synced
+//!  2. copy    the one in whose place it comes, where what is freed is kept
+//!
+//!     with the segment's writer's lock:
+//!  3. look    that it is the one expected
+//!  4. finish  the draft: what is free in that one is free in it
+//!  5. keep    the copy, with what has changed since 2
+//!  6. rename  the draft, then the sub-folder is synced
 //! ```
 //!
-//! A crash before 4 leaves a draft, which the walk of `settle` after the next
+//! A crash before 6 leaves a draft, which the walk of `settle` after the next
 //! start removes. One that another process is just writing fails by that, and
 //! is written again. Whoever has the old file open goes on reading that one.
 
@@ -15,13 +19,14 @@ use std::io;
 use std::path::PathBuf;
 
 use base::SegmentId;
-use world::OpenMode;
+use world::{File, OpenMode};
 
 use super::format::{Entry, Header, SlotState, TABLE_OFFSET};
+use super::keep::SegmentCopy;
 use super::place::{Place, folder_of};
 use super::table::{Table, write_entries};
 use super::write::entries_of;
-use super::{FolderUnit, assert_fit, lock};
+use super::{FolderUnit, assert_fit, is_not_found, lock};
 use crate::{Tag, UnitError};
 
 /// What comes between a segment's name and a draft's number in the name of a
@@ -74,7 +79,7 @@ impl FolderUnit {
         data: &[u8],
     ) -> Result<(), UnitError> {
         assert_fit(tags.len(), part.slot_bytes, tags, data);
-        let result = self.take_part(part, tags, data);
+        let result = self.with_room(|| self.take_part(part, tags, data));
         if result.is_err() {
             // If it cannot be removed now, it is after the next start.
             let _ = self.place.disk.remove(&self.place.draft_of(part));
@@ -110,10 +115,14 @@ impl FolderUnit {
             // What will not be put in place is not written either.
             self.replaced(part)?;
         }
+        let draft = self.place.draft_of(part);
         let write = || {
-            let draft = self.place.draft_of(part);
             let file = if part.first == 0 {
-                self.create_at(id, &draft)?
+                // Of a try that found no room.
+                match self.place.disk.remove(&draft) {
+                    Err(error) if !is_not_found(&error) => return Err(error),
+                    _ => self.create_at(id, &draft)?,
+                }
             } else {
                 self.place.disk.open(&draft, OpenMode::Write)?
             };
@@ -129,45 +138,75 @@ impl FolderUnit {
         if !is_last {
             return Ok(());
         }
-        if self.is_keeping() {
-            self.room_for_copy(id)?;
+        // What takes long, before anybody has to wait.
+        file.sync_data().map_err(failed)?;
+        let copy = match part.expected {
+            Some(_) => self.copy_segment(id, part.draft)?,
+            None => None,
+        };
+        let placed = self.put_in_place(part, &*file, header, copy.as_ref());
+        if let Some(copy) = &copy {
+            self.end_copy(copy);
         }
+        placed
+    }
+
+    /// Puts the draft, of which all is there but the header, in the place of the segment
+    /// that is there.
+    fn put_in_place(
+        &self,
+        part: &ReplacementPart,
+        file: &dyn File,
+        header: Header,
+        copy: Option<&SegmentCopy>,
+    ) -> Result<(), UnitError> {
+        let (id, draft) = (part.segment, self.place.draft_of(part));
+        let failed = |error| {
+            self.place
+                .meaning(&format!("write segment {id} anew"), error)
+        };
         let _alone = self.writer(id);
         let old = self.replaced(part)?;
-        if old.is_some() {
-            self.keep_replaced(id)?;
-        }
         let mut freed = Vec::new();
         if let Some(old) = &old {
             let entries = (0..part.slots).zip(&old.entries);
-            freed.extend(
-                entries
-                    .filter(|(_, entry)| entry.state.is_free())
-                    .map(|(slot, _)| slot),
-            );
+            let free = entries.filter(|(_, entry)| entry.state.is_free());
+            freed.extend(free.map(|(slot, _)| slot));
         }
         let finish = || {
             for slot in &freed {
-                write_entries(&*file, *slot, &[Entry::free(SlotState::Freed)])?;
+                write_entries(file, *slot, &[Entry::free(SlotState::Freed)])?;
             }
-            let line = old.map_or(part.line, |old| old.header.line);
+            let line = old.as_ref().map_or(part.line, |old| old.header.line);
             let mut head = header.of_line(line).encode();
             head.resize(TABLE_OFFSET as usize, 0);
             file.write_at(&head, 0)?;
             file.sync_data()?;
             file.end_bulk();
-            let path = self.place.file(id);
-            self.place.disk.rename(&self.place.draft_of(part), &path)
+            Ok(())
         };
-        let renamed = finish();
+        finish().map_err(failed)?;
+        let held = match copy {
+            Some(copy) => self.keep_copy(id, copy)?,
+            None => None,
+        };
+        let renamed = self.place.disk.rename(&draft, &self.place.file(id));
         // Whatever came of it: what is in the file now counts.
         lock(&self.unsynced).deleted(id);
         self.cache.remove(id);
-        renamed.map_err(failed)?;
+        if let Err(error) = renamed {
+            if let Some(held) = held
+                && self.place.disk.open(&draft, OpenMode::Read).is_ok()
+            {
+                // What it is a copy of is still there.
+                self.give_up_copy(&held);
+            }
+            return Err(failed(error));
+        }
         if !freed.is_empty() {
             lock(&self.settling).pending.insert(id);
         }
-        self.measure(id, &*file);
+        self.measure(id, file);
         self.sync_name(id)
     }
 

@@ -4,11 +4,8 @@ use base::{SegmentId, Slot};
 use world::{File, OpenMode};
 
 use super::format::{Entry, Header, SlotState};
-use super::{FolderUnit, OpenTable};
+use super::{CHUNK_BYTES, FolderUnit, OpenTable};
 use crate::UnitError;
-
-/// Read at a time, in bytes.
-const CHUNK_BYTES: usize = 1 << 20;
 
 impl FolderUnit {
     /// Reads a whole segment. Slots that a crash tore before they were synced

@@ -14,7 +14,7 @@ use world::File;
 
 use super::format::{ENTRY_BYTES, Entry, HEADER_BYTES, Header, SlotState, TABLE_OFFSET};
 use super::segment::SegmentError;
-use crate::{SlotRun, Tag};
+use crate::{SegmentStat, SlotRun, Tag};
 
 /// Entries read at a time, when a run's entries are read from the file.
 const ENTRIES_AT_ONCE: usize = 32;
@@ -69,6 +69,16 @@ impl Table {
         let slots = (0..).zip(&self.entries);
         let meant = slots.filter(|(_, entry)| is_meant(entry.state));
         meant.map(|(slot, _)| slot).collect()
+    }
+
+    pub(super) fn stat(&self) -> SegmentStat {
+        SegmentStat {
+            generation: self.header.generation,
+            segment: self.header.segment,
+            slot_bytes: self.header.slot_bytes,
+            slots: self.slots(),
+            freed: self.count(SlotState::is_free),
+        }
     }
 
     pub(super) fn count(&self, is_counted: impl Fn(SlotState) -> bool) -> u32 {

@@ -2,12 +2,15 @@
 
 mod crash;
 mod damage;
+mod descriptors;
 mod examine;
 mod faults;
+mod foreign;
 mod keep;
 mod owner;
 mod planted;
 mod sharing;
+mod watched;
 
 use std::path::Path;
 use std::sync::Arc;

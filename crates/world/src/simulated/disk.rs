@@ -477,7 +477,11 @@ impl fmt::Debug for SimulatedFile {
 
 impl File for SimulatedFile {
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
-        self.look(|_, content| content.live.read(into, offset))
+        self.look(|state, content| {
+            let bytes = offset..offset + into.len() as u64;
+            state.faults.check_sectors(&self.path, bytes)?;
+            content.live.read(into, offset)
+        })
     }
 
     fn read_now(&self, into: &mut [u8], offset: u64) -> io::Result<bool> {
@@ -486,6 +490,8 @@ impl File for SimulatedFile {
             if would_wait || offset + into.len() as u64 > content.live.length() {
                 return Ok(false);
             }
+            let bytes = offset..offset + into.len() as u64;
+            state.faults.check_sectors(&self.path, bytes)?;
             content.live.read(into, offset).map(|()| true)
         })
     }

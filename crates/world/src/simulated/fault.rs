@@ -1,6 +1,7 @@
 //! What can be wrong with a part of a simulated disk.
 
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,6 +25,13 @@ pub enum Fault {
     Broken,
     /// Reading fails with EIO; writing works.
     Unreadable,
+    /// Of each file these bytes cannot be read (EIO): bad sectors.
+    BadSectors {
+        /// Where they begin, in bytes.
+        offset: u64,
+        /// How many they are, in bytes.
+        length: u64,
+    },
     /// Syncs fail with EIO, once each: what they should have made durable is
     /// in part lost for good, and a next sync knows nothing of it.
     SyncFails,
@@ -82,6 +90,20 @@ impl Faults {
             return Err(errno(libc::EPERM));
         }
         Ok(())
+    }
+
+    /// What stops these bytes of the file at `path` from being read.
+    pub(super) fn check_sectors(&self, path: &Path, bytes: Range<u64>) -> io::Result<()> {
+        let is_bad = |(prefix, fault): &(PathBuf, Fault)| match *fault {
+            Fault::BadSectors { offset, length } => {
+                path.starts_with(prefix) && bytes.start < offset + length && offset < bytes.end
+            }
+            _ => false,
+        };
+        match self.list.iter().any(is_bad) {
+            true => Err(errno(libc::EIO)),
+            false => Ok(()),
+        }
     }
 
     /// Whether one of these is in force at `path`.

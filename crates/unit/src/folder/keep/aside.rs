@@ -1,23 +1,15 @@
-//! Setting a segment aside: its file is moved to `freed/`, or, where another one
-//! takes its place at the same moment, copied there.
+//! Setting a segment aside: its file is moved to `freed/`.
 
-use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use base::SegmentId;
-use world::{File, OpenMode, WrongKind};
+use world::{Millis, OpenMode, WrongKind};
 
-use super::record::{AsideName, DRAFT, FOLDER};
+use super::record::{AsideName, FOLDER};
 use super::state::path_of;
 use super::{FolderUnit, Keep};
 use crate::UnitError;
-use crate::folder::format::SlotState;
-use crate::folder::table::Table;
-use crate::folder::{OpenTable, is_not_found};
-
-/// Copied at a time, in bytes.
-const CHUNK_BYTES: u64 = 1 << 20;
+use crate::folder::{is_not_found, lock};
 
 impl FolderUnit {
     /// Moves a segment's file to what is kept. `false`: it is not kept, and is to
@@ -42,25 +34,43 @@ impl FolderUnit {
             Err(error) if WrongKind::of(&error).is_some() => return Ok(false),
             Err(error) => return Err(self.place.meaning_at(id, "open", error)),
         };
-        self.with_kept(keep, |state| {
+        // It is here durably before it is durably gone from there.
+        self.hold(keep, id, &path, bytes, None)?;
+        Ok(true)
+    }
+
+    /// Moves the file at `from` to what is kept, as the segment's of this moment,
+    /// durably. `passed`: see [`AsideName`].
+    pub(super) fn hold(
+        &self,
+        keep: &Keep,
+        segment: SegmentId,
+        from: &Path,
+        bytes: u64,
+        passed: Option<Millis>,
+    ) -> Result<AsideName, UnitError> {
+        let disk = &*self.place.disk;
+        let name = self.with_kept(keep, |state| {
             state.make_folder(disk)?;
             let name = AsideName {
-                segment: id,
+                segment,
                 when: state.moment(&*self.clock),
-                is_past: false,
+                passed,
             };
             state.are_names_unsynced = true;
-            disk.rename(&path, &path_of(&name.to_string()))?;
+            disk.rename(from, &path_of(&name.to_string()))?;
             state.add_aside(name, bytes);
-            Ok(())
+            Ok(name)
         })?;
-        // It is here durably before it is durably gone from there.
         self.sync_kept_names(keep)?;
-        Ok(true)
+        Ok(name)
     }
 
     /// Makes the names in `freed/` durable, if they may not be.
     pub(super) fn sync_kept_names(&self, keep: &Keep) -> Result<(), UnitError> {
+        // Whoever comes meanwhile waits: also its names may be among those that are
+        // being made durable.
+        let _alone = lock(&keep.syncing_names);
         let is_unsynced = self.with_kept(keep, |state| {
             Ok(std::mem::take(&mut state.are_names_unsynced))
         })?;
@@ -77,96 +87,4 @@ impl FolderUnit {
         }
         Ok(())
     }
-
-    /// Makes room for a copy of a segment, as far as that can be done.
-    pub(in crate::folder) fn room_for_copy(&self, id: SegmentId) -> Result<(), UnitError> {
-        let Ok(file) = self.place.disk.open(&self.place.file(id), OpenMode::Read) else {
-            return Ok(());
-        };
-        let needed = file.allocated().unwrap_or(0);
-        let is_tight = || {
-            let space = self.place.disk.space(Path::new(""));
-            space.is_ok_and(|space| space.free_bytes < needed)
-        };
-        while is_tight() && self.make_room()? {}
-        Ok(())
-    }
-
-    /// Copies a segment that is about to be replaced to what is kept, durably. If
-    /// there is no room for that, it is not kept.
-    pub(in crate::folder) fn keep_replaced(&self, id: SegmentId) -> Result<(), UnitError> {
-        match self.copy_aside(id, false) {
-            Err(UnitError::Full { .. }) => Ok(()),
-            other => other,
-        }
-    }
-
-    /// Copies a segment to what is kept. With `is_past`, no restore brings it back.
-    pub(super) fn copy_aside(&self, id: SegmentId, is_past: bool) -> Result<(), UnitError> {
-        let Some(keep) = self.keep.as_ref().filter(|_| self.is_keeping()) else {
-            return Ok(());
-        };
-        let OpenTable { file, table } = self.read_table(id, OpenMode::Read)?;
-        let disk = &*self.place.disk;
-        let draft = path_of(&format!("{DRAFT}{id}"));
-        self.with_kept(keep, |state| state.make_folder(disk))?;
-        let copy = || {
-            match disk.remove(&draft) {
-                Err(error) if !is_not_found(&error) => return Err(error),
-                _ => {}
-            }
-            let copy = disk.open(&draft, OpenMode::CreateNew)?;
-            copy_content(&*file, &table, &copy)?;
-            copy.sync_data()?;
-            copy.allocated()
-        };
-        let copied = copy();
-        if copied.is_err() {
-            // Else it takes some room until the next start.
-            let _ = disk.remove(&draft);
-        }
-        let failed = |error| self.place.meaning_at(id, "keep", error);
-        let bytes = copied.map_err(failed)?;
-        self.with_kept(keep, |state| {
-            let name = AsideName {
-                segment: id,
-                when: state.moment(&*self.clock),
-                is_past,
-            };
-            state.are_names_unsynced = true;
-            disk.rename(&draft, &path_of(&name.to_string()))?;
-            state.add_aside(name, bytes);
-            Ok(())
-        })?;
-        self.sync_kept_names(keep)
-    }
-}
-
-/// Copies header, table, and the content of slots that have one, each to the same
-/// place.
-fn copy_content(from: &dyn File, table: &Table, to: &Arc<dyn File>) -> io::Result<()> {
-    let length = from.length()?;
-    let copy = |start: u64, end: u64| {
-        let end = end.min(length);
-        let mut at = start;
-        while at < end {
-            let mut bytes = vec![0; (end - at).min(CHUNK_BYTES) as usize];
-            from.read_at(&mut bytes, at)?;
-            to.write_at(&bytes, at)?;
-            at += bytes.len() as u64;
-        }
-        Ok::<_, io::Error>(())
-    };
-    let header = &table.header;
-    copy(0, header.data_offset())?;
-    let has_content = |(slot, entry): (u32, &crate::folder::format::Entry)| {
-        let is = matches!(entry.state, SlotState::Kept | SlotState::Unknown);
-        (is || entry.is_freed_with_content()).then_some(slot)
-    };
-    let slots: Vec<u32> = (0..).zip(&table.entries).filter_map(has_content).collect();
-    for run in slots.chunk_by(|one, next| one + 1 == *next) {
-        let end = run[run.len() - 1] + 1;
-        copy(header.slot_offset(run[0]), header.slot_offset(end))?;
-    }
-    Ok(())
 }

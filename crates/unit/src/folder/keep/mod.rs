@@ -19,23 +19,26 @@
 //!   is destroyed by an older record.
 //! * Time is how long the unit has run, which no clock that is set can change:
 //!   nothing goes early, and nothing stays for ever while the unit runs.
-//! * The oldest goes first. A file goes after all logs that were begun before it
-//!   was moved, so that their records are not taken for those of its successor.
+//! * What is needed before its time is over goes by its age. The name of a file goes
+//!   after all logs that were begun before it was moved, so that their records are not
+//!   taken for those of its successor.
 //! * One process has the folder, as a daemon does.
 //!
 //! Locks: a writer's before the state's; whoever gives back holds no writer's lock
 //! when it begins.
 
 mod aside;
+mod copy;
 mod give_back;
 mod put_back;
 mod record;
 mod restore;
 mod state;
 
+pub(super) use copy::SegmentCopy;
 pub use restore::{Restorable, Restored, RestoredSegment, SegmentFate};
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,7 +51,7 @@ use super::format::{Entry, SlotState};
 use super::table::Table;
 use super::{FolderUnit, lock};
 use crate::UnitError;
-use give_back::Giving;
+use give_back::{ASIDES_MAX, Giving};
 use state::State;
 
 /// How long what was freed is kept, and how much of it.
@@ -81,18 +84,26 @@ pub struct KeptFreed {
     /// Bytes that were given back before their time, since this was opened,
     /// because the room was needed.
     pub given_up_bytes: u64,
+    /// Whether that is more than may be: settle more often.
+    pub is_too_much: bool,
 }
 
 /// A unit that keeps what was freed.
 pub(super) struct Keep {
     keeping: Keeping,
+    /// So many segments at most.
+    pub(super) asides_max: usize,
     /// None until it is first needed, and when the folder may have become another.
     state: Mutex<Option<State>>,
+    /// Held while names in the folder are made durable.
+    pub(super) syncing_names: Mutex<()>,
     /// Held while something is given back.
     giving: Mutex<Giving>,
     given_up_bytes: AtomicU64,
-    /// Segments with slots that are free and that perhaps no log names.
-    unlogged: Mutex<BTreeSet<SegmentId>>,
+    /// Bytes that were given back because a put found no room.
+    made_room_bytes: AtomicU64,
+    /// Slots that are free, or may be, and that could not be logged.
+    unlogged: Mutex<BTreeMap<SegmentId, BTreeSet<u32>>>,
 }
 
 impl FolderUnit {
@@ -101,9 +112,12 @@ impl FolderUnit {
     pub fn keeping(mut self, keeping: Keeping) -> Self {
         self.keep = Some(Keep {
             keeping,
+            asides_max: ASIDES_MAX,
             state: Mutex::default(),
+            syncing_names: Mutex::default(),
             giving: Mutex::default(),
             given_up_bytes: AtomicU64::new(0),
+            made_room_bytes: AtomicU64::new(0),
             unlogged: Mutex::default(),
         });
         self
@@ -118,12 +132,14 @@ impl FolderUnit {
             return Ok(KeptFreed::default());
         };
         let given_up_bytes = keep.given_up_bytes.load(Ordering::Relaxed);
-        self.with_kept(keep, |state| {
-            Ok(KeptFreed {
-                bytes: state.bytes(),
-                segments: state.asides().len() as u64,
-                given_up_bytes,
-            })
+        let (bytes, segments) = self.with_kept(keep, |state| {
+            Ok((state.bytes(), state.asides().len() as u64))
+        })?;
+        Ok(KeptFreed {
+            bytes,
+            segments,
+            given_up_bytes,
+            is_too_much: bytes > 0 && self.is_too_much(keep)?,
         })
     }
 
@@ -195,17 +211,29 @@ impl FolderUnit {
                 slots,
             )
         });
-        if logged.is_err() {
-            self.leave_unlogged(id);
+        match logged {
+            Ok(()) => {
+                // It works again.
+                let unlogged = lock(&keep.unlogged);
+                lock(&self.settling).pending.extend(unlogged.keys());
+            }
+            Err(_) => self.leave_unlogged(id, slots),
         }
     }
 
-    /// The segment may have slots that are free and that no log names.
-    pub(super) fn leave_unlogged(&self, id: SegmentId) {
+    /// These slots may be free, and no log names them.
+    pub(super) fn leave_unlogged(&self, id: SegmentId, slots: &[u32]) {
         if let Some(keep) = &self.keep {
-            lock(&keep.unlogged).insert(id);
+            let mut unlogged = lock(&keep.unlogged);
+            unlogged.entry(id).or_default().extend(slots);
         }
         lock(&self.settling).pending.insert(id);
+    }
+
+    /// Whether a `settle` is to log slots of it.
+    pub(super) fn is_unlogged(&self, id: SegmentId) -> bool {
+        let keep = self.keep.as_ref();
+        keep.is_some_and(|keep| lock(&keep.unlogged).contains_key(&id))
     }
 
     /// Logs the slots of a segment that are free and that no log names; what of
@@ -221,9 +249,13 @@ impl FolderUnit {
         };
         let freed = table.slots_that(|state| state == SlotState::Freed);
         let freed = Self::with_content(table, &freed);
-        let is_lacking = self.with_kept(keep, |state| Ok(state.lacks(id, freed.len())))?;
-        let is_unlogged = lock(&keep.unlogged).contains(&id);
-        if freed.is_empty() || !(is_lacking || is_unlogged) {
+        let unnamed = self.with_kept(keep, |state| Ok(state.unnamed(id, &freed)))?;
+        let left = lock(&keep.unlogged).get(&id).cloned().unwrap_or_default();
+        let mut unlogged: BTreeSet<u32> = unnamed.into_iter().collect();
+        unlogged.extend(freed.iter().filter(|slot| left.contains(slot)));
+        let unlogged: Vec<u32> = unlogged.into_iter().collect();
+        if unlogged.is_empty() {
+            lock(&keep.unlogged).remove(&id);
             return Ok(());
         }
         // They may have been marked by a process that died before its sync.
@@ -235,7 +267,7 @@ impl FolderUnit {
                 &*self.clock,
                 keep.keeping,
                 (id, table.header.slot_bytes),
-                &freed,
+                &unlogged,
             )
         })?;
         lock(&keep.unlogged).remove(&id);

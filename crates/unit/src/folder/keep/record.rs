@@ -4,7 +4,7 @@
 //!  freed/
 //!    log-mmmmmmmmmmmmmmmm            slots that were freed, from this moment on
 //!    ccc-sssssssss.mmmm….wwww…       a segment that was deleted or replaced then
-//!    ccc-sssssssss.mmmm….wwww….past  one that a restore has put another in place of
+//!    ccc-sssssssss.mmmm….wwww….pppp…  one that a restore has put another in place of
 //!    draft-…                         a copy that is not whole yet
 //!    running                         for how long the unit has run
 //!    restore                         a restore that is not through
@@ -18,6 +18,7 @@ use base::{SegmentId, checksum};
 use world::Millis;
 
 use crate::folder::place::segment_of;
+use crate::folder::runs::runs;
 
 /// Where all of it lies, in the unit's folder.
 pub(super) const FOLDER: &str = "freed";
@@ -33,9 +34,6 @@ pub(super) const DRAFT: &str = "draft-";
 
 const LOG: &str = "log-";
 
-/// What follows the name of a segment that is not to be brought back any more.
-const PAST: &str = ".past";
-
 /// Length of a record without its runs, in bytes.
 pub(super) const RECORD_BYTES: usize = 40;
 
@@ -44,7 +42,7 @@ const RUNS_MAX: usize = 1 << 15;
 
 /// When something was freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct When {
+pub(in crate::folder) struct When {
     /// By how long the unit had run, in microseconds.
     pub moment: u64,
     /// By the wall clock.
@@ -53,29 +51,31 @@ pub(super) struct When {
 
 /// A segment that was set aside, as its file's name says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct AsideName {
+pub(in crate::folder) struct AsideName {
     pub segment: SegmentId,
     pub when: When,
-    pub is_past: bool,
+    /// When the one was freed, by the wall clock, that a restore has put in its place:
+    /// whoever means what was freed since then or earlier means that one.
+    pub passed: Option<Millis>,
 }
 
 impl AsideName {
     pub fn parse(name: &str) -> Option<Self> {
-        let (name, is_past) = match name.strip_suffix(PAST) {
-            Some(name) => (name, true),
-            None => (name, false),
-        };
+        let wall = |text| Some(Millis(number(text)?.cast_signed()));
         let mut parts = name.split('.');
         let segment = segment_of(parts.next()?)?;
-        let (moment, wall) = (number(parts.next()?)?, number(parts.next()?)?);
         let when = When {
-            moment,
-            wall: Millis(wall.cast_signed()),
+            moment: moment(parts.next()?)?,
+            wall: wall(parts.next()?)?,
+        };
+        let passed = match parts.next() {
+            Some(passed) => Some(wall(passed)?),
+            None => None,
         };
         parts.next().is_none().then_some(Self {
             segment,
             when,
-            is_past,
+            passed,
         })
     }
 }
@@ -84,8 +84,11 @@ impl std::fmt::Display for AsideName {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { segment, when, .. } = self;
         let (moment, wall) = (when.moment, when.wall.0.cast_unsigned());
-        let past = if self.is_past { PAST } else { "" };
-        write!(formatter, "{segment}.{moment:016x}.{wall:016x}{past}")
+        write!(formatter, "{segment}.{moment:016x}.{wall:016x}")?;
+        match self.passed {
+            Some(passed) => write!(formatter, ".{:016x}", passed.0.cast_unsigned()),
+            None => Ok(()),
+        }
     }
 }
 
@@ -96,7 +99,14 @@ pub(super) fn log_name(moment: u64) -> String {
 
 /// When the log of this name was begun, if it is one's.
 pub(super) fn log_of(name: &str) -> Option<u64> {
-    number(name.strip_prefix(LOG)?)
+    moment(name.strip_prefix(LOG)?)
+}
+
+/// A moment beyond this is none: some 140,000 years.
+const MOMENT_MAX: u64 = 1 << 62;
+
+fn moment(text: &str) -> Option<u64> {
+    number(text).filter(|moment| *moment <= MOMENT_MAX)
 }
 
 fn number(text: &str) -> Option<u64> {
@@ -115,22 +125,28 @@ pub(super) struct Record {
     pub runs: Vec<(u16, u16)>,
 }
 
-/// Runs of `slots`, which are sorted.
-pub(super) fn runs_of(slots: &[u32]) -> Vec<(u16, u16)> {
-    let runs = slots.chunk_by(|one, next| one + 1 == *next);
-    runs.map(|run| (run[0] as u16, run[run.len() - 1] as u16))
-        .collect()
-}
-
 impl Record {
+    /// The same of other slots, which are sorted.
+    pub fn with_slots(mut self, slots: &[u32]) -> Self {
+        let runs = runs(slots).map(|run| (run.start as u16, (run.end - 1) as u16));
+        self.runs = runs.collect();
+        self
+    }
+
     pub fn slots(&self) -> impl Iterator<Item = u32> {
         let runs = self.runs.iter();
         runs.flat_map(|(first, last)| u32::from(*first)..=u32::from(*last))
     }
 
+    /// How many slots it names.
+    pub fn count(&self) -> u64 {
+        let runs = self.runs.iter();
+        runs.map(|(first, last)| u64::from(last - first) + 1).sum()
+    }
+
     /// The room that its slots take, in bytes.
     pub fn content_bytes(&self) -> u64 {
-        self.slots().count() as u64 * u64::from(self.slot_bytes)
+        self.count() * u64::from(self.slot_bytes)
     }
 
     pub fn encode(&self) -> Vec<u8> {
@@ -172,6 +188,7 @@ impl Record {
         let segment = SegmentId::from_bits(reader.u64()?);
         let slot_bytes = reader.u32()?;
         let count = reader.u32()? as usize;
+        let is_whole = is_whole && when.moment <= MOMENT_MAX;
         if !is_whole || count > RUNS_MAX || reader.remaining() != 4 * count {
             return Ok(None);
         }
@@ -237,7 +254,8 @@ impl Running {
             given_back: reader.u64().ok()?.cast_signed(),
         };
         let crc = checksum::crc32c(&bytes[..RUNNING_BYTES - 4]);
-        (reader.u32().ok()? == crc).then_some(running)
+        let is_whole = reader.u32().ok()? == crc && running.moment <= MOMENT_MAX;
+        is_whole.then_some(running)
     }
 }
 
@@ -286,21 +304,31 @@ mod tests {
         for runs in [&[(3, 2)][..], &[(5, 6), (7, 8)], &[(5, 6), (1, 2)]] {
             assert_eq!(Record::all(&record(runs).encode()).count(), 0, "{runs:?}");
         }
-        assert_eq!(runs_of(&[1, 2, 3, 7, 9, 10]), [(1, 3), (7, 7), (9, 10)]);
+        let slots = [1, 2, 3, 7, 9, 10];
+        let of_slots = record(&[]).with_slots(&slots);
+        assert_eq!(of_slots.runs, [(1, 3), (7, 7), (9, 10)]);
+        assert_eq!(of_slots.slots().collect::<Vec<_>>(), slots);
     }
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for is_past in [false, true] {
+        for passed in [None, Some(Millis(-7))] {
             let name = AsideName {
                 segment: SegmentId::from_bits(0x0abc_1234_5678).expect("48 bits"),
                 when: WHEN,
-                is_past,
+                passed,
             };
             assert_eq!(AsideName::parse(&name.to_string()), Some(name));
         }
         assert_eq!(log_of(&log_name(77)), Some(77));
-        for other in ["log-77", "running", "0ab-c12345678", "0ab-c12345678.1.2"] {
+        let far = format!("log-{:016x}", u64::MAX);
+        for other in [
+            &far,
+            "log-77",
+            "running",
+            "0ab-c12345678",
+            "0ab-c12345678.1.2",
+        ] {
             assert!(log_of(other).is_none() && AsideName::parse(other).is_none());
         }
     }

@@ -12,27 +12,26 @@
 //! restore or the next start: so no log names a slot that was brought back, and is
 //! freed once more, as if it had been freed then.
 //!
+//! A segment that cannot be brought back now is told and left as it was, and what
+//! follows goes on: of the machine that is to be saved something has failed already.
+//! Nothing but the note needs room.
+//!
 //! Must not run while anybody uses the unit.
 
+mod logs;
+mod note;
+mod slots;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::path::Path;
 
 use base::SegmentId;
-use serde::{Deserialize, Serialize};
-use world::{File, Millis, OpenMode};
+use world::{Millis, OpenMode};
 
-use super::record::{AsideName, DRAFT, FOLDER, RESTORE, Record, log_name, runs_of};
-use super::state::{path_of, read_log};
+use super::record::AsideName;
 use super::{FolderUnit, Keep};
 use crate::UnitError;
-use crate::folder::format::{Entry, SlotState};
-use crate::folder::place::segment_of;
-use crate::folder::table::{Table, write_entries};
-use crate::folder::{OpenTable, is_not_found};
-
-/// A longer note is none that was written here, in bytes.
-const NOTE_BYTES_MAX: u64 = 64 << 20;
+use crate::folder::is_not_found;
+use note::{Note, Noted};
 
 /// What of what was freed is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +72,9 @@ pub enum SegmentFate {
     OtherThere,
     /// It is gone.
     Gone,
+    /// It could not be brought back now, as a whole or its slots: something there does
+    /// not work. It was left as it was, as far as that is known.
+    Failed,
 }
 
 /// What a restore did, or would do.
@@ -82,31 +84,17 @@ pub struct Restored {
     pub segments: Vec<RestoredSegment>,
     /// Of what was freed up to then, some was given back before.
     pub given_back: Option<Millis>,
+    /// Logs that cannot be read: of what they named, nothing was brought back. It is
+    /// found by the walk after the next start, and counts as freed then.
+    pub unreadable_logs: u32,
 }
 
-/// What is to be done, as it is noted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Note {
-    since: i64,
-    until: i64,
-    segment: Option<String>,
-    replaced: bool,
-    /// Files in `freed/` that are moved back.
-    files: Vec<String>,
-}
-
-impl Note {
-    fn meant(&self) -> Restorable {
-        Restorable {
-            since: Millis(self.since),
-            until: Millis(self.until),
-            segment: self.segment.as_deref().and_then(segment_of),
-            replaced: self.replaced,
-        }
-    }
-
-    fn names(&self) -> impl Iterator<Item = AsideName> {
-        self.files.iter().filter_map(|name| AsideName::parse(name))
+impl Restored {
+    /// Whether all that is meant, and still there, was brought back.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        let failed = |one: &RestoredSegment| one.whole == SegmentFate::Failed;
+        self.unreadable_logs == 0 && !self.segments.iter().any(failed)
     }
 }
 
@@ -115,14 +103,6 @@ impl Restorable {
         let is_its = self.segment.is_none_or(|own| own == segment);
         is_its && self.since <= wall && wall <= self.until
     }
-}
-
-/// The slots of one segment that are meant.
-#[derive(Default)]
-struct Meant {
-    slots: BTreeSet<u32>,
-    /// Of them, those that belong to a segment that is not brought back.
-    elsewhere: u32,
 }
 
 impl FolderUnit {
@@ -146,27 +126,27 @@ impl FolderUnit {
 
     /// Does a restore that was cut short to its end. For a unit that nobody uses.
     ///
+    /// A note that cannot be read is given up, and all logs with it: they may name what
+    /// was brought back.
+    ///
     /// # Errors
-    /// [`UnitError`].
-    pub fn end_restore(&self) -> Result<(), UnitError> {
+    /// [`UnitError`]; then what is held stays so for as long as the note does.
+    pub fn end_restore(&self) -> Result<Restored, UnitError> {
         let Some(keep) = &self.keep else {
-            return Ok(());
+            return Ok(Restored::default());
         };
-        let failed = |error| self.place.meaning("end a restore", error);
-        let file = match self.place.disk.open(&path_of(RESTORE), OpenMode::Read) {
-            Err(error) if is_not_found(&error) => return Ok(()),
-            other => other.map_err(failed)?,
-        };
-        self.place.verify()?;
-        let read = || {
-            let mut text = vec![0; file.length()?.min(NOTE_BYTES_MAX) as usize];
-            file.read_at(&mut text, 0)?;
-            let text = String::from_utf8(text).map_err(io::Error::other)?;
-            toml::from_str(&text).map_err(io::Error::other)
-        };
-        let note: Note = read().map_err(failed)?;
-        self.carry_out(keep, &note, &BTreeSet::new(), false)
-            .map(drop)
+        let noted = self.noted()?;
+        if !matches!(noted, Noted::Nothing) {
+            self.place.verify()?;
+        }
+        match noted {
+            Noted::Nothing => Ok(Restored::default()),
+            Noted::Note(note) => self.carry_out(keep, &note, &BTreeSet::new(), false),
+            Noted::Unreadable => Ok(Restored {
+                unreadable_logs: self.give_up_note(keep)?,
+                ..Restored::default()
+            }),
+        }
     }
 
     /// What is to be moved, and of which segments others are left in place.
@@ -176,32 +156,30 @@ impl FolderUnit {
         meant: &Restorable,
     ) -> Result<(Note, BTreeSet<SegmentId>), UnitError> {
         let mut first: BTreeMap<SegmentId, AsideName> = BTreeMap::new();
-        self.with_kept(keep, |state| {
+        let now = self.with_kept(keep, |state| {
             for aside in state.asides().values() {
                 let name = aside.name;
-                if !name.is_past && meant.has(name.when.wall, name.segment) {
+                let is_passed = name.passed.is_some_and(|passed| meant.since <= passed);
+                if !is_passed && meant.has(name.when.wall, name.segment) {
                     // What was there when the time begins that is meant.
                     first.entry(name.segment).or_insert(name);
                 }
             }
-            Ok(())
+            Ok(state.moment(&*self.clock))
         })?;
         let mut others = BTreeSet::new();
         let mut files = Vec::new();
         for (segment, name) in first {
-            if self.is_there(segment)? && !meant.replaced {
-                others.insert(segment);
-            } else {
-                files.push(name.to_string());
+            match self.is_there(segment) {
+                Ok(true) if !meant.replaced => {
+                    others.insert(segment);
+                }
+                // Of one that cannot be looked at whoever moves it tells.
+                Err(why) if !is_its_own(&why) => return Err(why),
+                _ => files.push(name.to_string()),
             }
         }
-        let note = Note {
-            since: meant.since.0,
-            until: meant.until.0,
-            segment: meant.segment.map(|segment| segment.to_string()),
-            replaced: meant.replaced,
-            files,
-        };
+        let note = Note::new(meant, now, files);
         Ok((note, others))
     }
 
@@ -227,308 +205,138 @@ impl FolderUnit {
         others: &BTreeSet<SegmentId>,
         dry_run: bool,
     ) -> Result<Restored, UnitError> {
-        let failed = |error| self.place.meaning("restore what was freed", error);
-        let slots = self.meant_slots(keep, note)?;
+        let (mut slots, unreadable_logs) = self.meant_slots(keep, note)?;
         if !dry_run {
             self.write_restore(keep, note)?;
         }
-        let mut restored: BTreeMap<SegmentId, RestoredSegment> = BTreeMap::new();
-        let mut fate = |segment, whole| {
-            let none = RestoredSegment {
-                segment,
-                whole,
-                slots: 0,
-                gone: 0,
-            };
-            restored.insert(segment, none);
-        };
-        for segment in others {
-            fate(*segment, SegmentFate::OtherThere);
-        }
-        let mut files = BTreeMap::new();
-        for name in note.names() {
-            let was_there = self.is_there(name.segment)?;
-            files.insert(name.segment, name);
-            let is_moved = match dry_run {
-                true => true,
-                false => self.move_back(keep, &name, was_there)?,
-            };
-            match (is_moved, was_there) {
-                (true, false) => fate(name.segment, SegmentFate::BroughtBack),
-                (true, true) => fate(name.segment, SegmentFate::PutBack),
-                // By the same restore, before it was cut short.
-                (false, _) => {}
-            }
-        }
-        if !dry_run {
-            self.sync_moved(&files).map_err(failed)?;
-        }
+        let others = others.iter();
+        let mut told: BTreeMap<_, _> = others
+            .map(|segment| {
+                (
+                    *segment,
+                    RestoredSegment::of(*segment, SegmentFate::OtherThere),
+                )
+            })
+            .collect();
+        let files = self.move_all(keep, note, dry_run, &mut told)?;
+        slots.retain(|segment, _| {
+            let told = told.get(segment).map(|one| one.whole);
+            let is_noted = note.names().any(|name| name.segment == *segment);
+            // They are those of the one that stays aside.
+            let is_elsewhere = matches!(told, Some(SegmentFate::OtherThere | SegmentFate::Failed));
+            !(is_noted && is_elsewhere)
+        });
+        let from = |segment: &SegmentId| files.get(segment).filter(|_| dry_run);
         let mut brought: BTreeMap<SegmentId, BTreeSet<u32>> = BTreeMap::new();
         for (segment, meant) in &slots {
-            let from = files.get(segment).filter(|_| dry_run);
-            let (back, gone) = self.mark_kept(*segment, from, &meant.slots, dry_run)?;
-            let entry = restored.entry(*segment).or_insert(RestoredSegment {
-                segment: *segment,
-                whole: SegmentFate::There,
-                slots: 0,
+            let entry = told.entry(*segment).or_insert_with(|| RestoredSegment {
                 gone: meant.elsewhere,
+                ..RestoredSegment::of(*segment, SegmentFate::There)
             });
-            match gone {
-                Some(gone) => entry.gone += gone,
-                None => {
+            match self.mark_kept(*segment, from(segment), &meant.slots, dry_run) {
+                Ok(Some(back)) => {
+                    entry.slots = back.new;
+                    entry.gone += (meant.slots.len() - back.kept.len()) as u32;
+                    brought.insert(*segment, back.kept);
+                }
+                Ok(None) => {
                     entry.whole = SegmentFate::Gone;
                     entry.gone += meant.slots.len() as u32;
                 }
+                Err(why) if is_its_own(&why) => entry.whole = SegmentFate::Failed,
+                Err(why) => return Err(why),
             }
-            entry.slots = back.new;
-            brought.insert(*segment, back.kept);
         }
         if !dry_run {
             self.forget_brought(keep, note, &brought)?;
         }
         // What was brought back by the same words before.
-        restored.retain(|_, one| one.whole != SegmentFate::There || one.slots > 0 || one.gone > 0);
+        told.retain(|_, one| one.whole != SegmentFate::There || one.slots > 0 || one.gone > 0);
         let given_back = self.with_kept(keep, |state| Ok(state.given_back()))?;
         Ok(Restored {
-            segments: restored.into_values().collect(),
-            given_back: Some(given_back).filter(|at| at.0 >= note.since && at.0 != 0),
+            segments: told.into_values().collect(),
+            given_back: Some(given_back).filter(|at| at.0 >= note.since() && at.0 != 0),
+            unreadable_logs,
         })
     }
 
-    /// The slots that logs name of the time that is meant.
-    fn meant_slots(
+    /// Moves what is noted to where it was, durably. Returns what is there of it.
+    fn move_all(
         &self,
         keep: &Keep,
         note: &Note,
-    ) -> Result<BTreeMap<SegmentId, Meant>, UnitError> {
-        let meant = note.meant();
-        let mut slots: BTreeMap<SegmentId, Meant> = BTreeMap::new();
-        // Of what is moved back: the slots that were freed at other times.
-        let mut others: BTreeMap<SegmentId, BTreeSet<u32>> = BTreeMap::new();
-        for name in note.names() {
-            others.entry(name.segment).or_default();
-        }
-        self.with_kept(keep, |state| {
-            for begun in state.logs().keys() {
-                for record in read_log(&*self.place.disk, *begun)? {
-                    let id = record.segment;
-                    let after = state.aside_after(id, record.when.moment);
-                    let owner = owner(note, &record, after);
-                    if !meant.has(record.when.wall, id) {
-                        if let (Owner::Here, Some(others)) = (owner, others.get_mut(&id)) {
-                            others.extend(record.slots());
-                        }
-                        continue;
-                    }
-                    let segment = slots.entry(id).or_default();
-                    match owner {
-                        Owner::Here => segment.slots.extend(record.slots()),
-                        Owner::Elsewhere => segment.elsewhere += record.slots().count() as u32,
-                    }
-                }
-            }
-            Ok(())
-        })?;
-        for name in note.names() {
-            // What was freed just before a power failure, and deleted after it, may be
-            // in no log.
-            let freed = self.freed_with_content(&name)?;
-            let others = others.remove(&name.segment).unwrap_or_default();
-            let unlogged = freed.into_iter().filter(|slot| !others.contains(slot));
-            let segment = slots.entry(name.segment).or_default();
-            segment.slots.extend(unlogged);
-        }
-        Ok(slots)
-    }
-
-    /// The slots of a segment that is moved back, or was, that are free and keep
-    /// their content.
-    fn freed_with_content(&self, name: &AsideName) -> Result<Vec<u32>, UnitError> {
-        let aside = match self.table_aside(name) {
-            Err(UnitError::NoSegment { .. }) => self.read_table(name.segment, OpenMode::Read),
-            other => other,
-        };
-        let table = match aside {
-            Ok(open) => open.table,
-            Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => return Ok(Vec::new()),
-            Err(why) => return Err(why),
-        };
-        let freed = table.slots_that(|state| state == SlotState::Freed);
-        Ok(Self::with_content(&table, &freed))
-    }
-
-    fn write_restore(&self, keep: &Keep, note: &Note) -> Result<(), UnitError> {
-        self.with_kept(keep, |state| {
-            state.make_folder(&*self.place.disk)?;
-            let text = toml::to_string(note).map_err(io::Error::other)?;
-            self.write_whole(RESTORE, text.as_bytes())
-        })
-    }
-
-    /// Writes a file in `freed/` as a whole, durably.
-    fn write_whole(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        let disk = &*self.place.disk;
-        let draft = path_of(&format!("{DRAFT}{name}"));
-        match disk.remove(&draft) {
-            Err(error) if !is_not_found(&error) => return Err(error),
-            _ => {}
-        }
-        let file = disk.open(&draft, OpenMode::CreateNew)?;
-        file.write_at(content, 0)?;
-        file.sync_data()?;
-        disk.rename(&draft, &path_of(name))?;
-        disk.sync_directory(Path::new(FOLDER))
-    }
-
-    /// Marks slots kept whose content is there. Returns them, and how many are not;
-    /// none if the segment is not there.
-    fn mark_kept(
-        &self,
-        segment: SegmentId,
-        from: Option<&AsideName>,
-        slots: &BTreeSet<u32>,
         dry_run: bool,
-    ) -> Result<(Back, Option<u32>), UnitError> {
-        let opened = match from {
-            Some(name) => self.table_aside(name),
-            None if dry_run => self.read_table(segment, OpenMode::Read),
-            None => self.read_table(segment, OpenMode::Write),
-        };
-        let OpenTable { file, table } = match opened {
-            Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => {
-                return Ok((Back::default(), None));
-            }
-            other => other?,
-        };
-        let mut back = Back::default();
-        let mut marked = Vec::new();
-        for slot in slots {
-            match table.entries.get(*slot as usize) {
-                Some(entry) if entry.state == SlotState::Kept => {
-                    back.kept.insert(*slot);
+        told: &mut BTreeMap<SegmentId, RestoredSegment>,
+    ) -> Result<BTreeMap<SegmentId, AsideName>, UnitError> {
+        let mut files = BTreeMap::new();
+        for name in note.names() {
+            let fate = match self.move_one(keep, note, &name, dry_run) {
+                Err(why) if is_its_own(&why) => {
+                    // Or the note stays, by which it is done later.
+                    self.move_again(keep, &name, note.moment())?;
+                    Some(SegmentFate::Failed)
                 }
-                Some(entry) if has_content(&*file, &table, *slot, entry) => {
-                    back.kept.insert(*slot);
-                    marked.push(*slot);
-                }
-                _ => {}
-            }
-        }
-        back.new = marked.len() as u32;
-        let gone = (slots.len() - back.kept.len()) as u32;
-        if !dry_run && !back.kept.is_empty() {
-            let mark = || {
-                for (first, last) in runs_of(&marked) {
-                    let entries = &table.entries[usize::from(first)..=usize::from(last)];
-                    let kept: Vec<Entry> = entries.iter().map(|entry| entry.kept()).collect();
-                    write_entries(&*file, u32::from(first), &kept)?;
-                }
-                // Also what a restore before this one may not have lived to sync.
-                file.sync_data()
+                moved => moved?,
             };
-            mark().map_err(|error| self.place.meaning_at(segment, "restore slots of", error))?;
-            self.cache.remove(segment);
-            self.measure(segment, &*file);
+            if let Some(fate) = fate {
+                told.insert(name.segment, RestoredSegment::of(name.segment, fate));
+            }
+            if !matches!(fate, Some(SegmentFate::OtherThere | SegmentFate::Failed)) {
+                files.insert(name.segment, name);
+            }
         }
-        Ok((back, Some(gone)))
+        if !dry_run {
+            let synced = self.sync_moved(&files);
+            synced.map_err(|error| self.place.meaning("restore what was freed", error))?;
+        }
+        Ok(files)
     }
 
-    fn table_aside(&self, name: &AsideName) -> Result<OpenTable, UnitError> {
-        let read = || {
-            let path = path_of(&name.to_string());
-            let file = self.place.disk.open(&path, OpenMode::Read)?;
-            let table = Table::read(&*file)?;
-            Ok(OpenTable { file, table })
-        };
-        read().map_err(|error| self.explain(name.segment, "open", error))
-    }
-
-    /// Writes the logs anew without the slots that were brought back, and ends the
-    /// restore.
-    fn forget_brought(
+    /// What becomes of one segment that is noted; none if it was moved before it was
+    /// cut short.
+    fn move_one(
         &self,
         keep: &Keep,
         note: &Note,
-        brought: &BTreeMap<SegmentId, BTreeSet<u32>>,
-    ) -> Result<(), UnitError> {
-        let disk = &*self.place.disk;
-        let meant = note.meant();
-        self.with_kept(keep, |state| {
-            for begun in state.logs().keys() {
-                let records = read_log(disk, *begun)?;
-                let mut left = Vec::with_capacity(records.len());
-                for record in &records {
-                    let after = state.aside_after(record.segment, record.when.moment);
-                    let is_meant = meant.has(record.when.wall, record.segment)
-                        && matches!(owner(note, record, after), Owner::Here);
-                    let kept = brought.get(&record.segment).filter(|_| is_meant);
-                    let slots = record.slots();
-                    let slots = slots.filter(|slot| kept.is_none_or(|kept| !kept.contains(slot)));
-                    let slots: Vec<u32> = slots.collect();
-                    if !slots.is_empty() {
-                        left.push(Record {
-                            runs: runs_of(&slots),
-                            ..record.clone()
-                        });
-                    }
-                }
-                if left != records {
-                    let content = left.iter().map(Record::encode).collect::<Vec<_>>();
-                    self.write_whole(&log_name(*begun), &content.concat())?;
-                }
-            }
-            match disk.remove(&path_of(RESTORE)) {
-                Err(error) if !is_not_found(&error) => return Err(error),
-                _ => {}
-            }
-            disk.sync_directory(Path::new(FOLDER))
-        })?;
-        // What logs name is another sum now.
-        self.forget_kept();
-        Ok(())
+        name: &AsideName,
+        dry_run: bool,
+    ) -> Result<Option<SegmentFate>, UnitError> {
+        if !self.is_aside(name)? {
+            return Ok(None);
+        }
+        let fate = match self.is_there(name.segment)? {
+            // Put there after the restore was cut short.
+            true if !note.replaced() => return Ok(Some(SegmentFate::OtherThere)),
+            true => SegmentFate::PutBack,
+            false => SegmentFate::BroughtBack,
+        };
+        if !dry_run {
+            let was_there = fate == SegmentFate::PutBack;
+            self.move_back(keep, name, was_there, note.replaced())?;
+        }
+        Ok(Some(fate))
     }
 }
 
-/// The slots that are kept now, and how many of them were not.
-#[derive(Default)]
-struct Back {
-    kept: BTreeSet<u32>,
-    new: u32,
-}
-
-/// To what the slots of a record belong.
-enum Owner {
-    /// To the segment as it is there after the restore.
-    Here,
-    /// To one that was set aside since, and stays so.
-    Elsewhere,
-}
-
-/// A record is of the segment that was set aside next after it, and if none was, of
-/// the one that is there. `after`: when that was, of those that still are aside.
-fn owner(note: &Note, record: &Record, after: Option<u64>) -> Owner {
-    // One that is noted may have been moved already.
-    let planned = note
-        .names()
-        .filter(|name| name.segment == record.segment)
-        .map(|name| name.when.moment)
-        .find(|moment| *moment >= record.when.moment);
-    let moved = note.names().any(|name| name.segment == record.segment);
-    match (planned, after) {
-        (Some(planned), Some(after)) if planned <= after => Owner::Here,
-        (Some(_), None) => Owner::Here,
-        // Of the one that another one is put in place of.
-        (None, None) if moved => Owner::Elsewhere,
-        (None, None) => Owner::Here,
-        _ => Owner::Elsewhere,
+impl RestoredSegment {
+    fn of(segment: SegmentId, whole: SegmentFate) -> Self {
+        Self {
+            segment,
+            whole,
+            slots: 0,
+            gone: 0,
+        }
     }
 }
 
-fn has_content(file: &dyn File, table: &Table, slot: u32, entry: &Entry) -> bool {
-    let mut content = vec![0; table.header.slot_bytes as usize];
-    entry.is_freed_with_content()
-        && file
-            .read_at(&mut content, table.header.slot_offset(slot))
-            .is_ok()
-        && entry.vouches_for(&content)
+/// Whether an error says nothing of other segments.
+fn is_its_own(why: &UnitError) -> bool {
+    matches!(
+        why,
+        UnitError::Io { .. }
+            | UnitError::Tampered { .. }
+            | UnitError::Damaged { .. }
+            | UnitError::NoSegment { .. }
+            | UnitError::Full { .. }
+    )
 }

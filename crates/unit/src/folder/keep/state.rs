@@ -1,5 +1,10 @@
 //! What is kept in `freed/`, as it is known in memory: a number for each log and
-//! for each segment that was set aside, and nothing for single slots.
+//! for each segment that was set aside; and for single slots nothing, once the walk
+//! after the start is through.
+
+mod load;
+
+pub(super) use load::read_log;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -11,17 +16,14 @@ use base::SegmentId;
 use world::{Clock, Disk, File, Millis, OpenMode};
 
 use super::Keeping;
-use super::record::{
-    AsideName, DRAFT, FOLDER, RUNNING, RUNNING_BYTES, Record, Running, When, log_name, log_of,
-    runs_of,
-};
+use super::record::{AsideName, FOLDER, RUNNING, Record, Running, When, log_name};
 use crate::folder::is_not_found;
 
-/// A log is no longer than about this, in bytes: it is given back as a whole.
+/// A log is no longer than about this, in bytes.
 const LOG_BYTES: u64 = 1 << 20;
 
-/// Longer is no log that was written here, in bytes.
-const LOG_BYTES_MAX: u64 = 64 << 20;
+/// A log names about so much, in bytes: its time is over as a whole.
+const LOG_NAMES_BYTES: u64 = 64 << 20;
 
 /// A log is begun so many times while something is kept, at least.
 const LOGS_A_TIME: u32 = 24;
@@ -71,101 +73,68 @@ pub(super) struct State {
     noted: Running,
     given_back: i64,
     logs: BTreeMap<u64, Log>,
+    /// Of them, those that an earlier process wrote and that were not read yet.
+    unread: BTreeSet<u64>,
     open: Option<OpenLog>,
     asides: BTreeMap<u64, Aside>,
+    /// Names of those that were given back before older logs, and say for these that
+    /// there was one.
+    emptied: BTreeMap<u64, AsideName>,
     of_segments: BTreeSet<(SegmentId, u64)>,
+    /// Room and moment of each that was set aside.
+    by_size: BTreeSet<(u64, u64)>,
     bytes: u64,
-    /// How many slots of each segment logs name; until the walk after the start has
-    /// seen all segments.
-    named: Option<HashMap<SegmentId, usize>>,
+    /// What logs name of each segment that is there, until the walk after the start has
+    /// seen all segments. It takes as much memory as the logs take room.
+    named: Option<HashMap<SegmentId, Vec<(u16, u16)>>>,
     /// Logs with records that are not durable.
     unsynced: Vec<Arc<dyn File>>,
     /// Whether names in the folder may not be durable.
     pub are_names_unsynced: bool,
     is_made: bool,
+    /// A restore is not through.
+    is_restoring: bool,
 }
 
 pub(super) fn path_of(name: &str) -> PathBuf {
     Path::new(FOLDER).join(name)
 }
 
-/// The records of the log that was begun at `begun`.
-pub(super) fn read_log(disk: &dyn Disk, begun: u64) -> io::Result<Vec<Record>> {
-    let file = disk.open(&path_of(&log_name(begun)), OpenMode::Read)?;
-    let mut bytes = vec![0; file.length()?.min(LOG_BYTES_MAX) as usize];
-    file.read_at(&mut bytes, 0)?;
-    Ok(Record::all(&bytes).collect())
-}
-
-fn read_running(disk: &dyn Disk) -> io::Result<Running> {
-    let file = match disk.open(&path_of(RUNNING), OpenMode::Read) {
-        Err(error) if is_not_found(&error) => return Ok(Running::default()),
-        other => other?,
-    };
-    let mut bytes = [0; RUNNING_BYTES];
-    match file.read_at(&mut bytes, 0) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Running::default()),
-        // What lies there says no less than the rest of the folder.
-        other => other.map(|()| Running::parse(&bytes).unwrap_or_default()),
-    }
-}
-
 impl State {
-    /// Reads what is kept. The names in the folder are durable then.
-    pub fn load(disk: &dyn Disk, clock: &dyn Clock) -> io::Result<Self> {
-        let (entries, is_made) = match disk.list(Path::new(FOLDER)) {
-            Err(error) if is_not_found(&error) => (Vec::new(), false),
-            other => (other?, true),
-        };
-        let noted = read_running(disk)?;
-        let mut state = Self {
-            base: 0,
-            read: clock.monotonic(),
-            last: 0,
-            noted,
-            given_back: noted.given_back,
-            logs: BTreeMap::new(),
-            open: None,
-            asides: BTreeMap::new(),
-            of_segments: BTreeSet::new(),
-            bytes: 0,
-            named: Some(HashMap::new()),
-            unsynced: Vec::new(),
-            // A process before this one may have been killed before its sync.
-            are_names_unsynced: is_made,
-            is_made,
-        };
-        let mut newest = noted.moment;
-        for entry in &entries {
-            if let Some(begun) = log_of(&entry.name) {
-                // Of one that cannot be read the walk finds what it named.
-                let records = read_log(disk, begun).unwrap_or_default();
-                newest = newest.max(begun);
-                state.logs.insert(begun, Log::empty(begun));
-                for record in &records {
-                    newest = newest.max(record.when.moment);
-                    state.note_record(begun, record);
-                }
-            } else if let Some(name) = AsideName::parse(&entry.name) {
-                newest = newest.max(name.when.moment);
-                let file = disk.open(&path_of(&entry.name), OpenMode::Read);
-                // What it takes is not known; it goes in its time all the same.
-                let bytes = file.and_then(|file| file.allocated()).unwrap_or(0);
-                state.add_aside(name, bytes);
-            } else if entry.name.starts_with(DRAFT) {
-                // Else it takes some room until the next start.
-                let _ = disk.remove(&path_of(&entry.name));
+    /// A log whose records are not known yet.
+    pub fn unread(&self) -> Option<u64> {
+        self.unread.first().copied()
+    }
+
+    pub fn is_unread(&self, begun: u64) -> bool {
+        self.unread.contains(&begun)
+    }
+
+    /// Takes in what a log has. Of one that cannot be read that is nothing: the walk
+    /// finds what it named.
+    pub fn take_in(&mut self, begun: u64, records: &[Record]) {
+        if self.unread.remove(&begun) {
+            for record in records {
+                self.note_record(begun, record);
             }
         }
-        (state.base, state.last) = (newest, newest);
-        Ok(state)
     }
 
     fn note_record(&mut self, begun: u64, record: &Record) {
         let length = record.encode().len() as u64;
         let bytes = record.content_bytes() + length;
-        if let Some(named) = &mut self.named {
-            *named.entry(record.segment).or_default() += record.slots().count();
+        let is_there = || {
+            self.aside_after(record.segment, record.when.moment)
+                .is_none()
+        };
+        if self.named.is_some()
+            && is_there()
+            && let Some(named) = &mut self.named
+        {
+            named
+                .entry(record.segment)
+                .or_default()
+                .extend(&record.runs);
         }
         if let Some(log) = self.logs.get_mut(&begun) {
             log.newest = record.when;
@@ -214,13 +183,17 @@ impl State {
             when: self.moment(clock),
             segment,
             slot_bytes,
-            runs: runs_of(slots),
+            runs: Vec::new(),
         };
+        let record = record.with_slots(slots);
         let age_us_max = (keeping.time / LOGS_A_TIME).as_micros();
-        let is_old = |open: &mut OpenLog| {
-            open.end >= LOG_BYTES || u128::from(record.when.moment - open.begun) >= age_us_max
+        let is_full = |open: &OpenLog| {
+            let names_bytes = self.logs.get(&open.begun).map_or(0, |log| log.bytes);
+            open.end >= LOG_BYTES
+                || names_bytes >= LOG_NAMES_BYTES
+                || u128::from(record.when.moment - open.begun) >= age_us_max
         };
-        let mut open = match self.open.take_if(|open| !is_old(open)) {
+        let mut open = match self.open.take_if(|open| !is_full(open)) {
             Some(open) => open,
             None => {
                 self.open = None;
@@ -247,11 +220,19 @@ impl State {
         Ok(())
     }
 
-    /// Whether logs name fewer slots of the segment than `count`, while that is
-    /// known.
-    pub fn lacks(&self, segment: SegmentId, count: usize) -> bool {
-        let named = self.named.as_ref();
-        named.is_some_and(|named| named.get(&segment).copied().unwrap_or(0) < count)
+    /// Which of these slots of the segment no log names; none once the walk is through,
+    /// as whoever could not log some says which.
+    pub fn unnamed(&self, segment: SegmentId, slots: &[u32]) -> Vec<u32> {
+        let Some(named) = &self.named else {
+            return Vec::new();
+        };
+        let runs = named.get(&segment).into_iter().flatten();
+        let named: BTreeSet<u32> = runs
+            .flat_map(|(first, last)| u32::from(*first)..=u32::from(*last))
+            .collect();
+        let mut unnamed = slots.to_vec();
+        unnamed.retain(|slot| !named.contains(slot));
+        unnamed
     }
 
     /// All segments were seen.
@@ -259,25 +240,58 @@ impl State {
         self.named = None;
     }
 
-    /// Slots of it that a log names are free and hold nothing any more.
-    pub fn unname(&mut self, segment: SegmentId, slots: usize) {
-        let named = self.named.as_mut();
-        if let Some(count) = named.and_then(|named| named.get_mut(&segment)) {
-            *count = count.saturating_sub(slots);
-        }
-    }
-
     pub fn add_aside(&mut self, name: AsideName, bytes: u64) {
         self.asides.insert(name.when.moment, Aside { name, bytes });
         self.of_segments.insert((name.segment, name.when.moment));
+        if let Some(named) = &mut self.named {
+            named.remove(&name.segment);
+        }
+        self.by_size.insert((bytes, name.when.moment));
         self.bytes += bytes;
     }
 
     pub fn remove_aside(&mut self, name: &AsideName) {
         if let Some(aside) = self.asides.remove(&name.when.moment) {
             self.of_segments.remove(&(name.segment, name.when.moment));
+            self.by_size.remove(&(aside.bytes, name.when.moment));
             self.bytes -= aside.bytes;
         }
+    }
+
+    /// The smallest that was set aside, of several the oldest.
+    pub fn smallest(&self) -> Option<Aside> {
+        let (_, moment) = self.by_size.first()?;
+        self.asides.get(moment).copied()
+    }
+
+    /// The file of one that was given back has no content any more.
+    pub fn add_emptied(&mut self, name: AsideName) {
+        self.remove_aside(&name);
+        self.emptied.insert(name.when.moment, name);
+        self.of_segments.insert((name.segment, name.when.moment));
+    }
+
+    /// One of these names that no log needs any more.
+    pub fn unneeded(&self) -> Option<AsideName> {
+        let (moment, name) = self.emptied.first_key_value()?;
+        (!self.has_log_before(*moment)).then_some(*name)
+    }
+
+    pub fn remove_emptied(&mut self, name: &AsideName) {
+        if self.emptied.remove(&name.when.moment).is_some() {
+            self.of_segments.remove(&(name.segment, name.when.moment));
+        }
+    }
+
+    /// How many there are of these names.
+    pub fn emptied(&self) -> usize {
+        self.emptied.len()
+    }
+
+    /// Whether a log may name slots of what was set aside then.
+    pub fn has_log_before(&self, moment: u64) -> bool {
+        let oldest = self.logs.first_key_value();
+        oldest.is_some_and(|(begun, _)| *begun < moment)
     }
 
     pub fn asides(&self) -> &BTreeMap<u64, Aside> {
@@ -298,8 +312,18 @@ impl State {
     /// Forgets a log, whose file is gone, or that nothing is appended to any more.
     pub fn remove_log(&mut self, begun: u64) {
         self.close_log(begun);
+        self.unread.remove(&begun);
         if let Some(log) = self.logs.remove(&begun) {
             self.bytes -= log.bytes;
+        }
+    }
+
+    /// Some of what a log names is not held any more.
+    pub fn names_less(&mut self, begun: u64, bytes: u64) {
+        if let Some(log) = self.logs.get_mut(&begun) {
+            let bytes = bytes.min(log.bytes);
+            log.bytes -= bytes;
+            self.bytes -= bytes;
         }
     }
 
@@ -326,6 +350,13 @@ impl State {
             (Some((begun, log)), None) => Some(Oldest::Log(*begun, *log)),
             (None, None) => None,
         }
+    }
+
+    /// Whether the time is over of what was freed at `moment`. It is not as long as a
+    /// restore is not through: that may need it, and logs may name what it brought back.
+    pub fn is_over(&self, clock: &dyn Clock, keeping: Keeping, moment: u64) -> bool {
+        let time = u64::try_from(keeping.time.as_micros()).unwrap_or(u64::MAX);
+        !self.is_restoring && moment.saturating_add(time) <= self.running(clock)
     }
 
     /// Something that was freed then is given back.
@@ -363,11 +394,15 @@ impl State {
         self.make_folder(disk)?;
         let path = path_of(RUNNING);
         let file = match disk.open(&path, OpenMode::Write) {
-            Err(error) if is_not_found(&error) => {
+            Ok(file) => file,
+            Err(error) => {
+                // It may be another user's.
+                if !is_not_found(&error) {
+                    disk.remove(&path)?;
+                }
                 self.are_names_unsynced = true;
                 disk.open(&path, OpenMode::CreateNew)?
             }
-            opened => opened?,
         };
         // Of one sector, so it is never torn.
         file.write_at(&now.encode(), 0)?;
@@ -378,6 +413,7 @@ impl State {
 }
 
 impl Log {
+    /// One that names nothing yet.
     fn empty(begun: u64) -> Self {
         let wall = Millis(0);
         Self {

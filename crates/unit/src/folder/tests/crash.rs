@@ -307,6 +307,46 @@ fn what_was_put_survives_the_death_of_the_process() {
     }
 }
 
+/// A process that dies leaves all that it wrote, in logs that it had not synced and in
+/// those of the one before it.
+#[test]
+fn what_is_kept_survives_the_death_of_the_process() {
+    let create = |world: &World| create(world).keeping(KEEPING);
+    for seed in 0..40 {
+        let (mut simulation, mut run) = run_so(seed, 30, None, create);
+        let random = SimulatedRandom::new(seed + 1000);
+        // The next process goes on where that one was.
+        simulation.kill();
+        run.unit = open(&simulation.world()).keeping(KEEPING);
+        for promise in run.promises.values_mut() {
+            promise.synced = promise.put;
+        }
+        for _ in 0..30 {
+            simulation.clock.advance(KEEPING.time / 100);
+            run.step(&random).expect("nothing fails");
+        }
+        simulation.kill();
+        let world = simulation.world();
+        let unit = open(&world).keeping(KEEPING);
+        run.check(&unit);
+        match seed % 2 {
+            0 => run.check_restored(&unit),
+            _ => {
+                for promise in run.promises.values_mut() {
+                    promise.synced = promise.put;
+                }
+                while unit.settle().expect("settled") {}
+                run.do_again(&unit);
+                simulation.clock.advance(KEEPING.time * 2);
+                while unit.settle().expect("settled") {}
+                run.clean_up(&unit, &*world.disk);
+                let kept = unit.kept_freed().expect("known");
+                assert_eq!((kept.bytes, kept.segments), (0, 0), "{seed}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_unit_whose_making_was_cut_short_can_be_made_again() {
     let operations = {

@@ -1,21 +1,17 @@
-//! Full, read-only, away, somebody else's.
+//! Full, read-only, away.
 
-use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use base::{ClusterId, Slot, UnitId};
+use base::Slot;
 use world::simulated::{Fault, Simulation};
-use world::{DirectoryEntry, Disk, File, OpenMode, Space, World};
 
-use super::{PATH, cluster, create, open, unit_id};
+use super::{PATH, create, open};
 use crate::conformance::{SLOT_BYTES, put, read, segment};
-use crate::folder::lock;
 use crate::{FolderUnit, Unit, UnitError};
 
-fn path() -> &'static Path {
+pub(super) fn path() -> &'static Path {
     Path::new(PATH)
 }
 
@@ -41,7 +37,7 @@ pub(super) fn look_at_everything(unit: &FolderUnit) -> Vec<Result<(), UnitError>
     ]
 }
 
-fn is_away(error: &UnitError) -> bool {
+pub(super) fn is_away(error: &UnitError) -> bool {
     matches!(error, UnitError::Missing { .. } | UnitError::Away { .. })
 }
 
@@ -132,82 +128,6 @@ fn a_unit_that_was_moved_away_is_missing_until_it_comes_back() {
 }
 
 #[test]
-fn nothing_is_ever_written_into_a_folder_without_a_marker() {
-    let root = tempfile::tempdir().expect("a folder");
-    let (path, away) = (root.path().join("mount"), root.path().join("away"));
-    let world = World::real(1);
-    let unit = FolderUnit::create(&world, &path, cluster(), unit_id()).expect("made");
-    put(&unit, segment(1), SLOT_BYTES, 0, 4).expect("put");
-    unit.sync(&[segment(1)]).expect("synced");
-    world.disk.rename(&path, &away).expect("unmounted");
-    world
-        .disk
-        .create_directory(&path)
-        .expect("a bare mount point");
-    for unit in [
-        &unit,
-        &FolderUnit::open(&world, &path, cluster(), unit_id()),
-    ] {
-        assert_all(change_everything(unit), is_away);
-        let listed = unit.list().expect_err("not an empty unit");
-        assert!(listed.to_string().contains("is it mounted?"), "{listed}");
-    }
-    assert_eq!(world.disk.list(&path).expect("there"), []);
-}
-
-#[test]
-fn a_unit_of_another_cluster_is_not_touched() {
-    let simulation = Simulation::new(1);
-    let world = simulation.world();
-    put(&create(&world), segment(1), SLOT_BYTES, 0, 4).expect("put");
-    let operations = simulation.disk.operations();
-    let other_cluster = ClusterId::from_random(0xbad);
-    let other_unit = UnitId::from_random(0xbad);
-    for (cluster, unit) in [(other_cluster, unit_id()), (cluster(), other_unit)] {
-        let unit = FolderUnit::open(&world, path(), cluster, unit);
-        let foreign = |error: &UnitError| matches!(error, UnitError::Foreign { .. });
-        assert_all(change_everything(&unit), foreign);
-        assert!(unit.list().is_err() && unit.stat().is_err());
-    }
-    assert_eq!(simulation.disk.operations(), operations);
-    let taken = FolderUnit::create(&world, path(), other_cluster, other_unit).map(|_| ());
-    assert!(matches!(taken, Err(UnitError::Foreign { .. })), "{taken:?}");
-}
-
-#[test]
-fn a_folder_with_other_files_is_not_made_into_a_unit() {
-    let simulation = Simulation::new(1);
-    let world = simulation.world();
-    world.disk.create_directory(path()).expect("made");
-    let thesis = path().join("thesis.tex");
-    world.disk.open(&thesis, OpenMode::CreateNew).expect("made");
-    let refused = FolderUnit::create(&world, path(), cluster(), unit_id()).map(|_| ());
-    let refused = refused.expect_err("not empty").to_string();
-    assert!(refused.contains("thesis.tex"), "{refused}");
-    world.disk.remove(&thesis).expect("removed");
-    world
-        .disk
-        .create_directory(&path().join("lost+found"))
-        .expect("made");
-    create(&world);
-    create(&world)
-        .probe()
-        .expect("making it again changes nothing");
-}
-
-#[test]
-fn a_copied_folder_is_recognised_by_its_id() {
-    let simulation = Simulation::new(1);
-    let world = simulation.world();
-    create(&world);
-    let copy = Path::new("/copy");
-    world.disk.create_directory(copy).expect("made");
-    copy_file(&world, "scree-unit.toml", copy, |text| text);
-    let marker = FolderUnit::identify(&world, copy).expect("a marker");
-    assert_eq!((marker.cluster, marker.unit), (cluster(), unit_id()));
-}
-
-#[test]
 fn what_the_system_said_of_a_unit_that_is_away_is_kept_as_its_cause() {
     use std::error::Error as _;
     let simulation = Simulation::new(1);
@@ -221,174 +141,6 @@ fn what_the_system_said_of_a_unit_that_is_away_is_kept_as_its_cause() {
     let cause = error.source().expect("a cause").to_string();
     assert!(cause.contains("No such file"), "{cause}");
     assert!(!error.to_string().contains(&cause), "said once: {error}");
-}
-
-/// Each segment that was touched kept its file open, whatever the process may.
-#[test]
-fn a_unit_gives_up_what_it_keeps_open_when_no_more_can_be_opened() {
-    let simulation = Simulation::new(1);
-    let unit = create(&simulation.world()).with_open_segments(100);
-    simulation.disk.set_open_files_max(6);
-    for number in 0..40 {
-        put(&unit, segment(number), SLOT_BYTES, 0, 4).expect("put");
-        unit.sync(&[segment(number)]).expect("synced");
-    }
-    for number in (0..40).rev() {
-        read(&unit, segment(number), SLOT_BYTES, 0, 4).expect("read");
-        unit.free(segment(number), &[Slot(1)], false)
-            .expect("freed");
-    }
-    unit.probe().expect("well");
-    assert_eq!(unit.list().expect("listed").len(), 40);
-}
-
-/// What a destage that failed had put kept its files open until it was freed,
-/// and so made the next destage fail too.
-#[test]
-fn segments_that_nobody_syncs_do_not_use_up_the_descriptors() {
-    let mut simulation = Simulation::new(1);
-    let unit = create(&simulation.world()).with_open_segments(3);
-    simulation.disk.set_open_files_max(8);
-    for number in 0..40 {
-        put(&unit, segment(number), SLOT_BYTES, 0, 4).expect("put");
-    }
-    for number in 0..40 {
-        put(&unit, segment(number), SLOT_BYTES, 4, 4).expect("appended");
-    }
-    let all: Vec<_> = (0..40).map(segment).collect();
-    unit.sync(&all).expect("synced");
-    simulation.crash();
-    let unit = open(&simulation.world());
-    for number in 0..40 {
-        read(&unit, segment(number), SLOT_BYTES, 0, 8).expect("kept");
-    }
-}
-
-#[test]
-fn a_write_that_an_early_sync_lost_is_told_to_whoever_syncs() {
-    let simulation = Simulation::new(1);
-    let unit = create(&simulation.world()).with_open_segments(1);
-    put(&unit, segment(1), SLOT_BYTES, 0, 4).expect("put");
-    simulation.disk.inject(path(), Fault::SyncFails);
-    put(&unit, segment(2), SLOT_BYTES, 0, 4).expect("put; the other is lost");
-    simulation.disk.heal(path());
-    assert!(unit.sync(&[segment(1)]).is_err(), "forgotten, not saved");
-    unit.sync(&[segment(2)]).expect("this one is well");
-}
-
-#[test]
-fn a_unit_keeps_no_more_open_than_its_process_may() {
-    let simulation = Simulation::new(1);
-    simulation.disk.set_open_files_max(256);
-    let unit = create(&simulation.world());
-    for number in 0..200 {
-        put(&unit, segment(number), SLOT_BYTES, 0, 1).expect("put");
-        unit.sync(&[segment(number)]).expect("synced");
-    }
-    let open = (0..200).filter(|number| unit.cache.get(segment(*number)).is_some());
-    let open = open.count();
-    assert!((1..=64).contains(&open), "{open}");
-}
-
-#[test]
-fn a_unit_of_a_newer_format_is_not_touched() {
-    let simulation = Simulation::new(1);
-    let world = simulation.world();
-    create(&world);
-    world
-        .disk
-        .create_directory(Path::new("/new"))
-        .expect("made");
-    let newer = |text: String| text.replace("format = 1", "format = 2");
-    copy_file(&world, "scree-unit.toml", Path::new("/new"), newer);
-    let unit = FolderUnit::open(&world, Path::new("/new"), cluster(), unit_id());
-    assert_all(change_everything(&unit), |error| {
-        matches!(
-            error,
-            UnitError::Newer {
-                found: 2,
-                known: 1,
-                ..
-            }
-        )
-    });
-}
-
-/// A sync of `segments/` may take long; what asks for the list of folders
-/// known to be durable, as a probe does, must not wait for it.
-#[test]
-fn no_lock_is_held_while_a_folder_is_synced() {
-    let simulation = Simulation::new(1);
-    let mut world = simulation.world();
-    let watched = Arc::new(Watched {
-        disk: Arc::clone(&world.disk),
-        unit: Arc::default(),
-        syncs: Arc::default(),
-    });
-    world.disk = Arc::clone(&watched) as _;
-    let unit = Arc::new(create(&world));
-    watched.unit.set(Arc::downgrade(&unit)).expect("once");
-    put(&*unit, segment(1), SLOT_BYTES, 0, 4).expect("put");
-    unit.sync(&[segment(1)]).expect("synced");
-    assert_eq!(watched.syncs.load(Ordering::Relaxed), 2);
-    assert_eq!(lock(&unit.durable_folders).known.len(), 1);
-    put(&*unit, segment(2), SLOT_BYTES, 0, 4).expect("put");
-    unit.sync(&[segment(2)]).expect("synced");
-    assert_eq!(watched.syncs.load(Ordering::Relaxed), 3, "known by now");
-}
-
-/// A disk that looks at a unit while it syncs a folder.
-struct Watched {
-    disk: Arc<dyn Disk>,
-    unit: Arc<OnceLock<Weak<FolderUnit>>>,
-    syncs: Arc<AtomicU32>,
-}
-
-impl Disk for Watched {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        self.disk.open(path, mode)
-    }
-    fn list(&self, folder: &Path) -> io::Result<Vec<DirectoryEntry>> {
-        self.disk.list(folder)
-    }
-    fn create_directory(&self, folder: &Path) -> io::Result<()> {
-        self.disk.create_directory(folder)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove(path)
-    }
-    fn sync_directory(&self, folder: &Path) -> io::Result<()> {
-        if let Some(unit) = self.unit.get().and_then(Weak::upgrade) {
-            self.syncs.fetch_add(1, Ordering::Relaxed);
-            assert!(unit.durable_folders.try_lock().is_ok());
-        }
-        self.disk.sync_directory(folder)
-    }
-    fn within(&self, folder: &Path) -> Arc<dyn Disk> {
-        Arc::new(Self {
-            disk: self.disk.within(folder),
-            unit: Arc::clone(&self.unit),
-            syncs: Arc::clone(&self.syncs),
-        })
-    }
-    fn space(&self, folder: &Path) -> io::Result<Space> {
-        self.disk.space(folder)
-    }
-}
-
-fn copy_file(world: &World, name: &str, to: &Path, edit: impl Fn(String) -> String) {
-    let from = world.disk.open(&path().join(name), OpenMode::Read);
-    let from = from.expect("there");
-    let mut text = vec![0; from.length().expect("open") as usize];
-    from.read_at(&mut text, 0).expect("read");
-    let text = edit(String::from_utf8(text).expect("text"));
-    let copy = world.disk.open(&to.join(name), OpenMode::CreateNew);
-    copy.expect("new")
-        .write_at(text.as_bytes(), 0)
-        .expect("written");
 }
 
 /// Linux reports a lost write once and then forgets it: a sync that is tried

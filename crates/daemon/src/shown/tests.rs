@@ -1,0 +1,244 @@
+//! What was shown, and what it allows.
+
+use base::ClusterId;
+
+use super::*;
+
+const ENDS: Millis = Millis(1_000_000);
+const OWN: Line = Line(7);
+const OTHER: Line = Line(8);
+
+fn segment(copyset: u16, serial: u64) -> SegmentId {
+    let copyset = CopysetId::new(copyset).expect("under 4096");
+    SegmentId::new(copyset, serial).expect("under 2^36")
+}
+
+fn until(ends: Millis, scope: Scope) -> Capability {
+    Capability {
+        cluster: ClusterId::from_random(1),
+        holder: [0; 32],
+        made: Millis(0),
+        ends,
+        generation: 0,
+        scope,
+    }
+}
+
+fn lease(epoch: u32, serials: &[Range<u64>]) -> Scope {
+    Scope::Lease {
+        line: OWN,
+        fence: Fence(1),
+        epoch,
+        serials: serials.to_vec(),
+    }
+}
+
+fn lease_of(epoch: u32, serials: Range<u64>) -> Scope {
+    lease(epoch, &[serials])
+}
+
+fn shown(scopes: impl IntoIterator<Item = Scope>) -> Shown {
+    let mut shown = Shown::default();
+    for scope in scopes {
+        shown.take(until(ENDS, scope), Millis(0)).expect("room");
+    }
+    shown
+}
+
+/// Which of putting, reading, freeing, deleting and listing are allowed.
+fn allowed(shown: &Shown, segment: SegmentId, line: Line) -> [bool; 5] {
+    let serial = segment.serial();
+    [
+        Action::Put(segment),
+        Action::Read(segment, line),
+        Action::Free(segment, line),
+        Action::Delete(segment, line),
+        Action::List(serial..serial + 1),
+    ]
+    .map(|action| shown.right(&action, ENDS).is_ok())
+}
+
+/// No daemon took note of the first lease of a volume.
+#[test]
+fn a_lease_is_one_before_it_has_reserved_anything() {
+    let mut shown = Shown::default();
+    assert!(shown.leases(Millis(0)).is_empty());
+    let lease = Scope::Lease {
+        line: OWN,
+        fence: Fence(1),
+        epoch: 1,
+        serials: vec![],
+    };
+    shown
+        .take(until(ENDS, lease), Millis(0))
+        .expect("there is room");
+    assert_eq!(shown.leases(Millis(0)), [(Fence(1), 1)]);
+    assert!(shown.leases(Millis(ENDS.0 + SLACK_MS + 1)).is_empty());
+}
+
+/// Its next lease refused what a host was to free of the one before.
+#[test]
+fn what_may_be_freed_or_read_anyway_does_not_hang_on_a_lease() {
+    let mut shown = Shown::default();
+    let (own, now) = (segment(3, 5), Millis(0));
+    let lease = Scope::Lease {
+        line: OWN,
+        fence: Fence(1),
+        epoch: 2,
+        serials: vec![0..10, 20..30],
+    };
+    shown.take(until(ENDS, lease), now).expect("there is room");
+    let is_leased = |shown: &Shown, action: Action| {
+        matches!(shown.right(&action, now), Ok(Right::Lease { .. }))
+    };
+    assert!(is_leased(&shown, Action::Free(own, OWN)));
+    assert!(is_leased(&shown, Action::Read(own, OWN)));
+    let segments = vec![own];
+    let free = until(ENDS, Scope::Free { segments });
+    shown.take(free, now).expect("there is room");
+    let read = until(ENDS, Scope::Read { lines: vec![OWN] });
+    shown.take(read, now).expect("there is room");
+    for action in [Action::Free(own, OWN), Action::Read(own, OWN)] {
+        assert_eq!(shown.right(&action, now), Ok(Right::Other));
+    }
+    let copysets = vec![own.copyset()];
+    let mend = until(ENDS, Scope::Mend { copysets });
+    shown.take(mend, now).expect("there is room");
+    assert!(is_leased(&shown, Action::Put(own)), "it is for that line");
+}
+
+#[test]
+fn each_capability_allows_its_own_and_nothing_else() {
+    let leased = shown([lease(3, &[10..20, 40..41])]);
+    for line in [OWN, Line::NONE] {
+        assert_eq!(allowed(&leased, segment(5, 10), line), [true; 5]);
+        assert_eq!(allowed(&leased, segment(0, 40), line), [true; 5]);
+    }
+    // Whatever a controller has signed: another's stays another's.
+    let not_own = [true, false, false, false, true];
+    assert_eq!(allowed(&leased, segment(5, 10), OTHER), not_own);
+    for beyond in [9, 20, 39, 41] {
+        assert_eq!(allowed(&leased, segment(5, beyond), OWN), [false; 5]);
+    }
+    let lists = |range| leased.right(&Action::List(range), ENDS).is_ok();
+    assert!(lists(10..20) && lists(15..15));
+    assert!(!lists(9..20) && !lists(10..21) && !lists(10..41) && !lists(0..u64::MAX));
+
+    let read = shown([Scope::Read {
+        lines: vec![OWN, Line(9)],
+    }]);
+    let read_only = [false, true, false, false, false];
+    assert_eq!(allowed(&read, segment(5, 10), OWN), read_only);
+    assert_eq!(allowed(&read, segment(5, 10), Line::NONE), read_only);
+    assert_eq!(allowed(&read, segment(5, 10), OTHER), [false; 5]);
+
+    let segments = vec![segment(1, 10), segment(2, 3)];
+    let scope = Scope::Free { segments };
+    let free = shown([scope.clone()]);
+    let free_only = [false, false, true, false, false];
+    assert_eq!(allowed(&free, segment(1, 10), Line::NONE), free_only);
+    assert_eq!(allowed(&free, segment(1, 10), OWN), [false; 5], "of whom");
+    assert_eq!(allowed(&free, segment(2, 10), Line::NONE), [false; 5]);
+    let free = shown([scope, Scope::Read { lines: vec![OWN] }]);
+    let free_and_read = [false, true, true, false, false];
+    assert_eq!(allowed(&free, segment(1, 10), OWN), free_and_read);
+    assert_eq!(allowed(&free, segment(1, 10), OTHER), [false; 5]);
+    assert_eq!(allowed(&free, segment(2, 10), OWN), read_only);
+
+    let mend = shown([Scope::Mend {
+        copysets: vec![CopysetId::new(4).expect("one")],
+    }]);
+    assert_eq!(allowed(&mend, segment(4, 10), OTHER), [true; 5]);
+    // A list, of nothing but its own copysets.
+    let list_only = [false, false, false, false, true];
+    assert_eq!(allowed(&mend, segment(5, 10), OTHER), list_only);
+    let (own, other) = (segment(4, 1).copyset(), segment(5, 1).copyset());
+    assert!(mend.mends(own, ENDS) && !mend.mends(other, ENDS));
+    assert!(!mend.mends(own, Millis(ENDS.0 + SLACK_MS + 1)));
+    assert_eq!(allowed(&shown([]), segment(5, 10), Line::NONE), [false; 5]);
+}
+
+/// Whoever could read anything read it, and freed it.
+#[test]
+fn a_segment_that_cannot_say_whose_it_is_is_nobodys() {
+    let own = segment(4, 10);
+    let lines = vec![OWN, UNREADABLE];
+    let segments = vec![own];
+    let others = shown([Scope::Read { lines }, Scope::Free { segments }]);
+    assert_eq!(allowed(&others, own, UNREADABLE), [false; 5]);
+    let leased = shown([lease_of(1, 10..11)]);
+    assert_eq!(allowed(&leased, own, UNREADABLE), [true; 5]);
+    let copysets = vec![own.copyset()];
+    let mend = shown([Scope::Mend { copysets }]);
+    assert_eq!(allowed(&mend, own, UNREADABLE), [true; 5], "put anew");
+}
+
+#[test]
+fn what_an_earlier_database_has_signed_is_forgotten() {
+    let mut shown = shown([Scope::Read { lines: vec![OWN] }]);
+    let newer = Capability {
+        generation: 1,
+        ..until(ENDS, Scope::Read { lines: vec![OTHER] })
+    };
+    shown.take(newer, Millis(0)).expect("room");
+    let reads = |line| allowed(&shown, segment(5, 10), line)[1];
+    assert_eq!((reads(OWN), reads(OTHER)), (false, true));
+    assert_eq!(shown.generation(), 1);
+}
+
+#[test]
+fn a_serial_belongs_to_the_lease_that_was_shown_last() {
+    let shown = shown([
+        lease_of(1, 10..20),
+        lease_of(2, 15..17),
+        lease_of(3, 19..30),
+    ]);
+    let epoch = |serial| match shown.right(&Action::Put(segment(0, serial)), ENDS) {
+        Ok(Right::Lease { epoch, .. }) => Some(epoch),
+        _ => None,
+    };
+    let epochs: Vec<_> = (9..31).map(epoch).collect();
+    let mut expected = vec![None];
+    expected.extend([Some(1); 5]);
+    expected.extend([Some(2); 2]);
+    expected.extend([Some(1); 2]);
+    expected.extend([Some(3); 11]);
+    expected.push(None);
+    assert_eq!(epochs, expected);
+}
+
+#[test]
+fn what_has_ended_allows_nothing_and_says_so() {
+    let shown = shown([lease_of(1, 10..20), Scope::Read { lines: vec![OTHER] }]);
+    let late = Millis(ENDS.0 + SLACK_MS);
+    let put = Action::Put(segment(0, 10));
+    let read = Action::Read(segment(0, 50), OTHER);
+    for action in [&put, &read] {
+        assert!(shown.right(action, late).is_ok());
+        let later = Millis(late.0 + 1);
+        assert_eq!(shown.right(action, later), Err(NotAllowed::Ended));
+    }
+    let never = Action::Put(segment(0, 50));
+    assert_eq!(shown.right(&never, late), Err(NotAllowed::Never));
+}
+
+#[test]
+fn it_ends_when_it_says_by_clocks_that_differ() {
+    assert!(!has_ended(Millis(60_000), Millis(60_000 + SLACK_MS)));
+    assert!(has_ended(Millis(60_000), Millis(60_001 + SLACK_MS)));
+    assert!(!has_ended(Millis(60_000), Millis(i64::MIN)));
+}
+
+#[test]
+fn a_connection_shows_so_much_and_no_more_until_some_of_it_has_ended() {
+    let mut shown = Shown::default();
+    let mut show = |first: u64, ends, now| {
+        let lines = (first..first + 1000).map(Line).collect();
+        shown.take(until(ends, Scope::Read { lines }), now).is_ok()
+    };
+    let count = (0..1000)
+        .filter(|at| show(at * 1000, ENDS, Millis(0)))
+        .count();
+    assert_eq!(count, ITEMS_MAX / 1000 + 1);
+    assert!(show(0, Millis(i64::MAX), Millis(ENDS.0 + SLACK_MS + 1)));
+}
