@@ -1,15 +1,11 @@
 //! Bringing a segment to a member that lacks some of it.
 
-use std::collections::{HashMap, HashSet};
-
-use base::{SegmentId, Slot};
+use base::Slot;
 use unit::{Replacement, SlotRun, Tag, UnitError};
 
 use super::compare::{Copy, Held};
-use super::pass::{Mendable, Pace, Stopped};
-
-/// Bytes copied at once.
-const AT_ONCE_BYTES: usize = 1 << 20;
+use super::pass::Stopped;
+use super::spread::Spread;
 
 /// Why a segment was not brought.
 #[derive(Debug)]
@@ -30,26 +26,20 @@ impl From<Stopped> for CopyError {
     }
 }
 
-/// A segment, and where it lies.
+/// A segment of copies.
 pub(super) struct Bringing<'a> {
-    pub segment: SegmentId,
-    pub members: &'a [Mendable],
-    /// How each holds it.
-    pub copies: &'a [Option<Copy>],
+    pub on: Spread<'a>,
     /// Who keeps each slot.
     pub keepers: &'a [Vec<usize>],
     /// Nothing is appended to it any more.
     pub is_closed: bool,
-    pub pace: &'a dyn Pace,
-    /// Slots whose content is not what was put, of the members that were asked.
-    pub rotten: HashMap<usize, HashSet<u16>>,
 }
 
 impl Bringing<'_> {
     /// Puts what member `to` lacks of the segment there, durably. Returns how many
     /// bytes that were.
     pub fn bring(&mut self, to: usize) -> Result<u64, CopyError> {
-        let copy = self.copies.get(to).and_then(Option::as_ref);
+        let copy = self.on.copies[to].as_ref();
         self.write(to, copy.map_or(0, Copy::len))
     }
 
@@ -57,26 +47,26 @@ impl Bringing<'_> {
     /// but of one whose header cannot be read. All of it was read before anything
     /// there is given up.
     pub fn bring_anew(&mut self, to: usize) -> Result<u64, CopyError> {
-        let target = &self.members[to].unit;
+        let target = &self.on.members[to].unit;
         let end = self.keepers.len();
         let content = self.gather(0, end)?;
-        let Some(own) = &self.copies[to] else {
-            target.delete(self.segment).map_err(CopyError::Target)?;
-            let bytes = self.put(to, 0, &content)?;
+        let Some(own) = &self.on.copies[to] else {
+            target.delete(self.on.segment).map_err(CopyError::Target)?;
+            let bytes = self.on.put(to, 0, &content.tags, &content.data)?;
             self.finish(to, &content.freed)?;
             return Ok(bytes);
         };
         let bytes = content.data.len() as u64;
-        self.pace.step(bytes)?;
+        self.on.pace.step(bytes)?;
         let by = Replacement {
             expected: Some(own.generation),
             generation: own.generation,
-            line: self.line(),
-            slot_bytes: self.slot_bytes(),
+            line: self.on.line(),
+            slot_bytes: self.on.slot_bytes(),
             tags: &content.tags,
             data: &content.data,
         };
-        let replaced = target.replace(self.segment, by);
+        let replaced = target.replace(self.on.segment, by);
         replaced.map_err(CopyError::Target)?;
         self.finish(to, &content.freed)?;
         Ok(bytes)
@@ -84,9 +74,8 @@ impl Bringing<'_> {
 
     fn write(&mut self, to: usize, begin: usize) -> Result<u64, CopyError> {
         let end = self.keepers.len();
-        let slot_bytes = self.slot_bytes() as usize;
-        let at_once = match self.members[to].unit.can_append() {
-            true => (AT_ONCE_BYTES / slot_bytes.max(1)).max(1),
+        let at_once = match self.on.members[to].unit.can_append() {
+            true => self.on.slots_at_once(),
             false => end.max(1),
         };
         let (mut bytes, mut freed) = (0, Vec::new());
@@ -94,7 +83,7 @@ impl Bringing<'_> {
         while first < end {
             let last = end.min(first + at_once);
             let content = self.gather(first, last)?;
-            bytes += self.put(to, first, &content)?;
+            bytes += self.on.put(to, first, &content.tags, &content.data)?;
             freed.extend(content.freed);
             first = last;
         }
@@ -102,42 +91,22 @@ impl Bringing<'_> {
         Ok(bytes)
     }
 
-    fn put(&self, to: usize, first: usize, content: &Content) -> Result<u64, CopyError> {
-        let target = &self.members[to].unit;
-        let (line, slot_bytes) = (self.line(), self.slot_bytes());
-        let slots = content.data.chunks(AT_ONCE_BYTES.max(slot_bytes as usize));
-        let at_once = (AT_ONCE_BYTES / slot_bytes.max(1) as usize).max(1);
-        let parts: Vec<(&[Tag], &[u8])> = match target.can_append() {
-            true => content.tags.chunks(at_once).zip(slots).collect(),
-            false => vec![(&content.tags, &content.data)],
-        };
-        let mut at = first;
-        for (tags, data) in parts {
-            self.pace.step(data.len() as u64)?;
-            let slot = Slot(u16::try_from(at).unwrap_or(u16::MAX));
-            let put = target.put_for(line, self.segment, slot_bytes, slot, tags, data);
-            put.map_err(CopyError::Target)?;
-            at += tags.len();
-        }
-        Ok(content.data.len() as u64)
-    }
-
     /// Makes it durable, and frees the slots that nobody keeps and those that were
     /// freed since they were read.
     fn finish(&self, to: usize, unkept: &[Slot]) -> Result<(), CopyError> {
-        let target = &self.members[to].unit;
-        target.sync(&[self.segment]).map_err(CopyError::Target)?;
+        let target = &self.on.members[to].unit;
+        target.sync(&[self.on.segment]).map_err(CopyError::Target)?;
         let free = |slots: &[Slot]| match slots {
             [] => Ok(()),
-            slots => target.free(self.segment, slots, self.is_closed),
+            slots => target.free(self.on.segment, slots, self.is_closed),
         };
         free(unkept).map_err(CopyError::Target)?;
-        let was_there = self.copies.get(to).is_some_and(Option::is_some);
-        for (member, copy) in self.members.iter().zip(self.copies) {
+        let was_there = self.on.copies.get(to).is_some_and(Option::is_some);
+        for (member, copy) in self.on.members.iter().zip(self.on.copies) {
             let Some(before) = copy else { continue };
-            match member.unit.slots_of(self.segment) {
+            match member.unit.slots_of(self.on.segment) {
                 Ok(told) => {
-                    let own = self.copies.get(to).and_then(Option::as_ref);
+                    let own = self.on.copies.get(to).and_then(Option::as_ref);
                     let mut freed = Copy::of(&told).freed_since(before);
                     // Of what was there before, others do not say.
                     freed.retain(|slot| {
@@ -148,7 +117,7 @@ impl Bringing<'_> {
                 }
                 // All of it was freed while it was copied.
                 Err(UnitError::NoSegment { .. }) if !was_there => {
-                    return target.delete(self.segment).map_err(CopyError::Target);
+                    return target.delete(self.on.segment).map_err(CopyError::Target);
                 }
                 Err(UnitError::NoSegment { .. }) => {}
                 Err(error) => return Err(CopyError::Source(error)),
@@ -157,19 +126,9 @@ impl Bringing<'_> {
         Ok(())
     }
 
-    fn slot_bytes(&self) -> u32 {
-        let there = self.copies.iter().flatten();
-        there.map(|copy| copy.slot_bytes).next().unwrap_or(0)
-    }
-
-    fn line(&self) -> u64 {
-        let there = self.copies.iter().flatten();
-        there.map(|copy| copy.line).max().unwrap_or(0)
-    }
-
     /// The content of slots, each from a member whose own checksum is right.
     fn gather(&mut self, first: usize, last: usize) -> Result<Content, CopyError> {
-        let slot_bytes = self.slot_bytes() as usize;
+        let slot_bytes = self.on.slot_bytes() as usize;
         let mut content = Content {
             tags: vec![[0; 16]; last - first],
             data: vec![0; (last - first) * slot_bytes],
@@ -194,13 +153,13 @@ impl Bringing<'_> {
                 end += 1;
             }
             let run = SlotRun {
-                segment: self.segment,
+                segment: self.on.segment,
                 first: Slot(u16::try_from(at).unwrap_or(u16::MAX)),
                 count: u16::try_from(end - at).unwrap_or(u16::MAX),
             };
             let tags = &mut content.tags[at - first..end - first];
             let data = &mut content.data[(at - first) * slot_bytes..(end - first) * slot_bytes];
-            let read = self.members[source]
+            let read = self.on.members[source]
                 .unit
                 .read(run, slot_bytes as u32, tags, data);
             // One that was freed just now is seen by the next pass.
@@ -221,25 +180,11 @@ impl Bringing<'_> {
         slot: usize,
         failed: &mut Option<UnitError>,
     ) -> Result<Option<usize>, CopyError> {
-        for index in 0..self.keepers[slot].len() {
-            let member = self.keepers[slot][index];
-            if !self.rotten.contains_key(&member) {
-                self.pace.step(0)?;
-                match self.members[member].unit.scrub(self.segment) {
-                    Ok(bad) => {
-                        let bad = bad.into_iter().map(|slot| slot.0).collect();
-                        self.rotten.insert(member, bad);
-                    }
-                    Err(error) => {
-                        *failed = Some(error);
-                        continue;
-                    }
-                }
-            }
-            let bad = self.rotten.get(&member);
-            let number = u16::try_from(slot).unwrap_or(u16::MAX);
-            if bad.is_some_and(|bad| !bad.contains(&number)) {
-                return Ok(Some(member));
+        let number = u16::try_from(slot).unwrap_or(u16::MAX);
+        for member in &self.keepers[slot] {
+            let rotten = self.on.rotten(*member, failed)?;
+            if rotten.is_some_and(|bad| !bad.contains(&number)) {
+                return Ok(Some(*member));
             }
         }
         Ok(None)

@@ -33,6 +33,7 @@ mod put_rows;
 mod rows;
 #[cfg(test)]
 mod rows_tests;
+mod spread;
 #[cfg(test)]
 mod tests;
 

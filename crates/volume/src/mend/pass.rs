@@ -9,6 +9,7 @@ use unit::{Unit, UnitError};
 use super::compare::{Copy, Uncommitted, keepers, lacks};
 use super::copy::{Bringing, CopyError};
 use super::rows::Rows;
+use super::spread::{Rotten, Spread};
 use crate::catalog::{Erasure, MemberState};
 use crate::scatter::Layout;
 use crate::scatter::erasure::Masks;
@@ -73,8 +74,9 @@ pub struct Found {
 }
 
 /// Compares the members of `copyset`, those first that are best read from, and copies
-/// what one lacks, or works it out, if its segments lie there with `erasure`. In a scrub, slots that have rotted are put anew on members that
-/// are not the only ones to have them.
+/// what one lacks, or works it out, if its segments lie there with `erasure`. In a
+/// scrub, slots that have rotted are put anew on members that are not the only ones to
+/// have them.
 ///
 /// # Errors
 /// [`Stopped`]; it may be begun again at any time.
@@ -108,9 +110,6 @@ pub fn pass(
     pace.compared(all, all);
     Ok(pass.end())
 }
-
-/// Slots whose content is not what was put, by member.
-type Rotten = HashMap<usize, HashSet<u16>>;
 
 /// How a segment was found.
 struct Looked {
@@ -220,13 +219,15 @@ impl Pass {
             }
             self.found.lacking.insert(self.members[to].id);
             let mut bringing = Bringing {
-                segment,
-                members: &self.members,
-                copies: &copies,
+                on: Spread {
+                    segment,
+                    members: &self.members,
+                    copies: &copies,
+                    pace,
+                    rotten: rotten.clone(),
+                },
                 keepers: &keepers,
                 is_closed: slots_max.is_none(),
-                pace,
-                rotten: rotten.clone(),
             };
             let brought = match anew {
                 true => bringing.bring_anew(to),
@@ -283,14 +284,16 @@ impl Pass {
                 continue;
             }
             let mut rows = Rows {
+                on: Spread {
+                    segment,
+                    members: &self.members,
+                    copies: &copies,
+                    pace,
+                    rotten: rotten.clone(),
+                },
                 erasure,
-                segment,
-                members: &self.members,
-                copies: &copies,
                 masks: masks.clone(),
                 rows_max: slots_max.map(|slots| layout.rows(slots)),
-                pace,
-                rotten: rotten.clone(),
             };
             let bad = rotten.get(&to);
             let is_bad = bad.is_some_and(|bad| bad.iter().any(|slot| rows.counts(to, *slot)));
