@@ -16,6 +16,8 @@ pub(super) enum CopyError {
     Source(UnitError),
     /// The member itself.
     Target(UnitError),
+    /// What it was made of was changed meanwhile.
+    Changed,
     /// It is not gone on with.
     Stopped,
 }

@@ -297,7 +297,16 @@ impl Pass {
             };
             let bad = rotten.get(&to);
             let is_bad = bad.is_some_and(|bad| bad.iter().any(|slot| rows.counts(to, *slot)));
-            let anew = slots_max.is_none() && (broken.contains(&to) || is_bad);
+            let mut anew = slots_max.is_none() && (broken.contains(&to) || is_bad);
+            if !anew && slots_max.is_none() {
+                match rows.is_outdated(to) {
+                    Ok(is_outdated) => anew = is_outdated,
+                    Err(error) => {
+                        self.brought(segment, to, Err(error))?;
+                        continue;
+                    }
+                }
+            }
             if !anew && rows.own(to) >= rows.needed() {
                 if is_bad {
                     self.waits(segment, to, "has rotted, and is put anew when it is closed");
@@ -352,6 +361,9 @@ impl Pass {
         let id = self.members[to].id;
         let problem = match error {
             CopyError::Stopped => return,
+            CopyError::Changed => {
+                return self.waits(segment, to, "was changed meanwhile");
+            }
             CopyError::Rotten(slots) => {
                 self.found.rotten += slots;
                 format!("{segment} cannot be copied to {id}: {slots} slots have rotted")

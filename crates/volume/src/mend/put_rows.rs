@@ -65,19 +65,18 @@ impl Rows<'_> {
                 Err(UnitError::NoSegment { .. }) => continue,
                 Err(error) => return Err(CopyError::Source(error)),
             };
-            if told.stat.generation != before.generation {
+            let is_parity = self.is_parity(target.place);
+            let freed = Copy::of(&told).freed_since(before);
+            let is_used = is_parity && !self.is_parity(member.place) && !freed.is_empty();
+            if told.stat.generation != before.generation || is_used {
                 // What it was made of may be gone: it is made again.
                 if !was_there {
                     unit.delete(self.on.segment).map_err(CopyError::Target)?;
                 }
-                return Err(CopyError::Source(UnitError::Replaced {
-                    url: member.unit.url().to_owned(),
-                    segment: self.on.segment,
-                    generation: told.stat.generation,
-                }));
+                return Err(CopyError::Changed);
             }
-            if member.place == target.place && !self.is_parity(target.place) {
-                free(&Copy::of(&told).freed_since(before)).map_err(CopyError::Target)?;
+            if member.place == target.place && !is_parity {
+                free(&freed).map_err(CopyError::Target)?;
             }
         }
         Ok(())

@@ -5,7 +5,8 @@
 //!
 //! Of a row data is read before parity, and after it whether the parity is still the
 //! one whose masks are known. A slot is only freed when every parity leaves it out: so
-//! none that is found freed counts in a parity that is used.
+//! none that is found freed counts in a parity that is used. Who is filled may have been
+//! put back to an earlier state: what it is made of is believed if nobody else says it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -16,7 +17,7 @@ use unit::{SlotRun, Tag, UnitError};
 use super::compare::{Copy, Held as HeldBy};
 use super::copy::CopyError;
 use super::spread::Spread;
-use crate::catalog::Erasure;
+use crate::catalog::{Erasure, MemberState};
 use crate::scatter::erasure::{Held, HeldSlot, Masks, rebuild};
 
 /// Rows that are worked out at once.
@@ -136,7 +137,7 @@ impl Rows<'_> {
         let (mut lost, mut failed) = (0, None);
         for begin in (first..needed).step_by(ROWS_AT_ONCE) {
             let rows = begin..needed.min(begin + ROWS_AT_ONCE);
-            lost += self.make(place, rows, &mut content, &mut failed)?;
+            lost += self.make(to, rows, &mut content, &mut failed)?;
         }
         match (lost, failed) {
             (0, _) => Ok(content),
@@ -180,15 +181,16 @@ impl Rows<'_> {
         Ok(content)
     }
 
-    /// Works out rows for the member at `place`. Returns how many of them cannot be;
-    /// what is wrong with a member that cannot say is left in `failed`.
+    /// Works out rows for member `to`. Returns how many of them cannot be; what is wrong
+    /// with a member that cannot say is left in `failed`.
     fn make(
         &mut self,
-        place: u8,
+        to: usize,
         rows: Range<usize>,
         content: &mut Content,
         failed: &mut Option<UnitError>,
     ) -> Result<u64, CopyError> {
+        let place = self.on.members[to].place;
         let data = self.erasure.data();
         let mut columns: BTreeMap<u8, Vec<HeldSlot>> = BTreeMap::new();
         let own = match self.is_parity(place) {
@@ -207,8 +209,9 @@ impl Rows<'_> {
         }
         let mut parities: Vec<u8> = (data..self.erasure.members())
             .filter(|other| *other != place && self.parity_at(*other).is_some())
-            .rev()
             .collect();
+        // The last one is asked first.
+        parities.sort_by_key(|other| std::cmp::Reverse((self.is_filled(*other), *other)));
         let mut lost = 0;
         for (at, row) in rows.clone().enumerate() {
             let known = own.as_ref().map(|own| own[at].clone()).filter(is_known);
@@ -223,7 +226,7 @@ impl Rows<'_> {
             }
             let made = loop {
                 let enough = columns.len() >= usize::from(data);
-                let made = enough.then(|| self.rebuilt(place, (at, row), &columns));
+                let made = enough.then(|| self.rebuilt(to, (at, row), &columns));
                 match (made.flatten(), parities.pop()) {
                     (Some(made), _) => break Some(made),
                     (None, Some(parity)) => {
@@ -268,17 +271,108 @@ impl Rows<'_> {
             .find(|member| self.masks.contains_key(member))
     }
 
-    /// Row `row`, which is number `at` of `columns`, as the member at `place` is to have
-    /// it.
+    /// Whether only a member that is filled has the parity of a place.
+    fn is_filled(&self, place: u8) -> bool {
+        let member = self.parity_at(place);
+        member.is_some_and(|member| self.on.members[member].state == MemberState::Filling)
+    }
+
+    /// Whether the parity that a member has is made of slots that were freed since:
+    /// it was put back to an earlier state, or somebody freed who has an old table. With
+    /// one that is whole some other parity has to say so, too.
+    pub fn is_outdated(&mut self, to: usize) -> Result<bool, CopyError> {
+        let member = &self.on.members[to];
+        let Some((_, masks)) = self.masks.get(&to).cloned() else {
+            return Ok(false);
+        };
+        let is_sure =
+            |other: &usize| *other != to && self.on.members[*other].state != MemberState::Filling;
+        let others: Vec<usize> = self.masks.keys().copied().filter(is_sure).collect();
+        if member.state == MemberState::Whole && others.is_empty() {
+            return Ok(false);
+        }
+        for row in 0..self.own(to) {
+            let mask = masks.of(row as u32);
+            let is_left_out = |place: u8| {
+                let masks = others.iter().map(|other| &self.masks[other].1);
+                let mut masks = masks.map(|masks| masks.of(row as u32));
+                masks.all(|mask| mask >> place & 1 == 0)
+            };
+            let is_gone = |place: &u8| {
+                mask >> place & 1 == 1 && self.is_freed(*place, row) && is_left_out(*place)
+            };
+            let is_doubted = (0..self.erasure.data()).any(|place| is_gone(&place));
+            if is_doubted && self.differs(to, row)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether a slot was freed at its place, and nobody keeps it.
+    fn is_freed(&self, place: u8, row: usize) -> bool {
+        let held = |member: usize| {
+            let copy = self.on.copies[member].as_ref();
+            copy.map_or(HeldBy::Never, |copy| copy.held(row))
+        };
+        self.at(place).any(|member| held(member) == HeldBy::Freed)
+            && !self.at(place).any(|member| held(member) == HeldBy::Kept)
+    }
+
+    /// Whether a member's parity of a row is not what comes of the row as it is.
+    fn differs(&mut self, to: usize, row: usize) -> Result<bool, CopyError> {
+        let rows = row..row + 1;
+        let is = self.read(to, rows.clone(), |_| true)?.pop();
+        let Some(is @ HeldSlot::There(..)) = is else {
+            return Ok(false);
+        };
+        let mut as_read = BTreeMap::new();
+        for place in 0..self.erasure.data() {
+            if let Some(member) = self.at(place).next() {
+                as_read.insert(place, self.read(member, rows.clone(), |_| true)?);
+            }
+        }
+        let made = |columns: &BTreeMap<u8, Vec<HeldSlot>>| {
+            let made = self.rebuilt(to, (0, row), columns)?;
+            made.slots.into_iter().next()
+        };
+        if made(&as_read).as_ref() == Some(&is) {
+            return Ok(false);
+        }
+        // Perhaps something has rotted that it is made of.
+        let mut columns = BTreeMap::new();
+        for place in 0..self.erasure.data() {
+            if self.at(place).next().is_some() {
+                columns.insert(place, self.column(place, &rows, &mut None)?);
+            }
+        }
+        let made = self.rebuilt(to, (0, row), &columns);
+        let made = made.and_then(|made| made.slots.into_iter().next());
+        Ok(made.is_some_and(|made| made != is))
+    }
+
+    /// Row `row`, which is number `at` of `columns`, as member `to` is to have it.
     fn rebuilt(
         &self,
-        place: u8,
+        to: usize,
         (at, row): (usize, usize),
         columns: &BTreeMap<u8, Vec<HeldSlot>>,
     ) -> Option<Held> {
+        let place = self.on.members[to].place;
+        let its_masks = |member: usize| {
+            let (generation, masks) = self.masks.get(&member)?;
+            let row = u32::try_from(row).ok()?;
+            let its = (row < masks.rows()).then(|| masks.row(row))?;
+            Some((*generation, its))
+        };
         let held = |other: u8| {
             if other == place {
-                return None;
+                let (generation, masks) = its_masks(to)?;
+                return Some(Held {
+                    slots: Vec::new(),
+                    masks: Some(masks),
+                    generation,
+                });
             }
             let slot = columns.get(&other).map(|column| column[at].clone());
             if !self.is_parity(other) {
@@ -288,14 +382,15 @@ impl Rows<'_> {
                     generation: 0,
                 });
             }
-            let (generation, masks) = self.masks.get(&self.parity_at(other)?)?;
-            let row = u32::try_from(row).ok()?;
-            let its = (row < masks.rows()).then(|| masks.row(row))?;
+            if slot.is_none() && self.is_filled(other) {
+                return None;
+            }
+            let (generation, masks) = its_masks(self.parity_at(other)?)?;
             Some(Held {
                 // Its masks count, also if it is not needed.
                 slots: vec![slot.unwrap_or(HeldSlot::Lost)],
-                masks: Some(its),
-                generation: *generation,
+                masks: Some(masks),
+                generation,
             })
         };
         let members: Vec<Option<Held>> = (0..self.erasure.members()).map(held).collect();

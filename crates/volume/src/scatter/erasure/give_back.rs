@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Invariant: a slot's content goes only when every parity member leaves it out, so
-//! every parity is made of slots that are there. A crash after any step leaves
-//! parities with different masks, each of which is right for what it says. Masks only
-//! shrink.
+//! every parity is made of slots that are there; and only while all members are whole,
+//! so that none is made of it in that moment. A crash after any step leaves parities
+//! with different masks, each of which is right for what it says. Masks only shrink.
 //!
 //! It takes a whole parity anew to give back one slot. So that is done when half of
 //! what is left in a segment is dead; a segment of which all is dead goes as a whole,
@@ -29,7 +29,7 @@ use crate::scatter::Member;
 use crate::scatter::layout::Layout;
 
 /// Of so many slots that are left one has to be dead.
-const DEAD_ONE_IN: u32 = 2;
+const DEAD_ONE_IN: usize = 2;
 
 /// Rows that are read at once.
 const ROWS_AT_ONCE: u32 = 128;
@@ -82,33 +82,32 @@ pub fn give_back(
         counts(u32::from(home.slot.0), home.place.unwrap_or(0))
     };
     let counted: BTreeSet<Slot> = dead.iter().filter(is_counted).copied().collect();
-    // Those that every parity leaves out may still be there, after a crash.
-    let given_up: Vec<Slot> = dead
-        .iter()
-        .filter(|slot| !counted.contains(slot))
-        .copied()
-        .collect();
-    free_on(members, erasure, layout, segment, &given_up)?;
+    let dead: BTreeSet<Slot> = dead.iter().copied().collect();
+    let is_dead = |slot: &Option<Slot>| slot.is_some_and(|slot| dead.contains(&slot));
 
-    let mut left = 0;
+    let mut lives = 0;
     let mut slot_bytes = None;
     let rows = looked.iter().flatten().map(|(_, masks)| masks.rows());
     let rows = rows.max().unwrap_or(0);
     for (member, place) in of_data.iter().zip(0..) {
-        let mut own = 0;
-        if let Some(stat) = stat_of(member, segment)? {
-            left += stat.slots - stat.freed;
+        let kept = kept_by(member, segment)?;
+        let own = kept.as_ref().map_or(0, |(stat, _)| stat.slots);
+        if let Some((stat, kept)) = kept {
             slot_bytes = Some(stat.slot_bytes);
-            own = stat.slots;
+            let slots = kept.iter().map(|row| layout.slot(row.0, place));
+            lives += slots.filter(|slot| !is_dead(slot)).count();
         }
         // What a member never got, since it was away, lives in the parity.
         for row in (own..rows).filter(|row| counts(*row, place)) {
-            let lives = lives_in_parity(&all, erasure, segment, &looked, (row, place))?;
-            left += u32::from(lives);
+            let slot = u16::try_from(row)
+                .ok()
+                .and_then(|row| layout.slot(row, place));
+            let is_alive =
+                !is_dead(&slot) && lives_in_parity(&all, erasure, segment, &looked, (row, place))?;
+            lives += usize::from(is_alive);
         }
     }
-    let dead_left = counted.len() as u32;
-    if dead_left == left {
+    if lives == 0 {
         // Parity first: as long as there is some, it says what lives.
         let mut all: Vec<&Member> = members.iter().collect();
         all.sort_by_key(|member| std::cmp::Reverse(member.place));
@@ -117,19 +116,23 @@ pub fn give_back(
         }
         return Ok(true);
     }
-    let Some(slot_bytes) = slot_bytes else {
-        return Ok(false);
-    };
-    if counted.is_empty() || dead_left * DEAD_ONE_IN < left {
+    let given_up = given_up(members, layout, segment, dead.difference(&counted))?;
+    let left = lives + counted.len();
+    let is_enough = !counted.is_empty() && counted.len() * DEAD_ONE_IN >= left;
+    if given_up.is_empty() && !is_enough {
         return Ok(false);
     }
-    // What is rebuilt is made of what is there: that stays as it is meanwhile.
+    // What is made meanwhile is made of what is there: that stays as it is.
     if let Some(member) = members.iter().find(|one| one.state != MemberState::Whole) {
         return Err(UnitError::Missing {
             url: member.unit.url().to_owned(),
             reason: format!("copyset {} is being mended", segment.copyset().number()),
         });
     }
+    free_on(members, erasure, layout, segment, &given_up)?;
+    let Some(slot_bytes) = slot_bytes.filter(|_| is_enough) else {
+        return Ok(false);
+    };
     for ((parity, member), found) in (0..).zip(of_parity).zip(&looked) {
         // One that was never put is made of nothing.
         let Some((generation, masks)) = found else {
@@ -167,6 +170,29 @@ pub fn give_back(
     }
     free_on(members, erasure, layout, segment, &gone)?;
     Ok(false)
+}
+
+/// Those of the slots that no parity has which are there still, after a crash.
+fn given_up<'a>(
+    members: &[Member],
+    layout: Layout,
+    segment: SegmentId,
+    slots: impl Iterator<Item = &'a Slot>,
+) -> Result<Vec<Slot>, UnitError> {
+    let slots: BTreeSet<Slot> = slots.copied().collect();
+    let mut there = BTreeSet::new();
+    if slots.is_empty() {
+        return Ok(Vec::new());
+    }
+    let is_data = |member: &&Member| u32::from(member.place) < layout.row_slots();
+    for member in members.iter().filter(is_data) {
+        let kept = kept_by(member, segment)?.map_or_else(Vec::new, |(_, kept)| kept);
+        let kept = kept
+            .iter()
+            .filter_map(|row| layout.slot(row.0, member.place));
+        there.extend(kept.filter(|slot| slots.contains(slot)));
+    }
+    Ok(there.into_iter().collect())
 }
 
 /// The slots that the member at `place` has of these, as it numbers them.
@@ -209,6 +235,22 @@ fn stat_of(member: &Member, segment: SegmentId) -> Result<Option<SegmentStat>, U
         Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// As [`stat_of`], with the slots that it keeps.
+fn kept_by(
+    member: &Member,
+    segment: SegmentId,
+) -> Result<Option<(SegmentStat, Vec<Slot>)>, UnitError> {
+    let told = match member.unit.slots_of(segment) {
+        Ok(told) => told,
+        Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let freed: BTreeSet<Slot> = told.freed.into_iter().collect();
+    let slots = (0..told.stat.slots).filter_map(|slot| u16::try_from(slot).ok().map(Slot));
+    let kept = slots.filter(|slot| !freed.contains(slot)).collect();
+    Ok(Some((told.stat, kept)))
 }
 
 /// Of which slots a parity member's part is made, and its generation.

@@ -54,6 +54,14 @@ impl Masks {
         }
     }
 
+    /// No slot of any row.
+    #[cfg(test)]
+    pub(crate) fn none(rows: u32) -> Self {
+        Self {
+            rows: vec![0; rows as usize],
+        }
+    }
+
     /// Those of one row.
     #[must_use]
     pub fn row(&self, row: u32) -> Self {
