@@ -21,7 +21,8 @@
 //! * Of a segment that a lease has open only the committed slots are looked at, and
 //!   nothing of those that no version names yet.
 //! * A member is whole after a pass that began with what the catalog knew then, found
-//!   nothing to copy to it, and asked a whole member, or all that there are.
+//!   nothing to copy to it, and asked a whole member (with parity: as many as there is
+//!   data), or all that there are.
 //!
 //! What one lacks is brought by `copy`; where there is parity in the place of copies,
 //! by `rows`.

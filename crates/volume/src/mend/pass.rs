@@ -412,10 +412,12 @@ impl Pass {
 
     fn end(mut self) -> Found {
         let there = |index: &usize| !self.away.contains(index);
-        let mut whole = (0..self.members.len())
-            .filter(|index| self.members[*index].state == MemberState::Whole);
+        let whole = (0..self.members.len())
+            .filter(|index| there(index) && self.members[*index].state == MemberState::Whole);
+        let places: HashSet<u8> = whole.map(|index| self.members[index].place).collect();
+        let enough = self.erasure.map_or(1, |erasure| erasure.data().into());
         // Nobody knows what the others have that were not asked.
-        let is_known = whole.any(|index| there(&index)) || self.away.is_empty();
+        let is_known = places.len() >= enough || self.away.is_empty();
         if is_known {
             for (index, member) in self.members.iter().enumerate() {
                 let is_sound = there(&index) && !self.unsound.contains(&index);

@@ -97,14 +97,14 @@ fn give_all(rig: &Rig, dead: &BTreeSet<usize>, change: &[(u8, MemberState)]) -> 
         .all(|segment| give(segment).is_ok())
 }
 
-/// Puts what a unit holds where another one has its folder.
-fn copy_folder(rig: &Rig, from: u8, to: u8) {
+/// Puts what a unit holds on another one; of each segment one part in so many.
+fn copy_unit(rig: &Rig, from: u8, to: u8, part: u16) {
     let (source, target) = (open(&rig.simulation, from), open(&rig.simulation, to));
     for segment in source.list().expect("listed") {
         let told = source.slots_of(segment).expect("there");
         let stat = told.stat;
         let (mut tags, mut data) = (Vec::new(), Vec::new());
-        for slot in 0..stat.slots as u16 {
+        for slot in 0..stat.slots as u16 / part {
             let run = SlotRun {
                 segment,
                 first: Slot(slot),
@@ -362,7 +362,7 @@ fn parity_of_what_was_freed_since_is_made_anew() {
         for place in data..data + parity {
             let (mut rig, _) = filled(data, parity, false);
             let dead = most(203);
-            copy_folder(&rig, place, NEW);
+            copy_unit(&rig, place, NEW, 1);
             assert!(give_all(&rig, &dead, &[]));
             replaced(&mut rig, place);
             let found = mend(&rig, &standing(&rig, &[(NEW, Filling)]), Depth::Fill);
@@ -408,4 +408,44 @@ fn what_one_member_says_it_has_freed_stays_in_the_parity() {
             &BTreeSet::new(),
         );
     }
+}
+
+/// All that one member had at the end of its segments is dead, and of the others none
+/// is asked but those that are filled.
+#[test]
+fn one_whole_member_alone_makes_nobody_whole() {
+    let (mut rig, _) = filled(4, 2, false);
+    let first = open(&rig.simulation, 0);
+    for segment in rig.segments() {
+        let rows = first.stat_segment(segment).expect("there").slots as u16;
+        let last: Vec<Slot> = (rows / 2..rows).map(Slot).collect();
+        first.free(segment, &last, false).expect("freed");
+    }
+    // It was away when the rest was put.
+    copy_unit(&rig, 1, NEW, 2);
+    replaced(&mut rig, 1);
+    for place in [2, 3, 4, 5] {
+        rig.simulation.disk.inject(&folder(place), Fault::Missing);
+    }
+    let of = standing(&rig, &[(NEW, Filling)]);
+    let units = members(&rig, &of);
+    let (erasure, pace) = (Some(rig.erasure), Steps::endless());
+    let found = pass(
+        copyset(),
+        erasure,
+        &units,
+        &all_committed(),
+        Depth::Fill,
+        &pace,
+    );
+    let found = found.expect("nobody stops it");
+    assert_eq!((found.whole, found.lacking.len()), (Vec::new(), 0));
+    for place in [2, 3, 4, 5] {
+        rig.simulation.disk.heal(&folder(place));
+    }
+    assert_eq!(mend(&rig, &of, Depth::Fill).whole.len(), 6);
+    let dead: BTreeSet<usize> = (0..203)
+        .filter(|block| rig.pieces[*block].entry.location.slot().0 % 4 == 0)
+        .collect();
+    rig.check(&store_of(&rig.simulation, rig.erasure, &rig.units), &dead);
 }
