@@ -87,6 +87,11 @@ impl Copy {
         self.slots.len()
     }
 
+    /// Whether nothing was put.
+    pub fn is_nothing(&self) -> bool {
+        self.slots.is_empty()
+    }
+
     /// The slots that it has freed, and `before` did not.
     pub fn freed_since(&self, before: &Self) -> Vec<Slot> {
         let is_new =
@@ -96,6 +101,16 @@ impl Copy {
             .filter_map(|slot| u16::try_from(slot).ok().map(Slot))
             .collect()
     }
+}
+
+/// What most say; `None` if as many say something else, or nobody says anything.
+pub(super) fn most<T: PartialEq + Clone>(said: &[T]) -> Option<T> {
+    let votes = |one: &T| said.iter().filter(|other| *other == one).count();
+    let most = said.iter().max_by_key(|one| votes(one))?;
+    let is_sure = said
+        .iter()
+        .all(|one| one == most || votes(one) < votes(most));
+    is_sure.then(|| most.clone())
 }
 
 /// The members that keep each of the first slots of a segment: indexes into

@@ -29,6 +29,8 @@
 
 mod compare;
 mod copy;
+#[cfg(test)]
+mod liars_tests;
 mod pass;
 mod put_rows;
 mod rows;

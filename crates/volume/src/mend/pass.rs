@@ -194,11 +194,18 @@ impl Pass {
             };
             return self.mend_rows(erasure, found, slots_max, depth, pace);
         }
-        let keepers = keepers(&copies, slots_max);
         for to in 0..self.members.len() {
             if !self.is_mended(to, depth) {
                 continue;
             }
+            let on = match Spread::new(segment, (&self.members, to), &copies, pace, &rotten) {
+                Ok(on) => on,
+                Err(error) => {
+                    self.failed(segment, to, error);
+                    continue;
+                }
+            };
+            let keepers = keepers(&on.copies, slots_max);
             // What has rotted in an open segment is put anew when it is closed.
             let is_bad = |slot: &u16| {
                 let keepers = keepers.get(usize::from(*slot));
@@ -208,7 +215,7 @@ impl Pass {
                 .get(&to)
                 .map_or(0, |bad| bad.iter().filter(|slot| is_bad(slot)).count());
             let anew = slots_max.is_none() && (broken.contains(&to) || bad > 0);
-            if !anew && !lacks(copies[to].as_ref(), &keepers) {
+            if !anew && !lacks(on.copies[to].as_ref(), &keepers) {
                 if bad > 0 {
                     self.waits(segment, to, "has rotted, and is put anew when it is closed");
                 }
@@ -217,22 +224,16 @@ impl Pass {
             if keepers.is_empty() {
                 continue;
             }
-            self.found.lacking.insert(self.members[to].id);
             let mut bringing = Bringing {
-                on: Spread {
-                    segment,
-                    members: &self.members,
-                    copies: &copies,
-                    pace,
-                    rotten: rotten.clone(),
-                },
-                keepers: &keepers,
+                on,
+                keepers,
                 is_closed: slots_max.is_none(),
             };
             let brought = match anew {
-                true => bringing.bring_anew(to),
-                false => bringing.bring(to),
+                true => bringing.bring_anew(),
+                false => bringing.bring(),
             };
+            self.found.lacking.insert(self.members[to].id);
             self.brought(segment, to, brought)?;
         }
         Ok(())
@@ -283,23 +284,26 @@ impl Pass {
             if !self.is_mended(to, depth) {
                 continue;
             }
+            let on = match Spread::new(segment, (&self.members, to), &copies, pace, &rotten) {
+                Ok(on) => on,
+                Err(error) => {
+                    self.failed(segment, to, error);
+                    continue;
+                }
+            };
+            let its = |index: &usize| on.copies[*index].is_some();
+            let its = masks.iter().filter(|(index, _)| its(index));
             let mut rows = Rows {
-                on: Spread {
-                    segment,
-                    members: &self.members,
-                    copies: &copies,
-                    pace,
-                    rotten: rotten.clone(),
-                },
                 erasure,
-                masks: masks.clone(),
+                masks: its.map(|(index, its)| (*index, its.clone())).collect(),
                 rows_max: slots_max.map(|slots| layout.rows(slots)),
+                on,
             };
             let bad = rotten.get(&to);
             let is_bad = bad.is_some_and(|bad| bad.iter().any(|slot| rows.counts(to, *slot)));
             let mut anew = slots_max.is_none() && (broken.contains(&to) || is_bad);
             if !anew && slots_max.is_none() {
-                match rows.is_outdated(to) {
+                match rows.is_outdated() {
                     Ok(is_outdated) => anew = is_outdated,
                     Err(error) => {
                         self.brought(segment, to, Err(error))?;
@@ -316,7 +320,7 @@ impl Pass {
             if rows.needed() == 0 {
                 continue;
             }
-            let brought = rows.bring(to, anew);
+            let brought = rows.bring(anew);
             self.found.lacking.insert(self.members[to].id);
             self.brought(segment, to, brought)?;
         }
@@ -367,6 +371,12 @@ impl Pass {
             CopyError::Rotten(slots) => {
                 self.found.rotten += slots;
                 format!("{segment} cannot be copied to {id}: {slots} slots have rotted")
+            }
+            CopyError::Differs(slots) => {
+                format!("{segment} cannot be copied to {id}: of {slots} slots others differ")
+            }
+            CopyError::Disputed => {
+                format!("{segment} cannot be copied to {id}: others differ on what it is")
             }
             CopyError::Source(error) => {
                 let why = with_causes(&error);

@@ -1,7 +1,7 @@
 //! Putting what was worked out where it belongs.
 
 use base::Slot;
-use unit::{Replacement, UnitError};
+use unit::Replacement;
 
 use super::compare::Copy;
 use super::copy::CopyError;
@@ -9,7 +9,8 @@ use super::rows::{Content, Rows};
 
 impl Rows<'_> {
     /// Puts all of it in the place of what the member has, if that is anything.
-    pub(super) fn replace(&self, to: usize, content: &mut Content) -> Result<(), CopyError> {
+    pub(super) fn replace(&self, content: &mut Content) -> Result<(), CopyError> {
+        let to = self.on.to;
         let own = self.on.copies[to].as_ref().map(|copy| copy.generation);
         if let (Some(own), Some(masks)) = (own, &content.masks) {
             let is_same = self.masks.get(&to).is_some_and(|(_, its)| its == masks);
@@ -18,7 +19,7 @@ impl Rows<'_> {
         } else {
             content.generation = content.generation.max(own.unwrap_or(0));
         }
-        let slot_bytes = self.on.slot_bytes();
+        let slot_bytes = self.on.slot_bytes;
         if let Some(masks) = content.masks.as_ref().filter(|_| content.generation > 0) {
             let parity = self.on.members[to].place - self.erasure.data();
             let encoded = masks.encode(self.on.segment, self.erasure, parity, slot_bytes);
@@ -29,7 +30,7 @@ impl Rows<'_> {
         let by = Replacement {
             expected: own,
             generation: content.generation,
-            line: self.on.line(),
+            line: self.on.line,
             slot_bytes,
             tags: &content.tags,
             data: &content.data,
@@ -40,8 +41,8 @@ impl Rows<'_> {
 
     /// Makes it durable, and frees what holds nothing, or what the member that leaves
     /// has freed since.
-    pub(super) fn finish(&self, to: usize, content: &Content) -> Result<(), CopyError> {
-        let target = &self.on.members[to];
+    pub(super) fn finish(&self, content: &Content) -> Result<(), CopyError> {
+        let target = &self.on.members[self.on.to];
         let unit = &target.unit;
         unit.sync(&[self.on.segment]).map_err(CopyError::Target)?;
         // It goes with the whole segment: until then it says what is padding.
@@ -50,25 +51,23 @@ impl Rows<'_> {
             slots => unit.free(self.on.segment, slots, false),
         };
         free(&content.freed).map_err(CopyError::Target)?;
-        let was_there = self.on.copies[to].is_some();
-        for (index, copy) in self.on.copies.iter().enumerate() {
-            let Some(before) = copy.as_ref().filter(|_| index != to) else {
-                continue;
-            };
-            let member = &self.on.members[index];
-            let told = match member.unit.slots_of(self.on.segment) {
-                Ok(told) => told,
-                // All of it was freed while it was copied.
-                Err(UnitError::NoSegment { .. }) if !was_there => {
-                    return unit.delete(self.on.segment).map_err(CopyError::Target);
-                }
-                Err(UnitError::NoSegment { .. }) => continue,
-                Err(error) => return Err(CopyError::Source(error)),
+        let was_there = self.on.copies[self.on.to].is_some();
+        let now = self.on.look_again();
+        // All of it was freed while it was copied.
+        let mut others = now.values();
+        if !was_there && others.all(|copy| copy.as_ref().is_some_and(Copy::is_nothing)) {
+            return unit.delete(self.on.segment).map_err(CopyError::Target);
+        }
+        for (index, now) in &now {
+            let (member, before) = (&self.on.members[*index], &self.on.copies[*index]);
+            let (Some(before), Some(now)) = (before, now) else {
+                return Err(CopyError::Changed);
             };
             let is_parity = self.is_parity(target.place);
-            let freed = Copy::of(&told).freed_since(before);
+            let freed = now.freed_since(before);
             let is_used = is_parity && !self.is_parity(member.place) && !freed.is_empty();
-            if told.stat.generation != before.generation || is_used {
+            let is_there = !now.is_nothing();
+            if is_there && (now.generation != before.generation || is_used) {
                 // What it was made of may be gone: it is made again.
                 if !was_there {
                     unit.delete(self.on.segment).map_err(CopyError::Target)?;
@@ -76,6 +75,13 @@ impl Rows<'_> {
                 return Err(CopyError::Changed);
             }
             if member.place == target.place && !is_parity {
+                // What is freed no parity has.
+                let counts = |slot: &Slot| {
+                    let masks = self.masks.values();
+                    let mut masks = masks.map(|(_, masks)| masks.of(slot.0.into()));
+                    masks.any(|mask| mask >> target.place & 1 == 1)
+                };
+                let freed: Vec<Slot> = freed.into_iter().filter(|slot| !counts(slot)).collect();
                 free(&freed).map_err(CopyError::Target)?;
             }
         }

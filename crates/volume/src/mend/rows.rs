@@ -78,9 +78,10 @@ impl Rows<'_> {
         is_kept && (slot < self.needed() || slot == own)
     }
 
-    /// Puts what member `to` lacks there, durably; all of it in the place of what it
+    /// Puts what the member lacks there, durably; all of it in the place of what it
     /// has, if that is to be `anew`. Returns how many bytes that were.
-    pub fn bring(&mut self, to: usize, anew: bool) -> Result<u64, CopyError> {
+    pub fn bring(&mut self, anew: bool) -> Result<u64, CopyError> {
+        let to = self.on.to;
         let target = &self.on.members[to];
         let own = self.own(to);
         let is_later = |(generation, _): &(u16, Masks)| *generation > 0;
@@ -89,9 +90,9 @@ impl Rows<'_> {
             true => 0,
             false => own,
         };
-        let mut content = self.content(to, first)?;
+        let mut content = self.content(first)?;
         if content.generation > 0 && first > 0 {
-            content = self.content(to, 0)?;
+            content = self.content(0)?;
         }
         let bytes = content.data.len() as u64;
         let copy = self.on.copies[to].as_ref();
@@ -102,11 +103,11 @@ impl Rows<'_> {
                 .map_err(CopyError::Target)?;
         }
         if content.generation > 0 || (first == 0 && copy.is_some()) {
-            self.replace(to, &mut content)?;
+            self.replace(&mut content)?;
         } else {
-            self.on.put(to, first, &content.tags, &content.data)?;
+            self.on.put(first, &content.tags, &content.data)?;
         }
-        self.finish(to, &content)?;
+        self.finish(&content)?;
         Ok(bytes)
     }
 
@@ -123,21 +124,21 @@ impl Rows<'_> {
         at.map(|(index, _)| index)
     }
 
-    /// What member `to` is to hold from row `first` on.
-    fn content(&mut self, to: usize, first: usize) -> Result<Content, CopyError> {
-        let place = self.on.members[to].place;
+    /// What the member is to hold from row `first` on.
+    fn content(&mut self, first: usize) -> Result<Content, CopyError> {
+        let place = self.on.members[self.on.to].place;
         let needed = self.needed();
         let mut content = Content::default();
         if self.is_parity(place) {
             content.masks = Some(Masks::whole(self.erasure, 0));
-            if let Some(from) = self.same_parity(to, needed)? {
+            if let Some(from) = self.same_parity(needed)? {
                 return self.copied(from, first, needed);
             }
         }
         let (mut lost, mut failed) = (0, None);
         for begin in (first..needed).step_by(ROWS_AT_ONCE) {
             let rows = begin..needed.min(begin + ROWS_AT_ONCE);
-            lost += self.make(to, rows, &mut content, &mut failed)?;
+            lost += self.make(rows, &mut content, &mut failed)?;
         }
         match (lost, failed) {
             (0, _) => Ok(content),
@@ -146,9 +147,10 @@ impl Rows<'_> {
         }
     }
 
-    /// The member whose parity member `to` should have, if it has all of it: the one
-    /// that leaves.
-    fn same_parity(&mut self, to: usize, needed: usize) -> Result<Option<usize>, CopyError> {
+    /// The member whose parity the member should have, if it has all of it: the one that
+    /// leaves.
+    fn same_parity(&mut self, needed: usize) -> Result<Option<usize>, CopyError> {
+        let to = self.on.to;
         let place = self.on.members[to].place;
         let others: Vec<usize> = self.at(place).filter(|member| *member != to).collect();
         for member in others {
@@ -173,7 +175,7 @@ impl Rows<'_> {
             let all = |_: usize| true;
             let slots = self.read(from, rows.clone(), all)?;
             for (row, slot) in rows.zip(slots) {
-                content.add(row, slot, self.on.slot_bytes());
+                content.add(row, slot, self.on.slot_bytes);
             }
         }
         content.masks = Some(masks);
@@ -181,16 +183,15 @@ impl Rows<'_> {
         Ok(content)
     }
 
-    /// Works out rows for member `to`. Returns how many of them cannot be; what is wrong
-    /// with a member that cannot say is left in `failed`.
+    /// Works out rows for the member. Returns how many of them cannot be; what is wrong
+    /// with one that cannot say is left in `failed`.
     fn make(
         &mut self,
-        to: usize,
         rows: Range<usize>,
         content: &mut Content,
         failed: &mut Option<UnitError>,
     ) -> Result<u64, CopyError> {
-        let place = self.on.members[to].place;
+        let place = self.on.members[self.on.to].place;
         let data = self.erasure.data();
         let mut columns: BTreeMap<u8, Vec<HeldSlot>> = BTreeMap::new();
         let own = match self.is_parity(place) {
@@ -216,17 +217,17 @@ impl Rows<'_> {
         for (at, row) in rows.clone().enumerate() {
             let known = own.as_ref().map(|own| own[at].clone()).filter(is_known);
             if let Some(slot) = known {
-                content.add(row, slot, self.on.slot_bytes());
+                content.add(row, slot, self.on.slot_bytes);
                 continue;
             }
             if self.is_given_up(row) {
-                content.add(row, HeldSlot::Freed, self.on.slot_bytes());
+                content.add(row, HeldSlot::Freed, self.on.slot_bytes);
                 content.made_of(&Masks::whole(self.erasure, 1));
                 continue;
             }
             let made = loop {
                 let enough = columns.len() >= usize::from(data);
-                let made = enough.then(|| self.rebuilt(to, (at, row), &columns));
+                let made = enough.then(|| self.rebuilt((at, row), &columns));
                 match (made.flatten(), parities.pop()) {
                     (Some(made), _) => break Some(made),
                     (None, Some(parity)) => {
@@ -238,11 +239,11 @@ impl Rows<'_> {
             };
             let Some(mut made) = made else {
                 lost += 1;
-                content.add(row, HeldSlot::Freed, self.on.slot_bytes());
+                content.add(row, HeldSlot::Freed, self.on.slot_bytes);
                 continue;
             };
             let slot = made.slots.pop().unwrap_or(HeldSlot::Freed);
-            content.add(row, slot, self.on.slot_bytes());
+            content.add(row, slot, self.on.slot_bytes);
             if let Some(masks) = &made.masks {
                 content.made_of(masks);
                 content.generation = content.generation.max(made.generation);
@@ -277,10 +278,11 @@ impl Rows<'_> {
         member.is_some_and(|member| self.on.members[member].state == MemberState::Filling)
     }
 
-    /// Whether the parity that a member has is made of slots that were freed since:
+    /// Whether the parity that the member has is made of slots that were freed since:
     /// it was put back to an earlier state, or somebody freed who has an old table. With
     /// one that is whole some other parity has to say so, too.
-    pub fn is_outdated(&mut self, to: usize) -> Result<bool, CopyError> {
+    pub fn is_outdated(&mut self) -> Result<bool, CopyError> {
+        let to = self.on.to;
         let member = &self.on.members[to];
         let Some((_, masks)) = self.masks.get(&to).cloned() else {
             return Ok(false);
@@ -302,7 +304,7 @@ impl Rows<'_> {
                 mask >> place & 1 == 1 && self.is_freed(*place, row) && is_left_out(*place)
             };
             let is_doubted = (0..self.erasure.data()).any(|place| is_gone(&place));
-            if is_doubted && self.differs(to, row)? {
+            if is_doubted && self.differs(row)? {
                 return Ok(true);
             }
         }
@@ -319,10 +321,10 @@ impl Rows<'_> {
             && !self.at(place).any(|member| held(member) == HeldBy::Kept)
     }
 
-    /// Whether a member's parity of a row is not what comes of the row as it is.
-    fn differs(&mut self, to: usize, row: usize) -> Result<bool, CopyError> {
+    /// Whether the member's parity of a row is not what comes of the row as it is.
+    fn differs(&mut self, row: usize) -> Result<bool, CopyError> {
         let rows = row..row + 1;
-        let is = self.read(to, rows.clone(), |_| true)?.pop();
+        let is = self.read(self.on.to, rows.clone(), |_| true)?.pop();
         let Some(is @ HeldSlot::There(..)) = is else {
             return Ok(false);
         };
@@ -333,7 +335,7 @@ impl Rows<'_> {
             }
         }
         let made = |columns: &BTreeMap<u8, Vec<HeldSlot>>| {
-            let made = self.rebuilt(to, (0, row), columns)?;
+            let made = self.rebuilt((0, row), columns)?;
             made.slots.into_iter().next()
         };
         if made(&as_read).as_ref() == Some(&is) {
@@ -346,19 +348,18 @@ impl Rows<'_> {
                 columns.insert(place, self.column(place, &rows, &mut None)?);
             }
         }
-        let made = self.rebuilt(to, (0, row), &columns);
+        let made = self.rebuilt((0, row), &columns);
         let made = made.and_then(|made| made.slots.into_iter().next());
         Ok(made.is_some_and(|made| made != is))
     }
 
-    /// Row `row`, which is number `at` of `columns`, as member `to` is to have it.
+    /// Row `row`, which is number `at` of `columns`, as the member is to have it.
     fn rebuilt(
         &self,
-        to: usize,
         (at, row): (usize, usize),
         columns: &BTreeMap<u8, Vec<HeldSlot>>,
     ) -> Option<Held> {
-        let place = self.on.members[to].place;
+        let place = self.on.members[self.on.to].place;
         let its_masks = |member: usize| {
             let (generation, masks) = self.masks.get(&member)?;
             let row = u32::try_from(row).ok()?;
@@ -367,7 +368,7 @@ impl Rows<'_> {
         };
         let held = |other: u8| {
             if other == place {
-                let (generation, masks) = its_masks(to)?;
+                let (generation, masks) = its_masks(self.on.to)?;
                 return Some(Held {
                     slots: Vec::new(),
                     masks: Some(masks),
@@ -394,7 +395,7 @@ impl Rows<'_> {
             })
         };
         let members: Vec<Option<Held>> = (0..self.erasure.members()).map(held).collect();
-        rebuild(self.erasure, place, self.on.slot_bytes(), &members)
+        rebuild(self.erasure, place, self.on.slot_bytes, &members)
     }
 
     /// What there is at a place of some rows, each from a member whose own checksum is
@@ -425,7 +426,7 @@ impl Rows<'_> {
         }
         if self.rows_max.is_some() && !is_parity {
             // Of what is appended to nothing is given up yet: it is padding.
-            let padding = || HeldSlot::There([0; 16], vec![0; self.on.slot_bytes() as usize]);
+            let padding = || HeldSlot::There([0; 16], vec![0; self.on.slot_bytes as usize]);
             for slot in &mut column {
                 if *slot == HeldSlot::Freed {
                     *slot = padding();

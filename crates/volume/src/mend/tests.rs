@@ -12,18 +12,18 @@ use world::simulated::Simulation;
 use super::*;
 use crate::catalog::MemberState::{self, Filling, Leaving, Whole};
 
-const SLOT_BYTES: u32 = 512;
-const LINE: u64 = 7;
+pub(super) const SLOT_BYTES: u32 = 512;
+pub(super) const LINE: u64 = 7;
 
-fn copyset() -> CopysetId {
+pub(super) fn copyset() -> CopysetId {
     CopysetId::new(5).expect("12 bits")
 }
 
-fn segment(serial: u64) -> SegmentId {
+pub(super) fn segment(serial: u64) -> SegmentId {
     SegmentId::new(copyset(), serial).expect("36 bits")
 }
 
-fn path(number: usize) -> PathBuf {
+pub(super) fn path(number: usize) -> PathBuf {
     PathBuf::from(format!("/unit-{number}"))
 }
 
@@ -45,13 +45,13 @@ impl Pace for Steps {
     fn compared(&self, _: u64, _: u64) {}
 }
 
-struct Rig {
-    simulation: Simulation,
-    units: Vec<Arc<FaultyUnit>>,
+pub(super) struct Rig {
+    pub(super) simulation: Simulation,
+    pub(super) units: Vec<Arc<FaultyUnit>>,
 }
 
 impl Rig {
-    fn new(units: usize) -> Self {
+    pub(super) fn new(units: usize) -> Self {
         let simulation = Simulation::new(3);
         let world = simulation.world();
         for number in 0..units {
@@ -83,7 +83,7 @@ impl Rig {
         self.open(self.units.len());
     }
 
-    fn members(&self, states: &[MemberState]) -> Vec<Mendable> {
+    pub(super) fn members(&self, states: &[MemberState]) -> Vec<Mendable> {
         let members = self.units.iter().zip(states).enumerate();
         let member =
             |(number, (unit, state)): (usize, (&Arc<FaultyUnit>, &MemberState))| Mendable {
@@ -95,13 +95,18 @@ impl Rig {
         members.map(member).collect()
     }
 
-    fn pass(&self, states: &[MemberState], uncommitted: &Uncommitted, depth: Depth) -> Found {
+    pub(super) fn pass(
+        &self,
+        states: &[MemberState],
+        uncommitted: &Uncommitted,
+        depth: Depth,
+    ) -> Found {
         let (members, pace) = (self.members(states), Steps::endless());
         pass(copyset(), None, &members, uncommitted, depth, &pace).expect("nobody stops it")
     }
 
     /// Passes until one finds nothing to copy; which members are whole then.
-    fn mend(&self, states: &[MemberState], depth: Depth) -> BTreeSet<usize> {
+    pub(super) fn mend(&self, states: &[MemberState], depth: Depth) -> BTreeSet<usize> {
         for _ in 0..4 {
             let found = self.pass(states, &all_committed(), depth);
             assert_eq!(found.problems, BTreeSet::new());
@@ -114,7 +119,7 @@ impl Rig {
     }
 
     /// Puts the first slots of a segment, durably.
-    fn put(&self, unit: usize, serial: u64, slots: std::ops::Range<u16>) {
+    pub(super) fn put(&self, unit: usize, serial: u64, slots: std::ops::Range<u16>) {
         let unit = &self.units[unit];
         let tags: Vec<_> = slots.clone().map(|slot| tag(serial, slot)).collect();
         let data: Vec<u8> = slots
@@ -133,7 +138,7 @@ impl Rig {
         .expect("put");
     }
 
-    fn free(&self, unit: usize, serial: u64, slots: &[u16]) {
+    pub(super) fn free(&self, unit: usize, serial: u64, slots: &[u16]) {
         let slots: Vec<Slot> = slots.iter().copied().map(Slot).collect();
         self.units[unit]
             .free(segment(serial), &slots, false)
@@ -141,7 +146,7 @@ impl Rig {
     }
 
     /// Which slots of a segment a unit keeps, each of which must be as it was put.
-    fn kept(&self, unit: usize, serial: u64) -> Vec<u16> {
+    pub(super) fn kept(&self, unit: usize, serial: u64) -> Vec<u16> {
         let unit = &self.units[unit];
         let told = match unit.slots_of(segment(serial)) {
             Ok(told) => told,
@@ -172,11 +177,11 @@ impl Rig {
     }
 }
 
-fn tag(serial: u64, slot: u16) -> [u8; 16] {
+pub(super) fn tag(serial: u64, slot: u16) -> [u8; 16] {
     (u128::from(serial) << 16 | u128::from(slot) | 1 << 100).to_le_bytes()
 }
 
-fn content(serial: u64, slot: u16) -> Vec<u8> {
+pub(super) fn content(serial: u64, slot: u16) -> Vec<u8> {
     vec![serial as u8 ^ slot as u8; SLOT_BYTES as usize]
 }
 
