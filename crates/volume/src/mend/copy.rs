@@ -4,7 +4,7 @@ use base::Slot;
 use unit::{Replacement, SlotRun, Tag, UnitError};
 
 use super::compare::{Copy, Held, most};
-use super::pass::Stopped;
+use super::found::Stopped;
 use super::spread::Spread;
 use crate::catalog::MemberState;
 
@@ -160,9 +160,13 @@ impl Bringing<'_> {
             }
             let tags = &mut content.tags[at - first..end - first];
             let data = &mut content.data[(at - first) * slot_bytes..(end - first) * slot_bytes];
-            // One that was freed just now is seen by the next pass.
-            self.read(source, at, tags, data)
-                .map_err(CopyError::Source)?;
+            if let Err(error) = self.read(source, at, tags, data) {
+                // Another one may have it. One that was freed just now is seen by the
+                // next pass.
+                self.on.silent.insert(source);
+                failed = Some(error);
+                continue;
+            }
             if source != self.on.to && !self.on.is_left_by(source) {
                 differing += self.compare(source, at, tags, data)?;
             }

@@ -29,10 +29,14 @@
 
 mod compare;
 mod copy;
+mod found;
 #[cfg(test)]
 mod liars_tests;
+mod outdated;
 mod pass;
 mod put_rows;
+#[cfg(test)]
+mod rot_tests;
 mod rows;
 #[cfg(test)]
 mod rows_tests;
@@ -41,4 +45,5 @@ mod spread;
 mod tests;
 
 pub use compare::Uncommitted;
-pub use pass::{Depth, Found, Mendable, Pace, Stopped, pass};
+pub use found::{Depth, Found, Mendable, Pace, Stopped};
+pub use pass::pass;

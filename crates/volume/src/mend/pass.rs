@@ -1,77 +1,18 @@
 //! One pass over a copyset.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 
-use base::{CopysetId, SegmentId, UnitId, with_causes};
-use unit::{Unit, UnitError};
+use base::{CopysetId, SegmentId, with_causes};
+use unit::UnitError;
 
 use super::compare::{Copy, Uncommitted, keepers, lacks};
 use super::copy::{Bringing, CopyError};
+use super::found::{Depth, Found, Mendable, Pace, Stopped};
 use super::rows::Rows;
 use super::spread::{Rotten, Spread};
 use crate::catalog::{Erasure, MemberState};
 use crate::scatter::Layout;
 use crate::scatter::erasure::Masks;
-
-/// A member of a copyset.
-#[derive(Clone)]
-pub struct Mendable {
-    /// Its id.
-    pub id: UnitId,
-    /// Which one it is of the members, or in whose place another one comes.
-    pub place: u8,
-    /// How it stands.
-    pub state: MemberState,
-    /// The unit.
-    pub unit: Arc<dyn Unit>,
-}
-
-/// Mending is not gone on with: somebody else does, or nobody should now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stopped;
-
-/// How much is looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Depth {
-    /// What members lack that are being filled. Of a segment that a whole one has not
-    /// it is taken that it was deleted there, as it soon will be on the others.
-    Fill,
-    /// What any member lacks.
-    Compare,
-    /// As well, every slot is read.
-    Scrub,
-}
-
-/// How fast it goes, and who is told how far it is.
-pub trait Pace: Sync {
-    /// So many bytes are about to be moved. May wait.
-    ///
-    /// # Errors
-    /// [`Stopped`], if none are to be.
-    fn step(&self, bytes: u64) -> Result<(), Stopped>;
-
-    /// So many segments of so many have been compared.
-    fn compared(&self, done: u64, all: u64);
-}
-
-/// What a pass has found.
-#[derive(Debug, Default)]
-pub struct Found {
-    /// Members, not those that leave, that have all that they should have: nothing
-    /// was copied to them.
-    pub whole: Vec<UnitId>,
-    /// Those that lacked something, whether or not they have it now.
-    pub lacking: BTreeSet<UnitId>,
-    /// Those that have no room for what they lack.
-    pub full: BTreeSet<UnitId>,
-    /// How many bytes were copied.
-    pub copied_bytes: u64,
-    /// Slots that no member has as they were put, and that cannot be worked out.
-    pub rotten: u64,
-    /// What was in the way, each once.
-    pub problems: BTreeSet<String>,
-}
 
 /// Compares the members of `copyset`, those first that are best read from, and copies
 /// what one lacks, or works it out, if its segments lie there with `erasure`. In a
@@ -111,12 +52,39 @@ pub fn pass(
     Ok(pass.end())
 }
 
+/// So many things that are in the way are told.
+const PROBLEMS_MAX: usize = 100;
+
+/// Whether an error is one of the whole unit, and not of one segment there.
+fn is_of_unit(error: &UnitError) -> bool {
+    match error {
+        UnitError::Missing { .. }
+        | UnitError::Away { .. }
+        | UnitError::Foreign { .. }
+        | UnitError::Held { .. }
+        | UnitError::Newer { .. }
+        | UnitError::Full { .. }
+        | UnitError::ReadOnly { .. }
+        | UnitError::NotAllowed { .. } => true,
+        UnitError::NoSegment { .. }
+        | UnitError::NoSlot { .. }
+        | UnitError::Misplaced { .. }
+        | UnitError::Replaced { .. }
+        | UnitError::Damaged { .. }
+        | UnitError::Tampered { .. }
+        | UnitError::Restarted { .. }
+        | UnitError::Io { .. } => false,
+    }
+}
+
 /// How a segment was found.
 struct Looked {
     segment: SegmentId,
     copies: Vec<Option<Copy>>,
     /// Those whose copy is no segment.
     broken: HashSet<usize>,
+    /// Those that did not say how they hold it, or what of it has rotted.
+    silent: HashSet<usize>,
     rotten: Rotten,
 }
 
@@ -151,8 +119,26 @@ impl Pass {
         if self.away.insert(member) {
             let id = self.members[member].id;
             let why = with_causes(error);
-            self.found.problems.insert(format!("{id}: {why}"));
+            self.problem(format!("{id}: {why}"));
         }
+    }
+
+    fn problem(&mut self, problem: String) {
+        if self.found.problems.len() < PROBLEMS_MAX {
+            self.found.problems.insert(problem);
+        }
+    }
+
+    /// A member does not answer as it should about a segment: the member is left out,
+    /// if that is how the unit is, and else is not whole yet.
+    fn no_answer(&mut self, segment: SegmentId, member: usize, error: &UnitError) {
+        if is_of_unit(error) {
+            return self.is_away(member, error);
+        }
+        self.unsound.insert(member);
+        let id = self.members[member].id;
+        let why = with_causes(error);
+        self.problem(format!("{segment} on {id}: {why}"));
     }
 
     fn mend(
@@ -162,43 +148,92 @@ impl Pass {
         depth: Depth,
         pace: &dyn Pace,
     ) -> Result<(), Stopped> {
-        let mut copies: Vec<Option<Copy>> = Vec::new();
-        // Those whose copy is no segment.
-        let mut broken = HashSet::new();
+        let looked = self.look(segment, depth, pace)?;
+        match self.erasure {
+            Some(erasure) => self.mend_rows(erasure, looked, slots_max, depth, pace),
+            None => self.mend_copies(&looked, slots_max, depth, pace),
+        }
+    }
+
+    /// How the members hold a segment.
+    fn look(
+        &mut self,
+        segment: SegmentId,
+        depth: Depth,
+        pace: &dyn Pace,
+    ) -> Result<Looked, Stopped> {
+        let mut looked = Looked {
+            segment,
+            copies: Vec::new(),
+            broken: HashSet::new(),
+            silent: HashSet::new(),
+            rotten: Rotten::new(),
+        };
         for index in 0..self.members.len() {
             let told = match self.away.contains(&index) {
                 true => None,
                 false => Some(self.members[index].unit.slots_of(segment)),
             };
-            copies.push(match told {
+            looked.copies.push(match told {
                 Some(Ok(told)) => Some(Copy::of(&told)),
                 Some(Err(UnitError::Damaged { .. })) => {
-                    broken.insert(index);
+                    looked.broken.insert(index);
                     None
                 }
                 Some(Err(UnitError::NoSegment { .. })) | None => None,
                 Some(Err(error)) => {
-                    self.is_away(index, &error);
+                    looked.silent.insert(index);
+                    self.no_answer(segment, index, &error);
                     None
                 }
             });
         }
         // What a crash of a unit cut short is kept there, and is not what was put.
-        let rotten = self.scrub(segment, &copies, depth, pace)?;
-        if let Some(erasure) = self.erasure {
-            let found = Looked {
-                segment,
-                copies,
-                broken,
-                rotten,
-            };
-            return self.mend_rows(erasure, found, slots_max, depth, pace);
+        self.scrub(&mut looked, depth, pace)?;
+        Ok(looked)
+    }
+
+    /// Whether it is known what there is of a segment, as far as the members are asked
+    /// at all: a whole one says so (with parity, as many as there is data), or all do.
+    fn is_known(&self, looked: &Looked) -> bool {
+        if !self.suffice(|index| !self.away.contains(index)) {
+            return true;
         }
+        let is_anything = looked.copies.iter().any(Option::is_some);
+        let says = |index: &usize| {
+            let is_silent = self.away.contains(index) || looked.silent.contains(index);
+            // Where nobody has anything, nothing is missed.
+            !is_silent && !(is_anything && looked.broken.contains(index))
+        };
+        self.suffice(says)
+    }
+
+    /// Whether those that say what they have know all that there is.
+    fn suffice(&self, says: impl Fn(&usize) -> bool) -> bool {
+        let whole = (0..self.members.len())
+            .filter(|index| says(index) && self.members[*index].state == MemberState::Whole);
+        let places: HashSet<u8> = whole.map(|index| self.members[index].place).collect();
+        let enough = self.erasure.map_or(1, |erasure| erasure.data().into());
+        places.len() >= enough || (0..self.members.len()).all(|index| says(&index))
+    }
+
+    fn mend_copies(
+        &mut self,
+        looked: &Looked,
+        slots_max: Option<u32>,
+        depth: Depth,
+        pace: &dyn Pace,
+    ) -> Result<(), Stopped> {
+        let (segment, rotten) = (looked.segment, &looked.rotten);
+        let is_known = self.is_known(looked);
         for to in 0..self.members.len() {
-            if !self.is_mended(to, depth) {
+            if !self.is_mended(to, depth) || looked.silent.contains(&to) {
                 continue;
             }
-            let on = match Spread::new(segment, (&self.members, to), &copies, pace, &rotten) {
+            if !is_known {
+                self.waits(segment, to, "may lack what others have that do not say it");
+            }
+            let on = match Spread::new(segment, (&self.members, to), &looked.copies, pace, rotten) {
                 Ok(on) => on,
                 Err(error) => {
                     self.failed(segment, to, error);
@@ -214,7 +249,7 @@ impl Pass {
             let bad = rotten
                 .get(&to)
                 .map_or(0, |bad| bad.iter().filter(|slot| is_bad(slot)).count());
-            let anew = slots_max.is_none() && (broken.contains(&to) || bad > 0);
+            let anew = slots_max.is_none() && (looked.broken.contains(&to) || bad > 0);
             if !anew && !lacks(on.copies[to].as_ref(), &keepers) {
                 if bad > 0 {
                     self.waits(segment, to, "has rotted, and is put anew when it is closed");
@@ -248,14 +283,10 @@ impl Pass {
         depth: Depth,
         pace: &dyn Pace,
     ) -> Result<(), Stopped> {
-        let Looked {
-            segment,
-            mut copies,
-            mut broken,
-            rotten,
-        } = looked;
+        let mut looked = looked;
+        let segment = looked.segment;
         let mut masks = HashMap::new();
-        for (index, held) in copies.iter_mut().enumerate() {
+        for (index, held) in looked.copies.iter_mut().enumerate() {
             let Some(parity) = self.members[index].place.checked_sub(erasure.data()) else {
                 continue;
             };
@@ -265,7 +296,7 @@ impl Pass {
                     masks.insert(index, (generation, its));
                 }
                 Err(UnitError::Damaged { .. }) => {
-                    broken.insert(index);
+                    looked.broken.insert(index);
                     *held = None;
                 }
                 // It was replaced or went just now: the next pass sees it as it is.
@@ -274,17 +305,23 @@ impl Pass {
                     return Ok(());
                 }
                 Err(error) => {
-                    self.is_away(index, &error);
+                    looked.silent.insert(index);
+                    self.no_answer(segment, index, &error);
                     *held = None;
                 }
             }
         }
+        let is_known = self.is_known(&looked);
+        let rotten = &looked.rotten;
         let layout = Layout::new(Some(erasure));
         for to in 0..self.members.len() {
-            if !self.is_mended(to, depth) {
+            if !self.is_mended(to, depth) || looked.silent.contains(&to) {
                 continue;
             }
-            let on = match Spread::new(segment, (&self.members, to), &copies, pace, &rotten) {
+            if !is_known {
+                self.waits(segment, to, "may lack what others have that do not say it");
+            }
+            let on = match Spread::new(segment, (&self.members, to), &looked.copies, pace, rotten) {
                 Ok(on) => on,
                 Err(error) => {
                     self.failed(segment, to, error);
@@ -301,7 +338,7 @@ impl Pass {
             };
             let bad = rotten.get(&to);
             let is_bad = bad.is_some_and(|bad| bad.iter().any(|slot| rows.counts(to, *slot)));
-            let mut anew = slots_max.is_none() && (broken.contains(&to) || is_bad);
+            let mut anew = slots_max.is_none() && (looked.broken.contains(&to) || is_bad);
             if !anew && slots_max.is_none() {
                 match rows.is_outdated() {
                     Ok(is_outdated) => anew = is_outdated,
@@ -341,9 +378,7 @@ impl Pass {
     fn waits(&mut self, segment: SegmentId, member: usize, why: &str) {
         self.unsound.insert(member);
         let id = self.members[member].id;
-        self.found
-            .problems
-            .insert(format!("{segment} on {id} {why}"));
+        self.problem(format!("{segment} on {id} {why}"));
     }
 
     fn brought(
@@ -386,49 +421,39 @@ impl Pass {
                 if matches!(error, UnitError::Full { .. }) {
                     self.found.full.insert(id);
                 }
-                self.is_away(to, &error);
-                return;
+                return self.no_answer(segment, to, &error);
             }
         };
-        self.found.problems.insert(problem);
+        self.problem(problem);
     }
 
-    fn scrub(
-        &mut self,
-        segment: SegmentId,
-        copies: &[Option<Copy>],
-        depth: Depth,
-        pace: &dyn Pace,
-    ) -> Result<Rotten, Stopped> {
-        let mut rotten = Rotten::new();
-        for (index, copy) in copies.iter().enumerate() {
+    fn scrub(&mut self, looked: &mut Looked, depth: Depth, pace: &dyn Pace) -> Result<(), Stopped> {
+        for (index, copy) in looked.copies.iter().enumerate() {
             let Some(copy) = copy else { continue };
             if depth < Depth::Scrub && self.members[index].state != MemberState::Filling {
                 continue;
             }
             pace.step(copy.len() as u64 * u64::from(copy.slot_bytes))?;
-            match self.members[index].unit.scrub(segment) {
+            match self.members[index].unit.scrub(looked.segment) {
                 Ok(bad) => {
                     let bad = bad.into_iter().map(|slot| slot.0).collect();
-                    rotten.insert(index, bad);
+                    looked.rotten.insert(index, bad);
                 }
                 // It has just been freed.
                 Err(UnitError::NoSegment { .. }) => {}
-                Err(error) => self.is_away(index, &error),
+                Err(error) => {
+                    looked.silent.insert(index);
+                    self.no_answer(looked.segment, index, &error);
+                }
             }
         }
-        Ok(rotten)
+        Ok(())
     }
 
     fn end(mut self) -> Found {
         let there = |index: &usize| !self.away.contains(index);
-        let whole = (0..self.members.len())
-            .filter(|index| there(index) && self.members[*index].state == MemberState::Whole);
-        let places: HashSet<u8> = whole.map(|index| self.members[index].place).collect();
-        let enough = self.erasure.map_or(1, |erasure| erasure.data().into());
         // Nobody knows what the others have that were not asked.
-        let is_known = places.len() >= enough || self.away.is_empty();
-        if is_known {
+        if self.suffice(there) {
             for (index, member) in self.members.iter().enumerate() {
                 let is_sound = there(&index) && !self.unsound.contains(&index);
                 if is_sound

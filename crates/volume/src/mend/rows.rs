@@ -116,7 +116,7 @@ impl Rows<'_> {
     }
 
     /// Those at a place that hold something, the best first.
-    fn at(&self, place: u8) -> impl Iterator<Item = usize> + '_ {
+    pub(super) fn at(&self, place: u8) -> impl Iterator<Item = usize> + '_ {
         let members = self.on.members.iter().enumerate();
         let at = members.filter(move |(index, member)| {
             member.place == place && self.on.copies[*index].is_some()
@@ -132,7 +132,10 @@ impl Rows<'_> {
         if self.is_parity(place) {
             content.masks = Some(Masks::whole(self.erasure, 0));
             if let Some(from) = self.same_parity(needed)? {
-                return self.copied(from, first, needed);
+                match self.copied(from, first, needed) {
+                    Err(CopyError::Source(_)) => self.on.silent.insert(from),
+                    copied => return copied,
+                };
             }
         }
         let (mut lost, mut failed) = (0, None);
@@ -278,83 +281,8 @@ impl Rows<'_> {
         member.is_some_and(|member| self.on.members[member].state == MemberState::Filling)
     }
 
-    /// Whether the parity that the member has is made of slots that were freed since:
-    /// it was put back to an earlier state, or somebody freed who has an old table. With
-    /// one that is whole some other parity has to say so, too.
-    pub fn is_outdated(&mut self) -> Result<bool, CopyError> {
-        let to = self.on.to;
-        let member = &self.on.members[to];
-        let Some((_, masks)) = self.masks.get(&to).cloned() else {
-            return Ok(false);
-        };
-        let is_sure =
-            |other: &usize| *other != to && self.on.members[*other].state != MemberState::Filling;
-        let others: Vec<usize> = self.masks.keys().copied().filter(is_sure).collect();
-        if member.state == MemberState::Whole && others.is_empty() {
-            return Ok(false);
-        }
-        for row in 0..self.own(to) {
-            let mask = masks.of(row as u32);
-            let is_left_out = |place: u8| {
-                let masks = others.iter().map(|other| &self.masks[other].1);
-                let mut masks = masks.map(|masks| masks.of(row as u32));
-                masks.all(|mask| mask >> place & 1 == 0)
-            };
-            let is_gone = |place: &u8| {
-                mask >> place & 1 == 1 && self.is_freed(*place, row) && is_left_out(*place)
-            };
-            let is_doubted = (0..self.erasure.data()).any(|place| is_gone(&place));
-            if is_doubted && self.differs(row)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Whether a slot was freed at its place, and nobody keeps it.
-    fn is_freed(&self, place: u8, row: usize) -> bool {
-        let held = |member: usize| {
-            let copy = self.on.copies[member].as_ref();
-            copy.map_or(HeldBy::Never, |copy| copy.held(row))
-        };
-        self.at(place).any(|member| held(member) == HeldBy::Freed)
-            && !self.at(place).any(|member| held(member) == HeldBy::Kept)
-    }
-
-    /// Whether the member's parity of a row is not what comes of the row as it is.
-    fn differs(&mut self, row: usize) -> Result<bool, CopyError> {
-        let rows = row..row + 1;
-        let is = self.read(self.on.to, rows.clone(), |_| true)?.pop();
-        let Some(is @ HeldSlot::There(..)) = is else {
-            return Ok(false);
-        };
-        let mut as_read = BTreeMap::new();
-        for place in 0..self.erasure.data() {
-            if let Some(member) = self.at(place).next() {
-                as_read.insert(place, self.read(member, rows.clone(), |_| true)?);
-            }
-        }
-        let made = |columns: &BTreeMap<u8, Vec<HeldSlot>>| {
-            let made = self.rebuilt((0, row), columns)?;
-            made.slots.into_iter().next()
-        };
-        if made(&as_read).as_ref() == Some(&is) {
-            return Ok(false);
-        }
-        // Perhaps something has rotted that it is made of.
-        let mut columns = BTreeMap::new();
-        for place in 0..self.erasure.data() {
-            if self.at(place).next().is_some() {
-                columns.insert(place, self.column(place, &rows, &mut None)?);
-            }
-        }
-        let made = self.rebuilt((0, row), &columns);
-        let made = made.and_then(|made| made.slots.into_iter().next());
-        Ok(made.is_some_and(|made| made != is))
-    }
-
     /// Row `row`, which is number `at` of `columns`, as the member is to have it.
-    fn rebuilt(
+    pub(super) fn rebuilt(
         &self,
         (at, row): (usize, usize),
         columns: &BTreeMap<u8, Vec<HeldSlot>>,
@@ -400,7 +328,7 @@ impl Rows<'_> {
 
     /// What there is at a place of some rows, each from a member whose own checksum is
     /// right.
-    fn column(
+    pub(super) fn column(
         &mut self,
         place: u8,
         rows: &Range<usize>,
@@ -417,7 +345,14 @@ impl Rows<'_> {
                 continue;
             }
             let lacks = |row: usize| column[row - rows.start] == HeldSlot::Lost;
-            let slots = self.read(member, rows.clone(), lacks)?;
+            let slots = match self.read(member, rows.clone(), lacks) {
+                Err(CopyError::Source(error)) => {
+                    self.on.silent.insert(member);
+                    *failed = Some(error);
+                    continue;
+                }
+                slots => slots?,
+            };
             for (slot, found) in column.iter_mut().zip(slots) {
                 if *slot == HeldSlot::Lost {
                     *slot = found;
@@ -437,7 +372,7 @@ impl Rows<'_> {
     }
 
     /// What a member has of those rows that are `wanted`.
-    fn read(
+    pub(super) fn read(
         &self,
         member: usize,
         rows: Range<usize>,

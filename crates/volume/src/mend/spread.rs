@@ -8,7 +8,7 @@ use unit::{Tag, UnitError};
 
 use super::compare::{Copy, most};
 use super::copy::CopyError;
-use super::pass::{Mendable, Pace};
+use super::found::{Mendable, Pace};
 use crate::catalog::MemberState;
 
 /// Bytes copied at once.
@@ -31,6 +31,8 @@ pub(super) struct Spread<'a> {
     pub slot_bytes: u32,
     pub pace: &'a dyn Pace,
     pub rotten: Rotten,
+    /// Members that did not answer as they should.
+    pub silent: HashSet<usize>,
 }
 
 impl<'a> Spread<'a> {
@@ -86,6 +88,7 @@ impl<'a> Spread<'a> {
             slot_bytes,
             pace,
             rotten: rotten.clone(),
+            silent: HashSet::new(),
         })
     }
 
@@ -138,6 +141,9 @@ impl<'a> Spread<'a> {
         member: usize,
         failed: &mut Option<UnitError>,
     ) -> Result<Option<&HashSet<u16>>, CopyError> {
+        if self.silent.contains(&member) {
+            return Ok(None);
+        }
         if !self.rotten.contains_key(&member) {
             self.pace.step(0)?;
             match self.members[member].unit.scrub(self.segment) {
@@ -145,7 +151,10 @@ impl<'a> Spread<'a> {
                     let bad = bad.into_iter().map(|slot| slot.0).collect();
                     self.rotten.insert(member, bad);
                 }
-                Err(error) => *failed = Some(error),
+                Err(error) => {
+                    self.silent.insert(member);
+                    *failed = Some(error);
+                }
             }
         }
         Ok(self.rotten.get(&member))

@@ -78,7 +78,7 @@ impl Rig {
         self.units = (0..units).map(open).collect();
     }
 
-    fn crash(&mut self) {
+    pub(super) fn crash(&mut self) {
         self.simulation.crash();
         self.open(self.units.len());
     }
@@ -435,63 +435,4 @@ fn a_member_without_room_is_told_and_costs_the_others_nothing() {
     rig.simulation.disk.set_capacity(&path(1), 1 << 30);
     rig.crash();
     assert_eq!(rig.mend(&states, Depth::Fill), [0, 1, 2].into());
-}
-
-/// The file of a segment on a unit.
-fn file_of(rig: &Rig, unit: usize) -> PathBuf {
-    let files = rig
-        .simulation
-        .disk
-        .files_under(&path(unit).join("segments"));
-    assert_eq!(files.len(), 1, "one segment");
-    files[0].0.clone()
-}
-
-#[test]
-fn what_has_rotted_comes_back_from_another_copy() {
-    let mut rig = Rig::new(2);
-    for unit in 0..2 {
-        rig.put(unit, 1, 0..10);
-    }
-    let file = file_of(&rig, 1);
-    let length = rig.units[1].stat_segment(segment(1)).expect("there").slots;
-    let data_offset = {
-        let files = rig.simulation.disk.files_under(&path(1).join("segments"));
-        files[0].1 - u64::from(length) * u64::from(SLOT_BYTES)
-    };
-    let rotten = data_offset + 4 * u64::from(SLOT_BYTES) + 9;
-    rig.simulation
-        .disk
-        .flip_bit(&file, rotten, 3)
-        .expect("flipped");
-    rig.crash();
-    assert_eq!(rig.units[1].scrub(segment(1)).expect("read"), [Slot(4)]);
-    let states = [Whole, Whole];
-    assert_eq!(rig.mend(&states, Depth::Compare), [0, 1].into(), "not seen");
-    assert_eq!(rig.mend(&states, Depth::Scrub), [0, 1].into());
-    assert_eq!(rig.units[1].scrub(segment(1)).expect("read"), []);
-    assert_eq!(rig.kept(1, 1), (0..10).collect::<Vec<_>>());
-}
-
-/// Rot is not copied, and where there is no other copy it stays, and is told.
-#[test]
-fn what_has_rotted_everywhere_is_told_and_stays() {
-    let mut rig = Rig::new(2);
-    rig.put(0, 1, 0..10);
-    let file = file_of(&rig, 0);
-    let files = rig.simulation.disk.files_under(&path(0).join("segments"));
-    let data_offset = files[0].1 - 10 * u64::from(SLOT_BYTES);
-    rig.simulation
-        .disk
-        .flip_bit(&file, data_offset, 0)
-        .expect("flipped");
-    rig.crash();
-    let found = rig.pass(&[Whole, Filling], &all_committed(), Depth::Fill);
-    assert_eq!((found.rotten, found.problems.len()), (1, 1));
-    assert_eq!(found.whole, [UnitId::from_random(0)]);
-    assert_eq!(rig.kept(1, 1), [] as [u16; 0]);
-    assert_eq!(
-        rig.units[0].stat_segment(segment(1)).expect("there").slots,
-        10
-    );
 }
