@@ -114,8 +114,13 @@ pub(super) fn most<T: PartialEq + Clone>(said: &[T]) -> Option<T> {
 }
 
 /// The members that keep each of the first slots of a segment: indexes into
-/// `copies`, of which those that are `None` hold nothing of it.
-pub(super) fn keepers(copies: &[Option<Copy>], slots_max: Option<u32>) -> Vec<Vec<usize>> {
+/// `copies`, of which those that are `None` hold nothing of it. A slot counts as kept if
+/// one does that is `believed` of it.
+pub(super) fn keepers(
+    copies: &[Option<Copy>],
+    believed: impl Fn(usize, usize) -> bool,
+    slots_max: Option<u32>,
+) -> Vec<Vec<usize>> {
     let there = copies.iter().flatten();
     let longest = there.map(Copy::len).max().unwrap_or(0);
     let end = slots_max.map_or(longest, |most| longest.min(most as usize));
@@ -126,7 +131,11 @@ pub(super) fn keepers(copies: &[Option<Copy>], slots_max: Option<u32>) -> Vec<Ve
                 let copy = copy.as_ref();
                 copy.is_some_and(|copy| copy.held(slot) == Held::Kept)
             });
-            keeps.map(|(member, _)| member).collect()
+            let keeps: Vec<usize> = keeps.map(|(member, _)| member).collect();
+            match keeps.iter().any(|member| believed(*member, slot)) {
+                true => keeps,
+                false => Vec::new(),
+            }
         })
         .collect();
     // Behind the last one that anybody keeps nothing has to be put.

@@ -28,8 +28,8 @@ pub struct Stopped;
 /// How much is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depth {
-    /// What members lack that are being filled. Of a segment that a whole one has not
-    /// it is taken that it was deleted there, as it soon will be on the others.
+    /// What members lack that are being filled. Of what no member has that is whole or
+    /// leaves it is taken that it was given up, if enough are whole to know that.
     Fill,
     /// What any member lacks.
     Compare,

@@ -15,7 +15,8 @@
 //!
 //! Invariants:
 //!
-//! * A slot that any member keeps belongs on all of them, unless it was freed there.
+//! * A slot that any member keeps belongs on all of them, unless it was freed there; where
+//!   members are filled, one that any keeps who is not filled.
 //!   Nothing is freed or deleted because another member says so, but what the same
 //!   pass has put: a unit that falsifies what it says costs no other its content.
 //! * Of a segment that a lease has open only the committed slots are looked at, and

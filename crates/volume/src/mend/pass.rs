@@ -193,28 +193,37 @@ impl Pass {
         Ok(looked)
     }
 
-    /// Whether it is known what there is of a segment, as far as the members are asked
-    /// at all: a whole one says so (with parity, as many as there is data), or all do.
+    /// Whether it is known what there is of a segment: a whole member says so (with
+    /// parity, as many as there is data), or all do.
     fn is_known(&self, looked: &Looked) -> bool {
-        if !self.suffice(|index| !self.away.contains(index)) {
-            return true;
-        }
-        let is_anything = looked.copies.iter().any(Option::is_some);
-        let says = |index: &usize| {
-            let is_silent = self.away.contains(index) || looked.silent.contains(index);
-            // Where nobody has anything, nothing is missed.
-            !is_silent && !(is_anything && looked.broken.contains(index))
-        };
-        self.suffice(says)
+        let says = |index: &usize| self.says(looked, *index);
+        self.are_enough_whole(says) || (0..self.members.len()).all(|index| says(&index))
     }
 
-    /// Whether those that say what they have know all that there is.
-    fn suffice(&self, says: impl Fn(&usize) -> bool) -> bool {
+    /// Whether what only members have that are filled was deleted or freed elsewhere.
+    fn is_given_up(&self, looked: &Looked, depth: Depth) -> bool {
+        depth == Depth::Fill && self.are_enough_whole(|index| self.says(looked, *index))
+    }
+
+    fn says(&self, looked: &Looked, member: usize) -> bool {
+        let is_silent = self.away.contains(&member) || looked.silent.contains(&member);
+        // Where nobody has anything, nothing is missed.
+        let is_anything = looked.copies.iter().any(Option::is_some);
+        !is_silent && !(is_anything && looked.broken.contains(&member))
+    }
+
+    /// Whether as many whole members are among those that say what they have as know all
+    /// that there is.
+    fn are_enough_whole(&self, says: impl Fn(&usize) -> bool) -> bool {
         let whole = (0..self.members.len())
             .filter(|index| says(index) && self.members[*index].state == MemberState::Whole);
         let places: HashSet<u8> = whole.map(|index| self.members[index].place).collect();
-        let enough = self.erasure.map_or(1, |erasure| erasure.data().into());
-        places.len() >= enough || (0..self.members.len()).all(|index| says(&index))
+        places.len() >= self.erasure.map_or(1, |erasure| erasure.data().into())
+    }
+
+    /// Whether the members that are there know all that there is.
+    fn are_enough_there(&self) -> bool {
+        self.away.is_empty() || self.are_enough_whole(|index| !self.away.contains(index))
     }
 
     fn mend_copies(
@@ -225,7 +234,8 @@ impl Pass {
         pace: &dyn Pace,
     ) -> Result<(), Stopped> {
         let (segment, rotten) = (looked.segment, &looked.rotten);
-        let is_known = self.is_known(looked);
+        let is_known = self.is_known(looked) || !self.are_enough_there();
+        let is_given_up = self.is_given_up(looked, depth);
         for to in 0..self.members.len() {
             if !self.is_mended(to, depth) || looked.silent.contains(&to) {
                 continue;
@@ -240,7 +250,16 @@ impl Pass {
                     continue;
                 }
             };
-            let keepers = keepers(&on.copies, slots_max);
+            let is_rotten = |slot: usize| {
+                let bad = rotten.get(&to);
+                bad.is_some_and(|bad| u16::try_from(slot).is_ok_and(|slot| bad.contains(&slot)))
+            };
+            // What it has itself it keeps, if it is put anew.
+            let believed = |index: usize, slot: usize| {
+                let is_filled = self.members[index].state == MemberState::Filling;
+                !is_given_up || !is_filled || (index == to && !is_rotten(slot))
+            };
+            let keepers = keepers(&on.copies, believed, slots_max);
             // What has rotted in an open segment is put anew when it is closed.
             let is_bad = |slot: &u16| {
                 let keepers = keepers.get(usize::from(*slot));
@@ -311,7 +330,8 @@ impl Pass {
                 }
             }
         }
-        let is_known = self.is_known(&looked);
+        let is_known = self.is_known(&looked) || !self.are_enough_there();
+        let is_given_up = self.is_given_up(&looked, depth);
         let rotten = &looked.rotten;
         let layout = Layout::new(Some(erasure));
         for to in 0..self.members.len() {
@@ -334,6 +354,7 @@ impl Pass {
                 erasure,
                 masks: its.map(|(index, its)| (*index, its.clone())).collect(),
                 rows_max: slots_max.map(|slots| layout.rows(slots)),
+                is_given_up,
                 on,
             };
             let bad = rotten.get(&to);
@@ -453,7 +474,7 @@ impl Pass {
     fn end(mut self) -> Found {
         let there = |index: &usize| !self.away.contains(index);
         // Nobody knows what the others have that were not asked.
-        if self.suffice(there) {
+        if self.are_enough_there() {
             for (index, member) in self.members.iter().enumerate() {
                 let is_sound = there(&index) && !self.unsound.contains(&index);
                 if is_sound

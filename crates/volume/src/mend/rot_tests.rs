@@ -137,3 +137,22 @@ fn what_has_rotted_everywhere_is_told_and_stays() {
         10
     );
 }
+
+/// Nobody else keeps the rest of what has rotted in part: it is not given up for that.
+#[test]
+fn what_only_the_one_keeps_that_has_rotted_stays_when_it_is_put_anew() {
+    let mut rig = Rig::new(2);
+    rig.put(0, 1, 0..10);
+    rig.put(1, 1, 0..10);
+    let file = file_of(&rig, 1);
+    let files = rig.simulation.disk.files_under(&path(1).join("segments"));
+    let data_offset = files[0].1 - 10 * u64::from(SLOT_BYTES);
+    let rotten = data_offset + 4 * u64::from(SLOT_BYTES);
+    let disk = &rig.simulation.disk;
+    disk.flip_bit(&file, rotten, 0).expect("flipped");
+    rig.crash();
+    rig.free(0, 1, &[1, 2, 3, 9]);
+    assert_eq!(rig.mend(&[Whole, Filling], Depth::Fill), [0, 1].into());
+    assert_eq!(rig.units[1].scrub(segment(1)).expect("read"), []);
+    assert_eq!(rig.kept(1, 1), (0..10).collect::<Vec<_>>());
+}

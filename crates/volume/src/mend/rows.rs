@@ -32,6 +32,8 @@ pub(super) struct Rows<'a> {
     pub masks: HashMap<usize, (u16, Masks)>,
     /// How many rows belong to versions, if not all do: then something is appended.
     pub rows_max: Option<u32>,
+    /// Whether what only members have that are filled was given up.
+    pub is_given_up: bool,
 }
 
 /// What a member is to hold, from some row on.
@@ -58,15 +60,31 @@ impl Rows<'_> {
     }
 
     /// How many rows there are to be: up to the last one of which any member keeps
-    /// something.
+    /// something that counts.
     pub fn needed(&self) -> usize {
         let last = (0..self.on.members.len()).filter_map(|member| {
             let copy = self.on.copies[member].as_ref()?;
             let most = self.rows_max.map_or(usize::MAX, |most| most as usize);
             let rows = 0..self.own(member).min(most);
-            rows.rev().find(|row| copy.held(*row) == HeldBy::Kept)
+            let counts =
+                |row: usize| copy.held(row) == HeldBy::Kept && self.is_believed(member, row);
+            rows.rev().find(|row| counts(*row))
         });
         last.max().map_or(0, |last| last + 1)
+    }
+
+    /// Whether a row counts because a member keeps it. What the one that is filled has of
+    /// data it keeps, if it is put anew.
+    fn is_believed(&self, member: usize, row: usize) -> bool {
+        let its = &self.on.members[member];
+        if !self.is_given_up || its.state != MemberState::Filling {
+            return true;
+        }
+        let is_bad = self.on.rotten.get(&member).is_some_and(|bad| {
+            let slot = u16::try_from(row).unwrap_or(u16::MAX);
+            bad.contains(&slot)
+        });
+        member == self.on.to && !self.is_parity(its.place) && !is_bad
     }
 
     /// Whether a slot that has rotted on a member is one that counts.
@@ -223,7 +241,7 @@ impl Rows<'_> {
                 content.add(row, slot, self.on.slot_bytes);
                 continue;
             }
-            if self.is_given_up(row) {
+            if self.was_swept(row) {
                 content.add(row, HeldSlot::Freed, self.on.slot_bytes);
                 content.made_of(&Masks::whole(self.erasure, 1));
                 continue;
@@ -256,7 +274,7 @@ impl Rows<'_> {
     }
 
     /// Whether a row was put and never committed: its parity was freed as well.
-    fn is_given_up(&self, row: usize) -> bool {
+    fn was_swept(&self, row: usize) -> bool {
         let held = |member: usize| {
             let copy = self.on.copies[member].as_ref();
             let is_its = row < self.own(member);

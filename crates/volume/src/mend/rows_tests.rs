@@ -449,3 +449,21 @@ fn one_whole_member_alone_makes_nobody_whole() {
         .collect();
     rig.check(&store_of(&rig.simulation, rig.erasure, &rig.units), &dead);
 }
+
+/// A data unit was put back to an earlier state. What it has of a segment that was
+/// deleted since cannot be worked out, and need not be.
+#[test]
+fn a_segment_that_was_deleted_keeps_nobody_from_being_whole() {
+    let (mut rig, _) = filled(4, 2, false);
+    let gone = *rig.segments().first().expect("one");
+    copy_unit(&rig, 0, NEW, 1);
+    for place in 0..6 {
+        let unit = open(&rig.simulation, place);
+        unit.delete(gone).expect("deleted");
+    }
+    replaced(&mut rig, 0);
+    let of = standing(&rig, &[(NEW, Filling), (5, Filling)]);
+    assert_eq!(mend(&rig, &of, Depth::Fill).whole.len(), 6);
+    let parity = open(&rig.simulation, 5);
+    assert!(!parity.list().expect("listed").contains(&gone));
+}

@@ -436,3 +436,28 @@ fn a_member_without_room_is_told_and_costs_the_others_nothing() {
     rig.crash();
     assert_eq!(rig.mend(&states, Depth::Fill), [0, 1, 2].into());
 }
+
+/// A unit was put back to an earlier state, from before a segment was deleted, and slots
+/// of another one freed.
+#[test]
+fn what_was_given_up_while_a_unit_was_older_is_not_brought_to_others() {
+    let rig = Rig::new(3);
+    rig.put(0, 1, 0..10);
+    rig.free(0, 1, &[0, 3, 8, 9]);
+    rig.put(1, 1, 0..10);
+    rig.put(1, 2, 0..10);
+    let states = [Whole, Filling, Filling];
+    assert_eq!(rig.mend(&states, Depth::Fill), [0, 1, 2].into());
+    assert_eq!(rig.kept(2, 1), rig.kept(0, 1));
+    assert_eq!(rig.kept(2, 2), [] as [u16; 0]);
+    assert_eq!(
+        rig.kept(1, 2),
+        (0..10).collect::<Vec<_>>(),
+        "it stays where it is"
+    );
+    // Where nobody counts as a copy, all that there is counts.
+    let rig = Rig::new(3);
+    rig.put(1, 2, 0..10);
+    rig.mend(&[Filling, Filling, Filling], Depth::Fill);
+    assert_eq!(rig.kept(2, 2), (0..10).collect::<Vec<_>>());
+}
