@@ -65,4 +65,7 @@ pub struct Found {
     pub rotten: u64,
     /// What was in the way, each once.
     pub problems: BTreeSet<String>,
+    /// Whether all members have answered: what is in the way is nothing that another
+    /// pass would find otherwise.
+    pub is_complete: bool,
 }

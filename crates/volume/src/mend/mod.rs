@@ -33,6 +33,7 @@ mod copy;
 mod found;
 #[cfg(test)]
 mod liars_tests;
+mod outcome;
 mod outdated;
 mod pass;
 mod put_rows;

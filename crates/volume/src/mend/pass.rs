@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use base::{CopysetId, SegmentId, with_causes};
+use base::{CopysetId, SegmentId};
 use unit::UnitError;
 
 use super::compare::{Copy, Uncommitted, keepers, lacks};
-use super::copy::{Bringing, CopyError};
+use super::copy::Bringing;
 use super::found::{Depth, Found, Mendable, Pace, Stopped};
 use super::rows::Rows;
 use super::spread::{Rotten, Spread};
@@ -34,9 +34,14 @@ pub fn pass(
     let mut pass = Pass {
         erasure,
         members,
-        found: Found::default(),
+        found: Found {
+            is_complete: true,
+            ..Found::default()
+        },
         away: HashSet::new(),
         unsound: HashSet::new(),
+        worn: HashSet::new(),
+        rotted: None,
     };
     let segments = pass.list(copyset, pace)?;
     let all = segments.len() as u64;
@@ -52,31 +57,6 @@ pub fn pass(
     Ok(pass.end())
 }
 
-/// So many things that are in the way are told.
-const PROBLEMS_MAX: usize = 100;
-
-/// Whether an error is one of the whole unit, and not of one segment there.
-fn is_of_unit(error: &UnitError) -> bool {
-    match error {
-        UnitError::Missing { .. }
-        | UnitError::Away { .. }
-        | UnitError::Foreign { .. }
-        | UnitError::Held { .. }
-        | UnitError::Newer { .. }
-        | UnitError::Full { .. }
-        | UnitError::ReadOnly { .. }
-        | UnitError::NotAllowed { .. } => true,
-        UnitError::NoSegment { .. }
-        | UnitError::NoSlot { .. }
-        | UnitError::Misplaced { .. }
-        | UnitError::Replaced { .. }
-        | UnitError::Damaged { .. }
-        | UnitError::Tampered { .. }
-        | UnitError::Restarted { .. }
-        | UnitError::Io { .. } => false,
-    }
-}
-
 /// How a segment was found.
 struct Looked {
     segment: SegmentId,
@@ -88,14 +68,18 @@ struct Looked {
     rotten: Rotten,
 }
 
-struct Pass {
-    erasure: Option<Erasure>,
-    members: Vec<Mendable>,
-    found: Found,
+pub(super) struct Pass {
+    pub(super) erasure: Option<Erasure>,
+    pub(super) members: Vec<Mendable>,
+    pub(super) found: Found,
     /// Members that do not answer.
-    away: HashSet<usize>,
+    pub(super) away: HashSet<usize>,
     /// Members to which something could not be brought.
-    unsound: HashSet<usize>,
+    pub(super) unsound: HashSet<usize>,
+    /// Those that lack nothing, but of which something has rotted that cannot be had.
+    pub(super) worn: HashSet<usize>,
+    /// Of the segment that was last found to have rotted: how many slots.
+    pub(super) rotted: Option<(SegmentId, u64)>,
 }
 
 impl Pass {
@@ -113,32 +97,6 @@ impl Pass {
             }
         }
         Ok(all.into_iter().collect())
-    }
-
-    fn is_away(&mut self, member: usize, error: &UnitError) {
-        if self.away.insert(member) {
-            let id = self.members[member].id;
-            let why = with_causes(error);
-            self.problem(format!("{id}: {why}"));
-        }
-    }
-
-    fn problem(&mut self, problem: String) {
-        if self.found.problems.len() < PROBLEMS_MAX {
-            self.found.problems.insert(problem);
-        }
-    }
-
-    /// A member does not answer as it should about a segment: the member is left out,
-    /// if that is how the unit is, and else is not whole yet.
-    fn no_answer(&mut self, segment: SegmentId, member: usize, error: &UnitError) {
-        if is_of_unit(error) {
-            return self.is_away(member, error);
-        }
-        self.unsound.insert(member);
-        let id = self.members[member].id;
-        let why = with_causes(error);
-        self.problem(format!("{segment} on {id}: {why}"));
     }
 
     fn mend(
@@ -222,7 +180,7 @@ impl Pass {
     }
 
     /// Whether the members that are there know all that there is.
-    fn are_enough_there(&self) -> bool {
+    pub(super) fn are_enough_there(&self) -> bool {
         self.away.is_empty() || self.are_enough_whole(|index| !self.away.contains(index))
     }
 
@@ -269,7 +227,8 @@ impl Pass {
                 .get(&to)
                 .map_or(0, |bad| bad.iter().filter(|slot| is_bad(slot)).count());
             let anew = slots_max.is_none() && (looked.broken.contains(&to) || bad > 0);
-            if !anew && !lacks(on.copies[to].as_ref(), &keepers) {
+            let lacks = lacks(on.copies[to].as_ref(), &keepers);
+            if !anew && !lacks {
                 if bad > 0 {
                     self.waits(segment, to, "has rotted, and is put anew when it is closed");
                 }
@@ -287,8 +246,7 @@ impl Pass {
                 true => bringing.bring_anew(),
                 false => bringing.bring(),
             };
-            self.found.lacking.insert(self.members[to].id);
-            self.brought(segment, to, brought)?;
+            self.brought(segment, (to, lacks), brought)?;
         }
         Ok(())
     }
@@ -364,7 +322,7 @@ impl Pass {
                 match rows.is_outdated() {
                     Ok(is_outdated) => anew = is_outdated,
                     Err(error) => {
-                        self.brought(segment, to, Err(error))?;
+                        self.brought(segment, (to, false), Err(error))?;
                         continue;
                     }
                 }
@@ -378,9 +336,9 @@ impl Pass {
             if rows.needed() == 0 {
                 continue;
             }
+            let lacks = rows.own(to) < rows.needed();
             let brought = rows.bring(anew);
-            self.found.lacking.insert(self.members[to].id);
-            self.brought(segment, to, brought)?;
+            self.brought(segment, (to, lacks), brought)?;
         }
         Ok(())
     }
@@ -393,59 +351,6 @@ impl Pass {
             MemberState::Whole => depth > Depth::Fill,
         };
         is_looked_at && !self.away.contains(&member)
-    }
-
-    /// A member is not whole yet, and it is of no use to look again at once.
-    fn waits(&mut self, segment: SegmentId, member: usize, why: &str) {
-        self.unsound.insert(member);
-        let id = self.members[member].id;
-        self.problem(format!("{segment} on {id} {why}"));
-    }
-
-    fn brought(
-        &mut self,
-        segment: SegmentId,
-        to: usize,
-        brought: Result<u64, CopyError>,
-    ) -> Result<(), Stopped> {
-        match brought {
-            Ok(bytes) => self.found.copied_bytes += bytes,
-            Err(CopyError::Stopped) => return Err(Stopped),
-            Err(error) => self.failed(segment, to, error),
-        }
-        Ok(())
-    }
-
-    fn failed(&mut self, segment: SegmentId, to: usize, error: CopyError) {
-        self.unsound.insert(to);
-        let id = self.members[to].id;
-        let problem = match error {
-            CopyError::Stopped => return,
-            CopyError::Changed => {
-                return self.waits(segment, to, "was changed meanwhile");
-            }
-            CopyError::Rotten(slots) => {
-                self.found.rotten += slots;
-                format!("{segment} cannot be copied to {id}: {slots} slots have rotted")
-            }
-            CopyError::Differs(slots) => {
-                format!("{segment} cannot be copied to {id}: of {slots} slots others differ")
-            }
-            CopyError::Disputed => {
-                format!("{segment} cannot be copied to {id}: others differ on what it is")
-            }
-            CopyError::Source(error) => {
-                let why = with_causes(&error);
-                format!("{segment} cannot be read for {id}: {why}")
-            }
-            CopyError::Target(error) => {
-                if matches!(error, UnitError::Full { .. }) {
-                    self.found.full.insert(id);
-                }
-                return self.no_answer(segment, to, &error);
-            }
-        };
-        self.problem(problem);
     }
 
     fn scrub(&mut self, looked: &mut Looked, depth: Depth, pace: &dyn Pace) -> Result<(), Stopped> {
@@ -469,22 +374,5 @@ impl Pass {
             }
         }
         Ok(())
-    }
-
-    fn end(mut self) -> Found {
-        let there = |index: &usize| !self.away.contains(index);
-        // Nobody knows what the others have that were not asked.
-        if self.are_enough_there() {
-            for (index, member) in self.members.iter().enumerate() {
-                let is_sound = there(&index) && !self.unsound.contains(&index);
-                if is_sound
-                    && member.state != MemberState::Leaving
-                    && !self.found.lacking.contains(&member.id)
-                {
-                    self.found.whole.push(member.id);
-                }
-            }
-        }
-        self.found
     }
 }

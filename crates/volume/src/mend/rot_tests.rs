@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use base::{Slot, UnitId};
-use unit::Unit as _;
+use unit::{InjectedFaults, Unit as _};
 use world::simulated::Fault;
 
 use super::tests::{Rig, SLOT_BYTES, Steps, all_committed, copyset, path, segment};
@@ -136,6 +136,45 @@ fn what_has_rotted_everywhere_is_told_and_stays() {
         rig.units[0].stat_segment(segment(1)).expect("there").slots,
         10
     );
+}
+
+/// A scrub found that nobody had it as it was put, told that once, and read all again and
+/// again. Whoever has the rest of it is whole all the same.
+#[test]
+fn rot_without_another_copy_ends_a_scrub_and_is_counted() {
+    let mut rig = Rig::new(2);
+    for unit in 0..2 {
+        rig.put(unit, 1, 0..10);
+    }
+    for unit in 0..2 {
+        let file = file_of(&rig, unit);
+        let files = rig
+            .simulation
+            .disk
+            .files_under(&path(unit).join("segments"));
+        let data_offset = files[0].1 - 10 * u64::from(SLOT_BYTES);
+        let rotten = data_offset + 4 * u64::from(SLOT_BYTES);
+        let disk = &rig.simulation.disk;
+        disk.flip_bit(&file, rotten, 0).expect("flipped");
+    }
+    rig.crash();
+    for (states, depth) in [
+        ([Whole, Whole], Depth::Scrub),
+        ([Whole, Filling], Depth::Fill),
+    ] {
+        let found = rig.pass(&states, &all_committed(), depth);
+        assert_eq!((found.rotten, found.is_complete), (1, true), "{found:?}");
+        assert!(found.lacking.is_empty() && found.whole.len() == 2);
+        assert!(!found.problems.is_empty(), "it is told");
+    }
+    // As long as somebody is away who may have it, it is not over.
+    let away = InjectedFaults {
+        is_missing: true,
+        ..InjectedFaults::default()
+    };
+    rig.units[1].set(away);
+    let found = rig.pass(&[Whole, Whole], &all_committed(), Depth::Scrub);
+    assert!(!found.is_complete);
 }
 
 /// Nobody else keeps the rest of what has rotted in part: it is not given up for that.
