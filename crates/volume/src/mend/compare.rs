@@ -144,12 +144,12 @@ pub(super) fn keepers(
     keepers
 }
 
-/// Whether a member that holds a segment as `copy` lacks a slot that some other
-/// keeps.
-pub(super) fn lacks(copy: Option<&Copy>, keepers: &[Vec<usize>]) -> bool {
-    let mut slots = keepers.iter().enumerate();
-    slots.any(|(slot, keepers)| {
-        let held = copy.map_or(Held::Never, |copy| copy.held(slot));
+/// How many slots a member that holds a segment as `copy` lacks that some other keeps.
+pub(super) fn lacking(copy: Option<&Copy>, keepers: &[Vec<usize>]) -> usize {
+    let slots = keepers.iter().enumerate();
+    let lacks = |(slot, keepers): &(usize, &Vec<usize>)| {
+        let held = copy.map_or(Held::Never, |copy| copy.held(*slot));
         held == Held::Never && !keepers.is_empty()
-    })
+    };
+    slots.filter(lacks).count()
 }

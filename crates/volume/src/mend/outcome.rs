@@ -73,25 +73,28 @@ impl Pass {
         self.problem(format!("{segment} on {id} {why}"));
     }
 
-    /// What came of bringing a segment to a member that `lacks` some of it, or has some
-    /// otherwise than it was put.
+    /// What came of bringing a segment to a member that `lacks` so many slots of it, or
+    /// has some otherwise than they were put.
     pub(super) fn brought(
         &mut self,
         segment: SegmentId,
-        (to, lacks): (usize, bool),
+        (to, lacks): (usize, usize),
         brought: Result<u64, CopyError>,
     ) -> Result<(), Stopped> {
-        let is_had = !matches!(brought, Err(CopyError::Rotten(_)));
-        if lacks || is_had {
-            self.found.lacking.insert(self.members[to].id);
+        let is_whole = self.members[to].state == MemberState::Whole;
+        match brought {
+            Err(CopyError::Stopped) => return Err(Stopped),
+            // Nothing that it lacks can be had: it has as much as there is.
+            Err(CopyError::Rotten(slots)) if lacks == 0 || (is_whole && slots == lacks as u64) => {
+                *self.worn.entry(to).or_default() |= lacks > 0;
+                self.has_rotted(segment, to, slots);
+                return Ok(());
+            }
+            _ => {}
         }
+        self.found.lacking.insert(self.members[to].id);
         match brought {
             Ok(bytes) => self.found.copied_bytes += bytes,
-            Err(CopyError::Stopped) => return Err(Stopped),
-            Err(CopyError::Rotten(slots)) if !lacks => {
-                self.worn.insert(to);
-                self.has_rotted(segment, to, slots);
-            }
             Err(error) => self.failed(segment, to, error),
         }
         Ok(())
@@ -138,13 +141,19 @@ impl Pass {
     }
 
     pub(super) fn end(mut self) -> Found {
+        if !self.found.is_complete {
+            // Somebody may have it who was not asked.
+            let lack = self.worn.iter().filter(|(_, lacks)| **lacks);
+            let ids = lack.map(|(index, _)| self.members[*index].id);
+            self.found.lacking.extend(ids);
+        }
         let there = |index: &usize| !self.away.contains(index);
         // Nobody knows what the others have that were not asked.
         if self.are_enough_there() {
             for (index, member) in self.members.iter().enumerate() {
                 let is_sound = there(&index)
                     && !self.unsound.contains(&index)
-                    && (self.found.is_complete || !self.worn.contains(&index));
+                    && (self.found.is_complete || !self.worn.contains_key(&index));
                 if is_sound
                     && member.state != MemberState::Leaving
                     && !self.found.lacking.contains(&member.id)

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use base::{CopysetId, SegmentId};
 use unit::UnitError;
 
-use super::compare::{Copy, Uncommitted, keepers, lacks};
+use super::compare::{Copy, Uncommitted, keepers, lacking};
 use super::copy::Bringing;
 use super::found::{Depth, Found, Mendable, Pace, Stopped};
 use super::rows::Rows;
@@ -40,7 +40,7 @@ pub fn pass(
         },
         away: HashSet::new(),
         unsound: HashSet::new(),
-        worn: HashSet::new(),
+        worn: HashMap::new(),
         rotted: None,
     };
     let segments = pass.list(copyset, pace)?;
@@ -76,8 +76,8 @@ pub(super) struct Pass {
     pub(super) away: HashSet<usize>,
     /// Members to which something could not be brought.
     pub(super) unsound: HashSet<usize>,
-    /// Those that lack nothing, but of which something has rotted that cannot be had.
-    pub(super) worn: HashSet<usize>,
+    /// Those that have what others have that can be had; whether they lack anything else.
+    pub(super) worn: HashMap<usize, bool>,
     /// Of the segment that was last found to have rotted: how many slots.
     pub(super) rotted: Option<(SegmentId, u64)>,
 }
@@ -167,7 +167,7 @@ impl Pass {
         let is_silent = self.away.contains(&member) || looked.silent.contains(&member);
         // Where nobody has anything, nothing is missed.
         let is_anything = looked.copies.iter().any(Option::is_some);
-        !is_silent && !(is_anything && looked.broken.contains(&member))
+        !(is_silent || is_anything && looked.broken.contains(&member))
     }
 
     /// Whether as many whole members are among those that say what they have as know all
@@ -227,8 +227,8 @@ impl Pass {
                 .get(&to)
                 .map_or(0, |bad| bad.iter().filter(|slot| is_bad(slot)).count());
             let anew = slots_max.is_none() && (looked.broken.contains(&to) || bad > 0);
-            let lacks = lacks(on.copies[to].as_ref(), &keepers);
-            if !anew && !lacks {
+            let lacks = lacking(on.copies[to].as_ref(), &keepers);
+            if !anew && lacks == 0 {
                 if bad > 0 {
                     self.waits(segment, to, "has rotted, and is put anew when it is closed");
                 }
@@ -322,7 +322,7 @@ impl Pass {
                 match rows.is_outdated() {
                     Ok(is_outdated) => anew = is_outdated,
                     Err(error) => {
-                        self.brought(segment, (to, false), Err(error))?;
+                        self.brought(segment, (to, 0), Err(error))?;
                         continue;
                     }
                 }
@@ -336,7 +336,7 @@ impl Pass {
             if rows.needed() == 0 {
                 continue;
             }
-            let lacks = rows.own(to) < rows.needed();
+            let lacks = rows.needed().saturating_sub(rows.own(to));
             let brought = rows.bring(anew);
             self.brought(segment, (to, lacks), brought)?;
         }

@@ -464,6 +464,20 @@ fn a_segment_that_was_deleted_keeps_nobody_from_being_whole() {
     replaced(&mut rig, 0);
     let of = standing(&rig, &[(NEW, Filling), (5, Filling)]);
     assert_eq!(mend(&rig, &of, Depth::Fill).whole.len(), 6);
+    // Nor when all are compared: nobody can have it, so nobody lacks it.
+    let members = members(&rig, &standing(&rig, &[]));
+    let pace = Steps::endless();
+    let found = pass(
+        copyset(),
+        Some(rig.erasure),
+        &members,
+        &all_committed(),
+        Depth::Compare,
+        &pace,
+    );
+    let found = found.expect("nobody stops it");
+    assert!(found.rotten > 0 && found.is_complete);
+    assert_eq!((found.whole.len(), found.lacking.len()), (6, 0));
     let parity = open(&rig.simulation, 5);
     assert!(!parity.list().expect("listed").contains(&gone));
 }
