@@ -159,6 +159,9 @@ impl Run {
     }
 
     fn step(&mut self) -> Check {
+        if self.is_mending() && self.chance(6) {
+            return self.mend();
+        }
         match self.random.below(100) {
             0..=54 => self.request(),
             55..=71 => self.turn(),
@@ -176,8 +179,8 @@ impl Run {
                 false => self.read_version(),
             },
             91 => self.fence(),
-            92 | 93 => self.mend(),
-            94 if self.setup.hazards.members => self.change_members(),
+            92 => self.mend(),
+            93 | 94 if self.setup.hazards.members => self.change_members(),
             _ => self.mishap(),
         }
     }

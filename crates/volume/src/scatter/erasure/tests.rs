@@ -4,11 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use base::{Slot, UnitId};
-use unit::Unit as _;
+use unit::{TrackedUnit, Unit as _};
 use world::simulated::Fault;
 
 use super::give_back;
-use super::rig::{Rig, SLOT_BYTES, copyset, folder, most, plain, rot, store, unit_id};
+use super::rig::{
+    Rig, SLOT_BYTES, copyset, create, folder, most, open, plain, rot, store, unit_id,
+};
+use crate::catalog::{Copyset, Leaving};
 use crate::scatter::{Piece, ReadError, Store, read_pieces};
 
 #[test]
@@ -134,6 +137,41 @@ fn what_is_late_is_worked_out_without_the_units_that_were_asked() {
         &rig.pieces,
         &avoid,
     ));
+}
+
+/// A unit was drained, and what was put meanwhile was only looked for on it, and not on
+/// the one in its place: with one more unit away nothing of it could be read.
+#[test]
+fn what_was_put_while_a_member_leaves_is_read_from_the_one_in_its_place() {
+    let mut rig = Rig::new(2, 1);
+    create(&rig.simulation, 50);
+    let drained = |rig: &Rig| {
+        let world = rig.simulation.world();
+        let units = [0, 50, 2, 1].map(|unit| {
+            let opened = TrackedUnit::new(
+                Arc::new(open(&rig.simulation, unit)),
+                Arc::clone(&world.clock),
+            );
+            (unit_id(unit), Arc::new(opened))
+        });
+        let set = Copyset {
+            data: 2,
+            filling: vec![unit_id(50)],
+            leaving: vec![Leaving {
+                place: 1,
+                unit: unit_id(1),
+            }],
+            ..Copyset::of_copies(copyset(), [0, 50, 2].map(unit_id).to_vec())
+        };
+        let store = Store::new(Arc::clone(&world.pool));
+        store.set_table(units.to_vec(), &[set]);
+        store
+    };
+    rig.put(9);
+    rig.store = drained(&rig);
+    rig.put(40);
+    rig.simulation.disk.inject(&folder(2), Fault::Missing);
+    rig.check(&drained(&rig), &BTreeSet::new());
 }
 
 #[test]
