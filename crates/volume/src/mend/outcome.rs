@@ -12,7 +12,7 @@ use crate::catalog::MemberState;
 const PROBLEMS_MAX: usize = 100;
 
 /// Whether an error is one of the whole unit, and not of one segment there.
-fn is_of_unit(error: &UnitError) -> bool {
+pub(super) fn is_of_unit(error: &UnitError) -> bool {
     match error {
         UnitError::Missing { .. }
         | UnitError::Away { .. }

@@ -8,6 +8,7 @@ use unit::UnitError;
 use super::compare::{Copy, Uncommitted, keepers, lacking};
 use super::copy::Bringing;
 use super::found::{Depth, Found, Mendable, Pace, Stopped};
+use super::outcome::is_of_unit;
 use super::rows::Rows;
 use super::spread::{Rotten, Spread};
 use crate::catalog::{Erasure, MemberState};
@@ -63,6 +64,8 @@ struct Looked {
     copies: Vec<Option<Copy>>,
     /// Those whose copy is no segment.
     broken: HashSet<usize>,
+    /// Those that cannot make it durable: a write to it was lost.
+    lost: HashSet<usize>,
     /// Those that did not say how they hold it, or what of it has rotted.
     silent: HashSet<usize>,
     rotten: Rotten,
@@ -124,6 +127,7 @@ impl Pass {
             segment,
             copies: Vec::new(),
             broken: HashSet::new(),
+            lost: HashSet::new(),
             silent: HashSet::new(),
             rotten: Rotten::new(),
         };
@@ -226,10 +230,12 @@ impl Pass {
             let bad = rotten
                 .get(&to)
                 .map_or(0, |bad| bad.iter().filter(|slot| is_bad(slot)).count());
-            let anew = slots_max.is_none() && (looked.broken.contains(&to) || bad > 0);
+            let is_lost = looked.lost.contains(&to);
+            let is_bad = is_lost || bad > 0;
+            let anew = slots_max.is_none() && (looked.broken.contains(&to) || is_bad);
             let lacks = lacking(on.copies[to].as_ref(), &keepers);
             if !anew && lacks == 0 {
-                if bad > 0 {
+                if is_bad {
                     self.waits(segment, to, "has rotted, and is put anew when it is closed");
                 }
                 continue;
@@ -316,7 +322,8 @@ impl Pass {
                 on,
             };
             let bad = rotten.get(&to);
-            let is_bad = bad.is_some_and(|bad| bad.iter().any(|slot| rows.counts(to, *slot)));
+            let is_bad = bad.is_some_and(|bad| bad.iter().any(|slot| rows.counts(to, *slot)))
+                || looked.lost.contains(&to);
             let mut anew = slots_max.is_none() && (looked.broken.contains(&to) || is_bad);
             if !anew && slots_max.is_none() {
                 match rows.is_outdated() {
@@ -353,11 +360,30 @@ impl Pass {
         is_looked_at && !self.away.contains(&member)
     }
 
+    /// Looks what has rotted, on members that are filled too. There it is made durable
+    /// first: what is there may come of a put or a sync that failed.
     fn scrub(&mut self, looked: &mut Looked, depth: Depth, pace: &dyn Pace) -> Result<(), Stopped> {
+        let segment = looked.segment;
         for (index, copy) in looked.copies.iter().enumerate() {
             let Some(copy) = copy else { continue };
-            if depth < Depth::Scrub && self.members[index].state != MemberState::Filling {
+            let member = &self.members[index];
+            let is_filled = member.state == MemberState::Filling;
+            if depth < Depth::Scrub && !is_filled {
                 continue;
+            }
+            let synced = match is_filled {
+                true => member.unit.sync(&[segment]),
+                false => Ok(()),
+            };
+            match synced {
+                Ok(()) | Err(UnitError::NoSegment { .. }) => {}
+                Err(error) if is_of_unit(&error) => {
+                    self.is_away(index, &error);
+                    continue;
+                }
+                Err(_) => {
+                    looked.lost.insert(index);
+                }
             }
             pace.step(copy.len() as u64 * u64::from(copy.slot_bytes))?;
             match self.members[index].unit.scrub(looked.segment) {

@@ -238,6 +238,12 @@ impl Rows<'_> {
         for (at, row) in rows.clone().enumerate() {
             let known = own.as_ref().map(|own| own[at].clone()).filter(is_known);
             if let Some(slot) = known {
+                // It keeps no padding, also of what is appended to.
+                let slot = if slot.is_padding() {
+                    HeldSlot::Freed
+                } else {
+                    slot
+                };
                 content.add(row, slot, self.on.slot_bytes);
                 continue;
             }

@@ -481,3 +481,32 @@ fn a_segment_that_was_deleted_keeps_nobody_from_being_whole() {
     let parity = open(&rig.simulation, 5);
     assert!(!parity.list().expect("listed").contains(&gone));
 }
+
+/// Of a segment that is appended to padding was put where a member leaves, and stayed.
+#[test]
+fn padding_of_an_open_segment_is_not_kept_by_who_is_filled() {
+    for place in [1, 3] {
+        let mut rig = Rig::new(4, 2);
+        rig.put(1);
+        let segment = *rig.segments().first().expect("one");
+        create(&rig.simulation, NEW);
+        replaced(&mut rig, place);
+        let mut of = standing(&rig, &[(NEW, Filling)]);
+        of.push((place, place, Leaving));
+        let (units, pace) = (members(&rig, &of), Steps::endless());
+        let open_now = Uncommitted::new([(segment, 4)], Vec::new(), u64::MAX);
+        for _ in 0..2 {
+            pass(
+                copyset(),
+                Some(rig.erasure),
+                &units,
+                &open_now,
+                Depth::Fill,
+                &pace,
+            )
+            .expect("nobody stops it");
+        }
+        let told = open(&rig.simulation, NEW).slots_of(segment).expect("there");
+        assert_eq!(told.stat.slots - told.stat.freed, 0, "{place}");
+    }
+}

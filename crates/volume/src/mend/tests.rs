@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{ClusterId, CopysetId, SegmentId, Slot, UnitId};
 use unit::{FaultyUnit, FolderUnit, InjectedFaults, SlotRun, Unit, UnitError};
-use world::simulated::Simulation;
+use world::simulated::{Fault, Simulation};
 
 use super::*;
 use crate::catalog::MemberState::{self, Filling, Leaving, Whole};
@@ -460,4 +460,27 @@ fn what_was_given_up_while_a_unit_was_older_is_not_brought_to_others() {
     rig.put(1, 2, 0..10);
     rig.mend(&[Filling, Filling, Filling], Depth::Fill);
     assert_eq!(rig.kept(2, 2), (0..10).collect::<Vec<_>>());
+}
+
+/// A put was carried out and said to have failed, or its sync failed: so the member was
+/// filled, had all, and was whole. Then the power failed.
+#[test]
+fn what_is_whole_is_durable() {
+    for sync_fails in [false, true] {
+        let mut rig = Rig::new(2);
+        rig.put(0, 1, 0..10);
+        let tags: Vec<_> = (0..10).map(|slot| tag(1, slot)).collect();
+        let data: Vec<u8> = (0..10).flat_map(|slot| content(1, slot)).collect();
+        let unit = &rig.units[1];
+        unit.put_for(LINE, segment(1), SLOT_BYTES, Slot(0), &tags, &data)
+            .expect("put");
+        if sync_fails {
+            rig.simulation.disk.inject(&path(1), Fault::SyncFails);
+            unit.sync(&[segment(1)]).expect_err("it fails");
+            rig.simulation.disk.heal(&path(1));
+        }
+        assert_eq!(rig.mend(&[Whole, Filling], Depth::Fill), [0, 1].into());
+        rig.crash();
+        assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
+    }
 }

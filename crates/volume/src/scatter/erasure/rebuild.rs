@@ -20,6 +20,18 @@ pub enum HeldSlot {
     Lost,
 }
 
+impl HeldSlot {
+    /// Whether it is what rows are filled up with: nothing that was sealed is zeroes,
+    /// and so is its tag.
+    #[must_use]
+    pub fn is_padding(&self) -> bool {
+        match self {
+            Self::There(tag, content) => tag.iter().chain(content).all(|byte| *byte == 0),
+            Self::Freed | Self::Lost => false,
+        }
+    }
+}
+
 /// What a member holds of a segment: its slots in order, without the one that says
 /// of what parity is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,11 +152,8 @@ pub fn rebuild(
                 true => worked_out(place),
                 false => None,
             };
-            // Nothing that was sealed is zeroes, and so is its tag.
-            let is_padding =
-                |(tag, content): &(Tag, Vec<u8>)| tag.iter().chain(content).all(|byte| *byte == 0);
-            let found = found.filter(|found| !is_padding(found));
             let held = found.map(|(tag, content)| HeldSlot::There(tag, content));
+            let held = held.filter(|held| !held.is_padding());
             rebuilt.slots.push(held.unwrap_or(HeldSlot::Freed));
             continue;
         }
