@@ -364,6 +364,10 @@ pub fn compare(
             let Some(location) = in_segment(&sets, *unit, *location) else {
                 continue;
             };
+            // An empty one takes room until its segment goes.
+            if *tag == [0; 16] {
+                continue;
+            }
             let Some((lineage, sequence)) = named.get(&location) else {
                 if gathered.contains(&location) || ghosts.contains(&location.segment()) {
                     continue;

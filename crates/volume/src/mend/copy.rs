@@ -79,6 +79,39 @@ impl Bringing<'_> {
         Ok(bytes)
     }
 
+    /// Frees empty slots that the member keeps alone where another one has freed them: a
+    /// crash came between the put and the free of an earlier pass.
+    pub fn free_empty(&self) -> Result<(), CopyError> {
+        let to = self.on.to;
+        let copies = || self.on.copies.iter().flatten();
+        let Some(own) = &self.on.copies[to] else {
+            return Ok(());
+        };
+        let is_alone = |slot: &usize| {
+            own.held(*slot) == Held::Kept
+                && copies().any(|copy| copy.held(*slot) == Held::Freed)
+                && copies()
+                    .filter(|copy| copy.held(*slot) == Held::Kept)
+                    .count()
+                    == 1
+        };
+        let mut empty = Vec::new();
+        for slot in (0..own.len()).filter(is_alone) {
+            let (mut tag, mut content) = ([[0; 16]], vec![0; self.on.slot_bytes as usize]);
+            let read = self.read(to, slot, &mut tag, &mut content);
+            // Nothing that was sealed is zeroes.
+            if read.is_ok() && tag[0].iter().chain(&content).all(|byte| *byte == 0) {
+                empty.push(number(slot));
+            }
+        }
+        if empty.is_empty() {
+            return Ok(());
+        }
+        let target = &self.on.members[to].unit;
+        let freed = target.free(self.on.segment, &empty, self.is_closed);
+        freed.map_err(CopyError::Target)
+    }
+
     fn write(&mut self, begin: usize) -> Result<u64, CopyError> {
         let end = self.keepers.len();
         let at_once = match self.on.members[self.on.to].unit.can_append() {

@@ -234,20 +234,25 @@ impl Pass {
             let is_bad = is_lost || bad > 0;
             let anew = slots_max.is_none() && (looked.broken.contains(&to) || is_bad);
             let lacks = lacking(on.copies[to].as_ref(), &keepers);
-            if !anew && lacks == 0 {
-                if is_bad {
-                    self.waits(segment, to, "has rotted, and is put anew when it is closed");
-                }
-                continue;
-            }
-            if keepers.is_empty() {
-                continue;
-            }
+            let is_empty = keepers.is_empty();
             let mut bringing = Bringing {
                 on,
                 keepers,
                 is_closed: slots_max.is_none(),
             };
+            if !anew && lacks == 0 {
+                let emptied = bringing.free_empty();
+                if is_bad {
+                    self.waits(segment, to, "has rotted, and is put anew when it is closed");
+                }
+                if let Err(error) = emptied {
+                    self.failed(segment, to, error);
+                }
+                continue;
+            }
+            if is_empty {
+                continue;
+            }
             let brought = match anew {
                 true => bringing.bring_anew(),
                 false => bringing.bring(),

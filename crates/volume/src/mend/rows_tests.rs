@@ -251,6 +251,7 @@ fn a_crash_at_any_step_of_bringing_parity_loses_nothing() {
             );
             drop(units);
             let is_off = rig.simulation.disk.is_off();
+            rig.simulation.disk.arm_crash(u64::MAX);
             if is_off {
                 crashes += 1;
                 rig.simulation.crash();

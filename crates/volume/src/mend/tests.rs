@@ -287,6 +287,7 @@ fn a_crash_at_any_step_loses_nothing_and_is_gone_on_from() {
         );
         drop(members);
         let is_off = rig.simulation.disk.is_off();
+        rig.simulation.disk.arm_crash(u64::MAX);
         if is_off {
             crashes += 1;
             rig.crash();
@@ -483,4 +484,24 @@ fn what_is_whole_is_durable() {
         rig.crash();
         assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
     }
+}
+
+/// The power failed between the put of a slot that nobody keeps and its free.
+#[test]
+fn an_empty_slot_that_a_crash_has_left_is_freed() {
+    let rig = Rig::new(2);
+    rig.put(0, 1, 0..10);
+    rig.free(0, 1, &[3]);
+    let unit = &rig.units[1];
+    let put = |slot: u16| {
+        let (tag, data) = match slot {
+            3 => ([0; 16], vec![0; SLOT_BYTES as usize]),
+            slot => (tag(1, slot), content(1, slot)),
+        };
+        unit.put_for(LINE, segment(1), SLOT_BYTES, Slot(slot), &[tag], &data)
+    };
+    (0..10).try_for_each(put).expect("put");
+    assert_eq!(rig.mend(&[Whole, Filling], Depth::Fill), [0, 1].into());
+    let freed = unit.slots_of(segment(1)).expect("there").freed;
+    assert_eq!(freed, [Slot(3)]);
 }

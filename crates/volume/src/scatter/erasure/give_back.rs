@@ -85,7 +85,7 @@ pub fn give_back(
     let dead: BTreeSet<Slot> = dead.iter().copied().collect();
     let is_dead = |slot: &Option<Slot>| slot.is_some_and(|slot| dead.contains(&slot));
 
-    let mut lives = 0;
+    let (mut lives, mut alive) = (0, Vec::new());
     let mut slot_bytes = None;
     let rows = looked.iter().flatten().map(|(_, masks)| masks.rows());
     let rows = rows.max().unwrap_or(0);
@@ -94,8 +94,9 @@ pub fn give_back(
         let own = kept.as_ref().map_or(0, |(stat, _)| stat.slots);
         if let Some((stat, kept)) = kept {
             slot_bytes = Some(stat.slot_bytes);
-            let slots = kept.iter().map(|row| layout.slot(row.0, place));
-            lives += slots.filter(|slot| !is_dead(slot)).count();
+            let kept = kept.into_iter();
+            let living = kept.filter(|row| !is_dead(&layout.slot(row.0, place)));
+            alive.extend(living.map(|row| (*member, row, stat.slot_bytes)));
         }
         // What a member never got, since it was away, lives in the parity.
         for row in (own..rows).filter(|row| counts(*row, place)) {
@@ -107,7 +108,11 @@ pub fn give_back(
             lives += usize::from(is_alive);
         }
     }
-    if lives == 0 {
+    // An empty one is what a crash of a mender has left of padding.
+    let is_left_over = |(member, row, slot_bytes): &(&Member, Slot, u32)| {
+        is_empty(member, segment, *row, *slot_bytes)
+    };
+    if lives == 0 && alive.iter().all(is_left_over) {
         // Parity first: as long as there is some, it says what lives.
         let mut all: Vec<&Member> = members.iter().collect();
         all.sort_by_key(|member| std::cmp::Reverse(member.place));
@@ -117,7 +122,7 @@ pub fn give_back(
         return Ok(true);
     }
     let given_up = given_up(members, layout, segment, dead.difference(&counted))?;
-    let left = lives + counted.len();
+    let left = lives + alive.len() + counted.len();
     let is_enough = !counted.is_empty() && counted.len() * DEAD_ONE_IN >= left;
     if given_up.is_empty() && !is_enough {
         return Ok(false);
@@ -170,6 +175,18 @@ pub fn give_back(
     }
     free_on(members, erasure, layout, segment, &gone)?;
     Ok(false)
+}
+
+/// Whether nothing but zeroes is in a slot, which nothing is that was sealed.
+fn is_empty(member: &Member, segment: SegmentId, slot: Slot, slot_bytes: u32) -> bool {
+    let run = SlotRun {
+        segment,
+        first: slot,
+        count: 1,
+    };
+    let (mut tag, mut content) = ([[0; 16]], vec![0; slot_bytes as usize]);
+    let read = member.unit.read(run, slot_bytes, &mut tag, &mut content);
+    read.is_ok() && tag[0].iter().chain(&content).all(|byte| *byte == 0)
 }
 
 /// Those of the slots that no parity has which are there still, after a crash.

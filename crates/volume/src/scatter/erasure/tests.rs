@@ -12,7 +12,7 @@ use super::rig::{
     Rig, SLOT_BYTES, copyset, create, folder, most, open, plain, rot, store, unit_id,
 };
 use crate::catalog::{Copyset, Leaving};
-use crate::scatter::{Piece, ReadError, Store, read_pieces};
+use crate::scatter::{Layout, Piece, ReadError, Store, read_pieces};
 
 #[test]
 fn every_block_reads_whichever_units_are_missing_as_far_as_parity_goes() {
@@ -230,6 +230,26 @@ fn a_few_dead_slots_wait_and_a_dead_segment_goes_as_a_whole() {
         }
         assert!(give_back(members, rig.erasure, segment, &slots).expect("nothing is left"));
     }
+}
+
+/// A crash of a mender left padding that it had put and not freed.
+#[test]
+fn an_empty_slot_keeps_no_dead_segment() {
+    let mut rig = Rig::new(4, 2);
+    rig.put(1);
+    let segment = *rig.segments().first().expect("one");
+    let home = Layout::new(Some(rig.erasure)).home(rig.pieces[0].entry.location.slot());
+    let other = (home.place.expect("one member") + 1) % 4;
+    let unit = open(&rig.simulation, other);
+    unit.delete(segment).expect("gone");
+    let zeroes = [0; SLOT_BYTES as usize];
+    let put = unit.put(segment, SLOT_BYTES, Slot(0), &[[0; 16]], &zeroes);
+    put.and_then(|()| unit.sync(&[segment])).expect("put");
+    let table = rig.store.table();
+    let slots = rig.slots(segment, &BTreeSet::from([0]));
+    let gone = give_back(table.members(copyset()), rig.erasure, segment, &slots);
+    assert!(gone.expect("all are there"));
+    assert_eq!(unit.list().expect("listed"), []);
 }
 
 /// A lease that ended left rows that nobody committed. They were swept, and then the
