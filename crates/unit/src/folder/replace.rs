@@ -160,15 +160,23 @@ impl FolderUnit {
             self.place.disk.rename(&self.place.draft_of(part), &path)
         };
         let renamed = finish();
-        // Whatever came of it: what is in the file now counts.
-        lock(&self.unsynced).deleted(id);
         self.cache.remove(id);
+        if renamed.is_err() {
+            // The old one is there still, perhaps, with the writes that it has lost.
+            self.lose_unsynced(id);
+        }
         renamed.map_err(failed)?;
+        lock(&self.unsynced).deleted(id);
         if !freed.is_empty() {
             lock(&self.settling).pending.insert(id);
         }
         self.measure(id, &*file);
-        self.sync_name(id)
+        let synced = self.sync_name(id);
+        if synced.is_err() {
+            // A crash may bring the old one back.
+            self.lose(id);
+        }
+        synced
     }
 
     /// The segment in whose place `part` comes, if it is as was expected.

@@ -47,7 +47,12 @@ impl Bringing<'_> {
     /// bytes that were.
     pub fn bring(&mut self) -> Result<u64, CopyError> {
         let copy = self.on.copies[self.on.to].as_ref();
-        self.write(copy.map_or(0, Copy::len))
+        let can_append = self.on.members[self.on.to].unit.can_append();
+        match copy.map_or(0, Copy::len) {
+            0 => self.write(0),
+            _ if !can_append => self.bring_anew(),
+            own => self.write(own),
+        }
     }
 
     /// Puts the whole segment anew in the place of what the member has: in one step,

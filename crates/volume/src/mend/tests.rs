@@ -467,7 +467,7 @@ fn what_was_given_up_while_a_unit_was_older_is_not_brought_to_others() {
 /// filled, had all, and was whole. Then the power failed.
 #[test]
 fn what_is_whole_is_durable() {
-    for sync_fails in [false, true] {
+    for (sync_fails, again) in [(false, false), (true, false), (true, true)] {
         let mut rig = Rig::new(2);
         rig.put(0, 1, 0..10);
         let tags: Vec<_> = (0..10).map(|slot| tag(1, slot)).collect();
@@ -478,12 +478,41 @@ fn what_is_whole_is_durable() {
         if sync_fails {
             rig.simulation.disk.inject(&path(1), Fault::SyncFails);
             unit.sync(&[segment(1)]).expect_err("it fails");
+            if again {
+                // And so does the sync of what is put in its place.
+                let found = rig.pass(&[Whole, Filling], &all_committed(), Depth::Fill);
+                assert_eq!(found.whole, [UnitId::from_random(0)]);
+            }
             rig.simulation.disk.heal(&path(1));
         }
         assert_eq!(rig.mend(&[Whole, Filling], Depth::Fill), [0, 1].into());
         rig.crash();
         assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
     }
+}
+
+/// A unit to which every put makes a whole segment has the beginning of one.
+#[test]
+fn what_cannot_be_appended_to_is_put_anew() {
+    let rig = Rig::new(2);
+    rig.put(0, 1, 0..10);
+    rig.put(1, 1, 0..4);
+    let mut members = rig.members(&[Whole, Filling]);
+    let whole = FaultyUnit::new(Arc::clone(&members[1].unit), 1).taking_whole_segments();
+    members[1].unit = Arc::new(whole);
+    for _ in 0..2 {
+        let pace = Steps::endless();
+        let found = pass(
+            copyset(),
+            None,
+            &members,
+            &all_committed(),
+            Depth::Fill,
+            &pace,
+        );
+        assert_eq!(found.expect("nobody stops it").problems, BTreeSet::new());
+    }
+    assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
 }
 
 /// The power failed between the put of a slot that nobody keeps and its free.
