@@ -116,7 +116,14 @@ impl<'a> Spread<'a> {
         for (first, (tags, data)) in (first..).step_by(at_once).zip(parts) {
             self.pace.step(data.len() as u64)?;
             let slot = Slot(u16::try_from(first).unwrap_or(u16::MAX));
-            let put = target.put_for(line, self.segment, slot_bytes, slot, tags, data);
+            let put = || target.put_for(line, self.segment, slot_bytes, slot, tags, data);
+            let put = match put() {
+                // A put that was cut short has left a file without anything in it.
+                Err(UnitError::Misplaced { slots: 0, .. }) if self.copies[self.to].is_none() => {
+                    target.delete(self.segment).and_then(|()| put())
+                }
+                put => put,
+            };
             put.map_err(CopyError::Target)?;
         }
         Ok(data.len() as u64)

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{ClusterId, CopysetId, SegmentId, Slot, UnitId};
 use unit::{FaultyUnit, FolderUnit, InjectedFaults, SlotRun, Unit, UnitError};
+use world::OpenMode;
 use world::simulated::{Fault, Simulation};
 
 use super::*;
@@ -512,6 +513,22 @@ fn what_cannot_be_appended_to_is_put_anew() {
         );
         assert_eq!(found.expect("nobody stops it").problems, BTreeSet::new());
     }
+    assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
+}
+
+/// A put that was cut short has left a file without bytes, which is no segment, and in
+/// the way of one.
+#[test]
+fn an_empty_file_is_in_nobodys_way() {
+    let rig = Rig::new(2);
+    rig.put(0, 1, 0..4);
+    rig.put(1, 1, 0..4);
+    let files = rig.simulation.disk.files_under(&path(1).join("segments"));
+    let (file, _) = files.first().expect("one");
+    rig.units[1].delete(segment(1)).expect("gone");
+    let disk = rig.simulation.world().disk;
+    disk.open(file, OpenMode::CreateNew).expect("made");
+    assert_eq!(rig.mend(&[Whole, Filling], Depth::Fill), [0, 1].into());
     assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
 }
 
