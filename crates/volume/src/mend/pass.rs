@@ -287,6 +287,13 @@ impl Pass {
                     looked.broken.insert(index);
                     *held = None;
                 }
+                // All of it was freed, and a crash came before it was removed.
+                Err(UnitError::NoSlot { .. })
+                    if self.members[index].state == MemberState::Filling =>
+                {
+                    looked.broken.insert(index);
+                    *held = None;
+                }
                 // It was replaced or went just now: the next pass sees it as it is.
                 Ok(_) | Err(UnitError::NoSegment { .. } | UnitError::NoSlot { .. }) => {
                     self.waits(segment, index, "was changed meanwhile");
