@@ -117,9 +117,10 @@ impl<'a> Spread<'a> {
             self.pace.step(data.len() as u64)?;
             let slot = Slot(u16::try_from(first).unwrap_or(u16::MAX));
             let put = || target.put_for(line, self.segment, slot_bytes, slot, tags, data);
+            let had = self.copies[self.to].as_ref();
             let put = match put() {
                 // A put that was cut short has left a file without anything in it.
-                Err(UnitError::Misplaced { slots: 0, .. }) if self.copies[self.to].is_none() => {
+                Err(UnitError::Misplaced { slots: 0, .. }) if had.is_none_or(Copy::is_nothing) => {
                     target.delete(self.segment).and_then(|()| put())
                 }
                 put => put,
