@@ -32,6 +32,8 @@ mod compare;
 mod copy;
 mod found;
 #[cfg(test)]
+mod left_tests;
+#[cfg(test)]
 mod liars_tests;
 mod outcome;
 mod outdated;
