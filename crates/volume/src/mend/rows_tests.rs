@@ -62,13 +62,18 @@ fn standing(rig: &Rig, change: &[(u8, MemberState)]) -> Vec<(u8, u8, MemberState
         .collect()
 }
 
+/// One pass.
+fn once(rig: &Rig, of: &[(u8, u8, MemberState)], depth: Depth) -> Found {
+    let members = members(rig, of);
+    let (erasure, pace) = (Some(rig.erasure), Steps::endless());
+    let found = pass(copyset(), erasure, &members, &all_committed(), depth, &pace);
+    found.expect("nobody stops it")
+}
+
 /// Passes until one finds nothing to bring. Who is whole then.
 fn mend(rig: &Rig, of: &[(u8, u8, MemberState)], depth: Depth) -> Found {
     for _ in 0..4 {
-        let members = members(rig, of);
-        let (erasure, pace) = (Some(rig.erasure), Steps::endless());
-        let found = pass(copyset(), erasure, &members, &all_committed(), depth, &pace);
-        let found = found.expect("nobody stops it");
+        let found = once(rig, of, depth);
         assert_eq!(found.problems, BTreeSet::new());
         if found.lacking.is_empty() {
             return found;
@@ -377,17 +382,7 @@ fn parity_of_what_was_freed_since_is_made_anew() {
 #[test]
 fn parity_that_is_right_is_not_put_again() {
     let (rig, _) = filled(2, 1, false);
-    let members = members(&rig, &standing(&rig, &[(2, Filling)]));
-    let (erasure, pace) = (Some(rig.erasure), Steps::endless());
-    let found = pass(
-        copyset(),
-        erasure,
-        &members,
-        &all_committed(),
-        Depth::Fill,
-        &pace,
-    );
-    let found = found.expect("nobody stops it");
+    let found = once(&rig, &standing(&rig, &[(2, Filling)]), Depth::Fill);
     assert_eq!((found.copied_bytes, found.whole.len()), (0, 3));
 }
 
@@ -466,17 +461,7 @@ fn a_segment_that_was_deleted_keeps_nobody_from_being_whole() {
     let of = standing(&rig, &[(NEW, Filling), (5, Filling)]);
     assert_eq!(mend(&rig, &of, Depth::Fill).whole.len(), 6);
     // Nor when all are compared: nobody can have it, so nobody lacks it.
-    let members = members(&rig, &standing(&rig, &[]));
-    let pace = Steps::endless();
-    let found = pass(
-        copyset(),
-        Some(rig.erasure),
-        &members,
-        &all_committed(),
-        Depth::Compare,
-        &pace,
-    );
-    let found = found.expect("nobody stops it");
+    let found = once(&rig, &standing(&rig, &[]), Depth::Compare);
     assert!(found.rotten > 0 && found.is_complete);
     assert_eq!((found.whole.len(), found.lacking.len()), (6, 0));
     let parity = open(&rig.simulation, 5);
