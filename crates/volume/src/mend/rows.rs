@@ -199,7 +199,8 @@ impl Rows<'_> {
                 content.add(row, slot, self.on.slot_bytes);
             }
         }
-        content.masks = Some(masks);
+        // Rows that were swept after those are not brought.
+        content.masks = Some(masks.first(needed));
         content.generation = generation;
         Ok(content)
     }

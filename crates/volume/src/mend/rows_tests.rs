@@ -161,7 +161,21 @@ fn what_a_lost_member_held_is_worked_out_of_the_others() {
 fn what_a_leaving_member_has_is_copied() {
     for are_dead in [false, true] {
         for place in 0..6 {
-            let (mut rig, dead) = filled(4, 2, are_dead);
+            let (mut rig, dead) = filled(4, 2, false);
+            // Rows that were never committed were swept.
+            for (segment, unit) in rig
+                .segments()
+                .iter()
+                .flat_map(|it| (0..6).map(move |n| (it, n)))
+            {
+                let unit = open(&rig.simulation, unit);
+                let rows = unit.stat_segment(*segment).expect("there").slots as u16;
+                let put = unit.put(*segment, 4096, Slot(rows), &[[7; 16]], &[7; 4096]);
+                put.and_then(|()| unit.free(*segment, &[Slot(rows)], false))
+                    .expect("swept");
+            }
+            let dead = if are_dead { most(203) } else { dead };
+            assert!(give_all(&rig, &dead, &[]));
             replaced(&mut rig, place);
             let others: Vec<u8> = (0..6).filter(|other| *other != place).collect();
             let mut of = standing(&rig, &[(NEW, Filling)]);

@@ -70,6 +70,14 @@ impl Masks {
         }
     }
 
+    /// Those of the first rows.
+    #[must_use]
+    pub fn first(&self, rows: usize) -> Self {
+        Self {
+            rows: self.rows.iter().copied().take(rows).collect(),
+        }
+    }
+
     /// Those of more rows follow.
     pub fn extend(&mut self, more: &Self) {
         self.rows.extend(&more.rows);
