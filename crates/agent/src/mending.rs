@@ -288,7 +288,6 @@ impl Agent {
 
 /// What the controllers are told of the last pass.
 fn end_of(task: &MendTask, found: mend::Found) -> MendEnd {
-    let is_complete = found.problems.is_empty();
     let missed: HashMap<UnitId, u64> = task.missed.iter().copied().collect();
     let seen = found.whole.iter();
     MendEnd {
@@ -296,8 +295,8 @@ fn end_of(task: &MendTask, found: mend::Found) -> MendEnd {
             .filter_map(|unit| Some((*unit, *missed.get(unit)?)))
             .collect(),
         lacking: found.lacking.into_iter().collect(),
-        compared: task.compare && is_complete,
-        scrubbed: task.scrub && is_complete,
+        compared: task.compare && found.is_complete,
+        scrubbed: task.scrub && found.is_complete,
         full: found.full.into_iter().collect(),
         rotten: found.rotten,
         problem: match found.problems.is_empty() {

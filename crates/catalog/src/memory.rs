@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Bound, Range};
 use std::sync::{Mutex, PoisonError};
 
-use base::{BlockSize, JournalFolderId, Lineage, SegmentId, SnapshotId, VolumeId};
+use base::{BlockSize, CopysetId, JournalFolderId, Lineage, SegmentId, SnapshotId, VolumeId};
 use world::Millis;
 
 use crate::{
     Catalog, CatalogError, Erasure, FreePlan, Lease, LeaseSalt, Leftovers, LineageKey,
-    NamedJournal, Neighbours, PendingFree, RESTORE_SKIPS_BYTES, StoredVersion, VersionCommit,
-    VersionKey,
+    NamedJournal, Neighbours, OpenSegment, PendingFree, RESTORE_SKIPS_BYTES, StoredVersion,
+    VersionCommit, VersionKey,
 };
 
 /// What a volume is made with.
@@ -222,6 +222,28 @@ impl MemoryCatalog {
     #[must_use]
     pub fn thin(&self) -> BTreeMap<SegmentId, u32> {
         self.lock().thin.clone()
+    }
+
+    /// All members of a copyset are whole: nothing of it is thin any more.
+    pub fn forget_thin(&self, copyset: CopysetId) {
+        let mut state = self.lock();
+        state.thin.retain(|segment, _| segment.copyset() != copyset);
+    }
+
+    /// What no version names yet: segments that are being filled, with how many of their
+    /// slots are committed; reserved serials that no commit knows of; and the serial
+    /// from which on none is reserved.
+    #[must_use]
+    pub fn uncommitted(&self) -> (Vec<OpenSegment>, Vec<Range<u64>>, u64) {
+        let state = self.lock();
+        let lists = state.volumes.values();
+        let lists = lists.flat_map(|row| [&row.current, &row.leftovers]);
+        let (mut open, mut serials) = (Vec::new(), Vec::new());
+        for list in lists {
+            open.extend_from_slice(&list.open_segments);
+            serials.extend_from_slice(&list.serials);
+        }
+        (open, serials, state.serial_next)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
-use base::{BlockIndex, Lineage, Location, SegmentId, Sequence, Slot, UnitId};
+use base::{BlockIndex, CopysetId, Lineage, Location, SegmentId, Sequence, Slot, UnitId};
 use unit::Tag;
 use unit::folder::format;
-use volume::catalog::{LineageKey, StoredVersion};
+use volume::catalog::{Copyset, LineageKey, StoredVersion};
 use volume::engine::StoredPages;
 use volume::journal;
 use volume::map::{Entry, FetchPages, Level, Overlay, PAGE_ENTRIES, Position, Root};
-use volume::scatter::{Piece, read_pieces};
+use volume::scatter::{Layout, Piece, read_pieces};
 use volume::seal::{Address, Keyring};
 use volume::version::{Record, decode_tail_page};
 use world::{Disk, OpenMode};
@@ -267,19 +267,41 @@ impl Nonces {
     }
 }
 
+/// The copysets, by their numbers.
+struct Sets(BTreeMap<CopysetId, Copyset>);
+
+impl Sets {
+    fn of(machine: &Machine) -> Self {
+        let sets = machine.catalog.members.copysets().into_iter();
+        Self(sets.map(|set| (set.id, set)).collect())
+    }
+
+    /// Units that hold a segment, in order.
+    fn members(&self, segment: SegmentId) -> &[UnitId] {
+        let set = self.0.get(&segment.copyset());
+        set.map_or(&[], |set| &set.members)
+    }
+
+    /// How they hold it.
+    fn layout(&self, segment: SegmentId) -> Layout {
+        let set = self.0.get(&segment.copyset());
+        Layout::new(set.and_then(Copyset::erasure))
+    }
+}
+
 /// Which of its copyset's members a unit is.
-fn place_of(machine: &Machine, unit: UnitId, segment: SegmentId) -> Option<usize> {
-    let mut members = machine.members(segment.copyset()).iter();
+fn place_of(sets: &Sets, unit: UnitId, segment: SegmentId) -> Option<usize> {
+    let mut members = sets.members(segment).iter();
     members.position(|member| *member == unit)
 }
 
 /// Which of a segment's slots a unit keeps there; `None` if it is parity.
-fn in_segment(machine: &Machine, unit: UnitId, kept: Location) -> Option<Location> {
-    let layout = machine.layout(kept.segment().copyset());
+fn in_segment(sets: &Sets, unit: UnitId, kept: Location) -> Option<Location> {
+    let layout = sets.layout(kept.segment());
     if layout.erasure().is_none() {
         return Some(kept);
     }
-    let (place, data) = (place_of(machine, unit, kept.segment())?, layout.row_slots());
+    let (place, data) = (place_of(sets, unit, kept.segment())?, layout.row_slots());
     let slot = u32::from(kept.slot().0) * data + place as u32;
     let is_data = (place as u32) < data;
     is_data.then(|| Location::new(kept.segment(), Slot(slot as u16)))
@@ -287,10 +309,11 @@ fn in_segment(machine: &Machine, unit: UnitId, kept: Location) -> Option<Locatio
 
 /// Compares what units keep with what `versions` name.
 ///
-/// `is_exact`: every copy of every slot must be there, but of segments of which the
-/// catalog was told that they are thin, as when power fails during a commit.
-/// Otherwise one copy is enough, as it is when a unit was away while the slot was put;
-/// but then, too, the catalog must have been told.
+/// Every copy of every slot must be there, but of segments of which the catalog was told
+/// that they are thin, since a unit was away while they were put.
+///
+/// Of segments that some unit had when it was put back to an earlier state (`ghosts`)
+/// what was freed or deleted since may be there.
 ///
 /// # Errors
 /// What is kept and not named, or named and not kept.
@@ -298,7 +321,7 @@ pub fn compare(
     machine: &Machine,
     versions: &[Walked],
     nonces: &mut Nonces,
-    is_exact: bool,
+    ghosts: &BTreeSet<SegmentId>,
 ) -> Check {
     let mut named: BTreeMap<Location, (Lineage, Sequence)> = BTreeMap::new();
     for version in versions {
@@ -325,19 +348,28 @@ pub fn compare(
         })
         .collect();
     let thin = machine.catalog.memory.thin();
+    let sets = Sets::of(machine);
     for (number, (unit, _)) in machine.units.iter().enumerate() {
+        if machine.gone.contains(&number) {
+            continue;
+        }
         let Kept { slots: kept, torn } = kept_slots(machine, number)?;
-        if let Some(segment) = torn.iter().find(|it| !thin.contains_key(it)) {
+        let was_thin = machine.catalog.members.was_thin();
+        if let Some(segment) = torn.iter().find(|it| !was_thin.contains(it)) {
             return Err(format!(
                 "unit {number} cannot read {segment}, and nobody was told"
             ));
         }
         for (location, tag) in &kept {
-            let Some(location) = in_segment(machine, *unit, *location) else {
+            let Some(location) = in_segment(&sets, *unit, *location) else {
                 continue;
             };
+            // An empty one takes room until its segment goes.
+            if *tag == [0; 16] {
+                continue;
+            }
             let Some((lineage, sequence)) = named.get(&location) else {
-                if gathered.contains(&location) {
+                if gathered.contains(&location) || ghosts.contains(&location.segment()) {
                     continue;
                 }
                 return Err(format!(
@@ -347,10 +379,10 @@ pub fn compare(
             nonces.note(*lineage, *sequence, *tag)?;
         }
         for (location, copies) in &mut copies {
-            let Some(place) = place_of(machine, *unit, location.segment()) else {
+            let Some(place) = place_of(&sets, *unit, location.segment()) else {
                 continue;
             };
-            let layout = machine.layout(location.segment().copyset());
+            let layout = sets.layout(location.segment());
             let home = layout.home(location.slot());
             let data = layout.row_slots() as usize;
             // On its own member, and with those that have its row's parity.
@@ -362,7 +394,7 @@ pub fn compare(
             }
             if kept.contains_key(&Location::new(location.segment(), home.slot)) {
                 *copies += 1;
-            } else if is_exact && !thin.contains_key(&location.segment()) {
+            } else if !thin.contains_key(&location.segment()) {
                 return Err(format!("unit {number} has lost {location:?}"));
             }
         }
@@ -372,10 +404,10 @@ pub fn compare(
         if copies == 0 {
             return Err(format!("no unit keeps {location:?}, which a version names"));
         }
-        let erasure = machine.layout(segment.copyset()).erasure();
+        let erasure = sets.layout(segment).erasure();
         let wanted = match erasure {
             Some(erasure) => 1 + usize::from(erasure.parity()),
-            None => machine.members(segment.copyset()).len(),
+            None => sets.members(segment).len(),
         };
         if copies < wanted && !thin.contains_key(&segment) {
             return Err(format!(

@@ -8,17 +8,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{JournalFolderId, Lineage, SegmentId, VolumeId};
 use volume::catalog::{
-    Catalog, CatalogError, Lease, LineageKey, MemoryCatalog, Neighbours, PendingFree,
+    Catalog, CatalogError, Copyset, Lease, LineageKey, MemoryCatalog, Neighbours, PendingFree,
     StoredVersion, VersionCommit, VersionKey,
 };
 use volume::seal::LeaseSalt;
 use world::Millis;
 use world::simulated::SimulatedRandom;
 
+use crate::members::Members;
+
 /// A catalog that is watched.
 pub struct WatchedCatalog {
     /// What it watches.
     pub memory: Arc<MemoryCatalog>,
+    /// Who is whole.
+    pub members: Arc<Members>,
     random: SimulatedRandom,
     state: Mutex<State>,
 }
@@ -34,9 +38,10 @@ struct State {
 impl WatchedCatalog {
     /// An empty catalog that answers.
     #[must_use]
-    pub fn new(random: SimulatedRandom) -> Self {
+    pub fn new(random: SimulatedRandom, copysets: Vec<Copyset>) -> Self {
         Self {
             memory: Arc::default(),
+            members: Arc::new(Members::new(copysets)),
             random,
             state: Mutex::default(),
         }
@@ -47,7 +52,8 @@ impl WatchedCatalog {
     pub fn beside(&self, random: SimulatedRandom) -> Self {
         Self {
             memory: Arc::clone(&self.memory),
-            ..Self::new(random)
+            members: Arc::clone(&self.members),
+            ..Self::new(random, Vec::new())
         }
     }
 
@@ -111,6 +117,7 @@ impl Catalog for WatchedCatalog {
         self.state().records.push(commit.version.clone());
         self.call(|memory| {
             memory.commit(commit)?;
+            self.members.note(commit);
             self.state().commits.push(commit.clone());
             Ok(())
         })

@@ -12,8 +12,15 @@
 //!     ├─ model ──── what a volume should hold
 //!     ├─ machine ── units, journals, the process; crashes
 //!     ├─ catalog ── the database, which survives everything
+//!     ├─ members ── what that says of who is whole
 //!     └─ audit ──── what lies on units, read without the engine
 //! ```
+//!
+//! Units die for good, come back older than they were, and are drained; others take
+//! their places. The mender runs beside all else, a pass at a time, and between two of
+//! its calls of units jobs run, slots are freed, and it may be killed. In the end all
+//! members are whole, and each has every slot that it should (docs/units.md, "How
+//! mending is tried").
 //!
 //! `cargo run -p sim --release -- --seeds 0..10000` runs many;
 //! `-- --seed 7 --trace` tells one step by step. `-- --hosts` before these runs
@@ -25,6 +32,7 @@ pub mod client;
 pub mod driver;
 pub mod hosts;
 pub mod machine;
+pub mod members;
 pub mod model;
 pub mod setup;
 
@@ -48,6 +56,10 @@ pub struct Summary {
     pub restores: u64,
     /// Crashes and kills.
     pub restarts: u64,
+    /// Units that died, were drained, or came back older.
+    pub replaced: u64,
+    /// Passes of the mender that were gone through with.
+    pub mended: u64,
 }
 
 impl std::ops::AddAssign for Summary {
@@ -59,6 +71,8 @@ impl std::ops::AddAssign for Summary {
         self.removed += other.removed;
         self.restores += other.restores;
         self.restarts += other.restarts;
+        self.replaced += other.replaced;
+        self.mended += other.mended;
     }
 }
 

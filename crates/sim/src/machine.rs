@@ -1,6 +1,8 @@
 //! The simulated machine: a disk with units and journals on it, and the
 //! process that uses them.
 
+use std::collections::BTreeSet;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,8 +16,8 @@ use volume::scatter::Layout;
 use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 use volume::{LeaseTerm, OpenError, OpenParams, Store, Volume, VolumeConfig};
 use volume::{ReadOnlyParams, ReadOnlyVolume};
-use world::simulated::{SimulatedRandom, Simulation};
-use world::{Job, Pool, Wake, World};
+use world::simulated::{SimulatedDisk, SimulatedRandom, Simulation};
+use world::{Disk, Job, OpenMode, Pool, Wake, World};
 
 use crate::catalog::WatchedCatalog;
 use crate::setup::Setup;
@@ -39,8 +41,11 @@ pub struct Machine {
     pub store: Arc<Store>,
     /// The same units for the auditor, who leaves no trace in the process.
     pub audited: Arc<Store>,
+    /// As [`Machine::units`], as the auditor sees them.
+    audited_units: Vec<Arc<TrackedUnit>>,
+    /// Those that died, or are members of nothing any more.
+    pub gone: BTreeSet<usize>,
     cleaner: Cleaner,
-    copysets: Vec<Copyset>,
     wrapping: Arc<KeyEncryptionKey>,
     config: VolumeConfig,
     segment_bytes: u64,
@@ -62,6 +67,12 @@ impl Pool for Alone {
     fn run(&self, _: Job) {}
 }
 
+/// The id of unit `number`.
+#[must_use]
+pub fn unit_id(number: usize) -> UnitId {
+    UnitId::from_random(number as u128 + 1)
+}
+
 fn unit_path(number: usize) -> PathBuf {
     PathBuf::from(format!("/units/{number}"))
 }
@@ -81,9 +92,7 @@ impl Machine {
             .disk
             .set_read_now_misses(setup.read_misses_one_in);
         let cluster = ClusterId::from_random(1);
-        let ids: Vec<UnitId> = (0..setup.units)
-            .map(|number| UnitId::from_random(number as u128 + 1))
-            .collect();
+        let ids: Vec<UnitId> = (0..setup.units).map(unit_id).collect();
         for (number, id) in ids.iter().enumerate() {
             FolderUnit::create(&world, &unit_path(number), cluster, *id).expect("made");
         }
@@ -107,7 +116,7 @@ impl Machine {
             copysets::SCATTER_WIDTH,
             &random,
         );
-        let catalog = Arc::new(WatchedCatalog::new(random));
+        let catalog = Arc::new(WatchedCatalog::new(random, copysets));
         let wrapping = Arc::new(KeyEncryptionKey::from_bytes(&[7; 32]));
         let mut machine = Self {
             simulation,
@@ -118,7 +127,8 @@ impl Machine {
             tracked: Vec::new(),
             audited: Arc::clone(&store),
             store,
-            copysets,
+            audited_units: Vec::new(),
+            gone: BTreeSet::new(),
             wrapping,
             config,
             segment_bytes: u64::from(setup.segment_bytes),
@@ -151,7 +161,8 @@ impl Machine {
             tracked: Vec::new(),
             audited: Arc::clone(&store),
             store,
-            copysets: self.copysets.clone(),
+            audited_units: Vec::new(),
+            gone: self.gone.clone(),
             wrapping: Arc::clone(&self.wrapping),
             config: self.config,
             segment_bytes: self.segment_bytes,
@@ -182,39 +193,95 @@ impl Machine {
     /// The current process opens the units.
     fn start(&mut self, units: usize) {
         self.world = self.simulation.world();
+        self.store = Store::new(Arc::clone(&self.world.pool));
+        self.audited = Store::new(Arc::new(Alone));
+        self.units.clear();
+        self.faulty.clear();
+        self.tracked.clear();
+        self.audited_units.clear();
+        for number in 0..units {
+            self.open_unit(number);
+        }
+        self.cleaner = cleaner(&self.store, &self.catalog, &self.wrapping);
+        self.set_tables();
+    }
+
+    fn open_unit(&mut self, number: usize) {
         let world = &self.world;
-        let open = |number: usize| {
-            let id = UnitId::from_random(number as u128 + 1);
+        let id = unit_id(number);
+        let open = || {
             let unit = FolderUnit::open(world, &unit_path(number), ClusterId::from_random(1), id)
                 .with_segment_data_bytes(self.segment_bytes)
                 .with_open_segments(8);
-            (id, Arc::new(unit) as Arc<dyn Unit>)
+            Arc::new(unit) as Arc<dyn Unit>
         };
-        self.units = (0..units).map(open).collect();
-        self.store = Store::new(Arc::clone(&world.pool));
-        let faulty = |(number, (_, unit)): (usize, &(UnitId, Arc<dyn Unit>))| {
-            let faulty = FaultyUnit::new(Arc::clone(unit), world.random.u64());
-            Arc::new(match number < self.whole_units {
-                true => faulty.taking_whole_segments(),
-                false => faulty,
-            })
+        let (unit, again) = (open(), open());
+        let faulty = FaultyUnit::new(Arc::clone(&unit), world.random.u64());
+        let faulty = Arc::new(match number < self.whole_units {
+            true => faulty.taking_whole_segments(),
+            false => faulty,
+        });
+        let tracked_unit = tracked(&(Arc::clone(&faulty) as Arc<dyn Unit>), world);
+        self.audited_units.push(tracked(&again, world));
+        self.units.push((id, unit));
+        self.faulty.push(faulty);
+        self.tracked.push(tracked_unit);
+    }
+
+    /// Everybody hears who is a member of what.
+    pub fn set_tables(&self) {
+        let copysets = self.catalog.members.copysets();
+        let of = |units: &[Arc<TrackedUnit>]| -> Vec<(UnitId, Arc<TrackedUnit>)> {
+            let units = units.iter().cloned().enumerate();
+            let there = units.filter(|(number, _)| !self.gone.contains(number));
+            there
+                .map(|(number, unit)| (unit_id(number), unit))
+                .collect()
         };
-        self.faulty = self.units.iter().enumerate().map(faulty).collect();
-        let faulty = self.faulty.iter();
-        self.tracked = faulty
-            .map(|unit| tracked(&(Arc::clone(unit) as Arc<dyn Unit>), world))
-            .collect();
-        let ids = self.units.iter().map(|(id, _)| *id);
-        let table = ids.zip(self.tracked.iter().cloned()).collect();
-        self.store.set_table(table, &self.copysets);
-        self.cleaner = cleaner(&self.store, &self.catalog, &self.wrapping);
-        let again: Vec<(UnitId, Arc<dyn Unit>)> = (0..units).map(open).collect();
-        let table = again
-            .iter()
-            .map(|(id, unit)| (*id, tracked(unit, world)))
-            .collect();
-        self.audited = Store::new(Arc::new(Alone));
-        self.audited.set_table(table, &self.copysets);
+        self.store.set_table(of(&self.tracked), &copysets);
+        self.audited.set_table(of(&self.audited_units), &copysets);
+    }
+
+    /// Makes a new unit. Returns its number.
+    ///
+    /// # Errors
+    /// If the disk is off.
+    pub fn add_unit(&mut self) -> Result<usize, unit::UnitError> {
+        let number = self.units.len();
+        let cluster = ClusterId::from_random(1);
+        FolderUnit::create(&self.world, &unit_path(number), cluster, unit_id(number))?;
+        self.open_unit(number);
+        Ok(number)
+    }
+
+    /// Kills the process; while none runs, a unit is put back to what it was on an
+    /// earlier copy of the disk.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn kill_and_put_back(&mut self, unit: usize, earlier: &SimulatedDisk) -> io::Result<()> {
+        self.simulation.kill();
+        let (now, then) = (&self.simulation.disk.spawn(), &earlier.spawn());
+        let folder = unit_path(unit);
+        let mut folders = BTreeSet::from([folder.clone()]);
+        for (path, _) in now.files_under(&folder) {
+            folders.extend(path.parent().map(PathBuf::from));
+            now.remove(&path)?;
+        }
+        for (path, length) in then.files_under(&folder) {
+            let mut bytes = vec![0; usize::try_from(length).expect("short")];
+            let file = then.open(&path, OpenMode::Read)?;
+            file.read_at(&mut bytes, 0)?;
+            let file = now.open(&path, OpenMode::CreateNew)?;
+            file.write_at(&bytes, 0)?;
+            file.sync_data()?;
+            folders.extend(path.parent().map(PathBuf::from));
+        }
+        for folder in folders {
+            now.sync_directory(&folder)?;
+        }
+        self.start(self.units.len());
+        Ok(())
     }
 
     /// Tells a unit what to do wrong from here on.
@@ -266,15 +333,17 @@ impl Machine {
 
     /// Units that hold segments of a copyset, in order.
     #[must_use]
-    pub fn members(&self, copyset: base::CopysetId) -> &[UnitId] {
-        let found = self.copysets.iter().find(|set| set.id == copyset);
-        found.map_or(&[], |set| &set.members)
+    pub fn members(&self, copyset: base::CopysetId) -> Vec<UnitId> {
+        let copysets = self.catalog.members.copysets();
+        let found = copysets.into_iter().find(|set| set.id == copyset);
+        found.map_or_else(Vec::new, |set| set.members)
     }
 
     /// How they hold them.
     #[must_use]
     pub fn layout(&self, copyset: base::CopysetId) -> Layout {
-        let found = self.copysets.iter().find(|set| set.id == copyset);
+        let copysets = self.catalog.members.copysets();
+        let found = copysets.iter().find(|set| set.id == copyset);
         Layout::new(found.and_then(Copyset::erasure))
     }
 

@@ -24,6 +24,8 @@ pub struct Hazards {
     pub journal: bool,
     /// The catalog does not answer.
     pub catalog: bool,
+    /// Units die for good, come back older, and are drained.
+    pub members: bool,
 }
 
 /// One run.
@@ -134,6 +136,7 @@ impl Setup {
                 rot: may(6),
                 journal: may(4),
                 catalog: may(5),
+                members: false,
             },
         };
         // Last, so that a seed has chosen all else as it did before.
@@ -146,6 +149,7 @@ impl Setup {
             setup.erasure = Some(fitting[random.index(fitting.len())]);
             setup.replicas = 1;
         }
+        setup.hazards.members = !no_hazards && random.below(2) == 0;
         setup
     }
 

@@ -15,7 +15,8 @@ use super::{Database, DatabaseError, rows};
 /// What was in the way is tried again after so long, in milliseconds.
 const RETRY_MS: i64 = 5_000;
 
-/// And a unit that has no room, in milliseconds: it does not get any by being asked.
+/// And a unit that has no room, or slots that have rotted everywhere, in milliseconds:
+/// it does not get any by being asked, and they do not come back.
 const RETRY_FULL_MS: i64 = 5 * 60 * 1000;
 
 /// Every slot is read once in so long, in milliseconds: 30 days.
@@ -138,14 +139,11 @@ impl Database {
                  rotten = CASE WHEN $4 = 1 THEN $6 ELSE rotten END WHERE number = $1",
             )
             .bind(number)
-            .bind(
-                now.0
-                    .saturating_add(match (&end.problem, end.full.is_empty()) {
-                        (None, _) => 0,
-                        (Some(_), true) => RETRY_MS,
-                        (Some(_), false) => RETRY_FULL_MS,
-                    }),
-            )
+            .bind(now.0.saturating_add(match &end.problem {
+                None => 0,
+                Some(_) if end.full.is_empty() && end.rotten == 0 => RETRY_MS,
+                Some(_) => RETRY_FULL_MS,
+            }))
             .bind(&end.problem)
             .bind(i64::from(end.scrubbed))
             .bind(now.0)

@@ -10,6 +10,7 @@ use world::Disk;
 use super::{Expect, Run, trace};
 use crate::Check;
 use crate::client::Client;
+use crate::machine::unit_id;
 use crate::model::{Blocks, content};
 
 /// Jobs and polls after which a volume that should settle is stuck.
@@ -294,12 +295,15 @@ impl Run {
         trace!(self, "settling");
         let disk = &self.machine.simulation.disk;
         for unit in 0..self.machine.units.len() {
-            disk.heal(&self.machine.unit_path(unit));
+            if !self.machine.gone.contains(&unit) {
+                disk.heal(&self.machine.unit_path(unit));
+            }
         }
         disk.heal(&self.machine.host());
         for unit in 0..self.machine.units.len() {
             self.machine.lie(unit, InjectedFaults::default());
         }
+        self.is_lying = false;
         self.machine.catalog.set_unavailable(0);
         self.machine.probe(true);
         for index in 0..self.subjects.len() {
@@ -352,11 +356,19 @@ impl Run {
             subject.is_known = false;
             subject.pending.clear();
         }
-        if is_power {
-            self.machine.crash();
-        } else {
-            self.machine.kill();
+        let earlier = self.earlier.as_ref().map(|(_, disk)| disk);
+        match self.put_back.take().zip(earlier) {
+            _ if is_power => self.machine.crash(),
+            Some((unit, earlier)) => {
+                let members = &self.machine.catalog.members;
+                members.doubt(unit_id(unit));
+                let done = self.machine.kill_and_put_back(unit, earlier);
+                done.map_err(|error| format!("unit {unit} is not put back: {error}"))?;
+            }
+            None => self.machine.kill(),
         }
+        // What a process was told to do wrong went with it.
+        self.is_lying = false;
         self.readers.clear();
         for index in 0..self.subjects.len() {
             let was_attached = self.subjects[index].client.take().is_some();

@@ -89,9 +89,9 @@ impl Run {
         }
         let unit = self.random.index(self.machine.units.len());
         trace!(self, "unit {unit} lies: {faults:?}");
+        self.is_lying |= faults.flipped_bits_one_in > 0 || faults.misdirected_one_in > 0;
         self.machine.lie(unit, faults);
         self.trouble = true;
-        self.degraded = true;
     }
 
     pub(super) fn harm_unit(&mut self) {
@@ -111,7 +111,6 @@ impl Run {
             .disk
             .inject(&self.machine.unit_path(unit), fault);
         self.trouble = true;
-        self.degraded = true;
     }
 
     pub(super) fn harm_journal(&mut self) {

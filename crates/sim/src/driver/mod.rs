@@ -1,16 +1,17 @@
 //! One run: steps that the seed chooses, and what must hold after each.
 
 mod attach;
+mod mending;
 mod mishaps;
 mod readers;
 mod steps;
 mod versions;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use base::{SnapshotId, VolumeId};
+use base::{SegmentId, SnapshotId, VolumeId};
 use volume::catalog::{VersionCommit, VersionKey};
-use world::simulated::SimulatedRandom;
+use world::simulated::{SimulatedDisk, SimulatedRandom};
 
 use self::readers::Reader;
 use crate::audit::Nonces;
@@ -65,9 +66,17 @@ pub struct Run {
     next: u128,
     /// Faults are, or were a moment ago, in force: requests may fail.
     trouble: bool,
-    /// Some unit was away or refused something: copies may be missing.
-    degraded: bool,
     rotten: bool,
+    /// Some unit brings what was not put there.
+    is_lying: bool,
+    /// The disk as it was when there were so many units.
+    earlier: Option<(usize, SimulatedDisk)>,
+    /// With the next kill of the process this unit is put back to that.
+    put_back: Option<usize>,
+    /// Segments that units had which were put back.
+    ghosts: BTreeSet<SegmentId>,
+    /// Units that were members of something.
+    ever_used: BTreeSet<usize>,
     crash_armed: bool,
     is_traced: bool,
     summary: Summary,
@@ -102,8 +111,12 @@ impl Run {
             nonces: Nonces::default(),
             next: 1,
             trouble: false,
-            degraded: false,
             rotten: false,
+            is_lying: false,
+            earlier: None,
+            put_back: None,
+            ghosts: BTreeSet::new(),
+            ever_used: BTreeSet::new(),
             crash_armed: false,
             is_traced,
             summary: Summary::default(),
@@ -146,6 +159,9 @@ impl Run {
     }
 
     fn step(&mut self) -> Check {
+        if self.is_mending() && self.chance(6) {
+            return self.mend();
+        }
         match self.random.below(100) {
             0..=54 => self.request(),
             55..=71 => self.turn(),
@@ -163,6 +179,8 @@ impl Run {
                 false => self.read_version(),
             },
             91 => self.fence(),
+            92 => self.mend(),
+            93 | 94 if self.setup.hazards.members => self.change_members(),
             _ => self.mishap(),
         }
     }

@@ -1,5 +1,7 @@
 //! A machine and one volume, for tests that tell a story.
 
+use std::collections::BTreeSet;
+
 use base::{BlockDevice, Completion, Durability, IoError, Lineage, Outcome, Started, VolumeId};
 use sim::audit::{self, Nonces, Walked};
 use sim::machine::Machine;
@@ -172,6 +174,12 @@ impl Bench {
             walked
         };
         let walked: Vec<Walked> = versions.iter().map(walk).collect();
-        audit::compare(&self.machine, &walked, &mut Nonces::default(), false).expect("exact");
+        audit::compare(
+            &self.machine,
+            &walked,
+            &mut Nonces::default(),
+            &BTreeSet::new(),
+        )
+        .expect("exact");
     }
 }

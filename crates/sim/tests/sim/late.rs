@@ -40,12 +40,11 @@ fn read(bench: &Bench, volume: &mut Volume, block: u64) -> (u8, Duration) {
     }
 }
 
-/// Whoever asked a unit that hung waited until the link to it gave up, for each
-/// block that it was the first to be asked for.
-#[test]
-fn a_unit_that_hangs_costs_nobody_its_timeout() {
-    const BLOCKS: u64 = 64;
-    let mut bench = Bench::new(2, 2);
+/// Blocks that are written, each with its number.
+const BLOCKS: u64 = 64;
+
+/// A volume that was written and opened again: what it reads it has to fetch.
+fn written(bench: &mut Bench) -> Volume {
     let id = bench.create(None);
     let mut volume = bench.attach(id);
     for block in 0..BLOCKS {
@@ -55,6 +54,15 @@ fn a_unit_that_hangs_costs_nobody_its_timeout() {
     bench.close(volume);
     let mut volume = bench.attach(id);
     bench.turn(&mut volume, 40);
+    volume
+}
+
+/// Whoever asked a unit that hung waited until the link to it gave up, for each
+/// block that it was the first to be asked for.
+#[test]
+fn a_unit_that_hangs_costs_nobody_its_timeout() {
+    let mut bench = Bench::new(2, 2);
+    let mut volume = written(&mut bench);
     let told_later = InjectedFaults {
         reads_later_one_in: 1,
         ..InjectedFaults::default()
@@ -98,19 +106,10 @@ fn a_unit_that_hangs_costs_nobody_its_timeout() {
 /// With parity nobody else has the block: it is worked out of the others of its row.
 #[test]
 fn a_block_on_a_unit_that_hangs_is_worked_out_of_others() {
-    const BLOCKS: u64 = 64;
     let mut setup = Setup::quiet(3, 1);
     setup.erasure = Erasure::new(2, 1);
     let mut bench = Bench::with(setup);
-    let id = bench.create(None);
-    let mut volume = bench.attach(id);
-    for block in 0..BLOCKS {
-        bench.write(&mut volume, block..block + 1, block as u8);
-        bench.turn(&mut volume, 10);
-    }
-    bench.close(volume);
-    let mut volume = bench.attach(id);
-    bench.turn(&mut volume, 40);
+    let mut volume = written(&mut bench);
     let told_later = InjectedFaults {
         reads_later_one_in: 1,
         ..InjectedFaults::default()

@@ -45,10 +45,10 @@ pub(super) const ENTRY_BYTES: usize = 24;
 pub(super) const PAGE_BYTES: u64 = 4096;
 
 /// The smallest slot: a sector.
-pub(super) const SLOT_BYTES_MIN: u32 = 512;
+pub(crate) const SLOT_BYTES_MIN: u32 = 512;
 
 /// The largest slot: 1 MiB, 16 times the largest block.
-pub(super) const SLOT_BYTES_MAX: u32 = 1 << 20;
+pub(crate) const SLOT_BYTES_MAX: u32 = 1 << 20;
 
 /// A slot is numbered by 16 bits.
 const CAPACITY_MAX: u32 = 1 << 16;

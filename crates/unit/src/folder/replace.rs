@@ -191,10 +191,10 @@ impl FolderUnit {
             None => None,
         };
         let renamed = self.place.disk.rename(&draft, &self.place.file(id));
-        // Whatever came of it: what is in the file now counts.
-        lock(&self.unsynced).deleted(id);
         self.cache.remove(id);
         if let Err(error) = renamed {
+            // The old one is there still, perhaps, with the writes that it has lost.
+            self.lose_unsynced(id);
             if let Some(held) = held
                 && self.place.disk.open(&draft, OpenMode::Read).is_ok()
             {
@@ -203,11 +203,17 @@ impl FolderUnit {
             }
             return Err(failed(error));
         }
+        lock(&self.unsynced).deleted(id);
         if !freed.is_empty() {
             lock(&self.settling).pending.insert(id);
         }
         self.measure(id, file);
-        self.sync_name(id)
+        let synced = self.sync_name(id);
+        if synced.is_err() {
+            // A crash may bring the old one back.
+            self.lose(id);
+        }
+        synced
     }
 
     /// The segment in whose place `part` comes, if it is as was expected.

@@ -4,7 +4,12 @@ use base::codec::{Reader, Writer};
 use base::{SegmentId, Slot, UnitId};
 
 use super::{Malformed, request};
+use crate::folder::SEGMENT_DATA_BYTES;
+use crate::folder::format::{SLOT_BYTES_MAX, SLOT_BYTES_MIN};
 use crate::{SegmentSlots, SegmentStat, UnitStat};
+
+/// No daemon has segments with more content, in bytes: 8 times what they have.
+const SEGMENT_BYTES_MAX: u64 = 8 * SEGMENT_DATA_BYTES;
 
 /// How a daemon answers a hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +122,8 @@ impl SegmentStat {
         to.put_u16(0);
     }
 
-    /// Reads what is told of `segment`, and to whom it belongs.
+    /// Reads what is told of `segment`, and to whom it belongs: what no segment can be is
+    /// not taken, since whoever reads it makes room for it.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -131,6 +137,15 @@ impl SegmentStat {
             freed: reader.u32()?,
             generation: reader.u16()?,
         };
+        let is_size = (SLOT_BYTES_MIN..=SLOT_BYTES_MAX).contains(&stat.slot_bytes)
+            && stat.slot_bytes.is_multiple_of(SLOT_BYTES_MIN);
+        if !is_size {
+            return Err(Malformed("slots of that size are none"));
+        }
+        let bytes = u64::from(stat.slots) * u64::from(stat.slot_bytes);
+        if stat.slots > 1 << 16 || stat.freed > stat.slots || bytes > SEGMENT_BYTES_MAX {
+            return Err(Malformed("a segment has no so many slots"));
+        }
         Ok((stat, line))
     }
 }
@@ -156,7 +171,7 @@ impl SegmentSlots {
     pub fn decode(segment: SegmentId, body: &[u8]) -> Result<Self, Malformed> {
         let (stat, line) = SegmentStat::decode(segment, body)?;
         let bits = body.get(SegmentStat::ANSWER_BYTES..).unwrap_or_default();
-        if stat.slots > 1 << 16 || bits.len() < (stat.slots as usize).div_ceil(8) {
+        if bits.len() < (stat.slots as usize).div_ceil(8) {
             return Err(Malformed("it does not say which slots were freed"));
         }
         let is_freed = |slot: &u32| bits[*slot as usize / 8] & (1 << (slot % 8)) != 0;
@@ -236,6 +251,31 @@ mod tests {
         stat.encode(9, &mut bytes);
         assert_eq!(SegmentStat::decode(segment, &bytes), Ok((stat, 9)));
         assert!(SegmentStat::decode(segment, &bytes[..21]).is_err());
+        let none = [
+            (0, 7, 3),
+            (511, 7, 3),
+            (600, 7, 3),
+            (u32::MAX - 511, 1, 0),
+            ((1 << 20) + 512, 1, 0),
+            (4096, (1 << 16) + 1, 0),
+            (4096, 7, 8),
+            // 64 MiB, and a slot.
+            (4096, (1 << 14) + 1, 0),
+            (1 << 20, 65, 0),
+        ];
+        for (slot_bytes, slots, freed) in none {
+            let stat = SegmentStat {
+                slot_bytes,
+                slots,
+                freed,
+                ..stat
+            };
+            let mut bytes = Vec::new();
+            stat.encode(9, &mut bytes);
+            bytes.extend(vec![0; slots as usize / 8 + 1]);
+            assert!(SegmentStat::decode(segment, &bytes).is_err(), "{stat:?}");
+            assert!(SegmentSlots::decode(segment, &bytes).is_err(), "{stat:?}");
+        }
 
         for free_bytes in [None, Some(0), Some(1 << 40)] {
             let stat = UnitStat {

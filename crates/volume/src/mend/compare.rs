@@ -87,6 +87,11 @@ impl Copy {
         self.slots.len()
     }
 
+    /// Whether nothing was put.
+    pub fn is_nothing(&self) -> bool {
+        self.slots.is_empty()
+    }
+
     /// The slots that it has freed, and `before` did not.
     pub fn freed_since(&self, before: &Self) -> Vec<Slot> {
         let is_new =
@@ -98,9 +103,24 @@ impl Copy {
     }
 }
 
+/// What most say; `None` if as many say something else, or nobody says anything.
+pub(super) fn most<T: PartialEq + Clone>(said: &[T]) -> Option<T> {
+    let votes = |one: &T| said.iter().filter(|other| *other == one).count();
+    let most = said.iter().max_by_key(|one| votes(one))?;
+    let is_sure = said
+        .iter()
+        .all(|one| one == most || votes(one) < votes(most));
+    is_sure.then(|| most.clone())
+}
+
 /// The members that keep each of the first slots of a segment: indexes into
-/// `copies`, of which those that are `None` hold nothing of it.
-pub(super) fn keepers(copies: &[Option<Copy>], slots_max: Option<u32>) -> Vec<Vec<usize>> {
+/// `copies`, of which those that are `None` hold nothing of it. A slot counts as kept if
+/// one does that is `believed` of it.
+pub(super) fn keepers(
+    copies: &[Option<Copy>],
+    believed: impl Fn(usize, usize) -> bool,
+    slots_max: Option<u32>,
+) -> Vec<Vec<usize>> {
     let there = copies.iter().flatten();
     let longest = there.map(Copy::len).max().unwrap_or(0);
     let end = slots_max.map_or(longest, |most| longest.min(most as usize));
@@ -111,7 +131,11 @@ pub(super) fn keepers(copies: &[Option<Copy>], slots_max: Option<u32>) -> Vec<Ve
                 let copy = copy.as_ref();
                 copy.is_some_and(|copy| copy.held(slot) == Held::Kept)
             });
-            keeps.map(|(member, _)| member).collect()
+            let keeps: Vec<usize> = keeps.map(|(member, _)| member).collect();
+            match keeps.iter().any(|member| believed(*member, slot)) {
+                true => keeps,
+                false => Vec::new(),
+            }
         })
         .collect();
     // Behind the last one that anybody keeps nothing has to be put.
@@ -120,12 +144,12 @@ pub(super) fn keepers(copies: &[Option<Copy>], slots_max: Option<u32>) -> Vec<Ve
     keepers
 }
 
-/// Whether a member that holds a segment as `copy` lacks a slot that some other
-/// keeps.
-pub(super) fn lacks(copy: Option<&Copy>, keepers: &[Vec<usize>]) -> bool {
-    let mut slots = keepers.iter().enumerate();
-    slots.any(|(slot, keepers)| {
-        let held = copy.map_or(Held::Never, |copy| copy.held(slot));
+/// How many slots a member that holds a segment as `copy` lacks that some other keeps.
+pub(super) fn lacking(copy: Option<&Copy>, keepers: &[Vec<usize>]) -> usize {
+    let slots = keepers.iter().enumerate();
+    let lacks = |(slot, keepers): &(usize, &Vec<usize>)| {
+        let held = copy.map_or(Held::Never, |copy| copy.held(*slot));
         held == Held::Never && !keepers.is_empty()
-    })
+    };
+    slots.filter(lacks).count()
 }

@@ -1,25 +1,28 @@
 //! Bringing a segment to a member that lacks some of it.
 
-use std::collections::{HashMap, HashSet};
-
-use base::{SegmentId, Slot};
+use base::Slot;
 use unit::{Replacement, SlotRun, Tag, UnitError};
 
-use super::compare::{Copy, Held};
-use super::pass::{Mendable, Pace, Stopped};
-
-/// Bytes copied at once.
-const AT_ONCE_BYTES: usize = 1 << 20;
+use super::compare::{Copy, Held, most};
+use super::found::Stopped;
+use super::spread::Spread;
+use crate::catalog::MemberState;
 
 /// Why a segment was not brought.
 #[derive(Debug)]
 pub(super) enum CopyError {
     /// No member has a copy of these slots that is as it was put.
     Rotten(u64),
+    /// As many members have one content of these slots as another.
+    Differs(u64),
+    /// As many members say one thing of what kind of segment it is as another.
+    Disputed,
     /// A member that was asked does not answer as it should.
     Source(UnitError),
     /// The member itself.
     Target(UnitError),
+    /// What it was made of was changed meanwhile.
+    Changed,
     /// It is not gone on with.
     Stopped,
 }
@@ -30,63 +33,94 @@ impl From<Stopped> for CopyError {
     }
 }
 
-/// A segment, and where it lies.
+/// A segment of copies.
 pub(super) struct Bringing<'a> {
-    pub segment: SegmentId,
-    pub members: &'a [Mendable],
-    /// How each holds it.
-    pub copies: &'a [Option<Copy>],
+    pub on: Spread<'a>,
     /// Who keeps each slot.
-    pub keepers: &'a [Vec<usize>],
+    pub keepers: Vec<Vec<usize>>,
     /// Nothing is appended to it any more.
     pub is_closed: bool,
-    pub pace: &'a dyn Pace,
-    /// Slots whose content is not what was put, of the members that were asked.
-    pub rotten: HashMap<usize, HashSet<u16>>,
 }
 
 impl Bringing<'_> {
-    /// Puts what member `to` lacks of the segment there, durably. Returns how many
+    /// Puts what the member lacks of the segment there, durably. Returns how many
     /// bytes that were.
-    pub fn bring(&mut self, to: usize) -> Result<u64, CopyError> {
-        let copy = self.copies.get(to).and_then(Option::as_ref);
-        self.write(to, copy.map_or(0, Copy::len))
+    pub fn bring(&mut self) -> Result<u64, CopyError> {
+        let copy = self.on.copies[self.on.to].as_ref();
+        let can_append = self.on.members[self.on.to].unit.can_append();
+        match copy.map_or(0, Copy::len) {
+            0 => self.write(0),
+            _ if !can_append => self.bring_anew(),
+            own => self.write(own),
+        }
     }
 
-    /// Puts the whole segment anew in the place of what member `to` has: in one step,
+    /// Puts the whole segment anew in the place of what the member has: in one step,
     /// but of one whose header cannot be read. All of it was read before anything
     /// there is given up.
-    pub fn bring_anew(&mut self, to: usize) -> Result<u64, CopyError> {
-        let target = &self.members[to].unit;
+    pub fn bring_anew(&mut self) -> Result<u64, CopyError> {
+        let target = &self.on.members[self.on.to].unit;
         let end = self.keepers.len();
         let content = self.gather(0, end)?;
-        let Some(own) = &self.copies[to] else {
-            target.delete(self.segment).map_err(CopyError::Target)?;
-            let bytes = self.put(to, 0, &content)?;
-            self.finish(to, &content.freed)?;
+        let Some(own) = &self.on.copies[self.on.to] else {
+            target.delete(self.on.segment).map_err(CopyError::Target)?;
+            let bytes = self.on.put(0, &content.tags, &content.data)?;
+            self.finish(&content.freed)?;
             return Ok(bytes);
         };
         let bytes = content.data.len() as u64;
-        self.pace.step(bytes)?;
+        self.on.pace.step(bytes)?;
         let by = Replacement {
             expected: Some(own.generation),
             generation: own.generation,
-            line: self.line(),
-            slot_bytes: self.slot_bytes(),
+            line: self.on.line,
+            slot_bytes: self.on.slot_bytes,
             tags: &content.tags,
             data: &content.data,
         };
-        let replaced = target.replace(self.segment, by);
+        let replaced = target.replace(self.on.segment, by);
         replaced.map_err(CopyError::Target)?;
-        self.finish(to, &content.freed)?;
+        self.finish(&content.freed)?;
         Ok(bytes)
     }
 
-    fn write(&mut self, to: usize, begin: usize) -> Result<u64, CopyError> {
+    /// Frees empty slots that the member keeps alone where another one has freed them: a
+    /// crash came between the put and the free of an earlier pass.
+    pub fn free_empty(&self) -> Result<(), CopyError> {
+        let to = self.on.to;
+        let copies = || self.on.copies.iter().flatten();
+        let Some(own) = &self.on.copies[to] else {
+            return Ok(());
+        };
+        let is_alone = |slot: &usize| {
+            own.held(*slot) == Held::Kept
+                && copies().any(|copy| copy.held(*slot) == Held::Freed)
+                && copies()
+                    .filter(|copy| copy.held(*slot) == Held::Kept)
+                    .count()
+                    == 1
+        };
+        let mut empty = Vec::new();
+        for slot in (0..own.len()).filter(is_alone) {
+            let (mut tag, mut content) = ([[0; 16]], vec![0; self.on.slot_bytes as usize]);
+            let read = self.read(to, slot, &mut tag, &mut content);
+            // Nothing that was sealed is zeroes.
+            if read.is_ok() && tag[0].iter().chain(&content).all(|byte| *byte == 0) {
+                empty.push(number(slot));
+            }
+        }
+        if empty.is_empty() {
+            return Ok(());
+        }
+        let target = &self.on.members[to].unit;
+        let freed = target.free(self.on.segment, &empty, self.is_closed);
+        freed.map_err(CopyError::Target)
+    }
+
+    fn write(&mut self, begin: usize) -> Result<u64, CopyError> {
         let end = self.keepers.len();
-        let slot_bytes = self.slot_bytes() as usize;
-        let at_once = match self.members[to].unit.can_append() {
-            true => (AT_ONCE_BYTES / slot_bytes.max(1)).max(1),
+        let at_once = match self.on.members[self.on.to].unit.can_append() {
+            true => self.on.slots_at_once(),
             false => end.max(1),
         };
         let (mut bytes, mut freed) = (0, Vec::new());
@@ -94,95 +128,64 @@ impl Bringing<'_> {
         while first < end {
             let last = end.min(first + at_once);
             let content = self.gather(first, last)?;
-            bytes += self.put(to, first, &content)?;
+            bytes += self.on.put(first, &content.tags, &content.data)?;
             freed.extend(content.freed);
             first = last;
         }
-        self.finish(to, &freed)?;
+        self.finish(&freed)?;
         Ok(bytes)
     }
 
-    fn put(&self, to: usize, first: usize, content: &Content) -> Result<u64, CopyError> {
-        let target = &self.members[to].unit;
-        let (line, slot_bytes) = (self.line(), self.slot_bytes());
-        let slots = content.data.chunks(AT_ONCE_BYTES.max(slot_bytes as usize));
-        let at_once = (AT_ONCE_BYTES / slot_bytes.max(1) as usize).max(1);
-        let parts: Vec<(&[Tag], &[u8])> = match target.can_append() {
-            true => content.tags.chunks(at_once).zip(slots).collect(),
-            false => vec![(&content.tags, &content.data)],
-        };
-        let mut at = first;
-        for (tags, data) in parts {
-            self.pace.step(data.len() as u64)?;
-            let slot = Slot(u16::try_from(at).unwrap_or(u16::MAX));
-            let put = target.put_for(line, self.segment, slot_bytes, slot, tags, data);
-            put.map_err(CopyError::Target)?;
-            at += tags.len();
-        }
-        Ok(content.data.len() as u64)
-    }
-
-    /// Makes it durable, and frees the slots that nobody keeps and those that were
-    /// freed since they were read.
-    fn finish(&self, to: usize, unkept: &[Slot]) -> Result<(), CopyError> {
-        let target = &self.members[to].unit;
-        target.sync(&[self.segment]).map_err(CopyError::Target)?;
+    /// Makes it durable, and frees the slots that nobody keeps, or that nobody keeps
+    /// any more who did when they were read.
+    fn finish(&self, unkept: &[Slot]) -> Result<(), CopyError> {
+        let target = &self.on.members[self.on.to].unit;
+        target.sync(&[self.on.segment]).map_err(CopyError::Target)?;
         let free = |slots: &[Slot]| match slots {
             [] => Ok(()),
-            slots => target.free(self.segment, slots, self.is_closed),
+            slots => target.free(self.on.segment, slots, self.is_closed),
         };
         free(unkept).map_err(CopyError::Target)?;
-        let was_there = self.copies.get(to).is_some_and(Option::is_some);
-        for (member, copy) in self.members.iter().zip(self.copies) {
-            let Some(before) = copy else { continue };
-            match member.unit.slots_of(self.segment) {
-                Ok(told) => {
-                    let own = self.copies.get(to).and_then(Option::as_ref);
-                    let mut freed = Copy::of(&told).freed_since(before);
-                    // Of what was there before, others do not say.
-                    freed.retain(|slot| {
-                        let held = own.map(|own| own.held(usize::from(slot.0)));
-                        held.is_none_or(|held| held == Held::Never)
-                    });
-                    free(&freed).map_err(CopyError::Target)?;
-                }
-                // All of it was freed while it was copied.
-                Err(UnitError::NoSegment { .. }) if !was_there => {
-                    return target.delete(self.segment).map_err(CopyError::Target);
-                }
-                Err(UnitError::NoSegment { .. }) => {}
-                Err(error) => return Err(CopyError::Source(error)),
-            }
+        let own = self.on.copies[self.on.to].as_ref();
+        let now = self.on.look_again();
+        // All of it was freed while it was copied.
+        let mut others = now.values();
+        if own.is_none() && others.all(|copy| copy.as_ref().is_some_and(Copy::is_nothing)) {
+            return target.delete(self.on.segment).map_err(CopyError::Target);
         }
-        Ok(())
-    }
-
-    fn slot_bytes(&self) -> u32 {
-        let there = self.copies.iter().flatten();
-        there.map(|copy| copy.slot_bytes).next().unwrap_or(0)
-    }
-
-    fn line(&self) -> u64 {
-        let there = self.copies.iter().flatten();
-        there.map(|copy| copy.line).max().unwrap_or(0)
+        // One that says so alone costs nobody what was brought.
+        let is_gone = |slot: usize| {
+            let keepers = self.keepers[slot]
+                .iter()
+                .filter(|member| **member != self.on.to);
+            let mut now = keepers.map(|member| now.get(member).and_then(Option::as_ref));
+            now.all(|copy| copy.is_some_and(|copy| copy.held(slot) != Held::Kept))
+        };
+        // Of what was there before, others do not say.
+        let is_new = |slot: &usize| own.is_none_or(|own| own.held(*slot) == Held::Never);
+        let slots = (0..self.keepers.len()).filter(|slot| !self.keepers[*slot].is_empty());
+        let freed: Vec<Slot> = slots
+            .filter(|slot| is_new(slot) && is_gone(*slot))
+            .map(number)
+            .collect();
+        free(&freed).map_err(CopyError::Target)
     }
 
     /// The content of slots, each from a member whose own checksum is right.
     fn gather(&mut self, first: usize, last: usize) -> Result<Content, CopyError> {
-        let slot_bytes = self.slot_bytes() as usize;
+        let slot_bytes = self.on.slot_bytes as usize;
         let mut content = Content {
             tags: vec![[0; 16]; last - first],
             data: vec![0; (last - first) * slot_bytes],
             freed: Vec::new(),
         };
         let mut at = first;
-        let mut lost = 0;
+        let (mut lost, mut differing) = (0, 0);
         let mut failed = None;
         while at < last {
             let Some(source) = self.source(at, &mut failed)? else {
                 if self.keepers[at].is_empty() {
-                    let slot = u16::try_from(at).unwrap_or(u16::MAX);
-                    content.freed.push(Slot(slot));
+                    content.freed.push(number(at));
                 } else {
                     lost += 1;
                 }
@@ -193,57 +196,148 @@ impl Bringing<'_> {
             while end < last && self.source(end, &mut failed)? == Some(source) {
                 end += 1;
             }
-            let run = SlotRun {
-                segment: self.segment,
-                first: Slot(u16::try_from(at).unwrap_or(u16::MAX)),
-                count: u16::try_from(end - at).unwrap_or(u16::MAX),
-            };
             let tags = &mut content.tags[at - first..end - first];
             let data = &mut content.data[(at - first) * slot_bytes..(end - first) * slot_bytes];
-            let read = self.members[source]
-                .unit
-                .read(run, slot_bytes as u32, tags, data);
-            // One that was freed just now is seen by the next pass.
-            read.map_err(CopyError::Source)?;
+            if let Err(error) = self.read(source, at, tags, data) {
+                // Another one may have it. One that was freed just now is seen by the
+                // next pass.
+                self.on.silent.insert(source);
+                failed = Some(error);
+                continue;
+            }
+            if source != self.on.to && !self.on.is_left_by(source) {
+                differing += self.compare(source, at, tags, data)?;
+            }
             at = end;
         }
         match (lost, failed) {
+            (0, _) if differing > 0 => Err(CopyError::Differs(differing)),
             (0, _) => Ok(content),
             (_, Some(error)) => Err(CopyError::Source(error)),
             (lost, None) => Err(CopyError::Rotten(lost)),
         }
     }
 
-    /// The member to read a slot from: the first that keeps it as it was put. What is
+    fn read(
+        &self,
+        member: usize,
+        first: usize,
+        tags: &mut [Tag],
+        data: &mut [u8],
+    ) -> Result<(), UnitError> {
+        let run = SlotRun {
+            segment: self.on.segment,
+            first: number(first),
+            count: u16::try_from(tags.len()).unwrap_or(u16::MAX),
+        };
+        let unit = &self.on.members[member].unit;
+        unit.read(run, self.on.slot_bytes, tags, data)
+    }
+
+    /// Compares what `source` has of slots from `first` on with what others have that
+    /// are not filled. Where they differ, what most have is put in its place; returns
+    /// of how many slots as many have something else.
+    fn compare(
+        &mut self,
+        source: usize,
+        first: usize,
+        tags: &mut [Tag],
+        data: &mut [u8],
+    ) -> Result<u64, CopyError> {
+        let slot_bytes = self.on.slot_bytes as usize;
+        let mut doubted = Vec::new();
+        for other in 0..self.on.members.len() {
+            let is_asked = other != source
+                && other != self.on.to
+                && self.on.members[other].state != MemberState::Filling;
+            let keeps = |at: &usize| self.keepers[first + at].contains(&other);
+            let mut at = 0;
+            while is_asked && at < tags.len() {
+                if !keeps(&at) {
+                    at += 1;
+                    continue;
+                }
+                let end = (at..tags.len()).find(|at| !keeps(at)).unwrap_or(tags.len());
+                let mut its_tags = vec![[0; 16]; end - at];
+                let mut its_data = vec![0; (end - at) * slot_bytes];
+                self.on.pace.step(its_data.len() as u64)?;
+                let read = self.read(other, first + at, &mut its_tags, &mut its_data);
+                // One that does not answer says nothing else.
+                let its = its_data.chunks(slot_bytes).zip(its_tags);
+                for (slot, (content, tag)) in (at..end).zip(its).filter(|_| read.is_ok()) {
+                    let own = &data[slot * slot_bytes..(slot + 1) * slot_bytes];
+                    if (tag, content) != (tags[slot], own) && !doubted.contains(&slot) {
+                        doubted.push(slot);
+                    }
+                }
+                at = end;
+            }
+        }
+        let mut differing = 0;
+        for slot in doubted {
+            let content = &mut data[slot * slot_bytes..(slot + 1) * slot_bytes];
+            match most(&self.said_of(first + slot)?) {
+                Some((tag, its)) => {
+                    tags[slot] = tag;
+                    content.copy_from_slice(&its);
+                }
+                None => differing += 1,
+            }
+        }
+        Ok(differing)
+    }
+
+    /// What the members have of a slot that keep it, are not filled, and whose own
+    /// checksum is right.
+    fn said_of(&mut self, slot: usize) -> Result<Vec<(Tag, Vec<u8>)>, CopyError> {
+        let mut said = Vec::new();
+        for member in self.keepers[slot].clone() {
+            let is_asked =
+                member != self.on.to && self.on.members[member].state != MemberState::Filling;
+            if !is_asked || !self.is_sound(member, slot, &mut None)? {
+                continue;
+            }
+            let (mut tag, mut content) = ([[0; 16]], vec![0; self.on.slot_bytes as usize]);
+            if self.read(member, slot, &mut tag, &mut content).is_ok() {
+                said.push((tag[0], content));
+            }
+        }
+        Ok(said)
+    }
+
+    /// The member to read a slot from, of those that keep it as it was put: the one that
+    /// it is brought to, then the one that leaves its place, then the first. What is
     /// wrong with one that cannot say is left in `failed`.
     fn source(
         &mut self,
         slot: usize,
         failed: &mut Option<UnitError>,
     ) -> Result<Option<usize>, CopyError> {
-        for index in 0..self.keepers[slot].len() {
-            let member = self.keepers[slot][index];
-            if !self.rotten.contains_key(&member) {
-                self.pace.step(0)?;
-                match self.members[member].unit.scrub(self.segment) {
-                    Ok(bad) => {
-                        let bad = bad.into_iter().map(|slot| slot.0).collect();
-                        self.rotten.insert(member, bad);
-                    }
-                    Err(error) => {
-                        *failed = Some(error);
-                        continue;
-                    }
-                }
-            }
-            let bad = self.rotten.get(&member);
-            let number = u16::try_from(slot).unwrap_or(u16::MAX);
-            if bad.is_some_and(|bad| !bad.contains(&number)) {
+        let mut keepers = self.keepers[slot].clone();
+        keepers.sort_by_key(|member| (*member != self.on.to, !self.on.is_left_by(*member)));
+        for member in keepers {
+            if self.is_sound(member, slot, failed)? {
                 return Ok(Some(member));
             }
         }
         Ok(None)
     }
+
+    /// Whether a member has a slot as it was put, by its own checksum.
+    fn is_sound(
+        &mut self,
+        member: usize,
+        slot: usize,
+        failed: &mut Option<UnitError>,
+    ) -> Result<bool, CopyError> {
+        let rotten = self.on.rotten(member, failed)?;
+        Ok(rotten.is_some_and(|bad| !bad.contains(&number(slot).0)))
+    }
+}
+
+/// A slot by its index.
+fn number(slot: usize) -> Slot {
+    Slot(u16::try_from(slot).unwrap_or(u16::MAX))
 }
 
 struct Content {

@@ -15,26 +15,39 @@
 //!
 //! Invariants:
 //!
-//! * A slot that any member keeps belongs on all of them, unless it was freed there.
+//! * A slot that any member keeps belongs on all of them, unless it was freed there; where
+//!   members are filled, one that any keeps who is not filled.
 //!   Nothing is freed or deleted because another member says so, but what the same
 //!   pass has put: a unit that falsifies what it says costs no other its content.
 //! * Of a segment that a lease has open only the committed slots are looked at, and
 //!   nothing of those that no version names yet.
 //! * A member is whole after a pass that began with what the catalog knew then, found
-//!   nothing to copy to it, and asked a whole member, or all that there are.
+//!   nothing to copy to it, and asked a whole member (with parity: as many as there is
+//!   data), or all that there are.
 //!
 //! What one lacks is brought by `copy`; where there is parity in the place of copies,
 //! by `rows`.
 
 mod compare;
 mod copy;
+mod found;
+#[cfg(test)]
+mod left_tests;
+#[cfg(test)]
+mod liars_tests;
+mod outcome;
+mod outdated;
 mod pass;
 mod put_rows;
+#[cfg(test)]
+mod rot_tests;
 mod rows;
 #[cfg(test)]
 mod rows_tests;
+mod spread;
 #[cfg(test)]
 mod tests;
 
 pub use compare::Uncommitted;
-pub use pass::{Depth, Found, Mendable, Pace, Stopped, pass};
+pub use found::{Depth, Found, Mendable, Pace, Stopped};
+pub use pass::pass;

@@ -1,80 +1,24 @@
 //! One pass over a copyset.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 
-use base::{CopysetId, SegmentId, UnitId, with_causes};
-use unit::{Unit, UnitError};
+use base::{CopysetId, SegmentId};
+use unit::UnitError;
 
-use super::compare::{Copy, Uncommitted, keepers, lacks};
-use super::copy::{Bringing, CopyError};
+use super::compare::{Copy, Uncommitted, keepers, lacking};
+use super::copy::Bringing;
+use super::found::{Depth, Found, Mendable, Pace, Stopped};
+use super::outcome::is_of_unit;
 use super::rows::Rows;
+use super::spread::{Rotten, Spread};
 use crate::catalog::{Erasure, MemberState};
 use crate::scatter::Layout;
 use crate::scatter::erasure::Masks;
 
-/// A member of a copyset.
-#[derive(Clone)]
-pub struct Mendable {
-    /// Its id.
-    pub id: UnitId,
-    /// Which one it is of the members, or in whose place another one comes.
-    pub place: u8,
-    /// How it stands.
-    pub state: MemberState,
-    /// The unit.
-    pub unit: Arc<dyn Unit>,
-}
-
-/// Mending is not gone on with: somebody else does, or nobody should now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stopped;
-
-/// How much is looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Depth {
-    /// What members lack that are being filled. Of a segment that a whole one has not
-    /// it is taken that it was deleted there, as it soon will be on the others.
-    Fill,
-    /// What any member lacks.
-    Compare,
-    /// As well, every slot is read.
-    Scrub,
-}
-
-/// How fast it goes, and who is told how far it is.
-pub trait Pace: Sync {
-    /// So many bytes are about to be moved. May wait.
-    ///
-    /// # Errors
-    /// [`Stopped`], if none are to be.
-    fn step(&self, bytes: u64) -> Result<(), Stopped>;
-
-    /// So many segments of so many have been compared.
-    fn compared(&self, done: u64, all: u64);
-}
-
-/// What a pass has found.
-#[derive(Debug, Default)]
-pub struct Found {
-    /// Members, not those that leave, that have all that they should have: nothing
-    /// was copied to them.
-    pub whole: Vec<UnitId>,
-    /// Those that lacked something, whether or not they have it now.
-    pub lacking: BTreeSet<UnitId>,
-    /// Those that have no room for what they lack.
-    pub full: BTreeSet<UnitId>,
-    /// How many bytes were copied.
-    pub copied_bytes: u64,
-    /// Slots that no member has as they were put, and that cannot be worked out.
-    pub rotten: u64,
-    /// What was in the way, each once.
-    pub problems: BTreeSet<String>,
-}
-
 /// Compares the members of `copyset`, those first that are best read from, and copies
-/// what one lacks, or works it out, if its segments lie there with `erasure`. In a scrub, slots that have rotted are put anew on members that
-/// are not the only ones to have them.
+/// what one lacks, or works it out, if its segments lie there with `erasure`. In a
+/// scrub, slots that have rotted are put anew on members that are not the only ones to
+/// have them.
 ///
 /// # Errors
 /// [`Stopped`]; it may be begun again at any time.
@@ -91,9 +35,14 @@ pub fn pass(
     let mut pass = Pass {
         erasure,
         members,
-        found: Found::default(),
+        found: Found {
+            is_complete: true,
+            ..Found::default()
+        },
         away: HashSet::new(),
         unsound: HashSet::new(),
+        worn: HashMap::new(),
+        rotted: None,
     };
     let segments = pass.list(copyset, pace)?;
     let all = segments.len() as u64;
@@ -109,26 +58,31 @@ pub fn pass(
     Ok(pass.end())
 }
 
-/// Slots whose content is not what was put, by member.
-type Rotten = HashMap<usize, HashSet<u16>>;
-
 /// How a segment was found.
 struct Looked {
     segment: SegmentId,
     copies: Vec<Option<Copy>>,
     /// Those whose copy is no segment.
     broken: HashSet<usize>,
+    /// Those that cannot make it durable: a write to it was lost.
+    lost: HashSet<usize>,
+    /// Those that did not say how they hold it, or what of it has rotted.
+    silent: HashSet<usize>,
     rotten: Rotten,
 }
 
-struct Pass {
-    erasure: Option<Erasure>,
-    members: Vec<Mendable>,
-    found: Found,
+pub(super) struct Pass {
+    pub(super) erasure: Option<Erasure>,
+    pub(super) members: Vec<Mendable>,
+    pub(super) found: Found,
     /// Members that do not answer.
-    away: HashSet<usize>,
+    pub(super) away: HashSet<usize>,
     /// Members to which something could not be brought.
-    unsound: HashSet<usize>,
+    pub(super) unsound: HashSet<usize>,
+    /// Those that have what others have that can be had; whether they lack anything else.
+    pub(super) worn: HashMap<usize, bool>,
+    /// Of the segment that was last found to have rotted: how many slots.
+    pub(super) rotted: Option<(SegmentId, u64)>,
 }
 
 impl Pass {
@@ -148,14 +102,6 @@ impl Pass {
         Ok(all.into_iter().collect())
     }
 
-    fn is_away(&mut self, member: usize, error: &UnitError) {
-        if self.away.insert(member) {
-            let id = self.members[member].id;
-            let why = with_causes(error);
-            self.found.problems.insert(format!("{id}: {why}"));
-        }
-    }
-
     fn mend(
         &mut self,
         segment: SegmentId,
@@ -163,43 +109,119 @@ impl Pass {
         depth: Depth,
         pace: &dyn Pace,
     ) -> Result<(), Stopped> {
-        let mut copies: Vec<Option<Copy>> = Vec::new();
-        // Those whose copy is no segment.
-        let mut broken = HashSet::new();
+        let looked = self.look(segment, depth, pace)?;
+        match self.erasure {
+            Some(erasure) => self.mend_rows(erasure, looked, slots_max, depth, pace),
+            None => self.mend_copies(&looked, slots_max, depth, pace),
+        }
+    }
+
+    /// How the members hold a segment.
+    fn look(
+        &mut self,
+        segment: SegmentId,
+        depth: Depth,
+        pace: &dyn Pace,
+    ) -> Result<Looked, Stopped> {
+        let mut looked = Looked {
+            segment,
+            copies: Vec::new(),
+            broken: HashSet::new(),
+            lost: HashSet::new(),
+            silent: HashSet::new(),
+            rotten: Rotten::new(),
+        };
         for index in 0..self.members.len() {
             let told = match self.away.contains(&index) {
                 true => None,
                 false => Some(self.members[index].unit.slots_of(segment)),
             };
-            copies.push(match told {
+            looked.copies.push(match told {
                 Some(Ok(told)) => Some(Copy::of(&told)),
                 Some(Err(UnitError::Damaged { .. })) => {
-                    broken.insert(index);
+                    looked.broken.insert(index);
                     None
                 }
                 Some(Err(UnitError::NoSegment { .. })) | None => None,
                 Some(Err(error)) => {
-                    self.is_away(index, &error);
+                    looked.silent.insert(index);
+                    self.no_answer(segment, index, &error);
                     None
                 }
             });
         }
         // What a crash of a unit cut short is kept there, and is not what was put.
-        let rotten = self.scrub(segment, &copies, depth, pace)?;
-        if let Some(erasure) = self.erasure {
-            let found = Looked {
-                segment,
-                copies,
-                broken,
-                rotten,
-            };
-            return self.mend_rows(erasure, found, slots_max, depth, pace);
-        }
-        let keepers = keepers(&copies, slots_max);
+        self.scrub(&mut looked, depth, pace)?;
+        Ok(looked)
+    }
+
+    /// Whether it is known what there is of a segment: a whole member says so (with
+    /// parity, as many as there is data), or all do.
+    fn is_known(&self, looked: &Looked) -> bool {
+        let says = |index: &usize| self.says(looked, *index);
+        self.are_enough_whole(says) || (0..self.members.len()).all(|index| says(&index))
+    }
+
+    /// Whether what only members have that are filled was deleted or freed elsewhere.
+    fn is_given_up(&self, looked: &Looked, depth: Depth) -> bool {
+        depth == Depth::Fill && self.are_enough_whole(|index| self.says(looked, *index))
+    }
+
+    fn says(&self, looked: &Looked, member: usize) -> bool {
+        let is_silent = self.away.contains(&member) || looked.silent.contains(&member);
+        // Where nobody has anything, nothing is missed.
+        let is_anything = looked.copies.iter().any(Option::is_some);
+        !(is_silent || is_anything && looked.broken.contains(&member))
+    }
+
+    /// Whether as many whole members are among those that say what they have as know all
+    /// that there is.
+    fn are_enough_whole(&self, says: impl Fn(&usize) -> bool) -> bool {
+        let whole = (0..self.members.len())
+            .filter(|index| says(index) && self.members[*index].state == MemberState::Whole);
+        let places: HashSet<u8> = whole.map(|index| self.members[index].place).collect();
+        places.len() >= self.erasure.map_or(1, |erasure| erasure.data().into())
+    }
+
+    /// Whether the members that are there know all that there is.
+    pub(super) fn are_enough_there(&self) -> bool {
+        self.away.is_empty() || self.are_enough_whole(|index| !self.away.contains(index))
+    }
+
+    fn mend_copies(
+        &mut self,
+        looked: &Looked,
+        slots_max: Option<u32>,
+        depth: Depth,
+        pace: &dyn Pace,
+    ) -> Result<(), Stopped> {
+        let (segment, rotten) = (looked.segment, &looked.rotten);
+        let is_known = self.is_known(looked) || !self.are_enough_there();
+        let is_given_up = self.is_given_up(looked, depth);
         for to in 0..self.members.len() {
-            if !self.is_mended(to, depth) {
+            if !self.is_mended(to, depth) || looked.silent.contains(&to) {
                 continue;
             }
+            if !is_known {
+                self.waits(segment, to, "may lack what others have that do not say it");
+            }
+            let on = match Spread::new(segment, (&self.members, to), &looked.copies, pace, rotten) {
+                Ok(on) => on,
+                Err(error) => {
+                    self.failed(segment, to, error);
+                    continue;
+                }
+            };
+            let is_rotten = |slot: usize| {
+                let bad = rotten.get(&to);
+                bad.is_some_and(|bad| u16::try_from(slot).is_ok_and(|slot| bad.contains(&slot)))
+            };
+            // What it has itself it keeps, if it is put anew.
+            let believed = |index: usize, slot: usize| {
+                let is_filled = self.members[index].state == MemberState::Filling;
+                !is_given_up || !is_filled || (index == to && !is_rotten(slot))
+            };
+            let keepers = keepers(&on.copies, believed, slots_max);
             // What has rotted in an open segment is put anew when it is closed.
             let is_bad = |slot: &u16| {
                 let keepers = keepers.get(usize::from(*slot));
@@ -208,31 +230,34 @@ impl Pass {
             let bad = rotten
                 .get(&to)
                 .map_or(0, |bad| bad.iter().filter(|slot| is_bad(slot)).count());
-            let anew = slots_max.is_none() && (broken.contains(&to) || bad > 0);
-            if !anew && !lacks(copies[to].as_ref(), &keepers) {
-                if bad > 0 {
+            let is_lost = looked.lost.contains(&to);
+            let is_bad = is_lost || bad > 0;
+            let anew = slots_max.is_none() && (looked.broken.contains(&to) || is_bad);
+            let lacks = lacking(on.copies[to].as_ref(), &keepers);
+            let is_empty = keepers.is_empty();
+            let mut bringing = Bringing {
+                on,
+                keepers,
+                is_closed: slots_max.is_none(),
+            };
+            if !anew && lacks == 0 {
+                let emptied = bringing.free_empty();
+                if is_bad {
                     self.waits(segment, to, "has rotted, and is put anew when it is closed");
+                }
+                if let Err(error) = emptied {
+                    self.failed(segment, to, error);
                 }
                 continue;
             }
-            if keepers.is_empty() {
+            if is_empty {
                 continue;
             }
-            self.found.lacking.insert(self.members[to].id);
-            let mut bringing = Bringing {
-                segment,
-                members: &self.members,
-                copies: &copies,
-                keepers: &keepers,
-                is_closed: slots_max.is_none(),
-                pace,
-                rotten: rotten.clone(),
-            };
             let brought = match anew {
-                true => bringing.bring_anew(to),
-                false => bringing.bring(to),
+                true => bringing.bring_anew(),
+                false => bringing.bring(),
             };
-            self.brought(segment, to, brought)?;
+            self.brought(segment, (to, lacks), brought)?;
         }
         Ok(())
     }
@@ -246,14 +271,10 @@ impl Pass {
         depth: Depth,
         pace: &dyn Pace,
     ) -> Result<(), Stopped> {
-        let Looked {
-            segment,
-            mut copies,
-            mut broken,
-            rotten,
-        } = looked;
+        let mut looked = looked;
+        let segment = looked.segment;
         let mut masks = HashMap::new();
-        for (index, held) in copies.iter_mut().enumerate() {
+        for (index, held) in looked.copies.iter_mut().enumerate() {
             let Some(parity) = self.members[index].place.checked_sub(erasure.data()) else {
                 continue;
             };
@@ -263,7 +284,14 @@ impl Pass {
                     masks.insert(index, (generation, its));
                 }
                 Err(UnitError::Damaged { .. }) => {
-                    broken.insert(index);
+                    looked.broken.insert(index);
+                    *held = None;
+                }
+                // All of it was freed, and a crash came before it was removed.
+                Err(UnitError::NoSlot { .. })
+                    if self.members[index].state == MemberState::Filling =>
+                {
+                    looked.broken.insert(index);
                     *held = None;
                 }
                 // It was replaced or went just now: the next pass sees it as it is.
@@ -272,29 +300,52 @@ impl Pass {
                     return Ok(());
                 }
                 Err(error) => {
-                    self.is_away(index, &error);
+                    looked.silent.insert(index);
+                    self.no_answer(segment, index, &error);
                     *held = None;
                 }
             }
         }
+        let is_known = self.is_known(&looked) || !self.are_enough_there();
+        let is_given_up = self.is_given_up(&looked, depth);
+        let rotten = &looked.rotten;
         let layout = Layout::new(Some(erasure));
         for to in 0..self.members.len() {
-            if !self.is_mended(to, depth) {
+            if !self.is_mended(to, depth) || looked.silent.contains(&to) {
                 continue;
             }
+            if !is_known {
+                self.waits(segment, to, "may lack what others have that do not say it");
+            }
+            let on = match Spread::new(segment, (&self.members, to), &looked.copies, pace, rotten) {
+                Ok(on) => on,
+                Err(error) => {
+                    self.failed(segment, to, error);
+                    continue;
+                }
+            };
+            let its = |index: &usize| on.copies[*index].is_some();
+            let its = masks.iter().filter(|(index, _)| its(index));
             let mut rows = Rows {
                 erasure,
-                segment,
-                members: &self.members,
-                copies: &copies,
-                masks: masks.clone(),
+                masks: its.map(|(index, its)| (*index, its.clone())).collect(),
                 rows_max: slots_max.map(|slots| layout.rows(slots)),
-                pace,
-                rotten: rotten.clone(),
+                is_given_up,
+                on,
             };
             let bad = rotten.get(&to);
-            let is_bad = bad.is_some_and(|bad| bad.iter().any(|slot| rows.counts(to, *slot)));
-            let anew = slots_max.is_none() && (broken.contains(&to) || is_bad);
+            let is_bad = bad.is_some_and(|bad| bad.iter().any(|slot| rows.counts(to, *slot)))
+                || looked.lost.contains(&to);
+            let mut anew = slots_max.is_none() && (looked.broken.contains(&to) || is_bad);
+            if !anew && slots_max.is_none() {
+                match rows.is_outdated() {
+                    Ok(is_outdated) => anew = is_outdated,
+                    Err(error) => {
+                        self.brought(segment, (to, 0), Err(error))?;
+                        continue;
+                    }
+                }
+            }
             if !anew && rows.own(to) >= rows.needed() {
                 if is_bad {
                     self.waits(segment, to, "has rotted, and is put anew when it is closed");
@@ -304,9 +355,9 @@ impl Pass {
             if rows.needed() == 0 {
                 continue;
             }
-            let brought = rows.bring(to, anew);
-            self.found.lacking.insert(self.members[to].id);
-            self.brought(segment, to, brought)?;
+            let lacks = rows.needed().saturating_sub(rows.own(to));
+            let brought = rows.bring(anew);
+            self.brought(segment, (to, lacks), brought)?;
         }
         Ok(())
     }
@@ -321,97 +372,45 @@ impl Pass {
         is_looked_at && !self.away.contains(&member)
     }
 
-    /// A member is not whole yet, and it is of no use to look again at once.
-    fn waits(&mut self, segment: SegmentId, member: usize, why: &str) {
-        self.unsound.insert(member);
-        let id = self.members[member].id;
-        self.found
-            .problems
-            .insert(format!("{segment} on {id} {why}"));
-    }
-
-    fn brought(
-        &mut self,
-        segment: SegmentId,
-        to: usize,
-        brought: Result<u64, CopyError>,
-    ) -> Result<(), Stopped> {
-        match brought {
-            Ok(bytes) => self.found.copied_bytes += bytes,
-            Err(CopyError::Stopped) => return Err(Stopped),
-            Err(error) => self.failed(segment, to, error),
-        }
-        Ok(())
-    }
-
-    fn failed(&mut self, segment: SegmentId, to: usize, error: CopyError) {
-        self.unsound.insert(to);
-        let id = self.members[to].id;
-        let problem = match error {
-            CopyError::Stopped => return,
-            CopyError::Rotten(slots) => {
-                self.found.rotten += slots;
-                format!("{segment} cannot be copied to {id}: {slots} slots have rotted")
-            }
-            CopyError::Source(error) => {
-                let why = with_causes(&error);
-                format!("{segment} cannot be read for {id}: {why}")
-            }
-            CopyError::Target(error) => {
-                if matches!(error, UnitError::Full { .. }) {
-                    self.found.full.insert(id);
-                }
-                self.is_away(to, &error);
-                return;
-            }
-        };
-        self.found.problems.insert(problem);
-    }
-
-    fn scrub(
-        &mut self,
-        segment: SegmentId,
-        copies: &[Option<Copy>],
-        depth: Depth,
-        pace: &dyn Pace,
-    ) -> Result<Rotten, Stopped> {
-        let mut rotten = Rotten::new();
-        for (index, copy) in copies.iter().enumerate() {
+    /// Looks what has rotted, on members that are filled too. There it is made durable
+    /// first: what is there may come of a put or a sync that failed.
+    fn scrub(&mut self, looked: &mut Looked, depth: Depth, pace: &dyn Pace) -> Result<(), Stopped> {
+        let segment = looked.segment;
+        for (index, copy) in looked.copies.iter().enumerate() {
             let Some(copy) = copy else { continue };
-            if depth < Depth::Scrub && self.members[index].state != MemberState::Filling {
+            let member = &self.members[index];
+            let is_filled = member.state == MemberState::Filling;
+            if depth < Depth::Scrub && !is_filled {
                 continue;
             }
+            let synced = match is_filled {
+                true => member.unit.sync(&[segment]),
+                false => Ok(()),
+            };
+            match synced {
+                Ok(()) | Err(UnitError::NoSegment { .. }) => {}
+                Err(error) if is_of_unit(&error) => {
+                    self.is_away(index, &error);
+                    continue;
+                }
+                Err(_) => {
+                    looked.lost.insert(index);
+                }
+            }
             pace.step(copy.len() as u64 * u64::from(copy.slot_bytes))?;
-            match self.members[index].unit.scrub(segment) {
+            match self.members[index].unit.scrub(looked.segment) {
                 Ok(bad) => {
                     let bad = bad.into_iter().map(|slot| slot.0).collect();
-                    rotten.insert(index, bad);
+                    looked.rotten.insert(index, bad);
                 }
                 // It has just been freed.
                 Err(UnitError::NoSegment { .. }) => {}
-                Err(error) => self.is_away(index, &error),
-            }
-        }
-        Ok(rotten)
-    }
-
-    fn end(mut self) -> Found {
-        let there = |index: &usize| !self.away.contains(index);
-        let mut whole = (0..self.members.len())
-            .filter(|index| self.members[*index].state == MemberState::Whole);
-        // Nobody knows what the others have that were not asked.
-        let is_known = whole.any(|index| there(&index)) || self.away.is_empty();
-        if is_known {
-            for (index, member) in self.members.iter().enumerate() {
-                let is_sound = there(&index) && !self.unsound.contains(&index);
-                if is_sound
-                    && member.state != MemberState::Leaving
-                    && !self.found.lacking.contains(&member.id)
-                {
-                    self.found.whole.push(member.id);
+                Err(error) => {
+                    looked.silent.insert(index);
+                    self.no_answer(looked.segment, index, &error);
                 }
             }
         }
-        self.found
+        Ok(())
     }
 }

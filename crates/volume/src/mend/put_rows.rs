@@ -1,38 +1,17 @@
 //! Putting what was worked out where it belongs.
 
 use base::Slot;
-use unit::{Replacement, UnitError};
+use unit::Replacement;
 
 use super::compare::Copy;
 use super::copy::CopyError;
 use super::rows::{Content, Rows};
 
-/// Bytes put at once.
-const PUT_BYTES_MAX: usize = 1 << 20;
-
 impl Rows<'_> {
-    /// Puts rows from `first` on.
-    pub(super) fn put(&self, to: usize, first: usize, content: &Content) -> Result<(), CopyError> {
-        let target = &self.members[to].unit;
-        let (line, slot_bytes) = (self.line(), self.slot_bytes());
-        let at_once = match target.can_append() {
-            true => (PUT_BYTES_MAX / slot_bytes.max(1) as usize).max(1),
-            false => content.tags.len().max(1),
-        };
-        let parts = content.tags.chunks(at_once);
-        let parts = parts.zip(content.data.chunks(at_once * slot_bytes as usize));
-        for (first, (tags, data)) in (first..).step_by(at_once).zip(parts) {
-            self.pace.step(data.len() as u64)?;
-            let slot = Slot(u16::try_from(first).unwrap_or(u16::MAX));
-            let put = target.put_for(line, self.segment, slot_bytes, slot, tags, data);
-            put.map_err(CopyError::Target)?;
-        }
-        Ok(())
-    }
-
     /// Puts all of it in the place of what the member has, if that is anything.
-    pub(super) fn replace(&self, to: usize, content: &mut Content) -> Result<(), CopyError> {
-        let own = self.copies[to].as_ref().map(|copy| copy.generation);
+    pub(super) fn replace(&self, content: &mut Content) -> Result<(), CopyError> {
+        let to = self.on.to;
+        let own = self.on.copies[to].as_ref().map(|copy| copy.generation);
         if let (Some(own), Some(masks)) = (own, &content.masks) {
             let is_same = self.masks.get(&to).is_some_and(|(_, its)| its == masks);
             let least = own.saturating_add(u16::from(!is_same));
@@ -40,66 +19,70 @@ impl Rows<'_> {
         } else {
             content.generation = content.generation.max(own.unwrap_or(0));
         }
-        let slot_bytes = self.slot_bytes();
+        let slot_bytes = self.on.slot_bytes;
         if let Some(masks) = content.masks.as_ref().filter(|_| content.generation > 0) {
-            let parity = self.members[to].place - self.erasure.data();
-            let encoded = masks.encode(self.segment, self.erasure, parity, slot_bytes);
+            let parity = self.on.members[to].place - self.erasure.data();
+            let encoded = masks.encode(self.on.segment, self.erasure, parity, slot_bytes);
             content.tags.push([0; 16]);
             content.data.extend(encoded);
         }
-        self.pace.step(content.data.len() as u64)?;
+        self.on.pace.step(content.data.len() as u64)?;
         let by = Replacement {
             expected: own,
             generation: content.generation,
-            line: self.line(),
+            line: self.on.line,
             slot_bytes,
             tags: &content.tags,
             data: &content.data,
         };
-        let replaced = self.members[to].unit.replace(self.segment, by);
+        let replaced = self.on.members[to].unit.replace(self.on.segment, by);
         replaced.map_err(CopyError::Target)
     }
 
     /// Makes it durable, and frees what holds nothing, or what the member that leaves
     /// has freed since.
-    pub(super) fn finish(&self, to: usize, content: &Content) -> Result<(), CopyError> {
-        let target = &self.members[to];
+    pub(super) fn finish(&self, content: &Content) -> Result<(), CopyError> {
+        let target = &self.on.members[self.on.to];
         let unit = &target.unit;
-        unit.sync(&[self.segment]).map_err(CopyError::Target)?;
+        unit.sync(&[self.on.segment]).map_err(CopyError::Target)?;
         // It goes with the whole segment: until then it says what is padding.
         let free = |slots: &[Slot]| match slots {
             [] => Ok(()),
-            slots => unit.free(self.segment, slots, false),
+            slots => unit.free(self.on.segment, slots, false),
         };
         free(&content.freed).map_err(CopyError::Target)?;
-        let was_there = self.copies[to].is_some();
-        for (index, copy) in self.copies.iter().enumerate() {
-            let Some(before) = copy.as_ref().filter(|_| index != to) else {
-                continue;
+        let was_there = self.on.copies[self.on.to].is_some();
+        let now = self.on.look_again();
+        // All of it was freed while it was copied.
+        let mut others = now.values();
+        if !was_there && others.all(|copy| copy.as_ref().is_some_and(Copy::is_nothing)) {
+            return unit.delete(self.on.segment).map_err(CopyError::Target);
+        }
+        for (index, now) in &now {
+            let (member, before) = (&self.on.members[*index], &self.on.copies[*index]);
+            let (Some(before), Some(now)) = (before, now) else {
+                return Err(CopyError::Changed);
             };
-            let member = &self.members[index];
-            let told = match member.unit.slots_of(self.segment) {
-                Ok(told) => told,
-                // All of it was freed while it was copied.
-                Err(UnitError::NoSegment { .. }) if !was_there => {
-                    return unit.delete(self.segment).map_err(CopyError::Target);
-                }
-                Err(UnitError::NoSegment { .. }) => continue,
-                Err(error) => return Err(CopyError::Source(error)),
-            };
-            if told.stat.generation != before.generation {
+            let is_parity = self.is_parity(target.place);
+            let freed = now.freed_since(before);
+            let is_used = is_parity && !self.is_parity(member.place) && !freed.is_empty();
+            let is_there = !now.is_nothing();
+            if is_there && (now.generation != before.generation || is_used) {
                 // What it was made of may be gone: it is made again.
                 if !was_there {
-                    unit.delete(self.segment).map_err(CopyError::Target)?;
+                    unit.delete(self.on.segment).map_err(CopyError::Target)?;
                 }
-                return Err(CopyError::Source(UnitError::Replaced {
-                    url: member.unit.url().to_owned(),
-                    segment: self.segment,
-                    generation: told.stat.generation,
-                }));
+                return Err(CopyError::Changed);
             }
-            if member.place == target.place && !self.is_parity(target.place) {
-                free(&Copy::of(&told).freed_since(before)).map_err(CopyError::Target)?;
+            if member.place == target.place && !is_parity {
+                // What is freed no parity has.
+                let counts = |slot: &Slot| {
+                    let masks = self.masks.values();
+                    let mut masks = masks.map(|(_, masks)| masks.of(slot.0.into()));
+                    masks.any(|mask| mask >> target.place & 1 == 1)
+                };
+                let freed: Vec<Slot> = freed.into_iter().filter(|slot| !counts(slot)).collect();
+                free(&freed).map_err(CopyError::Target)?;
             }
         }
         Ok(())

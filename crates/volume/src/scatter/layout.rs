@@ -80,6 +80,19 @@ impl Layout {
         }
     }
 
+    /// The slot that the member at `place` has under this number, if segments have so
+    /// many.
+    #[must_use]
+    pub fn slot(self, own: u16, place: u8) -> Option<Slot> {
+        match self.0 {
+            None => Some(Slot(own)),
+            Some(erasure) => {
+                let row = own.checked_mul(u16::from(erasure.data()))?;
+                row.checked_add(u16::from(place)).map(Slot)
+            }
+        }
+    }
+
     /// How many slots each member has of a segment's first `slots`.
     #[must_use]
     pub fn rows(self, slots: u32) -> u32 {
@@ -102,6 +115,8 @@ mod tests {
                 let home = layout.home(Slot(slot as u16));
                 let next = &mut next[usize::from(home.place.expect("one member"))];
                 assert_eq!(u32::from(home.slot.0), *next);
+                let place = home.place.expect("one member");
+                assert_eq!(layout.slot(home.slot.0, place), Some(Slot(slot as u16)));
                 *next += 1;
                 assert_eq!(layout.rows(slot + 1), *next);
             }

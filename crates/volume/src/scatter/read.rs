@@ -159,7 +159,7 @@ fn read_run(
     };
     let members = match place {
         None => table.best_first(slots.segment, avoid),
-        Some(place) => table.member_at(copyset, place).into_iter().collect(),
+        Some(place) => table.members_at(copyset, place),
     };
     let Some(erasure) = table.layout(copyset).erasure() else {
         reading.ask_each(&members);

@@ -93,6 +93,16 @@ impl Table {
         })
     }
 
+    /// All members that have this place, in the order in which to ask them: what was put
+    /// while one leaves only the one has that comes.
+    #[must_use]
+    pub fn members_at(&self, copyset: CopysetId, place: u8) -> Vec<&Member> {
+        let members = self.members(copyset).iter();
+        let mut at: Vec<&Member> = members.filter(|member| member.place == place).collect();
+        at.sort_by_key(|member| (!is_there(member), member.state));
+        at
+    }
+
     /// The units that what is put into a copyset is put on, in their order, known or
     /// not.
     #[must_use]

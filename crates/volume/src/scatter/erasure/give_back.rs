@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Invariant: a slot's content goes only when every parity member leaves it out, so
-//! every parity is made of slots that are there. A crash after any step leaves
-//! parities with different masks, each of which is right for what it says. Masks only
-//! shrink.
+//! every parity is made of slots that are there; and only while all members are whole,
+//! so that none is made of it in that moment. A crash after any step leaves parities
+//! with different masks, each of which is right for what it says. Masks only shrink.
 //!
 //! It takes a whole parity anew to give back one slot. So that is done when half of
 //! what is left in a segment is dead; a segment of which all is dead goes as a whole,
@@ -21,18 +21,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::catalog::{Erasure, MemberState};
 use base::{SegmentId, Slot};
-use unit::{Replacement, SegmentStat, SlotRun, Tag, Unit as _, UnitError};
+use unit::{SegmentStat, SlotRun, Tag, Unit as _, UnitError};
 
-use super::code::{Mask, add, encode, recipe};
+use super::anew::Anew;
+use super::code::{Mask, add, recipe};
 use super::masks::Masks;
 use crate::scatter::Member;
 use crate::scatter::layout::Layout;
 
 /// Of so many slots that are left one has to be dead.
-const DEAD_ONE_IN: u32 = 2;
-
-/// Rows that are read at once.
-const ROWS_AT_ONCE: u32 = 128;
+const DEAD_ONE_IN: usize = 2;
 
 /// Gives back what is dead of a segment to which nothing is appended any more, if it
 /// is enough. `dead` is all that was ever found dead there. Returns whether the
@@ -82,33 +80,37 @@ pub fn give_back(
         counts(u32::from(home.slot.0), home.place.unwrap_or(0))
     };
     let counted: BTreeSet<Slot> = dead.iter().filter(is_counted).copied().collect();
-    // Those that every parity leaves out may still be there, after a crash.
-    let given_up: Vec<Slot> = dead
-        .iter()
-        .filter(|slot| !counted.contains(slot))
-        .copied()
-        .collect();
-    free_on(members, erasure, layout, segment, &given_up)?;
+    let dead: BTreeSet<Slot> = dead.iter().copied().collect();
+    let is_dead = |slot: &Option<Slot>| slot.is_some_and(|slot| dead.contains(&slot));
 
-    let mut left = 0;
+    let (mut lives, mut alive) = (0, Vec::new());
     let mut slot_bytes = None;
     let rows = looked.iter().flatten().map(|(_, masks)| masks.rows());
     let rows = rows.max().unwrap_or(0);
     for (member, place) in of_data.iter().zip(0..) {
-        let mut own = 0;
-        if let Some(stat) = stat_of(member, segment)? {
-            left += stat.slots - stat.freed;
+        let kept = kept_by(member, segment)?;
+        let own = kept.as_ref().map_or(0, |(stat, _)| stat.slots);
+        if let Some((stat, kept)) = kept {
             slot_bytes = Some(stat.slot_bytes);
-            own = stat.slots;
+            let kept = kept.into_iter();
+            let living = kept.filter(|row| !is_dead(&layout.slot(row.0, place)));
+            alive.extend(living.map(|row| (*member, row, stat.slot_bytes)));
         }
         // What a member never got, since it was away, lives in the parity.
         for row in (own..rows).filter(|row| counts(*row, place)) {
-            let lives = lives_in_parity(&all, erasure, segment, &looked, (row, place))?;
-            left += u32::from(lives);
+            let slot = u16::try_from(row)
+                .ok()
+                .and_then(|row| layout.slot(row, place));
+            let is_alive =
+                !is_dead(&slot) && lives_in_parity(&all, erasure, segment, &looked, (row, place))?;
+            lives += usize::from(is_alive);
         }
     }
-    let dead_left = counted.len() as u32;
-    if dead_left == left {
+    // An empty one is what a crash of a mender has left of padding.
+    let is_left_over = |(member, row, slot_bytes): &(&Member, Slot, u32)| {
+        is_empty(member, segment, *row, *slot_bytes)
+    };
+    if lives == 0 && alive.iter().all(is_left_over) {
         // Parity first: as long as there is some, it says what lives.
         let mut all: Vec<&Member> = members.iter().collect();
         all.sort_by_key(|member| std::cmp::Reverse(member.place));
@@ -117,19 +119,23 @@ pub fn give_back(
         }
         return Ok(true);
     }
-    let Some(slot_bytes) = slot_bytes else {
-        return Ok(false);
-    };
-    if counted.is_empty() || dead_left * DEAD_ONE_IN < left {
+    let given_up = given_up(members, layout, segment, dead.difference(&counted))?;
+    let left = lives + alive.len() + counted.len();
+    let is_enough = !counted.is_empty() && counted.len() * DEAD_ONE_IN >= left;
+    if given_up.is_empty() && !is_enough {
         return Ok(false);
     }
-    // What is rebuilt is made of what is there: that stays as it is meanwhile.
+    // What is made meanwhile is made of what is there: that stays as it is.
     if let Some(member) = members.iter().find(|one| one.state != MemberState::Whole) {
         return Err(UnitError::Missing {
             url: member.unit.url().to_owned(),
             reason: format!("copyset {} is being mended", segment.copyset().number()),
         });
     }
+    free_on(members, erasure, layout, segment, &given_up)?;
+    let Some(slot_bytes) = slot_bytes.filter(|_| is_enough) else {
+        return Ok(false);
+    };
     for ((parity, member), found) in (0..).zip(of_parity).zip(&looked) {
         // One that was never put is made of nothing.
         let Some((generation, masks)) = found else {
@@ -169,6 +175,41 @@ pub fn give_back(
     Ok(false)
 }
 
+/// Whether nothing but zeroes is in a slot, which nothing is that was sealed.
+fn is_empty(member: &Member, segment: SegmentId, slot: Slot, slot_bytes: u32) -> bool {
+    let run = SlotRun {
+        segment,
+        first: slot,
+        count: 1,
+    };
+    let (mut tag, mut content) = ([[0; 16]], vec![0; slot_bytes as usize]);
+    let read = member.unit.read(run, slot_bytes, &mut tag, &mut content);
+    read.is_ok() && tag[0].iter().chain(&content).all(|byte| *byte == 0)
+}
+
+/// Those of the slots that no parity has which are there still, after a crash.
+fn given_up<'a>(
+    members: &[Member],
+    layout: Layout,
+    segment: SegmentId,
+    slots: impl Iterator<Item = &'a Slot>,
+) -> Result<Vec<Slot>, UnitError> {
+    let slots: BTreeSet<Slot> = slots.copied().collect();
+    let mut there = BTreeSet::new();
+    if slots.is_empty() {
+        return Ok(Vec::new());
+    }
+    let is_data = |member: &&Member| u32::from(member.place) < layout.row_slots();
+    for member in members.iter().filter(is_data) {
+        let kept = kept_by(member, segment)?.map_or_else(Vec::new, |(_, kept)| kept);
+        let kept = kept
+            .iter()
+            .filter_map(|row| layout.slot(row.0, member.place));
+        there.extend(kept.filter(|slot| slots.contains(slot)));
+    }
+    Ok(there.into_iter().collect())
+}
+
 /// The slots that the member at `place` has of these, as it numbers them.
 fn own_slots(layout: Layout, place: u8, slots: &[Slot]) -> Vec<Slot> {
     let homes = slots.iter().map(|slot| layout.home(*slot));
@@ -203,12 +244,31 @@ fn free_on(
 
 /// What a member has of a segment, if anything: a put that failed there may have left
 /// something that cannot be read as one.
-fn stat_of(member: &Member, segment: SegmentId) -> Result<Option<SegmentStat>, UnitError> {
+pub(super) fn stat_of(
+    member: &Member,
+    segment: SegmentId,
+) -> Result<Option<SegmentStat>, UnitError> {
     match member.unit.stat_segment(segment) {
         Ok(stat) => Ok(Some(stat)),
         Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// As [`stat_of`], with the slots that it keeps.
+fn kept_by(
+    member: &Member,
+    segment: SegmentId,
+) -> Result<Option<(SegmentStat, Vec<Slot>)>, UnitError> {
+    let told = match member.unit.slots_of(segment) {
+        Ok(told) => told,
+        Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let freed: BTreeSet<Slot> = told.freed.into_iter().collect();
+    let slots = (0..told.stat.slots).filter_map(|slot| u16::try_from(slot).ok().map(Slot));
+    let kept = slots.filter(|slot| !freed.contains(slot)).collect();
+    Ok(Some((told.stat, kept)))
 }
 
 /// Of which slots a parity member's part is made, and its generation.
@@ -305,216 +365,3 @@ fn remove(member: &Member, segment: SegmentId) -> Result<(), UnitError> {
     let all = (0..slots).filter_map(|slot| u16::try_from(slot).ok().map(Slot));
     member.unit.free(segment, &all.collect::<Vec<_>>(), true)
 }
-
-/// A parity member's part of a segment, made anew.
-struct Anew<'a> {
-    of_data: &'a [&'a Member],
-    member: &'a Member,
-    erasure: Erasure,
-    parity: u8,
-    segment: SegmentId,
-    slot_bytes: u32,
-}
-
-impl Anew<'_> {
-    /// Puts it in the place of `generation`, whose masks are `before`. A row whose
-    /// slots do not give the parity that is there keeps that, and its mask in
-    /// `after`: some member is wrong about it, and what would come of its slots
-    /// would be wrong, too.
-    fn replace(&self, generation: u16, before: &Masks, after: &mut Masks) -> Result<(), UnitError> {
-        let length = self.slot_bytes as usize;
-        let rows = before.rows();
-        let mut tags: Vec<Tag> = Vec::with_capacity(rows as usize + 1);
-        let mut data = Vec::with_capacity((rows as usize + 1) * length);
-        for first in (0..rows).step_by(ROWS_AT_ONCE as usize) {
-            let count = ROWS_AT_ONCE.min(rows - first);
-            let old = self.read_parity(first, count)?;
-            let columns = self.columns(first, count, before)?;
-            for (row, found) in (0..count).zip(old) {
-                let number = first + row;
-                // What cannot be read is of no use: it is made of nothing from now on.
-                let Some(mut found) = found else {
-                    after.set(number, 0);
-                    tags.push([0; 16]);
-                    data.resize(data.len() + length, 0);
-                    continue;
-                };
-                let masks = (before.of(number), after.of(number));
-                let mut made = self.made_anew(&columns, row as usize, masks, &found);
-                if made.is_none() {
-                    // Perhaps something was only read wrong.
-                    let columns = self.columns(number, 1, before)?;
-                    found = self
-                        .read_parity(number, 1)?
-                        .pop()
-                        .flatten()
-                        .unwrap_or(found);
-                    made = self.made_anew(&columns, 0, masks, &found);
-                }
-                if made.is_none() {
-                    after.set(number, masks.0);
-                }
-                let (tag, content) = made.unwrap_or(found);
-                tags.push(tag);
-                data.extend(content);
-            }
-        }
-        if *after == *before {
-            return Ok(());
-        }
-        tags.push([0; 16]);
-        data.extend(after.encode(self.segment, self.erasure, self.parity, self.slot_bytes));
-        let by = Replacement {
-            expected: Some(generation),
-            generation: generation.saturating_add(1),
-            line: 0,
-            slot_bytes: self.slot_bytes,
-            tags: &tags,
-            data: &data,
-        };
-        self.member.unit.replace(self.segment, by)
-    }
-
-    /// The parity of one row with the second of two masks, if what is `found` is that
-    /// with the first.
-    fn made_anew(
-        &self,
-        columns: &[Column],
-        row: usize,
-        (was, is): (u16, u16),
-        found: &(Tag, Vec<u8>),
-    ) -> Option<(Tag, Vec<u8>)> {
-        let is_right = was == 0 || self.made(columns, row, was).as_ref() == Some(found);
-        match is_right {
-            true if was == is => Some(found.clone()),
-            true => self.made(columns, row, is),
-            false => None,
-        }
-    }
-
-    /// A parity of one row.
-    fn made(&self, columns: &[Column], row: usize, mask: u16) -> Option<(Tag, Vec<u8>)> {
-        let is_there = |(place, column): (usize, &Column)| {
-            mask >> place & 1 == 0 || column.get(row).is_some_and(Option::is_some)
-        };
-        if !columns.iter().enumerate().all(is_there) {
-            return None;
-        }
-        let slot = |place: usize, column: &'_ Column| {
-            let counts = mask >> place & 1 == 1;
-            column
-                .get(row)
-                .and_then(Option::as_ref)
-                .filter(|_| counts)
-                .cloned()
-        };
-        let slots: Vec<Option<(Tag, Vec<u8>)>> = columns
-            .iter()
-            .enumerate()
-            .map(|(place, column)| slot(place, column))
-            .collect();
-        let (mut tag, mut content) = ([0; 16], vec![0; self.slot_bytes as usize]);
-        let parity = usize::from(self.parity);
-        let tags = slots
-            .iter()
-            .map(|one| one.as_ref().map(|(tag, _)| &tag[..]));
-        encode(parity, tags, &mut tag);
-        let contents = slots
-            .iter()
-            .map(|one| one.as_ref().map(|(_, content)| &content[..]));
-        encode(parity, contents, &mut content);
-        Some((tag, content))
-    }
-
-    /// What each data member has of some rows, as far as they count.
-    fn columns(&self, first: u32, count: u32, masks: &Masks) -> Result<Vec<Column>, UnitError> {
-        let mut columns = Vec::new();
-        for (place, member) in self.of_data.iter().enumerate() {
-            let mut column: Column = vec![None; count as usize];
-            let mut row = 0;
-            while row < count {
-                let counts = |row: u32| masks.of(first + row) >> place & 1 == 1;
-                if !counts(row) {
-                    row += 1;
-                    continue;
-                }
-                let end = (row..count).find(|row| !counts(*row)).unwrap_or(count);
-                let slots = match self.read(member, first + row, end - row) {
-                    Ok((tags, data)) => self.column_of(tags, &data),
-                    // Padding, which is zeroes, or what was freed too early.
-                    Err(
-                        UnitError::NoSlot { .. }
-                        | UnitError::NoSegment { .. }
-                        | UnitError::Damaged { .. },
-                    ) => self.one_by_one(member, first + row, end - row)?,
-                    Err(error) => return Err(error),
-                };
-                column.splice(row as usize..end as usize, slots);
-                row = end;
-            }
-            columns.push(column);
-        }
-        Ok(columns)
-    }
-
-    /// The parity of some rows. Rows that were put and never committed were freed:
-    /// they stay so, whatever is put in their place.
-    fn read_parity(&self, first: u32, count: u32) -> Result<Column, UnitError> {
-        match self.read(self.member, first, count) {
-            Ok((tags, data)) => Ok(self.column_of(tags, &data)),
-            Err(UnitError::NoSlot { .. } | UnitError::Damaged { .. }) => {
-                self.one_by_one(self.member, first, count)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn column_of(&self, tags: Vec<Tag>, data: &[u8]) -> Column {
-        let contents = data.chunks_exact(self.slot_bytes as usize);
-        tags.into_iter()
-            .zip(contents.map(<[u8]>::to_vec))
-            .map(Some)
-            .collect()
-    }
-
-    /// Slots that are not there as zeroes; none for those that cannot be read, as a
-    /// put leaves them that a crash has cut short.
-    fn one_by_one(&self, member: &Member, first: u32, count: u32) -> Result<Column, UnitError> {
-        let zero = || Some(([0; 16], vec![0; self.slot_bytes as usize]));
-        let mut slots = Vec::new();
-        for row in first..first + count {
-            slots.push(match self.read(member, row, 1) {
-                Ok((tags, data)) => Some((tags[0], data)),
-                Err(UnitError::NoSlot { .. } | UnitError::NoSegment { .. }) => zero(),
-                Err(UnitError::Damaged { .. }) => None,
-                Err(error) => return Err(error),
-            });
-        }
-        Ok(slots)
-    }
-
-    fn read(
-        &self,
-        member: &Member,
-        first: u32,
-        count: u32,
-    ) -> Result<(Vec<Tag>, Vec<u8>), UnitError> {
-        let run = SlotRun {
-            segment: self.segment,
-            first: Slot(u16::try_from(first).expect("at most 2^16 rows")),
-            count: u16::try_from(count).expect("few"),
-        };
-        let mut tags = vec![[0; 16]; count as usize];
-        let mut data = vec![0; count as usize * self.slot_bytes as usize];
-        let read = member.unit.read(run, self.slot_bytes, &mut tags, &mut data);
-        match read {
-            Ok(()) => Ok((tags, data)),
-            Err(UnitError::Damaged { url, segment, .. }) if stat_of(member, segment)?.is_none() => {
-                Err(UnitError::NoSegment { url, segment })
-            }
-            Err(error) => Err(error),
-        }
-    }
-}
-
-type Column = Vec<Option<(Tag, Vec<u8>)>>;

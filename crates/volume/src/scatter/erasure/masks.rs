@@ -54,11 +54,27 @@ impl Masks {
         }
     }
 
+    /// No slot of any row.
+    #[cfg(test)]
+    pub(crate) fn none(rows: u32) -> Self {
+        Self {
+            rows: vec![0; rows as usize],
+        }
+    }
+
     /// Those of one row.
     #[must_use]
     pub fn row(&self, row: u32) -> Self {
         Self {
             rows: vec![self.of(row) as u8],
+        }
+    }
+
+    /// Those of the first rows.
+    #[must_use]
+    pub fn first(&self, rows: usize) -> Self {
+        Self {
+            rows: self.rows.iter().copied().take(rows).collect(),
         }
     }
 

@@ -3,9 +3,11 @@
 //! * `field`, `code`: Reed-Solomon, without I/O.
 //! * `masks`: of which slots a segment's parity is made, as a slot of its own.
 //! * `put`: writing rows and their parity. `recover`: reading a slot whose
-//!   member does not give it. `give_back`: freeing what is dead. `rebuild`: what a
+//!   member does not give it. `give_back`: freeing what is dead, with
+//!   parity made `anew`. `rebuild`: what a
 //!   member that was lost should hold.
 
+mod anew;
 mod code;
 mod field;
 mod give_back;

@@ -20,6 +20,18 @@ pub enum HeldSlot {
     Lost,
 }
 
+impl HeldSlot {
+    /// Whether it is what rows are filled up with: nothing that was sealed is zeroes,
+    /// and so is its tag.
+    #[must_use]
+    pub fn is_padding(&self) -> bool {
+        match self {
+            Self::There(tag, content) => tag.iter().chain(content).all(|byte| *byte == 0),
+            Self::Freed | Self::Lost => false,
+        }
+    }
+}
+
 /// What a member holds of a segment: its slots in order, without the one that says
 /// of what parity is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +61,8 @@ impl Held {
 
 /// What the member at `place` should hold of a segment, from what the others do:
 /// `members` by their place, `None` for those that are not there. No slot comes back
-/// as lost. `None` if some row cannot be worked out: too much is lost.
+/// as lost. `None` if some row cannot be worked out: too much is lost. Of what the
+/// member itself has only its masks count: they only shrink.
 ///
 /// Whoever holds nothing of a segment because all of it was padding, or given up,
 /// holds slots that were freed; who missed what was put holds lost ones.
@@ -96,14 +109,25 @@ pub fn rebuild(
             .filter(|(at, _)| slot(*at).is_some())
             .map(|(at, held)| (at - data, mask_of(held, row)))
             .collect();
-        // A slot that any parity leaves out is given up, or about to be.
-        let counting = match of_parity().next() {
-            // Nothing says any more what was: what there is counts.
-            None if others().count() == data => (0..data)
-                .filter(|at| slot(*at).is_some_and(|slot| slot.is_some()))
-                .fold(0, |all, at| all | 1 << at),
-            _ => of_parity().fold(whole(erasure), |all, (_, held)| all & mask_of(held, row)),
+        let masks_at_hand = || of_parity().map(|(_, held)| mask_of(held, row));
+        // What no parity has is given up. What some have is there still, or one of them
+        // is wrong: then it counts, if it can be worked out.
+        let said = match of_parity().next() {
+            None if others().count() == data => 0,
+            None => whole(erasure),
+            Some(_) => masks_at_hand().fold(0, |all, mask| all | mask),
         };
+        // New parity is made of all that is there, whatever others leave out.
+        let counting = match place < data {
+            true => said,
+            false => (0..data)
+                .filter(|at| slot(*at).is_some_and(|slot| slot.is_some()))
+                .fold(said, |all, at| all | 1 << at),
+        };
+        let is_sure = masks_at_hand().fold(whole(erasure), |all, mask| all & mask);
+        let own = members.get(place).and_then(Option::as_ref);
+        let own = own.and_then(|held| held.masks.as_ref());
+        let counting = own.map_or(counting, |own| counting & own.of(row as u32));
         let worked_out = |wanted: usize| -> Option<(Tag, Vec<u8>)> {
             if let Some(known) = slot(wanted) {
                 let zeroes = || ([0; 16], vec![0; slot_bytes as usize]);
@@ -124,24 +148,25 @@ pub fn rebuild(
         if place < data {
             let counts = counting >> place & 1 == 1;
             let found = match counts {
-                true => Some(worked_out(place)?),
+                true if is_sure >> place & 1 == 1 => Some(worked_out(place)?),
+                true => worked_out(place),
                 false => None,
             };
-            // Nothing that was sealed is zeroes, and so is its tag.
-            let is_padding =
-                |(tag, content): &(Tag, Vec<u8>)| tag.iter().chain(content).all(|byte| *byte == 0);
-            let found = found.filter(|found| !is_padding(found));
             let held = found.map(|(tag, content)| HeldSlot::There(tag, content));
+            let held = held.filter(|held| !held.is_padding());
             rebuilt.slots.push(held.unwrap_or(HeldSlot::Freed));
             continue;
         }
         let mut made_of = Vec::with_capacity(data);
         for at in 0..data {
-            made_of.push(match counting >> at & 1 {
-                1 => Some(worked_out(at)?),
+            made_of.push(match (counting >> at & 1, is_sure >> at & 1) {
+                (1, 1) => Some(worked_out(at)?),
+                (1, _) => worked_out(at),
                 _ => None,
             });
         }
+        let made_there = made_of.iter().enumerate().filter(|(_, one)| one.is_some());
+        let counting = made_there.fold(0, |all, (at, _)| all | 1 << at);
         let (mut tag, mut content) = ([0; 16], vec![0; slot_bytes as usize]);
         let tags = made_of
             .iter()
@@ -265,6 +290,38 @@ mod tests {
             let rebuilt = rebuild(erasure, place as u8, SLOT_BYTES, &left);
             assert_eq!(rebuilt, all[place], "{place}");
         }
+    }
+
+    /// Of two parities one says that it is made of nothing.
+    #[test]
+    fn a_parity_that_says_it_leaves_all_out_costs_nobody_a_slot() {
+        let erasure = Erasure::new(4, 2).expect("allowed");
+        let right = members(erasure, 3, &[]);
+        let mut all = right.clone();
+        let liar = all[5].as_mut().expect("it is there");
+        liar.masks = Some(Masks::none(3));
+        liar.generation = 9;
+        for place in 0..5 {
+            let mut left = all.clone();
+            left[place] = None;
+            let rebuilt = rebuild(erasure, place as u8, SLOT_BYTES, &left).expect("one is lost");
+            let is = right[place].as_ref().expect("it was there");
+            assert_eq!((&rebuilt.slots, &rebuilt.masks), (&is.slots, &is.masks));
+        }
+    }
+
+    /// A slot that was left out may be freed at any moment.
+    #[test]
+    fn the_masks_of_one_that_is_made_anew_only_shrink() {
+        let erasure = Erasure::new(2, 1).expect("allowed");
+        let mut all = members(erasure, 2, &[]);
+        let mut masks = Masks::whole(erasure, 2);
+        masks.set(1, 0b01);
+        all[2].as_mut().expect("it is there").masks = Some(masks.clone());
+        let rebuilt = rebuild(erasure, 2, SLOT_BYTES, &all).expect("all data is there");
+        assert_eq!(rebuilt.masks, Some(masks));
+        let expected = slot(2);
+        assert_eq!(rebuilt.slots[1], HeldSlot::There(expected.0, expected.1));
     }
 
     #[test]

@@ -4,12 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use base::{Slot, UnitId};
-use unit::Unit as _;
+use unit::{TrackedUnit, Unit as _};
 use world::simulated::Fault;
 
 use super::give_back;
-use super::rig::{Rig, SLOT_BYTES, copyset, folder, most, plain, rot, store, unit_id};
-use crate::scatter::{Piece, ReadError, Store, read_pieces};
+use super::rig::{
+    Rig, SLOT_BYTES, copyset, create, folder, most, open, plain, rot, store, unit_id,
+};
+use crate::catalog::{Copyset, Leaving};
+use crate::scatter::{Layout, Piece, ReadError, Store, read_pieces};
 
 #[test]
 fn every_block_reads_whichever_units_are_missing_as_far_as_parity_goes() {
@@ -136,6 +139,41 @@ fn what_is_late_is_worked_out_without_the_units_that_were_asked() {
     ));
 }
 
+/// A unit was drained, and what was put meanwhile was only looked for on it, and not on
+/// the one in its place: with one more unit away nothing of it could be read.
+#[test]
+fn what_was_put_while_a_member_leaves_is_read_from_the_one_in_its_place() {
+    let mut rig = Rig::new(2, 1);
+    create(&rig.simulation, 50);
+    let drained = |rig: &Rig| {
+        let world = rig.simulation.world();
+        let units = [0, 50, 2, 1].map(|unit| {
+            let opened = TrackedUnit::new(
+                Arc::new(open(&rig.simulation, unit)),
+                Arc::clone(&world.clock),
+            );
+            (unit_id(unit), Arc::new(opened))
+        });
+        let set = Copyset {
+            data: 2,
+            filling: vec![unit_id(50)],
+            leaving: vec![Leaving {
+                place: 1,
+                unit: unit_id(1),
+            }],
+            ..Copyset::of_copies(copyset(), [0, 50, 2].map(unit_id).to_vec())
+        };
+        let store = Store::new(Arc::clone(&world.pool));
+        store.set_table(units.to_vec(), &[set]);
+        store
+    };
+    rig.put(9);
+    rig.store = drained(&rig);
+    rig.put(40);
+    rig.simulation.disk.inject(&folder(2), Fault::Missing);
+    rig.check(&drained(&rig), &BTreeSet::new());
+}
+
 #[test]
 fn a_slot_that_has_rotted_is_worked_out_of_those_that_have_not() {
     let mut rig = Rig::new(4, 2);
@@ -192,6 +230,26 @@ fn a_few_dead_slots_wait_and_a_dead_segment_goes_as_a_whole() {
         }
         assert!(give_back(members, rig.erasure, segment, &slots).expect("nothing is left"));
     }
+}
+
+/// A crash of a mender left padding that it had put and not freed.
+#[test]
+fn an_empty_slot_keeps_no_dead_segment() {
+    let mut rig = Rig::new(4, 2);
+    rig.put(1);
+    let segment = *rig.segments().first().expect("one");
+    let home = Layout::new(Some(rig.erasure)).home(rig.pieces[0].entry.location.slot());
+    let other = (home.place.expect("one member") + 1) % 4;
+    let unit = open(&rig.simulation, other);
+    unit.delete(segment).expect("gone");
+    let zeroes = [0; SLOT_BYTES as usize];
+    let put = unit.put(segment, SLOT_BYTES, Slot(0), &[[0; 16]], &zeroes);
+    put.and_then(|()| unit.sync(&[segment])).expect("put");
+    let table = rig.store.table();
+    let slots = rig.slots(segment, &BTreeSet::from([0]));
+    let gone = give_back(table.members(copyset()), rig.erasure, segment, &slots);
+    assert!(gone.expect("all are there"));
+    assert_eq!(unit.list().expect("listed"), []);
 }
 
 /// A lease that ended left rows that nobody committed. They were swept, and then the

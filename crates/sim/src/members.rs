@@ -1,0 +1,195 @@
+//! What the database says of the members of copysets: the controllers' part of
+//! mending (docs/units.md, "Mending"), by the rules of `control::database`, without SQL.
+//!
+//! Invariants:
+//!
+//! * Whoever a commit says has missed something, or became a member after what it was
+//!   put on was chosen, is filling from that commit on.
+//! * A filling member is whole after a pass only if it has missed nothing since that
+//!   began; whom it replaces is no member from then on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use base::{CopysetId, SegmentId, UnitId};
+use volume::catalog::{Copyset, Leaving, MemberState, VersionCommit};
+use volume::mend::Found;
+
+/// The members of all copysets.
+#[derive(Debug, Default)]
+pub struct Members {
+    state: Mutex<State>,
+}
+
+/// How many times members have missed something.
+pub type Missed = BTreeMap<UnitId, u64>;
+
+#[derive(Debug, Default)]
+struct State {
+    copysets: Vec<Copyset>,
+    missed: BTreeMap<(CopysetId, UnitId), u64>,
+    /// Who became a member of a copyset that was there already, and as which one.
+    joined: BTreeMap<(CopysetId, UnitId), u64>,
+    joined_last: u64,
+    /// Segments that some member ever lacked a part of.
+    was_thin: BTreeSet<SegmentId>,
+}
+
+impl State {
+    fn misses(&mut self, copyset: CopysetId, unit: UnitId) {
+        let Some(set) = self.copysets.iter_mut().find(|set| set.id == copyset) else {
+            return;
+        };
+        if !set.members.contains(&unit) {
+            return;
+        }
+        if !set.filling.contains(&unit) {
+            set.filling.push(unit);
+        }
+        *self.missed.entry((copyset, unit)).or_default() += 1;
+    }
+}
+
+impl Members {
+    /// Copysets whose members are whole.
+    #[must_use]
+    pub fn new(copysets: Vec<Copyset>) -> Self {
+        Self {
+            state: Mutex::new(State {
+                copysets,
+                ..State::default()
+            }),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The copysets as they are now.
+    #[must_use]
+    pub fn copysets(&self) -> Vec<Copyset> {
+        self.state().copysets.clone()
+    }
+
+    /// A version was committed.
+    pub fn note(&self, commit: &VersionCommit) {
+        let mut state = self.state();
+        for share in &commit.thin {
+            state.was_thin.insert(share.segment);
+            for unit in &share.lacking {
+                state.misses(share.segment.copyset(), *unit);
+            }
+        }
+        let later: Vec<(CopysetId, UnitId)> = state
+            .joined
+            .iter()
+            .filter(|(_, joined)| **joined > commit.joined)
+            .map(|(member, _)| *member)
+            .collect();
+        for (copyset, unit) in later {
+            state.misses(copyset, unit);
+        }
+    }
+
+    /// A unit is older than it was: it may lack something in each of its copysets, but
+    /// where it is alone.
+    pub fn doubt(&self, unit: UnitId) {
+        let mut state = self.state();
+        let sets = state.copysets.iter();
+        let its: Vec<CopysetId> = sets
+            .filter(|set| set.members.contains(&unit) && set.standing().count() > 1)
+            .map(|set| set.id)
+            .collect();
+        its.into_iter()
+            .for_each(|copyset| state.misses(copyset, unit));
+    }
+
+    /// Another unit takes the place of a member, which leaves, or is gone at once.
+    ///
+    /// # Panics
+    /// If it is no member.
+    pub fn replace(&self, copyset: CopysetId, unit: UnitId, by: UnitId, is_gone: bool) {
+        let mut state = self.state();
+        state.joined_last += 1;
+        let joined = state.joined_last;
+        let sets = &mut state.copysets;
+        let set = sets.iter_mut().find(|set| set.id == copyset);
+        let set = set.expect("it is one of them");
+        let place = set.members.iter().position(|member| *member == unit);
+        let place = place.expect("it is a member");
+        set.members[place] = by;
+        set.filling.retain(|member| *member != unit);
+        set.filling.push(by);
+        if !is_gone {
+            let place = u8::try_from(place).expect("few");
+            set.leaving.push(Leaving { place, unit });
+        }
+        set.joined = joined;
+        state.joined.remove(&(copyset, unit));
+        state.joined.insert((copyset, by), joined);
+    }
+
+    /// How many times each member of a copyset has missed something.
+    #[must_use]
+    pub fn missed(&self, copyset: CopysetId) -> Missed {
+        let state = self.state();
+        let its = state.missed.iter().filter(|((set, _), _)| *set == copyset);
+        its.map(|((_, unit), missed)| (*unit, *missed)).collect()
+    }
+
+    /// What a pass has found that began when members had `missed` so much. Returns
+    /// whether all are whole.
+    pub fn end(&self, copyset: CopysetId, missed: &Missed, found: &Found) -> bool {
+        let mut state = self.state();
+        for unit in &found.lacking {
+            state.misses(copyset, *unit);
+        }
+        let is_same = |unit: &UnitId| state.missed.get(&(copyset, *unit)) == missed.get(unit);
+        let whole: Vec<UnitId> = found.whole.iter().copied().filter(is_same).collect();
+        let Some(set) = state.copysets.iter_mut().find(|set| set.id == copyset) else {
+            return false;
+        };
+        for unit in whole {
+            let place = set.members.iter().position(|member| *member == unit);
+            set.filling.retain(|member| *member != unit);
+            set.leaving
+                .retain(|leaving| Some(usize::from(leaving.place)) != place);
+        }
+        is_whole(set)
+    }
+
+    /// The copysets of which some member is not whole.
+    #[must_use]
+    pub fn to_mend(&self) -> Vec<CopysetId> {
+        let state = self.state();
+        let sets = state.copysets.iter().filter(|set| !is_whole(set));
+        sets.map(|set| set.id).collect()
+    }
+
+    /// Segments of which some put has failed on a member.
+    #[must_use]
+    pub fn was_thin(&self) -> BTreeSet<SegmentId> {
+        self.state().was_thin.clone()
+    }
+
+    /// Whether each copyset of a unit has enough whole members besides.
+    #[must_use]
+    pub fn can_lose(&self, unit: UnitId) -> bool {
+        let state = self.state();
+        let mut its = state
+            .copysets
+            .iter()
+            .filter(|set| set.standing().any(|(member, _)| member == unit));
+        its.all(|set| {
+            let whole = set
+                .standing()
+                .filter(|(member, state)| *member != unit && *state == MemberState::Whole);
+            whole.count() >= usize::from(set.data)
+        })
+    }
+}
+
+fn is_whole(set: &Copyset) -> bool {
+    set.filling.is_empty() && set.leaving.is_empty()
+}
