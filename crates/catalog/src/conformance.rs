@@ -110,6 +110,7 @@ fn commit(lease: &Lease, parent: Option<VersionKey>, number: u64) -> VersionComm
         serial_next: 0,
         thin: Vec::new(),
         joined: 0,
+        joined_last: 0,
     }
 }
 

@@ -90,6 +90,9 @@ pub struct VersionCommit {
     /// member later has missed this version.
     #[serde(default)]
     pub joined: u64,
+    /// The same of the newest table that any of it was put by.
+    #[serde(default)]
+    pub joined_last: u64,
 }
 
 /// A segment that is still being filled.
@@ -336,6 +339,13 @@ pub enum CatalogError {
         /// The reason.
         reason: String,
     },
+    /// It was done on units that were members of a copyset, and others are now: it is
+    /// to be done again, on those.
+    #[error("members have changed: {reason}")]
+    MembersChanged {
+        /// Where, and what was found.
+        reason: String,
+    },
     /// The database did not answer; trying again may help.
     #[error("the catalog is not available: {reason}")]
     Unavailable {
@@ -390,6 +400,9 @@ pub trait Catalog: Send + Sync {
     ///
     /// # Errors
     /// [`CatalogError::Fenced`] if either does not hold.
+    /// [`CatalogError::MembersChanged`] if it was put by so old a table that too few of
+    /// the members that have it are left: it was not committed and never will be, and
+    /// what it names is to be put anew.
     fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError>;
 
     /// Hands out `count` segment serials that nobody ever had, noted as this

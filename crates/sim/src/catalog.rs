@@ -29,6 +29,8 @@ struct State {
     /// Also those that were refused: they were sealed all the same.
     records: Vec<StoredVersion>,
     unavailable_one_in: u64,
+    /// So many commits are refused.
+    members_changed: u64,
 }
 
 impl WatchedCatalog {
@@ -70,6 +72,23 @@ impl WatchedCatalog {
         self.state().unavailable_one_in = one_in;
     }
 
+    /// Refuses the next `count` commits, as if members had changed.
+    pub fn change_members(&self, count: u64) {
+        self.state().members_changed = count;
+    }
+
+    /// Whether a commit that was not carried out before is refused.
+    fn have_members_changed(&self, commit: &VersionCommit) -> bool {
+        let key = commit.version.key;
+        if self.memory.head(key.volume) == Some(key) {
+            return false;
+        }
+        let mut state = self.state();
+        let is_told = state.members_changed > 0;
+        state.members_changed = state.members_changed.saturating_sub(1);
+        is_told || self.random.one_in(state.unavailable_one_in)
+    }
+
     /// Fails now and then; half of those calls are carried out all the same.
     fn call<T>(
         &self,
@@ -109,6 +128,11 @@ impl Catalog for WatchedCatalog {
 
     fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError> {
         self.state().records.push(commit.version.clone());
+        if self.have_members_changed(commit) {
+            return Err(CatalogError::MembersChanged {
+                reason: "simulated".to_owned(),
+            });
+        }
         self.call(|memory| {
             memory.commit(commit)?;
             self.state().commits.push(commit.clone());

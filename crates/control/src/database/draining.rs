@@ -344,23 +344,24 @@ async fn put_in_place(
             .bind(old.to_string())
             .fetch_one(&mut *change)
             .await?;
+    let joined: i64 = sqlx::query_scalar("UPDATE cluster SET joined = joined + 1 RETURNING joined")
+        .fetch_one(&mut *change)
+        .await?;
     match goes {
         Goes::Leaves => {
             sqlx::query(
-                "UPDATE copyset_members SET state = 'leaving', since_ms = $3 \
+                "UPDATE copyset_members SET state = 'leaving', left_at = $4, since_ms = $3 \
                  WHERE copyset = $1 AND unit = $2",
             )
             .bind(number)
             .bind(old.to_string())
             .bind(now.0)
+            .bind(joined)
             .execute(&mut *change)
             .await?;
         }
         Goes::IsLost | Goes::HasNothing => drop_member(&mut *change, copyset.id, old).await?,
     }
-    let joined: i64 = sqlx::query_scalar("UPDATE cluster SET joined = joined + 1 RETURNING joined")
-        .fetch_one(&mut *change)
-        .await?;
     sqlx::query(
         "INSERT INTO copyset_members (copyset, place, unit, state, joined, missed, missed_ms, \
          since_ms) VALUES ($1, $2, $3, $6, $4, 1, $5, $5)",

@@ -1,9 +1,11 @@
 //! Segments of which some member of their copyset lacks a part, and members that
 //! have missed something.
 
+use std::collections::BTreeMap;
+
 use base::{SegmentId, UnitId, VolumeId};
 use catalog::{ThinShare, VersionCommit};
-use sqlx::AnyConnection;
+use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
 use super::{Database, DatabaseError, rows};
@@ -49,6 +51,7 @@ pub(super) async fn note_missed(
     change: &mut AnyConnection,
     commit: &VersionCommit,
 ) -> Result<(), DatabaseError> {
+    must_be_held(&mut *change, commit).await?;
     let mut has_changed = false;
     for share in &commit.thin {
         note_thin(&mut *change, commit.version.key.volume, share).await?;
@@ -77,6 +80,63 @@ pub(super) async fn note_missed(
     match has_changed {
         true => super::hosts::assign_all(change).await,
         false => Ok(()),
+    }
+}
+
+/// Refuses a version that was put by so old a table that what it names may be on units
+/// which are members no more. Of each copyset as many members have to be left as have
+/// all of the data, that were put on by the oldest and the newest table it was put by.
+/// Whoever leaves a place has what was put before, and is dropped when all is elsewhere.
+async fn must_be_held(
+    change: &mut AnyConnection,
+    commit: &VersionCommit,
+) -> Result<(), DatabaseError> {
+    let number = |joined| i64::try_from(joined).unwrap_or(i64::MAX);
+    let first = number(commit.joined);
+    let newest: i64 = sqlx::query_scalar("SELECT joined FROM cluster")
+        .fetch_one(&mut *change)
+        .await?;
+    if newest <= first {
+        return Ok(());
+    }
+    let put_on = "SELECT c.number, c.data, m.unit FROM copysets c LEFT JOIN copyset_members m \
+         ON m.copyset = c.number AND m.joined <= $1 AND (m.left_at IS NULL OR m.left_at > $2) \
+         ORDER BY c.number";
+    let rows = sqlx::query(put_on)
+        .bind(first)
+        .bind(number(commit.joined_last).max(first))
+        .fetch_all(change)
+        .await?;
+    let mut held: BTreeMap<u16, (usize, Vec<UnitId>)> = BTreeMap::new();
+    for row in &rows {
+        let data: u8 = rows::small(row, "data")?;
+        let its = held.entry(rows::small(row, "number")?);
+        let (_, units) = its.or_insert_with(|| (data.into(), Vec::new()));
+        if row.try_get::<Option<String>, _>("unit")?.is_some() {
+            units.push(rows::spelt(row, "unit")?);
+        }
+    }
+    let mut all = held.iter().filter(|(_, (data, units))| units.len() < *data);
+    let mut lost = all.next().map(|(copyset, _)| *copyset);
+    for share in &commit.thin {
+        let copyset = share.segment.copyset().number();
+        let has_it = |unit: &&UnitId| !share.lacking.contains(unit);
+        let is_held = held
+            .get(&copyset)
+            .is_some_and(|(data, units)| units.iter().filter(has_it).count() >= *data);
+        if !is_held {
+            lost = lost.or(Some(copyset));
+        }
+    }
+    match lost {
+        None => Ok(()),
+        Some(copyset) => Err(DatabaseError::MembersChanged {
+            reason: format!(
+                "units have left copyset {copyset} since version {} of {} was put, and too few \
+                 that may have it are left",
+                commit.version.key.number, commit.version.key.volume
+            ),
+        }),
     }
 }
 

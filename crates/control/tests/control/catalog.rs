@@ -330,6 +330,7 @@ impl Sqlite {
             serial_next: 0,
             thin: vec![],
             joined: 0,
+            joined_last: 0,
         };
         self.catalog.commit(&commit).expect("commits");
         self.catalog.detach(volume);
@@ -890,6 +891,7 @@ fn a_commit_that_was_made_is_made() {
         serial_next: 0,
         thin: vec![],
         joined: 0,
+        joined_last: 0,
     };
     for _ in 0..2 {
         sqlite.catalog.commit(&commit).expect("made");

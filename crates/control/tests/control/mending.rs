@@ -3,15 +3,18 @@
 
 use std::collections::HashSet;
 
-use api::host::{CatalogCall, MendEnd, MendProgress, MendTask};
-use base::{ClusterId, CopysetId, PartyId, UnitId};
-use catalog::{CatalogError, Copyset, MemberState};
+use api::host::{Access, CatalogCall, MendEnd, MendProgress, MendTask};
+use base::{ClusterId, CopysetId, PartyId, SegmentId, UnitId};
+use catalog::{
+    CatalogError, Copyset, LeaseSalt, MemberState, StoredVersion, ThinShare, VersionCommit,
+    VersionKey,
+};
 use control::database::{Asker, Database, DatabaseError, NewVolume, Reach, UnitRow};
 use serde_json::Value;
 use world::Millis;
 
 use crate::askers::local;
-use crate::fresh::{Rows, add_host, on_postgres, on_sqlite, volume};
+use crate::fresh::{Rows, add_host, attachment, on_postgres, on_sqlite, volume};
 use crate::postgres::Postgres;
 
 const NOW: Millis = Millis(1_000_000_000_000);
@@ -31,6 +34,8 @@ struct Scene {
     database: Database,
     asker: Asker,
     hosts: [PartyId; 2],
+    /// What may lie there.
+    disk: NewVolume,
 }
 
 impl Rows for Scene {
@@ -51,15 +56,16 @@ impl Rows for Scene {
         let added = database.plan_units(&units, plan, NOW);
         added.await.expect("added");
         // Something may lie there.
-        let new = NewVolume {
+        let disk = NewVolume {
             replicas: 2,
             ..volume("disk", NOW)
         };
-        database.insert_volume(&asker, &new).await.expect("made");
+        database.insert_volume(&asker, &disk).await.expect("made");
         let scene = Self {
             database,
             asker,
             hosts,
+            disk,
         };
         // Nothing was ever read: that comes first.
         let task = scene.take(0, NOW).await.expect("to be read");
@@ -121,6 +127,11 @@ impl Scene {
         copysets[0].standing().collect()
     }
 
+    async fn states(&self) -> Vec<MemberState> {
+        let standing = self.standing().await.into_iter();
+        standing.map(|(_, state)| state).collect()
+    }
+
     /// All that the task names is found to be there.
     async fn ends_well(&self, host: usize, task: &MendTask) {
         let end = MendEnd {
@@ -130,6 +141,73 @@ impl Scene {
             ..MendEnd::default()
         };
         assert!(self.end(host, NOW, end).await);
+    }
+
+    /// The first host writes the volume. Returns a segment that it may put.
+    async fn attach(&self) -> SegmentId {
+        let volume = self.disk.id;
+        let new = attachment(volume, self.hosts[0], Access::ReadWrite, NOW);
+        let attached = self.database.attach(&self.asker, &new).await;
+        attached.expect("asked");
+        let salt = LeaseSalt([3; 16]);
+        let acquire = CatalogCall::Acquire {
+            volume,
+            salt,
+            journals: None,
+        };
+        self.call(0, NOW, acquire).await.expect("a lease");
+        let reserve = CatalogCall::ReserveSerials {
+            volume,
+            epoch: 1,
+            count: 64,
+        };
+        self.call(0, NOW, reserve).await.expect("some");
+        SegmentId::new(copyset(), 1).expect("the first")
+    }
+
+    /// Commits a version that was put by tables from `joined` to `joined_last`; of
+    /// `segment` these units lack something.
+    async fn commit(
+        &self,
+        number: u64,
+        (joined, joined_last): (u64, u64),
+        thin: Option<(SegmentId, &[u128])>,
+    ) -> Result<(), CatalogError> {
+        let key = |number| VersionKey {
+            volume: self.disk.id,
+            number,
+        };
+        let head = self.database.volume(self.disk.id).await.expect("read").head;
+        let share = |(segment, lacking): (SegmentId, &[u128])| ThinShare {
+            segment,
+            slots: 1,
+            lacking: lacking.iter().copied().map(unit).collect(),
+        };
+        let commit = VersionCommit {
+            version: StoredVersion {
+                key: key(number),
+                parent: head,
+                lineage: self.disk.lineage,
+                epoch: 1,
+                journal_next: 0,
+                created: NOW,
+                record: vec![1],
+            },
+            pins: vec![],
+            open_segments: vec![],
+            serial_next: 1,
+            thin: thin.into_iter().map(share).collect(),
+            joined,
+            joined_last,
+        };
+        let call = CatalogCall::Commit { commit };
+        self.call(0, NOW, call).await.map(drop)
+    }
+
+    /// What the first host has to mend ends well.
+    async fn is_mended(&self) {
+        let task = self.take(0, NOW).await.expect("something is to be mended");
+        self.ends_well(0, &task).await;
     }
 
     fn others(numbers: &[u128]) -> HashSet<UnitId> {
@@ -191,21 +269,10 @@ mod claims {
     pub async fn one_goes_on_to_count(scene: Scene) {
         scene.doubt(0, false).await;
         scene.doubt(1, false).await;
-        let states: Vec<_> = scene
-            .standing()
-            .await
-            .into_iter()
-            .map(|(_, state)| state)
-            .collect();
-        assert_eq!(states, [MemberState::Filling, MemberState::Whole]);
+        let (filling, whole) = (MemberState::Filling, MemberState::Whole);
+        assert_eq!(scene.states().await, [filling, whole]);
         scene.doubt(1, true).await;
-        let states: Vec<_> = scene
-            .standing()
-            .await
-            .into_iter()
-            .map(|(_, state)| state)
-            .collect();
-        assert_eq!(states, [MemberState::Filling, MemberState::Filling]);
+        assert_eq!(scene.states().await, [filling, filling]);
     }
 
     pub async fn is_drained(scene: Scene) {
@@ -237,6 +304,50 @@ mod claims {
         let again = [UnitRow::new(unit(0), "file:///0".to_owned())];
         let added = scene.database.plan_units(&again, |_, _| Vec::new(), NOW);
         assert!(matches!(added.await, Err(DatabaseError::Refused { .. })));
+    }
+
+    /// A host with an old table put a version, and while it did both units were
+    /// replaced: the version was committed, and no member had what it named.
+    pub async fn is_put_by_an_old_table(scene: Scene) {
+        let segment = scene.attach().await;
+        let refused = |done: Result<(), CatalogError>| {
+            assert!(
+                matches!(done, Err(CatalogError::MembersChanged { .. })),
+                "{done:?}"
+            );
+        };
+        scene.commit(1, (0, 0), None).await.expect("members");
+        let usable = Scene::others(&[2, 3]);
+        let (asker, database) = (&scene.asker, &scene.database);
+        let drained = database.drain_unit(asker, unit(0), &usable);
+        drained.await.expect("there are others");
+        let task = scene.take(0, NOW).await.expect("filling");
+        // The one that leaves has what was put before it did.
+        let lacking = Some((segment, &[1][..]));
+        scene.commit(2, (0, 0), lacking).await.expect("it is there");
+        scene.ends_well(0, &task).await;
+        assert_eq!(scene.standing().await.len(), 3, "it has missed that");
+        // But nothing of what was put since.
+        refused(scene.commit(3, (0, 1), lacking).await);
+        scene.is_mended().await;
+        assert_eq!(scene.standing().await.len(), 2);
+        refused(scene.commit(3, (0, 0), lacking).await);
+        scene.commit(3, (0, 0), None).await.expect("the other one");
+        scene.is_mended().await;
+        let lost = database.remove_unit(asker, unit(1), true, &usable);
+        lost.await.expect("the other one is whole");
+        for _ in 0..2 {
+            refused(scene.commit(4, (0, 0), None).await);
+            refused(scene.commit(4, (0, 2), None).await);
+        }
+        scene.commit(4, (1, 1), None).await.expect("one is there");
+        // Whoever puts anew knows who is there now.
+        let table = database.copysets().await.expect("read");
+        let newest = table[0].joined;
+        scene.commit(5, (newest, newest), None).await.expect("both");
+        // It names nothing new.
+        let nothing = (u64::MAX, u64::MAX);
+        scene.commit(6, nothing, None).await.expect("nothing");
     }
 
     pub async fn the_last_whole_copy_stays(scene: Scene) {
@@ -346,6 +457,11 @@ fn a_drained_unit_is_removed_when_what_replaces_it_is_whole() {
 }
 
 #[test]
+fn a_version_that_members_do_not_have_is_refused() {
+    on_sqlite(claims::is_put_by_an_old_table);
+}
+
+#[test]
 fn the_last_whole_copy_is_never_dropped() {
     on_sqlite(claims::the_last_whole_copy_stays);
 }
@@ -367,6 +483,7 @@ fn all_of_it_is_so_on_postgresql() {
     on_postgres(&server, claims::missed_nothing_since);
     on_postgres(&server, claims::one_goes_on_to_count);
     on_postgres(&server, claims::is_drained);
+    on_postgres(&server, claims::is_put_by_an_old_table);
     on_postgres(&server, claims::the_last_whole_copy_stays);
     on_postgres(&server, claims::where_nothing_lies_a_place_is_free);
     on_postgres(&server, claims::is_missing_for_too_long);

@@ -219,6 +219,7 @@ impl Scene {
             serial_next: 0,
             thin: vec![],
             joined: 0,
+            joined_last: 0,
         }
     }
 
