@@ -490,11 +490,19 @@ pub trait Catalog: Send + Sync {
     /// As [`Catalog::gather_dead`].
     fn forget_dead(&self, id: i64, segments: &[base::SegmentId]) -> Result<(), CatalogError>;
 
-    /// Forgets a free that has been carried out.
+    /// The newest [`Copyset::joined`] of all: whoever knows the members up to that
+    /// knows all of them.
     ///
     /// # Errors
     /// [`CatalogError`].
-    fn freed(&self, id: i64) -> Result<(), CatalogError>;
+    fn joined(&self) -> Result<u64, CatalogError>;
+
+    /// Forgets a free that has been carried out on the members up to `joined`.
+    ///
+    /// # Errors
+    /// [`CatalogError::MembersChanged`] if another unit has become one since: it may
+    /// have what was freed, and the free is to be carried out once more.
+    fn freed(&self, id: i64, joined: u64) -> Result<(), CatalogError>;
 }
 
 /// The versions around one.

@@ -192,7 +192,11 @@ impl Catalog for WatchedCatalog {
         self.call(|memory| memory.forget_dead(id, segments))
     }
 
-    fn freed(&self, id: i64) -> Result<(), CatalogError> {
-        self.call(|memory| memory.freed(id))
+    fn joined(&self) -> Result<u64, CatalogError> {
+        self.call(MemoryCatalog::joined)
+    }
+
+    fn freed(&self, id: i64, joined: u64) -> Result<(), CatalogError> {
+        self.call(|memory| memory.freed(id, joined))
     }
 }

@@ -98,7 +98,8 @@ impl Database {
             CatalogCall::ForgetDead { id, segments } => {
                 json(self.forget_dead(reach, id, &segments).await)
             }
-            CatalogCall::Freed { id } => json(self.freed(reach, id).await),
+            CatalogCall::Joined {} => json(self.joined().await),
+            CatalogCall::Freed { id, joined } => json(self.freed(reach, id, joined).await),
         }
     }
 }

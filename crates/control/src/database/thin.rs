@@ -43,6 +43,19 @@ impl Database {
         })
         .collect()
     }
+
+    /// See [`catalog::Catalog::joined`].
+    pub(super) async fn joined(&self) -> Result<u64, DatabaseError> {
+        newest_of(&mut *self.reader.acquire().await?).await
+    }
+}
+
+/// Up to which number units have become members.
+pub(super) async fn newest_of(connection: &mut AnyConnection) -> Result<u64, DatabaseError> {
+    let newest: i64 = sqlx::query_scalar("SELECT COALESCE(MAX(joined), 0) FROM copyset_members")
+        .fetch_one(connection)
+        .await?;
+    Ok(newest.cast_unsigned())
 }
 
 /// Notes what a version that is being committed was put on too few members of, and
@@ -65,10 +78,7 @@ pub(super) async fn note_missed(
         }
     }
     let joined = i64::try_from(commit.joined).unwrap_or(i64::MAX);
-    let newest: i64 = sqlx::query_scalar("SELECT joined FROM cluster")
-        .fetch_one(&mut *change)
-        .await?;
-    if newest <= joined && !has_changed {
+    if newest_of(&mut *change).await? <= commit.joined && !has_changed {
         // As nearly always.
         return Ok(());
     }
@@ -91,14 +101,11 @@ async fn must_be_held(
     change: &mut AnyConnection,
     commit: &VersionCommit,
 ) -> Result<(), DatabaseError> {
-    let number = |joined| i64::try_from(joined).unwrap_or(i64::MAX);
-    let first = number(commit.joined);
-    let newest: i64 = sqlx::query_scalar("SELECT joined FROM cluster")
-        .fetch_one(&mut *change)
-        .await?;
-    if newest <= first {
+    if newest_of(&mut *change).await? <= commit.joined {
         return Ok(());
     }
+    let number = |joined| i64::try_from(joined).unwrap_or(i64::MAX);
+    let first = number(commit.joined);
     let put_on = "SELECT c.number, c.data, m.unit FROM copysets c LEFT JOIN copyset_members m \
          ON m.copyset = c.number AND m.joined <= $1 AND (m.left_at IS NULL OR m.left_at > $2) \
          ORDER BY c.number";

@@ -212,8 +212,12 @@ impl Catalog for Called {
         self.call(CatalogCall::ForgetDead { id, segments })
     }
 
-    fn freed(&self, id: i64) -> Result<(), CatalogError> {
-        self.call(CatalogCall::Freed { id })
+    fn joined(&self) -> Result<u64, CatalogError> {
+        self.call(CatalogCall::Joined {})
+    }
+
+    fn freed(&self, id: i64, joined: u64) -> Result<(), CatalogError> {
+        self.call(CatalogCall::Freed { id, joined })
     }
 }
 

@@ -4,10 +4,10 @@
 use std::collections::HashSet;
 
 use api::host::{Access, CatalogCall, MendEnd, MendProgress, MendTask};
-use base::{ClusterId, CopysetId, PartyId, SegmentId, UnitId};
+use base::{ClusterId, CopysetId, Location, PartyId, SegmentId, UnitId};
 use catalog::{
-    CatalogError, Copyset, LeaseSalt, MemberState, StoredVersion, ThinShare, VersionCommit,
-    VersionKey,
+    CatalogError, Copyset, FreePlan, LeaseSalt, MemberState, PendingFree, StoredVersion, ThinShare,
+    VersionCommit, VersionKey,
 };
 use control::database::{Asker, Database, DatabaseError, NewVolume, Reach, UnitRow};
 use serde_json::Value;
@@ -350,6 +350,38 @@ mod claims {
         scene.commit(6, nothing, None).await.expect("nothing");
     }
 
+    pub async fn is_freed_on_all_members(scene: Scene) {
+        let (asker, database) = (&scene.asker, &scene.database);
+        let mut plan = FreePlan::default();
+        plan.add(Location::from_bits(1));
+        database.note_free_now(&plan.encode()).await.expect("noted");
+        let usable = Scene::others(&[2]);
+        let drained = database.drain_unit(asker, unit(0), &usable);
+        drained.await.expect("there is another");
+        let due = CatalogCall::DueFrees {
+            now: NOW,
+            after: 0,
+            count_max: 1,
+        };
+        let due = scene.call(0, NOW, due).await.expect("one");
+        let due: Vec<PendingFree> = serde_json::from_value(due).expect("one");
+        let freed = |joined| {
+            let id = due[0].id;
+            scene.call(0, NOW, CatalogCall::Freed { id, joined })
+        };
+        for _ in 0..2 {
+            let known = scene.call(0, NOW, CatalogCall::Joined {}).await;
+            assert_eq!(known.expect("known"), Value::from(1));
+            assert!(matches!(
+                freed(0).await,
+                Err(CatalogError::MembersChanged { .. })
+            ));
+            assert_eq!(database.pending_free_count().await.expect("read"), 1);
+        }
+        freed(1).await.expect("forgotten");
+        assert_eq!(database.pending_free_count().await.expect("read"), 0);
+    }
+
     pub async fn the_last_whole_copy_stays(scene: Scene) {
         let remove = async |number: u128, is_lost, others: &[u128]| {
             let usable = Scene::others(others);
@@ -462,6 +494,11 @@ fn a_version_that_members_do_not_have_is_refused() {
 }
 
 #[test]
+fn a_free_is_forgotten_by_whoever_knew_all_members() {
+    on_sqlite(claims::is_freed_on_all_members);
+}
+
+#[test]
 fn the_last_whole_copy_is_never_dropped() {
     on_sqlite(claims::the_last_whole_copy_stays);
 }
@@ -483,6 +520,7 @@ fn all_of_it_is_so_on_postgresql() {
     on_postgres(&server, claims::missed_nothing_since);
     on_postgres(&server, claims::one_goes_on_to_count);
     on_postgres(&server, claims::is_drained);
+    on_postgres(&server, claims::is_freed_on_all_members);
     on_postgres(&server, claims::is_put_by_an_old_table);
     on_postgres(&server, claims::the_last_whole_copy_stays);
     on_postgres(&server, claims::where_nothing_lies_a_place_is_free);

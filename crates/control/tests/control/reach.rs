@@ -273,6 +273,7 @@ impl Scene {
                 };
                 CatalogCall::Freed {
                     id: self.due(free).await,
+                    joined: 0,
                 }
             }
             "gather-dead" | "forget-dead" => {
@@ -332,7 +333,7 @@ impl Scene {
             }
             "free" => {
                 let plan = self.asked("freed").await;
-                let CatalogCall::Freed { id } = plan else {
+                let CatalogCall::Freed { id, .. } = plan else {
                     panic!("it is one");
                 };
                 let early = database.free_rights(&reach, Millis(-1), id).await;

@@ -41,12 +41,33 @@ const ROWS_AT_ONCE: u32 = 128;
 /// # Errors
 /// The first unit that could not; then it is to be done again. Doing it twice is no
 /// error.
+#[cfg(test)]
 pub fn give_back(
     members: &[Member],
     erasure: Erasure,
     segment: SegmentId,
     dead: &[Slot],
 ) -> Result<bool, UnitError> {
+    give_back_if(members, erasure, segment, dead, || true)
+}
+
+/// As [`give_back`]; what is about to be freed is only if `are_all` then says that
+/// these are all the members: one that came later may have a parity of what is freed.
+/// Whoever comes after that was asked finds none that counts it.
+pub fn give_back_if(
+    members: &[Member],
+    erasure: Erasure,
+    segment: SegmentId,
+    dead: &[Slot],
+    are_all: impl Fn() -> bool,
+) -> Result<bool, UnitError> {
+    let must_be_all = || match are_all() {
+        true => Ok(()),
+        false => Err(UnitError::Missing {
+            url: format!("copyset {}", segment.copyset().number()),
+            reason: "it may have other members by now".to_owned(),
+        }),
+    };
     let k = erasure.data();
     // Of one that leaves and the one that is filled in its place the former has all.
     let of = |place: u8| {
@@ -88,7 +109,10 @@ pub fn give_back(
         .filter(|slot| !counted.contains(slot))
         .copied()
         .collect();
-    free_on(members, erasure, layout, segment, &given_up)?;
+    if !given_up.is_empty() {
+        must_be_all()?;
+        free_on(members, erasure, layout, segment, &given_up)?;
+    }
 
     let mut left = 0;
     let mut slot_bytes = None;
@@ -109,6 +133,7 @@ pub fn give_back(
     }
     let dead_left = counted.len() as u32;
     if dead_left == left {
+        must_be_all()?;
         // Parity first: as long as there is some, it says what lives.
         let mut all: Vec<&Member> = members.iter().collect();
         all.sort_by_key(|member| std::cmp::Reverse(member.place));
@@ -165,6 +190,7 @@ pub fn give_back(
             masks.of(u32::from(home.slot.0)) >> home.place.unwrap_or(0) & 1 == 0
         });
     }
+    must_be_all()?;
     free_on(members, erasure, layout, segment, &gone)?;
     Ok(false)
 }
