@@ -167,6 +167,13 @@ pub(super) async fn doubt_unit(
     is_older: bool,
     now: Millis,
 ) -> Result<bool, DatabaseError> {
+    // What those got from it that are being filled there may be too little, too.
+    let beside = "state = 'filling' AND unit <> $2 AND EXISTS (SELECT 1 FROM copyset_members o \
+         WHERE o.copyset = copyset_members.copyset AND o.unit = $2)";
+    miss(&mut *change, beside, now, |query| {
+        query.bind(unit.to_string())
+    })
+    .await?;
     if is_older {
         let its = "unit = $2 AND (SELECT COUNT(*) FROM copyset_members o \
              WHERE o.copyset = copyset_members.copyset) > 1";

@@ -382,6 +382,24 @@ mod claims {
         assert_eq!(database.pending_free_count().await.expect("read"), 0);
     }
 
+    /// A unit was whole when a pass began, and was then found to be older than it was:
+    /// whoever was filled from it became whole, and the one that left was dropped.
+    pub async fn is_filled_from_one_that_is_older(scene: Scene) {
+        let usable = Scene::others(&[2]);
+        let drained = scene.database.drain_unit(&scene.asker, unit(0), &usable);
+        drained.await.expect("there is another");
+        for is_older in [true, false] {
+            let task = scene.take(0, NOW).await.expect("filling");
+            scene.doubt(1, is_older).await;
+            scene.ends_well(0, &task).await;
+            let standing = scene.standing().await;
+            assert_eq!(standing[0], (unit(2), MemberState::Filling));
+            assert_eq!(standing.last(), Some(&(unit(0), MemberState::Leaving)));
+        }
+        scene.is_mended().await;
+        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+    }
+
     pub async fn the_last_whole_copy_stays(scene: Scene) {
         let remove = async |number: u128, is_lost, others: &[u128]| {
             let usable = Scene::others(others);
@@ -499,6 +517,11 @@ fn a_free_is_forgotten_by_whoever_knew_all_members() {
 }
 
 #[test]
+fn whoever_is_filled_from_an_older_unit_is_not_whole() {
+    on_sqlite(claims::is_filled_from_one_that_is_older);
+}
+
+#[test]
 fn the_last_whole_copy_is_never_dropped() {
     on_sqlite(claims::the_last_whole_copy_stays);
 }
@@ -520,6 +543,7 @@ fn all_of_it_is_so_on_postgresql() {
     on_postgres(&server, claims::missed_nothing_since);
     on_postgres(&server, claims::one_goes_on_to_count);
     on_postgres(&server, claims::is_drained);
+    on_postgres(&server, claims::is_filled_from_one_that_is_older);
     on_postgres(&server, claims::is_freed_on_all_members);
     on_postgres(&server, claims::is_put_by_an_old_table);
     on_postgres(&server, claims::the_last_whole_copy_stays);
