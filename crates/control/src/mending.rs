@@ -10,7 +10,7 @@ use world::Millis;
 
 use crate::acting::Acting;
 use crate::control::Control;
-use crate::database::{HostReport, MendingRow, Moved, UnitRow};
+use crate::database::{HostReport, MendingRow, Moved, Removal, UnitRow};
 use crate::error::ControlError;
 use crate::units::{UnitView, is_called, no_unit};
 
@@ -31,19 +31,35 @@ impl Acting {
         Ok((unit, moved))
     }
 
-    /// Removes a unit that holds nothing any more, or one that is lost for good.
+    /// Removes a unit that holds nothing any more, or one that is lost for good; or
+    /// one that is given up with what only it may have.
     ///
     /// # Errors
     /// [`ControlError`].
     pub async fn remove_unit(
         &self,
         name: &str,
-        is_lost: bool,
+        how: Removal,
     ) -> Result<(UnitId, Moved), ControlError> {
         self.must_administer()?;
-        let (unit, usable) = self.unit_and_others(name).await?;
+        let units = self.units().await?;
+        let removed = view_of(&units, name)?;
+        let unit = removed.row.id;
+        let there = units.iter().filter(|unit| unit.found_by.is_some());
+        let there: HashSet<UnitId> = there.map(|unit| unit.row.id).collect();
+        if let Some(host) = removed.found_by.as_ref().filter(|_| how == Removal::Lost)
+            && !removed.row.is_disabled
+        {
+            let reason = format!(
+                "host {host} finds {name} there: `scree unit drain` moves what it holds elsewhere. \
+                 If it is gone for good, or is not to be read any more, stop its daemon or \
+                 unmount it, and try again",
+            );
+            return Err(ControlError::Conflict { reason });
+        }
+        let usable = usable(&units);
         let database = &self.inner.database;
-        let removed = database.remove_unit(self.asker(), unit, is_lost, &usable);
+        let removed = database.remove_unit(self.asker(), unit, how, &usable, &there);
         Ok((unit, removed.await?))
     }
 
@@ -125,8 +141,11 @@ impl Control {
         }
         let mut usable = usable(&self.units_of(&hosts).await?);
         usable.retain(|unit| !missing.contains(unit));
+        let ids = units.iter().map(|unit| unit.id);
+        let there: HashSet<UnitId> = ids.filter(|unit| !missing.contains(unit)).collect();
         for unit in long {
-            let copysets = inner.database.replace_missing(unit, &usable, now).await?;
+            let replaced = inner.database.replace_missing(unit, &usable, &there, now);
+            let copysets = replaced.await?;
             if copysets > 0 {
                 tracing::warn!(%unit, copysets, "missing for too long: others take its place");
             }
@@ -164,6 +183,11 @@ fn usable(units: &[UnitView]) -> HashSet<UnitId> {
         !unit.row.is_draining && matches!(state, UnitState::Healthy | UnitState::Unknown)
     };
     units.iter().filter(takes).map(|unit| unit.row.id).collect()
+}
+
+fn view_of<'a>(units: &'a [UnitView], name: &str) -> Result<&'a UnitView, ControlError> {
+    let found = units.iter().find(|unit| is_called(&unit.row, name));
+    found.ok_or_else(|| no_unit(name))
 }
 
 /// The unit that is called so.

@@ -103,9 +103,13 @@ pub struct AddUnit {
 #[serde(deny_unknown_fields)]
 pub struct RemoveUnit {
     /// It is gone for good: others take its place, from what their other members
-    /// have. Refused if it may have the last whole copy of anything.
+    /// have. Refused if it may have the last whole copy of anything that is there, or
+    /// a host finds it there.
     #[serde(default)]
     pub lost: bool,
+    /// With `lost`: what nobody else has is given up.
+    #[serde(default)]
+    pub give_up: bool,
 }
 
 /// What came of draining or removing a unit.

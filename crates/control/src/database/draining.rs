@@ -13,8 +13,11 @@ use sqlx::AnyConnection;
 use world::Millis;
 
 use super::units::{copysets_of, units_of};
-use super::{Asker, Database, DatabaseError, Thing, rows};
-use crate::units::zones_of;
+use super::{Asker, Database, DatabaseError, Thing, UnitRow, rows};
+use crate::units::{name_of, zones_of};
+
+/// A refusal tells of so many copysets at most.
+const TOLD_MAX: usize = 3;
 
 /// What was moved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,6 +26,17 @@ pub struct Moved {
     pub copysets: u64,
     /// It is a unit no more.
     pub is_removed: bool,
+}
+
+/// How a unit is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removal {
+    /// It is a member of nothing.
+    Empty,
+    /// It is gone for good, and others that are there have all that it had.
+    Lost,
+    /// It is gone for good, with whatever nobody else has.
+    GivenUp,
 }
 
 /// How a member goes.
@@ -66,23 +80,29 @@ impl Database {
         })
     }
 
-    /// Removes a unit that is no member any more; or one that `is_lost`, for good:
-    /// then units among `usable` take its place.
+    /// Removes a unit that is no member any more; or one that is lost, for good:
+    /// then units among `usable` take its place. Those that are `there` are found by
+    /// some host.
     ///
     /// # Errors
     /// [`DatabaseError::Refused`] if that would drop the last whole copy of
-    /// anything.
+    /// anything that is there, unless it is given up.
     pub async fn remove_unit(
         &self,
         asker: &Asker,
         unit: UnitId,
-        is_lost: bool,
+        how: Removal,
         usable: &HashSet<UnitId>,
+        there: &HashSet<UnitId>,
     ) -> Result<Moved, DatabaseError> {
         act!(self, asker, change, {
             let now = asker.by.at;
-            let copysets = take_out(&mut *change, unit, is_lost, usable, now).await?;
-            asker.note(&mut *change, "remove-unit", unit).await?;
+            let copysets = take_out(&mut *change, unit, how, (usable, there), now).await?;
+            let what = match how {
+                Removal::GivenUp => "give-up-unit",
+                Removal::Empty | Removal::Lost => "remove-unit",
+            };
+            asker.note(&mut *change, what, unit).await?;
             Ok(Moved {
                 copysets,
                 is_removed: true,
@@ -90,8 +110,8 @@ impl Database {
         })
     }
 
-    /// Replaces a unit that has been missing for too long, where that is safe.
-    /// Returns in how many copysets.
+    /// Replaces a unit that has been missing for too long, where others that are
+    /// `there` have all that it had. Returns in how many copysets.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -99,6 +119,7 @@ impl Database {
         &self,
         unit: UnitId,
         usable: &HashSet<UnitId>,
+        there: &HashSet<UnitId>,
         now: Millis,
     ) -> Result<u64, DatabaseError> {
         change_and_tell!(self, change, {
@@ -111,7 +132,7 @@ impl Database {
                 // It may come back: it leaves, and counts until it is replaced.
                 let goes = used.goes(copyset, Goes::Leaves);
                 if copyset.members.contains(&unit)
-                    && (has_whole_without(copyset, unit) || goes == Goes::HasNothing)
+                    && (has_whole_without(copyset, unit, there) || goes == Goes::HasNothing)
                     && let Some(new) = copysets::replacement(copyset, unit, &loads, &zones)
                 {
                     put_in_place(&mut *change, copyset, unit, new, goes, now).await?;
@@ -237,12 +258,38 @@ async fn must_be_there(change: &mut AnyConnection, unit: UnitId) -> Result<(), D
     }
 }
 
-/// Whether all of what lies in a copyset is on members that are whole, `unit` aside:
-/// one that has a copy, or as many as there is data.
-fn has_whole_without(copyset: &Copyset, unit: UnitId) -> bool {
-    let standing = copyset.standing();
-    let whole = standing.filter(|(other, state)| *other != unit && *state == MemberState::Whole);
+/// Whether all of what lies in a copyset is on members that are whole and `there`,
+/// `unit` aside: one that has a copy, or as many as there is data.
+fn has_whole_without(copyset: &Copyset, unit: UnitId, there: &HashSet<UnitId>) -> bool {
+    let whole = copyset.standing().filter(|(other, state)| {
+        *other != unit && *state == MemberState::Whole && there.contains(other)
+    });
     whole.count() >= usize::from(copyset.data)
+}
+
+/// Which members of a copyset do not count as a copy, and why.
+fn who_is_in_the_way(
+    copyset: &Copyset,
+    unit: UnitId,
+    there: &HashSet<UnitId>,
+    units: &[UnitRow],
+) -> String {
+    let others = copyset.standing().filter(|(other, _)| *other != unit);
+    let why = |(other, state): (UnitId, MemberState)| {
+        let why = match (state, there.contains(&other)) {
+            (MemberState::Whole, true) => return None,
+            (MemberState::Filling, true) => "may lack something",
+            (MemberState::Leaving, true) => "has nothing of what was put since it leaves",
+            (_, false) => "is found by no host",
+        };
+        Some(format!("{} {why}", name_of(units, other)))
+    };
+    let why: Vec<String> = others.filter_map(why).collect();
+    let number = copyset.id.number();
+    match why.is_empty() {
+        true => format!("copyset {number} has no other member"),
+        false => format!("in copyset {number} {}", why.join(" and ")),
+    }
 }
 
 /// Units that may become members, by how many copysets each is one of.
@@ -265,15 +312,17 @@ async fn replace(
     let copysets = copysets_of(&mut *change).await?;
     let mut loads = loads_of(&copysets, usable);
     loads.remove(&old);
-    let zones = zones_of(&units_of(&mut *change).await?);
+    let units = units_of(&mut *change).await?;
+    let zones = zones_of(&units);
     let used = Used::of(&mut *change).await?;
     let mut done = 0;
     for copyset in copysets.iter().filter(|set| set.members.contains(&old)) {
         let Some(new) = copysets::replacement(copyset, old, &loads, &zones) else {
             return Err(DatabaseError::Refused {
                 reason: format!(
-                    "no healthy unit with room is there to take the place of {old} in copyset \
-                     {}, which has {} members; add a unit (`scree unit add`) and try again",
+                    "no healthy unit with room is there to take the place of {} in copyset {}, \
+                     which has {} members; add a unit (`scree unit add`) and try again",
+                    name_of(&units, old),
                     copyset.id.number(),
                     copyset.members.len()
                 ),
@@ -397,22 +446,24 @@ async fn drop_member(
     Ok(())
 }
 
-/// Takes a unit out, if no last whole copy goes with it.
+/// Takes a unit out, if no last whole copy that is `there` goes with it.
 async fn take_out(
     change: &mut AnyConnection,
     unit: UnitId,
-    is_lost: bool,
-    usable: &HashSet<UnitId>,
+    how: Removal,
+    (usable, there): (&HashSet<UnitId>, &HashSet<UnitId>),
     now: Millis,
 ) -> Result<u64, DatabaseError> {
     must_be_there(&mut *change, unit).await?;
     let copysets = copysets_of(&mut *change).await?;
+    let units = units_of(&mut *change).await?;
+    let name = name_of(&units, unit);
     let is_its = |set: &&Copyset| set.standing().any(|(member, _)| member == unit);
     let its: Vec<&Copyset> = copysets.iter().filter(is_its).collect();
-    if !its.is_empty() && !is_lost {
+    if !its.is_empty() && how == Removal::Empty {
         return Err(DatabaseError::Refused {
             reason: format!(
-                "{unit} is a member of {} copysets; `scree unit drain` moves what it holds \
+                "{name} is a member of {} copysets; `scree unit drain` moves what it holds \
                  elsewhere, and removes it then. If it is gone for good: `scree unit remove \
                  --lost`",
                 its.len()
@@ -424,15 +475,21 @@ async fn take_out(
     let last: Vec<String> = its
         .iter()
         .filter(has_something)
-        .filter(|set| !has_whole_without(set, unit))
-        .map(|set| set.id.number().to_string())
+        .filter(|set| !has_whole_without(set, unit, there))
+        .map(|set| who_is_in_the_way(set, unit, there, &units))
         .collect();
-    if !last.is_empty() {
+    if !last.is_empty() && how != Removal::GivenUp {
+        let (first, rest) = last.split_at(last.len().min(TOLD_MAX));
+        let more = match rest.len() {
+            0 => String::new(),
+            count => format!("; and in {count} more"),
+        };
         return Err(DatabaseError::Refused {
             reason: format!(
-                "{unit} may have the last whole copy of what lies in copysets {}: bring it back, \
-                 or wait until another member is whole (`scree unit tasks`), and try again",
-                last.join(", ")
+                "{name} may have the last whole copy of something: {}{more}. Bring it or them \
+                 back, or wait until another member is whole (`scree unit tasks`), and try \
+                 again; `scree unit remove --lost --give-up` gives up what nobody else has",
+                first.join("; ")
             ),
         });
     }

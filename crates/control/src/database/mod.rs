@@ -72,7 +72,7 @@ pub use attachments::AttachmentRow;
 pub use audit::{AuditRow, By};
 pub use capabilities::{FreeRights, LeaseRights};
 pub use counts::Counts;
-pub use draining::Moved;
+pub use draining::{Moved, Removal};
 pub use error::{DatabaseError, Thing};
 pub use grants::{GrantRow, NewGrant, Object};
 pub use hosts::{HostReport, HostRow};

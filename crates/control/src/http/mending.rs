@@ -11,7 +11,8 @@ use utoipa_axum::routes;
 use super::asking::Administrator;
 use super::{ApiError, Body};
 use crate::control::Control;
-use crate::database::{MendingRow, Moved};
+use crate::database::{MendingRow, Moved, Removal};
+use crate::error::ControlError;
 
 pub(super) fn router() -> OpenApiRouter<Control> {
     OpenApiRouter::new()
@@ -45,7 +46,16 @@ async fn remove(
     Path(unit): Path<String>,
     Body(how): Body<RemoveUnit>,
 ) -> Result<Json<UnitMoved>, ApiError> {
-    Ok(Json(shown(acting.remove_unit(&unit, how.lost).await?)))
+    let how = match (how.lost, how.give_up) {
+        (false, false) => Removal::Empty,
+        (true, false) => Removal::Lost,
+        (true, true) => Removal::GivenUp,
+        (false, true) => {
+            let reason = "only what is lost is given up: say `lost` as well";
+            return Err(ControlError::invalid("give_up", reason).into());
+        }
+    };
+    Ok(Json(shown(acting.remove_unit(&unit, how).await?)))
 }
 
 /// Let units take over from those that have more

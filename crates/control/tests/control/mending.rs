@@ -9,7 +9,7 @@ use catalog::{
     CatalogError, Copyset, FreePlan, LeaseSalt, MemberState, PendingFree, StoredVersion, ThinShare,
     VersionCommit, VersionKey,
 };
-use control::database::{Asker, Database, DatabaseError, NewVolume, Reach, UnitRow};
+use control::database::{Asker, Database, DatabaseError, NewVolume, Reach, Removal, UnitRow};
 use serde_json::Value;
 use world::Millis;
 
@@ -334,7 +334,8 @@ mod claims {
         refused(scene.commit(3, (0, 0), lacking).await);
         scene.commit(3, (0, 0), None).await.expect("the other one");
         scene.is_mended().await;
-        let lost = database.remove_unit(asker, unit(1), true, &usable);
+        let all = Scene::others(&[0, 1, 2, 3]);
+        let lost = database.remove_unit(asker, unit(1), Removal::Lost, &usable, &all);
         lost.await.expect("the other one is whole");
         for _ in 0..2 {
             refused(scene.commit(4, (0, 0), None).await);
@@ -401,40 +402,97 @@ mod claims {
     }
 
     pub async fn the_last_whole_copy_stays(scene: Scene) {
-        let remove = async |number: u128, is_lost, others: &[u128]| {
-            let usable = Scene::others(others);
-            let removed = scene
-                .database
-                .remove_unit(&scene.asker, unit(number), is_lost, &usable);
+        let remove = async |number: u128, how, others: &[u128]| {
+            let (usable, there) = (Scene::others(others), Scene::others(&[0, 1, 2, 3]));
+            let removed =
+                scene
+                    .database
+                    .remove_unit(&scene.asker, unit(number), how, &usable, &there);
             match removed.await {
                 Err(DatabaseError::Refused { reason }) => reason,
                 other => format!("{other:?}"),
             }
         };
-        assert!(remove(0, false, &[2, 3]).await.contains("drain"));
-        assert!(remove(0, true, &[]).await.contains("scree unit add"));
+        assert!(remove(0, Removal::Empty, &[2, 3]).await.contains("drain"));
+        assert!(
+            remove(0, Removal::Lost, &[])
+                .await
+                .contains("scree unit add")
+        );
         scene.doubt(1, false).await;
         // Unit 1 may lack what only unit 0 has.
-        assert!(remove(0, true, &[2, 3]).await.contains("last whole copy"));
+        assert!(
+            remove(0, Removal::Lost, &[2, 3])
+                .await
+                .contains("last whole copy")
+        );
         assert_eq!(scene.standing().await.len(), 2, "nothing has changed");
         let task = scene.take(0, NOW).await.expect("filling");
         scene.ends_well(0, &task).await;
-        assert!(remove(0, true, &[2, 3]).await.starts_with("Ok"));
+        assert!(remove(0, Removal::Lost, &[2, 3]).await.starts_with("Ok"));
         let standing = scene.standing().await;
         assert_eq!(standing[0], (unit(2), MemberState::Filling));
         // Until that one is whole, the other one has the last copy.
-        assert!(remove(1, true, &[3]).await.contains("last whole copy"));
+        assert!(
+            remove(1, Removal::Lost, &[3])
+                .await
+                .contains("last whole copy")
+        );
         // The new one is lost, too: its place is another's.
-        assert!(remove(2, true, &[3]).await.starts_with("Ok"));
+        assert!(remove(2, Removal::Lost, &[3]).await.starts_with("Ok"));
         let task = scene.take(0, NOW).await.expect("filling");
         scene.ends_well(0, &task).await;
-        assert!(remove(1, true, &[]).await.contains("scree unit add"));
+        assert!(
+            remove(1, Removal::Lost, &[])
+                .await
+                .contains("scree unit add")
+        );
         // One that is a member of nothing goes at once.
         let moved = scene
             .database
             .drain_unit(&scene.asker, unit(3), &HashSet::new())
             .await;
         assert!(matches!(moved, Err(DatabaseError::Refused { .. })));
+    }
+
+    /// A healthy unit was removed for a dead one, which was counted as the whole copy.
+    /// And where nobody is left that is whole, somebody has to say what is given up.
+    pub async fn a_dead_unit_is_no_copy(scene: Scene) {
+        let usable = Scene::others(&[2, 3]);
+        let remove = async |number: u128, how, there: &[u128]| {
+            let (asker, there) = (&scene.asker, Scene::others(there));
+            let removed = scene
+                .database
+                .remove_unit(asker, unit(number), how, &usable, &there);
+            match removed.await {
+                Err(DatabaseError::Refused { reason }) => reason,
+                other => format!("{other:?}"),
+            }
+        };
+        let said = remove(0, Removal::Lost, &[2, 3]).await;
+        assert!(
+            said.contains("file:///0 (unit-") && said.contains("last whole copy"),
+            "{said}"
+        );
+        assert!(said.contains("file:///1 (unit-"), "{said}");
+        assert!(said.contains("is found by no host"), "{said}");
+        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+
+        // What replaces one that is drained dies in the middle of it.
+        let one = Scene::others(&[2]);
+        let drained = scene.database.drain_unit(&scene.asker, unit(0), &one);
+        drained.await.expect("there is another");
+        scene.doubt(1, true).await;
+        let said = remove(2, Removal::Lost, &[0, 1, 3]).await;
+        assert!(said.contains("file:///1 (unit-"), "{said}");
+        assert!(said.contains("may lack something"), "{said}");
+        assert!(said.contains("since it leaves"), "{said}");
+        let said = remove(2, Removal::GivenUp, &[0, 1, 3]).await;
+        assert!(said.starts_with("Ok"), "{said}");
+        let standing = scene.standing().await;
+        assert_eq!(standing[0], (unit(3), MemberState::Filling));
+        scene.is_mended().await;
+        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
     }
 
     /// A cluster that began with one unit has copysets of one: a unit that was lost
@@ -450,7 +508,10 @@ mod claims {
             found.expect("it is there").standing().collect::<Vec<_>>()
         };
         let (asker, usable) = (&scene.asker, Scene::others(&[2]));
-        let removed = scene.database.remove_unit(asker, unit(0), true, &usable);
+        let all = Scene::others(&[0, 1, 2, 3]);
+        let removed = scene
+            .database
+            .remove_unit(asker, unit(0), Removal::Lost, &usable, &all);
         assert_eq!(removed.await.expect("removed").copysets, 2);
         assert_eq!(of_one().await, [(unit(2), MemberState::Whole)]);
         assert_eq!(scene.standing().await[0], (unit(2), MemberState::Filling));
@@ -460,7 +521,9 @@ mod claims {
         let inserted = scene.database.insert_volume(asker, &new);
         inserted.await.expect("made");
         let usable = Scene::others(&[3]);
-        let refused = scene.database.remove_unit(asker, unit(2), true, &usable);
+        let refused = scene
+            .database
+            .remove_unit(asker, unit(2), Removal::Lost, &usable, &all);
         assert!(matches!(refused.await, Err(DatabaseError::Refused { .. })));
         assert_eq!(of_one().await, [(unit(2), MemberState::Whole)]);
     }
@@ -475,10 +538,21 @@ mod claims {
         assert_eq!(note(5999).await.expect("noted"), []);
         assert_eq!(note(6000).await.expect("noted"), [unit(0)]);
         let usable = Scene::others(&[3]);
-        let replaced = scene.database.replace_missing(unit(0), &usable, NOW).await;
+        // The other one is missing as well: it is no copy.
+        let none = HashSet::new();
+        let replaced = scene.database.replace_missing(unit(0), &usable, &none, NOW);
+        assert_eq!(replaced.await.expect("looked at"), 0);
+        let there = Scene::others(&[1, 2, 3]);
+        let replaced = scene
+            .database
+            .replace_missing(unit(0), &usable, &there, NOW)
+            .await;
         assert_eq!(replaced.expect("replaced"), 1);
         assert_eq!(scene.standing().await[0], (unit(3), MemberState::Filling));
-        let replaced = scene.database.replace_missing(unit(0), &usable, NOW).await;
+        let replaced = scene
+            .database
+            .replace_missing(unit(0), &usable, &there, NOW)
+            .await;
         assert_eq!(replaced.expect("it was before"), 0);
         // It is back before the other one is whole.
         let back = scene.database.note_missing(&HashSet::new(), NOW, NOW).await;
@@ -527,6 +601,11 @@ fn the_last_whole_copy_is_never_dropped() {
 }
 
 #[test]
+fn a_unit_that_is_gone_counts_as_no_copy() {
+    on_sqlite(claims::a_dead_unit_is_no_copy);
+}
+
+#[test]
 fn where_nothing_lies_another_unit_takes_the_place_at_once() {
     on_sqlite(claims::where_nothing_lies_a_place_is_free);
 }
@@ -547,6 +626,7 @@ fn all_of_it_is_so_on_postgresql() {
     on_postgres(&server, claims::is_freed_on_all_members);
     on_postgres(&server, claims::is_put_by_an_old_table);
     on_postgres(&server, claims::the_last_whole_copy_stays);
+    on_postgres(&server, claims::a_dead_unit_is_no_copy);
     on_postgres(&server, claims::where_nothing_lies_a_place_is_free);
     on_postgres(&server, claims::is_missing_for_too_long);
 }

@@ -131,6 +131,10 @@ pub enum UnitCommand {
         /// have.
         #[arg(long)]
         lost: bool,
+        /// Give up what nobody else has, or what only units have that are gone, too:
+        /// volumes may lose blocks.
+        #[arg(long, requires = "lost")]
+        give_up: bool,
     },
     /// Compare all units now, and copy what one lacks.
     Repair,

@@ -51,9 +51,14 @@ impl Session {
                 let moved: UnitMoved = self.client.post(&path, &()).await?;
                 Ok(print(self.format, &moved, moved_text)?)
             }
-            Some(UnitCommand::Remove { unit, lost }) => {
+            Some(UnitCommand::Remove {
+                unit,
+                lost,
+                give_up,
+            }) => {
                 let path = format!("/v1/units/{}/remove", segment(&unit)?);
-                let moved: UnitMoved = self.client.post(&path, &RemoveUnit { lost }).await?;
+                let how = RemoveUnit { lost, give_up };
+                let moved: UnitMoved = self.client.post(&path, &how).await?;
                 Ok(print(self.format, &moved, moved_text)?)
             }
             Some(UnitCommand::Repair) => self.begin("/v1/units/repair", &()).await,
