@@ -18,17 +18,36 @@ use crate::units::{UnitView, is_called, no_unit};
 pub const REPLACE_AFTER: Duration = Duration::from_secs(3600);
 
 impl Acting {
-    /// Has other units take over what one holds. When it is a member of no copyset
-    /// any more it is removed.
+    /// Has other units take over what these hold. Each of them is removed when it is a
+    /// member of no copyset any more.
     ///
     /// # Errors
-    /// [`ControlError`].
-    pub async fn drain_unit(&self, name: &str) -> Result<(UnitId, Moved), ControlError> {
+    /// [`ControlError`]: then nothing has changed.
+    pub async fn drain_units(
+        &self,
+        names: &[String],
+    ) -> Result<Vec<(UnitId, Moved)>, ControlError> {
         self.must_administer()?;
-        let (unit, usable) = self.unit_and_others(name).await?;
+        let views = self.units().await?;
+        let units = all_named(&views, names)?;
+        let usable = usable(&views);
         let database = &self.inner.database;
-        let moved = database.drain_unit(self.asker(), unit, &usable).await?;
-        Ok((unit, moved))
+        let drained = database.drain_units(self.asker(), &units, &usable);
+        Ok(drained.await?)
+    }
+
+    /// Ends that: each takes its places back.
+    ///
+    /// # Errors
+    /// [`ControlError`]: then nothing has changed.
+    pub async fn cancel_drain(
+        &self,
+        names: &[String],
+    ) -> Result<Vec<(UnitId, Moved)>, ControlError> {
+        self.must_administer()?;
+        let units = all_named(&self.units().await?, names)?;
+        let database = &self.inner.database;
+        Ok(database.cancel_drain(self.asker(), &units).await?)
     }
 
     /// Removes a unit that holds nothing any more, or one that is lost for good; or
@@ -106,15 +125,6 @@ impl Acting {
         let now = self.now().await?;
         Ok(self.inner.database.mending(now).await?)
     }
-
-    async fn unit_and_others(&self, name: &str) -> Result<(UnitId, HashSet<UnitId>), ControlError> {
-        let units = self.units().await?;
-        let rows: Vec<UnitRow> = units.iter().map(|unit| unit.row.clone()).collect();
-        let unit = named(&rows, name)?;
-        let mut others = usable(&units);
-        others.remove(&unit);
-        Ok((unit, others))
-    }
 }
 
 impl Control {
@@ -188,6 +198,18 @@ fn usable(units: &[UnitView]) -> HashSet<UnitId> {
 fn view_of<'a>(units: &'a [UnitView], name: &str) -> Result<&'a UnitView, ControlError> {
     let found = units.iter().find(|unit| is_called(&unit.row, name));
     found.ok_or_else(|| no_unit(name))
+}
+
+/// The units that are called so, each once.
+fn all_named(units: &[UnitView], names: &[String]) -> Result<Vec<UnitId>, ControlError> {
+    let mut found = Vec::new();
+    for name in names {
+        let unit = view_of(units, name)?.row.id;
+        if !found.contains(&unit) {
+            found.push(unit);
+        }
+    }
+    Ok(found)
 }
 
 /// The unit that is called so.

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use base::{CopysetId, UnitId};
 use catalog::{Copyset, MemberState, copysets};
-use sqlx::AnyConnection;
+use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
 use super::units::{copysets_of, units_of};
@@ -51,32 +51,85 @@ enum Goes {
 }
 
 impl Database {
-    /// Has `unit` replaced wherever it is a member, by units among `usable`. It is
+    /// Has `units` replaced wherever they are members, by others among `usable`. Each is
     /// removed when it is nowhere one any more.
     ///
     /// # Errors
-    /// [`DatabaseError::Refused`] if there are too few of these.
-    pub async fn drain_unit(
+    /// [`DatabaseError::Refused`] if there are too few of these: then none is.
+    pub async fn drain_units(
         &self,
         asker: &Asker,
-        unit: UnitId,
+        units: &[UnitId],
         usable: &HashSet<UnitId>,
-    ) -> Result<Moved, DatabaseError> {
+    ) -> Result<Vec<(UnitId, Moved)>, DatabaseError> {
         act!(self, asker, change, {
-            must_be_there(&mut *change, unit).await?;
-            sqlx::query("UPDATE units SET draining = 1 WHERE id = $1")
-                .bind(unit.to_string())
-                .execute(&mut *change)
-                .await?;
+            for unit in units {
+                must_be_there(&mut *change, *unit).await?;
+                set_draining(&mut *change, *unit, true).await?;
+            }
             let now = asker.by.at;
-            let copysets = replace(&mut *change, unit, usable, Goes::Leaves, now).await?;
+            let mut moved = Vec::new();
+            for unit in units {
+                let copysets = replace(&mut *change, *unit, usable, Goes::Leaves, now).await?;
+                moved.push((*unit, copysets));
+                asker.note(&mut *change, "drain-unit", unit).await?;
+            }
             let gone = forget_drained(&mut *change, now).await?;
-            asker.note(&mut *change, "drain-unit", unit).await?;
             super::hosts::assign_all(&mut *change).await?;
-            Ok(Moved {
-                copysets,
-                is_removed: gone.contains(&unit),
-            })
+            let moved = moved.into_iter().map(|(unit, copysets)| {
+                let is_removed = gone.contains(&unit);
+                let moved = Moved {
+                    copysets,
+                    is_removed,
+                };
+                (unit, moved)
+            });
+            Ok(moved.collect())
+        })
+    }
+
+    /// They are not to be drained after all: each takes its place back wherever it is
+    /// leaving one, and is filled with what was put there since.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Refused`] if one is neither drained nor leaves anything.
+    pub async fn cancel_drain(
+        &self,
+        asker: &Asker,
+        units: &[UnitId],
+    ) -> Result<Vec<(UnitId, Moved)>, DatabaseError> {
+        act!(self, asker, change, {
+            let rows = units_of(&mut *change).await?;
+            let mut moved = Vec::new();
+            for unit in units {
+                must_be_there(&mut *change, *unit).await?;
+                let places = sqlx::query(
+                    "SELECT copyset FROM copyset_members WHERE unit = $1 AND state = 'leaving'",
+                )
+                .bind(unit.to_string())
+                .fetch_all(&mut *change)
+                .await?;
+                let is_drained = rows.iter().any(|row| row.id == *unit && row.is_draining);
+                if places.is_empty() && !is_drained {
+                    let reason = format!("{} is not being drained", name_of(&rows, *unit));
+                    return Err(DatabaseError::Refused { reason });
+                }
+                set_draining(&mut *change, *unit, false).await?;
+                for row in &places {
+                    let copyset = row.try_get("copyset")?;
+                    take_place_back(&mut *change, copyset, *unit, asker.by.at).await?;
+                }
+                asker.note(&mut *change, "cancel-drain", unit).await?;
+                let copysets = places.len() as u64;
+                let is_removed = false;
+                let one = Moved {
+                    copysets,
+                    is_removed,
+                };
+                moved.push((*unit, one));
+            }
+            super::hosts::assign_all(&mut *change).await?;
+            Ok(moved)
         })
     }
 
@@ -125,8 +178,9 @@ impl Database {
         change_and_tell!(self, change, {
             let mut done = 0;
             let copysets = copysets_of(&mut *change).await?;
-            let mut loads = loads_of(&copysets, usable);
-            let zones = zones_of(&units_of(&mut *change).await?);
+            let units = units_of(&mut *change).await?;
+            let mut loads = loads_of(&copysets, &still_usable(usable, &units));
+            let zones = zones_of(&units);
             let used = Used::of(&mut *change).await?;
             for copyset in &copysets {
                 // It may come back: it leaves, and counts until it is replaced.
@@ -159,8 +213,9 @@ impl Database {
     ) -> Result<u64, DatabaseError> {
         act!(self, asker, change, {
             let copysets = copysets_of(&mut *change).await?;
-            let zones = zones_of(&units_of(&mut *change).await?);
-            let moves = copysets::rebalancing(&copysets, &loads_of(&copysets, usable), &zones);
+            let units = units_of(&mut *change).await?;
+            let (usable, zones) = (still_usable(usable, &units), zones_of(&units));
+            let moves = copysets::rebalancing(&copysets, &loads_of(&copysets, &usable), &zones);
             let used = Used::of(&mut *change).await?;
             for (id, old, new) in &moves {
                 let Some(copyset) = copysets.iter().find(|copyset| copyset.id == *id) else {
@@ -258,6 +313,27 @@ async fn must_be_there(change: &mut AnyConnection, unit: UnitId) -> Result<(), D
     }
 }
 
+async fn set_draining(
+    change: &mut AnyConnection,
+    unit: UnitId,
+    is_draining: bool,
+) -> Result<(), DatabaseError> {
+    sqlx::query("UPDATE units SET draining = $2 WHERE id = $1")
+        .bind(unit.to_string())
+        .bind(i64::from(is_draining))
+        .execute(change)
+        .await?;
+    Ok(())
+}
+
+/// Those of `usable` that no change since has made unusable: who asked for that looked
+/// before this one began, and another may have begun to drain one of them meanwhile.
+fn still_usable(usable: &HashSet<UnitId>, units: &[UnitRow]) -> HashSet<UnitId> {
+    let takes = |unit: &&UnitRow| !unit.is_draining && !unit.is_disabled;
+    let now = units.iter().filter(takes).map(|unit| unit.id);
+    now.filter(|unit| usable.contains(unit)).collect()
+}
+
 /// Whether all of what lies in a copyset is on members that are whole and `there`,
 /// `unit` aside: one that has a copy, or as many as there is data.
 fn has_whole_without(copyset: &Copyset, unit: UnitId, there: &HashSet<UnitId>) -> bool {
@@ -310,9 +386,9 @@ async fn replace(
     now: Millis,
 ) -> Result<u64, DatabaseError> {
     let copysets = copysets_of(&mut *change).await?;
-    let mut loads = loads_of(&copysets, usable);
-    loads.remove(&old);
     let units = units_of(&mut *change).await?;
+    let mut loads = loads_of(&copysets, &still_usable(usable, &units));
+    loads.remove(&old);
     let zones = zones_of(&units);
     let used = Used::of(&mut *change).await?;
     let mut done = 0;
@@ -428,6 +504,40 @@ async fn put_in_place(
     .await?;
     sqlx::query("UPDATE copysets SET mend_after_ms = 0 WHERE number = $1")
         .bind(number)
+        .execute(change)
+        .await?;
+    Ok(())
+}
+
+/// `unit`, which is leaving its place, is put on again, and whoever was to replace it
+/// leaves. To the catalog it is a new member: it has nothing of what was put since it
+/// left, and who put that knows nothing of it.
+async fn take_place_back(
+    change: &mut AnyConnection,
+    copyset: i64,
+    unit: UnitId,
+    now: Millis,
+) -> Result<(), DatabaseError> {
+    let joined: i64 = sqlx::query_scalar("UPDATE cluster SET joined = joined + 1 RETURNING joined")
+        .fetch_one(&mut *change)
+        .await?;
+    for statement in [
+        "UPDATE copyset_members SET state = 'leaving', left_at = $3, since_ms = $4 \
+         WHERE copyset = $1 AND state <> 'leaving' AND place = \
+         (SELECT o.place FROM copyset_members o WHERE o.copyset = $1 AND o.unit = $2)",
+        "UPDATE copyset_members SET state = 'filling', joined = $3, left_at = NULL, \
+         missed = missed + 1, missed_ms = $4, since_ms = $4 WHERE copyset = $1 AND unit = $2",
+    ] {
+        sqlx::query(statement)
+            .bind(copyset)
+            .bind(unit.to_string())
+            .bind(joined)
+            .bind(now.0)
+            .execute(&mut *change)
+            .await?;
+    }
+    sqlx::query("UPDATE copysets SET mend_after_ms = 0 WHERE number = $1")
+        .bind(copyset)
         .execute(change)
         .await?;
     Ok(())

@@ -204,6 +204,12 @@ impl Scene {
         self.call(0, NOW, call).await.map(drop)
     }
 
+    async fn drain(&self, number: u128, usable: &HashSet<UnitId>) {
+        let units = [unit(number)];
+        let drained = self.database.drain_units(&self.asker, &units, usable).await;
+        drained.expect("there are others");
+    }
+
     /// What the first host has to mend ends well.
     async fn is_mended(&self) {
         let task = self.take(0, NOW).await.expect("something is to be mended");
@@ -279,9 +285,9 @@ mod claims {
         let usable = Scene::others(&[2, 3]);
         let moved = scene
             .database
-            .drain_unit(&scene.asker, unit(0), &usable)
+            .drain_units(&scene.asker, &[unit(0)], &usable)
             .await;
-        let moved = moved.expect("there are others");
+        let (_, moved) = moved.expect("there are others").remove(0);
         assert_eq!((moved.copysets, moved.is_removed), (1, false));
         let standing = scene.standing().await;
         assert_eq!(
@@ -319,8 +325,7 @@ mod claims {
         scene.commit(1, (0, 0), None).await.expect("members");
         let usable = Scene::others(&[2, 3]);
         let (asker, database) = (&scene.asker, &scene.database);
-        let drained = database.drain_unit(asker, unit(0), &usable);
-        drained.await.expect("there are others");
+        scene.drain(0, &usable).await;
         let task = scene.take(0, NOW).await.expect("filling");
         // The one that leaves has what was put before it did.
         let lacking = Some((segment, &[1][..]));
@@ -352,13 +357,12 @@ mod claims {
     }
 
     pub async fn is_freed_on_all_members(scene: Scene) {
-        let (asker, database) = (&scene.asker, &scene.database);
+        let database = &scene.database;
         let mut plan = FreePlan::default();
         plan.add(Location::from_bits(1));
         database.note_free_now(&plan.encode()).await.expect("noted");
         let usable = Scene::others(&[2]);
-        let drained = database.drain_unit(asker, unit(0), &usable);
-        drained.await.expect("there is another");
+        scene.drain(0, &usable).await;
         let due = CatalogCall::DueFrees {
             now: NOW,
             after: 0,
@@ -387,8 +391,7 @@ mod claims {
     /// whoever was filled from it became whole, and the one that left was dropped.
     pub async fn is_filled_from_one_that_is_older(scene: Scene) {
         let usable = Scene::others(&[2]);
-        let drained = scene.database.drain_unit(&scene.asker, unit(0), &usable);
-        drained.await.expect("there is another");
+        scene.drain(0, &usable).await;
         for is_older in [true, false] {
             let task = scene.take(0, NOW).await.expect("filling");
             scene.doubt(1, is_older).await;
@@ -399,6 +402,77 @@ mod claims {
         }
         scene.is_mended().await;
         assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+    }
+
+    /// Two units were drained one after the other, and the second one got a place of the
+    /// first: all was copied twice.
+    pub async fn several_are_drained(scene: Scene) {
+        let (asker, database) = (&scene.asker, &scene.database);
+        // Who asks first has looked before the second one was drained.
+        let usable = Scene::others(&[1, 2, 3]);
+        let none = Scene::others(&[]);
+        let refused = database
+            .drain_units(asker, &[unit(2), unit(0)], &none)
+            .await;
+        match refused {
+            Err(DatabaseError::Refused { reason }) => {
+                assert!(reason.contains("file:///0 (unit-"), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+        let rows = database.units().await.expect("read");
+        assert!(rows.iter().all(|row| !row.is_draining), "all or none");
+        // A unit with a place, and one that would be the first to get it.
+        let id = CopysetId::new(1).expect("12 bits");
+        let plan =
+            |_: &[UnitRow], _: &[Copyset]| vec![Copyset::of_copies(id, vec![unit(1), unit(2)])];
+        let planned = database.plan_units(&[], plan, NOW).await;
+        planned.expect("planned");
+        scene.drain(2, &usable).await;
+        scene.drain(0, &usable).await;
+        for copyset in database.copysets().await.expect("read") {
+            let members: HashSet<UnitId> = copyset.members.into_iter().collect();
+            assert_eq!(members, Scene::others(&[1, 3]));
+        }
+    }
+
+    /// A drain could not be ended.
+    pub async fn is_not_drained_after_all(scene: Scene) {
+        let segment = scene.attach().await;
+        let (asker, database) = (&scene.asker, &scene.database);
+        let cancel = async |number: u128| database.cancel_drain(asker, &[unit(number)]).await;
+        let refused = cancel(0).await;
+        assert!(matches!(refused, Err(DatabaseError::Refused { .. })));
+        let usable = Scene::others(&[2]);
+        scene.drain(0, &usable).await;
+        scene.commit(1, (1, 1), None).await.expect("on the new one");
+        let kept = cancel(0).await.expect("it leaves a place");
+        assert_eq!((kept[0].1.copysets, kept[0].1.is_removed), (1, false));
+        assert_eq!(
+            scene.standing().await,
+            [
+                (unit(0), MemberState::Filling),
+                (unit(1), MemberState::Whole),
+                (unit(2), MemberState::Leaving)
+            ]
+        );
+        let copysets = database.copysets().await.expect("read");
+        assert_eq!((copysets[0].joined, copysets[0].leaving[0].place), (2, 0));
+        // What was put while it left is on the others, and so it may be in a version.
+        let lacking = Some((segment, &[1][..]));
+        scene
+            .commit(2, (1, 1), lacking)
+            .await
+            .expect("on the other");
+        let before = scene.commit(3, (0, 0), lacking).await;
+        assert!(matches!(before, Err(CatalogError::MembersChanged { .. })));
+        let mut again = scene.take(0, NOW).await.expect("it has missed that");
+        again.missed.retain(|(member, _)| *member != unit(2));
+        scene.ends_well(0, &again).await;
+        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        let rows = database.units().await.expect("read");
+        assert_eq!(rows.len(), 4);
+        assert!(rows.iter().all(|row| !row.is_draining));
     }
 
     pub async fn the_last_whole_copy_stays(scene: Scene) {
@@ -450,7 +524,7 @@ mod claims {
         // One that is a member of nothing goes at once.
         let moved = scene
             .database
-            .drain_unit(&scene.asker, unit(3), &HashSet::new())
+            .drain_units(&scene.asker, &[unit(3)], &HashSet::new())
             .await;
         assert!(matches!(moved, Err(DatabaseError::Refused { .. })));
     }
@@ -479,9 +553,7 @@ mod claims {
         assert_eq!(scene.states().await, [MemberState::Whole; 2]);
 
         // What replaces one that is drained dies in the middle of it.
-        let one = Scene::others(&[2]);
-        let drained = scene.database.drain_unit(&scene.asker, unit(0), &one);
-        drained.await.expect("there is another");
+        scene.drain(0, &Scene::others(&[2])).await;
         scene.doubt(1, true).await;
         let said = remove(2, Removal::Lost, &[0, 1, 3]).await;
         assert!(said.contains("file:///1 (unit-"), "{said}");
@@ -596,6 +668,16 @@ fn whoever_is_filled_from_an_older_unit_is_not_whole() {
 }
 
 #[test]
+fn no_unit_that_is_drained_takes_a_place() {
+    on_sqlite(claims::several_are_drained);
+}
+
+#[test]
+fn a_drain_that_is_ended_gives_places_back() {
+    on_sqlite(claims::is_not_drained_after_all);
+}
+
+#[test]
 fn the_last_whole_copy_is_never_dropped() {
     on_sqlite(claims::the_last_whole_copy_stays);
 }
@@ -622,6 +704,8 @@ fn all_of_it_is_so_on_postgresql() {
     on_postgres(&server, claims::missed_nothing_since);
     on_postgres(&server, claims::one_goes_on_to_count);
     on_postgres(&server, claims::is_drained);
+    on_postgres(&server, claims::several_are_drained);
+    on_postgres(&server, claims::is_not_drained_after_all);
     on_postgres(&server, claims::is_filled_from_one_that_is_older);
     on_postgres(&server, claims::is_freed_on_all_members);
     on_postgres(&server, claims::is_put_by_an_old_table);
