@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use base::{CopysetId, SegmentId};
+use base::{CopysetId, SegmentId, UnitId};
 use capability::{Capability, Fence, Line, Scope};
 use world::Millis;
 
@@ -88,21 +88,28 @@ pub(crate) struct Shown {
     lines: HashMap<Line, Millis>,
     /// Until when slots of segments may be freed.
     freeable: HashMap<SegmentId, Millis>,
-    /// Until when copysets may be mended.
+    /// Until when copysets may be compared.
     mended: HashMap<CopysetId, Millis>,
+    /// And until when what is theirs may be changed on this unit.
+    filled: HashMap<CopysetId, Millis>,
     /// How many leases were given, as a controller said last, and until when that may be
     /// noted.
     counted: Option<(u64, Millis)>,
 }
 
 impl Shown {
-    /// Takes note of a capability. One that was shown before for the same may
-    /// have ended sooner.
+    /// Takes note of a capability, on `unit`. One that was shown before for the same
+    /// may have ended sooner.
     ///
     /// # Errors
     /// Says so if this connection has shown as much as one may; what has ended
     /// at `now` was forgotten first.
-    pub fn take(&mut self, capability: Capability, now: Millis) -> Result<(), &'static str> {
+    pub fn take(
+        &mut self,
+        capability: Capability,
+        unit: UnitId,
+        now: Millis,
+    ) -> Result<(), &'static str> {
         let ends = capability.ends;
         if capability.generation > self.generation {
             // What another database has signed counts no more.
@@ -137,7 +144,12 @@ impl Shown {
             }
             Scope::Read { lines } => prolong(&mut self.lines, lines, ends),
             Scope::Free { segments } => prolong(&mut self.freeable, segments, ends),
-            Scope::Mend { copysets } => prolong(&mut self.mended, copysets, ends),
+            Scope::Mend { copysets, units } => {
+                if units.contains(&unit) {
+                    prolong(&mut self.filled, copysets.clone(), ends);
+                }
+                prolong(&mut self.mended, copysets, ends);
+            }
             Scope::Count { leases } => {
                 let more = (leases, ends);
                 self.counted = self.counted.max(Some(more));
@@ -147,7 +159,8 @@ impl Shown {
     }
 
     fn items(&self) -> usize {
-        let others = self.lines.len() + self.freeable.len() + self.mended.len();
+        let mended = self.mended.len() + self.filled.len();
+        let others = self.lines.len() + self.freeable.len() + mended;
         self.serials.len() + self.leases.len() + others
     }
 
@@ -158,6 +171,7 @@ impl Shown {
         self.lines.retain(|_, ends| goes_on(ends));
         self.freeable.retain(|_, ends| goes_on(ends));
         self.mended.retain(|_, ends| goes_on(ends));
+        self.filled.retain(|_, ends| goes_on(ends));
     }
 
     /// Lets a range belong to `lease`; what it covers of others is theirs no
@@ -211,7 +225,7 @@ impl Shown {
         lasting.map(|(lease, _)| *lease).collect()
     }
 
-    /// Whether a copyset may be mended at `now`.
+    /// Whether a copyset may be compared at `now`.
     pub fn mends(&self, copyset: CopysetId, now: Millis) -> bool {
         let ends = self.mended.get(&copyset);
         ends.is_some_and(|ends| !has_ended(*ends, now))
@@ -267,8 +281,9 @@ impl Shown {
 
     fn by_other(&self, action: &Action, now: Millis) -> Result<Right, NotAllowed> {
         let mended = |segment: &SegmentId| self.mended.get(&segment.copyset());
+        let filled = |segment: &SegmentId| self.filled.get(&segment.copyset());
         let ends = match action {
-            Action::Put(segment) => mended(segment),
+            Action::Put(segment) => filled(segment),
             Action::Read(segment, line) => {
                 let read = match *line {
                     // From before there were lines: of whoever may read any.
@@ -279,10 +294,10 @@ impl Shown {
                 read.max(mended(segment))
             }
             // What it is told to free, of what it may read.
-            Action::Free(segment, line) => self.freed_until(segment, line).max(mended(segment)),
+            Action::Free(segment, line) => self.freed_until(segment, line).max(filled(segment)),
             // Parity without what is freed, or one that has rotted anew.
-            Action::Replace(segment, line) => self.freed_until(segment, line).max(mended(segment)),
-            Action::Delete(segment, _) => mended(segment),
+            Action::Replace(segment, line) => self.freed_until(segment, line).max(filled(segment)),
+            Action::Delete(segment, _) => filled(segment),
             // Of those that it mends.
             Action::List(_) => self.mended.values().max(),
         };
@@ -326,6 +341,7 @@ mod tests {
     const ENDS: Millis = Millis(1_000_000);
     const OWN: Line = Line(7);
     const OTHER: Line = Line(8);
+    const UNIT: UnitId = UnitId::from_random(3);
 
     fn segment(copyset: u16, serial: u64) -> SegmentId {
         let copyset = CopysetId::new(copyset).expect("under 4096");
@@ -359,7 +375,9 @@ mod tests {
     fn shown(scopes: impl IntoIterator<Item = Scope>) -> Shown {
         let mut shown = Shown::default();
         for scope in scopes {
-            shown.take(until(ENDS, scope), Millis(0)).expect("room");
+            shown
+                .take(until(ENDS, scope), UNIT, Millis(0))
+                .expect("room");
         }
         shown
     }
@@ -389,7 +407,7 @@ mod tests {
             serials: vec![],
         };
         shown
-            .take(until(ENDS, lease), Millis(0))
+            .take(until(ENDS, lease), UNIT, Millis(0))
             .expect("there is room");
         assert_eq!(shown.leases(Millis(0)), [(Fence(1), 1)]);
         assert!(shown.leases(Millis(ENDS.0 + SLACK_MS + 1)).is_empty());
@@ -406,7 +424,9 @@ mod tests {
             epoch: 2,
             serials: vec![0..10, 20..30],
         };
-        shown.take(until(ENDS, lease), now).expect("there is room");
+        shown
+            .take(until(ENDS, lease), UNIT, now)
+            .expect("there is room");
         let is_leased = |shown: &Shown, action: Action| {
             matches!(shown.right(&action, now), Ok(Right::Lease { .. }))
         };
@@ -414,15 +434,21 @@ mod tests {
         assert!(is_leased(&shown, Action::Read(own, OWN)));
         let segments = vec![own];
         let free = until(ENDS, Scope::Free { segments });
-        shown.take(free, now).expect("there is room");
+        shown.take(free, UNIT, now).expect("there is room");
         let read = until(ENDS, Scope::Read { lines: vec![OWN] });
-        shown.take(read, now).expect("there is room");
+        shown.take(read, UNIT, now).expect("there is room");
         for action in [Action::Free(own, OWN), Action::Read(own, OWN)] {
             assert_eq!(shown.right(&action, now), Ok(Right::Other));
         }
         let copysets = vec![own.copyset()];
-        let mend = until(ENDS, Scope::Mend { copysets });
-        shown.take(mend, now).expect("there is room");
+        let mend = until(
+            ENDS,
+            Scope::Mend {
+                copysets,
+                units: vec![UNIT],
+            },
+        );
+        shown.take(mend, UNIT, now).expect("there is room");
         assert!(is_leased(&shown, Action::Put(own)), "it is for that line");
     }
 
@@ -466,8 +492,19 @@ mod tests {
 
         let mend = shown([Scope::Mend {
             copysets: vec![CopysetId::new(4).expect("one")],
+            units: vec![UnitId::from_random(2), UNIT],
         }]);
         assert_eq!(allowed(&mend, segment(4, 10), OTHER), [true; 5]);
+        // A copyset was changed on every unit by whoever mended one of them.
+        let elsewhere = shown([Scope::Mend {
+            copysets: vec![CopysetId::new(4).expect("one")],
+            units: vec![UnitId::from_random(2)],
+        }]);
+        let look_only = [false, true, false, false, true];
+        assert_eq!(allowed(&elsewhere, segment(4, 10), OTHER), look_only);
+        let replaces = Action::Replace(segment(4, 10), OTHER);
+        assert!(mend.right(&replaces, ENDS).is_ok());
+        assert!(elsewhere.right(&replaces, ENDS).is_err());
         // A list, of nothing but its own copysets.
         let list_only = [false, false, false, false, true];
         assert_eq!(allowed(&mend, segment(5, 10), OTHER), list_only);
@@ -488,7 +525,10 @@ mod tests {
         let leased = shown([lease_of(1, 10..11)]);
         assert_eq!(allowed(&leased, own, UNREADABLE), [true; 5]);
         let copysets = vec![own.copyset()];
-        let mend = shown([Scope::Mend { copysets }]);
+        let mend = shown([Scope::Mend {
+            copysets,
+            units: vec![UNIT],
+        }]);
         assert_eq!(allowed(&mend, own, UNREADABLE), [true; 5], "put anew");
     }
 
@@ -499,7 +539,7 @@ mod tests {
             generation: 1,
             ..until(ENDS, Scope::Read { lines: vec![OTHER] })
         };
-        shown.take(newer, Millis(0)).expect("room");
+        shown.take(newer, UNIT, Millis(0)).expect("room");
         let reads = |line| allowed(&shown, segment(5, 10), line)[1];
         assert_eq!((reads(OWN), reads(OTHER)), (false, true));
         assert_eq!(shown.generation(), 1);
@@ -553,7 +593,9 @@ mod tests {
         let mut shown = Shown::default();
         let mut show = |first: u64, ends, now| {
             let lines = (first..first + 1000).map(Line).collect();
-            shown.take(until(ends, Scope::Read { lines }), now).is_ok()
+            shown
+                .take(until(ends, Scope::Read { lines }), UNIT, now)
+                .is_ok()
         };
         let count = (0..1000)
             .filter(|at| show(at * 1000, ENDS, Millis(0)))

@@ -78,7 +78,7 @@ pub use grants::{GrantRow, NewGrant, Object};
 pub use hosts::{HostReport, HostRow};
 pub use keys::KeyRow;
 pub use making::NewVolume;
-pub use mending::MendingRow;
+pub use mending::{MEND_RIGHTS_MS, MendingRow};
 pub use moves::Follower;
 pub use owner::{FolderPlace, OwnerRow, PlaceRow, ServerPlace};
 pub use pages::{Filter, Page, SnapshotPage, VolumePage};

@@ -29,11 +29,11 @@ fn copyset() -> CopysetId {
     CopysetId::new(0).expect("the first")
 }
 
-/// Four units, the first two of which are a copyset, and two hosts.
+/// Four units, the first two of which are a copyset, and three hosts.
 struct Scene {
     database: Database,
     asker: Asker,
-    hosts: [PartyId; 2],
+    hosts: [PartyId; 3],
     /// What may lie there.
     disk: NewVolume,
 }
@@ -46,6 +46,7 @@ impl Rows for Scene {
         let hosts = [
             add_host(&database, &asker, "one", NOW).await,
             add_host(&database, &asker, "other", NOW).await,
+            add_host(&database, &asker, "third", NOW).await,
         ];
         let units: Vec<UnitRow> = (0..4)
             .map(|number| UnitRow::new(unit(number), format!("file:///{number}")))
@@ -114,12 +115,17 @@ impl Scene {
         self.call(host, now, call).await.expect("answered") == Value::Bool(true)
     }
 
+    /// The third host says that a unit may lack something.
     async fn doubt(&self, number: u128, is_older: bool) {
+        self.doubt_as(2, number, is_older).await;
+    }
+
+    async fn doubt_as(&self, host: usize, number: u128, is_older: bool) {
         let call = CatalogCall::DoubtUnit {
             unit: unit(number),
             is_older,
         };
-        self.call(0, NOW, call).await.expect("noted");
+        self.call(host, NOW, call).await.expect("noted");
     }
 
     async fn standing(&self) -> Vec<(UnitId, MemberState)> {
@@ -232,9 +238,11 @@ mod claims {
         let may = |host: usize, now| {
             scene
                 .database
-                .has_mending(scene.hosts[host], copyset(), now)
+                .mend_rights(scene.hosts[host], copyset(), now)
         };
-        assert!(may(0, NOW).await.expect("read") && !may(1, NOW).await.expect("read"));
+        // What is filled it may change, and not where that comes from.
+        assert_eq!(may(0, NOW).await.expect("read"), Some(vec![unit(1)]));
+        assert_eq!(may(1, NOW).await.expect("read"), None);
         let said = Millis(NOW.0 + 50_000);
         assert!(scene.look(0, said).await.is_some(), "it says how far it is");
         let shown = scene.database.mending(said).await.expect("read");
@@ -245,8 +253,10 @@ mod claims {
         assert_eq!(scene.take(1, LATER).await, None);
         // It is silent: another one goes on.
         let silent = Millis(said.0 + 60_001);
+        assert!(scene.take(1, silent).await.is_none(), "it may still put");
+        let silent = Millis(silent.0 + 30_000);
         let task = scene.take(1, silent).await.expect("nobody has it");
-        assert!(!may(0, silent).await.expect("read"));
+        assert_eq!(may(0, silent).await.expect("read"), None);
         assert_eq!(scene.look(0, silent).await, None);
         let end = MendEnd {
             whole: task.missed,
@@ -256,6 +266,61 @@ mod claims {
         assert!(scene.end(1, silent, end).await);
         let whole = |(_, state): &(UnitId, MemberState)| *state == MemberState::Whole;
         assert!(scene.standing().await.iter().all(whole));
+    }
+
+    /// A host said that units lack something, and was the one to change them; and it went
+    /// from one copyset to the next, and kept what it had got for each.
+    pub async fn is_not_who_doubted(scene: Scene) {
+        let id = CopysetId::new(1).expect("12 bits");
+        let plan =
+            |_: &[UnitRow], _: &[Copyset]| vec![Copyset::of_copies(id, vec![unit(1), unit(2)])];
+        let planned = scene.database.plan_units(&[], plan, NOW);
+        planned.await.expect("planned");
+        let task = scene.take(0, NOW).await.expect("it was never read");
+        assert_eq!(task.copyset.id, id);
+        let rights = scene.database.mend_rights(scene.hosts[0], id, NOW).await;
+        assert_eq!(rights.expect("read"), Some(vec![unit(1), unit(2)]));
+        assert!(scene.take(0, NOW).await.is_some_and(|same| same == task));
+        let call = CatalogCall::MendEnd {
+            copyset: id,
+            end: MendEnd {
+                compared: true,
+                scrubbed: true,
+                ..MendEnd::default()
+            },
+        };
+        scene.call(0, NOW, call).await.expect("ended");
+        // Two of them lack something, says the first host: the other one mends.
+        scene.doubt_as(0, 1, true).await;
+        let soon = Millis(NOW.0 + 30_001);
+        assert_eq!(scene.take(0, soon).await, None, "it is who doubted");
+        let first = scene.take(1, soon).await.expect("the other one mends");
+        let failed = |copyset| CatalogCall::MendEnd {
+            copyset,
+            end: MendEnd {
+                problem: Some("a unit is away".to_owned()),
+                ..MendEnd::default()
+            },
+        };
+        let ended = scene.call(1, soon, failed(first.copyset.id)).await;
+        ended.expect("ended");
+        assert_eq!(scene.take(1, soon).await, None, "its rights have not ended");
+        let again = scene.take(1, Millis(soon.0 + 5_000)).await;
+        let again = again.expect("it may try the same again");
+        assert_eq!(again.copyset.id, first.copyset.id);
+        let later = Millis(soon.0 + 5_000);
+        let ended = scene.call(1, later, failed(first.copyset.id)).await;
+        ended.expect("ended");
+        assert_eq!(scene.take(1, Millis(later.0 + 9_999)).await, None);
+        let next = scene.take(1, Millis(later.0 + 30_000)).await;
+        let next = next.expect("those that have no problem come first");
+        assert_ne!(next.copyset.id, first.copyset.id);
+        // The other one is silent.
+        let silent = Millis(NOW.0 + 200_000);
+        assert!(
+            scene.take(0, silent).await.is_some(),
+            "nobody else is there"
+        );
     }
 
     pub async fn missed_nothing_since(scene: Scene) {
@@ -301,8 +366,8 @@ mod claims {
         let table = scene.database.copysets().await.expect("read");
         assert_eq!((table[0].joined, table[0].leaving[0].place), (1, 0));
         assert_eq!(scene.database.units().await.expect("read").len(), 4);
-        let task = scene.take(1, NOW).await.expect("filling");
-        scene.ends_well(1, &task).await;
+        let task = scene.take(0, NOW).await.expect("filling");
+        scene.ends_well(0, &task).await;
         assert_eq!(scene.standing().await.len(), 2);
         let left = scene.database.units().await.expect("read");
         assert!(left.iter().all(|row| row.id != unit(0)), "it is removed");
@@ -638,6 +703,11 @@ fn a_copyset_is_one_hosts_until_it_is_silent() {
 }
 
 #[test]
+fn who_doubts_does_not_mend_and_nobody_mends_two() {
+    on_sqlite(claims::is_not_who_doubted);
+}
+
+#[test]
 fn a_member_is_whole_only_if_it_has_missed_nothing_since() {
     on_sqlite(claims::missed_nothing_since);
 }
@@ -701,6 +771,7 @@ fn a_unit_that_is_missing_for_too_long_is_replaced() {
 fn all_of_it_is_so_on_postgresql() {
     let server = Postgres::start();
     on_postgres(&server, claims::is_one_hosts);
+    on_postgres(&server, claims::is_not_who_doubted);
     on_postgres(&server, claims::missed_nothing_since);
     on_postgres(&server, claims::one_goes_on_to_count);
     on_postgres(&server, claims::is_drained);
