@@ -80,6 +80,26 @@ impl Ages {
 /// More passes over one copyset bring nothing while others wait.
 const PASSES_MAX: usize = 16;
 
+/// What this host has mended since it began, for those who watch it.
+#[derive(Debug, Default)]
+pub(crate) struct MendedTotals {
+    /// Passes that were gone through.
+    pub passes: AtomicU64,
+    /// Bytes that they put on members which lacked them.
+    pub copied_bytes: AtomicU64,
+    /// Slots of which they found no copy as it was put.
+    pub rotten_slots: AtomicU64,
+}
+
+impl MendedTotals {
+    fn add(&self, found: &mend::Found) {
+        self.passes.fetch_add(1, Ordering::Relaxed);
+        self.copied_bytes
+            .fetch_add(found.copied_bytes, Ordering::Relaxed);
+        self.rotten_slots.fetch_add(found.rotten, Ordering::Relaxed);
+    }
+}
+
 /// Lets so many bytes a second through.
 struct Bucket {
     clock: Arc<dyn Clock>,
@@ -161,20 +181,26 @@ impl Agent {
             ticks.tick().await;
             self.find_older().await;
             self.tell_doubts().await;
-            let table = self.inner.store.table();
-            let mut copysets = table.copysets();
-            let is_whole = |members: &[volume::scatter::Member]| {
-                let mut members = members.iter();
-                members.all(|member| member.state == catalog::MemberState::Whole)
-            };
-            let is_idle = copysets.all(|(_, _, members)| is_whole(members))
-                && self.inner.compare.load(Ordering::Relaxed) == 0;
+            let is_idle =
+                self.waiting_copysets() == 0 && self.inner.compare.load(Ordering::Relaxed) == 0;
             if is_idle && !look.is_multiple_of(IDLE_LOOKS) {
                 continue;
             }
-            drop(copysets);
             while let Ok(true) = self.mend_one().await {}
         }
+    }
+
+    /// How many copysets have a member that is not whole, as far as this host knows.
+    pub(crate) fn waiting_copysets(&self) -> usize {
+        let table = self.inner.store.table();
+        let is_waiting = |members: &[volume::scatter::Member]| {
+            let mut members = members.iter();
+            members.any(|member| member.state != catalog::MemberState::Whole)
+        };
+        let copysets = table.copysets();
+        copysets
+            .filter(|(_, _, members)| is_waiting(members))
+            .count()
     }
 
     /// Looks at each unit once whether others know of more leases: then it is older than
@@ -253,6 +279,7 @@ impl Agent {
                 return Ok(false);
             };
             copied += found.copied_bytes;
+            self.inner.mended.add(&found);
             // Whoever could be helped is looked at again, whatever is in the way of others.
             let is_stuck = !found.problems.is_empty() && found.copied_bytes == 0;
             if found.lacking.is_empty() || is_stuck {

@@ -53,6 +53,7 @@ mod open;
 mod owner;
 mod pages;
 mod parties;
+mod places;
 mod projects;
 mod rights;
 mod snapshots;

@@ -10,6 +10,10 @@ use world::Millis;
 
 use super::{Database, DatabaseError, rows};
 
+/// By how much [`join_anew`] moves the number of members ahead: far more than become
+/// ones between two backups.
+const JOINED_AHEAD: i64 = 1 << 32;
+
 /// What of one volume has too few copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThinVolume {
@@ -145,6 +149,22 @@ async fn must_be_held(
             ),
         }),
     }
+}
+
+/// All members have become ones just now: what was put or freed by an older table, which
+/// may be that of a younger copy of this database, is done anew by theirs.
+pub(super) async fn join_anew(change: &mut AnyConnection) -> Result<(), DatabaseError> {
+    sqlx::query("UPDATE cluster SET joined = joined + $1")
+        .bind(JOINED_AHEAD)
+        .execute(&mut *change)
+        .await?;
+    sqlx::query(
+        "UPDATE copyset_members SET joined = (SELECT c.joined FROM cluster c), \
+         left_at = CASE WHEN state = 'leaving' THEN (SELECT c.joined FROM cluster c) END",
+    )
+    .execute(change)
+    .await?;
+    Ok(())
 }
 
 /// All members of all copysets are to be compared. Returns how many copysets that are.

@@ -540,6 +540,26 @@ mod claims {
         assert!(rows.iter().all(|row| !row.is_draining));
     }
 
+    /// A database was put back to before a unit was drained: a host that still knew the
+    /// members of the lost one put on units that were none.
+    pub async fn is_put_back(scene: Scene) {
+        scene.drain(0, &Scene::others(&[2])).await;
+        let before = scene.database.copysets().await.expect("read");
+        let moved = scene.database.move_ahead(9, scene.hosts[0], NOW);
+        moved.await.expect("moved");
+        let after = scene.database.copysets().await.expect("read");
+        assert!(after[0].joined > before[0].joined + (1 << 31));
+        let known = scene.call(0, NOW, CatalogCall::Joined {}).await;
+        assert_eq!(known.expect("known"), Value::from(after[0].joined));
+        let same = |copyset: &Copyset| Copyset {
+            joined: 0,
+            ..copyset.clone()
+        };
+        assert_eq!(same(&after[0]), same(&before[0]));
+        scene.is_mended().await;
+        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+    }
+
     pub async fn the_last_whole_copy_stays(scene: Scene) {
         let remove = async |number: u128, how, others: &[u128]| {
             let (usable, there) = (Scene::others(others), Scene::others(&[0, 1, 2, 3]));
@@ -748,6 +768,11 @@ fn a_drain_that_is_ended_gives_places_back() {
 }
 
 #[test]
+fn a_database_that_was_put_back_heeds_no_older_table() {
+    on_sqlite(claims::is_put_back);
+}
+
+#[test]
 fn the_last_whole_copy_is_never_dropped() {
     on_sqlite(claims::the_last_whole_copy_stays);
 }
@@ -775,6 +800,7 @@ fn all_of_it_is_so_on_postgresql() {
     on_postgres(&server, claims::missed_nothing_since);
     on_postgres(&server, claims::one_goes_on_to_count);
     on_postgres(&server, claims::is_drained);
+    on_postgres(&server, claims::is_put_back);
     on_postgres(&server, claims::several_are_drained);
     on_postgres(&server, claims::is_not_drained_after_all);
     on_postgres(&server, claims::is_filled_from_one_that_is_older);
