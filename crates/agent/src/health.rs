@@ -161,18 +161,18 @@ impl Agent {
             float(self.waiting_copysets() as u64),
         );
         let mended = &self.inner.mended;
-        let total = |count: &AtomicU64| [(Vec::new(), count.load(Ordering::Relaxed))];
-        measures.counter(
+        let total = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        measures.count(
             "scree_mend_passes",
             "Passes over a copyset that this host has gone through",
             total(&mended.passes),
         );
-        measures.counter(
+        measures.count(
             "scree_mend_copied_bytes",
             "Bytes that it has put on members which lacked them",
             total(&mended.copied_bytes),
         );
-        measures.counter(
+        measures.count(
             "scree_mend_rotten_slots",
             "Slots of which it found no copy as it was put, each time that it looked",
             total(&mended.rotten_slots),
