@@ -41,6 +41,7 @@ use crate::journals_aside::JournalsAside;
 use crate::keys::KeyEntry;
 use crate::leases::Held;
 use crate::links::Links;
+use crate::mending::{Ages, MendedTotals};
 use crate::plugging::Plugging;
 use crate::serving::{Serving, ServingError};
 use crate::units::{Mounted, UnitsError};
@@ -184,7 +185,9 @@ pub(crate) struct Inner {
     /// Units that may lack something, and whether they are older than they were.
     pub doubted: Mutex<HashMap<UnitId, bool>>,
     /// Units of which it is known whether others know of more leases.
-    pub ages_known: Mutex<HashSet<UnitId>>,
+    pub ages: Mutex<Ages>,
+    /// What this host has mended.
+    pub mended: MendedTotals,
     /// Mending moves no more.
     pub mend_bytes_per_second: u64,
     /// Why freeing does not get on, if it does not.
@@ -288,7 +291,8 @@ impl Agent {
                 removal_problem: Mutex::default(),
                 journals_aside: JournalsAside::default(),
                 doubted: Mutex::default(),
-                ages_known: Mutex::default(),
+                ages: Mutex::default(),
+                mended: MendedTotals::default(),
                 mend_bytes_per_second: settings.mend_bytes_per_second,
                 freeing_problem: Mutex::default(),
                 rewrap_problem: Mutex::default(),

@@ -481,7 +481,11 @@ impl Catalog for Controller {
         self.wait(CatalogCall::ForgetDead { id, segments })
     }
 
-    fn freed(&self, id: i64) -> Result<(), CatalogError> {
-        self.wait(CatalogCall::Freed { id })
+    fn joined(&self) -> Result<u64, CatalogError> {
+        self.wait(CatalogCall::Joined {})
+    }
+
+    fn freed(&self, id: i64, joined: u64) -> Result<(), CatalogError> {
+        self.wait(CatalogCall::Freed { id, joined })
     }
 }

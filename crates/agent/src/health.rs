@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use api::host::UnitReport;
@@ -135,6 +136,7 @@ impl Agent {
             "Leases that this host has",
             float(lock(&self.inner.leases).len() as u64),
         );
+        self.measure_mending(&mut measures);
         let mut left_out = Vec::new();
         let units = self.units_as_known();
         left_out.push(("units", units.len().saturating_sub(ROWS_MAX)));
@@ -150,6 +152,31 @@ impl Agent {
                 .map(|(of, count)| (vec![("of", of.to_owned())], float(count as u64))),
         );
         measures
+    }
+
+    fn measure_mending(&self, measures: &mut Measures) {
+        measures.one(
+            "scree_mend_copysets_waiting",
+            "Copysets with a member that is not whole",
+            float(self.waiting_copysets() as u64),
+        );
+        let mended = &self.inner.mended;
+        let total = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        measures.count(
+            "scree_mend_passes",
+            "Passes over a copyset that this host has gone through",
+            total(&mended.passes),
+        );
+        measures.count(
+            "scree_mend_copied_bytes",
+            "Bytes that it has put on members which lacked them",
+            total(&mended.copied_bytes),
+        );
+        measures.count(
+            "scree_mend_rotten_slots",
+            "Slots of which it found no copy as it was put, each time that it looked",
+            total(&mended.rotten_slots),
+        );
     }
 
     fn measure_units(&self, measures: &mut Measures, units: &[UnitReport]) {

@@ -24,6 +24,7 @@ use world::{Clock, host};
 
 use crate::agent::{Agent, blocking, lock};
 use crate::cleaning::CleaningError;
+use crate::lease_count;
 use crate::units::Mounted;
 use crate::watch::Found;
 
@@ -37,8 +38,67 @@ const IDLE_LOOKS: u64 = 30;
 /// [`MEND_TERM_MS`](api::host::MEND_TERM_MS).
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
+/// A unit that seems to know of fewer leases than others is asked again after so long:
+/// by then whoever had just got one has noted it everywhere.
+const LOOK_TWICE_AFTER: Duration = Duration::from_secs(10);
+
+/// Which units were looked at for whether others know of more leases.
+#[derive(Debug, Default)]
+pub(crate) struct Ages(HashMap<UnitId, Age>);
+
+#[derive(Debug, Clone, Copy)]
+enum Age {
+    /// That was found out.
+    Known,
+    /// It knew of fewer than `most`, at this time by the monotonic clock.
+    Suspected { most: u64, since: Duration },
+}
+
+impl Ages {
+    /// A unit `knows` of so many leases, and the one that knows the most of `most`.
+    /// Returns of how many it should know by now, if it is to be asked again.
+    fn look(&mut self, unit: UnitId, knows: u64, most: u64, now: Duration) -> Option<u64> {
+        let age = self.0.entry(unit).or_insert(match knows < most {
+            true => Age::Suspected { most, since: now },
+            false => Age::Known,
+        });
+        match *age {
+            Age::Suspected { most, since } if now.saturating_sub(since) >= LOOK_TWICE_AFTER => {
+                *age = Age::Known;
+                Some(most)
+            }
+            Age::Suspected { .. } | Age::Known => None,
+        }
+    }
+
+    /// It is looked at anew.
+    fn forget(&mut self, unit: UnitId) {
+        self.0.remove(&unit);
+    }
+}
+
 /// More passes over one copyset bring nothing while others wait.
 const PASSES_MAX: usize = 16;
+
+/// What this host has mended since it began, for those who watch it.
+#[derive(Debug, Default)]
+pub(crate) struct MendedTotals {
+    /// Passes that were gone through.
+    pub passes: AtomicU64,
+    /// Bytes that they put on members which lacked them.
+    pub copied_bytes: AtomicU64,
+    /// Slots of which they found no copy as it was put.
+    pub rotten_slots: AtomicU64,
+}
+
+impl MendedTotals {
+    fn add(&self, found: &mend::Found) {
+        self.passes.fetch_add(1, Ordering::Relaxed);
+        self.copied_bytes
+            .fetch_add(found.copied_bytes, Ordering::Relaxed);
+        self.rotten_slots.fetch_add(found.rotten, Ordering::Relaxed);
+    }
+}
 
 /// Lets so many bytes a second through.
 struct Bucket {
@@ -119,27 +179,35 @@ impl Agent {
         let mut ticks = host::ticks(LOOK_EVERY);
         for look in 0_u64.. {
             ticks.tick().await;
-            self.find_older();
+            self.find_older().await;
             self.tell_doubts().await;
-            let table = self.inner.store.table();
-            let mut copysets = table.copysets();
-            let is_whole = |members: &[volume::scatter::Member]| {
-                let mut members = members.iter();
-                members.all(|member| member.state == catalog::MemberState::Whole)
-            };
-            let is_idle = copysets.all(|(_, _, members)| is_whole(members))
-                && self.inner.compare.load(Ordering::Relaxed) == 0;
+            let is_idle =
+                self.waiting_copysets() == 0 && self.inner.compare.load(Ordering::Relaxed) == 0;
             if is_idle && !look.is_multiple_of(IDLE_LOOKS) {
                 continue;
             }
-            drop(copysets);
             while let Ok(true) = self.mend_one().await {}
         }
     }
 
-    /// Looks once at each unit whether others know of more leases: then it is older
-    /// than it was, or was away.
-    fn find_older(&self) {
+    /// How many copysets have a member that is not whole, as far as this host knows.
+    pub(crate) fn waiting_copysets(&self) -> usize {
+        let table = self.inner.store.table();
+        let is_waiting = |members: &[volume::scatter::Member]| {
+            let mut members = members.iter();
+            members.any(|member| member.state != catalog::MemberState::Whole)
+        };
+        let copysets = table.copysets();
+        copysets
+            .filter(|(_, _, members)| is_waiting(members))
+            .count()
+    }
+
+    /// Looks at each unit once whether others know of more leases: then it is older than
+    /// it was, or was away. A host may be about to note a lease on one after the other,
+    /// so what knew of fewer is asked again after a while. One that takes no notes says
+    /// nothing by knowing of few.
+    async fn find_older(&self) {
         let units = lock(&self.inner.units).clone();
         let found = || units.iter().map(|unit| (unit, unit.watched.last_found()));
         let is_awaited = |(unit, found): (&Mounted, Found)| {
@@ -149,10 +217,23 @@ impl Agent {
             return;
         }
         let most = found().map(|(_, found)| found.leases).max().unwrap_or(0);
-        let mut looked_at = lock(&self.inner.ages_known);
-        for (unit, found) in found().filter(|(_, found)| found.stat.is_some()) {
-            if looked_at.insert(unit.id) && found.leases < most {
-                lock(&self.inner.doubted).insert(unit.id, true);
+        let now = self.inner.world.clock.monotonic();
+        let mut due = Vec::new();
+        for (unit, found) in found() {
+            if found.stat.is_some() && unit.unit.state() == UnitState::Healthy {
+                let should = lock(&self.inner.ages).look(unit.id, found.leases, most, now);
+                due.extend(should.map(|should| (unit.clone(), should)));
+            }
+        }
+        for (unit, most) in due {
+            let inner = Arc::clone(&self.inner);
+            let id = unit.id;
+            let knows = blocking(move || lease_count::read(&*unit.place, &inner.vouch)).await;
+            match knows {
+                Ok(Ok(leases)) if leases >= most => {}
+                Ok(Ok(_)) => *lock(&self.inner.doubted).entry(id).or_default() = true,
+                // It is looked at again when it answers.
+                Ok(Err(_)) | Err(_) => lock(&self.inner.ages).forget(id),
             }
         }
     }
@@ -189,14 +270,16 @@ impl Agent {
         };
         let copyset = task.copyset.id;
         let want = Want::Mend { copyset };
-        controller.obtain(&[want]).await?;
         let _kept = controller.wallet().keep(vec![want]);
         let mut copied = 0;
         for _ in 0..PASSES_MAX {
+            // It names those that are filled now.
+            controller.obtain(&[want]).await?;
             let Some(found) = self.mend_pass(&task).await? else {
                 return Ok(false);
             };
             copied += found.copied_bytes;
+            self.inner.mended.add(&found);
             // Whoever could be helped is looked at again, whatever is in the way of others.
             let is_stuck = !found.problems.is_empty() && found.copied_bytes == 0;
             if found.lacking.is_empty() || is_stuck {
@@ -314,6 +397,25 @@ mod tests {
     use world::simulated::Simulation;
 
     use super::*;
+
+    /// A host was about to note its lease on one unit after the other, and one that
+    /// started took those that came last for older than they had been.
+    #[test]
+    fn a_unit_that_seems_older_is_asked_again_after_a_while() {
+        let [one, other] = [1, 2].map(UnitId::from_random);
+        let mut ages = Ages::default();
+        let at = Duration::from_secs;
+        assert_eq!(ages.look(one, 8, 8, at(100)), None);
+        assert_eq!(ages.look(other, 7, 8, at(100)), None, "it may be about to");
+        assert_eq!(ages.look(other, 7, 9, at(109)), None);
+        assert_eq!(ages.look(one, 8, 9, at(200)), None, "it was looked at");
+        let should = ages.look(other, 7, 9, at(110));
+        assert_eq!(should, Some(8), "as others knew then");
+        assert_eq!(ages.look(other, 7, 9, at(200)), None, "once");
+        ages.forget(other);
+        assert_eq!(ages.look(other, 7, 9, at(300)), None);
+        assert_eq!(ages.look(other, 7, 9, at(310)), Some(9));
+    }
 
     #[test]
     fn so_many_bytes_a_second_and_no_more() {

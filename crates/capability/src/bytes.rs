@@ -1,7 +1,7 @@
 //! A capability as bytes (docs/protocol.md, "Capability").
 
 use base::codec::{OutOfBytes, Reader, Writer};
-use base::{ClusterId, CopysetId, SegmentId};
+use base::{ClusterId, CopysetId, SegmentId, UnitId};
 use world::Millis;
 
 use crate::{Capability, Fence, Line, Scope};
@@ -67,10 +67,13 @@ impl Capability {
                 segments.iter().for_each(|id| items.put_u64(id.bits()));
                 (FREE, segments.len(), none)
             }
-            Scope::Mend { copysets } => {
+            Scope::Mend { copysets, units } => {
                 for copyset in copysets {
                     items.put_u64(copyset.number().into());
                 }
+                assert!(units.len() <= ITEMS_MAX, "{} units", units.len());
+                items.put_u64(units.len() as u64);
+                units.iter().for_each(|unit| items.put_u128(unit.as_u128()));
                 (MEND, copysets.len(), none)
             }
             Scope::Count { leases } => {
@@ -160,7 +163,15 @@ impl Capability {
                 let numbers = items(reader)?.into_iter();
                 let ids = numbers.map(|number| CopysetId::new(number.try_into().ok()?));
                 let copysets = ids.collect::<Option<_>>().ok_or(BadCapability::Items)?;
-                Scope::Mend { copysets }
+                let count = reader.u64().or_end()?;
+                if count > ITEMS_MAX as u64 {
+                    return Err(Some(BadCapability::Items));
+                }
+                let mut units = Vec::new();
+                for _ in 0..count {
+                    units.push(UnitId::from_random(reader.u128().or_end()?));
+                }
+                Scope::Mend { copysets, units }
             }
             COUNT => match items(reader)?[..] {
                 [leases] => Scope::Count { leases },

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use base::{ClusterId, CopysetId, Lineage, SegmentId, VolumeId};
+use base::{ClusterId, CopysetId, Lineage, SegmentId, UnitId, VolumeId};
 
 /// What segments have in common that were written under one lineage: 64 bits
 /// of a hash, from which a unit learns no more than that. 0 is that of
@@ -76,6 +76,8 @@ pub enum Scope {
     Mend {
         /// Whose segments.
         copysets: Vec<CopysetId>,
+        /// On which units they may be changed; on the others they are read.
+        units: Vec<UnitId>,
     },
     /// To note on units how many leases were given: so many, and no more.
     Count {

@@ -100,7 +100,7 @@ fn signed_text(bytes: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use base::{ClusterId, CopysetId, SegmentId};
+    use base::{ClusterId, CopysetId, SegmentId, UnitId};
     use proptest::prelude::*;
     use world::Millis;
 
@@ -141,9 +141,14 @@ mod tests {
                 segments.sort_unstable();
                 Scope::Free { segments }
             }),
-            prop::collection::vec(0_u16..4096, 0..20).prop_map(|ids| Scope::Mend {
-                copysets: ids.into_iter().filter_map(CopysetId::new).collect(),
-            }),
+            (
+                prop::collection::vec(0_u16..4096, 0..20),
+                prop::collection::vec(any::<u128>(), 0..20)
+            )
+                .prop_map(|(ids, units)| Scope::Mend {
+                    copysets: ids.into_iter().filter_map(CopysetId::new).collect(),
+                    units: units.into_iter().map(UnitId::from_random).collect(),
+                }),
             any::<u64>().prop_map(|leases| Scope::Count { leases }),
         ]
     }

@@ -110,6 +110,7 @@ fn commit(lease: &Lease, parent: Option<VersionKey>, number: u64) -> VersionComm
         serial_next: 0,
         thin: Vec::new(),
         joined: 0,
+        joined_last: 0,
     }
 }
 
@@ -567,11 +568,11 @@ fn dead_slots_are_gathered(fixture: &dyn Fixture) {
     let due = frees();
     assert_eq!(due.len(), 3, "{due:?}");
     assert_eq!(gather(due[2], &all), plan(&[(0, 1), (0, 2), (0, 9)]));
-    catalog.freed(due[2]).expect("forgets");
+    catalog.freed(due[2], 0).expect("forgets");
     assert_eq!(gather(ids[1], &[segment(0)]).slots(), 3);
     catalog.forget_dead(ids[0], &all).expect("forgotten");
     assert_eq!(gather(ids[1], &all), plans[1], "what it says itself");
-    catalog.freed(ids[1]).expect("forgets");
+    catalog.freed(ids[1], 0).expect("forgets");
     catalog.gather_dead(ids[1], &all).expect_err("carried out");
 }
 
@@ -603,9 +604,9 @@ fn a_free_is_due_once(fixture: &dyn Fixture) {
     assert_eq!(some(both[0].id, 9), both[1..], "behind one");
     assert_eq!(some(both[1].id, 9), [], "behind all");
     let due = all_due(catalog, 10);
-    catalog.freed(due[0].id).expect("forgets");
+    catalog.freed(due[0].id, 0).expect("forgets");
     catalog
-        .freed(due[0].id)
+        .freed(due[0].id, 0)
         .expect("forgetting twice is no error");
     assert_eq!(plans(20), [one]);
 }

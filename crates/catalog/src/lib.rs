@@ -90,6 +90,9 @@ pub struct VersionCommit {
     /// member later has missed this version.
     #[serde(default)]
     pub joined: u64,
+    /// The same of the newest table that any of it was put by.
+    #[serde(default)]
+    pub joined_last: u64,
 }
 
 /// A segment that is still being filled.
@@ -336,6 +339,13 @@ pub enum CatalogError {
         /// The reason.
         reason: String,
     },
+    /// It was done on units that were members of a copyset, and others are now: it is
+    /// to be done again, on those.
+    #[error("members have changed: {reason}")]
+    MembersChanged {
+        /// Where, and what was found.
+        reason: String,
+    },
     /// The database did not answer; trying again may help.
     #[error("the catalog is not available: {reason}")]
     Unavailable {
@@ -390,6 +400,9 @@ pub trait Catalog: Send + Sync {
     ///
     /// # Errors
     /// [`CatalogError::Fenced`] if either does not hold.
+    /// [`CatalogError::MembersChanged`] if it was put by so old a table that too few of
+    /// the members that have it are left: it was not committed and never will be, and
+    /// what it names is to be put anew.
     fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError>;
 
     /// Hands out `count` segment serials that nobody ever had, noted as this
@@ -477,11 +490,19 @@ pub trait Catalog: Send + Sync {
     /// As [`Catalog::gather_dead`].
     fn forget_dead(&self, id: i64, segments: &[base::SegmentId]) -> Result<(), CatalogError>;
 
-    /// Forgets a free that has been carried out.
+    /// The newest [`Copyset::joined`] of all: whoever knows the members up to that
+    /// knows all of them.
     ///
     /// # Errors
     /// [`CatalogError`].
-    fn freed(&self, id: i64) -> Result<(), CatalogError>;
+    fn joined(&self) -> Result<u64, CatalogError>;
+
+    /// Forgets a free that has been carried out on the members up to `joined`.
+    ///
+    /// # Errors
+    /// [`CatalogError::MembersChanged`] if another unit has become one since: it may
+    /// have what was freed, and the free is to be carried out once more.
+    fn freed(&self, id: i64, joined: u64) -> Result<(), CatalogError>;
 }
 
 /// The versions around one.

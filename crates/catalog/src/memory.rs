@@ -75,6 +75,7 @@ struct State {
     dead: FreePlan,
     /// Of what is dead, segments that were being appended to when it was gathered.
     waiting: BTreeSet<SegmentId>,
+    joined: u64,
 }
 
 /// See the module's head.
@@ -216,6 +217,11 @@ impl MemoryCatalog {
     #[must_use]
     pub fn dead(&self) -> FreePlan {
         self.lock().dead.clone()
+    }
+
+    /// Units have become members up to this number.
+    pub fn set_joined(&self, joined: u64) {
+        self.lock().joined = joined;
     }
 
     /// Slots that were committed thin, by segment.
@@ -542,8 +548,17 @@ impl Catalog for MemoryCatalog {
         Ok(())
     }
 
-    fn freed(&self, id: i64) -> Result<(), CatalogError> {
-        self.lock().frees.remove(&id);
+    fn joined(&self) -> Result<u64, CatalogError> {
+        Ok(self.lock().joined)
+    }
+
+    fn freed(&self, id: i64, joined: u64) -> Result<(), CatalogError> {
+        let mut state = self.lock();
+        if state.joined > joined {
+            let reason = "a unit has become a member since".to_owned();
+            return Err(CatalogError::MembersChanged { reason });
+        }
+        state.frees.remove(&id);
         Ok(())
     }
 }

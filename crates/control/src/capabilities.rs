@@ -8,7 +8,7 @@ use capability::{Capability, Fence, ITEMS_MAX, Line, Scope, SigningKey};
 use world::Millis;
 
 use crate::control::Control;
-use crate::database::{DatabaseError, LeaseRights, Reach};
+use crate::database::{DatabaseError, LeaseRights, MEND_RIGHTS_MS, Reach};
 use crate::error::ControlError;
 
 /// How long a host may change what its capability names, in milliseconds.
@@ -112,12 +112,13 @@ impl Control {
                 (vec![Scope::Count { leases }], CHANGE_MS)
             }
             Want::Mend { copyset } => {
-                if !database.has_mending(reach.host, copyset, now).await? {
+                let rights = database.mend_rights(reach.host, copyset, now).await?;
+                let Some(units) = rights else {
                     let reason = format!("copyset {} is not this host's to mend", copyset.number());
                     return Err(DatabaseError::Refused { reason });
-                }
+                };
                 let copysets = vec![copyset];
-                (vec![Scope::Mend { copysets }], CHANGE_MS)
+                (vec![Scope::Mend { copysets, units }], MEND_RIGHTS_MS)
             }
             Want::Free { plan } => {
                 let rights = database.free_rights(reach, now, plan).await?;
@@ -138,7 +139,7 @@ fn items_of(scope: &Scope) -> usize {
         Scope::Lease { serials, .. } => serials.len(),
         Scope::Read { lines } => lines.len(),
         Scope::Free { segments } => segments.len(),
-        Scope::Mend { copysets } => copysets.len(),
+        Scope::Mend { copysets, units } => copysets.len() + units.len(),
         Scope::Count { .. } => 1,
     }
 }

@@ -135,7 +135,9 @@ impl From<DatabaseError> for ControlError {
             DatabaseError::OtherRequest { .. } => Self::IdempotencyConflict {
                 reason: error.to_string(),
             },
-            DatabaseError::Fenced { .. } | DatabaseError::JournalAway { .. } => Self::Conflict {
+            DatabaseError::Fenced { .. }
+            | DatabaseError::JournalAway { .. }
+            | DatabaseError::MembersChanged { .. } => Self::Conflict {
                 reason: error.to_string(),
             },
             DatabaseError::Away(_) | DatabaseError::ReadOnly(_) | DatabaseError::Sql(_) => {

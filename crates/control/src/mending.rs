@@ -10,7 +10,7 @@ use world::Millis;
 
 use crate::acting::Acting;
 use crate::control::Control;
-use crate::database::{HostReport, MendingRow, Moved, UnitRow};
+use crate::database::{HostReport, MendingRow, Moved, Removal, UnitRow};
 use crate::error::ControlError;
 use crate::units::{UnitView, is_called, no_unit};
 
@@ -18,32 +18,67 @@ use crate::units::{UnitView, is_called, no_unit};
 pub const REPLACE_AFTER: Duration = Duration::from_secs(3600);
 
 impl Acting {
-    /// Has other units take over what one holds. When it is a member of no copyset
-    /// any more it is removed.
+    /// Has other units take over what these hold. Each of them is removed when it is a
+    /// member of no copyset any more.
     ///
     /// # Errors
-    /// [`ControlError`].
-    pub async fn drain_unit(&self, name: &str) -> Result<(UnitId, Moved), ControlError> {
+    /// [`ControlError`]: then nothing has changed.
+    pub async fn drain_units(
+        &self,
+        names: &[String],
+    ) -> Result<Vec<(UnitId, Moved)>, ControlError> {
         self.must_administer()?;
-        let (unit, usable) = self.unit_and_others(name).await?;
+        let views = self.units().await?;
+        let units = all_named(&views, names)?;
+        let usable = usable(&views);
         let database = &self.inner.database;
-        let moved = database.drain_unit(self.asker(), unit, &usable).await?;
-        Ok((unit, moved))
+        let drained = database.drain_units(self.asker(), &units, &usable);
+        Ok(drained.await?)
     }
 
-    /// Removes a unit that holds nothing any more, or one that is lost for good.
+    /// Ends that: each takes its places back.
+    ///
+    /// # Errors
+    /// [`ControlError`]: then nothing has changed.
+    pub async fn cancel_drain(
+        &self,
+        names: &[String],
+    ) -> Result<Vec<(UnitId, Moved)>, ControlError> {
+        self.must_administer()?;
+        let units = all_named(&self.units().await?, names)?;
+        let database = &self.inner.database;
+        Ok(database.cancel_drain(self.asker(), &units).await?)
+    }
+
+    /// Removes a unit that holds nothing any more, or one that is lost for good; or
+    /// one that is given up with what only it may have.
     ///
     /// # Errors
     /// [`ControlError`].
     pub async fn remove_unit(
         &self,
         name: &str,
-        is_lost: bool,
+        how: Removal,
     ) -> Result<(UnitId, Moved), ControlError> {
         self.must_administer()?;
-        let (unit, usable) = self.unit_and_others(name).await?;
+        let units = self.units().await?;
+        let removed = view_of(&units, name)?;
+        let unit = removed.row.id;
+        let there = units.iter().filter(|unit| unit.found_by.is_some());
+        let there: HashSet<UnitId> = there.map(|unit| unit.row.id).collect();
+        if let Some(host) = removed.found_by.as_ref().filter(|_| how == Removal::Lost)
+            && !removed.row.is_disabled
+        {
+            let reason = format!(
+                "host {host} finds {name} there: `scree unit drain` moves what it holds elsewhere. \
+                 If it is gone for good, or is not to be read any more, stop its daemon or \
+                 unmount it, and try again",
+            );
+            return Err(ControlError::Conflict { reason });
+        }
+        let usable = usable(&units);
         let database = &self.inner.database;
-        let removed = database.remove_unit(self.asker(), unit, is_lost, &usable);
+        let removed = database.remove_unit(self.asker(), unit, how, &usable, &there);
         Ok((unit, removed.await?))
     }
 
@@ -90,15 +125,6 @@ impl Acting {
         let now = self.now().await?;
         Ok(self.inner.database.mending(now).await?)
     }
-
-    async fn unit_and_others(&self, name: &str) -> Result<(UnitId, HashSet<UnitId>), ControlError> {
-        let units = self.units().await?;
-        let rows: Vec<UnitRow> = units.iter().map(|unit| unit.row.clone()).collect();
-        let unit = named(&rows, name)?;
-        let mut others = usable(&units);
-        others.remove(&unit);
-        Ok((unit, others))
-    }
 }
 
 impl Control {
@@ -125,8 +151,11 @@ impl Control {
         }
         let mut usable = usable(&self.units_of(&hosts).await?);
         usable.retain(|unit| !missing.contains(unit));
+        let ids = units.iter().map(|unit| unit.id);
+        let there: HashSet<UnitId> = ids.filter(|unit| !missing.contains(unit)).collect();
         for unit in long {
-            let copysets = inner.database.replace_missing(unit, &usable, now).await?;
+            let replaced = inner.database.replace_missing(unit, &usable, &there, now);
+            let copysets = replaced.await?;
             if copysets > 0 {
                 tracing::warn!(%unit, copysets, "missing for too long: others take its place");
             }
@@ -164,6 +193,23 @@ fn usable(units: &[UnitView]) -> HashSet<UnitId> {
         !unit.row.is_draining && matches!(state, UnitState::Healthy | UnitState::Unknown)
     };
     units.iter().filter(takes).map(|unit| unit.row.id).collect()
+}
+
+fn view_of<'a>(units: &'a [UnitView], name: &str) -> Result<&'a UnitView, ControlError> {
+    let found = units.iter().find(|unit| is_called(&unit.row, name));
+    found.ok_or_else(|| no_unit(name))
+}
+
+/// The units that are called so, each once.
+fn all_named(units: &[UnitView], names: &[String]) -> Result<Vec<UnitId>, ControlError> {
+    let mut found = Vec::new();
+    for name in names {
+        let unit = view_of(units, name)?.row.id;
+        if !found.contains(&unit) {
+            found.push(unit);
+        }
+    }
+    Ok(found)
 }
 
 /// The unit that is called so.

@@ -41,6 +41,9 @@ pub struct UnitView {
     /// As the host finds it that has the most trouble with it, of those that
     /// are heard of if any of these has said anything of it; none if none has.
     pub report: Option<UnitReport>,
+    /// A host, by name, that finds it there, in whatever state, of those whose word
+    /// counts.
+    pub found_by: Option<String>,
     /// Where a second daemon is that has claimed it a moment ago.
     pub second: Option<String>,
     /// How many bytes of blocks all hosts have read from it.
@@ -480,6 +483,13 @@ pub(crate) fn is_called(unit: &UnitRow, name: &str) -> bool {
     unit.id.to_string() == name || unit.url == name || unit.daemon.as_deref() == Some(name)
 }
 
+/// How a unit is called where people read of it.
+pub(crate) fn name_of(units: &[UnitRow], id: UnitId) -> String {
+    let row = units.iter().find(|unit| unit.id == id);
+    let name = row.map(|unit| unit.daemon.as_ref().unwrap_or(&unit.url));
+    name.map_or_else(|| id.to_string(), |name| format!("{name} ({id})"))
+}
+
 pub(crate) fn no_unit(name: &str) -> ControlError {
     ControlError::NotFound {
         what: format!("unit {name}"),
@@ -509,21 +519,26 @@ fn view(row: UnitRow, hosts: &[HostReport], silent_before: Millis) -> UnitView {
     let said = || {
         hosts.iter().filter_map(|HostReport { host, report }| {
             let unit = report.units.iter().find(|unit| unit.id == row.id)?;
-            Some((host.heard, unit))
+            Some((host.heard, (host, unit)))
         })
     };
+    let found = |(_, report): &(&HostRow, &UnitReport)| {
+        trouble(state_in(report)) < trouble(UnitState::Missing)
+    };
+    let found_by = counting(said(), silent_before).find(found);
     // The first of those that are as bad.
-    let worst =
-        counting(said(), silent_before).min_by_key(|report| Reverse(trouble(state_in(report))));
+    let reports = counting(said(), silent_before).map(|(_, report)| report);
+    let worst = reports.min_by_key(|report| Reverse(trouble(state_in(report))));
     UnitView {
         report: worst.cloned(),
+        found_by: found_by.map(|(host, _)| host.name.clone()),
         second: row
             .second
             .clone()
             .filter(|(_, at)| at.0 > silent_before.0 - SECOND_PLACE_MS)
             .map(|(url, _)| url),
-        read_bytes: said().map(|(_, report)| report.read_bytes).sum(),
-        written_bytes: said().map(|(_, report)| report.written_bytes).sum(),
+        read_bytes: said().map(|(_, (_, report))| report.read_bytes).sum(),
+        written_bytes: said().map(|(_, (_, report))| report.written_bytes).sum(),
         row,
     }
 }

@@ -244,7 +244,7 @@ impl Keeper {
     }
 
     fn take(&self, capability: Capability, shown: &Mutex<Shown>) -> Result<(), Refusal> {
-        let taken = lock(shown).take(capability, self.now());
+        let taken = lock(shown).take(capability, self.unit.id(), self.now());
         taken.map_err(|why| Refusal::new(Status::NotAllowed, why))
     }
 

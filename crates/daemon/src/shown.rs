@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use base::{CopysetId, SegmentId};
+use base::{CopysetId, SegmentId, UnitId};
 use capability::{Capability, Fence, Line, Scope};
 use world::Millis;
 
@@ -88,21 +88,28 @@ pub(crate) struct Shown {
     lines: HashMap<Line, Millis>,
     /// Until when slots of segments may be freed.
     freeable: HashMap<SegmentId, Millis>,
-    /// Until when copysets may be mended.
+    /// Until when copysets may be compared.
     mended: HashMap<CopysetId, Millis>,
+    /// And until when what is theirs may be changed on this unit.
+    filled: HashMap<CopysetId, Millis>,
     /// How many leases were given, as a controller said last, and until when that may be
     /// noted.
     counted: Option<(u64, Millis)>,
 }
 
 impl Shown {
-    /// Takes note of a capability. One that was shown before for the same may
-    /// have ended sooner.
+    /// Takes note of a capability, on `unit`. One that was shown before for the same
+    /// may have ended sooner.
     ///
     /// # Errors
     /// Says so if this connection has shown as much as one may; what has ended
     /// at `now` was forgotten first.
-    pub fn take(&mut self, capability: Capability, now: Millis) -> Result<(), &'static str> {
+    pub fn take(
+        &mut self,
+        capability: Capability,
+        unit: UnitId,
+        now: Millis,
+    ) -> Result<(), &'static str> {
         let ends = capability.ends;
         if capability.generation > self.generation {
             // What another database has signed counts no more.
@@ -137,7 +144,12 @@ impl Shown {
             }
             Scope::Read { lines } => prolong(&mut self.lines, lines, ends),
             Scope::Free { segments } => prolong(&mut self.freeable, segments, ends),
-            Scope::Mend { copysets } => prolong(&mut self.mended, copysets, ends),
+            Scope::Mend { copysets, units } => {
+                if units.contains(&unit) {
+                    prolong(&mut self.filled, copysets.clone(), ends);
+                }
+                prolong(&mut self.mended, copysets, ends);
+            }
             Scope::Count { leases } => {
                 let more = (leases, ends);
                 self.counted = self.counted.max(Some(more));
@@ -147,7 +159,8 @@ impl Shown {
     }
 
     fn items(&self) -> usize {
-        let others = self.lines.len() + self.freeable.len() + self.mended.len();
+        let mended = self.mended.len() + self.filled.len();
+        let others = self.lines.len() + self.freeable.len() + mended;
         self.serials.len() + self.leases.len() + others
     }
 
@@ -158,6 +171,7 @@ impl Shown {
         self.lines.retain(|_, ends| goes_on(ends));
         self.freeable.retain(|_, ends| goes_on(ends));
         self.mended.retain(|_, ends| goes_on(ends));
+        self.filled.retain(|_, ends| goes_on(ends));
     }
 
     /// Lets a range belong to `lease`; what it covers of others is theirs no
@@ -211,7 +225,7 @@ impl Shown {
         lasting.map(|(lease, _)| *lease).collect()
     }
 
-    /// Whether a copyset may be mended at `now`.
+    /// Whether a copyset may be compared at `now`.
     pub fn mends(&self, copyset: CopysetId, now: Millis) -> bool {
         let ends = self.mended.get(&copyset);
         ends.is_some_and(|ends| !has_ended(*ends, now))
@@ -267,8 +281,9 @@ impl Shown {
 
     fn by_other(&self, action: &Action, now: Millis) -> Result<Right, NotAllowed> {
         let mended = |segment: &SegmentId| self.mended.get(&segment.copyset());
+        let filled = |segment: &SegmentId| self.filled.get(&segment.copyset());
         let ends = match action {
-            Action::Put(segment) => mended(segment),
+            Action::Put(segment) => filled(segment),
             Action::Read(segment, line) => {
                 let read = match *line {
                     // From before there were lines: of whoever may read any.
@@ -279,10 +294,10 @@ impl Shown {
                 read.max(mended(segment))
             }
             // What it is told to free, of what it may read.
-            Action::Free(segment, line) => self.freed_until(segment, line).max(mended(segment)),
+            Action::Free(segment, line) => self.freed_until(segment, line).max(filled(segment)),
             // Parity without what is freed, or one that has rotted anew.
-            Action::Replace(segment, line) => self.freed_until(segment, line).max(mended(segment)),
-            Action::Delete(segment, _) => mended(segment),
+            Action::Replace(segment, line) => self.freed_until(segment, line).max(filled(segment)),
+            Action::Delete(segment, _) => filled(segment),
             // Of those that it mends.
             Action::List(_) => self.mended.values().max(),
         };

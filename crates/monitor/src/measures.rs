@@ -91,6 +91,13 @@ impl Measures {
         self.registry.register(name, help, family);
     }
 
+    /// As [`Measures::counter`], of one row without labels.
+    pub fn count(&mut self, name: &str, help: &str, value: u64) {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(value);
+        self.registry.register(name, help, counter);
+    }
+
     /// How often something was how much, in rows.
     pub fn histogram(
         &mut self,
@@ -143,10 +150,12 @@ mod tests {
         let row = |state: &str| vec![("state", state.to_owned())];
         measures.gauge("scree_a", "A", [(row("x"), 1.5), (row("a\"\\\nb"), 0.0)]);
         measures.one("scree_c", "C", 2.0);
+        measures.count("scree_d", "D", 3);
         measures.counter("scree_b", "B", [(row("x"), u64::MAX)]);
         let text = measures.whole();
         for line in [
             "# TYPE scree_a gauge",
+            "scree_d_total 3",
             "scree_a{state=\"x\"} 1.5",
             "scree_a{state=\"a\\\"\\\\\\nb\"} 0.0",
             "scree_c 2.0",

@@ -33,6 +33,8 @@ struct State {
     /// Also those that were refused: they were sealed all the same.
     records: Vec<StoredVersion>,
     unavailable_one_in: u64,
+    /// So many commits are refused.
+    members_changed: u64,
 }
 
 impl WatchedCatalog {
@@ -76,6 +78,23 @@ impl WatchedCatalog {
         self.state().unavailable_one_in = one_in;
     }
 
+    /// Refuses the next `count` commits, as if members had changed.
+    pub fn change_members(&self, count: u64) {
+        self.state().members_changed = count;
+    }
+
+    /// Whether a commit that was not carried out before is refused.
+    fn have_members_changed(&self, commit: &VersionCommit) -> bool {
+        let key = commit.version.key;
+        if self.memory.head(key.volume) == Some(key) {
+            return false;
+        }
+        let mut state = self.state();
+        let is_told = state.members_changed > 0;
+        state.members_changed = state.members_changed.saturating_sub(1);
+        is_told || self.random.one_in(state.unavailable_one_in)
+    }
+
     /// Fails now and then; half of those calls are carried out all the same.
     fn call<T>(
         &self,
@@ -115,6 +134,11 @@ impl Catalog for WatchedCatalog {
 
     fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError> {
         self.state().records.push(commit.version.clone());
+        if self.have_members_changed(commit) {
+            return Err(CatalogError::MembersChanged {
+                reason: "simulated".to_owned(),
+            });
+        }
         self.call(|memory| {
             memory.commit(commit)?;
             self.members.note(commit);
@@ -175,7 +199,11 @@ impl Catalog for WatchedCatalog {
         self.call(|memory| memory.forget_dead(id, segments))
     }
 
-    fn freed(&self, id: i64) -> Result<(), CatalogError> {
-        self.call(|memory| memory.freed(id))
+    fn joined(&self) -> Result<u64, CatalogError> {
+        self.call(MemoryCatalog::joined)
+    }
+
+    fn freed(&self, id: i64, joined: u64) -> Result<(), CatalogError> {
+        self.call(|memory| memory.freed(id, joined))
     }
 }

@@ -41,6 +41,8 @@ async fn a_host_that_nobody_hears_is_not_ready_and_shows_that_its_volumes_stall(
     assert_eq!(number(&text, &stalled), Some(0.0), "{text}");
     assert_eq!(number(&text, "scree_volumes_stalled"), Some(0.0));
     assert_eq!(number(&text, "scree_leases"), Some(1.0));
+    assert_eq!(number(&text, "scree_mend_copysets_waiting"), Some(0.0));
+    assert!(number(&text, "scree_mend_passes_total").is_some());
 
     scree.cut_off();
     rig.clock.advance(Duration::from_secs(8));

@@ -147,12 +147,18 @@ calls! {
         after: i64,
         count_max: u32,
     },
+    /// [`catalog::Catalog::joined`].
+    Joined = "joined" {},
     /// [`catalog::Catalog::gather_dead`]: [`EncodedPlan`].
     GatherDead = "gather-dead" { id: i64, segments: Vec<SegmentId> },
     /// [`catalog::Catalog::forget_dead`].
     ForgetDead = "forget-dead" { id: i64, segments: Vec<SegmentId> },
     /// [`catalog::Catalog::freed`].
-    Freed = "freed" { id: i64 },
+    Freed = "freed" {
+        id: i64,
+        #[serde(default)]
+        joined: u64,
+    },
 }
 
 /// What the catalog says.
@@ -177,8 +183,8 @@ mod tests {
         for (call, json) in [
             (CatalogCall::Leases {}, r#"{"call":"leases"}"#.to_owned()),
             (
-                CatalogCall::Freed { id: 7 },
-                r#"{"call":"freed","id":7}"#.to_owned(),
+                CatalogCall::Freed { id: 7, joined: 3 },
+                r#"{"call":"freed","id":7,"joined":3}"#.to_owned(),
             ),
             (
                 CatalogCall::Keys { lineage },
@@ -204,6 +210,6 @@ mod tests {
         // No number that there is: whoever keeps it finds that out.
         let json = br#"{"x":[[0],[1e999]],"call":"freed","id":7}"#;
         let call = CatalogCall::read("freed", json).expect("passed over");
-        assert_eq!(call, CatalogCall::Freed { id: 7 });
+        assert_eq!(call, CatalogCall::Freed { id: 7, joined: 0 });
     }
 }

@@ -98,14 +98,31 @@ pub struct AddUnit {
     pub zone: Option<String>,
 }
 
+/// Which units are drained.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DrainUnits {
+    /// Their ids, URLs, or daemons' names. Either all of them are, or none.
+    #[schema(min_items = 1, max_items = 256, pattern = r"^[^\u0000]*$")]
+    pub units: Vec<String>,
+    /// They are not to be drained after all: each takes its places back, where what
+    /// was to replace it is not whole yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cancel: bool,
+}
+
 /// How a unit is removed.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RemoveUnit {
     /// It is gone for good: others take its place, from what their other members
-    /// have. Refused if it may have the last whole copy of anything.
+    /// have. Refused if it may have the last whole copy of anything that is there, or
+    /// a host finds it there.
     #[serde(default)]
     pub lost: bool,
+    /// With `lost`: what nobody else has is given up.
+    #[serde(default)]
+    pub give_up: bool,
 }
 
 /// What came of draining or removing a unit.

@@ -20,8 +20,8 @@ pub use attachments::{
 };
 pub use certificates::{AuthorityView, Certificate, Enrol, Renew, Token};
 pub use cluster::{
-    AddKey, AddUnit, Key, MendTask, RemoveUnit, RotateKey, Scrub, SetZone, Status, Unit, UnitFact,
-    UnitMoved, UnitZone, UnitsWanted,
+    AddKey, AddUnit, DrainUnits, Key, MendTask, RemoveUnit, RotateKey, Scrub, SetZone, Status,
+    Unit, UnitFact, UnitMoved, UnitZone, UnitsWanted,
 };
 pub use parties::{AddGrant, AddParty, AddProject, AuditEntry, Grant, Party, Project, Quota};
 pub use snapshots::{CreateSnapshot, Snapshot};

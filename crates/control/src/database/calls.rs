@@ -66,7 +66,7 @@ impl Database {
                 json(self.end_mending(host, copyset, &end, reach.now()).await)
             }
             CatalogCall::DoubtUnit { unit, is_older } => {
-                json(self.doubt(unit, is_older, reach.now()).await)
+                json(self.doubt(host, unit, is_older, reach.now()).await)
             }
             CatalogCall::Swept { volume, epoch } => json(self.swept(host, volume, epoch).await),
             CatalogCall::Version { key } => json(self.version_for(reach, key).await),
@@ -98,7 +98,8 @@ impl Database {
             CatalogCall::ForgetDead { id, segments } => {
                 json(self.forget_dead(reach, id, &segments).await)
             }
-            CatalogCall::Freed { id } => json(self.freed(reach, id).await),
+            CatalogCall::Joined {} => json(self.joined().await),
+            CatalogCall::Freed { id, joined } => json(self.freed(reach, id, joined).await),
         }
     }
 }

@@ -7,14 +7,18 @@
 
 use std::collections::{HashMap, HashSet};
 
-use base::{CopysetId, UnitId};
+use base::UnitId;
 use catalog::{Copyset, MemberState, copysets};
-use sqlx::AnyConnection;
+use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
+use super::places::{Goes, Used, drop_member, put_in_place, take_place_back};
 use super::units::{copysets_of, units_of};
-use super::{Asker, Database, DatabaseError, Thing, rows};
-use crate::units::zones_of;
+use super::{Asker, Database, DatabaseError, Thing, UnitRow, rows};
+use crate::units::{name_of, zones_of};
+
+/// A refusal tells of so many copysets at most.
+const TOLD_MAX: usize = 3;
 
 /// What was moved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,64 +29,123 @@ pub struct Moved {
     pub is_removed: bool,
 }
 
-/// How a member goes.
+/// How a unit is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Goes {
-    /// It is read until the new one is whole.
-    Leaves,
-    /// Nothing of it is left.
-    IsLost,
-    /// Nothing lies in the copyset.
-    HasNothing,
+pub enum Removal {
+    /// It is a member of nothing.
+    Empty,
+    /// It is gone for good, and others that are there have all that it had.
+    Lost,
+    /// It is gone for good, with whatever nobody else has.
+    GivenUp,
 }
 
 impl Database {
-    /// Has `unit` replaced wherever it is a member, by units among `usable`. It is
+    /// Has `units` replaced wherever they are members, by others among `usable`. Each is
     /// removed when it is nowhere one any more.
     ///
     /// # Errors
-    /// [`DatabaseError::Refused`] if there are too few of these.
-    pub async fn drain_unit(
+    /// [`DatabaseError::Refused`] if there are too few of these: then none is.
+    pub async fn drain_units(
         &self,
         asker: &Asker,
-        unit: UnitId,
+        units: &[UnitId],
         usable: &HashSet<UnitId>,
-    ) -> Result<Moved, DatabaseError> {
+    ) -> Result<Vec<(UnitId, Moved)>, DatabaseError> {
         act!(self, asker, change, {
-            must_be_there(&mut *change, unit).await?;
-            sqlx::query("UPDATE units SET draining = 1 WHERE id = $1")
-                .bind(unit.to_string())
-                .execute(&mut *change)
-                .await?;
+            for unit in units {
+                must_be_there(&mut *change, *unit).await?;
+                set_draining(&mut *change, *unit, true).await?;
+            }
             let now = asker.by.at;
-            let copysets = replace(&mut *change, unit, usable, Goes::Leaves, now).await?;
+            let mut moved = Vec::new();
+            for unit in units {
+                let copysets = replace(&mut *change, *unit, usable, Goes::Leaves, now).await?;
+                moved.push((*unit, copysets));
+                asker.note(&mut *change, "drain-unit", unit).await?;
+            }
             let gone = forget_drained(&mut *change, now).await?;
-            asker.note(&mut *change, "drain-unit", unit).await?;
             super::hosts::assign_all(&mut *change).await?;
-            Ok(Moved {
-                copysets,
-                is_removed: gone.contains(&unit),
-            })
+            let moved = moved.into_iter().map(|(unit, copysets)| {
+                let is_removed = gone.contains(&unit);
+                let moved = Moved {
+                    copysets,
+                    is_removed,
+                };
+                (unit, moved)
+            });
+            Ok(moved.collect())
         })
     }
 
-    /// Removes a unit that is no member any more; or one that `is_lost`, for good:
-    /// then units among `usable` take its place.
+    /// They are not to be drained after all: each takes its place back wherever it is
+    /// leaving one, and is filled with what was put there since.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Refused`] if one is neither drained nor leaves anything.
+    pub async fn cancel_drain(
+        &self,
+        asker: &Asker,
+        units: &[UnitId],
+    ) -> Result<Vec<(UnitId, Moved)>, DatabaseError> {
+        act!(self, asker, change, {
+            let rows = units_of(&mut *change).await?;
+            let mut moved = Vec::new();
+            for unit in units {
+                must_be_there(&mut *change, *unit).await?;
+                let places = sqlx::query(
+                    "SELECT copyset FROM copyset_members WHERE unit = $1 AND state = 'leaving'",
+                )
+                .bind(unit.to_string())
+                .fetch_all(&mut *change)
+                .await?;
+                let is_drained = rows.iter().any(|row| row.id == *unit && row.is_draining);
+                if places.is_empty() && !is_drained {
+                    let reason = format!("{} is not being drained", name_of(&rows, *unit));
+                    return Err(DatabaseError::Refused { reason });
+                }
+                set_draining(&mut *change, *unit, false).await?;
+                for row in &places {
+                    let copyset = row.try_get("copyset")?;
+                    take_place_back(&mut *change, copyset, *unit, asker.by.at).await?;
+                }
+                asker.note(&mut *change, "cancel-drain", unit).await?;
+                let copysets = places.len() as u64;
+                let is_removed = false;
+                let one = Moved {
+                    copysets,
+                    is_removed,
+                };
+                moved.push((*unit, one));
+            }
+            super::hosts::assign_all(&mut *change).await?;
+            Ok(moved)
+        })
+    }
+
+    /// Removes a unit that is no member any more; or one that is lost, for good:
+    /// then units among `usable` take its place. Those that are `there` are found by
+    /// some host.
     ///
     /// # Errors
     /// [`DatabaseError::Refused`] if that would drop the last whole copy of
-    /// anything.
+    /// anything that is there, unless it is given up.
     pub async fn remove_unit(
         &self,
         asker: &Asker,
         unit: UnitId,
-        is_lost: bool,
+        how: Removal,
         usable: &HashSet<UnitId>,
+        there: &HashSet<UnitId>,
     ) -> Result<Moved, DatabaseError> {
         act!(self, asker, change, {
             let now = asker.by.at;
-            let copysets = take_out(&mut *change, unit, is_lost, usable, now).await?;
-            asker.note(&mut *change, "remove-unit", unit).await?;
+            let copysets = take_out(&mut *change, unit, how, (usable, there), now).await?;
+            let what = match how {
+                Removal::GivenUp => "give-up-unit",
+                Removal::Empty | Removal::Lost => "remove-unit",
+            };
+            asker.note(&mut *change, what, unit).await?;
             Ok(Moved {
                 copysets,
                 is_removed: true,
@@ -90,8 +153,8 @@ impl Database {
         })
     }
 
-    /// Replaces a unit that has been missing for too long, where that is safe.
-    /// Returns in how many copysets.
+    /// Replaces a unit that has been missing for too long, where others that are
+    /// `there` have all that it had. Returns in how many copysets.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -99,19 +162,21 @@ impl Database {
         &self,
         unit: UnitId,
         usable: &HashSet<UnitId>,
+        there: &HashSet<UnitId>,
         now: Millis,
     ) -> Result<u64, DatabaseError> {
         change_and_tell!(self, change, {
             let mut done = 0;
             let copysets = copysets_of(&mut *change).await?;
-            let mut loads = loads_of(&copysets, usable);
-            let zones = zones_of(&units_of(&mut *change).await?);
+            let units = units_of(&mut *change).await?;
+            let mut loads = loads_of(&copysets, &still_usable(usable, &units));
+            let zones = zones_of(&units);
             let used = Used::of(&mut *change).await?;
             for copyset in &copysets {
                 // It may come back: it leaves, and counts until it is replaced.
                 let goes = used.goes(copyset, Goes::Leaves);
                 if copyset.members.contains(&unit)
-                    && (has_whole_without(copyset, unit) || goes == Goes::HasNothing)
+                    && (has_whole_without(copyset, unit, there) || goes == Goes::HasNothing)
                     && let Some(new) = copysets::replacement(copyset, unit, &loads, &zones)
                 {
                     put_in_place(&mut *change, copyset, unit, new, goes, now).await?;
@@ -138,8 +203,9 @@ impl Database {
     ) -> Result<u64, DatabaseError> {
         act!(self, asker, change, {
             let copysets = copysets_of(&mut *change).await?;
-            let zones = zones_of(&units_of(&mut *change).await?);
-            let moves = copysets::rebalancing(&copysets, &loads_of(&copysets, usable), &zones);
+            let units = units_of(&mut *change).await?;
+            let (usable, zones) = (still_usable(usable, &units), zones_of(&units));
+            let moves = copysets::rebalancing(&copysets, &loads_of(&copysets, &usable), &zones);
             let used = Used::of(&mut *change).await?;
             for (id, old, new) in &moves {
                 let Some(copyset) = copysets.iter().find(|copyset| copyset.id == *id) else {
@@ -237,12 +303,59 @@ async fn must_be_there(change: &mut AnyConnection, unit: UnitId) -> Result<(), D
     }
 }
 
-/// Whether all of what lies in a copyset is on members that are whole, `unit` aside:
-/// one that has a copy, or as many as there is data.
-fn has_whole_without(copyset: &Copyset, unit: UnitId) -> bool {
-    let standing = copyset.standing();
-    let whole = standing.filter(|(other, state)| *other != unit && *state == MemberState::Whole);
+async fn set_draining(
+    change: &mut AnyConnection,
+    unit: UnitId,
+    is_draining: bool,
+) -> Result<(), DatabaseError> {
+    sqlx::query("UPDATE units SET draining = $2 WHERE id = $1")
+        .bind(unit.to_string())
+        .bind(i64::from(is_draining))
+        .execute(change)
+        .await?;
+    Ok(())
+}
+
+/// Those of `usable` that no change since has made unusable: who asked for that looked
+/// before this one began, and another may have begun to drain one of them meanwhile.
+fn still_usable(usable: &HashSet<UnitId>, units: &[UnitRow]) -> HashSet<UnitId> {
+    let takes = |unit: &&UnitRow| !unit.is_draining && !unit.is_disabled;
+    let now = units.iter().filter(takes).map(|unit| unit.id);
+    now.filter(|unit| usable.contains(unit)).collect()
+}
+
+/// Whether all of what lies in a copyset is on members that are whole and `there`,
+/// `unit` aside: one that has a copy, or as many as there is data.
+fn has_whole_without(copyset: &Copyset, unit: UnitId, there: &HashSet<UnitId>) -> bool {
+    let whole = copyset.standing().filter(|(other, state)| {
+        *other != unit && *state == MemberState::Whole && there.contains(other)
+    });
     whole.count() >= usize::from(copyset.data)
+}
+
+/// Which members of a copyset do not count as a copy, and why.
+fn who_is_in_the_way(
+    copyset: &Copyset,
+    unit: UnitId,
+    there: &HashSet<UnitId>,
+    units: &[UnitRow],
+) -> String {
+    let others = copyset.standing().filter(|(other, _)| *other != unit);
+    let why = |(other, state): (UnitId, MemberState)| {
+        let why = match (state, there.contains(&other)) {
+            (MemberState::Whole, true) => return None,
+            (MemberState::Filling, true) => "may lack something",
+            (MemberState::Leaving, true) => "has nothing of what was put since it leaves",
+            (_, false) => "is found by no host",
+        };
+        Some(format!("{} {why}", name_of(units, other)))
+    };
+    let why: Vec<String> = others.filter_map(why).collect();
+    let number = copyset.id.number();
+    match why.is_empty() {
+        true => format!("copyset {number} has no other member"),
+        false => format!("in copyset {number} {}", why.join(" and ")),
+    }
 }
 
 /// Units that may become members, by how many copysets each is one of.
@@ -263,17 +376,19 @@ async fn replace(
     now: Millis,
 ) -> Result<u64, DatabaseError> {
     let copysets = copysets_of(&mut *change).await?;
-    let mut loads = loads_of(&copysets, usable);
+    let units = units_of(&mut *change).await?;
+    let mut loads = loads_of(&copysets, &still_usable(usable, &units));
     loads.remove(&old);
-    let zones = zones_of(&units_of(&mut *change).await?);
+    let zones = zones_of(&units);
     let used = Used::of(&mut *change).await?;
     let mut done = 0;
     for copyset in copysets.iter().filter(|set| set.members.contains(&old)) {
         let Some(new) = copysets::replacement(copyset, old, &loads, &zones) else {
             return Err(DatabaseError::Refused {
                 reason: format!(
-                    "no healthy unit with room is there to take the place of {old} in copyset \
-                     {}, which has {} members; add a unit (`scree unit add`) and try again",
+                    "no healthy unit with room is there to take the place of {} in copyset {}, \
+                     which has {} members; add a unit (`scree unit add`) and try again",
+                    name_of(&units, old),
                     copyset.id.number(),
                     copyset.members.len()
                 ),
@@ -287,131 +402,24 @@ async fn replace(
     Ok(done)
 }
 
-/// In which copysets something may lie: by how many members they have, and how many
-/// of these have data. `None`: in any.
-struct Used(Option<HashSet<(usize, u8)>>);
-
-impl Used {
-    async fn of(change: &mut AnyConnection) -> Result<Self, DatabaseError> {
-        // What is left of volumes that are gone lies anywhere.
-        let left: i64 = sqlx::query_scalar(
-            "SELECT (SELECT COUNT(*) FROM departed) + (SELECT COUNT(*) FROM versions v \
-             WHERE NOT EXISTS (SELECT 1 FROM volumes o WHERE o.id = v.volume))",
-        )
-        .fetch_one(&mut *change)
-        .await?;
-        if left > 0 {
-            return Ok(Self(None));
-        }
-        let volumes = sqlx::query("SELECT DISTINCT replicas, data, parity FROM volumes")
-            .fetch_all(change)
-            .await?;
-        let of_row = |row| {
-            let (data, parity): (u8, u8) = (rows::small(row, "data")?, rows::small(row, "parity")?);
-            let replicas: usize = rows::small(row, "replicas")?;
-            Ok(match parity {
-                0 => (replicas, 1),
-                parity => (usize::from(data) + usize::from(parity), data),
-            })
-        };
-        let used: Result<_, DatabaseError> = volumes.iter().map(of_row).collect();
-        Ok(Self(Some(used?)))
-    }
-
-    /// How a member goes that `goes` so from copysets in which something lies.
-    fn goes(&self, copyset: &Copyset, goes: Goes) -> Goes {
-        let kind = (copyset.members.len(), copyset.data);
-        match &self.0 {
-            Some(used) if !used.contains(&kind) => Goes::HasNothing,
-            _ => goes,
-        }
-    }
-}
-
-/// `new` takes the place of `old`, and is to be filled.
-async fn put_in_place(
-    change: &mut AnyConnection,
-    copyset: &Copyset,
-    old: UnitId,
-    new: UnitId,
-    goes: Goes,
-    now: Millis,
-) -> Result<(), DatabaseError> {
-    let number = i64::from(copyset.id.number());
-    let place: i64 =
-        sqlx::query_scalar("SELECT place FROM copyset_members WHERE copyset = $1 AND unit = $2")
-            .bind(number)
-            .bind(old.to_string())
-            .fetch_one(&mut *change)
-            .await?;
-    match goes {
-        Goes::Leaves => {
-            sqlx::query(
-                "UPDATE copyset_members SET state = 'leaving', since_ms = $3 \
-                 WHERE copyset = $1 AND unit = $2",
-            )
-            .bind(number)
-            .bind(old.to_string())
-            .bind(now.0)
-            .execute(&mut *change)
-            .await?;
-        }
-        Goes::IsLost | Goes::HasNothing => drop_member(&mut *change, copyset.id, old).await?,
-    }
-    let joined: i64 = sqlx::query_scalar("UPDATE cluster SET joined = joined + 1 RETURNING joined")
-        .fetch_one(&mut *change)
-        .await?;
-    sqlx::query(
-        "INSERT INTO copyset_members (copyset, place, unit, state, joined, missed, missed_ms, \
-         since_ms) VALUES ($1, $2, $3, $6, $4, 1, $5, $5)",
-    )
-    .bind(number)
-    .bind(place)
-    .bind(new.to_string())
-    .bind(joined)
-    .bind(now.0)
-    .bind(match goes {
-        Goes::HasNothing => "whole",
-        Goes::Leaves | Goes::IsLost => "filling",
-    })
-    .execute(&mut *change)
-    .await?;
-    sqlx::query("UPDATE copysets SET mend_after_ms = 0 WHERE number = $1")
-        .bind(number)
-        .execute(change)
-        .await?;
-    Ok(())
-}
-
-async fn drop_member(
-    change: &mut AnyConnection,
-    copyset: CopysetId,
-    unit: UnitId,
-) -> Result<(), DatabaseError> {
-    sqlx::query("DELETE FROM copyset_members WHERE copyset = $1 AND unit = $2")
-        .bind(i64::from(copyset.number()))
-        .bind(unit.to_string())
-        .execute(change)
-        .await?;
-    Ok(())
-}
-
-/// Takes a unit out, if no last whole copy goes with it.
+/// Takes a unit out, if no last whole copy that is `there` goes with it.
 async fn take_out(
     change: &mut AnyConnection,
     unit: UnitId,
-    is_lost: bool,
-    usable: &HashSet<UnitId>,
+    how: Removal,
+    (usable, there): (&HashSet<UnitId>, &HashSet<UnitId>),
     now: Millis,
 ) -> Result<u64, DatabaseError> {
     must_be_there(&mut *change, unit).await?;
     let copysets = copysets_of(&mut *change).await?;
+    let units = units_of(&mut *change).await?;
+    let name = name_of(&units, unit);
     let is_its = |set: &&Copyset| set.standing().any(|(member, _)| member == unit);
     let its: Vec<&Copyset> = copysets.iter().filter(is_its).collect();
-    if !its.is_empty() && !is_lost {
+    if !its.is_empty() && how == Removal::Empty {
         return Err(DatabaseError::Refused {
             reason: format!(
-                "{unit} is a member of {} copysets; `scree unit drain` moves what it holds \
+                "{name} is a member of {} copysets; `scree unit drain` moves what it holds \
                  elsewhere, and removes it then. If it is gone for good: `scree unit remove \
                  --lost`",
                 its.len()
@@ -423,15 +431,21 @@ async fn take_out(
     let last: Vec<String> = its
         .iter()
         .filter(has_something)
-        .filter(|set| !has_whole_without(set, unit))
-        .map(|set| set.id.number().to_string())
+        .filter(|set| !has_whole_without(set, unit, there))
+        .map(|set| who_is_in_the_way(set, unit, there, &units))
         .collect();
-    if !last.is_empty() {
+    if !last.is_empty() && how != Removal::GivenUp {
+        let (first, rest) = last.split_at(last.len().min(TOLD_MAX));
+        let more = match rest.len() {
+            0 => String::new(),
+            count => format!("; and in {count} more"),
+        };
         return Err(DatabaseError::Refused {
             reason: format!(
-                "{unit} may have the last whole copy of what lies in copysets {}: bring it back, \
-                 or wait until another member is whole (`scree unit tasks`), and try again",
-                last.join(", ")
+                "{name} may have the last whole copy of something: {}{more}. Bring it or them \
+                 back, or wait until another member is whole (`scree unit tasks`), and try \
+                 again; `scree unit remove --lost --give-up` gives up what nobody else has",
+                first.join("; ")
             ),
         });
     }

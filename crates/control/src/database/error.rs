@@ -117,6 +117,12 @@ pub enum DatabaseError {
         /// Why, and what to do.
         reason: String,
     },
+    /// It was done on units that were members, and others are now.
+    #[error("members have changed: {reason}")]
+    MembersChanged {
+        /// Where, and what was found.
+        reason: String,
+    },
     /// A field holds what this program never writes there.
     #[error("the database is damaged: {what}; restore scree.db from a backup")]
     Damaged {
@@ -200,6 +206,7 @@ impl From<DatabaseError> for CatalogError {
                 what: format!("{thing} {name}"),
             },
             DatabaseError::Refused { reason } => Self::Refused { reason },
+            DatabaseError::MembersChanged { reason } => Self::MembersChanged { reason },
             DatabaseError::Taken { .. }
             | DatabaseError::Forbidden { .. }
             | DatabaseError::Quota { .. }

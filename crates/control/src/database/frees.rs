@@ -72,12 +72,21 @@ impl Database {
     }
 
     /// See [`catalog::Catalog::freed`].
-    pub(super) async fn freed(&self, reach: &Reach, id: i64) -> Result<(), DatabaseError> {
+    pub(super) async fn freed(
+        &self,
+        reach: &Reach,
+        id: i64,
+        joined: u64,
+    ) -> Result<(), DatabaseError> {
         let statement = concat!(
             "DELETE FROM pending_frees WHERE id = $3 AND ",
             cleans!("pending_frees.volume")
         );
         change!(self, change, {
+            if super::thin::newest_of(&mut *change).await? > joined {
+                let reason = format!("units have become members since free {id} was carried out");
+                return Err(DatabaseError::MembersChanged { reason });
+            }
             reach
                 .query(statement)
                 .bind(id)

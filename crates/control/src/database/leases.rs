@@ -126,8 +126,11 @@ impl Database {
                 .execute(&mut *change)
                 .await?;
             super::attachment_states::reopen_all(&mut *change, host, now).await?;
-            // What it says of members may be older than they are.
+            // What it says of members may be older than they are; and what hosts know of
+            // them may be of what is lost.
             super::thin::compare_all(&mut *change).await?;
+            super::thin::join_anew(&mut *change).await?;
+            super::hosts::assign_all(&mut *change).await?;
             // A unit that is away now may know of some more.
             self.skip(&mut *change, SERIALS_AHEAD, leases, EPOCHS_AHEAD)
                 .await

@@ -6,21 +6,35 @@
 
 use api::host::{MEND_TERM_MS, MendEnd, MendProgress, MendTask};
 use base::{CopysetId, PartyId, UnitId};
+use catalog::MemberState;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
 use super::thin::{doubt_unit, segment_of};
 use super::{Database, DatabaseError, rows};
 
-/// What was in the way is tried again after so long, in milliseconds.
+/// What was in the way is tried again after so long, in milliseconds; and each time
+/// after twice as long, until a unit comes back.
 const RETRY_MS: i64 = 5_000;
 
-/// And a unit that has no room, or slots that have rotted everywhere, in milliseconds:
-/// it does not get any by being asked, and they do not come back.
-const RETRY_FULL_MS: i64 = 5 * 60 * 1000;
+/// At last, in milliseconds; and at once where a unit has no room, or slots have rotted
+/// everywhere: it does not get any by being asked, and they do not come back.
+const RETRY_MS_MAX: i64 = 5 * 60 * 1000;
 
 /// Every slot is read once in so long, in milliseconds: 30 days.
 const SCRUB_EVERY_MS: i64 = 30 * 24 * 60 * 60 * 1000;
+
+/// How long whoever mends may change what is filled, from when that was signed, in
+/// milliseconds.
+pub const MEND_RIGHTS_MS: u64 = 20_000;
+
+/// A copyset is another host's only after so long without the one that had it, in
+/// milliseconds: that may change nothing there any more, by whatever clock. As long it
+/// gets no other one, if it did not mend that.
+const AFTER_MS: i64 = 30_000;
+
+/// Who was heard of this long ago, in milliseconds, may mend in the place of another.
+const HEARD_MS: i64 = 60_000;
 
 /// A copyset of which not all members are whole, or that is being read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,18 +63,34 @@ impl Database {
         now: Millis,
     ) -> Result<Option<MendTask>, DatabaseError> {
         change_alone!(self, change, {
+            // Whoever said that a unit may lack something does not mend it, if another
+            // host is there: else any could make itself the one that changes it.
+            let others: i64 = sqlx::query_scalar(
+                "SELECT COUNT(*) FROM host_reports WHERE party <> $1 AND heard_ms > $2",
+            )
+            .bind(host.to_string())
+            .bind(now.0.saturating_sub(HEARD_MS))
+            .fetch_one(&mut *change)
+            .await?;
             let row = sqlx::query(
                 "SELECT c.number FROM copysets c \
-                 WHERE (c.mender IS NULL OR c.mender = $1 OR c.mender_until_ms <= $2) \
+                 WHERE (c.mender_last IS NULL OR c.mender_last = $1 OR c.mender_until_ms <= $4) \
+                 AND ($5 = 0 OR c.doubted_by IS NULL OR c.doubted_by <> $1) \
+                 AND NOT EXISTS (SELECT 1 FROM copysets o WHERE o.number <> c.number \
+                     AND o.mender_last = $1 AND o.mender_until_ms > $4 AND (o.mender IS NOT NULL \
+                         OR o.scrub_wanted > 0 OR EXISTS (SELECT 1 FROM copyset_members m \
+                             WHERE m.copyset = o.number AND m.state <> 'whole'))) \
                  AND c.mend_after_ms <= $2 AND (c.scrub_wanted > 0 OR c.scrubbed_ms <= $3 \
                      OR EXISTS (SELECT 1 FROM copyset_members m WHERE m.copyset = c.number \
                          AND m.state <> 'whole')) \
-                 ORDER BY (SELECT COUNT(*) FROM copyset_members m WHERE m.copyset = c.number \
-                     AND m.state <> 'whole') DESC, c.number LIMIT 1",
+                 ORDER BY CASE WHEN c.mend_problem IS NULL THEN 0 ELSE 1 END, (SELECT COUNT(*) FROM copyset_members m WHERE m.copyset = c.number \
+                     AND m.state <> 'whole') DESC, c.mender_until_ms, c.number LIMIT 1",
             )
             .bind(host.to_string())
             .bind(now.0)
             .bind(now.0.saturating_sub(SCRUB_EVERY_MS))
+            .bind(now.0.saturating_sub(AFTER_MS))
+            .bind(others)
             .fetch_optional(&mut *change)
             .await?;
             let Some(row) = row else { return Ok(None) };
@@ -90,17 +120,31 @@ impl Database {
         })
     }
 
-    /// Whether `host` has it.
+    /// On which units `host` may change what is the copyset's: none if it has it not.
+    /// Those that are filled; where whole ones are compared, these as well.
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn has_mending(
+    pub async fn mend_rights(
         &self,
         host: PartyId,
         copyset: CopysetId,
         now: Millis,
-    ) -> Result<bool, DatabaseError> {
-        has(&mut *self.reader.acquire().await?, host, copyset, now).await
+    ) -> Result<Option<Vec<UnitId>>, DatabaseError> {
+        let mut moment = self.moment().await?;
+        if !has(&mut moment, host, copyset, now).await? {
+            return Ok(None);
+        }
+        let Some(task) = task_of(&mut moment, copyset, 0, now).await? else {
+            return Ok(None);
+        };
+        let is_changed = |(_, state): &(UnitId, MemberState)| match state {
+            MemberState::Filling => true,
+            MemberState::Whole => task.compare,
+            MemberState::Leaving => false,
+        };
+        let changed = task.copyset.standing().filter(is_changed);
+        Ok(Some(changed.map(|(unit, _)| unit).collect()))
     }
 
     /// It is nobody's any more. Whoever has missed nothing since the last pass found
@@ -123,7 +167,8 @@ impl Database {
                 becomes_whole(&mut *change, copyset, *unit, *missed, now).await?;
             }
             let number = i64::from(copyset.number());
-            if !is_filling(&mut *change, copyset).await? {
+            let is_filling = is_filling(&mut *change, copyset).await?;
+            if !is_filling {
                 sqlx::query("DELETE FROM thin_segments WHERE segment BETWEEN $1 AND $2")
                     .bind(number << 36)
                     .bind((number << 36) | ((1 << 36) - 1))
@@ -131,24 +176,34 @@ impl Database {
                     .await?;
                 super::deleting::forget_departed(&mut *change).await?;
             }
+            let tries: i64 =
+                sqlx::query_scalar("SELECT mend_tries FROM copysets WHERE number = $1")
+                    .bind(number)
+                    .fetch_one(&mut *change)
+                    .await?;
+            let is_lasting = !end.full.is_empty() || end.rotten > 0;
+            let retry_ms = match (&end.problem, is_lasting) {
+                (None, _) => 0,
+                (Some(_), false) => (RETRY_MS << tries.clamp(0, 8)).min(RETRY_MS_MAX),
+                (Some(_), true) => RETRY_MS_MAX,
+            };
             sqlx::query(
-                "UPDATE copysets SET mender = NULL, mend_after_ms = $2, mend_problem = $3, \
+                "UPDATE copysets SET mender = NULL, mender_until_ms = $5, mend_after_ms = $2, \
+                 mend_tries = CASE WHEN $2 > $5 THEN mend_tries + 1 ELSE 0 END, \
+                 mend_problem = $3, doubted_by = CASE WHEN $8 = 1 THEN doubted_by ELSE NULL END, \
                  scrub_wanted = CASE WHEN $4 = 1 OR (scrub_wanted = 2 AND $7 = 1) THEN 0 \
                  ELSE scrub_wanted END, \
                  scrubbed_ms = CASE WHEN $4 = 1 THEN $5 ELSE scrubbed_ms END, \
                  rotten = CASE WHEN $4 = 1 THEN $6 ELSE rotten END WHERE number = $1",
             )
             .bind(number)
-            .bind(now.0.saturating_add(match &end.problem {
-                None => 0,
-                Some(_) if end.full.is_empty() && end.rotten == 0 => RETRY_MS,
-                Some(_) => RETRY_FULL_MS,
-            }))
+            .bind(now.0.saturating_add(retry_ms))
             .bind(&end.problem)
             .bind(i64::from(end.scrubbed))
             .bind(now.0)
             .bind(end.rotten.cast_signed())
             .bind(i64::from(end.compared))
+            .bind(i64::from(is_filling))
             .execute(&mut *change)
             .await?;
             super::draining::forget_drained(&mut *change, now).await?;
@@ -157,14 +212,23 @@ impl Database {
         })
     }
 
-    /// A unit was away, or is older than it was.
+    /// A unit was away, or is older than it was, says `host`.
     pub(super) async fn doubt(
         &self,
+        host: PartyId,
         unit: UnitId,
         is_older: bool,
         now: Millis,
     ) -> Result<(), DatabaseError> {
         change_and_tell!(self, change, {
+            sqlx::query(
+                "UPDATE copysets SET doubted_by = $1, mend_tries = 0, mend_after_ms = 0 WHERE EXISTS (SELECT 1 FROM copyset_members m \
+                 WHERE m.copyset = number AND m.unit = $2)",
+            )
+            .bind(host.to_string())
+            .bind(unit.to_string())
+            .execute(&mut *change)
+            .await?;
             match doubt_unit(&mut *change, unit, is_older, now).await? {
                 true => super::hosts::assign_all(&mut *change).await,
                 false => Ok(()),
@@ -263,8 +327,8 @@ async fn hold(
     now: Millis,
 ) -> Result<(), DatabaseError> {
     sqlx::query(
-        "UPDATE copysets SET mender = $2, mender_until_ms = $3, mend_done = $4, mend_all = $5 \
-         WHERE number = $1",
+        "UPDATE copysets SET mender = $2, mender_last = $2, mender_until_ms = $3, \
+         mend_done = $4, mend_all = $5 WHERE number = $1",
     )
     .bind(i64::from(copyset.number()))
     .bind(host.to_string())

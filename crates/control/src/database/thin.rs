@@ -1,12 +1,18 @@
 //! Segments of which some member of their copyset lacks a part, and members that
 //! have missed something.
 
+use std::collections::BTreeMap;
+
 use base::{SegmentId, UnitId, VolumeId};
 use catalog::{ThinShare, VersionCommit};
-use sqlx::AnyConnection;
+use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
 use super::{Database, DatabaseError, rows};
+
+/// By how much [`join_anew`] moves the number of members ahead: far more than become
+/// ones between two backups.
+const JOINED_AHEAD: i64 = 1 << 32;
 
 /// What of one volume has too few copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +47,19 @@ impl Database {
         })
         .collect()
     }
+
+    /// See [`catalog::Catalog::joined`].
+    pub(super) async fn joined(&self) -> Result<u64, DatabaseError> {
+        newest_of(&mut *self.reader.acquire().await?).await
+    }
+}
+
+/// Up to which number units have become members.
+pub(super) async fn newest_of(connection: &mut AnyConnection) -> Result<u64, DatabaseError> {
+    let newest: i64 = sqlx::query_scalar("SELECT COALESCE(MAX(joined), 0) FROM copyset_members")
+        .fetch_one(connection)
+        .await?;
+    Ok(newest.cast_unsigned())
 }
 
 /// Notes what a version that is being committed was put on too few members of, and
@@ -49,6 +68,7 @@ pub(super) async fn note_missed(
     change: &mut AnyConnection,
     commit: &VersionCommit,
 ) -> Result<(), DatabaseError> {
+    must_be_held(&mut *change, commit).await?;
     let mut has_changed = false;
     for share in &commit.thin {
         note_thin(&mut *change, commit.version.key.volume, share).await?;
@@ -62,10 +82,7 @@ pub(super) async fn note_missed(
         }
     }
     let joined = i64::try_from(commit.joined).unwrap_or(i64::MAX);
-    let newest: i64 = sqlx::query_scalar("SELECT joined FROM cluster")
-        .fetch_one(&mut *change)
-        .await?;
-    if newest <= joined && !has_changed {
+    if newest_of(&mut *change).await? <= commit.joined && !has_changed {
         // As nearly always.
         return Ok(());
     }
@@ -78,6 +95,76 @@ pub(super) async fn note_missed(
         true => super::hosts::assign_all(change).await,
         false => Ok(()),
     }
+}
+
+/// Refuses a version that was put by so old a table that what it names may be on units
+/// which are members no more. Of each copyset as many members have to be left as have
+/// all of the data, that were put on by the oldest and the newest table it was put by.
+/// Whoever leaves a place has what was put before, and is dropped when all is elsewhere.
+async fn must_be_held(
+    change: &mut AnyConnection,
+    commit: &VersionCommit,
+) -> Result<(), DatabaseError> {
+    if newest_of(&mut *change).await? <= commit.joined {
+        return Ok(());
+    }
+    let number = |joined| i64::try_from(joined).unwrap_or(i64::MAX);
+    let first = number(commit.joined);
+    let put_on = "SELECT c.number, c.data, m.unit FROM copysets c LEFT JOIN copyset_members m \
+         ON m.copyset = c.number AND m.joined <= $1 AND (m.left_at IS NULL OR m.left_at > $2) \
+         ORDER BY c.number";
+    let rows = sqlx::query(put_on)
+        .bind(first)
+        .bind(number(commit.joined_last).max(first))
+        .fetch_all(change)
+        .await?;
+    let mut held: BTreeMap<u16, (usize, Vec<UnitId>)> = BTreeMap::new();
+    for row in &rows {
+        let data: u8 = rows::small(row, "data")?;
+        let its = held.entry(rows::small(row, "number")?);
+        let (_, units) = its.or_insert_with(|| (data.into(), Vec::new()));
+        if row.try_get::<Option<String>, _>("unit")?.is_some() {
+            units.push(rows::spelt(row, "unit")?);
+        }
+    }
+    let mut all = held.iter().filter(|(_, (data, units))| units.len() < *data);
+    let mut lost = all.next().map(|(copyset, _)| *copyset);
+    for share in &commit.thin {
+        let copyset = share.segment.copyset().number();
+        let has_it = |unit: &&UnitId| !share.lacking.contains(unit);
+        let is_held = held
+            .get(&copyset)
+            .is_some_and(|(data, units)| units.iter().filter(has_it).count() >= *data);
+        if !is_held {
+            lost = lost.or(Some(copyset));
+        }
+    }
+    match lost {
+        None => Ok(()),
+        Some(copyset) => Err(DatabaseError::MembersChanged {
+            reason: format!(
+                "units have left copyset {copyset} since version {} of {} was put, and too few \
+                 that may have it are left",
+                commit.version.key.number, commit.version.key.volume
+            ),
+        }),
+    }
+}
+
+/// All members have become ones just now: what was put or freed by an older table, which
+/// may be that of a younger copy of this database, is done anew by theirs.
+pub(super) async fn join_anew(change: &mut AnyConnection) -> Result<(), DatabaseError> {
+    sqlx::query("UPDATE cluster SET joined = joined + $1")
+        .bind(JOINED_AHEAD)
+        .execute(&mut *change)
+        .await?;
+    sqlx::query(
+        "UPDATE copyset_members SET joined = (SELECT c.joined FROM cluster c), \
+         left_at = CASE WHEN state = 'leaving' THEN (SELECT c.joined FROM cluster c) END",
+    )
+    .execute(change)
+    .await?;
+    Ok(())
 }
 
 /// All members of all copysets are to be compared. Returns how many copysets that are.
@@ -100,6 +187,13 @@ pub(super) async fn doubt_unit(
     is_older: bool,
     now: Millis,
 ) -> Result<bool, DatabaseError> {
+    // What those got from it that are being filled there may be too little, too.
+    let beside = "state = 'filling' AND unit <> $2 AND EXISTS (SELECT 1 FROM copyset_members o \
+         WHERE o.copyset = copyset_members.copyset AND o.unit = $2)";
+    miss(&mut *change, beside, now, |query| {
+        query.bind(unit.to_string())
+    })
+    .await?;
     if is_older {
         let its = "unit = $2 AND (SELECT COUNT(*) FROM copyset_members o \
              WHERE o.copyset = copyset_members.copyset) > 1";

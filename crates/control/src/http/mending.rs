@@ -1,6 +1,6 @@
 //! `/v1/units/…`: units that go, and what is mended.
 
-use api::types::{MendTask, RemoveUnit, Scrub, UnitMoved, UnitsWanted};
+use api::types::{DrainUnits, MendTask, RemoveUnit, Scrub, UnitMoved, UnitsWanted};
 use axum::Json;
 use axum::extract::Path;
 use axum::http::StatusCode;
@@ -11,7 +11,11 @@ use utoipa_axum::routes;
 use super::asking::Administrator;
 use super::{ApiError, Body};
 use crate::control::Control;
-use crate::database::{MendingRow, Moved};
+use crate::database::{MendingRow, Moved, Removal};
+use crate::error::ControlError;
+
+/// So many units are drained at a time.
+const DRAINED_MAX: usize = 256;
 
 pub(super) fn router() -> OpenApiRouter<Control> {
     OpenApiRouter::new()
@@ -23,16 +27,23 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .routes(routes!(tasks))
 }
 
-/// Have other units take over what one holds, and remove it then
-#[utoipa::path(post, path = "/v1/units/{unit}/drain", operation_id = "drain_unit", tag = "units",
-    params(("unit" = String, Path, description = "Its id, its URL, or its daemon's name.")),
-    responses((status = 202, body = UnitMoved)))]
+/// Have other units take over what some hold, and remove these then; or end that
+#[utoipa::path(post, path = "/v1/units/drain", operation_id = "drain_units", tag = "units",
+    request_body = DrainUnits, responses((status = 202, body = Vec<UnitMoved>)))]
 async fn drain(
     Administrator(acting): Administrator,
-    Path(unit): Path<String>,
-) -> Result<(StatusCode, Json<UnitMoved>), ApiError> {
-    let moved = acting.drain_unit(&unit).await?;
-    Ok((StatusCode::ACCEPTED, Json(shown(moved))))
+    Body(which): Body<DrainUnits>,
+) -> Result<(StatusCode, Json<Vec<UnitMoved>>), ApiError> {
+    if !(1..=DRAINED_MAX).contains(&which.units.len()) {
+        let reason = format!("from 1 to {DRAINED_MAX} units are drained at a time");
+        return Err(ControlError::invalid("units", reason).into());
+    }
+    let moved = match which.cancel {
+        false => acting.drain_units(&which.units).await?,
+        true => acting.cancel_drain(&which.units).await?,
+    };
+    let moved = moved.into_iter().map(shown).collect();
+    Ok((StatusCode::ACCEPTED, Json(moved)))
 }
 
 /// Remove a unit that holds nothing any more, or one that is lost for good
@@ -45,7 +56,16 @@ async fn remove(
     Path(unit): Path<String>,
     Body(how): Body<RemoveUnit>,
 ) -> Result<Json<UnitMoved>, ApiError> {
-    Ok(Json(shown(acting.remove_unit(&unit, how.lost).await?)))
+    let how = match (how.lost, how.give_up) {
+        (false, false) => Removal::Empty,
+        (true, false) => Removal::Lost,
+        (true, true) => Removal::GivenUp,
+        (false, true) => {
+            let reason = "only what is lost is given up: say `lost` as well";
+            return Err(ControlError::invalid("give_up", reason).into());
+        }
+    };
+    Ok(Json(shown(acting.remove_unit(&unit, how).await?)))
 }
 
 /// Let units take over from those that have more

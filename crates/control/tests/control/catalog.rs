@@ -212,8 +212,12 @@ impl Catalog for Called {
         self.call(CatalogCall::ForgetDead { id, segments })
     }
 
-    fn freed(&self, id: i64) -> Result<(), CatalogError> {
-        self.call(CatalogCall::Freed { id })
+    fn joined(&self) -> Result<u64, CatalogError> {
+        self.call(CatalogCall::Joined {})
+    }
+
+    fn freed(&self, id: i64, joined: u64) -> Result<(), CatalogError> {
+        self.call(CatalogCall::Freed { id, joined })
     }
 }
 
@@ -330,6 +334,7 @@ impl Sqlite {
             serial_next: 0,
             thin: vec![],
             joined: 0,
+            joined_last: 0,
         };
         self.catalog.commit(&commit).expect("commits");
         self.catalog.detach(volume);
@@ -890,6 +895,7 @@ fn a_commit_that_was_made_is_made() {
         serial_next: 0,
         thin: vec![],
         joined: 0,
+        joined_last: 0,
     };
     for _ in 0..2 {
         sqlite.catalog.commit(&commit).expect("made");

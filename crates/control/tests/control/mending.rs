@@ -3,15 +3,18 @@
 
 use std::collections::HashSet;
 
-use api::host::{CatalogCall, MendEnd, MendProgress, MendTask};
-use base::{ClusterId, CopysetId, PartyId, UnitId};
-use catalog::{CatalogError, Copyset, MemberState};
-use control::database::{Asker, Database, DatabaseError, NewVolume, Reach, UnitRow};
+use api::host::{Access, CatalogCall, MendEnd, MendProgress, MendTask};
+use base::{ClusterId, CopysetId, Location, PartyId, SegmentId, UnitId};
+use catalog::{
+    CatalogError, Copyset, FreePlan, LeaseSalt, MemberState, PendingFree, StoredVersion, ThinShare,
+    VersionCommit, VersionKey,
+};
+use control::database::{Asker, Database, DatabaseError, NewVolume, Reach, Removal, UnitRow};
 use serde_json::Value;
 use world::Millis;
 
 use crate::askers::local;
-use crate::fresh::{Rows, add_host, on_postgres, on_sqlite, volume};
+use crate::fresh::{Rows, add_host, attachment, on_postgres, on_sqlite, volume};
 use crate::postgres::Postgres;
 
 const NOW: Millis = Millis(1_000_000_000_000);
@@ -26,11 +29,13 @@ fn copyset() -> CopysetId {
     CopysetId::new(0).expect("the first")
 }
 
-/// Four units, the first two of which are a copyset, and two hosts.
+/// Four units, the first two of which are a copyset, and three hosts.
 struct Scene {
     database: Database,
     asker: Asker,
-    hosts: [PartyId; 2],
+    hosts: [PartyId; 3],
+    /// What may lie there.
+    disk: NewVolume,
 }
 
 impl Rows for Scene {
@@ -41,6 +46,7 @@ impl Rows for Scene {
         let hosts = [
             add_host(&database, &asker, "one", NOW).await,
             add_host(&database, &asker, "other", NOW).await,
+            add_host(&database, &asker, "third", NOW).await,
         ];
         let units: Vec<UnitRow> = (0..4)
             .map(|number| UnitRow::new(unit(number), format!("file:///{number}")))
@@ -51,15 +57,16 @@ impl Rows for Scene {
         let added = database.plan_units(&units, plan, NOW);
         added.await.expect("added");
         // Something may lie there.
-        let new = NewVolume {
+        let disk = NewVolume {
             replicas: 2,
             ..volume("disk", NOW)
         };
-        database.insert_volume(&asker, &new).await.expect("made");
+        database.insert_volume(&asker, &disk).await.expect("made");
         let scene = Self {
             database,
             asker,
             hosts,
+            disk,
         };
         // Nothing was ever read: that comes first.
         let task = scene.take(0, NOW).await.expect("to be read");
@@ -108,17 +115,27 @@ impl Scene {
         self.call(host, now, call).await.expect("answered") == Value::Bool(true)
     }
 
+    /// The third host says that a unit may lack something.
     async fn doubt(&self, number: u128, is_older: bool) {
+        self.doubt_as(2, number, is_older).await;
+    }
+
+    async fn doubt_as(&self, host: usize, number: u128, is_older: bool) {
         let call = CatalogCall::DoubtUnit {
             unit: unit(number),
             is_older,
         };
-        self.call(0, NOW, call).await.expect("noted");
+        self.call(host, NOW, call).await.expect("noted");
     }
 
     async fn standing(&self) -> Vec<(UnitId, MemberState)> {
         let copysets = self.database.copysets().await.expect("read");
         copysets[0].standing().collect()
+    }
+
+    async fn states(&self) -> Vec<MemberState> {
+        let standing = self.standing().await.into_iter();
+        standing.map(|(_, state)| state).collect()
     }
 
     /// All that the task names is found to be there.
@@ -130,6 +147,79 @@ impl Scene {
             ..MendEnd::default()
         };
         assert!(self.end(host, NOW, end).await);
+    }
+
+    /// The first host writes the volume. Returns a segment that it may put.
+    async fn attach(&self) -> SegmentId {
+        let volume = self.disk.id;
+        let new = attachment(volume, self.hosts[0], Access::ReadWrite, NOW);
+        let attached = self.database.attach(&self.asker, &new).await;
+        attached.expect("asked");
+        let salt = LeaseSalt([3; 16]);
+        let acquire = CatalogCall::Acquire {
+            volume,
+            salt,
+            journals: None,
+        };
+        self.call(0, NOW, acquire).await.expect("a lease");
+        let reserve = CatalogCall::ReserveSerials {
+            volume,
+            epoch: 1,
+            count: 64,
+        };
+        self.call(0, NOW, reserve).await.expect("some");
+        SegmentId::new(copyset(), 1).expect("the first")
+    }
+
+    /// Commits a version that was put by tables from `joined` to `joined_last`; of
+    /// `segment` these units lack something.
+    async fn commit(
+        &self,
+        number: u64,
+        (joined, joined_last): (u64, u64),
+        thin: Option<(SegmentId, &[u128])>,
+    ) -> Result<(), CatalogError> {
+        let key = |number| VersionKey {
+            volume: self.disk.id,
+            number,
+        };
+        let head = self.database.volume(self.disk.id).await.expect("read").head;
+        let share = |(segment, lacking): (SegmentId, &[u128])| ThinShare {
+            segment,
+            slots: 1,
+            lacking: lacking.iter().copied().map(unit).collect(),
+        };
+        let commit = VersionCommit {
+            version: StoredVersion {
+                key: key(number),
+                parent: head,
+                lineage: self.disk.lineage,
+                epoch: 1,
+                journal_next: 0,
+                created: NOW,
+                record: vec![1],
+            },
+            pins: vec![],
+            open_segments: vec![],
+            serial_next: 1,
+            thin: thin.into_iter().map(share).collect(),
+            joined,
+            joined_last,
+        };
+        let call = CatalogCall::Commit { commit };
+        self.call(0, NOW, call).await.map(drop)
+    }
+
+    async fn drain(&self, number: u128, usable: &HashSet<UnitId>) {
+        let units = [unit(number)];
+        let drained = self.database.drain_units(&self.asker, &units, usable).await;
+        drained.expect("there are others");
+    }
+
+    /// What the first host has to mend ends well.
+    async fn is_mended(&self) {
+        let task = self.take(0, NOW).await.expect("something is to be mended");
+        self.ends_well(0, &task).await;
     }
 
     fn others(numbers: &[u128]) -> HashSet<UnitId> {
@@ -148,9 +238,11 @@ mod claims {
         let may = |host: usize, now| {
             scene
                 .database
-                .has_mending(scene.hosts[host], copyset(), now)
+                .mend_rights(scene.hosts[host], copyset(), now)
         };
-        assert!(may(0, NOW).await.expect("read") && !may(1, NOW).await.expect("read"));
+        // What is filled it may change, and not where that comes from.
+        assert_eq!(may(0, NOW).await.expect("read"), Some(vec![unit(1)]));
+        assert_eq!(may(1, NOW).await.expect("read"), None);
         let said = Millis(NOW.0 + 50_000);
         assert!(scene.look(0, said).await.is_some(), "it says how far it is");
         let shown = scene.database.mending(said).await.expect("read");
@@ -161,8 +253,10 @@ mod claims {
         assert_eq!(scene.take(1, LATER).await, None);
         // It is silent: another one goes on.
         let silent = Millis(said.0 + 60_001);
+        assert!(scene.take(1, silent).await.is_none(), "it may still put");
+        let silent = Millis(silent.0 + 30_000);
         let task = scene.take(1, silent).await.expect("nobody has it");
-        assert!(!may(0, silent).await.expect("read"));
+        assert_eq!(may(0, silent).await.expect("read"), None);
         assert_eq!(scene.look(0, silent).await, None);
         let end = MendEnd {
             whole: task.missed,
@@ -172,6 +266,61 @@ mod claims {
         assert!(scene.end(1, silent, end).await);
         let whole = |(_, state): &(UnitId, MemberState)| *state == MemberState::Whole;
         assert!(scene.standing().await.iter().all(whole));
+    }
+
+    /// A host said that units lack something, and was the one to change them; and it went
+    /// from one copyset to the next, and kept what it had got for each.
+    pub async fn is_not_who_doubted(scene: Scene) {
+        let id = CopysetId::new(1).expect("12 bits");
+        let plan =
+            |_: &[UnitRow], _: &[Copyset]| vec![Copyset::of_copies(id, vec![unit(1), unit(2)])];
+        let planned = scene.database.plan_units(&[], plan, NOW);
+        planned.await.expect("planned");
+        let task = scene.take(0, NOW).await.expect("it was never read");
+        assert_eq!(task.copyset.id, id);
+        let rights = scene.database.mend_rights(scene.hosts[0], id, NOW).await;
+        assert_eq!(rights.expect("read"), Some(vec![unit(1), unit(2)]));
+        assert!(scene.take(0, NOW).await.is_some_and(|same| same == task));
+        let call = CatalogCall::MendEnd {
+            copyset: id,
+            end: MendEnd {
+                compared: true,
+                scrubbed: true,
+                ..MendEnd::default()
+            },
+        };
+        scene.call(0, NOW, call).await.expect("ended");
+        // Two of them lack something, says the first host: the other one mends.
+        scene.doubt_as(0, 1, true).await;
+        let soon = Millis(NOW.0 + 30_001);
+        assert_eq!(scene.take(0, soon).await, None, "it is who doubted");
+        let first = scene.take(1, soon).await.expect("the other one mends");
+        let failed = |copyset| CatalogCall::MendEnd {
+            copyset,
+            end: MendEnd {
+                problem: Some("a unit is away".to_owned()),
+                ..MendEnd::default()
+            },
+        };
+        let ended = scene.call(1, soon, failed(first.copyset.id)).await;
+        ended.expect("ended");
+        assert_eq!(scene.take(1, soon).await, None, "its rights have not ended");
+        let again = scene.take(1, Millis(soon.0 + 5_000)).await;
+        let again = again.expect("it may try the same again");
+        assert_eq!(again.copyset.id, first.copyset.id);
+        let later = Millis(soon.0 + 5_000);
+        let ended = scene.call(1, later, failed(first.copyset.id)).await;
+        ended.expect("ended");
+        assert_eq!(scene.take(1, Millis(later.0 + 9_999)).await, None);
+        let next = scene.take(1, Millis(later.0 + 30_000)).await;
+        let next = next.expect("those that have no problem come first");
+        assert_ne!(next.copyset.id, first.copyset.id);
+        // The other one is silent.
+        let silent = Millis(NOW.0 + 200_000);
+        assert!(
+            scene.take(0, silent).await.is_some(),
+            "nobody else is there"
+        );
     }
 
     pub async fn missed_nothing_since(scene: Scene) {
@@ -191,30 +340,19 @@ mod claims {
     pub async fn one_goes_on_to_count(scene: Scene) {
         scene.doubt(0, false).await;
         scene.doubt(1, false).await;
-        let states: Vec<_> = scene
-            .standing()
-            .await
-            .into_iter()
-            .map(|(_, state)| state)
-            .collect();
-        assert_eq!(states, [MemberState::Filling, MemberState::Whole]);
+        let (filling, whole) = (MemberState::Filling, MemberState::Whole);
+        assert_eq!(scene.states().await, [filling, whole]);
         scene.doubt(1, true).await;
-        let states: Vec<_> = scene
-            .standing()
-            .await
-            .into_iter()
-            .map(|(_, state)| state)
-            .collect();
-        assert_eq!(states, [MemberState::Filling, MemberState::Filling]);
+        assert_eq!(scene.states().await, [filling, filling]);
     }
 
     pub async fn is_drained(scene: Scene) {
         let usable = Scene::others(&[2, 3]);
         let moved = scene
             .database
-            .drain_unit(&scene.asker, unit(0), &usable)
+            .drain_units(&scene.asker, &[unit(0)], &usable)
             .await;
-        let moved = moved.expect("there are others");
+        let (_, moved) = moved.expect("there are others").remove(0);
         assert_eq!((moved.copysets, moved.is_removed), (1, false));
         let standing = scene.standing().await;
         assert_eq!(
@@ -228,8 +366,8 @@ mod claims {
         let table = scene.database.copysets().await.expect("read");
         assert_eq!((table[0].joined, table[0].leaving[0].place), (1, 0));
         assert_eq!(scene.database.units().await.expect("read").len(), 4);
-        let task = scene.take(1, NOW).await.expect("filling");
-        scene.ends_well(1, &task).await;
+        let task = scene.take(0, NOW).await.expect("filling");
+        scene.ends_well(0, &task).await;
         assert_eq!(scene.standing().await.len(), 2);
         let left = scene.database.units().await.expect("read");
         assert!(left.iter().all(|row| row.id != unit(0)), "it is removed");
@@ -239,41 +377,279 @@ mod claims {
         assert!(matches!(added.await, Err(DatabaseError::Refused { .. })));
     }
 
+    /// A host with an old table put a version, and while it did both units were
+    /// replaced: the version was committed, and no member had what it named.
+    pub async fn is_put_by_an_old_table(scene: Scene) {
+        let segment = scene.attach().await;
+        let refused = |done: Result<(), CatalogError>| {
+            assert!(
+                matches!(done, Err(CatalogError::MembersChanged { .. })),
+                "{done:?}"
+            );
+        };
+        scene.commit(1, (0, 0), None).await.expect("members");
+        let usable = Scene::others(&[2, 3]);
+        let (asker, database) = (&scene.asker, &scene.database);
+        scene.drain(0, &usable).await;
+        let task = scene.take(0, NOW).await.expect("filling");
+        // The one that leaves has what was put before it did.
+        let lacking = Some((segment, &[1][..]));
+        scene.commit(2, (0, 0), lacking).await.expect("it is there");
+        scene.ends_well(0, &task).await;
+        assert_eq!(scene.standing().await.len(), 3, "it has missed that");
+        // But nothing of what was put since.
+        refused(scene.commit(3, (0, 1), lacking).await);
+        scene.is_mended().await;
+        assert_eq!(scene.standing().await.len(), 2);
+        refused(scene.commit(3, (0, 0), lacking).await);
+        scene.commit(3, (0, 0), None).await.expect("the other one");
+        scene.is_mended().await;
+        let all = Scene::others(&[0, 1, 2, 3]);
+        let lost = database.remove_unit(asker, unit(1), Removal::Lost, &usable, &all);
+        lost.await.expect("the other one is whole");
+        for _ in 0..2 {
+            refused(scene.commit(4, (0, 0), None).await);
+            refused(scene.commit(4, (0, 2), None).await);
+        }
+        scene.commit(4, (1, 1), None).await.expect("one is there");
+        // Whoever puts anew knows who is there now.
+        let table = database.copysets().await.expect("read");
+        let newest = table[0].joined;
+        scene.commit(5, (newest, newest), None).await.expect("both");
+        // It names nothing new.
+        let nothing = (u64::MAX, u64::MAX);
+        scene.commit(6, nothing, None).await.expect("nothing");
+    }
+
+    pub async fn is_freed_on_all_members(scene: Scene) {
+        let database = &scene.database;
+        let mut plan = FreePlan::default();
+        plan.add(Location::from_bits(1));
+        database.note_free_now(&plan.encode()).await.expect("noted");
+        let usable = Scene::others(&[2]);
+        scene.drain(0, &usable).await;
+        let due = CatalogCall::DueFrees {
+            now: NOW,
+            after: 0,
+            count_max: 1,
+        };
+        let due = scene.call(0, NOW, due).await.expect("one");
+        let due: Vec<PendingFree> = serde_json::from_value(due).expect("one");
+        let freed = |joined| {
+            let id = due[0].id;
+            scene.call(0, NOW, CatalogCall::Freed { id, joined })
+        };
+        for _ in 0..2 {
+            let known = scene.call(0, NOW, CatalogCall::Joined {}).await;
+            assert_eq!(known.expect("known"), Value::from(1));
+            assert!(matches!(
+                freed(0).await,
+                Err(CatalogError::MembersChanged { .. })
+            ));
+            assert_eq!(database.pending_free_count().await.expect("read"), 1);
+        }
+        freed(1).await.expect("forgotten");
+        assert_eq!(database.pending_free_count().await.expect("read"), 0);
+    }
+
+    /// A unit was whole when a pass began, and was then found to be older than it was:
+    /// whoever was filled from it became whole, and the one that left was dropped.
+    pub async fn is_filled_from_one_that_is_older(scene: Scene) {
+        let usable = Scene::others(&[2]);
+        scene.drain(0, &usable).await;
+        for is_older in [true, false] {
+            let task = scene.take(0, NOW).await.expect("filling");
+            scene.doubt(1, is_older).await;
+            scene.ends_well(0, &task).await;
+            let standing = scene.standing().await;
+            assert_eq!(standing[0], (unit(2), MemberState::Filling));
+            assert_eq!(standing.last(), Some(&(unit(0), MemberState::Leaving)));
+        }
+        scene.is_mended().await;
+        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+    }
+
+    /// Two units were drained one after the other, and the second one got a place of the
+    /// first: all was copied twice.
+    pub async fn several_are_drained(scene: Scene) {
+        let (asker, database) = (&scene.asker, &scene.database);
+        // Who asks first has looked before the second one was drained.
+        let usable = Scene::others(&[1, 2, 3]);
+        let none = Scene::others(&[]);
+        let refused = database
+            .drain_units(asker, &[unit(2), unit(0)], &none)
+            .await;
+        match refused {
+            Err(DatabaseError::Refused { reason }) => {
+                assert!(reason.contains("file:///0 (unit-"), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+        let rows = database.units().await.expect("read");
+        assert!(rows.iter().all(|row| !row.is_draining), "all or none");
+        // A unit with a place, and one that would be the first to get it.
+        let id = CopysetId::new(1).expect("12 bits");
+        let plan =
+            |_: &[UnitRow], _: &[Copyset]| vec![Copyset::of_copies(id, vec![unit(1), unit(2)])];
+        let planned = database.plan_units(&[], plan, NOW).await;
+        planned.expect("planned");
+        scene.drain(2, &usable).await;
+        scene.drain(0, &usable).await;
+        for copyset in database.copysets().await.expect("read") {
+            let members: HashSet<UnitId> = copyset.members.into_iter().collect();
+            assert_eq!(members, Scene::others(&[1, 3]));
+        }
+    }
+
+    /// A drain could not be ended.
+    pub async fn is_not_drained_after_all(scene: Scene) {
+        let segment = scene.attach().await;
+        let (asker, database) = (&scene.asker, &scene.database);
+        let cancel = async |number: u128| database.cancel_drain(asker, &[unit(number)]).await;
+        let refused = cancel(0).await;
+        assert!(matches!(refused, Err(DatabaseError::Refused { .. })));
+        let usable = Scene::others(&[2]);
+        scene.drain(0, &usable).await;
+        scene.commit(1, (1, 1), None).await.expect("on the new one");
+        let kept = cancel(0).await.expect("it leaves a place");
+        assert_eq!((kept[0].1.copysets, kept[0].1.is_removed), (1, false));
+        assert_eq!(
+            scene.standing().await,
+            [
+                (unit(0), MemberState::Filling),
+                (unit(1), MemberState::Whole),
+                (unit(2), MemberState::Leaving)
+            ]
+        );
+        let copysets = database.copysets().await.expect("read");
+        assert_eq!((copysets[0].joined, copysets[0].leaving[0].place), (2, 0));
+        // What was put while it left is on the others, and so it may be in a version.
+        let lacking = Some((segment, &[1][..]));
+        scene
+            .commit(2, (1, 1), lacking)
+            .await
+            .expect("on the other");
+        let before = scene.commit(3, (0, 0), lacking).await;
+        assert!(matches!(before, Err(CatalogError::MembersChanged { .. })));
+        let mut again = scene.take(0, NOW).await.expect("it has missed that");
+        again.missed.retain(|(member, _)| *member != unit(2));
+        scene.ends_well(0, &again).await;
+        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        let rows = database.units().await.expect("read");
+        assert_eq!(rows.len(), 4);
+        assert!(rows.iter().all(|row| !row.is_draining));
+    }
+
+    /// A database was put back to before a unit was drained: a host that still knew the
+    /// members of the lost one put on units that were none.
+    pub async fn is_put_back(scene: Scene) {
+        scene.drain(0, &Scene::others(&[2])).await;
+        let before = scene.database.copysets().await.expect("read");
+        let moved = scene.database.move_ahead(9, scene.hosts[0], NOW);
+        moved.await.expect("moved");
+        let after = scene.database.copysets().await.expect("read");
+        assert!(after[0].joined > before[0].joined + (1 << 31));
+        let known = scene.call(0, NOW, CatalogCall::Joined {}).await;
+        assert_eq!(known.expect("known"), Value::from(after[0].joined));
+        let same = |copyset: &Copyset| Copyset {
+            joined: 0,
+            ..copyset.clone()
+        };
+        assert_eq!(same(&after[0]), same(&before[0]));
+        scene.is_mended().await;
+        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+    }
+
     pub async fn the_last_whole_copy_stays(scene: Scene) {
-        let remove = async |number: u128, is_lost, others: &[u128]| {
-            let usable = Scene::others(others);
-            let removed = scene
-                .database
-                .remove_unit(&scene.asker, unit(number), is_lost, &usable);
+        let remove = async |number: u128, how, others: &[u128]| {
+            let (usable, there) = (Scene::others(others), Scene::others(&[0, 1, 2, 3]));
+            let removed =
+                scene
+                    .database
+                    .remove_unit(&scene.asker, unit(number), how, &usable, &there);
             match removed.await {
                 Err(DatabaseError::Refused { reason }) => reason,
                 other => format!("{other:?}"),
             }
         };
-        assert!(remove(0, false, &[2, 3]).await.contains("drain"));
-        assert!(remove(0, true, &[]).await.contains("scree unit add"));
+        assert!(remove(0, Removal::Empty, &[2, 3]).await.contains("drain"));
+        assert!(
+            remove(0, Removal::Lost, &[])
+                .await
+                .contains("scree unit add")
+        );
         scene.doubt(1, false).await;
         // Unit 1 may lack what only unit 0 has.
-        assert!(remove(0, true, &[2, 3]).await.contains("last whole copy"));
+        assert!(
+            remove(0, Removal::Lost, &[2, 3])
+                .await
+                .contains("last whole copy")
+        );
         assert_eq!(scene.standing().await.len(), 2, "nothing has changed");
         let task = scene.take(0, NOW).await.expect("filling");
         scene.ends_well(0, &task).await;
-        assert!(remove(0, true, &[2, 3]).await.starts_with("Ok"));
+        assert!(remove(0, Removal::Lost, &[2, 3]).await.starts_with("Ok"));
         let standing = scene.standing().await;
         assert_eq!(standing[0], (unit(2), MemberState::Filling));
         // Until that one is whole, the other one has the last copy.
-        assert!(remove(1, true, &[3]).await.contains("last whole copy"));
+        assert!(
+            remove(1, Removal::Lost, &[3])
+                .await
+                .contains("last whole copy")
+        );
         // The new one is lost, too: its place is another's.
-        assert!(remove(2, true, &[3]).await.starts_with("Ok"));
+        assert!(remove(2, Removal::Lost, &[3]).await.starts_with("Ok"));
         let task = scene.take(0, NOW).await.expect("filling");
         scene.ends_well(0, &task).await;
-        assert!(remove(1, true, &[]).await.contains("scree unit add"));
+        assert!(
+            remove(1, Removal::Lost, &[])
+                .await
+                .contains("scree unit add")
+        );
         // One that is a member of nothing goes at once.
         let moved = scene
             .database
-            .drain_unit(&scene.asker, unit(3), &HashSet::new())
+            .drain_units(&scene.asker, &[unit(3)], &HashSet::new())
             .await;
         assert!(matches!(moved, Err(DatabaseError::Refused { .. })));
+    }
+
+    /// A healthy unit was removed for a dead one, which was counted as the whole copy.
+    /// And where nobody is left that is whole, somebody has to say what is given up.
+    pub async fn a_dead_unit_is_no_copy(scene: Scene) {
+        let usable = Scene::others(&[2, 3]);
+        let remove = async |number: u128, how, there: &[u128]| {
+            let (asker, there) = (&scene.asker, Scene::others(there));
+            let removed = scene
+                .database
+                .remove_unit(asker, unit(number), how, &usable, &there);
+            match removed.await {
+                Err(DatabaseError::Refused { reason }) => reason,
+                other => format!("{other:?}"),
+            }
+        };
+        let said = remove(0, Removal::Lost, &[2, 3]).await;
+        assert!(
+            said.contains("file:///0 (unit-") && said.contains("last whole copy"),
+            "{said}"
+        );
+        assert!(said.contains("file:///1 (unit-"), "{said}");
+        assert!(said.contains("is found by no host"), "{said}");
+        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+
+        // What replaces one that is drained dies in the middle of it.
+        scene.drain(0, &Scene::others(&[2])).await;
+        scene.doubt(1, true).await;
+        let said = remove(2, Removal::Lost, &[0, 1, 3]).await;
+        assert!(said.contains("file:///1 (unit-"), "{said}");
+        assert!(said.contains("may lack something"), "{said}");
+        assert!(said.contains("since it leaves"), "{said}");
+        let said = remove(2, Removal::GivenUp, &[0, 1, 3]).await;
+        assert!(said.starts_with("Ok"), "{said}");
+        let standing = scene.standing().await;
+        assert_eq!(standing[0], (unit(3), MemberState::Filling));
+        scene.is_mended().await;
+        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
     }
 
     /// A cluster that began with one unit has copysets of one: a unit that was lost
@@ -289,7 +665,10 @@ mod claims {
             found.expect("it is there").standing().collect::<Vec<_>>()
         };
         let (asker, usable) = (&scene.asker, Scene::others(&[2]));
-        let removed = scene.database.remove_unit(asker, unit(0), true, &usable);
+        let all = Scene::others(&[0, 1, 2, 3]);
+        let removed = scene
+            .database
+            .remove_unit(asker, unit(0), Removal::Lost, &usable, &all);
         assert_eq!(removed.await.expect("removed").copysets, 2);
         assert_eq!(of_one().await, [(unit(2), MemberState::Whole)]);
         assert_eq!(scene.standing().await[0], (unit(2), MemberState::Filling));
@@ -299,7 +678,9 @@ mod claims {
         let inserted = scene.database.insert_volume(asker, &new);
         inserted.await.expect("made");
         let usable = Scene::others(&[3]);
-        let refused = scene.database.remove_unit(asker, unit(2), true, &usable);
+        let refused = scene
+            .database
+            .remove_unit(asker, unit(2), Removal::Lost, &usable, &all);
         assert!(matches!(refused.await, Err(DatabaseError::Refused { .. })));
         assert_eq!(of_one().await, [(unit(2), MemberState::Whole)]);
     }
@@ -314,10 +695,21 @@ mod claims {
         assert_eq!(note(5999).await.expect("noted"), []);
         assert_eq!(note(6000).await.expect("noted"), [unit(0)]);
         let usable = Scene::others(&[3]);
-        let replaced = scene.database.replace_missing(unit(0), &usable, NOW).await;
+        // The other one is missing as well: it is no copy.
+        let none = HashSet::new();
+        let replaced = scene.database.replace_missing(unit(0), &usable, &none, NOW);
+        assert_eq!(replaced.await.expect("looked at"), 0);
+        let there = Scene::others(&[1, 2, 3]);
+        let replaced = scene
+            .database
+            .replace_missing(unit(0), &usable, &there, NOW)
+            .await;
         assert_eq!(replaced.expect("replaced"), 1);
         assert_eq!(scene.standing().await[0], (unit(3), MemberState::Filling));
-        let replaced = scene.database.replace_missing(unit(0), &usable, NOW).await;
+        let replaced = scene
+            .database
+            .replace_missing(unit(0), &usable, &there, NOW)
+            .await;
         assert_eq!(replaced.expect("it was before"), 0);
         // It is back before the other one is whole.
         let back = scene.database.note_missing(&HashSet::new(), NOW, NOW).await;
@@ -328,6 +720,11 @@ mod claims {
 #[test]
 fn a_copyset_is_one_hosts_until_it_is_silent() {
     on_sqlite(claims::is_one_hosts);
+}
+
+#[test]
+fn who_doubts_does_not_mend_and_nobody_mends_two() {
+    on_sqlite(claims::is_not_who_doubted);
 }
 
 #[test]
@@ -346,8 +743,43 @@ fn a_drained_unit_is_removed_when_what_replaces_it_is_whole() {
 }
 
 #[test]
+fn a_version_that_members_do_not_have_is_refused() {
+    on_sqlite(claims::is_put_by_an_old_table);
+}
+
+#[test]
+fn a_free_is_forgotten_by_whoever_knew_all_members() {
+    on_sqlite(claims::is_freed_on_all_members);
+}
+
+#[test]
+fn whoever_is_filled_from_an_older_unit_is_not_whole() {
+    on_sqlite(claims::is_filled_from_one_that_is_older);
+}
+
+#[test]
+fn no_unit_that_is_drained_takes_a_place() {
+    on_sqlite(claims::several_are_drained);
+}
+
+#[test]
+fn a_drain_that_is_ended_gives_places_back() {
+    on_sqlite(claims::is_not_drained_after_all);
+}
+
+#[test]
+fn a_database_that_was_put_back_heeds_no_older_table() {
+    on_sqlite(claims::is_put_back);
+}
+
+#[test]
 fn the_last_whole_copy_is_never_dropped() {
     on_sqlite(claims::the_last_whole_copy_stays);
+}
+
+#[test]
+fn a_unit_that_is_gone_counts_as_no_copy() {
+    on_sqlite(claims::a_dead_unit_is_no_copy);
 }
 
 #[test]
@@ -364,10 +796,18 @@ fn a_unit_that_is_missing_for_too_long_is_replaced() {
 fn all_of_it_is_so_on_postgresql() {
     let server = Postgres::start();
     on_postgres(&server, claims::is_one_hosts);
+    on_postgres(&server, claims::is_not_who_doubted);
     on_postgres(&server, claims::missed_nothing_since);
     on_postgres(&server, claims::one_goes_on_to_count);
     on_postgres(&server, claims::is_drained);
+    on_postgres(&server, claims::is_put_back);
+    on_postgres(&server, claims::several_are_drained);
+    on_postgres(&server, claims::is_not_drained_after_all);
+    on_postgres(&server, claims::is_filled_from_one_that_is_older);
+    on_postgres(&server, claims::is_freed_on_all_members);
+    on_postgres(&server, claims::is_put_by_an_old_table);
     on_postgres(&server, claims::the_last_whole_copy_stays);
+    on_postgres(&server, claims::a_dead_unit_is_no_copy);
     on_postgres(&server, claims::where_nothing_lies_a_place_is_free);
     on_postgres(&server, claims::is_missing_for_too_long);
 }

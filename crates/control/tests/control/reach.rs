@@ -219,6 +219,7 @@ impl Scene {
             serial_next: 0,
             thin: vec![],
             joined: 0,
+            joined_last: 0,
         }
     }
 
@@ -272,6 +273,7 @@ impl Scene {
                 };
                 CatalogCall::Freed {
                     id: self.due(free).await,
+                    joined: 0,
                 }
             }
             "gather-dead" | "forget-dead" => {
@@ -331,7 +333,7 @@ impl Scene {
             }
             "free" => {
                 let plan = self.asked("freed").await;
-                let CatalogCall::Freed { id } = plan else {
+                let CatalogCall::Freed { id, .. } = plan else {
                     panic!("it is one");
                 };
                 let early = database.free_rights(&reach, Millis(-1), id).await;

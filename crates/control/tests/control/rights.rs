@@ -188,7 +188,11 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
         ("POST /v1/units/repair", none.clone(), with(ROOT, 202)),
         ("POST /v1/units/scrub", json!({}), with(ROOT, 202)),
         ("POST /v1/units/rebalance", none.clone(), with(ROOT, 202)),
-        ("POST /v1/units/none/drain", none.clone(), with(ROOT, 404)),
+        (
+            "POST /v1/units/drain",
+            json!({"units": ["none"]}),
+            with(ROOT, 404),
+        ),
         (
             "POST /v1/units/none/remove",
             json!({"lost": true}),

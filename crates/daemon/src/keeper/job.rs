@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use base::SegmentId;
 use capability::Line;
 use unit::wire::{self, Refusal, Request, Room, Status, Verb, put_frame};
-use unit::{NOTE_BYTES, Unit as _};
+use unit::{NOTE_BYTES, Unit as _, UnitError};
 
 use super::{Keeper, lock, room_for};
 use crate::budget::Share;
@@ -72,6 +72,7 @@ impl Job {
             } => {
                 let (right, _passage) = allow(Action::Put(segment))?;
                 let line = self.line_to_put(segment, line, right)?;
+                self.must_keep_what_is_held(right, data.len())?;
                 unit.put_for(line, segment, slot_bytes, first, tags, data)?;
                 keeper.counters.written(data.len());
             }
@@ -108,7 +109,7 @@ impl Job {
                 data,
             } => {
                 let segment = part.segment;
-                let (_, _passage) = match part.expected {
+                let (right, _passage) = match part.expected {
                     Some(_) => allow(Action::Replace(segment, keeper.line_of(segment)))?,
                     None => {
                         let (right, passage) = allow(Action::Put(segment))?;
@@ -116,6 +117,7 @@ impl Job {
                         (right, passage)
                     }
                 };
+                self.must_keep_what_is_held(right, data.len())?;
                 if part.first == 0 {
                     part.draft = keeper.drafts.fetch_add(1, Ordering::Relaxed);
                 }
@@ -189,6 +191,19 @@ impl Job {
             }
         }
         Ok(())
+    }
+
+    /// Refuses what whoever mends puts, if the room for it had to be taken from what is
+    /// held: it would destroy what the operator may want back.
+    fn must_keep_what_is_held(&self, right: Right, bytes: usize) -> Result<(), Refusal> {
+        let unit = &self.keeper.unit;
+        match right {
+            Right::Other if unit.would_give_up(bytes as u64)? => Err(UnitError::Full {
+                url: unit.url().to_owned(),
+            }
+            .into()),
+            Right::Other | Right::Lease { .. } => Ok(()),
+        }
     }
 
     /// The line that a put is for, if the host may put there for that one.

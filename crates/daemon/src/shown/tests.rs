@@ -7,6 +7,7 @@ use super::*;
 const ENDS: Millis = Millis(1_000_000);
 const OWN: Line = Line(7);
 const OTHER: Line = Line(8);
+const UNIT: UnitId = UnitId::from_random(3);
 
 fn segment(copyset: u16, serial: u64) -> SegmentId {
     let copyset = CopysetId::new(copyset).expect("under 4096");
@@ -40,7 +41,9 @@ fn lease_of(epoch: u32, serials: Range<u64>) -> Scope {
 fn shown(scopes: impl IntoIterator<Item = Scope>) -> Shown {
     let mut shown = Shown::default();
     for scope in scopes {
-        shown.take(until(ENDS, scope), Millis(0)).expect("room");
+        shown
+            .take(until(ENDS, scope), UNIT, Millis(0))
+            .expect("room");
     }
     shown
 }
@@ -70,7 +73,7 @@ fn a_lease_is_one_before_it_has_reserved_anything() {
         serials: vec![],
     };
     shown
-        .take(until(ENDS, lease), Millis(0))
+        .take(until(ENDS, lease), UNIT, Millis(0))
         .expect("there is room");
     assert_eq!(shown.leases(Millis(0)), [(Fence(1), 1)]);
     assert!(shown.leases(Millis(ENDS.0 + SLACK_MS + 1)).is_empty());
@@ -87,7 +90,9 @@ fn what_may_be_freed_or_read_anyway_does_not_hang_on_a_lease() {
         epoch: 2,
         serials: vec![0..10, 20..30],
     };
-    shown.take(until(ENDS, lease), now).expect("there is room");
+    shown
+        .take(until(ENDS, lease), UNIT, now)
+        .expect("there is room");
     let is_leased = |shown: &Shown, action: Action| {
         matches!(shown.right(&action, now), Ok(Right::Lease { .. }))
     };
@@ -95,15 +100,21 @@ fn what_may_be_freed_or_read_anyway_does_not_hang_on_a_lease() {
     assert!(is_leased(&shown, Action::Read(own, OWN)));
     let segments = vec![own];
     let free = until(ENDS, Scope::Free { segments });
-    shown.take(free, now).expect("there is room");
+    shown.take(free, UNIT, now).expect("there is room");
     let read = until(ENDS, Scope::Read { lines: vec![OWN] });
-    shown.take(read, now).expect("there is room");
+    shown.take(read, UNIT, now).expect("there is room");
     for action in [Action::Free(own, OWN), Action::Read(own, OWN)] {
         assert_eq!(shown.right(&action, now), Ok(Right::Other));
     }
     let copysets = vec![own.copyset()];
-    let mend = until(ENDS, Scope::Mend { copysets });
-    shown.take(mend, now).expect("there is room");
+    let mend = until(
+        ENDS,
+        Scope::Mend {
+            copysets,
+            units: vec![UNIT],
+        },
+    );
+    shown.take(mend, UNIT, now).expect("there is room");
     assert!(is_leased(&shown, Action::Put(own)), "it is for that line");
 }
 
@@ -147,8 +158,19 @@ fn each_capability_allows_its_own_and_nothing_else() {
 
     let mend = shown([Scope::Mend {
         copysets: vec![CopysetId::new(4).expect("one")],
+        units: vec![UnitId::from_random(2), UNIT],
     }]);
     assert_eq!(allowed(&mend, segment(4, 10), OTHER), [true; 5]);
+    // A copyset was changed on every unit by whoever mended one of them.
+    let elsewhere = shown([Scope::Mend {
+        copysets: vec![CopysetId::new(4).expect("one")],
+        units: vec![UnitId::from_random(2)],
+    }]);
+    let look_only = [false, true, false, false, true];
+    assert_eq!(allowed(&elsewhere, segment(4, 10), OTHER), look_only);
+    let replaces = Action::Replace(segment(4, 10), OTHER);
+    assert!(mend.right(&replaces, ENDS).is_ok());
+    assert!(elsewhere.right(&replaces, ENDS).is_err());
     // A list, of nothing but its own copysets.
     let list_only = [false, false, false, false, true];
     assert_eq!(allowed(&mend, segment(5, 10), OTHER), list_only);
@@ -169,7 +191,10 @@ fn a_segment_that_cannot_say_whose_it_is_is_nobodys() {
     let leased = shown([lease_of(1, 10..11)]);
     assert_eq!(allowed(&leased, own, UNREADABLE), [true; 5]);
     let copysets = vec![own.copyset()];
-    let mend = shown([Scope::Mend { copysets }]);
+    let mend = shown([Scope::Mend {
+        copysets,
+        units: vec![UNIT],
+    }]);
     assert_eq!(allowed(&mend, own, UNREADABLE), [true; 5], "put anew");
 }
 
@@ -180,7 +205,7 @@ fn what_an_earlier_database_has_signed_is_forgotten() {
         generation: 1,
         ..until(ENDS, Scope::Read { lines: vec![OTHER] })
     };
-    shown.take(newer, Millis(0)).expect("room");
+    shown.take(newer, UNIT, Millis(0)).expect("room");
     let reads = |line| allowed(&shown, segment(5, 10), line)[1];
     assert_eq!((reads(OWN), reads(OTHER)), (false, true));
     assert_eq!(shown.generation(), 1);
@@ -234,7 +259,9 @@ fn a_connection_shows_so_much_and_no_more_until_some_of_it_has_ended() {
     let mut shown = Shown::default();
     let mut show = |first: u64, ends, now| {
         let lines = (first..first + 1000).map(Line).collect();
-        shown.take(until(ends, Scope::Read { lines }), now).is_ok()
+        shown
+            .take(until(ends, Scope::Read { lines }), UNIT, now)
+            .is_ok()
     };
     let count = (0..1000)
         .filter(|at| show(at * 1000, ENDS, Millis(0)))

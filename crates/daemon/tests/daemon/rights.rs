@@ -143,6 +143,7 @@ fn a_host_without_a_lease_changes_and_reads_nothing() {
         }],
         vec![Scope::Mend {
             copysets: vec![copyset],
+            units: vec![scene.keeper.id()],
         }],
     ] {
         let mut allowed = scene.allowed(OTHER_HOST, &nothing);
@@ -199,7 +200,17 @@ fn each_capability_lets_its_holder_do_its_own() {
     // What is put where it was read is of the line that it was read from.
     let mend = Scope::Mend {
         copysets: vec![segment(10).copyset(), segment(1010).copyset()],
+        units: vec![scene.keeper.id()],
     };
+    // Where another one is filled it may but look.
+    let elsewhere = Scope::Mend {
+        copysets: vec![segment(10).copyset()],
+        units: vec![base::UnitId::from_random(77)],
+    };
+    assert_eq!(
+        Scene::new().allowed(OTHER_HOST, &[elsewhere]),
+        ["read", "list", "stat", "scrub"]
+    );
     let mut done = Vec::new();
     for (name, attempt) in ATTEMPTS {
         let scene = Scene::new();
@@ -458,4 +469,38 @@ impl unit::remote::Link for Restarting {
         let link = Arc::clone(&self.0.lock().expect("no panic"));
         link.ask(request, done);
     }
+}
+
+/// A captured host mended until what it had deleted elsewhere was given back for want of
+/// room.
+#[test]
+fn what_is_held_makes_no_room_for_whoever_mends() {
+    let simulation = Simulation::new(1);
+    let keeper = keeper(&simulation.world());
+    let leased = lease(7, 1, 1, 0..SegmentId::SERIAL_MAX);
+    let own = unit_of(&keeper, HOST, &[leased]);
+    let mend = Scope::Mend {
+        copysets: vec![segment(10).copyset()],
+        units: vec![keeper.id()],
+    };
+    let mender = unit_of(&keeper, OTHER_HOST, &[mend]);
+    simulation.disk.set_capacity(Path::new("/unit"), 4 << 20);
+    put(&own, segment(10), 0).expect("there is room");
+    put(&mender, segment(1010), 0).expect("nothing is held");
+    own.delete(segment(10)).expect("it is held from now on");
+    for _ in 0..2 {
+        let full = put(&mender, segment(2010), 0);
+        assert!(matches!(full, Err(UnitError::Full { .. })), "{full:?}");
+        let by = Replacement {
+            expected: Some(0),
+            generation: 0,
+            line: 0,
+            slot_bytes: SLOT_BYTES,
+            tags: &[[5; 16]],
+            data: &[9; 512],
+        };
+        let full = mender.replace(segment(1010), by);
+        assert!(matches!(full, Err(UnitError::Full { .. })), "{full:?}");
+    }
+    put(&own, segment(3010), 0).expect("a writer gets the room");
 }

@@ -118,10 +118,15 @@ pub enum UnitCommand {
         #[arg(long)]
         host: Option<String>,
     },
-    /// Have other units take over what one holds, and remove it then.
+    /// Have other units take over what some hold, and remove these then.
     Drain {
-        /// Its id, its URL, or its daemon's name.
-        unit: String,
+        /// Their ids, URLs, or daemons' names: all of them at once, or none.
+        #[arg(required = true)]
+        units: Vec<String>,
+        /// Let them keep what they hold, and take back what others have not taken over
+        /// yet.
+        #[arg(long)]
+        cancel: bool,
     },
     /// Remove a unit that holds nothing any more.
     Remove {
@@ -131,6 +136,10 @@ pub enum UnitCommand {
         /// have.
         #[arg(long)]
         lost: bool,
+        /// Give up what nobody else has, or what only units have that are gone, too:
+        /// volumes may lose blocks.
+        #[arg(long, requires = "lost")]
+        give_up: bool,
     },
     /// Compare all units now, and copy what one lacks.
     Repair,

@@ -2,7 +2,8 @@
 
 use api::size::about_bytes as bytes;
 use api::types::{
-    AddUnit, MendTask, RemoveUnit, Scrub, SetZone, Unit, UnitMoved, UnitZone, UnitsWanted,
+    AddUnit, DrainUnits, MendTask, RemoveUnit, Scrub, SetZone, Unit, UnitMoved, UnitZone,
+    UnitsWanted,
 };
 
 use super::{Failure, Session, or_dash, segment};
@@ -46,14 +47,25 @@ impl Session {
                 self.daemon(PartyCommand::Disable { name }).await
             }
             Some(UnitCommand::Enable { name }) => self.daemon(PartyCommand::Enable { name }).await,
-            Some(UnitCommand::Drain { unit }) => {
-                let path = format!("/v1/units/{}/drain", segment(&unit)?);
-                let moved: UnitMoved = self.client.post(&path, &()).await?;
-                Ok(print(self.format, &moved, moved_text)?)
+            Some(UnitCommand::Drain { units, cancel }) => {
+                let which = DrainUnits { units, cancel };
+                let moved: Vec<UnitMoved> = self.client.post("/v1/units/drain", &which).await?;
+                Ok(print(self.format, &moved, |moved| {
+                    let text = match cancel {
+                        true => kept_text,
+                        false => moved_text,
+                    };
+                    moved.iter().map(text).collect::<String>()
+                })?)
             }
-            Some(UnitCommand::Remove { unit, lost }) => {
+            Some(UnitCommand::Remove {
+                unit,
+                lost,
+                give_up,
+            }) => {
                 let path = format!("/v1/units/{}/remove", segment(&unit)?);
-                let moved: UnitMoved = self.client.post(&path, &RemoveUnit { lost }).await?;
+                let how = RemoveUnit { lost, give_up };
+                let moved: UnitMoved = self.client.post(&path, &how).await?;
                 Ok(print(self.format, &moved, moved_text)?)
             }
             Some(UnitCommand::Repair) => self.begin("/v1/units/repair", &()).await,
@@ -115,6 +127,14 @@ fn moved_text(moved: &UnitMoved) -> String {
              removed then\n"
         ),
     }
+}
+
+fn kept_text(kept: &UnitMoved) -> String {
+    format!(
+        "{} is not drained any more; in {} copysets it is filled with what was put there since \
+         (`scree unit tasks`)\n",
+        kept.unit, kept.copysets
+    )
 }
 
 fn list_tasks(tasks: &[MendTask]) -> String {

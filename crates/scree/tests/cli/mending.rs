@@ -49,6 +49,11 @@ impl<'a> Scene<'a> {
     fn lose(&mut self, number: usize) {
         self.stores.running[number - 1].kill();
         fs::remove_dir_all(self.site.path(&format!("u{number}"))).expect("removed");
+        let name = format!("s{number}");
+        wait_until("it is missed", || {
+            let states = self.stores.states();
+            states.contains(&(name.clone(), "missing".to_owned()))
+        });
     }
 
     /// Waits until all members of all copysets are whole.
@@ -96,7 +101,7 @@ fn what_a_lost_unit_held_has_two_copies_again_and_the_last_one_stays() {
 
     scene.lose(2);
     let drained = site.locally(&["unit", "drain", "s2"]);
-    assert!(copysets(&drained) > 0 && drained["removed"] == false);
+    assert!(copysets(&drained[0]) > 0 && drained[0]["removed"] == false);
     wait_until("it is drained, and removed", || {
         scene.stores.are(&[1, 3, 4])
     });
@@ -109,14 +114,16 @@ fn what_a_lost_unit_held_has_two_copies_again_and_the_last_one_stays() {
     assert!(copysets(&site.locally(&["unit", "scrub", "s1"])) > 0);
     scene.wait_until_mended();
 
+    let remove = ["unit", "remove", "s3", "--lost"];
+    scene.is_refused(&remove, "finds s3 there");
     // Nobody copies anything: what is left after the next one are last copies.
-    scene.agent.kill();
     scene.lose(3);
+    scene.agent.kill();
     let removed = site.locally(&["unit", "remove", "s3", "--lost"]);
     assert!(copysets(&removed) > 0 && removed["removed"] == true);
     for name in ["s1", "s4"] {
         let remove = ["unit", "remove", name, "--lost"];
-        scene.is_refused(&remove, "may have the last whole copy");
+        scene.is_refused(&remove, &format!("host h1 finds {name} there"));
     }
     scene.agent = site.agent();
     wait_until("it is used no more", || scene.stores.are(&[1, 4]));

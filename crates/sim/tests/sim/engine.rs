@@ -1,8 +1,10 @@
 //! Stories of the engine, most of them of bugs that the simulator found.
 
+use std::collections::BTreeSet;
+
 use base::{BlockDevice, Durability, IoError, Started};
 use volume::Volume;
-use volume::catalog::Catalog;
+use volume::catalog::{Catalog, VersionKey};
 use volume::clean::Removal;
 use world::simulated::Fault;
 
@@ -43,6 +45,29 @@ fn a_version_that_others_branch_off_from_stays() {
     let mut volume = bench.attach(two);
     assert_eq!(bench.read(&mut volume, 0), Ok(1));
     assert_eq!(bench.read(&mut volume, 3), Ok(2));
+}
+
+/// A version was placed while units were drained, and committed when they were members
+/// no more. Now it is refused, and placed anew, and what was placed first is freed.
+#[test]
+fn what_members_have_left_from_is_placed_anew() {
+    let mut bench = Bench::new(3, 2);
+    let id = bench.create(None);
+    for refused in 1..4_u8 {
+        let mut volume = bench.attach(id);
+        bench.machine.catalog.change_members(refused.into());
+        bench.write(&mut volume, 0..24, refused);
+        bench.close(volume);
+        let records = bench.machine.catalog.take_records();
+        let anew: BTreeSet<VersionKey> = records.iter().map(|record| record.key).collect();
+        assert_eq!(anew.len(), records.len(), "each was placed anew");
+        assert!(anew.len() > refused.into());
+        bench.audit();
+    }
+    let mut volume = bench.attach(id);
+    for block in 0..24 {
+        assert_eq!(bench.read(&mut volume, block), Ok(3));
+    }
 }
 
 /// A put that failed made the dealer forget its segment, and with it the slots

@@ -1,8 +1,9 @@
 //! Carrying it out: removing versions, and freeing what is due.
 
+use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use base::SegmentId;
+use base::{SegmentId, Slot};
 use unit::UnitError;
 use world::Millis;
 
@@ -11,7 +12,7 @@ use crate::catalog::{
     BadPlan, Catalog, CatalogError, FreePlan, LineageKey, PendingFree, StoredVersion, VersionKey,
 };
 use crate::engine::{OpenError, StoredPages, open_version};
-use crate::scatter::erasure::give_back;
+use crate::scatter::erasure::give_back_if;
 use crate::scatter::{ReadError, Store};
 use crate::seal::{KeyError, Keyring};
 
@@ -160,9 +161,12 @@ impl Cleaner {
     pub fn carry_out(&self, due: &PendingFree) -> Result<usize, CleanError> {
         let plan = FreePlan::decode(&due.plan)?;
         let mut freed = Ok(());
-        let table = self.store.table();
+        let mut joined = u64::MAX;
         let mut with_parity = Vec::new();
         for (segment, slots) in plan.segments() {
+            // It takes a while, and others may become members meanwhile.
+            let table = self.store.table();
+            joined = joined.min(table.joined());
             if table.layout(segment.copyset()).erasure().is_some() {
                 with_parity.push(segment);
                 continue;
@@ -173,7 +177,7 @@ impl Cleaner {
         let given_back = self.give_back(due.id, &with_parity);
         freed?;
         given_back?;
-        self.catalog.freed(due.id)?;
+        self.catalog.freed(due.id, joined)?;
         Ok(plan.slots())
     }
 }
@@ -186,15 +190,10 @@ impl Cleaner {
             return Ok(());
         }
         let dead = FreePlan::decode(&self.catalog.gather_dead(id, segments)?)?;
-        let table = self.store.table();
         let mut gone = Vec::new();
         let mut failed = Ok(());
         for (segment, slots) in dead.segments() {
-            let copyset = segment.copyset();
-            let Some(erasure) = table.layout(copyset).erasure() else {
-                continue;
-            };
-            match give_back(table.members(copyset), erasure, segment, &slots) {
+            match self.give_back_one(segment, &slots) {
                 Ok(true) => gone.push(segment),
                 Ok(false) => {}
                 Err(error) => failed = failed.and(Err(error)),
@@ -203,7 +202,26 @@ impl Cleaner {
         if !gone.is_empty() {
             self.catalog.forget_dead(id, &gone)?;
         }
-        Ok(failed?)
+        failed
+    }
+
+    fn give_back_one(&self, segment: SegmentId, dead: &[Slot]) -> Result<bool, CleanError> {
+        let (table, copyset) = (self.store.table(), segment.copyset());
+        let Some(erasure) = table.layout(copyset).erasure() else {
+            return Ok(false);
+        };
+        // This host may not have heard of all of them.
+        let asked = RefCell::new(Ok(()));
+        let are_all = || {
+            let newest = self.catalog.joined();
+            let are_all = matches!(newest, Ok(newest) if newest <= table.joined());
+            *asked.borrow_mut() = newest.map(drop);
+            are_all
+        };
+        let members = table.members(copyset);
+        let given_back = give_back_if(members, erasure, segment, dead, are_all);
+        asked.into_inner()?;
+        Ok(given_back?)
     }
 }
 
@@ -307,6 +325,42 @@ mod tests {
         assert_eq!(rig.units[0].list().expect("there"), segments[..2]);
         assert_eq!(cleaner.carry_out(&due).expect("all of it"), 3);
         assert_eq!(rig.units[0].list().expect("there"), []);
+    }
+
+    /// A plan was carried out by the table that there was when it began: what units
+    /// that became members meanwhile had was never freed.
+    #[test]
+    fn what_was_freed_without_a_new_member_is_freed_again() {
+        let rig = Rig::new();
+        let catalog = Arc::new(MemoryCatalog::default());
+        let mut plan = FreePlan::default();
+        rig.put(segment(0, 1));
+        plan.add(Location::new(segment(0, 1), Slot(0)));
+        let due = PendingFree {
+            id: 1,
+            not_before: Millis(0),
+            plan: plan.encode(),
+        };
+        let open_keys: OpenKeys = Arc::new(|_| Err(KeyError::Missing));
+        let cleaner = Cleaner::new(Arc::clone(&rig.store), Arc::clone(&catalog) as _, open_keys);
+        catalog.set_joined(1);
+        let changed = cleaner.carry_out(&due);
+        assert!(
+            matches!(
+                changed,
+                Err(CleanError::Catalog(CatalogError::MembersChanged { .. }))
+            ),
+            "{changed:?}"
+        );
+        // It has heard of the second one.
+        let ids = [1, 2].map(UnitId::from_random);
+        let copyset = Copyset {
+            joined: 1,
+            ..Copyset::of_copies(CopysetId::new(0).expect("12 bits"), ids.to_vec())
+        };
+        let units = ids.into_iter().zip(rig.units.clone()).collect();
+        rig.store.set_table(units, &[copyset]);
+        assert_eq!(cleaner.carry_out(&due).expect("all of it"), 1);
     }
 
     /// So too for what a dead lease left behind.

@@ -95,6 +95,15 @@ impl CheckpointState {
     pub fn not_adopted(&mut self) {
         self.adopting = false;
     }
+
+    /// The version never will be, and what it named was freed: it is merged anew.
+    pub fn give_up(&mut self) {
+        self.adopting = false;
+        self.merged = None;
+        if let Some(dealer) = &mut self.dealer {
+            dealer.begin_anew();
+        }
+    }
 }
 
 impl Volume {

@@ -12,8 +12,9 @@
 //! ```
 //!
 //! A job that fails before 5 has put slots that nobody names: it frees them at
-//! once, or leaves that to the next lease if it cannot. If the commit itself fails, what was placed is kept and only
-//! the commit is tried again.
+//! once, or leaves that to the next lease if it cannot. If the commit itself fails,
+//! what was placed is kept and only the commit is tried again; unless units that it
+//! was put on are members no more: then all of it is freed, and placed anew.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,7 @@ use super::volume::{Env, Volume};
 use crate::catalog::{CatalogError, StoredVersion, VersionCommit, VersionKey};
 use crate::journal::Placed;
 use crate::map::{Entry, Overlay, Root};
-use crate::scatter::{Dealer, PlaceError, Source, give_up, place};
+use crate::scatter::{Dealer, PlaceError, Source, give_up, give_up_settled, place};
 use crate::seal::Address;
 use crate::version::{Record, encode_tail};
 
@@ -192,7 +193,7 @@ impl Volume {
             return;
         };
         if let Some(placement) = self.destage.unfinished.take() {
-            self.run_destage(move |env| finish(&*env.catalog, dealer, placement));
+            self.run_destage(move |env| finish(env, dealer, placement));
             return;
         }
         if self.reader.layers.frozen.is_empty() {
@@ -251,10 +252,15 @@ impl Volume {
             }
             Err(error) => {
                 tracing::warn!(volume = %self.env.volume, error = with_causes(&error), "a destage failed and will be tried again");
-                if end.placement.is_none() {
-                    self.checkpoint.not_adopted();
+                match &end.placement {
+                    None => self.checkpoint.not_adopted(),
+                    Some(placement) if error.have_members_changed() => {
+                        if placement.adopts_checkpoint {
+                            self.checkpoint.give_up();
+                        }
+                    }
+                    Some(_) => self.destage.unfinished = end.placement,
                 }
-                self.destage.unfinished = end.placement;
                 self.destage.will_pass = error.will_pass();
                 self.destage.failed = Some((self.now(), error.to_io_error()));
             }
@@ -292,7 +298,7 @@ impl Job {
         match self.place() {
             Ok(placement) => {
                 let Self { env, dealer, .. } = self;
-                finish(&*env.catalog, dealer, Box::new(placement))
+                finish(&env, dealer, Box::new(placement))
             }
             Err(error) => {
                 give_up(&self.env.store, &mut self.dealer);
@@ -325,6 +331,8 @@ impl Job {
         env.progress.check_awaited().map_err(PlaceError::from)?;
         self.dealer.settle();
         let ledgered = env.ledger.for_commit(&env.serials);
+        // Whoever put nothing has left nobody out.
+        let (joined, joined_last) = ledgered.dealt.joined.unwrap_or((u64::MAX, u64::MAX));
         let commit = VersionCommit {
             version: StoredVersion {
                 key: self.key,
@@ -339,8 +347,8 @@ impl Job {
             open_segments: ledgered.open_segments,
             serial_next: ledgered.serial_next,
             thin: ledgered.dealt.thin,
-            // Whoever put nothing has left nobody out.
-            joined: ledgered.dealt.joined.unwrap_or(u64::MAX),
+            joined,
+            joined_last,
         };
         let adopts_checkpoint = self.adopts_checkpoint;
         Ok(Placement {
@@ -395,15 +403,18 @@ impl Job {
     }
 }
 
-/// Commits what has been placed.
-fn finish(
-    catalog: &dyn crate::catalog::Catalog,
-    dealer: Dealer,
-    placement: Box<Placement>,
-) -> DestageEnd {
-    let result = catalog
+/// Commits what has been placed. What never can be is freed.
+fn finish(env: &Env, mut dealer: Dealer, placement: Box<Placement>) -> DestageEnd {
+    let result = env
+        .catalog
         .commit(&placement.commit)
         .map_err(DestageError::from);
+    if let Err(error) = &result
+        && error.have_members_changed()
+    {
+        give_up_settled(&env.store, &env.ledger);
+        dealer.begin_anew();
+    }
     DestageEnd {
         dealer,
         placement: Some(placement),
@@ -422,13 +433,21 @@ impl DestageError {
         }
     }
 
-    /// Whether those that cannot be reached may be back, and nobody has to make room
-    /// or to change anything.
+    /// Whether it has to be placed anew, on the members that there are now.
+    fn have_members_changed(&self) -> bool {
+        matches!(self, Self::Catalog(CatalogError::MembersChanged { .. }))
+    }
+
+    /// Whether those that cannot be reached may be back, or this host will hear which
+    /// members there are, and nobody has to make room or to change anything.
     fn will_pass(&self) -> bool {
         use crate::scatter::DealError;
         match self {
             Self::Catalog(error) | Self::Place(PlaceError::Deal(DealError::Catalog(error))) => {
-                matches!(error, CatalogError::Unavailable { .. })
+                matches!(
+                    error,
+                    CatalogError::Unavailable { .. } | CatalogError::MembersChanged { .. }
+                )
             }
             Self::Place(PlaceError::Deal(DealError::NoUnit { are_away })) => *are_away,
             Self::Place(PlaceError::Units(error)) => error.may_pass(),

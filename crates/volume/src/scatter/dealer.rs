@@ -221,7 +221,7 @@ impl Dealer {
         }
         self.dealt.add(Dealt {
             thin: Vec::new(),
-            joined: Some(table.joined()),
+            joined: Some((table.joined(), table.joined())),
         });
         self.close_unless(|growing| {
             let copyset = growing.segment.copyset();
@@ -459,12 +459,17 @@ impl Dealer {
     /// Everything dealt so far is in the version about to be committed.
     pub fn settle(&mut self) {
         for (segment, Touched { end, is_full }) in std::mem::take(&mut self.touched) {
-            self.ledger.committed(segment, end, is_full);
+            self.ledger.committed(segment, end, end, is_full);
         }
         self.ledger.dealt(std::mem::take(&mut self.dealt));
         for (segment, Abandoned { good, put }) in std::mem::take(&mut self.abandoned) {
-            self.ledger.committed(segment, good, put == good);
+            self.ledger.committed(segment, good, put, put == good);
         }
+    }
+
+    /// Goes on with no segment: what was settled last will not be committed.
+    pub fn begin_anew(&mut self) {
+        self.close_unless(|_| false);
     }
 }
 

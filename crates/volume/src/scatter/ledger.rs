@@ -6,6 +6,7 @@
 //! serials that were handed out but not reached.
 
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::SegmentId;
@@ -41,7 +42,7 @@ impl OpenSegments {
 pub struct Ledger {
     segments: Mutex<BTreeMap<SegmentId, u32>>,
     open: Arc<OpenSegments>,
-    dealt: Mutex<Dealt>,
+    uncommitted: Mutex<Uncommitted>,
 }
 
 /// How what is about to be committed was dealt.
@@ -49,17 +50,27 @@ pub struct Ledger {
 pub struct Dealt {
     /// What some member lacks.
     pub thin: Vec<ThinShare>,
-    /// Which members were known when it was dealt; `None` if nothing was.
-    pub joined: Option<u64>,
+    /// Which members were known when it was dealt, by the oldest and by the newest
+    /// table; `None` if nothing was.
+    pub joined: Option<(u64, u64)>,
 }
 
 impl Dealt {
     /// This and `other`, which was dealt beside it.
     pub fn add(&mut self, other: Self) {
         self.thin.extend(other.thin);
-        let all = [self.joined, other.joined];
-        self.joined = all.into_iter().flatten().min();
+        let all = [self.joined, other.joined].into_iter().flatten();
+        let least = |(a, b): (u64, u64), (c, d): (u64, u64)| (a.min(c), b.max(d));
+        self.joined = all.reduce(least);
     }
+}
+
+/// What is settled, and in no version yet.
+#[derive(Debug, Default)]
+struct Uncommitted {
+    dealt: Dealt,
+    /// From which slot to which of each segment.
+    slots: BTreeMap<SegmentId, Range<u32>>,
 }
 
 /// What goes into a commit.
@@ -80,7 +91,7 @@ impl Ledger {
         Self {
             segments: Mutex::default(),
             open,
-            dealt: Mutex::default(),
+            uncommitted: Mutex::default(),
         }
     }
 
@@ -111,8 +122,14 @@ impl Ledger {
     }
 
     /// The first `slots` slots of `segment` are in the version about to be
-    /// committed. If it is `full`, nothing in it can become an orphan.
-    pub fn committed(&self, segment: SegmentId, slots: u32, full: bool) {
+    /// committed, which may lie up to slot `end`. If it is `full`, nothing in it can
+    /// become an orphan.
+    pub fn committed(&self, segment: SegmentId, slots: u32, end: u32, full: bool) {
+        let before = self.committed_slots(segment);
+        let mut uncommitted = self.lock_uncommitted();
+        let its = uncommitted.slots.entry(segment).or_insert(before..end);
+        its.end = its.end.max(end);
+        drop(uncommitted);
         if full {
             self.closed(segment);
         } else {
@@ -122,12 +139,24 @@ impl Ledger {
 
     /// This is in the version about to be committed.
     pub fn dealt(&self, dealt: Dealt) {
-        self.lock_dealt().add(dealt);
+        self.lock_uncommitted().dealt.add(dealt);
     }
 
     /// What [`Ledger::for_commit`] told last has been committed.
     pub fn has_committed(&self) {
-        *self.lock_dealt() = Dealt::default();
+        *self.lock_uncommitted() = Uncommitted::default();
+    }
+
+    /// What [`Ledger::for_commit`] told last will never be committed. Returns where it
+    /// lies: it is nobody's.
+    pub fn take_back(&self) -> Vec<(SegmentId, Range<u32>)> {
+        let taken = std::mem::take(&mut *self.lock_uncommitted());
+        let mut segments = self.lock();
+        for (segment, slots) in &taken.slots {
+            segments.insert(*segment, slots.start);
+            self.open.lock().insert(*segment);
+        }
+        taken.slots.into_iter().collect()
     }
 
     /// What goes into a commit, whose serials are `serials`.
@@ -141,12 +170,13 @@ impl Ledger {
         Ledgered {
             open_segments: segments.iter().map(entry).collect(),
             serial_next: serials.next(),
-            dealt: self.lock_dealt().clone(),
+            dealt: self.lock_uncommitted().dealt.clone(),
         }
     }
 
-    fn lock_dealt(&self) -> std::sync::MutexGuard<'_, Dealt> {
-        self.dealt.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_uncommitted(&self) -> std::sync::MutexGuard<'_, Uncommitted> {
+        let locked = self.uncommitted.lock();
+        locked.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<SegmentId, u32>> {

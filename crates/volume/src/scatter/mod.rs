@@ -26,4 +26,4 @@ pub use ledger::{Ledger, OpenSegments};
 pub use progress::{Ended, Progress};
 pub use read::{Piece, ReadError, read_pieces};
 pub use store::{Member, Store, Table};
-pub use write::{PlaceError, Placement, Source, give_up, place};
+pub use write::{PlaceError, Placement, Source, give_up, give_up_settled, place};

@@ -12,6 +12,7 @@ use crate::catalog::ThinShare;
 
 use super::dealer::{DealError, Dealer, Share};
 use super::erasure::put_rows;
+use super::ledger::Ledger;
 use super::progress::{Ended, Progress};
 use super::store::{Member, Store, Table};
 
@@ -151,6 +152,19 @@ pub fn give_up(store: &Store, dealer: &mut Dealer) {
     for (segment, slots) in dealer.give_up() {
         match store.free_orphans(segment, slots) {
             Ok(()) => dealer.forget(segment),
+            Err(error) => {
+                tracing::warn!(%segment, %error, "orphans were left for the next lease");
+            }
+        }
+    }
+}
+
+/// As [`give_up`], of what was settled and will not be committed, whichever dealers
+/// dealt it: they begin anew ([`Dealer::begin_anew`]).
+pub fn give_up_settled(store: &Store, ledger: &Ledger) {
+    for (segment, slots) in ledger.take_back() {
+        match store.free_orphans(segment, slots) {
+            Ok(()) => ledger.closed(segment),
             Err(error) => {
                 tracing::warn!(%segment, %error, "orphans were left for the next lease");
             }

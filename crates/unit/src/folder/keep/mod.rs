@@ -143,6 +143,22 @@ impl FolderUnit {
         })
     }
 
+    /// Whether a put of so many bytes may have to give back what is kept, for want of
+    /// room: a segment's length is left to what is put meanwhile.
+    ///
+    /// # Errors
+    /// [`UnitError`].
+    pub fn would_give_up(&self, bytes: u64) -> Result<bool, UnitError> {
+        if self.keep.is_none() {
+            return Ok(false);
+        }
+        let Ok(space) = self.place.disk.space(std::path::Path::new("")) else {
+            return Ok(false);
+        };
+        let needed = bytes.saturating_add(self.segment_data_bytes);
+        Ok(space.free_bytes < needed && self.kept_freed()?.bytes > 0)
+    }
+
     /// Whether what is freed now is kept.
     pub(super) fn is_keeping(&self) -> bool {
         self.keep

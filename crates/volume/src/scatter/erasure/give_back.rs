@@ -39,12 +39,33 @@ const DEAD_ONE_IN: usize = 2;
 /// # Errors
 /// The first unit that could not; then it is to be done again. Doing it twice is no
 /// error.
+#[cfg(test)]
 pub fn give_back(
     members: &[Member],
     erasure: Erasure,
     segment: SegmentId,
     dead: &[Slot],
 ) -> Result<bool, UnitError> {
+    give_back_if(members, erasure, segment, dead, || true)
+}
+
+/// As [`give_back`]; what is about to be freed is only if `are_all` then says that
+/// these are all the members: one that came later may have a parity of what is freed.
+/// Whoever comes after that was asked finds none that counts it.
+pub fn give_back_if(
+    members: &[Member],
+    erasure: Erasure,
+    segment: SegmentId,
+    dead: &[Slot],
+    are_all: impl Fn() -> bool,
+) -> Result<bool, UnitError> {
+    let must_be_all = || match are_all() {
+        true => Ok(()),
+        false => Err(UnitError::Missing {
+            url: format!("copyset {}", segment.copyset().number()),
+            reason: "it may have other members by now".to_owned(),
+        }),
+    };
     let k = erasure.data();
     // Of one that leaves and the one that is filled in its place the former has all.
     let of = |place: u8| {
@@ -111,6 +132,7 @@ pub fn give_back(
         is_empty(member, segment, *row, *slot_bytes)
     };
     if lives == 0 && alive.iter().all(is_left_over) {
+        must_be_all()?;
         // Parity first: as long as there is some, it says what lives.
         let mut all: Vec<&Member> = members.iter().collect();
         all.sort_by_key(|member| std::cmp::Reverse(member.place));
@@ -132,7 +154,11 @@ pub fn give_back(
             reason: format!("copyset {} is being mended", segment.copyset().number()),
         });
     }
-    free_on(members, erasure, layout, segment, &given_up)?;
+    // Those that every parity leaves out may still be there, after a crash.
+    if !given_up.is_empty() {
+        must_be_all()?;
+        free_on(members, erasure, layout, segment, &given_up)?;
+    }
     let Some(slot_bytes) = slot_bytes.filter(|_| is_enough) else {
         return Ok(false);
     };
@@ -171,6 +197,7 @@ pub fn give_back(
             masks.of(u32::from(home.slot.0)) >> home.place.unwrap_or(0) & 1 == 0
         });
     }
+    must_be_all()?;
     free_on(members, erasure, layout, segment, &gone)?;
     Ok(false)
 }

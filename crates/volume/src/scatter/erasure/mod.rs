@@ -21,7 +21,9 @@ pub(crate) mod rig;
 mod tests;
 
 pub use code::Mask;
+#[cfg(test)]
 pub use give_back::give_back;
+pub use give_back::give_back_if;
 pub use masks::{BadMasks, Masks};
 pub(super) use put::put_rows;
 pub use rebuild::{Held, HeldSlot, rebuild};

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use base::{Slot, UnitId};
-use unit::{TrackedUnit, Unit as _};
+use unit::{TrackedUnit, Unit as _, UnitError};
 use world::simulated::Fault;
 
-use super::give_back;
 use super::rig::{
     Rig, SLOT_BYTES, copyset, create, folder, most, open, plain, rot, store, unit_id,
 };
+use super::{give_back, give_back_if};
 use crate::catalog::{Copyset, Leaving};
 use crate::scatter::{Layout, Piece, ReadError, Store, read_pieces};
 
@@ -250,6 +250,30 @@ fn an_empty_slot_keeps_no_dead_segment() {
     let gone = give_back(table.members(copyset()), rig.erasure, segment, &slots);
     assert!(gone.expect("all are there"));
     assert_eq!(unit.list().expect("listed"), []);
+}
+
+/// Another unit had a parity of what was freed: it had become a member, and been filled,
+/// and the host that freed had not heard of it.
+#[test]
+fn nothing_is_freed_before_all_members_are_known() {
+    for is_whole in [false, true] {
+        let mut rig = Rig::new(2, 1);
+        rig.put(64);
+        let dead: BTreeSet<usize> = match is_whole {
+            false => most(64),
+            true => (0..64).collect(),
+        };
+        for segment in rig.segments() {
+            let (slots, table) = (rig.slots(segment, &dead), rig.store.table());
+            let (members, live) = (table.members(copyset()), rig.live(segment));
+            let given = give_back_if(members, rig.erasure, segment, &slots, || false);
+            assert!(matches!(given, Err(UnitError::Missing { .. })), "{given:?}");
+            assert_eq!(rig.live(segment)[..2], live[..2], "nothing has gone");
+            give_back(members, rig.erasure, segment, &slots).expect("all are known");
+            assert!(rig.live(segment)[..2] < live[..2]);
+        }
+        rig.check_with_losses(&dead);
+    }
 }
 
 /// A lease that ended left rows that nobody committed. They were swept, and then the
