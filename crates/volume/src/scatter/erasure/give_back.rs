@@ -32,13 +32,7 @@ use crate::scatter::layout::Layout;
 /// Of so many slots that are left one has to be dead.
 const DEAD_ONE_IN: usize = 2;
 
-/// Gives back what is dead of a segment to which nothing is appended any more, if it
-/// is enough. `dead` is all that was ever found dead there. Returns whether the
-/// segment is gone.
-///
-/// # Errors
-/// The first unit that could not; then it is to be done again. Doing it twice is no
-/// error.
+/// As [`give_back_if`], where these are known to be all members.
 #[cfg(test)]
 pub fn give_back(
     members: &[Member],
@@ -49,9 +43,17 @@ pub fn give_back(
     give_back_if(members, erasure, segment, dead, || true)
 }
 
-/// As [`give_back`]; what is about to be freed is only if `are_all` then says that
-/// these are all the members: one that came later may have a parity of what is freed.
-/// Whoever comes after that was asked finds none that counts it.
+/// Gives back what is dead of a segment to which nothing is appended any more, if it
+/// is enough. `dead` is all that was ever found dead there. Returns whether the
+/// segment is gone.
+///
+/// What is about to be freed is only if `are_all` then says that these are all the
+/// members: one that came later may have a parity of what is freed. Whoever comes after
+/// that was asked finds none that counts it.
+///
+/// # Errors
+/// The first unit that could not; then it is to be done again. Doing it twice is no
+/// error.
 pub fn give_back_if(
     members: &[Member],
     erasure: Erasure,
