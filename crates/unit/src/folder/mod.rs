@@ -140,7 +140,7 @@ impl FolderUnit {
 
     /// The unit at `path`, which should be unit `unit` of `cluster`. Looks at
     /// nothing yet: the folder may be away now and come back. Ask
-    /// [`Unit::probe`] whether it is there.
+    /// [`Unit::probe`](crate::Unit::probe) whether it is there.
     #[must_use]
     pub fn open(world: &World, path: &Path, cluster: ClusterId, unit: UnitId) -> Self {
         let share = Share::new(world.disk.open_files_max());
@@ -217,11 +217,11 @@ impl FolderUnit {
         self.place.marker.unit
     }
 
-    /// As [`Unit::put`]; a segment that this makes is one of `line`: a number
+    /// As [`Unit::put`](crate::Unit::put); a segment that this makes is one of `line`: a number
     /// that segments have in common which belong together, 0 if none do.
     ///
     /// # Errors
-    /// As [`Unit::put`].
+    /// As [`Unit::put`](crate::Unit::put).
     pub fn put_for(
         &self,
         line: u64,
