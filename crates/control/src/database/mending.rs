@@ -64,7 +64,8 @@ impl Database {
     ) -> Result<Option<MendTask>, DatabaseError> {
         change_alone!(self, change, {
             // Whoever said that a unit may lack something does not mend it, if another
-            // host is there: else any could make itself the one that changes it.
+            // host is there: else any could make itself the one that changes it. Nor
+            // then does whoever did not mend one get the next.
             let others: i64 = sqlx::query_scalar(
                 "SELECT COUNT(*) FROM host_reports WHERE party <> $1 AND heard_ms > $2",
             )
@@ -76,10 +77,10 @@ impl Database {
                 "SELECT c.number FROM copysets c \
                  WHERE (c.mender_last IS NULL OR c.mender_last = $1 OR c.mender_until_ms <= $4) \
                  AND ($5 = 0 OR c.doubted_by IS NULL OR c.doubted_by <> $1) \
-                 AND NOT EXISTS (SELECT 1 FROM copysets o WHERE o.number <> c.number \
+                 AND ($5 = 0 OR NOT EXISTS (SELECT 1 FROM copysets o WHERE o.number <> c.number \
                      AND o.mender_last = $1 AND o.mender_until_ms > $4 AND (o.mender IS NOT NULL \
                          OR o.scrub_wanted > 0 OR EXISTS (SELECT 1 FROM copyset_members m \
-                             WHERE m.copyset = o.number AND m.state <> 'whole'))) \
+                             WHERE m.copyset = o.number AND m.state <> 'whole')))) \
                  AND c.mend_after_ms <= $2 AND (c.scrub_wanted > 0 OR c.scrubbed_ms <= $3 \
                      OR EXISTS (SELECT 1 FROM copyset_members m WHERE m.copyset = c.number \
                          AND m.state <> 'whole')) \
