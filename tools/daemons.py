@@ -2,6 +2,7 @@
 benchmark of daemons share."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -36,6 +37,11 @@ class Links:
         """`rates` are tc's, by the first letters of the machines' names."""
         self.rates = rates
         self.names = []
+        # What a run that was killed has left.
+        spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+        for space in re.findall(r"^scree-[hs]\d+", spaces.stdout, re.M):
+            self._ip(f"netns del {space}")
+        subprocess.run(["ip", "link", "del", "scree-bench"], stderr=subprocess.DEVNULL)
         self._ip("link add scree-bench type bridge")
         self._ip(f"addr add {self.own}/24 dev scree-bench")
         self._ip("link set scree-bench up")
