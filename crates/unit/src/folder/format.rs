@@ -13,10 +13,11 @@
 //! Invariants: `1 ≤ capacity ≤ 65536`; `SLOT_BYTES_MIN ≤ slot_bytes ≤
 //! SLOT_BYTES_MAX`, in whole sectors.
 
-use base::codec::{OutOfBytes, Reader, Writer};
+use base::codec::{Reader, Writer};
 use base::{ClusterId, SegmentId, checksum};
 
 use crate::Tag;
+use crate::format::{FormatError, SLOTS_MAX, check, is_slot_size, wrong};
 
 /// `screeseg`: what a segment file begins with.
 const MAGIC: &[u8; 8] = b"screeseg";
@@ -43,48 +44,6 @@ pub(super) const ENTRY_BYTES: usize = 24;
 
 /// Data begins at a multiple of this, so that holes can be punched.
 pub(super) const PAGE_BYTES: u64 = 4096;
-
-/// The smallest slot: a sector.
-pub(crate) const SLOT_BYTES_MIN: u32 = 512;
-
-/// The largest slot: 1 MiB, 16 times the largest block.
-pub(crate) const SLOT_BYTES_MAX: u32 = 1 << 20;
-
-/// A slot is numbered by 16 bits.
-const CAPACITY_MAX: u32 = 1 << 16;
-
-/// Why bytes are not the beginning of a segment file.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FormatError {
-    /// There are too few of them.
-    #[error("the file is too short: {0}")]
-    Short(#[from] OutOfBytes),
-    /// It is some other file.
-    #[error("it does not begin as a segment does")]
-    Magic,
-    /// It was written by a newer Scree.
-    #[error("it has format {found}; this program reads formats up to {VERSION}")]
-    Version {
-        /// The version that was found.
-        found: u16,
-    },
-    /// Bits have changed.
-    #[error("the header's checksum is {found:08x} and should be {expected:08x}")]
-    Checksum {
-        /// The checksum that is stored.
-        found: u32,
-        /// The checksum of what is stored.
-        expected: u32,
-    },
-    /// A number that no writer writes.
-    #[error("{field} is {value}")]
-    Value {
-        /// Which number.
-        field: &'static str,
-        /// What it is.
-        value: u64,
-    },
-}
 
 /// A header that was checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,14 +127,12 @@ impl Header {
         slot_bytes: u32,
         data_bytes: u64,
     ) -> Option<Self> {
-        let is_size = (SLOT_BYTES_MIN..=SLOT_BYTES_MAX).contains(&slot_bytes)
-            && slot_bytes.is_multiple_of(SLOT_BYTES_MIN);
         let slots = data_bytes / u64::from(slot_bytes.max(1));
-        is_size.then(|| Self {
+        is_slot_size(slot_bytes).then(|| Self {
             segment,
             cluster,
             slot_bytes,
-            capacity: slots.clamp(1, u64::from(CAPACITY_MAX)) as u32,
+            capacity: slots.clamp(1, u64::from(SLOTS_MAX)) as u32,
             line: 0,
             generation: 0,
         })
@@ -221,31 +178,30 @@ impl Header {
         let line = reader.u64()?;
         let reserved_end: [u8; 4] = reader.array()?;
         let found = reader.u32()?;
-        let expected = checksum::crc32c(&bytes[..HEADER_BYTES - 4]);
-        if found != expected {
-            return Err(FormatError::Checksum { found, expected });
-        }
+        check(found, checksum::crc32c(&bytes[..HEADER_BYTES - 4]))?;
         if !(VERSION_WITHOUT_LINE..=VERSION).contains(&version) {
-            return Err(FormatError::Version { found: version });
+            return Err(FormatError::Version {
+                found: version,
+                known: VERSION,
+            });
         }
-        let wrong = |field, value| FormatError::Value { field, value };
         let id = SegmentId::from_bits(segment).ok_or(wrong("the segment's number", segment))?;
         let data_bytes = u64::from(slot_bytes) * u64::from(capacity);
         let header = Self::new(id, ClusterId::from_random(cluster), slot_bytes, data_bytes)
-            .ok_or(wrong("the slot size", u64::from(slot_bytes)))?;
+            .ok_or(wrong("the slot size", slot_bytes))?;
         if header.capacity != capacity {
-            return Err(wrong("the capacity", u64::from(capacity)));
+            return Err(wrong("the capacity", capacity));
         }
         if u64::from(data_offset) != header.data_offset() {
-            return Err(wrong("the data's place", u64::from(data_offset)));
+            return Err(wrong("the data's place", data_offset));
         }
         if reserved_end != [0; 4] {
             let reserved = u32::from_le_bytes(reserved_end);
-            return Err(wrong("a reserved field", u64::from(reserved)));
+            return Err(wrong("a reserved field", reserved));
         }
         let header = header.of_line(line).of_generation(generation);
         if version != header.version() {
-            return Err(wrong("the version", u64::from(version)));
+            return Err(wrong("the version", version));
         }
         Ok(header)
     }
@@ -414,7 +370,7 @@ mod tests {
         bytes[HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(
             Header::parse(&bytes),
-            Err(FormatError::Version { found: 4 })
+            Err(FormatError::Version { found: 4, known: 3 })
         );
     }
 

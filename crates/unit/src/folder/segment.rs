@@ -21,8 +21,9 @@ use std::sync::{Arc, OnceLock};
 use base::Slot;
 use world::File;
 
-use super::format::{Entry, FormatError, HEADER_BYTES, Header, SlotState};
+use super::format::{Entry, HEADER_BYTES, Header, SlotState};
 use super::table::{Table, TagTable, tags_in_file};
+use crate::format::FormatError;
 use crate::{SlotRun, Tag};
 
 /// After so many reads the table is taken into memory: reading it costs as

@@ -5,7 +5,7 @@ use base::{SegmentId, Slot, UnitId};
 
 use super::{Malformed, request};
 use crate::folder::SEGMENT_DATA_BYTES;
-use crate::folder::format::{SLOT_BYTES_MAX, SLOT_BYTES_MIN};
+use crate::format::{SLOTS_MAX, is_slot_size};
 use crate::{SegmentSlots, SegmentStat, UnitStat};
 
 /// No daemon has segments with more content, in bytes: 8 times what they have.
@@ -137,13 +137,11 @@ impl SegmentStat {
             freed: reader.u32()?,
             generation: reader.u16()?,
         };
-        let is_size = (SLOT_BYTES_MIN..=SLOT_BYTES_MAX).contains(&stat.slot_bytes)
-            && stat.slot_bytes.is_multiple_of(SLOT_BYTES_MIN);
-        if !is_size {
+        if !is_slot_size(stat.slot_bytes) {
             return Err(Malformed("slots of that size are none"));
         }
         let bytes = u64::from(stat.slots) * u64::from(stat.slot_bytes);
-        if stat.slots > 1 << 16 || stat.freed > stat.slots || bytes > SEGMENT_BYTES_MAX {
+        if stat.slots > SLOTS_MAX || stat.freed > stat.slots || bytes > SEGMENT_BYTES_MAX {
             return Err(Malformed("a segment has no so many slots"));
         }
         Ok((stat, line))
