@@ -265,22 +265,21 @@ fn write_until_full(bench: &Bench, volume: &mut Volume) -> Option<IoError> {
     None
 }
 
-#[test]
-fn full_units_refuse_writes_until_there_is_room_again() {
+/// Fills a journal while all units have this fault, and goes on when they are well.
+/// Returns what was refused, and what reads then.
+fn while_units_have(fault: Fault) -> (Option<IoError>, Result<u8, IoError>) {
     let mut bench = Bench::new(2, 2);
     let id = bench.create(None);
     let mut volume = bench.attach(id);
     bench.write(&mut volume, 0..8, 1);
-    for unit in 0..2 {
-        let path = bench.machine.unit_path(unit);
-        bench.machine.simulation.disk.inject(&path, Fault::Full);
+    let units = [0, 1].map(|unit| bench.machine.unit_path(unit));
+    for unit in &units {
+        bench.machine.simulation.disk.inject(unit, fault);
     }
     let refusal = write_until_full(&bench, &mut volume);
-    assert!(matches!(refusal, Some(IoError::NoSpace(_))), "{refusal:?}");
-    assert_eq!(bench.read(&mut volume, 0), Ok(2), "reading goes on");
-    for unit in 0..2 {
-        let path = bench.machine.unit_path(unit);
-        bench.machine.simulation.disk.heal(&path);
+    let read = bench.read(&mut volume, 0);
+    for unit in &units {
+        bench.machine.simulation.disk.heal(unit);
     }
     bench.turn(&mut volume, 200);
     bench.write(&mut volume, 0..8, 3);
@@ -288,30 +287,21 @@ fn full_units_refuse_writes_until_there_is_room_again() {
     bench.audit();
     let mut volume = bench.attach(id);
     assert_eq!(bench.read(&mut volume, 7), Ok(3));
+    (refusal, read)
+}
+
+#[test]
+fn full_units_refuse_writes_until_there_is_room_again() {
+    let (refusal, read) = while_units_have(Fault::Full);
+    assert!(matches!(refusal, Some(IoError::NoSpace(_))), "{refusal:?}");
+    assert_eq!(read, Ok(2), "reading goes on");
 }
 
 /// Units were restarted while a journal was full, and the guest got I/O errors.
 #[test]
 fn writes_wait_for_units_that_are_away() {
-    let mut bench = Bench::new(2, 2);
-    let id = bench.create(None);
-    let mut volume = bench.attach(id);
-    bench.write(&mut volume, 0..8, 1);
-    for unit in 0..2 {
-        let path = bench.machine.unit_path(unit);
-        bench.machine.simulation.disk.inject(&path, Fault::Missing);
-    }
-    assert_eq!(write_until_full(&bench, &mut volume), None);
-    for unit in 0..2 {
-        let path = bench.machine.unit_path(unit);
-        bench.machine.simulation.disk.heal(&path);
-    }
-    bench.turn(&mut volume, 200);
-    bench.write(&mut volume, 0..8, 3);
-    bench.close(volume);
-    bench.audit();
-    let mut volume = bench.attach(id);
-    assert_eq!(bench.read(&mut volume, 7), Ok(3));
+    let (refusal, _) = while_units_have(Fault::Missing);
+    assert_eq!(refusal, None);
 }
 
 /// A sweep that found no segment took it for done. But a delete empties the
