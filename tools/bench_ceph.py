@@ -5,14 +5,13 @@ both; nothing is pinned. Processor time is that of all that works for a disk: OS
 librbd in fio, or Scree and fio.
 """
 
-import json
 import os
 import statistics
 import subprocess
 import time
 from pathlib import Path
 
-from lib import ROOT, Scree, check, run
+from lib import ROOT, Scree, check, cpu_of, fio_job, run
 
 MIB = 1 << 20
 JOURNAL = 100 * MIB
@@ -25,11 +24,6 @@ WORKLOADS = [
     ("sequential write 256K QD8, to the end of the last destage", "mib_s", "write", {"bs": "256k", "iodepth": 8}),
     ("sequential read 256K QD8, not in memory", "mib_s", "read", {"bs": "256k", "iodepth": 8}),
 ]
-
-
-def cpu_of(pid):
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Cluster:
@@ -111,10 +105,8 @@ def job(cluster, server, folder, rw, settings):
         cwd=folder, env=server.environment, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )
-    check(done.returncode == 0 and output.exists(), f"fio on {server.name}: {done.stdout}")
-    text = output.read_text()
-    found = json.loads(text[text.index("{"):])["jobs"][0]
-    check(found["error"] == 0, f"fio on {server.name}: error {found['error']}")
+    check(done.returncode == 0, f"fio on {server.name}: {done.stdout}")
+    found = fio_job(output, done.stdout)
     server.settle()
     wall_s = time.monotonic() - begun
     side = found["read" if "read" in rw else "write"]

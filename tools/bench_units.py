@@ -2,9 +2,7 @@
 one is lost. For tools/bench; needs root.
 """
 
-import json
 import os
-import statistics
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +11,7 @@ from pathlib import Path
 from bench_ceph import Cluster, Rbd, job
 from bench_report import markdown, median, number
 from daemons import Daemons, Links
-from lib import check
+from lib import check, fio_job
 from service import until
 
 MIB = 1 << 20
@@ -178,8 +176,7 @@ def together(volumes, folder, rw, settings):
     for output, process in running:
         said, _ = process.communicate()
         check(process.returncode == 0, f"fio: {said}")
-        text = output.read_text()
-        side = json.loads(text[text.index("{"):])["jobs"][0]["read" if "read" in rw else "write"]
+        side = fio_job(output, said)["read" if "read" in rw else "write"]
         moved += side["io_bytes"]
         slowest = max(slowest, side["runtime"] / 1000)
     if "read" not in rw:
@@ -229,9 +226,7 @@ def stall_ms(folder, server, plan, then):
     then()
     said, _ = process.communicate()
     check(process.returncode == 0, f"fio, while a unit was killed: {said}")
-    text = output.read_text()
-    found = json.loads(text[text.index("{"):])["jobs"][0]
-    check(found["error"] == 0, f"a client's error: {found['error']}")
+    found = fio_job(output, said)
     return max(found[side]["lat_ns"]["max"] for side in ("read", "write")) / 1e6
 
 
@@ -325,7 +320,7 @@ def report(results):
                   " host, and one on each.", "",
                   markdown(["", "1 unit", "8 units", "one host", "two hosts, together"], rows), ""]
     if "parity" in results:
-        rows = [[name, number(statistics.median(values))] for name, values in results["parity"].items()]
+        rows = [[name, number(median(values))] for name, values in results["parity"].items()]
         lines += ["## Parity", "", "Random reads 4K QD32 (IOPS) of volumes on the same eight daemons.", "",
                   markdown(["", "IOPS"], rows), ""]
     if "loss" in results:

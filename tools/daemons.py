@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from lib import check
+from lib import check, cpu_of
 from service import Service, cli, free_port, until
 
 
@@ -162,10 +162,7 @@ class Daemons:
 
     def cpu_s(self):
         """User and system time of the agents and all daemons that run, in seconds."""
-        def of(pid):
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        return sum(of(one.process.pid) for one in self.agents + self.stores if one.is_running())
+        return sum(cpu_of(one.process.pid) for one in self.agents + self.stores if one.is_running())
 
     def check_running(self):
         for service in [*self.agents, *self.stores, self.controller]:
