@@ -68,7 +68,10 @@ pub(super) async fn note_missed(
     change: &mut AnyConnection,
     commit: &VersionCommit,
 ) -> Result<(), DatabaseError> {
-    must_be_held(&mut *change, commit).await?;
+    let are_all_known = newest_of(&mut *change).await? <= commit.joined;
+    if !are_all_known {
+        must_be_held(&mut *change, commit).await?;
+    }
     let mut has_changed = false;
     for share in &commit.thin {
         note_thin(&mut *change, commit.version.key.volume, share).await?;
@@ -81,11 +84,11 @@ pub(super) async fn note_missed(
             .await?;
         }
     }
-    let joined = i64::try_from(commit.joined).unwrap_or(i64::MAX);
-    if newest_of(&mut *change).await? <= commit.joined && !has_changed {
+    if are_all_known && !has_changed {
         // As nearly always.
         return Ok(());
     }
+    let joined = i64::try_from(commit.joined).unwrap_or(i64::MAX);
     let missed = "joined > $2 AND state <> 'leaving'";
     has_changed |= miss(&mut *change, missed, commit.version.created, |query| {
         query.bind(joined)
@@ -105,9 +108,6 @@ async fn must_be_held(
     change: &mut AnyConnection,
     commit: &VersionCommit,
 ) -> Result<(), DatabaseError> {
-    if newest_of(&mut *change).await? <= commit.joined {
-        return Ok(());
-    }
     let number = |joined| i64::try_from(joined).unwrap_or(i64::MAX);
     let first = number(commit.joined);
     let put_on = "SELECT c.number, c.data, m.unit FROM copysets c LEFT JOIN copyset_members m \
