@@ -272,10 +272,11 @@ impl Agent {
         let want = Want::Mend { copyset };
         let _kept = controller.wallet().keep(vec![want]);
         let mut copied = 0;
+        let passes = Arc::new(Mutex::new(mend::Task::new(copyset)));
         for _ in 0..PASSES_MAX {
             // It names those that are filled now.
             controller.obtain(&[want]).await?;
-            let Some(found) = self.mend_pass(&task).await? else {
+            let Some(found) = self.mend_pass(&task, &passes).await? else {
                 return Ok(false);
             };
             copied += found.copied_bytes;
@@ -307,7 +308,11 @@ impl Agent {
     }
 
     /// One pass; none, if it was stopped.
-    async fn mend_pass(&self, task: &MendTask) -> Result<Option<mend::Found>, CleaningError> {
+    async fn mend_pass(
+        &self,
+        task: &MendTask,
+        passes: &Arc<Mutex<mend::Task>>,
+    ) -> Result<Option<mend::Found>, CleaningError> {
         let inner = &self.inner;
         let table = inner.store.table();
         let members: Vec<Mendable> = task
@@ -348,9 +353,11 @@ impl Agent {
             (false, false) => Depth::Fill,
         };
         let (copyset, erasure) = (task.copyset.id, task.copyset.erasure());
-        let pace = Arc::clone(&pacing);
-        let passed =
-            blocking(move || mend::pass(copyset, erasure, &members, &uncommitted, depth, &*pace));
+        let (pace, passes) = (Arc::clone(&pacing), Arc::clone(passes));
+        let passed = blocking(move || {
+            let mut passes = lock(&passes);
+            passes.pass(erasure, &members, &uncommitted, depth, &*pace)
+        });
         tokio::pin!(passed);
         let mut ticks = host::ticks(TELL_EVERY);
         ticks.tick().await;

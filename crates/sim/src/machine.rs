@@ -263,6 +263,8 @@ impl Machine {
         self.simulation.kill();
         let (now, then) = (&self.simulation.disk.spawn(), &earlier.spawn());
         let folder = unit_path(unit);
+        // Whoever puts something back does so on a disk that works.
+        now.heal(&folder);
         let mut folders = BTreeSet::from([folder.clone()]);
         for (path, _) in now.files_under(&folder) {
             folders.extend(path.parent().map(PathBuf::from));

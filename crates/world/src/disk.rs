@@ -197,6 +197,12 @@ pub trait File: Send + Sync + fmt::Debug {
     /// of any write since the last sync that returned `Ok`.
     fn sync_data(&self) -> io::Result<()>;
 
+    /// Drops what memory holds of the file's content and does not wait to be written:
+    /// the next reading asks the medium. What a sync that failed has lost is read until
+    /// then, by other processes too, and a sync after it says nothing of it. Where the
+    /// operating system cannot, nothing is dropped.
+    fn forget_cached(&self);
+
     /// The file's length.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use base::{CopysetId, UnitId};
 use unit::Unit;
 use volume::catalog::Catalog;
 use volume::clean::Cleaner;
-use volume::mend::{self, Depth, Found, Mendable, Pace, Stopped, Uncommitted};
+use volume::mend::{Depth, Found, Mendable, Pace, Stopped, Task, Uncommitted};
 use world::simulated::{Fault, SimulatedPool, SimulatedRandom};
 use world::{Clock, Millis};
 
@@ -103,6 +103,7 @@ impl Run {
         left: u64,
         is_busy: bool,
     ) -> Check<Option<Found>> {
+        let mut task = Task::new(copyset);
         for _ in 0..PASSES_MAX {
             let sets = self.machine.catalog.members.copysets();
             let Some(set) = sets.into_iter().find(|set| set.id == copyset) else {
@@ -133,7 +134,7 @@ impl Run {
                 left: AtomicU64::new(left),
                 is_busy,
             };
-            let passed = mend::pass(copyset, set.erasure(), &members, &uncommitted, depth, &pace);
+            let passed = task.pass(set.erasure(), &members, &uncommitted, depth, &pace);
             if self.is_off() {
                 return Ok(None);
             }

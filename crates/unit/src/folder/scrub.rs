@@ -11,6 +11,10 @@ impl FolderUnit {
     /// Reads a whole segment. Slots that a crash tore before they were synced
     /// are found too; no version names those.
     pub(super) fn scrub_segment(&self, id: SegmentId) -> Result<Vec<Slot>, UnitError> {
+        let before = self.read_table(id, OpenMode::Read)?;
+        // What lies on the disk is looked at, and not what is remembered of it: that may
+        // be what a process that is gone could not make durable.
+        before.file.forget_cached();
         let OpenTable { file, table } = self.read_table(id, OpenMode::Read)?;
         let header = &table.header;
         let chunk_slots = (CHUNK_BYTES / header.slot_bytes as usize).max(1);
@@ -22,6 +26,11 @@ impl FolderUnit {
         {
             scrub_chunk(&*file, header, first, entries, &mut buffer, &mut bad);
         }
+        let slots = (0..).zip(before.table.entries.iter().zip(&table.entries));
+        let is_lost =
+            |was: &Entry, is: &Entry| was.state != SlotState::Never && is.state == SlotState::Never;
+        bad.extend(slots.filter_map(|(slot, (was, is))| is_lost(was, is).then_some(slot)));
+        bad.sort_unstable();
         if bad.is_empty() {
             return Ok(Vec::new());
         }

@@ -56,6 +56,8 @@ impl FolderUnit {
             }
             other => other.map_err(|error| self.place.meaning("make a segment", error))?,
         };
+        // One of that name may have lost writes before its removal failed half way.
+        lock(&self.unsynced).deleted(id);
         let segment = Segment::new(header, file);
         let entries = entries_of(slot_bytes, tags, data);
         if let Err(error) = write_new(&segment, &entries, data) {

@@ -39,14 +39,7 @@ fn members(rig: &Rig, of: &[(u8, MemberState)]) -> Vec<Mendable> {
 
 fn once(rig: &Rig, of: &[(u8, MemberState)], pace: &dyn Pace) -> Found {
     let members = members(rig, of);
-    let found = pass(
-        copyset(),
-        None,
-        &members,
-        &all_committed(),
-        Depth::Fill,
-        pace,
-    );
+    let found = Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Fill, pace);
     found.expect("nobody stops it")
 }
 

@@ -10,7 +10,8 @@
 //!  3. copy     what one lacks, from a copy whose checksum is right; sync
 //!  4. look     again at where it was copied from: what was freed there meanwhile
 //!              is freed here, too
-//!  5. again    from 1, until a pass finds nothing to copy
+//!  5. again    from 1, until a pass finds nothing to copy; what was copied is not
+//!              read once more
 //! ```
 //!
 //! Invariants:
@@ -50,4 +51,4 @@ mod tests;
 
 pub use compare::Uncommitted;
 pub use found::{Depth, Found, Mendable, Pace, Stopped};
-pub use pass::pass;
+pub use pass::Task;

@@ -5,7 +5,7 @@ use unit::UnitError;
 
 use super::copy::CopyError;
 use super::found::{Found, Stopped};
-use super::pass::Pass;
+use super::pass::{Looked, Pass};
 use crate::catalog::MemberState;
 
 /// So many things that are in the way are told.
@@ -33,7 +33,7 @@ pub(super) fn is_of_unit(error: &UnitError) -> bool {
     }
 }
 
-impl Pass {
+impl Pass<'_> {
     pub(super) fn is_away(&mut self, member: usize, error: &UnitError) {
         if self.away.insert(member) {
             let id = self.members[member].id;
@@ -77,10 +77,11 @@ impl Pass {
     /// has some otherwise than they were put.
     pub(super) fn brought(
         &mut self,
-        segment: SegmentId,
+        looked: &Looked,
         (to, lacks): (usize, usize),
         brought: Result<u64, CopyError>,
     ) -> Result<(), Stopped> {
+        let segment = looked.segment;
         let is_whole = self.members[to].state == MemberState::Whole;
         match brought {
             Err(CopyError::Stopped) => return Err(Stopped),
@@ -94,7 +95,12 @@ impl Pass {
         }
         self.found.lacking.insert(self.members[to].id);
         match brought {
-            Ok(bytes) => self.found.copied_bytes += bytes,
+            Ok(bytes) => {
+                self.found.copied_bytes += bytes;
+                if looked.is_closed {
+                    self.brought.insert((self.members[to].id, segment));
+                }
+            }
             Err(error) => self.failed(segment, to, error),
         }
         Ok(())
@@ -117,6 +123,7 @@ impl Pass {
     pub(super) fn failed(&mut self, segment: SegmentId, to: usize, error: CopyError) {
         self.unsound.insert(to);
         let id = self.members[to].id;
+        self.brought.remove(&(id, segment));
         match error {
             CopyError::Stopped => {}
             CopyError::Changed => self.waits(segment, to, "was changed meanwhile"),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use base::{CopysetId, SegmentId};
+use base::{CopysetId, SegmentId, UnitId};
 use unit::UnitError;
 
 use super::compare::{Copy, Uncommitted, keepers, lacking};
@@ -15,52 +15,79 @@ use crate::catalog::{Erasure, MemberState};
 use crate::scatter::Layout;
 use crate::scatter::erasure::Masks;
 
-/// Compares the members of `copyset`, those first that are best read from, and copies
-/// what one lacks, or works it out, if its segments lie there with `erasure`. In a
-/// scrub, slots that have rotted are put anew on members that are not the only ones to
-/// have them.
-///
-/// # Errors
-/// [`Stopped`]; it may be begun again at any time.
-pub fn pass(
+/// Passes over a copyset that follow one another, with what they have brought.
+#[derive(Debug)]
+pub struct Task {
     copyset: CopysetId,
-    erasure: Option<Erasure>,
-    members: &[Mendable],
-    uncommitted: &Uncommitted,
-    depth: Depth,
-    pace: &dyn Pace,
-) -> Result<Found, Stopped> {
-    let mut members = members.to_vec();
-    members.sort_by_key(|member| member.state);
-    let mut pass = Pass {
-        erasure,
-        members,
-        found: Found {
-            is_complete: true,
-            ..Found::default()
-        },
-        away: HashSet::new(),
-        unsound: HashSet::new(),
-        worn: HashMap::new(),
-        rotted: None,
-    };
-    let segments = pass.list(copyset, pace)?;
-    let all = segments.len() as u64;
-    for (done, segment) in (0..).zip(segments) {
-        pace.compared(done, all);
-        pace.step(0)?;
-        let slots_max = uncommitted.slots_max(segment);
-        if slots_max != Some(0) {
-            pass.mend(segment, slots_max, depth, pace)?;
+    /// What was read as it had been put, and is durable: it is not read once more by
+    /// the pass that finds nothing left to bring, which else took as long as bringing it.
+    brought: Brought,
+}
+
+/// Segments that nothing is appended to any more, and that members have whole: put there,
+/// or read, by the same task.
+pub(super) type Brought = HashSet<(UnitId, SegmentId)>;
+
+impl Task {
+    /// The first pass is still to come.
+    #[must_use]
+    pub fn new(copyset: CopysetId) -> Self {
+        Self {
+            copyset,
+            brought: Brought::new(),
         }
     }
-    pace.compared(all, all);
-    Ok(pass.end())
+
+    /// One pass. Compares the members, those first that are best read from, and copies
+    /// what one lacks, or works it out, if its segments lie there with `erasure`. In a
+    /// scrub, slots that have rotted are put anew on members that are not the only ones
+    /// to have them.
+    ///
+    /// # Errors
+    /// [`Stopped`]; it may be begun again at any time.
+    pub fn pass(
+        &mut self,
+        erasure: Option<Erasure>,
+        members: &[Mendable],
+        uncommitted: &Uncommitted,
+        depth: Depth,
+        pace: &dyn Pace,
+    ) -> Result<Found, Stopped> {
+        let mut members = members.to_vec();
+        members.sort_by_key(|member| member.state);
+        let mut pass = Pass {
+            erasure,
+            members,
+            found: Found {
+                is_complete: true,
+                ..Found::default()
+            },
+            away: HashSet::new(),
+            unsound: HashSet::new(),
+            worn: HashMap::new(),
+            rotted: None,
+            brought: &mut self.brought,
+        };
+        let segments = pass.list(self.copyset, pace)?;
+        let all = segments.len() as u64;
+        for (done, segment) in (0..).zip(segments) {
+            pace.compared(done, all);
+            pace.step(0)?;
+            let slots_max = uncommitted.slots_max(segment);
+            if slots_max != Some(0) {
+                pass.mend(segment, slots_max, depth, pace)?;
+            }
+        }
+        pace.compared(all, all);
+        Ok(pass.end())
+    }
 }
 
 /// How a segment was found.
-struct Looked {
-    segment: SegmentId,
+pub(super) struct Looked {
+    pub(super) segment: SegmentId,
+    /// No host appends to it any more.
+    pub(super) is_closed: bool,
     copies: Vec<Option<Copy>>,
     /// Those whose copy is no segment.
     broken: HashSet<usize>,
@@ -71,7 +98,7 @@ struct Looked {
     rotten: Rotten,
 }
 
-pub(super) struct Pass {
+pub(super) struct Pass<'a> {
     pub(super) erasure: Option<Erasure>,
     pub(super) members: Vec<Mendable>,
     pub(super) found: Found,
@@ -83,9 +110,11 @@ pub(super) struct Pass {
     pub(super) worn: HashMap<usize, bool>,
     /// Of the segment that was last found to have rotted: how many slots.
     pub(super) rotted: Option<(SegmentId, u64)>,
+    /// What passes of the same task have brought so far.
+    pub(super) brought: &'a mut Brought,
 }
 
-impl Pass {
+impl Pass<'_> {
     /// The segments that any member has of the copyset.
     fn list(&mut self, copyset: CopysetId, pace: &dyn Pace) -> Result<Vec<SegmentId>, Stopped> {
         let mut all = BTreeSet::new();
@@ -109,7 +138,7 @@ impl Pass {
         depth: Depth,
         pace: &dyn Pace,
     ) -> Result<(), Stopped> {
-        let looked = self.look(segment, depth, pace)?;
+        let looked = self.look(segment, slots_max.is_none(), depth, pace)?;
         match self.erasure {
             Some(erasure) => self.mend_rows(erasure, looked, slots_max, depth, pace),
             None => self.mend_copies(&looked, slots_max, depth, pace),
@@ -120,11 +149,13 @@ impl Pass {
     fn look(
         &mut self,
         segment: SegmentId,
+        is_closed: bool,
         depth: Depth,
         pace: &dyn Pace,
     ) -> Result<Looked, Stopped> {
         let mut looked = Looked {
             segment,
+            is_closed,
             copies: Vec::new(),
             broken: HashSet::new(),
             lost: HashSet::new(),
@@ -257,7 +288,7 @@ impl Pass {
                 true => bringing.bring_anew(),
                 false => bringing.bring(),
             };
-            self.brought(segment, (to, lacks), brought)?;
+            self.brought(looked, (to, lacks), brought)?;
         }
         Ok(())
     }
@@ -341,7 +372,7 @@ impl Pass {
                 match rows.is_outdated() {
                     Ok(is_outdated) => anew = is_outdated,
                     Err(error) => {
-                        self.brought(segment, (to, 0), Err(error))?;
+                        self.brought(&looked, (to, 0), Err(error))?;
                         continue;
                     }
                 }
@@ -357,7 +388,7 @@ impl Pass {
             }
             let lacks = rows.needed().saturating_sub(rows.own(to));
             let brought = rows.bring(anew);
-            self.brought(segment, (to, lacks), brought)?;
+            self.brought(&looked, (to, lacks), brought)?;
         }
         Ok(())
     }
@@ -376,8 +407,10 @@ impl Pass {
     /// first: what is there may come of a put or a sync that failed.
     fn scrub(&mut self, looked: &mut Looked, depth: Depth, pace: &dyn Pace) -> Result<(), Stopped> {
         let segment = looked.segment;
-        for (index, copy) in looked.copies.iter().enumerate() {
-            let Some(copy) = copy else { continue };
+        for index in 0..looked.copies.len() {
+            let Some(copy) = &looked.copies[index] else {
+                continue;
+            };
             let member = &self.members[index];
             let is_filled = member.state == MemberState::Filling;
             if depth < Depth::Scrub && !is_filled {
@@ -394,20 +427,32 @@ impl Pass {
                     continue;
                 }
                 Err(_) => {
+                    self.brought.remove(&(member.id, segment));
                     looked.lost.insert(index);
                 }
             }
+            if depth < Depth::Scrub && self.brought.contains(&(member.id, segment)) {
+                continue;
+            }
             pace.step(copy.len() as u64 * u64::from(copy.slot_bytes))?;
-            match self.members[index].unit.scrub(looked.segment) {
+            match self.members[index].unit.scrub(segment) {
                 Ok(bad) => {
-                    let bad = bad.into_iter().map(|slot| slot.0).collect();
+                    let bad: HashSet<u16> = bad.into_iter().map(|slot| slot.0).collect();
+                    if bad.is_empty() && looked.is_closed {
+                        self.brought.insert((self.members[index].id, segment));
+                    }
                     looked.rotten.insert(index, bad);
                 }
                 // It has just been freed.
                 Err(UnitError::NoSegment { .. }) => {}
+                // What it knew of it was in memory alone.
+                Err(UnitError::Damaged { .. }) => {
+                    looked.broken.insert(index);
+                    looked.copies[index] = None;
+                }
                 Err(error) => {
                     looked.silent.insert(index);
-                    self.no_answer(looked.segment, index, &error);
+                    self.no_answer(segment, index, &error);
                 }
             }
         }

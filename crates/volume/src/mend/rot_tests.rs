@@ -40,14 +40,8 @@ fn one_bad_file_takes_no_member_out_of_the_pass() {
     };
     let mend = |rig: &Rig| {
         let pace = Steps::endless();
-        let found = pass(
-            copyset(),
-            None,
-            &members(rig),
-            &all_committed(),
-            Depth::Fill,
-            &pace,
-        );
+        let found =
+            Task::new(copyset()).pass(None, &members(rig), &all_committed(), Depth::Fill, &pace);
         found.expect("nobody stops it")
     };
     let found = mend(&rig);

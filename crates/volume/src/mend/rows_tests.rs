@@ -66,7 +66,7 @@ fn standing(rig: &Rig, change: &[(u8, MemberState)]) -> Vec<(u8, u8, MemberState
 fn once(rig: &Rig, of: &[(u8, u8, MemberState)], depth: Depth) -> Found {
     let members = members(rig, of);
     let (erasure, pace) = (Some(rig.erasure), Steps::endless());
-    let found = pass(copyset(), erasure, &members, &all_committed(), depth, &pace);
+    let found = Task::new(copyset()).pass(erasure, &members, &all_committed(), depth, &pace);
     found.expect("nobody stops it")
 }
 
@@ -232,14 +232,7 @@ fn what_cannot_be_worked_out_is_told_and_makes_nobody_whole() {
     of.retain(|(unit, ..)| ![0, 5].contains(unit));
     let (members, pace) = (members(&rig, &of), Steps::endless());
     let erasure = Some(rig.erasure);
-    let found = pass(
-        copyset(),
-        erasure,
-        &members,
-        &all_committed(),
-        Depth::Fill,
-        &pace,
-    );
+    let found = Task::new(copyset()).pass(erasure, &members, &all_committed(), Depth::Fill, &pace);
     let found = found.expect("nobody stops it");
     assert!(found.rotten > 0 && !found.problems.is_empty());
     assert!(!found.whole.contains(&unit_id(NEW)));
@@ -260,14 +253,8 @@ fn a_crash_at_any_step_of_bringing_parity_loses_nothing() {
             let before = rig.simulation.disk.operations();
             rig.simulation.disk.arm_crash(before + number);
             let (erasure, pace) = (Some(rig.erasure), Steps::endless());
-            let _ = pass(
-                copyset(),
-                erasure,
-                &units,
-                &all_committed(),
-                Depth::Fill,
-                &pace,
-            );
+            let _ =
+                Task::new(copyset()).pass(erasure, &units, &all_committed(), Depth::Fill, &pace);
             drop(units);
             let is_off = rig.simulation.disk.is_off();
             rig.simulation.disk.arm_crash(u64::MAX);
@@ -351,15 +338,9 @@ fn parity_is_made_again_of_what_is_left_when_something_was_freed_meanwhile() {
         };
         let units = members(&rig, &of);
         let erasure = Some(rig.erasure);
-        pass(
-            copyset(),
-            erasure,
-            &units,
-            &all_committed(),
-            Depth::Fill,
-            &pace,
-        )
-        .expect("nobody stops it");
+        Task::new(copyset())
+            .pass(erasure, &units, &all_committed(), Depth::Fill, &pace)
+            .expect("nobody stops it");
         let was_freed = pace.left.load(Ordering::Relaxed) > steps;
         if !was_freed {
             assert!(steps > 10, "it was freed at each");
@@ -440,14 +421,7 @@ fn one_whole_member_alone_makes_nobody_whole() {
     let of = standing(&rig, &[(NEW, Filling)]);
     let units = members(&rig, &of);
     let (erasure, pace) = (Some(rig.erasure), Steps::endless());
-    let found = pass(
-        copyset(),
-        erasure,
-        &units,
-        &all_committed(),
-        Depth::Fill,
-        &pace,
-    );
+    let found = Task::new(copyset()).pass(erasure, &units, &all_committed(), Depth::Fill, &pace);
     let found = found.expect("nobody stops it");
     assert_eq!((found.whole, found.lacking.len()), (Vec::new(), 0));
     for place in [2, 3, 4, 5] {
@@ -496,15 +470,9 @@ fn padding_of_an_open_segment_is_not_kept_by_who_is_filled() {
         let (units, pace) = (members(&rig, &of), Steps::endless());
         let open_now = Uncommitted::new([(segment, 4)], Vec::new(), u64::MAX);
         for _ in 0..2 {
-            pass(
-                copyset(),
-                Some(rig.erasure),
-                &units,
-                &open_now,
-                Depth::Fill,
-                &pace,
-            )
-            .expect("nobody stops it");
+            Task::new(copyset())
+                .pass(Some(rig.erasure), &units, &open_now, Depth::Fill, &pace)
+                .expect("nobody stops it");
         }
         let told = open(&rig.simulation, NEW).slots_of(segment).expect("there");
         assert_eq!(told.stat.slots - told.stat.freed, 0, "{place}");

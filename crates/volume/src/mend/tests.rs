@@ -45,6 +45,19 @@ impl Pace for Steps {
     fn compared(&self, _: u64, _: u64) {}
 }
 
+/// Counts what is moved.
+#[derive(Default)]
+struct Moved(AtomicU64);
+
+impl Pace for Moved {
+    fn step(&self, bytes: u64) -> Result<(), Stopped> {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn compared(&self, _: u64, _: u64) {}
+}
+
 pub(super) struct Rig {
     pub(super) simulation: Simulation,
     pub(super) units: Vec<Arc<FaultyUnit>>,
@@ -52,7 +65,11 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn new(units: usize) -> Self {
-        let simulation = Simulation::new(3);
+        Self::of_seed(units, 3)
+    }
+
+    pub(super) fn of_seed(units: usize, seed: u64) -> Self {
+        let simulation = Simulation::new(seed);
         let world = simulation.world();
         for number in 0..units {
             let id = UnitId::from_random(number as u128);
@@ -83,6 +100,12 @@ impl Rig {
         self.open(self.units.len());
     }
 
+    /// The units' processes are killed, and started anew.
+    pub(super) fn restart(&mut self) {
+        self.simulation.kill();
+        self.open(self.units.len());
+    }
+
     pub(super) fn members(&self, states: &[MemberState]) -> Vec<Mendable> {
         let members = self.units.iter().zip(states).enumerate();
         let member =
@@ -102,7 +125,9 @@ impl Rig {
         depth: Depth,
     ) -> Found {
         let (members, pace) = (self.members(states), Steps::endless());
-        pass(copyset(), None, &members, uncommitted, depth, &pace).expect("nobody stops it")
+        Task::new(copyset())
+            .pass(None, &members, uncommitted, depth, &pace)
+            .expect("nobody stops it")
     }
 
     /// Passes until one finds nothing to copy; which members are whole then.
@@ -219,6 +244,32 @@ fn a_new_member_gets_what_others_keep_and_not_what_they_freed() {
     );
 }
 
+/// A pace that waits is to be filled with what is copied: what a task has put there and
+/// made durable was read by its last pass once more, as fast as it had been copied.
+#[test]
+fn what_a_task_has_brought_it_does_not_read_once_more() {
+    let rig = Rig::new(2);
+    rig.put(0, 1, 0..20);
+    rig.put(0, 2, 0..20);
+    let open = Uncommitted::new([(segment(2), 20)], Vec::new(), u64::MAX);
+    let members = rig.members(&[Whole, Filling]);
+    let moved = |task: &mut Task| {
+        let pace = Moved::default();
+        let found = task.pass(None, &members, &open, Depth::Fill, &pace);
+        let slots = pace.0.load(Ordering::Relaxed) / u64::from(SLOT_BYTES);
+        (found.expect("nobody stops it").copied_bytes > 0, slots)
+    };
+    let mut task = Task::new(copyset());
+    assert_eq!(moved(&mut task), (true, 40));
+    // To an open one something may be put in part.
+    assert_eq!(moved(&mut task), (false, 20));
+    let another = moved(&mut Task::new(copyset()));
+    assert_eq!(another, (false, 40), "who knows how it came there");
+    rig.units[1].delete(segment(1)).expect("gone");
+    assert_eq!(moved(&mut task), (true, 40));
+    assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
+}
+
 /// A unit that says that all was freed, or that has lost all, costs no other its
 /// content.
 #[test]
@@ -277,14 +328,8 @@ fn a_crash_at_any_step_loses_nothing_and_is_gone_on_from() {
         let before = rig.simulation.disk.operations();
         rig.simulation.disk.arm_crash(before + number);
         let (members, pace) = (rig.members(&[Whole, Filling]), Steps::endless());
-        let passed = pass(
-            copyset(),
-            None,
-            &members,
-            &all_committed(),
-            Depth::Fill,
-            &pace,
-        );
+        let passed =
+            Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Fill, &pace);
         drop(members);
         let is_off = rig.simulation.disk.is_off();
         rig.simulation.disk.arm_crash(u64::MAX);
@@ -313,14 +358,8 @@ fn one_that_is_stopped_at_any_step_is_gone_on_from() {
         rig.put(0, 2, 0..20);
         let pace = Steps(AtomicU64::new(steps));
         let members = rig.members(&[Whole, Filling]);
-        let passed = pass(
-            copyset(),
-            None,
-            &members,
-            &all_committed(),
-            Depth::Fill,
-            &pace,
-        );
+        let passed =
+            Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Fill, &pace);
         assert_eq!(rig.mend(&[Whole, Filling], Depth::Fill), [0, 1].into());
         assert_eq!(rig.kept(1, 2), rig.kept(0, 2));
         if passed.is_ok() {
@@ -372,22 +411,21 @@ fn two_units_that_fail_one_after_the_other_lose_nothing() {
     rig.units[0].set(gone);
     let rest = [&rig.members(&[Leaving, Whole, Filling])[1..]].concat();
     for _ in 0..2 {
-        pass(
-            copyset(),
-            None,
-            &rest,
-            &all_committed(),
-            Depth::Fill,
-            &Steps::endless(),
-        )
-        .expect("passes");
+        Task::new(copyset())
+            .pass(
+                None,
+                &rest,
+                &all_committed(),
+                Depth::Fill,
+                &Steps::endless(),
+            )
+            .expect("passes");
     }
     rig.units[1].set(gone);
     let members = rig.members(&[Leaving, Leaving, Whole, Filling]);
     let mut whole = Vec::new();
     for _ in 0..2 {
-        let found = pass(
-            copyset(),
+        let found = Task::new(copyset()).pass(
             None,
             &members[2..],
             &all_committed(),

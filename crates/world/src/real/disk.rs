@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::{Advice, FallocateFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::folder::RealFolder;
@@ -213,6 +213,11 @@ impl File for RealFile {
             Err(error) => Err(error.into()),
             Ok(()) => self.file.set_len(length),
         }
+    }
+
+    fn forget_cached(&self) {
+        // Advice: there is nothing to be done where it is not taken.
+        let _ = rustix::fs::fadvise(self.file.as_fd(), 0, None, Advice::DontNeed);
     }
 
     fn punch(&self, offset: u64, length: u64) -> io::Result<()> {

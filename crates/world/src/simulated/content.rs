@@ -252,6 +252,17 @@ impl FileContent {
         self.lose_pending(Survival::choose(random), random);
     }
 
+    /// What is not waiting to be made durable is read as it is durable from now on. How
+    /// long the file is stays known.
+    pub(super) fn forget_clean(&mut self) {
+        let length = self.live.length;
+        self.live = self.durable.clone();
+        for change in &self.pending {
+            self.live.apply(change);
+        }
+        self.live.set_length(length);
+    }
+
     /// Nothing but what is durable is left, and of the rest what chance saves.
     pub(super) fn crash(&mut self, survival: Survival, random: &SimulatedRandom) {
         self.lose_pending(survival, random);

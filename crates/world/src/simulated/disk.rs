@@ -517,6 +517,13 @@ impl File for SimulatedFile {
         }
     }
 
+    fn forget_cached(&self) {
+        let mut state = self.state();
+        if state.check_alive(self.process).is_ok() {
+            state.tree.file_mut(self.node).forget_clean();
+        }
+    }
+
     fn length(&self) -> io::Result<u64> {
         self.look(|_, content| Ok(content.live.length()))
     }

@@ -112,8 +112,9 @@ pub fn rebuild(
         let masks_at_hand = || of_parity().map(|(_, held)| mask_of(held, row));
         // What no parity has is given up. What some have is there still, or one of them
         // is wrong: then it counts, if it can be worked out.
+        // Where there is none, that is what all data is asked that may have been.
         let said = match of_parity().next() {
-            None if others().count() == data => 0,
+            None if others().count() == data => whole(erasure) & !there,
             None => whole(erasure),
             Some(_) => masks_at_hand().fold(0, |all, mask| all | mask),
         };
