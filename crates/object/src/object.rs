@@ -328,7 +328,7 @@ impl Unit for ObjectUnit {
             let mut tags = vec![[0; size_of::<Tag>()]; usize::from(run.count)];
             let mut data = vec![0; usize::from(run.count) * slot_bytes as usize];
             let read = inner.read_run(run, slot_bytes, &mut tags, &mut data).await;
-            telling.tell(read.map(|()| ReadSlots {
+            telling.tell(read.map(|()| ReadSlots::Apart {
                 tags: &tags,
                 data: &data,
             }));

@@ -247,16 +247,10 @@ impl Core {
                     return done(Err(meaning(&url, &doing, Intent::Read, errno)));
                 }
             };
-            let mut tags: Vec<Tag> = Vec::with_capacity(count);
-            let mut data = Vec::with_capacity(count * slot_bytes as usize);
-            let gather = |_, tag: &Tag, content: &[u8]| {
-                tags.push(*tag);
-                data.extend_from_slice(content);
-            };
-            match split(records, first, slot_bytes, gather, count) {
-                Ok(()) => done(Ok(ReadSlots {
-                    tags: &tags,
-                    data: &data,
+            match split(records, first, slot_bytes, |_, _, _| {}, count) {
+                Ok(()) => done(Ok(ReadSlots::Records {
+                    records,
+                    record_bytes: record_bytes(slot_bytes),
                 })),
                 Err(Unfit::NoSlot(slot)) => done(Err(no_slot(&url, segment, slot))),
                 // The reading that may wait says what it is.

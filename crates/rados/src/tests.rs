@@ -88,14 +88,19 @@ fn later_readings_are_told_what_the_waiting_ones_are() {
             count,
         };
         let done = Box::new(move |read: Result<unit::ReadSlots<'_>, UnitError>| {
-            let answer = read.map(|slots| (slots.tags.to_vec(), slots.data.to_vec()));
+            let answer = read.map(|slots| {
+                let slots = slots
+                    .iter(512)
+                    .map(|(tag, content)| (*tag, content.to_vec()));
+                slots.unzip::<_, _, Vec<_>, Vec<_>>()
+            });
             tell.send(answer).expect("somebody waits");
         });
         assert!(unit.read_later(run, 512, done));
         told.recv().expect("told")
     };
     let (tags, data) = ask(1, 0, 2).expect("there");
-    assert_eq!((tags, data), (vec![[7; 16]; 2], vec![9; 1024]));
+    assert_eq!((tags, data), (vec![[7; 16]; 2], vec![vec![9; 512]; 2]));
     assert!(matches!(
         ask(1, 1, 2),
         Err(UnitError::NoSlot { slot: Slot(2), .. })

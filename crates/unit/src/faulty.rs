@@ -342,7 +342,7 @@ impl Unit for FaultyUnit {
             let mut tags = vec![[0; 16]; usize::from(run.count)];
             let mut data = vec![0; usize::from(run.count) * slot_bytes as usize];
             let read = self.read(run, slot_bytes, &mut tags, &mut data);
-            done(read.map(|()| ReadSlots {
+            done(read.map(|()| ReadSlots::Apart {
                 tags: &tags,
                 data: &data,
             }));

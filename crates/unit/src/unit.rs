@@ -47,13 +47,43 @@ pub fn assert_fit(count: usize, slot_bytes: u32, tags: &[Tag], data: &[u8]) {
     );
 }
 
-/// What was read: as many tags as slots, and their content.
+/// What was read: as many slots as were asked for, wherever they lie in memory.
 #[derive(Debug, Clone, Copy)]
-pub struct ReadSlots<'a> {
-    /// The tags.
-    pub tags: &'a [Tag],
-    /// The content, slot after slot.
-    pub data: &'a [u8],
+pub enum ReadSlots<'a> {
+    /// The tags, and apart from them the content, slot after slot.
+    Apart {
+        /// The tags.
+        tags: &'a [Tag],
+        /// The content.
+        data: &'a [u8],
+    },
+    /// Record after record: each begins with a tag and ends with the content.
+    Records {
+        /// The records.
+        records: &'a [u8],
+        /// How long each is, in bytes.
+        record_bytes: usize,
+    },
+}
+
+impl<'a> ReadSlots<'a> {
+    /// The tags and contents of the slots, each `slot_bytes` long, in order.
+    pub fn iter(self, slot_bytes: u32) -> impl Iterator<Item = (&'a Tag, &'a [u8])> {
+        let length = slot_bytes as usize;
+        let (tags, data, records, record_bytes) = match self {
+            Self::Apart { tags, data } => (tags, data, &[][..], length),
+            Self::Records {
+                records,
+                record_bytes,
+            } => (&[][..], &[][..], records, record_bytes),
+        };
+        let apart = tags.iter().zip(data.chunks_exact(length));
+        let records = records.chunks_exact(record_bytes);
+        apart.chain(records.filter_map(move |record| {
+            let content = record.len().checked_sub(length)?;
+            Some((record.first_chunk()?, &record[content..]))
+        }))
+    }
 }
 
 /// Is told what came of a reading, once. It must not wait.

@@ -86,7 +86,7 @@ fn readings_that_nobody_waits_for_all_end_also_when_the_unit_is_dropped() {
         };
         let done = move |read: Result<unit::ReadSlots<'_>, UnitError>| {
             let is_right =
-                read.is_ok_and(|slots| slots.tags == [[7; 16]] && slots.data == [9; 4096]);
+                read.is_ok_and(|slots| slots.iter(4096).eq([(&[7; 16], &[9; 4096][..])]));
             tell.send(is_right).expect("somebody waits");
         };
         begun += usize::from(unit.read_later(run, 4096, Box::new(done)));

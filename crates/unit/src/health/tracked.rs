@@ -187,8 +187,9 @@ impl TrackedUnit {
         self.pace.begin();
         let noted = move |read: Result<ReadSlots<'_>, UnitError>| {
             tracked.note_read(began, read.as_ref().map(|_| ()));
-            if let Ok(slots) = &read {
-                count(&tracked.read_bytes, slots.data);
+            if read.is_ok() {
+                let bytes = u64::from(run.count) * u64::from(slot_bytes);
+                tracked.read_bytes.fetch_add(bytes, Ordering::Relaxed);
             }
             done(read);
         };

@@ -125,7 +125,7 @@ fn slots_in(body: &[u8], run: SlotRun, slot_bytes: u32) -> Result<ReadSlots<'_>,
     }
     let (tags, data) = body.split_at(usize::from(run.count) * size_of::<Tag>());
     let (tags, _) = tags.as_chunks();
-    Ok(ReadSlots { tags, data })
+    Ok(ReadSlots::Apart { tags, data })
 }
 
 impl Unit for RemoteUnit {

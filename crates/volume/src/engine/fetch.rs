@@ -13,8 +13,19 @@ use crate::map::{Entry, FetchPages, PAGE_BYTES, Page, PageCache, Position};
 use crate::scatter::{Piece, ReadError, Store, read_pieces, read_pieces_later};
 use crate::seal::{Address, Keyring};
 
-/// A block's content, or why it cannot be had.
-pub type Fetched = Vec<(BlockIndex, Source, Result<Vec<u8>, IoError>)>;
+/// Blocks, and where each was to be read.
+pub type WantedBlocks = Arc<[(BlockIndex, Source)]>;
+
+/// The blocks that a change covers in part, where each was read, and its content.
+pub type FetchedEdges = Vec<(BlockIndex, Source, Vec<u8>)>;
+
+/// What was read of the blocks that a request wants.
+pub enum Fetched {
+    /// All of them, one after another in that order.
+    All(Vec<u8>),
+    /// The content of each, or why it cannot be had.
+    Each(Vec<Result<Vec<u8>, IoError>>),
+}
 
 /// What fetching takes, shared with jobs.
 #[derive(Clone)]
@@ -35,7 +46,7 @@ impl Fetcher {
 
     /// Starts to read `wanted` for a parked request, from other units than those
     /// to `avoid` if there are others.
-    pub fn start(&self, request: u64, wanted: Vec<(BlockIndex, Source)>, avoid: &[UnitId]) {
+    pub fn start(&self, request: u64, wanted: WantedBlocks, avoid: &[UnitId]) {
         let piece = |(block, source): &(BlockIndex, Source)| match source {
             Source::Slot(entry) => Some(Piece {
                 entry: *entry,
@@ -45,7 +56,7 @@ impl Fetcher {
         };
         let pieces: Option<Vec<Piece>> = wanted.iter().map(piece).collect();
         let is_begun = pieces.is_some_and(|pieces| {
-            let (fetcher, wanted) = (self.clone(), wanted.clone());
+            let (fetcher, wanted) = (self.clone(), Arc::clone(&wanted));
             let avoided = avoid.to_vec();
             let done = move |found| fetcher.found(request, wanted, found, avoided);
             let (store, keyring) = (&self.store, &self.keyring);
@@ -61,25 +72,21 @@ impl Fetcher {
     fn found(
         &self,
         request: u64,
-        wanted: Vec<(BlockIndex, Source)>,
-        found: Vec<Option<Vec<u8>>>,
+        wanted: WantedBlocks,
+        found: Option<Vec<u8>>,
         avoid: Vec<UnitId>,
     ) {
-        let Some(found) = found.into_iter().collect::<Option<Vec<_>>>() else {
+        let Some(found) = found else {
             return self.start_job(request, wanted, avoid);
         };
-        let fetched = wanted.into_iter().zip(found);
-        let fetched = fetched.map(|((block, source), plain)| (block, source, Ok(plain)));
-        self.reporter.report(Event::Fetched {
-            request,
-            fetched: fetched.collect(),
-        });
+        let fetched = Fetched::All(found);
+        self.reporter.report(Event::Fetched { request, fetched });
     }
 
-    fn start_job(&self, request: u64, wanted: Vec<(BlockIndex, Source)>, avoid: Vec<UnitId>) {
+    fn start_job(&self, request: u64, wanted: WantedBlocks, avoid: Vec<UnitId>) {
         let fetcher = self.clone();
         self.store.pool.run(Box::new(move || {
-            let fetched = fetcher.read(&wanted, &avoid);
+            let fetched = Fetched::Each(fetcher.read(&wanted, &avoid));
             fetcher.reporter.report(Event::Fetched { request, fetched });
         }));
     }
@@ -100,7 +107,11 @@ impl Fetcher {
         }));
     }
 
-    fn read(&self, wanted: &[(BlockIndex, Source)], avoid: &[UnitId]) -> Fetched {
+    fn read(
+        &self,
+        wanted: &[(BlockIndex, Source)],
+        avoid: &[UnitId],
+    ) -> Vec<Result<Vec<u8>, IoError>> {
         let pieces: Vec<Piece> = wanted
             .iter()
             .filter_map(|(block, source)| match source {
@@ -116,16 +127,13 @@ impl Fetcher {
             read_pieces(&self.store, &self.keyring, slot_bytes, &pieces, avoid).into_iter();
         wanted
             .iter()
-            .map(|(block, source)| {
-                let result = match source {
-                    Source::Zero => Ok(vec![0; self.block_size.bytes()]),
-                    Source::Journal(placed) => self.read_journal(*block, placed),
-                    Source::Slot(_) => from_units
-                        .next()
-                        .expect("a result for each piece")
-                        .map_err(to_io_error),
-                };
-                (*block, *source, result)
+            .map(|(block, source)| match source {
+                Source::Zero => Ok(vec![0; self.block_size.bytes()]),
+                Source::Journal(placed) => self.read_journal(*block, placed),
+                Source::Slot(_) => from_units
+                    .next()
+                    .expect("a result for each piece")
+                    .map_err(to_io_error),
             })
             .collect()
     }

@@ -12,9 +12,10 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{BlockIndex, Location, UnitId};
+use base::{Location, UnitId};
 use unit::TrackedUnit;
 
+use super::fetch::WantedBlocks;
 use super::layers::Source;
 use super::reader::Reader;
 use crate::map::{Entry, Position};
@@ -29,7 +30,7 @@ const AT_FIRST: u64 = 64;
 #[derive(Clone)]
 pub enum Wanted {
     /// Blocks.
-    Blocks(Vec<(BlockIndex, Source)>),
+    Blocks(WantedBlocks),
     /// Pages of the map.
     Pages(Vec<(Position, Entry)>),
 }
@@ -89,12 +90,12 @@ impl Reader {
         if let Some(patience) = patience {
             self.late.due.push(Reverse((now + patience, id)));
         }
-        self.start_avoiding(id, wanted, &[]);
+        self.start_avoiding(id, wanted.clone(), &[]);
         asked
     }
 
-    fn start_avoiding(&self, id: u64, wanted: &Wanted, avoid: &[UnitId]) {
-        match wanted.clone() {
+    fn start_avoiding(&self, id: u64, wanted: Wanted, avoid: &[UnitId]) {
+        match wanted {
             Wanted::Blocks(blocks) => self.fetcher.start(id, blocks, avoid),
             Wanted::Pages(pages) => self.fetcher.start_pages(id, pages, avoid),
         }
@@ -123,7 +124,7 @@ impl Reader {
                 self.late.again += 1;
                 parked.under_way += 1;
                 let wanted = parked.wanted.clone();
-                self.start_avoiding(id, &wanted, &avoid);
+                self.start_avoiding(id, wanted, &avoid);
             }
         }
     }

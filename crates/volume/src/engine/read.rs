@@ -3,7 +3,7 @@
 use base::{BlockIndex, Completion, IoError, Outcome, Slot, Started, Token};
 use unit::{SlotRun, Tag};
 
-use super::fetch::Fetched;
+use super::fetch::{Fetched, FetchedEdges};
 use super::late::Wanted;
 use super::layers::Source;
 use super::reader::{Parked, Reader, Waiting};
@@ -322,7 +322,7 @@ impl Reader {
             self.finish_extents(waiting);
             return;
         } else {
-            Wanted::Blocks(wanted)
+            Wanted::Blocks(wanted.into())
         };
         let id = self.parked_next;
         self.parked_next += 1;
@@ -349,39 +349,46 @@ impl Reader {
         Some(parked)
     }
 
-    /// A job has read something. Brings a change that may go on now.
-    pub fn on_fetched(&mut self, id: u64, fetched: Fetched) -> Option<(Change, Fetched)> {
-        let failure = fetched.iter().find_map(|(block, source, result)| {
-            result
-                .as_ref()
-                .err()
-                .map(|error| (*block, *source, error.clone()))
-        });
-        let parked = self.unpark(id, failure.is_some())?;
-        if let Some((block, source, error)) = failure {
-            // What was asked for may have been overwritten, destaged and freed
-            // meanwhile; then there is a newer place to read.
-            let moved = self.layers.resolve(block.0) != Ok(source);
-            if moved && parked.attempts < ATTEMPTS_MAX {
-                self.resume(parked.waiting, parked.attempts + 1);
-            } else {
-                self.fail(&parked.waiting, error);
+    /// Something was read. Brings a change that may go on now, and its edges.
+    pub fn on_fetched(&mut self, id: u64, fetched: Fetched) -> Option<(Change, FetchedEdges)> {
+        let read = match fetched {
+            Fetched::All(content) => Ok(content),
+            Fetched::Each(each) => joined(each),
+        };
+        let parked = self.unpark(id, read.is_err())?;
+        let Wanted::Blocks(wanted) = parked.wanted else {
+            unreachable!("blocks are read for whoever asked for blocks");
+        };
+        let content = match read {
+            Ok(content) => content,
+            Err((index, error)) => {
+                let (block, source) = wanted[index];
+                // What was asked for may have been overwritten, destaged and freed
+                // meanwhile; then there is a newer place to read.
+                let moved = self.layers.resolve(block.0) != Ok(source);
+                if moved && parked.attempts < ATTEMPTS_MAX {
+                    self.resume(parked.waiting, parked.attempts + 1);
+                } else {
+                    self.fail(&parked.waiting, error);
+                }
+                return None;
             }
-            return None;
-        }
+        };
         match parked.waiting {
             Waiting::Read {
                 token,
                 offset,
                 length,
             } => {
-                let mut out = vec![0; length];
-                for (block, _, plain) in fetched {
-                    let plain = plain.expect("failures were handled above");
-                    let (range, within) = self.part_of(offset, length, block.0);
-                    let count = range.len();
-                    out[range].copy_from_slice(&plain[within..within + count]);
-                }
+                let out = match content.len() == length {
+                    true => content,
+                    false => {
+                        // They follow one another, and the ends were not asked for.
+                        let block_bytes = self.fetcher.block_size.bytes() as u64;
+                        let within = (offset % block_bytes) as usize;
+                        content[within..within + length].to_vec()
+                    }
+                };
                 self.ready.push(Completion {
                     token,
                     result: Ok(Outcome::Data(out)),
@@ -393,7 +400,12 @@ impl Reader {
                     result: Ok(Outcome::Done),
                 });
             }
-            Waiting::Change(change) => return Some((change, fetched)),
+            Waiting::Change(change) => {
+                let blocks = content.chunks_exact(self.fetcher.block_size.bytes());
+                let edges = wanted.iter().zip(blocks);
+                let edges = edges.map(|((block, source), plain)| (*block, *source, plain.to_vec()));
+                return Some((change, edges.collect()));
+            }
             Waiting::Extents { .. } => self.finish_extents(parked.waiting),
         }
         None
@@ -426,4 +438,13 @@ impl Reader {
             result: Err(error),
         });
     }
+}
+
+/// Blocks one after another, or the first that cannot be had.
+fn joined(blocks: Vec<Result<Vec<u8>, IoError>>) -> Result<Vec<u8>, (usize, IoError)> {
+    let mut content = Vec::with_capacity(blocks.iter().flatten().map(Vec::len).sum());
+    for (index, block) in blocks.into_iter().enumerate() {
+        content.extend(block.map_err(|error| (index, error))?);
+    }
+    Ok(content)
 }

@@ -12,7 +12,7 @@ use super::checkpoint::CheckpointState;
 use super::config::VolumeConfig;
 use super::destage::DestageState;
 use super::event::Event;
-use super::fetch::Fetched;
+use super::fetch::FetchedEdges;
 use super::flush::FlushState;
 use super::lease::LeaseState;
 use super::reader::Reader;
@@ -66,7 +66,7 @@ pub struct Volume {
     pub(super) number_next: u64,
     /// Changes whose edges have been fetched, waiting for room or for the
     /// lease.
-    pub(super) deferred: VecDeque<(Change, Fetched)>,
+    pub(super) deferred: VecDeque<(Change, FetchedEdges)>,
     pub(super) stopped: Option<IoError>,
     pub(super) closing: bool,
     pub(super) counters: Counters,

@@ -2,7 +2,7 @@
 
 use base::{BlockIndex, Durability, IoError, Sequence, Started, Token, with_causes};
 
-use super::fetch::Fetched;
+use super::fetch::FetchedEdges;
 use super::layers::Source;
 use super::reader::Waiting;
 use super::volume::Volume;
@@ -308,12 +308,11 @@ impl Volume {
     }
 
     /// The fetched edges, unless one was written meanwhile.
-    fn edges_still_true(&mut self, fetched: &Fetched) -> Option<Edges> {
+    fn edges_still_true(&mut self, fetched: &FetchedEdges) -> Option<Edges> {
         fetched
             .iter()
             .map(|(block, source, plain)| {
                 let now: Option<Source> = self.reader.resolve_now(block.0);
-                let plain = plain.as_ref().ok()?;
                 (now == Some(*source)).then(|| (block.0, plain.clone()))
             })
             .collect()

@@ -10,8 +10,8 @@ use super::read::{Piece, Run, runs_of};
 use super::store::Store;
 use crate::seal::Keyring;
 
-/// Is told what was found, in the order of the pieces.
-type Found = Box<dyn FnOnce(Vec<Option<Vec<u8>>>) + Send>;
+/// Is told the content of all pieces, one after another; `None`, if any was not found.
+type Found = Box<dyn FnOnce(Option<Vec<u8>>) + Send>;
 
 /// Pieces that are being read.
 struct Reading {
@@ -24,7 +24,9 @@ struct Reading {
 struct State {
     /// Runs that have not ended.
     left: usize,
-    found: Vec<Option<Vec<u8>>>,
+    /// What was found so far; empty before anything was.
+    found: Vec<u8>,
+    is_missing: bool,
     done: Option<Found>,
 }
 
@@ -39,14 +41,15 @@ pub fn read_pieces_later(
     slot_bytes: u32,
     pieces: Vec<Piece>,
     avoid: &[UnitId],
-    done: impl FnOnce(Vec<Option<Vec<u8>>>) + Send + 'static,
+    done: impl FnOnce(Option<Vec<u8>>) + Send + 'static,
 ) -> bool {
     let table = store.table();
     let runs = runs_of(&table, &pieces);
     let reading = Arc::new(Reading {
         state: Mutex::new(State {
             left: runs.len(),
-            found: vec![None; pieces.len()],
+            found: Vec::new(),
+            is_missing: false,
             done: Some(Box::new(done)),
         }),
         keyring: Arc::clone(keyring),
@@ -76,32 +79,52 @@ pub fn read_pieces_later(
 impl Reading {
     /// A run has ended.
     fn end(&self, run: &[usize], read: Option<ReadSlots<'_>>) {
-        let length = self.slot_bytes as usize;
-        let opened = |(place, index): (usize, &usize)| {
-            let slots = read?;
-            let sealed = &slots.data[place * length..][..length];
-            let Piece { entry, address } = self.pieces[*index];
-            let mut plain = vec![0; length];
-            let sealer = self.keyring.of_epoch(entry.sequence.epoch());
-            let tag = &slots.tags[place];
-            // Of a damaged copy the reading that waits says so.
-            let is_open = sealer.open(address, entry.sequence, tag, sealed, &mut plain);
-            is_open.is_ok().then_some(plain)
-        };
-        let opened: Vec<Option<Vec<u8>>> = run.iter().enumerate().map(opened).collect();
+        let opened = read.and_then(|slots| self.open(run, slots));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        for (index, plain) in run.iter().zip(opened) {
-            state.found[*index] = plain;
+        match opened {
+            Some(plain) => self.put(&mut state.found, run, plain),
+            None => state.is_missing = true,
         }
         state.left -= 1;
         if state.left > 0 {
             return;
         }
         let found = std::mem::take(&mut state.found);
+        let found = (!state.is_missing).then_some(found);
         let done = state.done.take();
         drop(state);
         if let Some(done) = done {
             done(found);
+        }
+    }
+
+    /// The content of a run. `None` if any of it is damaged: the reading that waits says
+    /// so.
+    fn open(&self, run: &[usize], slots: ReadSlots<'_>) -> Option<Vec<u8>> {
+        let length = self.slot_bytes as usize;
+        let mut plain = vec![0; run.len() * length];
+        let mut slots = slots.iter(self.slot_bytes);
+        for (index, plain) in run.iter().zip(plain.chunks_exact_mut(length)) {
+            let (tag, sealed) = slots.next()?;
+            let Piece { entry, address } = self.pieces[*index];
+            let sealer = self.keyring.of_epoch(entry.sequence.epoch());
+            let opened = sealer.open(address, entry.sequence, tag, sealed, plain);
+            opened.ok()?;
+        }
+        Some(plain)
+    }
+
+    /// Puts a run's content where it belongs.
+    fn put(&self, found: &mut Vec<u8>, run: &[usize], plain: Vec<u8>) {
+        let length = self.slot_bytes as usize;
+        let is_all = run.len() == self.pieces.len();
+        if is_all && run.is_sorted() {
+            *found = plain;
+            return;
+        }
+        found.resize(self.pieces.len() * length, 0);
+        for (index, plain) in run.iter().zip(plain.chunks_exact(length)) {
+            found[index * length..][..length].copy_from_slice(plain);
         }
     }
 }
