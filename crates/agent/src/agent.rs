@@ -274,7 +274,7 @@ impl Agent {
                 links: Links::new(
                     cluster.id,
                     Arc::clone(&world.clock),
-                    Arc::clone(controller.wallet()),
+                    Arc::clone(controller.capability_cache()),
                 ),
                 serving,
                 lease_term: cluster.lease_ms.map(Duration::from_millis),

@@ -30,13 +30,13 @@ use volume::{
 use world::{Clock, Wake};
 
 use crate::agent::{Agent, Inner, TaskEnded, blocking};
+use crate::capability_cache::Kept;
 use crate::closer::Closer;
 use crate::database_age::OlderDatabase;
 use crate::host_keys::HostKeyError;
 use crate::journals::JournalsError;
 use crate::keys::KeyProvider as _;
 use crate::serving::ServingError;
-use crate::wallet::Kept;
 
 /// A volume that is attached here, and served.
 pub struct Attached {
@@ -331,7 +331,12 @@ fn serve_read_only(
         Some(key) => {
             let version = inner.catalog.version(key)?;
             let lineage = version.lineage;
-            kept = Some(inner.controller.wallet().keep(vec![Want::Read { lineage }]));
+            kept = Some(
+                inner
+                    .controller
+                    .capability_cache()
+                    .keep(vec![Want::Read { lineage }]),
+            );
             let keys = inner.catalog.keys(version.lineage)?;
             let keyring = Arc::new(inner.keys.keyring(&keys)?);
             Some((version, keyring))

@@ -18,7 +18,7 @@ use volume::clean::{self, CleanError, Cleaner, Removal};
 use world::{Millis, host};
 
 use crate::agent::{Agent, TaskEnded, blocking, lock};
-use crate::wallet::Kept;
+use crate::capability_cache::Kept;
 
 /// How often units and volumes are looked at.
 const TICK: Duration = Duration::from_secs(1);
@@ -244,8 +244,8 @@ impl Agent {
                 .collect();
             self.inner.controller.obtain(&wants).await?;
             // Those that come late are renewed until they have come.
-            let wallet = self.inner.controller.wallet();
-            let kept: Vec<Kept> = wants.iter().map(|want| wallet.keep(vec![*want])).collect();
+            let cache = self.inner.controller.capability_cache();
+            let kept: Vec<Kept> = wants.iter().map(|want| cache.keep(vec![*want])).collect();
             for (free, _kept) in due.into_iter().zip(kept) {
                 let freed = self.free(cleaner.clone(), free).await;
                 first_failure = first_failure.and(freed);

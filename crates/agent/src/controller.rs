@@ -4,7 +4,7 @@
 //! until it is known whether it was made: the engine must not guess. The
 //! controller knows one that was made already, byte for byte. What an answer gives
 //! the right to do on unit daemons, those are shown before the engine has it
-//! (`wallet`).
+//! (`capability_cache`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 use world::{Clock, Millis, host};
 
-use crate::wallet::Wallet;
+use crate::capability_cache::CapabilityCache;
 
 /// A controller that is well answers in less.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -60,7 +60,7 @@ pub struct Controller {
     client: Client,
     runtime: Handle,
     is_ending: Arc<AtomicBool>,
-    wallet: Arc<Wallet>,
+    capability_cache: Arc<CapabilityCache>,
 }
 
 /// Pauses that grow.
@@ -87,13 +87,13 @@ impl Controller {
             client,
             runtime,
             is_ending: Arc::default(),
-            wallet: Wallet::new(clock),
+            capability_cache: CapabilityCache::new(clock),
         }
     }
 
     /// What this host may do on unit daemons.
-    pub(crate) fn wallet(&self) -> &Arc<Wallet> {
-        &self.wallet
+    pub(crate) fn capability_cache(&self) -> &Arc<CapabilityCache> {
+        &self.capability_cache
     }
 
     /// From now on nothing is asked again that was not answered.

@@ -24,7 +24,7 @@ use volume::LeaseTerm;
 use world::host;
 
 use crate::agent::{Agent, lock};
-use crate::wallet::Kept;
+use crate::capability_cache::Kept;
 
 /// How often leases are renewed.
 const RENEW_EVERY: Duration = Duration::from_secs(2);
@@ -61,7 +61,7 @@ impl Agent {
         let held = Held {
             epoch,
             term: term.clone(),
-            _kept: self.inner.controller.wallet().keep(wants),
+            _kept: self.inner.controller.capability_cache().keep(wants),
         };
         lock(&self.inner.leases).insert(wish.id, held);
         term

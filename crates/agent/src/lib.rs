@@ -6,7 +6,7 @@
 //!   back
 //! * [`controller`]: asking the controllers; the engine's catalog by that
 //! * [`units`], `watch`, `claim`: storage units, those that do not answer, and
-//!   whose a unit is; `links`, `wallet`: the ways to unit daemons, and what this host
+//!   whose a unit is; `links`, `capability_cache`: the ways to unit daemons, and what this host
 //!   may do there
 //! * `database_age`: databases that are older than the data; `lease_count`: what
 //!   units know of that
@@ -26,6 +26,7 @@
 
 pub mod agent;
 pub mod attached;
+mod capability_cache;
 mod claim;
 mod cleaning;
 mod closer;
@@ -51,7 +52,6 @@ mod tests;
 pub mod units;
 pub mod vm;
 mod volume_statuses;
-mod wallet;
 mod watch;
 mod worker;
 

@@ -6,7 +6,7 @@
 //! in the table of units all the same, as nothing may be taken for whole that
 //! lacks a copy there.
 //!
-//! Locks, in this order: the agent's units, these links, the wallet or one link. Nothing
+//! Locks, in this order: the agent's units, these links, the capability cache or one link. Nothing
 //! is asked of a link under the lock of these: it may wait for its thread, which asks
 //! for detours.
 
@@ -26,8 +26,8 @@ use world::{Clock, Endpoint, host};
 use zeroize::Zeroizing;
 
 use crate::agent::lock;
+use crate::capability_cache::CapabilityCache;
 use crate::controller::Controller;
-use crate::wallet::Wallet;
 
 /// Certificates hold for a day, and are renewed so often.
 const RENEW_EVERY: Duration = Duration::from_secs(8 * 60 * 60);
@@ -61,7 +61,7 @@ struct State {
 pub(crate) struct Links {
     cluster: ClusterId,
     clock: Arc<dyn Clock>,
-    wallet: Arc<Wallet>,
+    cache: Arc<CapabilityCache>,
     state: Arc<Mutex<State>>,
     /// Rung when there is a first link, and no certificate.
     wanted: Notify,
@@ -69,11 +69,11 @@ pub(crate) struct Links {
 
 impl Links {
     /// None yet.
-    pub fn new(cluster: ClusterId, clock: Arc<dyn Clock>, wallet: Arc<Wallet>) -> Self {
+    pub fn new(cluster: ClusterId, clock: Arc<dyn Clock>, cache: Arc<CapabilityCache>) -> Self {
         Self {
             cluster,
             clock,
-            wallet,
+            cache,
             state: Arc::default(),
             wanted: Notify::new(),
         }
@@ -105,7 +105,7 @@ impl Links {
             (link, is_new)
         };
         if is_new {
-            self.wallet.add(unit, Arc::clone(&link) as _);
+            self.cache.add(unit, Arc::clone(&link) as _);
         }
         Ok(link)
     }
@@ -118,12 +118,12 @@ impl Links {
     }
 
     fn config(&self, unit: UnitId, own: Endpoint, tls: Option<Arc<ClientConfig>>) -> LinkConfig {
-        // The wallet has the links.
-        let wallet = Arc::downgrade(&self.wallet);
+        // The capability cache has the links.
+        let cache = Arc::downgrade(&self.cache);
         let capabilities = move || {
-            wallet
+            cache
                 .upgrade()
-                .map_or_else(Vec::new, |wallet| wallet.capabilities())
+                .map_or_else(Vec::new, |cache| cache.capabilities())
         };
         let state = Arc::downgrade(&self.state);
         let detours = move || {
@@ -154,7 +154,7 @@ impl Links {
             return Ok(key.clone());
         }
         let made = KeyRequest::generate()?;
-        self.wallet.set_holder(requested_key(&made.request_pem)?.0);
+        self.cache.set_holder(requested_key(&made.request_pem)?.0);
         state.key = Some(made.key_pem.clone());
         Ok(made.key_pem)
     }

@@ -270,7 +270,7 @@ impl Agent {
         };
         let copyset = task.copyset.id;
         let want = Want::Mend { copyset };
-        let _kept = controller.wallet().keep(vec![want]);
+        let _kept = controller.capability_cache().keep(vec![want]);
         let mut copied = 0;
         let passes = Arc::new(Mutex::new(mend::Task::new(copyset)));
         for _ in 0..PASSES_MAX {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use base::{ClusterId, CopysetId, SegmentId, Slot, UnitId};
 use capability::{Capability, Fence, Line, Scope, SigningKey};
-use daemon::{Door, DoorConfig, Keeper, KeeperConfig, Limits};
+use daemon::{Keeper, KeeperConfig, Limits, Server, ServerConfig};
 use identity::{
     Authority, Credentials, KeyRequest, Kind, Lifetime, ServerTls, Subject, client_config,
     requested_key,
@@ -126,7 +126,7 @@ fn main() -> Result<(), Failed> {
         chain_pem: &chain_pem,
         key_pem: &request.key_pem,
     };
-    let door = DoorConfig {
+    let server = ServerConfig {
         tls: Arc::new(ServerTls::new(
             authority.certificate_pem(),
             &[],
@@ -136,7 +136,7 @@ fn main() -> Result<(), Failed> {
         limits: Limits::of(64),
     };
     let anywhere = Endpoint::Tcp("127.0.0.1:0".parse()?);
-    let door = Door::open(&world, &anywhere, [keeper], door)?;
+    let server = Server::open(&world, &anywhere, [keeper], server)?;
 
     let (chain_pem, request) = party(Kind::Host, "h", &[])?;
     let credentials = Credentials {
@@ -148,13 +148,13 @@ fn main() -> Result<(), Failed> {
     let link = LinkConfig {
         cluster: CLUSTER,
         unit: UNIT,
-        own: door.endpoint().clone(),
+        own: server.endpoint().clone(),
         detours: Arc::new(Vec::new),
         capabilities: Arc::new(Vec::new),
         tls: Some(Arc::new(tls)),
     };
     let link = TlsLink::start(link, Arc::clone(&world.clock))?;
-    let unit = RemoteUnit::new(door.endpoint().to_string(), Arc::new(link));
+    let unit = RemoteUnit::new(server.endpoint().to_string(), Arc::new(link));
     let capability = Capability {
         cluster: CLUSTER,
         holder: requested_key(&request.request_pem)?.0,

@@ -23,10 +23,10 @@ use world::real::{Bell, Poller, Stream};
 use world::{Interest, Millis, Wake};
 
 use crate::budget::Share;
-use crate::door::Hall;
 use crate::pass_on::pass_on;
 use crate::patience::{Look, Patience};
 use crate::places::Place;
+use crate::server::Shared;
 use crate::session::{Closing, Session, Step};
 
 /// The longest first message that is read, in bytes.
@@ -50,24 +50,24 @@ const SOCKET: u64 = 1;
 ///
 /// # Errors
 /// Why it has ended, if not because the host has left.
-pub(crate) fn serve(hall: &Hall, stream: Stream, place: &Place) -> io::Result<()> {
+pub(crate) fn serve(shared: &Shared, stream: Stream, place: &Place) -> io::Result<()> {
     let bell = place.bell();
     let poller = Poller::new()?;
     poller.add(bell, BELL, Interest::READABLE)?;
     poller.add(&stream, SOCKET, Interest::READABLE)?;
-    let begun = hall.clock.monotonic();
+    let begun = shared.clock.monotonic();
     let mut guest = Guest {
-        hall,
+        shared,
         place,
         bell,
         poller,
         begun,
-        deadline: begun + hall.config().limits.waits.hello,
+        deadline: begun + shared.config().limits.waits.hello,
     };
     let Some(hello) = guest.hello(stream)? else {
         return Ok(());
     };
-    match hall.keeper(hello.unit) {
+    match shared.keeper(hello.unit) {
         Some(_) => guest.keep(hello),
         None => guest.pass_on(hello),
     }
@@ -87,7 +87,7 @@ struct Hello {
 }
 
 struct Guest<'a> {
-    hall: &'a Hall,
+    shared: &'a Shared,
     place: &'a Place,
     bell: &'a Bell,
     poller: Poller,
@@ -99,15 +99,15 @@ struct Guest<'a> {
 
 impl Guest<'_> {
     /// Waits for the socket, not longer than to the deadline; `false` if the
-    /// door is being closed.
+    /// server is being closed.
     fn wait(&self) -> io::Result<bool> {
-        let now = self.hall.clock.monotonic();
+        let now = self.shared.clock.monotonic();
         if now >= self.deadline {
             return Err(ErrorKind::TimedOut.into());
         }
         let mut ready = Vec::new();
         self.poller.wait(Some(self.deadline - now), &mut ready)?;
-        Ok(!self.hall.is_closing())
+        Ok(!self.shared.is_closing())
     }
 
     /// Reads the first message. `None` if the host leaves before.
@@ -177,17 +177,17 @@ impl Guest<'_> {
                 "it was passed on, and is for a unit that is not here",
             ));
         }
-        let Some(there) = (self.hall.config().others)(unit) else {
+        let Some(there) = (self.shared.config().others)(unit) else {
             return Err(io::Error::new(
                 ErrorKind::NotFound,
                 format!("nobody knows where {unit} is"),
             ));
         };
-        let limits = self.hall.config().limits;
+        let limits = self.shared.config().limits;
         let placed = self.place.pass_on(limits.connections_max);
         placed.map_err(|full| io::Error::new(ErrorKind::ResourceBusy, full))?;
-        let is_closing = || self.hall.is_closing();
-        let clock = &*self.hall.clock;
+        let is_closing = || self.shared.is_closing();
+        let clock = &*self.shared.clock;
         pass_on(
             hello.stream,
             &hello.received,
@@ -201,10 +201,10 @@ impl Guest<'_> {
 
     /// It is for a unit that is kept here.
     fn keep(self, hello: Hello) -> io::Result<()> {
-        let Some(keeper) = self.hall.keeper(hello.unit) else {
+        let Some(keeper) = self.shared.keeper(hello.unit) else {
             return Err(ErrorKind::NotFound.into());
         };
-        let (tls, config) = self.hall.tls();
+        let (tls, config) = self.shared.tls();
         let mut connection = hello
             .accepted
             .into_connection(config)
@@ -239,7 +239,7 @@ impl Guest<'_> {
             }
         }
         let peer = tls
-            .peer(channel.peer_certificates(), self.hall.clock.wall())
+            .peer(channel.peer_certificates(), self.shared.clock.wall())
             .map_err(|error| io::Error::new(ErrorKind::PermissionDenied, error))?;
         let host = peer.filter(|peer| {
             // Of others, authorities say who they are, and not by which key.
@@ -256,11 +256,11 @@ impl Guest<'_> {
         let name = host.subject().map(ToString::to_string);
         self.place
             .belongs_to(name.unwrap_or_else(|_| host.key.to_string()));
-        let (wake, budget) = (self.bell.wake(), &self.hall.budget);
+        let (wake, budget) = (self.bell.wake(), &self.shared.budget);
         let mut session = Session::new(keeper.clone(), host.key.0, budget, wake);
         session.receive(&first[..received]);
         let (answers, answered) = mpsc::channel();
-        let waits = self.hall.config().limits.waits;
+        let waits = self.shared.config().limits.waits;
         let mut talk = Talk {
             patience: Patience::new(waits, self.begun),
             ends: host.ends,
@@ -338,7 +338,7 @@ impl Talk<'_> {
             let timeout = if holds { Duration::ZERO } else { until };
             self.guest.poller.wait(Some(timeout), &mut ready)?;
             self.guest.bell.clear();
-            if self.guest.hall.is_closing() {
+            if self.guest.shared.is_closing() {
                 return Ok(());
             }
             if ready.is_empty() && !holds {
@@ -364,12 +364,12 @@ impl Talk<'_> {
 
     /// For how long nothing has to be done but what the socket and the bell say.
     fn look(&mut self, is_blocked: bool, may_receive: bool) -> io::Result<Duration> {
-        let hall = self.guest.hall;
+        let shared = self.guest.shared;
         let timed_out = |why: &str| Err(io::Error::new(ErrorKind::TimedOut, why));
         if self.guest.place.is_over() {
             return timed_out("the host has newer connections");
         }
-        if hall.clock.wall() >= self.ends {
+        if shared.clock.wall() >= self.ends {
             return timed_out("the host's certificate has ended");
         }
         let look = Look {
@@ -379,12 +379,12 @@ impl Talk<'_> {
             requests: self.session.requests(),
             moved: self.moved,
         };
-        let now = hall.clock.monotonic();
+        let now = shared.clock.monotonic();
         let until = self
             .patience
             .look(now, look)
             .map_err(|why| io::Error::new(ErrorKind::TimedOut, why))?;
-        let holds_ms = self.ends.0.saturating_sub(hall.clock.wall().0);
+        let holds_ms = self.ends.0.saturating_sub(shared.clock.wall().0);
         let holds = Duration::from_millis(u64::try_from(holds_ms).unwrap_or_default());
         Ok((until - now).min(LOOK_EVERY).min(holds))
     }
@@ -408,7 +408,7 @@ impl Talk<'_> {
                     self.open += 1;
                     let (answers, wake) = (self.answers.clone(), self.guest.bell.wake());
                     self.guest
-                        .hall
+                        .shared
                         .pool
                         .run(Box::new(move || run(job, &answers, &wake)));
                 }

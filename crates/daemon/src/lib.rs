@@ -5,7 +5,7 @@
 //! * [`Keeper`]: the folder, and what all connections have in common.
 //! * [`Session`]: one connection as a state machine without I/O.
 //! * `shown`: what a host may do, by the capabilities that it has shown.
-//! * [`Door`]: sessions on sockets, each in a thread of its own.
+//! * [`Server`]: sessions on sockets, each in a thread of its own.
 //! * [`Budget`], `places`, `patience`: how much, of whom and for how long.
 //! * `fences`: the newest lease of each volume, so that older ones are refused.
 //! * [`restore`]: what hosts have freed, brought back while no daemon runs.
@@ -17,20 +17,20 @@
 mod budget;
 mod connection;
 mod counters;
-mod door;
 mod fences;
 mod keeper;
 mod pass_on;
 mod patience;
 mod places;
+mod server;
 mod service;
 mod session;
 mod shown;
 
 pub use budget::{BUDGET_BYTES, Budget};
-pub use door::{Door, DoorConfig, Limits, WhereUnitsAre};
 pub use keeper::{Job, Keeper, KeeperConfig};
 pub use patience::Waits;
+pub use server::{Limits, Server, ServerConfig, WhereUnitsAre};
 pub use service::{
     BEGIN_EVERY, FolderError, NotHeeded, RestoreError, Service, Settings, StartError, restore,
 };

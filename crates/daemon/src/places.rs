@@ -41,7 +41,7 @@ struct State {
     next: u64,
 }
 
-/// The connections of a door.
+/// The connections of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     state: Mutex<State>,

@@ -8,7 +8,7 @@ use api::unit::{BeginUnit, UnitCluster};
 use base::{BlockDevice as _, Durability, PartyId, SegmentId, UnitId};
 use capability::VerifyingKey;
 use control::http::Caller;
-use daemon::{Door, DoorConfig, Keeper, KeeperConfig, Limits};
+use daemon::{Keeper, KeeperConfig, Limits, Server, ServerConfig};
 use identity::{Credentials, KeyRequest, Kind, ServerTls, Subject};
 use unit::{FolderUnit, Unit as _, UnitError};
 use world::real::RealClock;
@@ -22,7 +22,7 @@ use crate::agent::lock;
 struct Store {
     party: PartyId,
     cluster: UnitCluster,
-    door: Door,
+    server: Server,
     folder: PathBuf,
     world: World,
 }
@@ -60,18 +60,18 @@ impl Store {
             generation: cluster.owner.generation,
         };
         let keeper = Keeper::open(&world, place.expect("made"), &folder, config);
-        let config = DoorConfig {
+        let config = ServerConfig {
             tls: Arc::new(tls),
             others: Arc::new(|_| None),
             limits: Limits::of(16),
         };
         let at = Endpoint::Tcp("127.0.0.1:0".parse().expect("an address"));
         let keepers = [Arc::new(keeper.expect("kept"))];
-        let door = Door::open(&world, &at, keepers, config).expect("a free port");
+        let server = Server::open(&world, &at, keepers, config).expect("a free port");
         let store = Self {
             party,
             cluster,
-            door,
+            server,
             folder,
             world,
         };
@@ -85,7 +85,7 @@ impl Store {
 
     /// From now on its unit is one of the cluster's.
     async fn tell(&self, scree: &Scree) {
-        let Endpoint::Tcp(address) = self.door.endpoint() else {
+        let Endpoint::Tcp(address) = self.server.endpoint() else {
             panic!("it listens on TCP");
         };
         let url = Some(unit::remote::url_of_address(*address));

@@ -77,7 +77,7 @@ impl Service {
         let inner = &self.inner;
         let now = inner.world.clock.monotonic();
         let mut reasons = Vec::new();
-        if lock(&inner.door).is_none() {
+        if lock(&inner.server).is_none() {
             reasons.push("it is ending".to_owned());
         }
         let found = lock(&inner.looks.found);
@@ -122,9 +122,9 @@ impl Service {
             "The controllers' clock less this machine's",
             offset_ms as f64 / 1000.0,
         );
-        let (connections, held_bytes) = lock(&inner.door)
+        let (connections, held_bytes) = lock(&inner.server)
             .as_ref()
-            .map_or((0, 0), |door| (door.connections(), door.held_bytes()));
+            .map_or((0, 0), |server| (server.connections(), server.held_bytes()));
         measures.one(
             "scree_daemon_connections",
             "Connections of hosts, and those that are passed on",

@@ -1,8 +1,8 @@
 //! What `scree unit` runs, without the terminal: a folder D, the unit in it, a
-//! door to that, and what controllers say of the cluster, asked again and again.
+//! server to that, and what controllers say of the cluster, asked again and again.
 //!
 //! ```text
-//!   begin ──► open or make D/unit ──► keep the answer ──► open the door
+//!   begin ──► open or make D/unit ──► keep the answer ──► open the server
 //!                                                              │
 //!                        ┌──── every 30 s ◄──── begin, with the URL
 //!                        └──────────────────────────►┘
@@ -42,7 +42,7 @@ use tokio::sync::{Notify, watch};
 use unit::folder::Keeping;
 use world::{Millis, World, host};
 
-use crate::{Door, DoorConfig, Keeper, Limits};
+use crate::{Keeper, Limits, Server, ServerConfig};
 use folder::Folder;
 use health::Looks;
 
@@ -103,7 +103,7 @@ struct Inner {
     place: String,
     keeper: Arc<Keeper>,
     /// None once it is closed.
-    door: Mutex<Option<Door>>,
+    server: Mutex<Option<Server>>,
     /// What is heeded.
     cluster: Mutex<UnitCluster>,
     /// Not kept for the next start: that failed.
@@ -156,7 +156,7 @@ async fn ask(
 }
 
 impl Service {
-    /// Opens D and the door, and tells a controller of it, if there is one. To
+    /// Opens D and the server, and tells a controller of it, if there is one. To
     /// be called within a runtime.
     ///
     /// # Errors
@@ -203,11 +203,11 @@ impl Service {
         tokio::join!(begin, look, self.heed_profile());
     }
 
-    /// Closes the door and all connections.
+    /// Closes the server and all connections.
     pub async fn shut_down(&self) {
-        let door = lock(&self.inner.door).take();
+        let server = lock(&self.inner.server).take();
         // It waits for threads.
-        blocking(move || drop(door)).await;
+        blocking(move || drop(server)).await;
     }
 
     /// D, absolute.
@@ -231,8 +231,8 @@ impl Service {
     /// Where it listens; `None` once it was shut down.
     #[must_use]
     pub fn endpoint(&self) -> Option<world::Endpoint> {
-        let door = lock(&self.inner.door);
-        door.as_ref().map(|door| door.endpoint().clone())
+        let server = lock(&self.inner.server);
+        server.as_ref().map(|server| server.endpoint().clone())
     }
 
     /// Tells a controller where this listens, and heeds what it says. What goes
@@ -264,7 +264,7 @@ impl Service {
         let known = lock(&inner.cluster).clone();
         heeded::check(&known, &answer)?;
         let cluster = heeded::lasting(&answer);
-        inner.set_door(inner.door_config(&cluster)?);
+        inner.set_server(inner.server_config(&cluster)?);
         inner.keeper.set_config(heeded::keeper_config(&cluster));
         inner.heard(now);
         if cluster != known || inner.is_unkept.load(Ordering::Relaxed) {
@@ -289,8 +289,8 @@ impl Service {
         while profile.changed().await.is_ok() {
             let inner = &self.inner;
             let cluster = lock(&inner.cluster).clone();
-            match inner.door_config(&cluster) {
-                Ok(config) => inner.set_door(config),
+            match inner.server_config(&cluster) {
+                Ok(config) => inner.set_server(config),
                 Err(error) => {
                     let why = with_causes(&error);
                     tracing::error!(why, "the new certificate cannot be used");
@@ -303,14 +303,14 @@ impl Service {
 }
 
 impl Inner {
-    fn door_config(&self, cluster: &UnitCluster) -> Result<DoorConfig, ProfileError> {
+    fn server_config(&self, cluster: &UnitCluster) -> Result<ServerConfig, ProfileError> {
         let most = self.connections_max;
-        door_config(cluster, &self.profile, most, self.own, &self.unknown)
+        server_config(cluster, &self.profile, most, self.own, &self.unknown)
     }
 
-    fn set_door(&self, config: DoorConfig) {
-        if let Some(door) = &*lock(&self.door) {
-            door.set_config(config);
+    fn set_server(&self, config: ServerConfig) {
+        if let Some(server) = &*lock(&self.server) {
+            server.set_config(config);
         }
     }
 
@@ -330,15 +330,15 @@ impl Inner {
     }
 }
 
-fn door_config(
+fn server_config(
     cluster: &UnitCluster,
     profile: &watch::Receiver<Arc<Profile>>,
     connections_max: usize,
     own: IpAddr,
     unknown: &Arc<Notify>,
-) -> Result<DoorConfig, ProfileError> {
+) -> Result<ServerConfig, ProfileError> {
     let profile = Arc::clone(&profile.borrow());
-    Ok(DoorConfig {
+    Ok(ServerConfig {
         tls: Arc::new(profile.server_tls(&cluster.authority)?),
         others: heeded::others(cluster, own, unknown),
         limits: Limits::of(connections_max),

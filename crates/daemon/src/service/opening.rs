@@ -1,4 +1,4 @@
-//! From a folder to a door that is open.
+//! From a folder to a server that is open.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,8 +17,8 @@ use world::{Endpoint, Millis, World};
 use super::folder::{Folder, FolderError};
 use super::health::Looks;
 use super::heeded::{self, NotHeeded};
-use super::{Inner, Service, Settings, Unheeded, ask, blocking, door_config};
-use crate::{Door, Keeper};
+use super::{Inner, Service, Settings, Unheeded, ask, blocking, server_config};
+use crate::{Keeper, Server};
 
 /// Why a daemon does not start.
 #[derive(Debug, thiserror::Error)]
@@ -149,10 +149,10 @@ pub(super) async fn open(world: World, settings: Settings) -> Result<Service, St
     let unknown = Arc::default();
     let most = settings.connections_max;
     let own = settings.address.unwrap_or(settings.listen).ip();
-    let config = door_config(&known.cluster, &settings.profile, most, own, &unknown)?;
+    let config = server_config(&known.cluster, &settings.profile, most, own, &unknown)?;
     let listen = Endpoint::Tcp(settings.listen);
-    let door = Door::open(&world, &listen, [Arc::clone(&keeper)], config);
-    let door = door.map_err(|source| StartError::Listen {
+    let server = Server::open(&world, &listen, [Arc::clone(&keeper)], config);
+    let server = server.map_err(|source| StartError::Listen {
         listen: settings.listen,
         source,
     })?;
@@ -160,13 +160,13 @@ pub(super) async fn open(world: World, settings: Settings) -> Result<Service, St
         own,
         place: mark,
         is_unkept: AtomicBool::new(false),
-        url: url_of_address(reached_at(&settings, &door)),
+        url: url_of_address(reached_at(&settings, &server)),
         looks: Looks::new(&*world.clock),
         heard: Mutex::new(world.clock.monotonic()),
         trouble: Mutex::new(known.trouble),
         are_clocks_apart: AtomicBool::new(false),
         cluster: Mutex::new(known.cluster),
-        door: Mutex::new(Some(door)),
+        server: Mutex::new(Some(server)),
         connections_max: most,
         unknown,
         begin_every: settings.begin_every,
@@ -196,8 +196,8 @@ fn check_address(settings: &Settings) -> Result<(), StartError> {
     }
 }
 
-fn reached_at(settings: &Settings, door: &Door) -> SocketAddr {
-    match (settings.address, door.endpoint()) {
+fn reached_at(settings: &Settings, server: &Server) -> SocketAddr {
+    match (settings.address, server.endpoint()) {
         (Some(address), _) => address,
         (None, Endpoint::Tcp(address)) => *address,
         (None, Endpoint::Unix(_)) => settings.listen,

@@ -191,8 +191,8 @@ fn whatever_hosts_say_a_daemon_goes_on_and_does_not_grow() {
     let seed = site.world.random.u64();
     println!("seed {seed}");
     let host = site.host("h1");
-    let door = site.door(unit_called(1));
-    let at = door.endpoint().clone();
+    let server = site.server(unit_called(1));
+    let at = server.endpoint().clone();
     let (fed, ends) = (AtomicU64::new(0), AtomicBool::new(false));
     let early = std::thread::scope(|scope| {
         for feeder in 0..FEEDERS as u64 {
@@ -219,8 +219,8 @@ fn whatever_hosts_say_a_daemon_goes_on_and_does_not_grow() {
     println!("{connections} connections; it has grown by {grown} bytes");
     assert!(connections > 10, "{connections}");
     assert!(grown < GROWTH_MAX, "it has grown by {grown} bytes");
-    until("all have gone", || door.connections() == 0);
-    until("it holds nothing for them", || door.held_bytes() == 0);
+    until("all have gone", || server.connections() == 0);
+    until("it holds nothing for them", || server.held_bytes() == 0);
     let other = site.host("h2");
     let lease = Scope::Lease {
         line: Line(8),

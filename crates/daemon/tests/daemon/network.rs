@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{ClusterId, Slot, with_causes};
-use daemon::{Door, DoorConfig, Limits, Waits};
+use daemon::{Limits, Server, ServerConfig, Waits};
 use identity::{Kind, Lifetime, ServerTls, client_config};
 use unit::remote::{LinkConfig, TlsLink};
 use unit::wire::ALPN;
@@ -24,13 +24,13 @@ fn a_unit_behind_tls_conforms() {
     let site = Site::new();
     let host = site.host("h1");
     let number = std::cell::Cell::new(0);
-    let doors = std::cell::RefCell::new(Vec::new());
+    let servers = std::cell::RefCell::new(Vec::new());
     unit::conformance::run(&|| {
         number.set(number.get() + 1);
         let id = unit_called(number.get());
-        let door = site.door(id);
-        let at = [door.endpoint().clone()];
-        doors.borrow_mut().push(door);
+        let server = site.server(id);
+        let at = [server.endpoint().clone()];
+        servers.borrow_mut().push(server);
         Arc::new(site.unit(&host, id, &at, &[whole_lease(1)]))
     });
 }
@@ -40,8 +40,8 @@ fn a_unit_behind_tls_conforms() {
 fn whoever_is_no_host_of_the_cluster_gets_no_word_in() {
     let (site, other) = (Site::new(), Site::new());
     let id = unit_called(1);
-    let door = site.door(id);
-    let at = [door.endpoint().clone()];
+    let server = site.server(id);
+    let at = [server.endpoint().clone()];
     let host = site.host("h1");
     site.unit(&host, id, &at, &[])
         .probe()
@@ -78,13 +78,13 @@ fn a_daemon_is_believed_to_have_the_unit_that_its_certificate_names() {
     let (id, pretended) = (unit_called(1), unit_called(2));
     let daemon = site.party(Kind::Unit, "u1", &[pretended.to_string()]);
     let tls = ServerTls::new(site.authority.certificate_pem(), &[], daemon.credentials());
-    let config = DoorConfig {
+    let config = ServerConfig {
         tls: Arc::new(tls.expect("usable")),
         others: Arc::new(|_| None),
         limits: Limits::of(4),
     };
-    let door = Door::open(&site.world, &any_port(), [site.keeper(id)], config).expect("open");
-    let unit = site.unit(&site.host("h1"), id, &[door.endpoint().clone()], &[]);
+    let server = Server::open(&site.world, &any_port(), [site.keeper(id)], config).expect("open");
+    let unit = site.unit(&site.host("h1"), id, &[server.endpoint().clone()], &[]);
     let why = why_not(&unit);
     assert!(why.contains("not valid for name"), "{why}");
 }
@@ -93,16 +93,16 @@ fn a_daemon_is_believed_to_have_the_unit_that_its_certificate_names() {
 fn a_link_finds_a_daemon_that_is_back_and_shows_it_what_it_had_shown() {
     let site = Site::new();
     let (id, host) = (unit_called(1), site.host("h1"));
-    let door = site.door(id);
-    let at = door.endpoint().clone();
+    let server = site.server(id);
+    let at = server.endpoint().clone();
     let unit = site.unit(&host, id, std::slice::from_ref(&at), &[whole_lease(1)]);
     put(&unit, 10, 0).expect("put");
     unit.sync(&[segment(10)]).expect("synced");
     put(&unit, 11, 0).expect("put");
-    drop(door);
+    drop(server);
     let gone = put(&unit, 12, 0).expect_err("nobody is there");
     assert!(matches!(gone, UnitError::Away { .. }), "{gone}");
-    let door = site.door_at(&at, id, None);
+    let server = site.server_at(&at, id, None);
     // Soon: after the pause.
     let mut tries = 0;
     while let Err(error) = put(&unit, 13, 0) {
@@ -114,7 +114,7 @@ fn a_link_finds_a_daemon_that_is_back_and_shows_it_what_it_had_shown() {
     assert_eq!(read(&unit, 10).expect("it is durable"), [10; 512]);
     let lost = unit.sync(&[segment(11)]).expect_err("of an earlier life");
     assert!(matches!(lost, UnitError::Restarted { .. }), "{lost}");
-    drop(door);
+    drop(server);
 }
 
 /// A host that reaches one daemon reaches all that this one reaches.
@@ -122,9 +122,9 @@ fn a_link_finds_a_daemon_that_is_back_and_shows_it_what_it_had_shown() {
 fn a_connection_for_another_unit_is_passed_on_once() {
     let site = Site::new();
     let (near_id, far_id, host) = (unit_called(1), unit_called(2), site.host("h1"));
-    let far = site.door(far_id);
+    let far = site.server(far_id);
     let known = Some((far_id, far.endpoint().clone()));
-    let near = site.door_at(&any_port(), near_id, known);
+    let near = site.server_at(&any_port(), near_id, known);
     let at = [near.endpoint().clone()];
     let unit = site.unit(&host, far_id, &at, &[whole_lease(1)]);
     let large = vec![7; 1 << 20];
@@ -157,8 +157,8 @@ fn a_link_goes_the_short_way_as_soon_as_there_is_one() {
     let site = Site::new();
     let (near_id, far_id, host) = (unit_called(1), unit_called(2), site.host("h1"));
     let keeper = site.keeper(far_id);
-    let far = site.door_of(&any_port(), Arc::clone(&keeper), None);
-    let near = site.door_at(&any_port(), near_id, Some((far_id, far.endpoint().clone())));
+    let far = site.server_of(&any_port(), Arc::clone(&keeper), None);
+    let near = site.server_at(&any_port(), near_id, Some((far_id, far.endpoint().clone())));
     // Nobody listens there yet.
     let own = {
         let taken = Listener::bind(&any_port(), 0o600).expect("a free port");
@@ -173,7 +173,7 @@ fn a_link_goes_the_short_way_as_soon_as_there_is_one() {
     put(&unit, 20, 0).expect("through the other");
     assert_eq!(link.via().as_ref(), Some(near.endpoint()));
 
-    let _door = site.door_of(&own, keeper, None);
+    let _server = site.server_of(&own, keeper, None);
     for _ in 0..30 {
         assert_eq!(link.via().as_ref(), Some(near.endpoint()), "it looks later");
         clock.advance(Duration::from_secs(1));
@@ -192,15 +192,15 @@ fn a_link_goes_the_short_way_as_soon_as_there_is_one() {
 fn a_connection_does_not_go_round() {
     let site = Site::new();
     let (lost, host) = (unit_called(9), site.host("h1"));
-    let one = site.door(unit_called(1));
-    let two = site.door_at(
+    let one = site.server(unit_called(1));
+    let two = site.server_at(
         &any_port(),
         unit_called(2),
         Some((lost, one.endpoint().clone())),
     );
     let at = one.endpoint().clone();
     drop(one);
-    let one = site.door_at(&at, unit_called(1), Some((lost, two.endpoint().clone())));
+    let one = site.server_at(&at, unit_called(1), Some((lost, two.endpoint().clone())));
     why_not(&site.unit(&host, lost, &[at], &[]));
     drop((one, two));
 }
@@ -209,7 +209,7 @@ fn a_connection_does_not_go_round() {
 fn what_is_no_protocol_is_hung_up_on_and_harms_nobody() {
     let site = Site::new();
     let (id, host) = (unit_called(1), site.host("h1"));
-    let door = site.door(id);
+    let server = site.server(id);
     let mut random = vec![0; 4000];
     world::Random::fill(&RealRandom, &mut random);
     let oversized = [&[22, 3, 1, 0x40, 0][..], &[1; 40_000]].concat();
@@ -219,7 +219,7 @@ fn what_is_no_protocol_is_hung_up_on_and_harms_nobody() {
         &oversized,
         b"scree\xc2\xbb1junk",
     ] {
-        let mut stream = connect(door.endpoint());
+        let mut stream = connect(server.endpoint());
         // It may hang up before it has read all.
         let _ = stream.write_all(bytes);
         let _ = stream.shutdown(std::net::Shutdown::Write);
@@ -229,8 +229,8 @@ fn what_is_no_protocol_is_hung_up_on_and_harms_nobody() {
         }
     }
     // One that says nothing keeps nobody out.
-    let silent = connect(door.endpoint());
-    site.unit(&host, id, &[door.endpoint().clone()], &[])
+    let silent = connect(server.endpoint());
+    site.unit(&host, id, &[server.endpoint().clone()], &[])
         .probe()
         .expect("it serves on");
     drop(silent);
@@ -241,8 +241,8 @@ fn what_is_no_protocol_is_hung_up_on_and_harms_nobody() {
 fn threads_that_put_more_than_is_held_at_once_wait_and_lose_nothing() {
     let site = Site::new();
     let (id, host) = (unit_called(1), site.host("h1"));
-    let door = site.door(id);
-    let unit = site.unit(&host, id, &[door.endpoint().clone()], &[whole_lease(1)]);
+    let server = site.server(id);
+    let unit = site.unit(&host, id, &[server.endpoint().clone()], &[whole_lease(1)]);
     let tags = vec![[6; 16]; 256];
     std::thread::scope(|scope| {
         for thread in 0..32_u64 {
@@ -301,14 +301,14 @@ fn hosts_that_put_more_than_a_daemon_holds_wait_and_lose_nothing() {
         held_bytes_max: 3 << 20,
         ..Limits::of(64)
     };
-    let door = site.door_within(limits, &any_port(), site.keeper(id), None);
-    let at = [door.endpoint().clone()];
+    let server = site.server_within(limits, &any_port(), site.keeper(id), None);
+    let at = [server.endpoint().clone()];
     let tags = vec![[6; 16]; 256];
     let hosts: Vec<Party> = (0..4).map(|name| site.host(&format!("h{name}"))).collect();
     std::thread::scope(|scope| {
         for (host, number) in hosts.iter().zip(0..) {
             let unit = site.unit(host, id, &at, &[whole_lease(1)]);
-            let (tags, door) = (&tags, &door);
+            let (tags, server) = (&tags, &server);
             scope.spawn(move || {
                 std::thread::scope(|scope| {
                     for thread in 0..2 {
@@ -318,7 +318,7 @@ fn hosts_that_put_more_than_a_daemon_holds_wait_and_lose_nothing() {
                             for round in 0..4 {
                                 let first = Slot(round * 256);
                                 unit.put(id, 4096, first, tags, &data).expect("put");
-                                let held = door.held_bytes();
+                                let held = server.held_bytes();
                                 assert!(held < 5 << 20, "{held} bytes");
                             }
                         });
@@ -327,7 +327,7 @@ fn hosts_that_put_more_than_a_daemon_holds_wait_and_lose_nothing() {
             });
         }
     });
-    until("all is given back", || door.held_bytes() == 0);
+    until("all is given back", || server.held_bytes() == 0);
 }
 
 #[test]
@@ -338,17 +338,17 @@ fn a_connection_that_nobody_uses_is_closed_and_made_again_when_somebody_asks() {
         waits: quickly(),
         ..Limits::of(64)
     };
-    let door = site.door_within(limits, &any_port(), site.keeper(id), None);
-    let at = [door.endpoint().clone()];
+    let server = site.server_within(limits, &any_port(), site.keeper(id), None);
+    let at = [server.endpoint().clone()];
     let unit = site.unit(&host, id, &at, &[whole_lease(1)]);
     for serial in 10..13 {
         put(&unit, serial, 0).expect("it is there, and nobody was told that it was away");
-        until("it stays", || door.connections() == 0);
+        until("it stays", || server.connections() == 0);
     }
     // One that says nothing has no place for long.
-    let mut silent = connect(door.endpoint());
-    until("it has come", || door.connections() == 1);
-    until("it stays", || door.connections() == 0);
+    let mut silent = connect(server.endpoint());
+    until("it has come", || server.connections() == 1);
+    until("it stays", || server.connections() == 0);
     let _ = silent.read_to_end(&mut Vec::new());
 }
 
@@ -364,15 +364,15 @@ fn a_host_that_does_not_take_its_answers_or_does_not_end_its_request_is_closed()
         },
         ..Limits::of(64)
     };
-    let door = site.door_within(limits, &any_port(), site.keeper(id), None);
-    let at = door.endpoint().clone();
+    let server = site.server_within(limits, &any_port(), site.keeper(id), None);
+    let at = server.endpoint().clone();
     {
         let unit = site.unit(&host, id, std::slice::from_ref(&at), &[whole_lease(1)]);
         let (tags, data) = (vec![[6; 16]; 512], vec![7; 2 << 20]);
         unit.put(segment(20), 4096, Slot(0), &tags, &data)
             .expect("put");
     }
-    until("the link is gone", || door.connections() == 0);
+    until("the link is gone", || server.connections() == 0);
     let mut stream = by_hand(&site, &host, id, &at);
     let signed = key()
         .sign(&capability(host.fingerprint.0, whole_lease(1)))
@@ -389,29 +389,29 @@ fn a_host_that_does_not_take_its_answers_or_does_not_end_its_request_is_closed()
         unit::wire::Request::Read { run, slot_bytes }.encode(tag, &mut asked);
     }
     stream.write_all(&asked).expect("sent");
-    until("it holds answers", || door.held_bytes() > 1 << 20);
-    until("it is waited for", || door.connections() == 0);
-    until("it keeps its room", || door.held_bytes() == 0);
+    until("it holds answers", || server.held_bytes() > 1 << 20);
+    until("it is waited for", || server.connections() == 0);
+    until("it keeps its room", || server.held_bytes() == 0);
     drop(stream);
 
     let mut stream = by_hand(&site, &host, id, &at);
     let head = [&(1_u32 << 20).to_le_bytes()[..], &[3, 0, 0, 0], &[9; 8]].concat();
     stream.write_all(&head).expect("sent");
-    until("its room is kept", || door.held_bytes() > 1 << 20);
-    until("it is waited for", || door.connections() == 0);
-    until("it keeps its room", || door.held_bytes() == 0);
+    until("its room is kept", || server.held_bytes() > 1 << 20);
+    until("it is waited for", || server.connections() == 0);
+    until("it keeps its room", || server.held_bytes() == 0);
 }
 
 #[test]
 fn a_host_that_connects_again_and_again_keeps_nobody_out() {
     let site = Site::new();
     let (id, host) = (unit_called(1), site.host("h1"));
-    let door = site.door_within(Limits::of(6), &any_port(), site.keeper(id), None);
-    let at = door.endpoint().clone();
+    let server = site.server_within(Limits::of(6), &any_port(), site.keeper(id), None);
+    let at = server.endpoint().clone();
     let many: Vec<_> = (0..12)
         .map(|_| {
             let stream = by_hand(&site, &host, id, &at);
-            until("its oldest one ends", || door.connections() <= 4);
+            until("its oldest one ends", || server.connections() <= 4);
             stream
         })
         .collect();
@@ -431,14 +431,14 @@ fn a_connection_ends_with_the_hosts_certificate_and_goes_on_with_the_next_one() 
         term: Duration::from_secs(10),
     };
     let host = site.party_for(short, Kind::Host, "h1", &[]);
-    let door = site.door(id);
-    let at = [door.endpoint().clone()];
+    let server = site.server(id);
+    let at = [server.endpoint().clone()];
     let config = site.link_config(&host, id, &at);
     let link = site.link(config.clone());
     let unit = RemoteUnit::new("scree://there".to_owned(), Arc::clone(&link) as _);
     unit.probe().expect("it holds");
-    assert_eq!(door.connections(), 1);
-    until("it is closed", || door.connections() == 0);
+    assert_eq!(server.connections(), 1);
+    until("it is closed", || server.connections() == 0);
     why_not(&unit);
     let next = site.host("h1");
     link.set_config(LinkConfig {
@@ -452,6 +452,6 @@ fn a_connection_ends_with_the_hosts_certificate_and_goes_on_with_the_next_one() 
         tls: site.link_config(&another, id, &at).tls,
         ..config
     });
-    until("the old one ends", || door.connections() == 0);
+    until("the old one ends", || server.connections() == 0);
     unit.probe().expect("with the one after that");
 }

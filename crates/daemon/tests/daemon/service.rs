@@ -451,7 +451,7 @@ async fn connections_for_other_daemons_are_passed_on_where_controllers_say() {
         async move { service.run().await }
     });
     let (far_id, host) = (base::UnitId::from_random(9), Arc::new(site.host("h1")));
-    let far = site.door(far_id);
+    let far = site.server(far_id);
     let at = endpoint_of_url(service.url()).expect("a daemon's URL");
     let probe = async || {
         let unit = site.unit(&host, far_id, std::slice::from_ref(&at), &[]);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base::{Slot, UnitId, with_causes};
 use capability::Scope;
-use daemon::{Door, DoorConfig, Keeper, KeeperConfig, Limits};
+use daemon::{Keeper, KeeperConfig, Limits, Server, ServerConfig};
 use identity::{
     Authority, Credentials, KeyFingerprint, KeyRequest, Kind, Lifetime, ServerTls, Subject,
     client_config, requested_key,
@@ -106,36 +106,36 @@ impl Site {
     }
 
     /// A daemon of `unit` at `endpoint`, which passes on what is for `other`.
-    pub fn door_at(
+    pub fn server_at(
         &self,
         endpoint: &Endpoint,
         unit: UnitId,
         other: Option<(UnitId, Endpoint)>,
-    ) -> Door {
-        self.door_of(endpoint, self.keeper(unit), other)
+    ) -> Server {
+        self.server_of(endpoint, self.keeper(unit), other)
     }
 
-    /// As [`Site::door_at`], of a unit that is kept.
-    pub fn door_of(
+    /// As [`Site::server_at`], of a unit that is kept.
+    pub fn server_of(
         &self,
         endpoint: &Endpoint,
         keeper: Arc<Keeper>,
         other: Option<(UnitId, Endpoint)>,
-    ) -> Door {
-        self.door_within(Limits::of(64), endpoint, keeper, other)
+    ) -> Server {
+        self.server_within(Limits::of(64), endpoint, keeper, other)
     }
 
-    pub fn door_within(
+    pub fn server_within(
         &self,
         limits: Limits,
         endpoint: &Endpoint,
         keeper: Arc<Keeper>,
         other: Option<(UnitId, Endpoint)>,
-    ) -> Door {
+    ) -> Server {
         let unit = keeper.id();
         let daemon = self.party(Kind::Unit, "u1", &[unit.to_string()]);
         let tls = ServerTls::new(self.authority.certificate_pem(), &[], daemon.credentials());
-        let config = DoorConfig {
+        let config = ServerConfig {
             tls: Arc::new(tls.expect("usable")),
             others: Arc::new(move |asked| match &other {
                 Some((unit, endpoint)) if *unit == asked => Some(endpoint.clone()),
@@ -143,7 +143,7 @@ impl Site {
             }),
             limits,
         };
-        Door::open(&self.world, endpoint, [keeper], config).expect("a free port")
+        Server::open(&self.world, endpoint, [keeper], config).expect("a free port")
     }
 
     /// A connection on which nothing was said yet.
@@ -156,8 +156,8 @@ impl Site {
         rustls::StreamOwned::new(tls, connect(at))
     }
 
-    pub fn door(&self, unit: UnitId) -> Door {
-        self.door_at(&any_port(), unit, None)
+    pub fn server(&self, unit: UnitId) -> Server {
+        self.server_at(&any_port(), unit, None)
     }
 
     pub fn link_config(&self, host: &Party, unit: UnitId, endpoints: &[Endpoint]) -> LinkConfig {

@@ -1,7 +1,7 @@
 //! A device and the thread that owns it and serves it.
 //!
 //! [`ExportThread`] is the owner's end: it runs closures on the device and
-//! stops the export. [`Export`] is the door for connections, cheap to clone.
+//! stops the export. [`Export`] is the entrance for connections, cheap to clone.
 //!
 //! The end of an export: 1. refuse new connections and new requests, 2. let
 //! the device finish what it has, 3. flush it, 4. send the replies that wait,
@@ -169,7 +169,7 @@ impl Shared {
     }
 }
 
-trait Door: Send + Sync {
+trait AnyEntrance: Send + Sync {
     fn shared(&self) -> &Shared;
     fn options(&self) -> &ExportOptions;
     fn arrive(&self, arrival: Box<Arrival>);
@@ -191,7 +191,7 @@ impl<D> Entrance<D> {
     }
 }
 
-impl<D> Door for Entrance<D> {
+impl<D> AnyEntrance for Entrance<D> {
     fn shared(&self) -> &Shared {
         &self.shared
     }
@@ -209,7 +209,7 @@ impl<D> Door for Entrance<D> {
 /// An export, as clients are let in to it. Cheap to clone.
 #[derive(Clone)]
 pub struct Export {
-    door: Arc<dyn Door>,
+    entrance: Arc<dyn AnyEntrance>,
     read_only: bool,
 }
 
@@ -230,19 +230,19 @@ impl Export {
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.door.options().name
+        &self.entrance.options().name
     }
 
     /// For people; may be empty.
     #[must_use]
     pub fn description(&self) -> &str {
-        &self.door.options().description
+        &self.entrance.options().description
     }
 
     /// How it is now: the size may have grown since it was asked last.
     #[must_use]
     pub fn info(&self) -> ExportInfo {
-        let shared = self.door.shared();
+        let shared = self.entrance.shared();
         let capabilities = *shared
             .capabilities
             .lock()
@@ -253,14 +253,16 @@ impl Export {
             size_bytes: shared.size_bytes.load(Ordering::Relaxed),
             block_bytes: shared.block_bytes.load(Ordering::Relaxed) as u32,
             capabilities,
-            read_only: self.read_only || self.door.options().read_only || capabilities.read_only,
+            read_only: self.read_only
+                || self.entrance.options().read_only
+                || capabilities.read_only,
         }
     }
 
     /// How many connections it has.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.door.shared().connections.load(Ordering::Acquire)
+        self.entrance.shared().connections.load(Ordering::Acquire)
     }
 
     /// An export that nobody serves, for the handshake's fuzzer.
@@ -269,7 +271,7 @@ impl Export {
         let shared = Shared::new(device.geometry(), device.capabilities());
         let bell = Bell::new().expect("a file descriptor is left");
         Self {
-            door: Arc::new(Entrance::<()> {
+            entrance: Arc::new(Entrance::<()> {
                 commands: Mutex::new(mpsc::channel().0),
                 bell,
                 shared: Arc::new(shared),
@@ -281,7 +283,7 @@ impl Export {
 
     /// Takes one of its places.
     pub(super) fn reserve(&self) -> Result<Seat, NotOpen> {
-        let shared = self.door.shared();
+        let shared = self.entrance.shared();
         if shared.stopping.load(Ordering::Acquire) {
             return Err(NotOpen::Stopping);
         }
@@ -292,13 +294,13 @@ impl Export {
         if let Some(failure) = failure.as_ref() {
             return Err(NotOpen::Failed(failure.clone()));
         }
-        let max = self.door.options().connections_max;
+        let max = self.entrance.options().connections_max;
         Seat::take(&shared.connections, max).ok_or(NotOpen::Full(max))
     }
 
     /// Lets a client in.
     pub(super) fn arrive(&self, arrival: Arrival) {
-        self.door.arrive(Box::new(arrival));
+        self.entrance.arrive(Box::new(arrival));
     }
 }
 
@@ -364,11 +366,11 @@ impl<D: BlockDevice + 'static> ExportThread<D> {
         })
     }
 
-    /// The door, to be given to an [`ExportTable`](super::ExportTable).
+    /// The entrance, to be given to an [`ExportTable`](super::ExportTable).
     #[must_use]
     pub fn export(&self) -> Export {
         Export {
-            door: Arc::clone(&self.entrance) as Arc<dyn Door>,
+            entrance: Arc::clone(&self.entrance) as Arc<dyn AnyEntrance>,
             read_only: false,
         }
     }

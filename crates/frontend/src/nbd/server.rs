@@ -126,7 +126,7 @@ impl Server {
             commands: received,
             options,
             connections: Arc::default(),
-            doors: Slab::default(),
+            listeners: Slab::default(),
             guests: Slab::default(),
             deadlines: VecDeque::new(),
             accept_again: None,
@@ -177,7 +177,7 @@ impl Drop for Server {
     }
 }
 
-struct Door {
+struct OpenListener {
     listener: Listener,
     options: ListenOptions,
 }
@@ -191,7 +191,7 @@ struct Acceptor {
     commands: Receiver<Command>,
     options: ServerOptions,
     connections: Arc<AtomicUsize>,
-    doors: Slab<Door>,
+    listeners: Slab<OpenListener>,
     guests: Slab<Box<Guest>>,
     /// When each guest must be gone, oldest first. May name some that are.
     deadlines: VecDeque<(Duration, Key)>,
@@ -234,10 +234,10 @@ impl Acceptor {
         loop {
             match self.commands.try_recv() {
                 Ok(Command::Listen(listener, options)) => {
-                    let key = LISTENER | self.doors.next_key();
+                    let key = LISTENER | self.listeners.next_key();
                     match self.poller.add(&listener, key, Interest::READABLE) {
                         Ok(()) => {
-                            self.doors.insert(Door { listener, options });
+                            self.listeners.insert(OpenListener { listener, options });
                         }
                         Err(error) => tracing::error!(%error, "a listener cannot be watched"),
                     }
@@ -250,15 +250,15 @@ impl Acceptor {
 
     fn accept(&mut self, key: Key) {
         loop {
-            let Some(door) = self.doors.get(key) else {
+            let Some(open) = self.listeners.get(key) else {
                 return;
             };
-            match door.listener.accept() {
+            match open.listener.accept() {
                 Ok(Some(stream)) => {
-                    if matches!(door.listener.endpoint(), Endpoint::Unix(_)) {
+                    if matches!(open.listener.endpoint(), Endpoint::Unix(_)) {
                         stream.set_send_buffer(UNIX_SEND_BYTES);
                     }
-                    let options = door.options.clone();
+                    let options = open.options.clone();
                     self.welcome(stream, options);
                 }
                 Ok(None) => return,
@@ -278,9 +278,9 @@ impl Acceptor {
             readable: watch,
             writable: false,
         };
-        for key in self.doors.keys() {
-            if let Some(door) = self.doors.get(key)
-                && let Err(error) = self.poller.modify(&door.listener, LISTENER | key, interest)
+        for key in self.listeners.keys() {
+            if let Some(open) = self.listeners.get(key)
+                && let Err(error) = self.poller.modify(&open.listener, LISTENER | key, interest)
             {
                 tracing::error!(%error, "a listener cannot be watched");
             }

@@ -29,9 +29,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 /// Says where the daemon of another unit listens, as far as it is known.
 pub type WhereUnitsAre = Arc<dyn Fn(UnitId) -> Option<Endpoint> + Send + Sync>;
 
-/// How a door is kept.
+/// How a server is kept.
 #[derive(Clone)]
-pub struct DoorConfig {
+pub struct ServerConfig {
     /// Who the daemon is, and which authorities sign hosts.
     pub tls: Arc<ServerTls>,
     /// Where connections for other units are passed on to.
@@ -40,7 +40,7 @@ pub struct DoorConfig {
     pub limits: Limits,
 }
 
-/// How much a door's connections may take.
+/// How much a server's connections may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Connections at once, those that are passed on included. One more is
@@ -49,7 +49,7 @@ pub struct Limits {
     /// How long they are waited for.
     pub waits: Waits,
     /// Bytes of requests and answers that are held, over all connections. It counts
-    /// as it was when the door was opened.
+    /// as it was when the server was opened.
     pub held_bytes_max: usize,
 }
 
@@ -65,9 +65,9 @@ impl Limits {
     }
 }
 
-/// What a door's threads have in common.
-pub(crate) struct Hall {
-    config: RwLock<DoorConfig>,
+/// What a server's threads have in common.
+pub(crate) struct Shared {
+    config: RwLock<ServerConfig>,
     keepers: HashMap<UnitId, Arc<Keeper>>,
     pub pool: Arc<dyn Pool>,
     pub clock: Arc<dyn Clock>,
@@ -76,8 +76,8 @@ pub(crate) struct Hall {
     is_closing: AtomicBool,
 }
 
-impl Hall {
-    pub(crate) fn config(&self) -> DoorConfig {
+impl Shared {
+    pub(crate) fn config(&self) -> ServerConfig {
         let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
         config.clone()
     }
@@ -99,16 +99,16 @@ impl Hall {
     }
 }
 
-/// A door that is open. Dropping it closes it and all connections.
-pub struct Door {
-    hall: Arc<Hall>,
+/// A server that is open. Dropping it closes it and all connections.
+pub struct Server {
+    shared: Arc<Shared>,
     bell: Bell,
     endpoint: Endpoint,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-impl Door {
-    /// Opens a door at `endpoint` to the units that `keepers` keep.
+impl Server {
+    /// Opens a server at `endpoint` to the units that `keepers` keep.
     ///
     /// # Errors
     /// As [`Listener::bind`]; or if the process has no thread left.
@@ -116,14 +116,14 @@ impl Door {
         world: &World,
         endpoint: &Endpoint,
         keepers: impl IntoIterator<Item = Arc<Keeper>>,
-        config: DoorConfig,
+        config: ServerConfig,
     ) -> io::Result<Self> {
         let listener = Listener::bind(endpoint, 0o600)?;
         let endpoint = listener.endpoint().clone();
         let (bell, poller) = (Bell::new()?, Poller::new()?);
         poller.add(&bell, BELL, Interest::READABLE)?;
         poller.add(&listener, LISTENER, Interest::READABLE)?;
-        let hall = Arc::new(Hall {
+        let shared = Arc::new(Shared {
             budget: Budget::new(config.limits.held_bytes_max),
             config: RwLock::new(config),
             keepers: keepers.into_iter().map(|one| (one.id(), one)).collect(),
@@ -132,8 +132,8 @@ impl Door {
             places: Arc::default(),
             is_closing: AtomicBool::new(false),
         });
-        let porter = Porter {
-            hall: Arc::clone(&hall),
+        let acceptor = Acceptor {
+            shared: Arc::clone(&shared),
             bell: bell.clone(),
             poller,
             listener,
@@ -142,13 +142,13 @@ impl Door {
         };
         #[expect(
             clippy::disallowed_methods,
-            reason = "it lasts as long as the door: no job for a pool"
+            reason = "it lasts as long as the server: no job for a pool"
         )]
         let thread = thread::Builder::new()
-            .name("door".to_owned())
-            .spawn(|| porter.run())?;
+            .name("server".to_owned())
+            .spawn(|| acceptor.run())?;
         Ok(Self {
-            hall,
+            shared,
             bell,
             endpoint,
             thread: Some(thread),
@@ -162,9 +162,9 @@ impl Door {
     }
 
     /// From the next connection on.
-    pub fn set_config(&self, config: DoorConfig) {
+    pub fn set_config(&self, config: ServerConfig) {
         let mut known = self
-            .hall
+            .shared
             .config
             .write()
             .unwrap_or_else(PoisonError::into_inner);
@@ -174,19 +174,19 @@ impl Door {
     /// How many connections there are.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.hall.places.len()
+        self.shared.places.len()
     }
 
     /// How many bytes of requests and answers are held.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        self.hall.budget.held()
+        self.shared.budget.held()
     }
 }
 
-impl Drop for Door {
+impl Drop for Server {
     fn drop(&mut self) {
-        self.hall.is_closing.store(true, Ordering::Relaxed);
+        self.shared.is_closing.store(true, Ordering::Relaxed);
         self.bell.ring();
         if let Some(thread) = self.thread.take() {
             // If it has panicked, that was said.
@@ -196,8 +196,8 @@ impl Drop for Door {
 }
 
 /// The thread that listens.
-struct Porter {
-    hall: Arc<Hall>,
+struct Acceptor {
+    shared: Arc<Shared>,
     bell: Bell,
     poller: Poller,
     listener: Listener,
@@ -205,7 +205,7 @@ struct Porter {
     next: usize,
 }
 
-impl Porter {
+impl Acceptor {
     fn run(mut self) {
         let mut ready = Vec::new();
         let mut pause = None;
@@ -213,7 +213,7 @@ impl Porter {
             let waited = self.poller.wait(pause, &mut ready);
             waited.expect("an epoll of this thread can be waited on");
             self.bell.clear();
-            if self.hall.is_closing() {
+            if self.shared.is_closing() {
                 break;
             }
             self.threads.retain(|_, thread| !thread.is_finished());
@@ -227,7 +227,7 @@ impl Porter {
                 pause = Some(ACCEPT_PAUSE);
             }
         }
-        self.hall.places.ring_all();
+        self.shared.places.ring_all();
         for (_, thread) in self.threads {
             let _ = thread.join();
         }
@@ -251,8 +251,8 @@ impl Porter {
     }
 
     fn welcome(&mut self, stream: Stream) -> io::Result<()> {
-        let max = self.hall.config().limits.connections_max;
-        let place = match self.hall.places.enter(max, Bell::new()?) {
+        let max = self.shared.config().limits.connections_max;
+        let place = match self.shared.places.enter(max, Bell::new()?) {
             Ok(place) => place,
             Err(why) => {
                 tracing::warn!(max, %why, "a connection is refused");
@@ -261,7 +261,7 @@ impl Porter {
         };
         let number = self.next;
         self.next += 1;
-        let hall = Arc::clone(&self.hall);
+        let shared = Arc::clone(&self.shared);
         #[expect(
             clippy::disallowed_methods,
             reason = "it lasts as long as the connection: no job for a pool"
@@ -269,7 +269,7 @@ impl Porter {
         let thread = thread::Builder::new()
             .name("host".to_owned())
             .spawn(move || {
-                if let Err(error) = connection::serve(&hall, stream, &place) {
+                if let Err(error) = connection::serve(&shared, stream, &place) {
                     tracing::debug!(%error, "a connection has ended");
                 }
             })?;

@@ -2,7 +2,7 @@
 //! shown to every daemon (docs/units.md, "Who may do what").
 //!
 //! ```text
-//!   a lease, a reading, a free ──want──► controllers ──signed──► wallet
+//!   a lease, a reading, a free ──want──► controllers ──signed──► capability cache
 //!                                                                  │ shown
 //!            daemon that is there: now; on each new connection: first, as the link
 //!                                       asks for what there is
@@ -57,14 +57,14 @@ impl Shows for TlsLink {
 /// A capability, until it ends: by the monotonic clock, counted from before it was
 /// asked for.
 #[derive(Clone)]
-struct Card {
+struct Capability {
     bytes: Arc<[u8]>,
     ends: Duration,
 }
 
 /// What is there for a want.
-struct Pocket {
-    cards: Vec<Card>,
+struct Granted {
+    capabilities: Vec<Capability>,
     /// It was refused.
     is_refused: bool,
     /// When it was asked for.
@@ -77,7 +77,7 @@ struct Pocket {
 #[derive(Default)]
 struct State {
     daemons: BTreeMap<UnitId, Arc<dyn Shows>>,
-    pockets: HashMap<Want, Pocket>,
+    granted: HashMap<Want, Granted>,
     /// What is kept, and how many times.
     kept: BTreeMap<Want, usize>,
     /// The SHA-256 of the public key that daemons are shown.
@@ -85,20 +85,20 @@ struct State {
 }
 
 /// See the module's head.
-pub(crate) struct Wallet {
+pub(crate) struct CapabilityCache {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
 }
 
 /// Something that is renewed until this is dropped.
 pub(crate) struct Kept {
-    wallet: Arc<Wallet>,
+    cache: Arc<CapabilityCache>,
     wants: Vec<Want>,
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        let mut state = lock(&self.wallet.state);
+        let mut state = lock(&self.cache.state);
         for want in &self.wants {
             if let Some(count) = state.kept.get_mut(want) {
                 *count -= 1;
@@ -110,7 +110,7 @@ impl Drop for Kept {
     }
 }
 
-impl Wallet {
+impl CapabilityCache {
     /// An empty one.
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self {
@@ -133,9 +133,14 @@ impl Wallet {
     pub fn capabilities(&self) -> Vec<Arc<[u8]>> {
         let now = self.clock.monotonic();
         let state = lock(&self.state);
-        let cards = state.pockets.values().flat_map(|pocket| &pocket.cards);
-        let lasting = cards.filter(|card| card.ends > now);
-        lasting.map(|card| Arc::clone(&card.bytes)).collect()
+        let capabilities = state
+            .granted
+            .values()
+            .flat_map(|granted| &granted.capabilities);
+        let lasting = capabilities.filter(|capability| capability.ends > now);
+        lasting
+            .map(|capability| Arc::clone(&capability.bytes))
+            .collect()
     }
 
     /// Keeps these renewed from now on.
@@ -146,7 +151,7 @@ impl Wallet {
         }
         drop(state);
         Kept {
-            wallet: Arc::clone(self),
+            cache: Arc::clone(self),
             wants,
         }
     }
@@ -161,11 +166,11 @@ impl Wallet {
     fn due(&self) -> Vec<Vec<Want>> {
         let now = self.clock.monotonic();
         let mut state = lock(&self.state);
-        let State { pockets, kept, .. } = &mut *state;
-        pockets.retain(|want, pocket| pocket.ends > now || kept.contains_key(want));
+        let State { granted, kept, .. } = &mut *state;
+        granted.retain(|want, granted| granted.ends > now || kept.contains_key(want));
         let is_due = |want: &&Want| {
-            let pocket = pockets.get(want);
-            pocket.is_none_or(|pocket| now >= pocket.renew)
+            let granted = granted.get(want);
+            granted.is_none_or(|granted| now >= granted.renew)
         };
         let due: Vec<Want> = kept.keys().filter(is_due).copied().collect();
         due.chunks(WANTS_MAX).map(<[Want]>::to_vec).collect()
@@ -178,18 +183,18 @@ impl Wallet {
         asked: Duration,
         want: Want,
         answer: Result<Vec<SignedBytes>, String>,
-    ) -> Vec<Card> {
+    ) -> Vec<Capability> {
         let later = |after_ms: u64| asked.saturating_add(Duration::from_millis(after_ms));
-        let pocket = match answer {
+        let granted = match answer {
             Ok(signed) => {
                 let lasts = signed.iter().map(|signed| signed.lasts_ms).min();
-                let cards = signed.into_iter().map(|signed| Card {
+                let capabilities = signed.into_iter().map(|signed| Capability {
                     ends: later(signed.lasts_ms),
                     bytes: signed.bytes.into(),
                 });
                 let lasts = lasts.unwrap_or_default();
-                Pocket {
-                    cards: cards.collect(),
+                Granted {
+                    capabilities: capabilities.collect(),
                     is_refused: false,
                     asked,
                     renew: later(lasts / 2),
@@ -198,8 +203,8 @@ impl Wallet {
             }
             Err(reason) => {
                 self.tell_of_refusal(want, &reason);
-                Pocket {
-                    cards: Vec::new(),
+                Granted {
+                    capabilities: Vec::new(),
                     is_refused: true,
                     asked,
                     renew: asked + ASK_AGAIN,
@@ -207,21 +212,21 @@ impl Wallet {
                 }
             }
         };
-        let cards = pocket.cards.clone();
+        let capabilities = granted.capabilities.clone();
         let mut state = lock(&self.state);
-        let known = state.pockets.get(&want);
+        let known = state.granted.get(&want);
         // Of two that were asked for at once, the later one may have come first.
         if known.is_none_or(|known| known.asked <= asked) {
-            state.pockets.insert(want, pocket);
+            state.granted.insert(want, granted);
         }
-        cards
+        capabilities
     }
 
     /// Controllers refuse what this host wants: whoever keeps that will not get far.
     fn tell_of_refusal(&self, want: Want, reason: &str) {
         let state = lock(&self.state);
-        let known = state.pockets.get(&want);
-        let is_known = known.is_some_and(|pocket| pocket.is_refused);
+        let known = state.granted.get(&want);
+        let is_known = known.is_some_and(|granted| granted.is_refused);
         match state.kept.contains_key(&want) && !is_known {
             true => tracing::warn!(?want, reason, "not allowed on unit daemons"),
             false => tracing::debug!(?want, reason, "not allowed on unit daemons"),
@@ -229,7 +234,7 @@ impl Wallet {
     }
 
     /// Shows these to all daemons; returns when all have answered that answer soon.
-    async fn show(&self, cards: Vec<Card>) {
+    async fn show(&self, capabilities: Vec<Capability>) {
         let daemons: Vec<(UnitId, Arc<dyn Shows>)> = lock(&self.state)
             .daemons
             .iter()
@@ -237,10 +242,10 @@ impl Wallet {
             .collect();
         let (answered, mut answers) = mpsc::unbounded_channel();
         for (unit, daemon) in daemons {
-            let (cards, answered) = (cards.clone(), answered.clone());
+            let (capabilities, answered) = (capabilities.clone(), answered.clone());
             // A link that has much to do lets its callers wait.
             tokio::task::spawn_blocking(move || {
-                for card in cards {
+                for capability in capabilities {
                     let answered = answered.clone();
                     let done = move |reply: Result<Reply<'_>, Arc<std::io::Error>>| {
                         // One that is away is shown it when it is back.
@@ -252,7 +257,7 @@ impl Wallet {
                         // Nobody may be listening any more.
                         let _ = answered.send(refused);
                     };
-                    daemon.show(&card.bytes, Box::new(done));
+                    daemon.show(&capability.bytes, Box::new(done));
                 }
             });
         }
@@ -275,11 +280,11 @@ impl Controller {
     /// # Errors
     /// [`CatalogError::Unavailable`], if no controller answers.
     pub(crate) async fn obtain(&self, wants: &[Want]) -> Result<(), CatalogError> {
-        let wallet = self.wallet();
-        let Some(holder) = wallet.asker() else {
+        let cache = self.capability_cache();
+        let Some(holder) = cache.asker() else {
             return Ok(());
         };
-        let asked = wallet.clock.monotonic();
+        let asked = cache.clock.monotonic();
         let ask = AskCapabilities {
             holder,
             wants: wants.to_vec(),
@@ -289,10 +294,10 @@ impl Controller {
             let reason = "the controller has not answered what it was asked".to_owned();
             return Err(CatalogError::Unavailable { reason });
         }
-        let cards = wants.iter().zip(answers);
-        let cards = cards.flat_map(|(want, answer)| wallet.put(asked, *want, answer));
-        let cards = cards.collect();
-        wallet.show(cards).await;
+        let capabilities = wants.iter().zip(answers);
+        let capabilities = capabilities.flat_map(|(want, answer)| cache.put(asked, *want, answer));
+        let capabilities = capabilities.collect();
+        cache.show(capabilities).await;
         Ok(())
     }
 
@@ -307,10 +312,10 @@ impl Controller {
 
     /// Renews what is kept and due.
     pub(crate) async fn renew_capabilities(&self) {
-        if self.wallet().asker().is_none() {
+        if self.capability_cache().asker().is_none() {
             return;
         }
-        for wants in self.wallet().due() {
+        for wants in self.capability_cache().due() {
             if let Err(error) = self.obtain(&wants).await {
                 tracing::warn!(%error, "what this host may do on unit daemons is not renewed");
                 return;
@@ -355,76 +360,76 @@ mod tests {
         }])
     }
 
-    fn wallet() -> (Arc<SimulatedClock>, Arc<Wallet>) {
+    fn made() -> (Arc<SimulatedClock>, Arc<CapabilityCache>) {
         let clock = Arc::new(SimulatedClock::default());
-        let wallet = Wallet::new(Arc::clone(&clock) as _);
-        (clock, wallet)
+        let cache = CapabilityCache::new(Arc::clone(&clock) as _);
+        (clock, cache)
     }
 
     #[test]
     fn what_is_kept_is_due_at_half_of_its_time_and_what_is_not_kept_never() {
-        let (clock, wallet) = wallet();
+        let (clock, cache) = made();
         let volume = VolumeId::from_random(1);
         let (kept, once) = (Want::Lease { volume, epoch: 3 }, read(2));
-        let first = wallet.keep(vec![kept]);
-        let second = wallet.keep(vec![kept]);
-        assert_eq!(wallet.due(), [[kept]], "there is none yet");
+        let first = cache.keep(vec![kept]);
+        let second = cache.keep(vec![kept]);
+        assert_eq!(cache.due(), [[kept]], "there is none yet");
         for want in [kept, once] {
-            wallet.put(clock.monotonic(), want, signed(b"card"));
+            cache.put(clock.monotonic(), want, signed(b"capability"));
         }
         clock.advance(Duration::from_secs(29));
-        assert!(wallet.due().is_empty());
+        assert!(cache.due().is_empty());
         clock.advance(Duration::from_secs(1));
-        assert_eq!(wallet.due(), [[kept]]);
+        assert_eq!(cache.due(), [[kept]]);
         drop(first);
-        assert_eq!(wallet.due(), [[kept]], "somebody keeps it still");
+        assert_eq!(cache.due(), [[kept]], "somebody keeps it still");
         drop(second);
-        assert!(wallet.due().is_empty());
+        assert!(cache.due().is_empty());
         clock.advance(Duration::from_secs(31));
-        wallet.due();
-        assert!(lock(&wallet.state).pockets.is_empty(), "all has ended");
+        cache.due();
+        assert!(lock(&cache.state).granted.is_empty(), "all has ended");
     }
 
     /// It was asked for again every two seconds.
     #[test]
     fn what_was_refused_is_asked_for_again_after_a_while() {
-        let (clock, wallet) = wallet();
-        let _kept = wallet.keep(vec![read(1)]);
-        let cards = wallet.put(
+        let (clock, cache) = made();
+        let _kept = cache.keep(vec![read(1)]);
+        let capabilities = cache.put(
             clock.monotonic(),
             read(1),
             Err("it is another host's".to_owned()),
         );
-        assert!(cards.is_empty());
-        assert!(wallet.due().is_empty());
+        assert!(capabilities.is_empty());
+        assert!(cache.due().is_empty());
         clock.advance(Duration::from_secs(10));
-        assert_eq!(wallet.due(), [[read(1)]]);
+        assert_eq!(cache.due(), [[read(1)]]);
     }
 
     #[test]
     fn many_wants_are_asked_for_in_parts() {
-        let (_, wallet) = wallet();
+        let (_, cache) = made();
         let wants: Vec<Want> = (0..600).map(read).collect();
-        let _kept = wallet.keep(wants);
-        let parts: Vec<usize> = wallet.due().iter().map(Vec::len).collect();
+        let _kept = cache.keep(wants);
+        let parts: Vec<usize> = cache.due().iter().map(Vec::len).collect();
         assert_eq!(parts, [256, 256, 88]);
     }
 
     /// A link kept each that it had been shown in a day.
     #[test]
     fn there_is_of_each_want_what_was_signed_last_and_has_not_ended() {
-        let (clock, wallet) = wallet();
-        assert_eq!(wallet.asker(), None);
-        wallet.set_holder([7; 32]);
-        assert_eq!(wallet.asker(), None, "there is nobody to show anything to");
-        wallet.put(clock.monotonic(), read(1), signed(b"old"));
+        let (clock, cache) = made();
+        assert_eq!(cache.asker(), None);
+        cache.set_holder([7; 32]);
+        assert_eq!(cache.asker(), None, "there is nobody to show anything to");
+        cache.put(clock.monotonic(), read(1), signed(b"old"));
         clock.advance(Duration::from_secs(61));
         for bytes in [b"one", b"two"] {
-            wallet.put(clock.monotonic(), read(2), signed(bytes));
+            cache.put(clock.monotonic(), read(2), signed(bytes));
         }
-        wallet.add(UnitId::from_random(1), Arc::new(Daemon::default()));
-        assert_eq!(wallet.asker(), Some([7; 32]));
-        let there: Vec<Vec<u8>> = wallet
+        cache.add(UnitId::from_random(1), Arc::new(Daemon::default()));
+        assert_eq!(cache.asker(), Some([7; 32]));
+        let there: Vec<Vec<u8>> = cache
             .capabilities()
             .iter()
             .map(|one| one.to_vec())
@@ -434,14 +439,14 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_got_is_shown_to_all_before_it_is_used() {
-        let (clock, wallet) = wallet();
+        let (clock, cache) = made();
         let daemons = [1, 2].map(|number| {
             let daemon = Arc::new(Daemon::default());
-            wallet.add(UnitId::from_random(number), Arc::clone(&daemon) as _);
+            cache.add(UnitId::from_random(number), Arc::clone(&daemon) as _);
             daemon
         });
-        let cards = wallet.put(clock.monotonic(), read(1), signed(b"card"));
-        wallet.show(cards).await;
+        let capabilities = cache.put(clock.monotonic(), read(1), signed(b"capability"));
+        cache.show(capabilities).await;
         for daemon in daemons {
             assert_eq!(lock(&daemon.0).len(), 1);
         }
