@@ -122,7 +122,8 @@ impl Keeper {
     }
 
     /// The folder, for whoever looks after it.
-    pub(crate) fn unit(&self) -> &FolderUnit {
+    #[must_use]
+    pub fn unit(&self) -> &FolderUnit {
         &self.unit
     }
 
