@@ -16,6 +16,7 @@ use world::Millis;
 use world::simulated::SimulatedRandom;
 
 use crate::members::Members;
+use crate::net::wallet::Wallet;
 
 /// A catalog that is watched.
 pub struct WatchedCatalog {
@@ -35,6 +36,8 @@ struct State {
     unavailable_one_in: u64,
     /// So many commits are refused.
     members_changed: u64,
+    /// Where what an answer gives the right to do is put.
+    wallet: Option<Arc<Wallet>>,
 }
 
 impl WatchedCatalog {
@@ -61,6 +64,15 @@ impl WatchedCatalog {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on a process with this wallet asks, if any.
+    pub fn set_wallet(&self, wallet: Option<Arc<Wallet>>) {
+        self.state().wallet = wallet;
+    }
+
+    fn wallet(&self) -> Option<Arc<Wallet>> {
+        self.state().wallet.clone()
     }
 
     /// What was committed since this was last asked.
@@ -120,7 +132,12 @@ impl Catalog for WatchedCatalog {
         salt: LeaseSalt,
         journals: Option<JournalFolderId>,
     ) -> Result<Lease, CatalogError> {
-        self.call(|memory| memory.acquire(volume, salt, journals))
+        let lease = self.call(|memory| memory.acquire(volume, salt, journals))?;
+        if let Some(wallet) = self.wallet() {
+            wallet.leased(volume, lease.epoch);
+            lease.keys.iter().for_each(|key| wallet.reads(key.lineage));
+        }
+        Ok(lease)
     }
 
     fn name_journal(
@@ -153,7 +170,11 @@ impl Catalog for WatchedCatalog {
         epoch: u32,
         count: u32,
     ) -> Result<Range<u64>, CatalogError> {
-        self.call(|memory| memory.reserve_serials(volume, epoch, count))
+        let serials = self.call(|memory| memory.reserve_serials(volume, epoch, count))?;
+        if let Some(wallet) = self.wallet() {
+            wallet.leased(volume, epoch);
+        }
+        Ok(serials)
     }
 
     fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {
@@ -169,7 +190,11 @@ impl Catalog for WatchedCatalog {
     }
 
     fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError> {
-        self.call(|memory| memory.keys(lineage))
+        let keys = self.call(|memory| memory.keys(lineage))?;
+        if let Some(wallet) = self.wallet() {
+            wallet.reads(lineage);
+        }
+        Ok(keys)
     }
 
     fn remove_version(

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use base::{BlockSize, ClusterId, Lineage, UnitId, VolumeId};
 use unit::{FaultyUnit, FolderUnit, InjectedFaults, TrackedUnit, Unit};
 use volume::catalog::copysets;
-use volume::catalog::{Catalog, Copyset, Lease, LineageKey, StoredVersion};
-use volume::clean::Cleaner;
+use volume::catalog::{Catalog, Copyset, Lease, LineageKey, PendingFree, StoredVersion};
+use volume::clean::{CleanError, Cleaner};
 use volume::journal::JournalPlace;
 use volume::scatter::Layout;
 use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
@@ -20,6 +20,8 @@ use world::simulated::{SimulatedDisk, SimulatedRandom, Simulation};
 use world::{Disk, Job, OpenMode, Pool, Wake, World};
 
 use crate::catalog::WatchedCatalog;
+use crate::net::Network;
+use crate::net::daemon::unit_path;
 use crate::setup::Setup;
 
 /// Where the journals of the first host lie.
@@ -53,6 +55,8 @@ pub struct Machine {
     whole_units: usize,
     folder: PathBuf,
     world: World,
+    /// Between it and the units, if they are on machines of their own.
+    pub network: Option<Network>,
 }
 
 /// How the engine is given a unit.
@@ -73,10 +77,6 @@ pub fn unit_id(number: usize) -> UnitId {
     UnitId::from_random(number as u128 + 1)
 }
 
-fn unit_path(number: usize) -> PathBuf {
-    PathBuf::from(format!("/units/{number}"))
-}
-
 impl Machine {
     /// A machine with empty units.
     #[must_use]
@@ -93,9 +93,6 @@ impl Machine {
             .set_read_now_misses(setup.read_misses_one_in);
         let cluster = ClusterId::from_random(1);
         let ids: Vec<UnitId> = (0..setup.units).map(unit_id).collect();
-        for (number, id) in ids.iter().enumerate() {
-            FolderUnit::create(&world, &unit_path(number), cluster, *id).expect("made");
-        }
         let random = SimulatedRandom::new(seed);
         let config = VolumeConfig {
             journal_bytes: setup.journal_bytes,
@@ -117,6 +114,9 @@ impl Machine {
             &random,
         );
         let catalog = Arc::new(WatchedCatalog::new(random, copysets));
+        let network = setup
+            .net
+            .map(|net| Network::new(net, cluster, &simulation.clock, &catalog));
         let wrapping = Arc::new(KeyEncryptionKey::from_bytes(&[7; 32]));
         let mut machine = Self {
             simulation,
@@ -135,7 +135,11 @@ impl Machine {
             whole_units: setup.whole_units,
             folder: PathBuf::from(HOST),
             world,
+            network,
         };
+        for number in 0..setup.units {
+            machine.make_unit(number).expect("made");
+        }
         machine.start(setup.units);
         machine
     }
@@ -169,6 +173,7 @@ impl Machine {
             whole_units: self.whole_units,
             folder: PathBuf::from(folder),
             world,
+            network: None,
         };
         machine.start(self.units.len());
         machine
@@ -199,6 +204,10 @@ impl Machine {
         self.faulty.clear();
         self.tracked.clear();
         self.audited_units.clear();
+        if let Some(network) = &mut self.network {
+            network.begin();
+            self.catalog.set_wallet(Some(Arc::clone(network.wallet())));
+        }
         for number in 0..units {
             self.open_unit(number);
         }
@@ -206,17 +215,27 @@ impl Machine {
         self.set_tables();
     }
 
-    fn open_unit(&mut self, number: usize) {
-        let world = &self.world;
-        let id = unit_id(number);
-        let open = || {
-            let unit = FolderUnit::open(world, &unit_path(number), ClusterId::from_random(1), id)
-                .with_segment_data_bytes(self.segment_bytes)
-                .with_open_segments(8);
-            Arc::new(unit) as Arc<dyn Unit>
+    /// The folder of a unit, by a process of this host, or of the unit's machine.
+    fn open_folder(&self, number: usize) -> Arc<dyn Unit> {
+        let (path, cluster) = (unit_path(number), ClusterId::from_random(1));
+        let open = |world: &World| FolderUnit::open(world, &path, cluster, unit_id(number));
+        let unit = match &self.network {
+            None => open(&self.world),
+            Some(network) => open(&network.world(number, &self.world)),
         };
-        let (unit, again) = (open(), open());
-        let faulty = FaultyUnit::new(Arc::clone(&unit), world.random.u64());
+        let unit = unit.with_segment_data_bytes(self.segment_bytes);
+        Arc::new(unit.with_open_segments(8))
+    }
+
+    fn open_unit(&mut self, number: usize) {
+        let id = unit_id(number);
+        let (unit, again) = (self.open_folder(number), self.open_folder(number));
+        let world = &self.world;
+        let reached = match &mut self.network {
+            None => Arc::clone(&unit),
+            Some(network) => Arc::new(network.unit(number, world)),
+        };
+        let faulty = FaultyUnit::new(reached, world.random.u64());
         let faulty = Arc::new(match number < self.whole_units {
             true => faulty.taking_whole_segments(),
             false => faulty,
@@ -248,10 +267,64 @@ impl Machine {
     /// If the disk is off.
     pub fn add_unit(&mut self) -> Result<usize, unit::UnitError> {
         let number = self.units.len();
-        let cluster = ClusterId::from_random(1);
-        FolderUnit::create(&self.world, &unit_path(number), cluster, unit_id(number))?;
+        self.make_unit(number)?;
         self.open_unit(number);
         Ok(number)
+    }
+
+    fn make_unit(&mut self, number: usize) -> Result<(), unit::UnitError> {
+        let id = unit_id(number);
+        match &mut self.network {
+            None => {
+                let cluster = ClusterId::from_random(1);
+                FolderUnit::create(&self.world, &unit_path(number), cluster, id).map(drop)
+            }
+            Some(network) => network.add(number, id, self.segment_bytes),
+        }
+    }
+
+    /// The disk on which a unit lies.
+    #[must_use]
+    pub fn unit_disk(&self, number: usize) -> Arc<SimulatedDisk> {
+        match &self.network {
+            None => Arc::clone(&self.simulation.disk),
+            Some(network) => network.disk(number),
+        }
+    }
+
+    /// The disks of all units as they are now: of each unit its own, or one of all.
+    #[must_use]
+    pub fn copy_unit_disks(&self) -> Vec<SimulatedDisk> {
+        match &self.network {
+            None => vec![self.simulation.disk.copy()],
+            Some(_) => (0..self.units.len())
+                .map(|number| self.unit_disk(number).copy())
+                .collect(),
+        }
+    }
+
+    /// The daemon of a unit has ended, or its machine lost power: both run again, and
+    /// are looked at anew.
+    pub fn start_daemon(&mut self, number: usize) {
+        let Some(network) = &self.network else {
+            return;
+        };
+        network.daemon(number).start();
+        let unit = self.open_folder(number);
+        self.units[number].1 = unit;
+        self.audited_units[number] = tracked(&self.open_folder(number), &self.world);
+        self.set_tables();
+    }
+
+    /// Carries out a plan that is due.
+    ///
+    /// # Errors
+    /// [`CleanError`].
+    pub fn carry_out(&self, due: &PendingFree) -> Result<usize, CleanError> {
+        if let Some(network) = &self.network {
+            network.wallet().frees(due);
+        }
+        self.cleaner.carry_out(due)
     }
 
     /// Kills the process; while none runs, a unit is put back to what it was on an
@@ -261,7 +334,11 @@ impl Machine {
     /// What the disk says.
     pub fn kill_and_put_back(&mut self, unit: usize, earlier: &SimulatedDisk) -> io::Result<()> {
         self.simulation.kill();
-        let (now, then) = (&self.simulation.disk.spawn(), &earlier.spawn());
+        if let Some(network) = &self.network {
+            network.daemon(unit).kill();
+            network.daemon(unit).forget();
+        }
+        let (now, then) = (&self.unit_disk(unit).spawn(), &earlier.spawn());
         let folder = unit_path(unit);
         let mut folders = BTreeSet::from([folder.clone()]);
         for (path, _) in now.files_under(&folder) {
@@ -279,6 +356,9 @@ impl Machine {
         }
         for folder in folders {
             now.sync_directory(&folder)?;
+        }
+        if let Some(network) = &self.network {
+            network.daemon(unit).start();
         }
         self.start(self.units.len());
         Ok(())

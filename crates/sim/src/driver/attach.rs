@@ -294,12 +294,14 @@ impl Run {
         }
         trace!(self, "settling");
         let disk = &self.machine.simulation.disk;
+        disk.heal(&self.machine.host());
         for unit in 0..self.machine.units.len() {
             if !self.machine.gone.contains(&unit) {
+                let disk = self.machine.unit_disk(unit);
                 disk.heal(&self.machine.unit_path(unit));
             }
         }
-        disk.heal(&self.machine.host());
+        self.heal_network();
         for unit in 0..self.machine.units.len() {
             self.machine.lie(unit, InjectedFaults::default());
         }
@@ -356,10 +358,14 @@ impl Run {
             subject.is_known = false;
             subject.pending.clear();
         }
-        let earlier = self.earlier.as_ref().map(|(_, disk)| disk);
+        let earlier = self.earlier.as_ref().map(|(_, disks)| disks);
         match self.put_back.take().zip(earlier) {
-            _ if is_power => self.machine.crash(),
-            Some((unit, earlier)) => {
+            _ if is_power => {
+                self.machine.crash();
+                self.power_of_daemons();
+            }
+            Some((unit, disks)) => {
+                let earlier = disks.get(unit).unwrap_or(&disks[0]);
                 let members = &self.machine.catalog.members;
                 members.doubt(unit_id(unit));
                 let done = self.machine.kill_and_put_back(unit, earlier);
@@ -369,6 +375,9 @@ impl Run {
         }
         // What a process was told to do wrong went with it.
         self.is_lying = false;
+        if let Some(network) = &self.machine.network {
+            network.be_honest();
+        }
         self.readers.clear();
         for index in 0..self.subjects.len() {
             let was_attached = self.subjects[index].client.take().is_some();

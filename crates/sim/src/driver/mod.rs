@@ -3,6 +3,7 @@
 mod attach;
 mod mending;
 mod mishaps;
+mod network;
 mod readers;
 mod steps;
 mod versions;
@@ -18,7 +19,7 @@ use crate::audit::Nonces;
 use crate::client::{Client, Past};
 use crate::machine::Machine;
 use crate::model::Pinned;
-use crate::setup::Setup;
+use crate::setup::{NetSetup, Setup};
 use crate::{Check, Summary};
 
 /// What a volume that is not attached must hold when it is.
@@ -69,8 +70,8 @@ pub struct Run {
     rotten: bool,
     /// Some unit brings what was not put there.
     is_lying: bool,
-    /// The disk as it was when there were so many units.
-    earlier: Option<(usize, SimulatedDisk)>,
+    /// The disks of units as they were when there were so many.
+    earlier: Option<(usize, Vec<SimulatedDisk>)>,
     /// With the next kill of the process this unit is put back to that.
     put_back: Option<usize>,
     /// Segments that units had which were put back.
@@ -97,8 +98,14 @@ impl Run {
     #[must_use]
     pub fn new(seed: u64, is_traced: bool) -> Self {
         let random = SimulatedRandom::new(seed ^ 0x5ca1_ab1e);
-        let setup = Setup::choose(&random);
+        let setup = Setup {
+            net: NetSetup::choose(seed),
+            ..Setup::choose(&random)
+        };
         let machine = Machine::new(seed, &setup);
+        if let Some(network) = machine.network.as_ref().filter(|_| is_traced) {
+            network.trace();
+        }
         let mut run = Self {
             setup,
             random,
@@ -138,6 +145,9 @@ impl Run {
         }
         self.finish()?;
         self.summary.operations = self.machine.simulation.disk.operations();
+        if let Some(network) = &self.machine.network {
+            self.summary.network = network.counts();
+        }
         Ok(self.summary)
     }
 
@@ -201,6 +211,7 @@ impl Run {
                 self.let_go(index)?;
             }
         }
+        self.after_network()?;
         self.place_commits()
     }
 
