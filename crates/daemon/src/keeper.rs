@@ -264,10 +264,17 @@ impl Keeper {
         };
         match right {
             Ok(right @ Right::Lease { fence, epoch, .. }) => {
-                let passage = self.fences.enter(fence, epoch).ok_or_else(|| {
-                    Refusal::new(Status::Ended, "a newer lease of the volume was shown")
-                })?;
-                Ok((right, Some(passage)))
+                match self.fences.enter(fence, epoch) {
+                    Some(passage) => Ok((right, Some(passage))),
+                    // It has lost the volume, and mends what was put under that lease.
+                    None if lock(shown).may_put_as_mender(action, self.now()) => {
+                        Ok((Right::Other, None))
+                    }
+                    None => {
+                        let text = "a newer lease of the volume was shown";
+                        Err(Refusal::new(Status::Ended, text))
+                    }
+                }
             }
             Ok(Right::Other) => Ok((Right::Other, None)),
             Err(why @ NotAllowed::Never) => Err(Refusal::new(Status::NotAllowed, why.to_string())),

@@ -251,6 +251,12 @@ impl Shown {
         }
     }
 
+    /// Whether `action` is a put that is allowed without any lease: a lease for it that
+    /// is not the newest any more does not keep its holder from mending.
+    pub fn may_put_as_mender(&self, action: &Action, now: Millis) -> bool {
+        matches!(action, Action::Put(_)) && self.by_other(action, now).is_ok()
+    }
+
     fn by_lease(&self, action: &Action, now: Millis) -> Result<Right, NotAllowed> {
         let leased = match action {
             // Whose line it is, whoever puts looks itself.

@@ -440,6 +440,28 @@ fn what_was_put_before_a_restart_is_not_synced_after_it() {
     unit.sync(&[segment(14)]).expect("in this one alone");
 }
 
+/// A host had lost a volume, and could not fill a member with what it had put under its
+/// lease until that had ended.
+#[test]
+fn a_host_that_has_lost_a_volume_mends_what_it_has_put() {
+    let scene = Scene::new();
+    let mend = Scope::Mend {
+        copysets: vec![segment(15).copyset()],
+        units: vec![scene.keeper.id()],
+    };
+    let lost = unit_of(&scene.keeper, HOST, &[lease(7, 1, 3, 10..20), mend]);
+    let _newer = unit_of(&scene.keeper, OTHER_HOST, &[lease(7, 1, 4, 10..20)]);
+    put(&lost, segment(15), 0).expect("it mends that copyset");
+    lost.sync(&[segment(15)]).expect("what it has put");
+    for (what, done) in [
+        ("put", put(&lost, segment(16), 0)),
+        ("list", lost.list_serials(10..20).map(drop)),
+        ("delete", lost.delete(segment(11))),
+    ] {
+        assert!(is_refused(&done), "{what}: {done:?}");
+    }
+}
+
 /// A link to a daemon that is restarted.
 struct Restarting(std::sync::Mutex<Arc<crate::inside::Inside>>);
 

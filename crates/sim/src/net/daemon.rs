@@ -50,6 +50,8 @@ pub struct Daemon {
 
 struct State {
     life: Option<Life>,
+    /// Of all lives.
+    connection_next: u64,
     witness: Witness,
 }
 
@@ -59,7 +61,6 @@ struct Life {
     keeper: Arc<Keeper>,
     budget: Arc<Budget>,
     connections: BTreeMap<u64, Connection>,
-    connection_next: u64,
 }
 
 /// One connection, from the daemon's side.
@@ -93,6 +94,7 @@ impl Daemon {
             disk,
             state: Mutex::new(State {
                 life: None,
+                connection_next: 1,
                 witness: Witness::new(params.id, params.key, Arc::clone(&params.records)),
             }),
             params,
@@ -172,7 +174,6 @@ impl Daemon {
             keeper: Arc::new(keeper),
             budget: Budget::new(BUDGET_BYTES),
             connections: BTreeMap::new(),
-            connection_next: 1,
         });
         true
     }
@@ -230,11 +231,16 @@ impl Daemon {
             return None;
         }
         let mut state = lock(&self.state);
-        let life = state.life.as_mut()?;
+        let State {
+            life,
+            connection_next,
+            ..
+        } = &mut *state;
+        let life = life.as_mut()?;
         let keeper = Arc::clone(&life.keeper);
         let session = Session::new(keeper, holder, &life.budget, Wake::silent());
-        let number = life.connection_next;
-        life.connection_next += 1;
+        let number = *connection_next;
+        *connection_next += 1;
         let connection = Connection {
             session,
             tap: Tap::default(),
@@ -245,6 +251,14 @@ impl Daemon {
         };
         life.connections.insert(number, connection);
         Some(number)
+    }
+
+    /// Whether a connection is still there.
+    pub fn has(&self, connection: u64) -> bool {
+        let is_running = self.is_running();
+        let state = lock(&self.state);
+        let life = state.life.as_ref().filter(|_| is_running);
+        life.is_some_and(|life| life.connections.contains_key(&connection))
     }
 
     /// Bytes are on the way to a connection.
@@ -347,7 +361,7 @@ impl Daemon {
         act: impl FnOnce(&mut Connection, &mut Witness, &SimulatedRandom),
     ) -> bool {
         let mut state = lock(&self.state);
-        let State { life, witness } = &mut *state;
+        let State { life, witness, .. } = &mut *state;
         let connections = life.as_mut().map(|life| &mut life.connections);
         match connections.and_then(|all| all.get_mut(&connection)) {
             Some(its) => {

@@ -192,6 +192,9 @@ impl Link {
             return;
         };
         while !lock(&self.queue).asked.is_empty() {
+            // One that has closed what nobody used has not failed.
+            let daemon = &self.params.daemon;
+            driver.used.take_if(|used| !daemon.has(used.number));
             let exchanged = match &mut driver.used {
                 Some(used) => self.exchange(used),
                 None => self.connect().map(|used| driver.used = Some(used)),
