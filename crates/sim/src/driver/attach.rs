@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use unit::InjectedFaults;
+use volume::LeaseTerm;
 use volume::catalog::Catalog;
 use world::Disk;
 
@@ -34,13 +35,16 @@ impl Run {
         self.nonces
             .note_journal(&**disk, &self.machine.journal(id), &keys)?;
         trace!(self, "{id} attached, epoch {}", lease.epoch);
-        let volume = match self.machine.open(lease) {
+        let (term, journal) = (LeaseTerm::unlimited(), self.machine.journal(id));
+        let opened = self.machine.open_until(lease, term.clone(), journal, false);
+        let volume = match opened {
             Ok(volume) => volume,
             Err(_) if self.may_fail() => return Ok(false),
             Err(error) => return Err(format!("{id} does not open: {error}")),
         };
         let subject = &mut self.subjects[index];
         subject.is_fenced = false;
+        subject.term = term;
         subject.client = Some(Client::new(volume, self.setup.block_size, &subject.past));
         self.verify(index)
     }

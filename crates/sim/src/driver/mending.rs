@@ -311,6 +311,11 @@ impl Run {
             for copyset in copysets {
                 last = self.mend_one(copyset, Depth::Fill, u64::MAX, false)?;
             }
+            if self.is_mending() {
+                // What is dead as a whole, and gone from all but one, nobody can bring to
+                // another: it goes there as well.
+                self.carry_out_due(Millis(i64::MAX))?;
+            }
         }
         let left = self.machine.catalog.members.to_mend();
         match left.is_empty() || self.rotten {

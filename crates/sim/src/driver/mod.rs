@@ -11,6 +11,7 @@ mod versions;
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{SegmentId, SnapshotId, VolumeId};
+use volume::LeaseTerm;
 use volume::catalog::{VersionCommit, VersionKey};
 use world::simulated::{SimulatedDisk, SimulatedRandom};
 
@@ -50,6 +51,8 @@ struct Subject {
     is_known: bool,
     /// Somebody else has taken the lease: the owner will stop, sooner or later.
     is_fenced: bool,
+    /// The lease that it was attached under last.
+    term: LeaseTerm,
 }
 
 /// One run.

@@ -123,8 +123,18 @@ impl Run {
         }
     }
 
+    /// Whoever renews leases hears that they are lost. Where units refuse what is put
+    /// under them, the catalog may not be asked for a long time.
+    fn tell_who_is_fenced(&self) {
+        let fenced = self.subjects.iter().filter(|subject| subject.is_fenced);
+        if self.machine.network.is_some() {
+            fenced.for_each(|subject| subject.term.lose());
+        }
+    }
+
     /// Everybody is there, and reaches everybody.
     pub(super) fn heal_network(&mut self) {
+        self.tell_who_is_fenced();
         let Some(network) = &self.machine.network else {
             return;
         };

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Durability, Lineage, Location, SnapshotId, VolumeId};
+use volume::LeaseTerm;
 use volume::catalog::FreePlan;
 use volume::catalog::{Catalog, NewVolume, VersionKey};
 use volume::clean::Removal;
@@ -199,6 +200,7 @@ impl Run {
             pending: BTreeMap::new(),
             is_known: false,
             is_fenced: false,
+            term: LeaseTerm::unlimited(),
         });
         self.summary.volumes += 1;
     }
