@@ -73,7 +73,7 @@ impl Run {
     }
 
     /// Whether the network may break.
-    fn is_disturbed(&self) -> bool {
+    pub(super) fn is_disturbed(&self) -> bool {
         self.setup.net.is_some_and(|net| net.breaks)
     }
 

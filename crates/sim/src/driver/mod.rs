@@ -175,6 +175,10 @@ impl Run {
         if self.is_mending() && self.chance(6) {
             return self.mend();
         }
+        if self.is_disturbed() && self.chance(12) {
+            self.disturb();
+            return Ok(());
+        }
         match self.random.below(100) {
             0..=54 => self.request(),
             55..=71 => self.turn(),

@@ -74,7 +74,7 @@ impl Run {
     }
 
     fn strikes(&self) -> Strikes {
-        let often = 2 + self.random.below(20);
+        let often = [2, 3, 5, 10, 20][self.random.index(5)];
         let mut strikes = Strikes::default();
         for rate in [
             &mut strikes.before_one_in,
@@ -84,7 +84,7 @@ impl Run {
             &mut strikes.slow_one_in,
         ] {
             if self.random.one_in(2) {
-                *rate = often + self.random.below(6);
+                *rate = often + self.random.below(often);
             }
         }
         strikes
