@@ -14,6 +14,7 @@ enum Disturbance {
     KillDaemon,
     DaemonLosesPower,
     ArmDaemon,
+    Lie,
 }
 
 impl Run {
@@ -30,7 +31,8 @@ impl Run {
             Disturbance::KillDaemon,
             Disturbance::DaemonLosesPower,
             Disturbance::ArmDaemon,
-        ][self.random.index(7)];
+            Disturbance::Lie,
+        ][self.random.index(8)];
         let units = self.machine.units.len();
         let unit = self.random.index(units);
         trace!(self, "unit {unit}: {what:?}");
@@ -65,6 +67,10 @@ impl Run {
                 if self.random.one_in(2) {
                     self.machine.start_daemon(unit);
                 }
+            }
+            Disturbance::Lie => {
+                network.daemon(unit).lie(1 + self.random.below(4));
+                self.is_lying = true;
             }
             Disturbance::ArmDaemon => {
                 let disk = network.daemon(unit).disk();

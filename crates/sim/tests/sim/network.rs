@@ -1,0 +1,242 @@
+//! The network between a host and unit daemons: seeds, and stories.
+
+use std::time::Duration;
+
+use sim::net::Counts;
+use sim::net::link::Strikes;
+use sim::setup::{NetSetup, Setup};
+use volume::Volume;
+
+use crate::bench::Bench;
+
+/// Seeds with a network that every test run repeats.
+const SEEDS: u64 = 48;
+
+/// A network that is well until it is told otherwise.
+fn bench(units: usize, replicas: u8) -> Bench {
+    Bench::with(Setup {
+        net: Some(NetSetup {
+            seed: 3,
+            keeps_freed: Duration::from_secs(60),
+            breaks: false,
+        }),
+        ..Setup::quiet(units, replicas)
+    })
+}
+
+fn strike(bench: &Bench, strikes: Strikes) {
+    let network = bench.machine.network.as_ref().expect("there is one");
+    (0..bench.machine.units.len()).for_each(|unit| network.strike(unit, strikes));
+}
+
+/// All is well again, and units that were away are looked at.
+fn heal(bench: &Bench) {
+    strike(bench, Strikes::default());
+    let clock = &bench.machine.simulation.clock;
+    clock.advance(Duration::from_secs(6));
+    bench.machine.probe(true);
+}
+
+/// What is on its way arrives.
+fn arrive(bench: &Bench) {
+    let network = bench.machine.network.as_ref().expect("there is one");
+    network.haunt(true);
+    assert_eq!(network.wrong(), None);
+}
+
+fn counts(bench: &Bench) -> Counts {
+    let network = bench.machine.network.as_ref().expect("there is one");
+    network.counts()
+}
+
+/// Blocks 0 to 8 are `byte`, and are destaged, or that is tried.
+fn write_out(bench: &Bench, volume: &mut Volume, byte: u8) {
+    bench.write(volume, 0..8, byte);
+    bench.turn(volume, 40);
+}
+
+fn holds(bench: &Bench, volume: &mut Volume, byte: u8) {
+    for block in 0..8 {
+        assert_eq!(bench.read(volume, block), Ok(byte), "block {block}");
+    }
+}
+
+#[test]
+fn no_seed_with_a_network_breaks_a_promise_and_all_that_can_happen_there_does() {
+    let (mut failed, mut seen) = (Vec::new(), Counts::default());
+    let seeds = (0..).filter(|seed| NetSetup::choose(*seed).is_some_and(|net| net.breaks));
+    for seed in seeds.take(SEEDS as usize) {
+        match sim::run(seed, false) {
+            Ok(summary) => seen += summary.network,
+            Err(why) => failed.push(format!("seed {seed}: {why}")),
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    let Counts {
+        asked,
+        broken_before,
+        answers_lost,
+        cut_in_frame,
+        late,
+        late_changes,
+        reordered,
+        timed_out,
+        partitions,
+        killed,
+        crashed,
+        lies,
+        refused_older,
+    } = seen;
+    for (what, count) in [
+        ("requests", asked),
+        ("breaks before a request", broken_before),
+        ("answers that were lost", answers_lost),
+        ("breaks within a frame", cut_in_frame),
+        ("late requests", late),
+        ("late changes", late_changes),
+        ("answers in another order", reordered),
+        ("connections that timed out", timed_out),
+        ("partitions", partitions),
+        ("daemons killed", killed),
+        ("machines without power", crashed),
+        ("lies", lies),
+        ("older leases refused", refused_older),
+    ] {
+        assert!(count > 0, "no {what}: {seen:?}");
+    }
+}
+
+#[test]
+fn a_seed_with_a_network_repeats_itself() {
+    let seeds = (0..).filter(|seed| NetSetup::choose(*seed).is_some_and(|net| net.breaks));
+    for seed in seeds.take(6) {
+        assert_eq!(sim::run(seed, false), sim::run(seed, false), "seed {seed}");
+    }
+}
+
+/// The connection broke, what the daemon might have was freed, and then it carried the
+/// put out: nothing swept that.
+#[test]
+fn a_put_that_comes_after_it_was_freed_is_swept_by_the_next_lease() {
+    let mut bench = bench(2, 1);
+    let id = bench.create(None);
+    let mut volume = bench.attach(id);
+    write_out(&bench, &mut volume, 1);
+    strike(
+        &bench,
+        Strikes {
+            late_one_in: 3,
+            ..Strikes::default()
+        },
+    );
+    for byte in 2..12 {
+        write_out(&bench, &mut volume, byte);
+        heal_links(&bench);
+    }
+    heal(&bench);
+    write_out(&bench, &mut volume, 12);
+    arrive(&bench);
+    assert!(counts(&bench).late_changes > 0, "{:?}", counts(&bench));
+    holds(&bench, &mut volume, 12);
+    bench.close(volume);
+    let volume = bench.attach(id);
+    bench.close(volume);
+    for stored in bench.machine.catalog.memory.versions() {
+        bench.remove(stored.key);
+    }
+    bench.audit();
+}
+
+/// Whoever was told that a unit is away tries again.
+fn heal_links(bench: &Bench) {
+    let clock = &bench.machine.simulation.clock;
+    clock.advance(Duration::from_secs(6));
+    bench.machine.probe(true);
+}
+
+/// What it had asked was on its way when another host took the volume.
+#[test]
+fn what_an_older_lease_has_sent_is_refused_after_a_newer_one_was_shown() {
+    let mut bench = bench(3, 1);
+    let id = bench.create(None);
+    let mut volume = bench.attach(id);
+    write_out(&bench, &mut volume, 1);
+    bench.write(&mut volume, 0..8, 2);
+    strike(
+        &bench,
+        Strikes {
+            late_one_in: 1,
+            ..Strikes::default()
+        },
+    );
+    bench.turn(&mut volume, 40);
+    let before = counts(&bench);
+    // Its journal is there: the host goes on under a lease of its own.
+    drop(volume);
+    bench.machine.kill();
+    strike(&bench, Strikes::default());
+    let mut volume = bench.attach(id);
+    bench.turn(&mut volume, 40);
+    arrive(&bench);
+    let after = counts(&bench);
+    assert_eq!(after.late_changes, before.late_changes, "{after:?}");
+    assert!(after.refused_older > before.refused_older, "{after:?}");
+    holds(&bench, &mut volume, 2);
+    bench.close(volume);
+    let volume = bench.attach(id);
+    bench.close(volume);
+    for stored in bench.machine.catalog.memory.versions() {
+        bench.remove(stored.key);
+    }
+    bench.audit();
+}
+
+#[test]
+fn what_a_lying_daemon_answers_is_found_out_and_another_copy_serves() {
+    let mut bench = bench(2, 2);
+    let id = bench.create(None);
+    let mut volume = bench.attach(id);
+    for block in 0..8 {
+        bench.write(&mut volume, block..block + 1, block as u8 + 1);
+    }
+    bench.turn(&mut volume, 40);
+    bench.close(volume);
+    let network = bench.machine.network.as_ref().expect("there is one");
+    for liar in 0..2 {
+        network.daemon(liar).lie(1);
+        for _ in 0..4 {
+            let mut volume = bench.attach(id);
+            for block in 0..8 {
+                assert_eq!(bench.read(&mut volume, block), Ok(block as u8 + 1));
+            }
+            bench.close(volume);
+        }
+        network.be_honest();
+    }
+    assert!(counts(&bench).lies > 0, "{:?}", counts(&bench));
+}
+
+/// What was put and not synced is gone with the daemon's power, and a sync says so.
+#[test]
+fn a_flush_that_was_acknowledged_survives_the_power_of_every_daemon() {
+    let mut bench = bench(2, 2);
+    let id = bench.create(None);
+    let mut volume = bench.attach(id);
+    for byte in 1..12 {
+        bench.write(&mut volume, 0..8, byte);
+        bench.turn(&mut volume, usize::from(byte));
+        for unit in 0..2 {
+            let network = bench.machine.network.as_ref().expect("there is one");
+            network.daemon(unit).lose_power();
+            bench.machine.start_daemon(unit);
+        }
+        bench.turn(&mut volume, 40);
+        heal(&bench);
+        bench.turn(&mut volume, 40);
+        holds(&bench, &mut volume, byte);
+    }
+    bench.close(volume);
+    let mut volume = bench.attach(id);
+    holds(&bench, &mut volume, 11);
+    bench.close(volume);
+}
