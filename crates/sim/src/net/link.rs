@@ -49,6 +49,8 @@ pub struct Strikes {
     pub late_one_in: u64,
     /// It takes a while, up to more than is waited for.
     pub slow_one_in: u64,
+    /// The first of these is the last.
+    pub is_once: bool,
 }
 
 /// What happens to one exchange.
@@ -109,9 +111,9 @@ struct Asked {
     done: Done,
 }
 
-#[derive(Default)]
 struct Driver {
     used: Option<Used>,
+    /// How long nothing is tried after the next failure.
     pause: Duration,
 }
 
@@ -133,7 +135,10 @@ impl Link {
             params,
             itself: OnceLock::new(),
             queue: Mutex::default(),
-            driver: Mutex::default(),
+            driver: Mutex::new(Driver {
+                used: None,
+                pause: PAUSE_MIN,
+            }),
         });
         let _ = link.itself.set(Arc::downgrade(&link));
         link
@@ -215,7 +220,7 @@ impl Link {
             queue.is_away = true;
             std::mem::take(&mut queue.asked)
         };
-        driver.pause = (driver.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+        driver.pause = (driver.pause * 2).min(PAUSE_MAX);
         if let Some(used) = driver.used.take() {
             used.conversation.lose(why);
         }
@@ -395,10 +400,8 @@ impl Link {
     }
 
     fn strike(&self) -> Strike {
-        let Params {
-            random, strikes, ..
-        } = &self.params;
-        let strikes = *lock(strikes);
+        let random = &self.params.random;
+        let strikes = *lock(&self.params.strikes);
         if strikes.is_cut {
             return Strike::Late { is_silent: true };
         }
@@ -419,7 +422,13 @@ impl Link {
         let struck = possible
             .into_iter()
             .find(|(one_in, _)| random.one_in(*one_in));
-        struck.map_or(Strike::Nothing, |(_, strike)| strike)
+        let Some((_, strike)) = struck else {
+            return Strike::Nothing;
+        };
+        if strikes.is_once {
+            *lock(&self.params.strikes) = Strikes::default();
+        }
+        strike
     }
 }
 
