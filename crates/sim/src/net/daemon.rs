@@ -243,7 +243,7 @@ impl Daemon {
         *connection_next += 1;
         let connection = Connection {
             session,
-            tap: Tap::default(),
+            tap: Tap::on(number),
             coming: VecDeque::new(),
             jobs: Vec::new(),
             is_given_up: false,

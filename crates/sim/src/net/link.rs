@@ -51,6 +51,8 @@ pub struct Strikes {
     pub slow_one_in: u64,
     /// The first of these is the last.
     pub is_once: bool,
+    /// Only what begins with such a request is struck.
+    pub only: Option<Verb>,
 }
 
 /// What happens to one exchange.
@@ -79,6 +81,9 @@ pub struct Params {
     pub random: SimulatedRandom,
     /// The host's.
     pub pool: Arc<dyn Pool>,
+    /// Whether what was given up may arrive whenever something else is asked, or in
+    /// part. Else all of it does, when that is said.
+    pub haunts: bool,
     /// What goes wrong.
     pub strikes: Arc<Mutex<Strikes>>,
     /// What the host may do.
@@ -296,9 +301,9 @@ impl Link {
             used.patience = used.patience.max(asked.within);
         }
         let sent = std::mem::take(&mut used.out);
-        let strike = self.strike();
+        let strike = self.strike(u16::from_le_bytes([sent[4], sent[5]]));
         let count = |count: fn(&mut super::Counts)| count(&mut lock(records).counts);
-        if random.one_in(4) {
+        if self.params.haunts && random.one_in(4) {
             daemon.haunt();
         }
         clock.advance(Duration::from_micros(100 + random.below(400)));
@@ -317,7 +322,7 @@ impl Link {
             }
             Strike::Late { is_silent } => {
                 let arrives = match random.below(4) {
-                    0 => random.index(sent.len()),
+                    0 if self.params.haunts => random.index(sent.len()),
                     _ => sent.len(),
                 };
                 daemon.send(used.number, &sent[..arrives]);
@@ -337,7 +342,7 @@ impl Link {
         daemon.send(used.number, &sent);
         let mut answers = Vec::new();
         let is_there = daemon.work(used.number, &mut answers);
-        if random.one_in(8) {
+        if self.params.haunts && random.one_in(8) {
             daemon.haunt();
         }
         if !is_there || !daemon.is_running() {
@@ -399,11 +404,15 @@ impl Link {
         answers.chunks(most)
     }
 
-    fn strike(&self) -> Strike {
+    /// What happens to what begins with a request of this kind.
+    fn strike(&self, code: u16) -> Strike {
         let random = &self.params.random;
         let strikes = *lock(&self.params.strikes);
         if strikes.is_cut {
             return Strike::Late { is_silent: true };
+        }
+        if strikes.only.is_some_and(|verb| verb as u16 != code) {
+            return Strike::Nothing;
         }
         let (one, other) = (random.one_in(2), random.one_in(3));
         let possible = [

@@ -62,7 +62,8 @@ pub struct Counts {
     pub crashed: u64,
     /// Reads that were answered with something else.
     pub lies: u64,
-    /// Changes under a lease that was not the newest, which were refused.
+    /// Changes under a lease, or by a *mend*, that is not the newest, or was shown on a
+    /// newer connection, which were refused.
     pub refused_older: u64,
 }
 
@@ -211,6 +212,7 @@ impl Network {
             clock: Arc::clone(&self.clock),
             random: self.random.split(),
             pool: Arc::clone(&world.pool),
+            haunts: self.setup.breaks,
             strikes: Arc::clone(&self.strikes[number]),
             wallet: Arc::clone(&self.wallet),
             records: Arc::clone(&self.records),

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use base::{SegmentId, UnitId};
+use base::{CopysetId, SegmentId, UnitId};
 use capability::{Capability, Fence, Scope, VerifyingKey};
 use unit::SlotRun;
 use unit::wire::{BODY_BYTES_MAX, Frames, Request, Status, put_frame};
@@ -30,14 +30,19 @@ enum Asked {
 
 /// One connection.
 pub struct Tap {
+    /// The number of it.
+    connection: u64,
     frames: Frames,
     asked: BTreeMap<u64, Asked>,
     shown: Vec<Capability>,
 }
 
-impl Default for Tap {
-    fn default() -> Self {
+impl Tap {
+    /// Connection `connection`: a number that grows, over all lives of a daemon.
+    #[must_use]
+    pub fn on(connection: u64) -> Self {
         Self {
+            connection,
             frames: Frames::new(BODY_BYTES_MAX),
             asked: BTreeMap::new(),
             shown: Vec::new(),
@@ -51,6 +56,10 @@ pub struct Witness {
     key: VerifyingKey,
     records: Records,
     newest: BTreeMap<Fence, u32>,
+    /// On which connection each lease was shown last, and each *mend*, which was made
+    /// then.
+    leases_on: BTreeMap<(Fence, u32), u64>,
+    mends_on: BTreeMap<CopysetId, (Millis, u64)>,
     lies_one_in: u64,
     /// Answers to reads, by their length.
     seen: Vec<Vec<u8>>,
@@ -67,6 +76,8 @@ impl Witness {
             key,
             records,
             newest: BTreeMap::new(),
+            leases_on: BTreeMap::new(),
+            mends_on: BTreeMap::new(),
             lies_one_in: 0,
             seen: Vec::new(),
             now: Millis(0),
@@ -177,6 +188,17 @@ impl Tap {
                 lock(&witness.records).wrong.push(wrong);
             }
             *newest = epoch.max(*newest);
+            let on = witness.leases_on.entry((fence, epoch)).or_default();
+            *on = self.connection.max(*on);
+        }
+        if let Scope::Mend { copysets, units } = &capability.scope
+            && units.contains(&witness.unit)
+        {
+            let this = (capability.made, self.connection);
+            for copyset in copysets {
+                let on = witness.mends_on.entry(*copyset).or_insert(this);
+                *on = this.max(*on);
+            }
         }
         self.shown.push(capability);
     }
@@ -208,12 +230,19 @@ impl Tap {
                     ..
                 } => {
                     let is_its = serials.iter().any(|range| range.contains(&serial));
-                    let is_newest = witness.newest.get(fence).is_none_or(|it| epoch >= it);
+                    let on = witness.leases_on.get(&(*fence, *epoch));
+                    let is_newest = witness.newest.get(fence).is_none_or(|it| epoch >= it)
+                        && on.is_none_or(|on| *on == self.connection);
                     is_older |= is_its && !is_newest;
                     is_its && is_newest
                 }
                 Scope::Mend { copysets, units } => {
-                    copysets.contains(&segment.copyset()) && units.contains(&witness.unit)
+                    let copyset = segment.copyset();
+                    let is_its = copysets.contains(&copyset) && units.contains(&witness.unit);
+                    let on = witness.mends_on.get(&copyset).map(|on| on.1);
+                    let is_newest = on.is_none_or(|on| on == self.connection);
+                    is_older |= is_its && !is_newest;
+                    is_its && is_newest
                 }
                 Scope::Free { segments } => is_free && segments.contains(segment),
                 Scope::Read { .. } | Scope::Count { .. } => false,

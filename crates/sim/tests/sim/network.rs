@@ -1,11 +1,15 @@
 //! The network between a host and unit daemons: seeds, and stories.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use base::CopysetId;
 use sim::net::Counts;
 use sim::net::link::Strikes;
 use sim::setup::{NetSetup, Setup};
+use unit::wire::Verb;
 use volume::Volume;
+use volume::mend::{self, Depth, Found, Mendable, Uncommitted};
 
 use crate::bench::Bench;
 
@@ -117,7 +121,7 @@ fn a_seed_with_a_network_repeats_itself() {
 /// The connection broke, what the daemon might have was freed, and then it carried the
 /// put out: nothing swept that.
 #[test]
-fn a_put_that_comes_after_it_was_freed_is_swept_by_the_next_lease() {
+fn a_put_that_comes_after_it_was_freed_leaves_nothing() {
     let mut bench = bench(2, 1);
     let id = bench.create(None);
     let mut volume = bench.attach(id);
@@ -137,11 +141,13 @@ fn a_put_that_comes_after_it_was_freed_is_swept_by_the_next_lease() {
         };
         network.strike(1, slow);
         write_out(&bench, &mut volume, byte);
+        arrive(&bench);
         heal(&bench);
     }
     write_out(&bench, &mut volume, 12);
-    arrive(&bench);
-    assert!(counts(&bench).late_changes > 0, "{:?}", counts(&bench));
+    let seen = counts(&bench);
+    assert!(seen.late > 0 && seen.refused_older > 0, "{seen:?}");
+    assert_eq!(seen.late_changes, 0, "{seen:?}");
     holds(&bench, &mut volume, 12);
     bench.close(volume);
     let volume = bench.attach(id);
@@ -237,4 +243,93 @@ fn a_flush_that_was_acknowledged_survives_the_power_of_every_daemon() {
     let mut volume = bench.attach(id);
     holds(&bench, &mut volume, 11);
     bench.close(volume);
+}
+
+/// A mender that nothing disturbs.
+struct Calm;
+
+impl mend::Pace for Calm {
+    fn step(&self, _: u64) -> Result<(), mend::Stopped> {
+        Ok(())
+    }
+
+    fn compared(&self, _: u64, _: u64) {}
+}
+
+/// One pass over a copyset.
+fn mend_once(bench: &Bench, copyset: CopysetId) -> Found {
+    let machine = &bench.machine;
+    let members = &machine.catalog.members;
+    let missed = members.missed(copyset);
+    let (open, serials, serial_next) = machine.catalog.memory.uncommitted();
+    let open = open.iter().map(|open| (open.segment, open.slots));
+    let uncommitted = Uncommitted::new(open, serials, serial_next);
+    let sets = members.copysets();
+    let set = sets.into_iter().find(|set| set.id == copyset);
+    let set = set.expect("there is one");
+    let placed = set.placed().map(|(place, id, state)| {
+        let unit = machine.units.iter().position(|(unit, _)| *unit == id);
+        let unit = Arc::clone(&machine.tracked[unit.expect("there")]);
+        Mendable {
+            id,
+            place,
+            state,
+            unit,
+        }
+    });
+    let placed: Vec<Mendable> = placed.collect();
+    let network = machine.network.as_ref().expect("there is one");
+    network.wallet().mends(copyset, false);
+    let erasure = set.erasure();
+    let passed = mend::pass(copyset, erasure, &placed, &uncommitted, Depth::Fill, &Calm);
+    network.wallet().has_mended(copyset);
+    let found = passed.expect("nobody stops it");
+    members.end(copyset, &missed, &found);
+    found
+}
+
+/// A mender removed what could not be read, its connection broke, and it removed it once
+/// more and put it anew; then the daemon carried out what it had been asked first.
+#[test]
+fn a_delete_that_comes_late_takes_nothing_that_was_mended_since() {
+    let mut bench = bench(2, 2);
+    let id = bench.create(None);
+    let mut volume = bench.attach(id);
+    write_out(&bench, &mut volume, 1);
+    bench.close(volume);
+    let volume = bench.attach(id);
+    bench.close(volume);
+    let folder = bench.machine.unit_path(0).join("segments");
+    let disk = bench.machine.unit_disk(0);
+    for (path, _) in disk.files_under(&folder) {
+        disk.flip_bit(&path, 9, 1).expect("it is there");
+    }
+    let network = bench.machine.network.as_ref().expect("there is one");
+    network.daemon(0).kill();
+    bench.machine.start_daemon(0);
+    let members = Arc::clone(&bench.machine.catalog.members);
+    let copyset = members.copysets()[0].id;
+    members.doubt(sim::machine::unit_id(0));
+    let network = bench.machine.network.as_ref().expect("there is one");
+    network.strike(
+        0,
+        Strikes {
+            late_one_in: 1,
+            is_once: true,
+            only: Some(Verb::Delete),
+            ..Strikes::default()
+        },
+    );
+    let found = mend_once(&bench, copyset);
+    assert!(!found.problems.is_empty(), "{found:?}");
+    let clock = &bench.machine.simulation.clock;
+    clock.advance(Duration::from_millis(200));
+    bench.machine.probe(true);
+    while !members.to_mend().is_empty() {
+        let found = mend_once(&bench, copyset);
+        assert_eq!(found.problems.len(), 0, "{found:?}");
+    }
+    arrive(&bench);
+    bench.machine.catalog.memory.forget_thin(copyset);
+    bench.audit();
 }
