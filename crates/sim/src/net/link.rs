@@ -34,6 +34,9 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(6);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// Where a frame has its tag.
+const TAG_AT: usize = 8;
+
 /// What goes wrong on the way to a daemon: one in so many exchanges, none if zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Strikes {
@@ -110,8 +113,8 @@ struct Queue {
 }
 
 struct Asked {
-    /// The frame, but for its tag.
-    encode: Box<dyn Fn(u64, &mut Vec<u8>) + Send>,
+    /// With tag 0.
+    frame: Vec<u8>,
     within: Duration,
     done: Done,
 }
@@ -181,15 +184,9 @@ impl Link {
     fn put(&self, request: &Request<'_>, done: Done) {
         let mut frame = Vec::new();
         request.encode(0, &mut frame);
-        let encode = move |tag: u64, out: &mut Vec<u8>| {
-            let start = out.len();
-            out.extend_from_slice(&frame);
-            // Bytes 8 to 16 of a frame's head.
-            out[start + 8..start + 16].copy_from_slice(&tag.to_le_bytes());
-        };
         lock(&self.params.records).counts.asked += 1;
         lock(&self.queue).asked.push(Asked {
-            encode: Box::new(encode),
+            frame,
             within: within(request.verb()),
             done,
         });
@@ -295,7 +292,9 @@ impl Link {
         used.patience = Duration::ZERO;
         for asked in std::mem::take(&mut lock(&self.queue).asked) {
             used.tag += 1;
-            (asked.encode)(used.tag, &mut used.out);
+            let mut frame = asked.frame;
+            frame[TAG_AT..TAG_AT + 8].copy_from_slice(&used.tag.to_le_bytes());
+            used.out.extend(frame);
             let until = now + asked.within;
             used.conversation.expect(used.tag, until, asked.done);
             used.patience = used.patience.max(asked.within);
