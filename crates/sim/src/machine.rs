@@ -156,6 +156,8 @@ impl Machine {
             .expect("the disk takes folders");
         let store = Store::new(Arc::clone(&world.pool));
         let catalog = Arc::new(self.catalog.beside(simulation.random.split()));
+        let network = self.network.as_ref();
+        let network = network.map(|network| network.beside(&simulation.clock));
         let mut machine = Self {
             simulation,
             cleaner: cleaner(&store, &catalog, &self.wrapping),
@@ -173,7 +175,7 @@ impl Machine {
             whole_units: self.whole_units,
             folder: PathBuf::from(folder),
             world,
-            network: None,
+            network,
         };
         machine.start(self.units.len());
         machine

@@ -159,6 +159,31 @@ impl Network {
         }
     }
 
+    /// The same daemons, as another host reaches them.
+    #[must_use]
+    pub fn beside(&self, clock: &Arc<SimulatedClock>) -> Self {
+        let holder = [3; 32];
+        Self {
+            setup: self.setup,
+            cluster: self.cluster,
+            holder,
+            clock: Arc::clone(clock),
+            random: self.random.split(),
+            daemons: self.daemons.clone(),
+            strikes: self.daemons.iter().map(|_| Arc::default()).collect(),
+            links: Vec::new(),
+            controllers: Arc::clone(&self.controllers),
+            wallet: Arc::new(Wallet::new(&self.controllers, holder)),
+            records: Arc::clone(&self.records),
+        }
+    }
+
+    /// Whether anything goes wrong on it.
+    #[must_use]
+    pub fn breaks(&self) -> bool {
+        self.setup.breaks
+    }
+
     /// Each step is told from now on.
     pub fn trace(&self) {
         lock(&self.records).is_traced = true;
