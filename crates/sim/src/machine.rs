@@ -1,13 +1,14 @@
 //! The simulated machine: a disk with units and journals on it, and the
 //! process that uses them.
 
+mod units;
+
 use std::collections::BTreeSet;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::{BlockSize, ClusterId, Lineage, UnitId, VolumeId};
-use unit::{FaultyUnit, FolderUnit, InjectedFaults, TrackedUnit, Unit};
+use unit::{FaultyUnit, InjectedFaults, TrackedUnit, Unit};
 use volume::catalog::copysets;
 use volume::catalog::{Catalog, Copyset, Lease, LineageKey, PendingFree, StoredVersion};
 use volume::clean::{CleanError, Cleaner};
@@ -16,8 +17,8 @@ use volume::scatter::Layout;
 use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 use volume::{LeaseTerm, OpenError, OpenParams, Store, Volume, VolumeConfig};
 use volume::{ReadOnlyParams, ReadOnlyVolume};
-use world::simulated::{SimulatedDisk, SimulatedRandom, Simulation};
-use world::{Disk, Job, OpenMode, Pool, Wake, World};
+use world::simulated::{SimulatedRandom, Simulation};
+use world::{Job, Pool, Wake, World};
 
 use crate::catalog::WatchedCatalog;
 use crate::net::Network;
@@ -217,38 +218,6 @@ impl Machine {
         self.set_tables();
     }
 
-    /// The folder of a unit, by a process of this host, or of the unit's machine.
-    fn open_folder(&self, number: usize) -> Arc<dyn Unit> {
-        let (path, cluster) = (unit_path(number), ClusterId::from_random(1));
-        let open = |world: &World| FolderUnit::open(world, &path, cluster, unit_id(number));
-        let unit = match &self.network {
-            None => open(&self.world),
-            Some(network) => open(&network.world(number, &self.world)),
-        };
-        let unit = unit.with_segment_data_bytes(self.segment_bytes);
-        Arc::new(unit.with_open_segments(8))
-    }
-
-    fn open_unit(&mut self, number: usize) {
-        let id = unit_id(number);
-        let (unit, again) = (self.open_folder(number), self.open_folder(number));
-        let world = &self.world;
-        let reached = match &mut self.network {
-            None => Arc::clone(&unit),
-            Some(network) => Arc::new(network.unit(number, world)),
-        };
-        let faulty = FaultyUnit::new(reached, world.random.u64());
-        let faulty = Arc::new(match number < self.whole_units {
-            true => faulty.taking_whole_segments(),
-            false => faulty,
-        });
-        let tracked_unit = tracked(&(Arc::clone(&faulty) as Arc<dyn Unit>), world);
-        self.audited_units.push(tracked(&again, world));
-        self.units.push((id, unit));
-        self.faulty.push(faulty);
-        self.tracked.push(tracked_unit);
-    }
-
     /// Everybody hears who is a member of what.
     pub fn set_tables(&self) {
         let copysets = self.catalog.members.copysets();
@@ -263,61 +232,6 @@ impl Machine {
         self.audited.set_table(of(&self.audited_units), &copysets);
     }
 
-    /// Makes a new unit. Returns its number.
-    ///
-    /// # Errors
-    /// If the disk is off.
-    pub fn add_unit(&mut self) -> Result<usize, unit::UnitError> {
-        let number = self.units.len();
-        self.make_unit(number)?;
-        self.open_unit(number);
-        Ok(number)
-    }
-
-    fn make_unit(&mut self, number: usize) -> Result<(), unit::UnitError> {
-        let id = unit_id(number);
-        match &mut self.network {
-            None => {
-                let cluster = ClusterId::from_random(1);
-                FolderUnit::create(&self.world, &unit_path(number), cluster, id).map(drop)
-            }
-            Some(network) => network.add(number, id, self.segment_bytes),
-        }
-    }
-
-    /// The disk on which a unit lies.
-    #[must_use]
-    pub fn unit_disk(&self, number: usize) -> Arc<SimulatedDisk> {
-        match &self.network {
-            None => Arc::clone(&self.simulation.disk),
-            Some(network) => network.disk(number),
-        }
-    }
-
-    /// The disks of all units as they are now: of each unit its own, or one of all.
-    #[must_use]
-    pub fn copy_unit_disks(&self) -> Vec<SimulatedDisk> {
-        match &self.network {
-            None => vec![self.simulation.disk.copy()],
-            Some(_) => (0..self.units.len())
-                .map(|number| self.unit_disk(number).copy())
-                .collect(),
-        }
-    }
-
-    /// The daemon of a unit has ended, or its machine lost power: both run again, and
-    /// are looked at anew.
-    pub fn start_daemon(&mut self, number: usize) {
-        let Some(network) = &self.network else {
-            return;
-        };
-        network.daemon(number).start();
-        let unit = self.open_folder(number);
-        self.units[number].1 = unit;
-        self.audited_units[number] = tracked(&self.open_folder(number), &self.world);
-        self.set_tables();
-    }
-
     /// Carries out a plan that is due.
     ///
     /// # Errors
@@ -327,43 +241,6 @@ impl Machine {
             network.wallet().frees(due);
         }
         self.cleaner.carry_out(due)
-    }
-
-    /// Kills the process; while none runs, a unit is put back to what it was on an
-    /// earlier copy of the disk.
-    ///
-    /// # Errors
-    /// What the disk says.
-    pub fn kill_and_put_back(&mut self, unit: usize, earlier: &SimulatedDisk) -> io::Result<()> {
-        self.simulation.kill();
-        if let Some(network) = &self.network {
-            network.daemon(unit).kill();
-            network.daemon(unit).forget();
-        }
-        let (now, then) = (&self.unit_disk(unit).spawn(), &earlier.spawn());
-        let folder = unit_path(unit);
-        let mut folders = BTreeSet::from([folder.clone()]);
-        for (path, _) in now.files_under(&folder) {
-            folders.extend(path.parent().map(PathBuf::from));
-            now.remove(&path)?;
-        }
-        for (path, length) in then.files_under(&folder) {
-            let mut bytes = vec![0; usize::try_from(length).expect("short")];
-            let file = then.open(&path, OpenMode::Read)?;
-            file.read_at(&mut bytes, 0)?;
-            let file = now.open(&path, OpenMode::CreateNew)?;
-            file.write_at(&bytes, 0)?;
-            file.sync_data()?;
-            folders.extend(path.parent().map(PathBuf::from));
-        }
-        for folder in folders {
-            now.sync_directory(&folder)?;
-        }
-        if let Some(network) = &self.network {
-            network.daemon(unit).start();
-        }
-        self.start(self.units.len());
-        Ok(())
     }
 
     /// Tells a unit what to do wrong from here on.

@@ -92,6 +92,9 @@ impl Run {
             ..Setup::quiet(1 + random.index(4), 1)
         };
         let machine = Machine::new(seed, &setup);
+        if let Some(network) = machine.network.as_ref().filter(|_| is_traced) {
+            network.trace();
+        }
         let other = machine.beside("/other");
         let lineage = Lineage::from_random(1);
         let new = NewVolume {
