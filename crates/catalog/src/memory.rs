@@ -252,6 +252,24 @@ impl MemoryCatalog {
         (open, serials, state.serial_next)
     }
 
+    /// What lease `epoch` of a volume may write, and sweep: the lineage, and all that it
+    /// and earlier leases have reserved or left open.
+    ///
+    /// # Errors
+    /// [`CatalogError::Fenced`] if there is a newer one, and the others.
+    pub fn lease_rights(
+        &self,
+        volume: VolumeId,
+        epoch: u32,
+    ) -> Result<(Lineage, Leftovers), CatalogError> {
+        let mut state = self.lock();
+        let row = state.leased(volume, epoch)?;
+        let mut left = row.leftovers.clone();
+        left.open_segments.extend(&row.current.open_segments);
+        left.serials.extend_from_slice(&row.current.serials);
+        Ok((row.lineage, left))
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

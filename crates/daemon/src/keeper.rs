@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use base::{ClusterId, SegmentId};
-use capability::{BadCapability, Capability, Fence, Line, VerifyingKey};
+use capability::{BadCapability, Capability, Fence, Line, Scope, VerifyingKey};
 use unit::wire::{self, BODY_BYTES_MAX, Greeting, Refusal, Status, Verb, put_frame};
 use unit::{FolderUnit, SlotRun, Tag, Unit as _, UnitError};
 use world::{Clock, Millis, World};
@@ -19,6 +19,7 @@ use world::{Clock, Millis, World};
 use crate::counters::Counters;
 use crate::fences::{FenceError, Fences, Passage};
 use crate::shown::{Action, NotAllowed, Right, Shown, UNREADABLE};
+use crate::turns::{Turn, TurnPassage, Turns};
 
 /// What a daemon holds of one connection's requests and answers, in bytes.
 pub(crate) const HELD_BYTES_MAX: usize = 16 << 20;
@@ -44,6 +45,9 @@ pub struct Keeper {
     clock: Arc<dyn Clock>,
     config: RwLock<KeeperConfig>,
     fences: Fences,
+    turns: Turns,
+    /// The number of the next connection.
+    connection_next: AtomicU64,
     /// Held while a note is compared and written.
     noting: Mutex<()>,
     /// The newest generation of the database that was heard of.
@@ -72,6 +76,8 @@ impl Keeper {
         let noted = fences.newest(GENERATION).unwrap_or_default();
         Ok(Self {
             fences,
+            turns: Turns::default(),
+            connection_next: AtomicU64::new(1),
             noting: Mutex::default(),
             generation: AtomicU32::new(config.generation.max(noted)),
             unit,
@@ -122,8 +128,14 @@ impl Keeper {
     }
 
     /// The folder, for whoever looks after it.
-    pub(crate) fn unit(&self) -> &FolderUnit {
+    #[must_use]
+    pub fn unit(&self) -> &FolderUnit {
         &self.unit
+    }
+
+    /// The number of a new connection: larger than those before.
+    pub(crate) fn next_connection(&self) -> u64 {
+        self.connection_next.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn counters(&self) -> &Counters {
@@ -213,7 +225,27 @@ impl Keeper {
                     FenceError::Unnoted(why) => Refusal::new(Status::Failed, why.to_string()),
                 })?;
         }
+        let connection = lock(shown).connection();
+        let mut turns = self.turns_of(&capability).into_iter();
+        if !turns.all(|(turn, newness)| self.turns.show(turn, newness, connection)) {
+            return Err(shown_elsewhere());
+        }
         self.take(capability, shown)
+    }
+
+    /// What a capability is good for here that counts on one connection only, and how
+    /// new it is.
+    fn turns_of(&self, capability: &Capability) -> Vec<(Turn, i64)> {
+        match &capability.scope {
+            Scope::Lease { fence, epoch, .. } => vec![(Turn::Lease(*fence), i64::from(*epoch))],
+            Scope::Mend { copysets, units } if units.contains(&self.unit.id()) => {
+                let turns = copysets.iter();
+                turns
+                    .map(|copyset| (Turn::Mend(*copyset), capability.made.0))
+                    .collect()
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// As [`Keeper::show`], if there is nothing to wait for.
@@ -229,6 +261,14 @@ impl Keeper {
             let waits = lease.is_some_and(|(fence, epoch)| !self.fences.show_now(fence, epoch));
             if waits || capability.generation > self.generation() {
                 return Ok(false);
+            }
+            let connection = lock(shown).connection();
+            for (turn, newness) in self.turns_of(&capability) {
+                match self.turns.show_now(turn, newness, connection) {
+                    Some(true) => {}
+                    Some(false) => return Err(shown_elsewhere()),
+                    None => return Ok(false),
+                }
             }
             self.take(capability, shown).map(|()| true)
         };
@@ -253,21 +293,48 @@ impl Keeper {
         &self,
         shown: &Mutex<Shown>,
         action: &Action,
-    ) -> Result<(Right, Option<Passage<'_>>), Refusal> {
-        let right = {
+    ) -> Result<(Right, Option<Passing<'_>>), Refusal> {
+        let (right, connection, as_mender) = {
             let shown = lock(shown);
-            match shown.right(action, self.now()) {
+            let right = match shown.right(action, self.now()) {
                 Ok(_) if shown.generation() < self.generation() => Err(NotAllowed::Ended),
                 right => right,
-            }
+            };
+            let as_mender = shown.puts_as_mender(action, self.now());
+            (right, shown.connection(), as_mender)
+        };
+        let enter = |turn| {
+            self.turns
+                .enter(turn, connection)
+                .ok_or_else(shown_elsewhere)
+        };
+        let mend = |copyset| {
+            let _turn = enter(Turn::Mend(copyset))?;
+            Ok((
+                Right::Mend(copyset),
+                Some(Passing {
+                    _turn,
+                    _lease: None,
+                }),
+            ))
         };
         match right {
             Ok(right @ Right::Lease { fence, epoch, .. }) => {
-                let passage = self.fences.enter(fence, epoch).ok_or_else(|| {
-                    Refusal::new(Status::Ended, "a newer lease of the volume was shown")
-                })?;
-                Ok((right, Some(passage)))
+                match (self.fences.enter(fence, epoch), as_mender) {
+                    (Some(passage), _) => {
+                        let _turn = enter(Turn::Lease(fence))?;
+                        let _lease = Some(passage);
+                        Ok((right, Some(Passing { _turn, _lease })))
+                    }
+                    // It has lost the volume, and mends what was put under that lease.
+                    (None, Some(copyset)) => mend(copyset),
+                    (None, None) => {
+                        let text = "a newer lease of the volume was shown";
+                        Err(Refusal::new(Status::Ended, text))
+                    }
+                }
             }
+            Ok(Right::Mend(copyset)) => mend(copyset),
             Ok(Right::Other) => Ok((Right::Other, None)),
             Err(why @ NotAllowed::Never) => Err(Refusal::new(Status::NotAllowed, why.to_string())),
             Err(why @ NotAllowed::Ended) => Err(Refusal::new(Status::Ended, why.to_string())),
@@ -284,7 +351,7 @@ impl Keeper {
         &self,
         shown: &Mutex<Shown>,
         segment: SegmentId,
-    ) -> Result<Option<Passage<'_>>, Refusal> {
+    ) -> Result<Option<Passing<'_>>, Refusal> {
         let line = self.unit.line_of(segment);
         // Whoever may read nothing hears the same of one that is not there.
         let allowed = self.allow(shown, &Action::Read(segment, line_in(&line)));
@@ -332,6 +399,17 @@ impl Keeper {
         }
         is_read
     }
+}
+
+/// Something that is being done, until this is dropped: whoever comes after it waits.
+pub(crate) struct Passing<'a> {
+    _turn: TurnPassage<'a>,
+    _lease: Option<Passage<'a>>,
+}
+
+fn shown_elsewhere() -> Refusal {
+    let text = "what allows it was shown on a newer connection";
+    Refusal::new(Status::Ended, text)
 }
 
 /// Which lease a capability is, if it is one.

@@ -7,7 +7,8 @@
 //! * `shown`: what a host may do, by the capabilities that it has shown.
 //! * [`Server`]: sessions on sockets, each in a thread of its own.
 //! * [`Budget`], `places`, `patience`: how much, of whom and for how long.
-//! * `fences`: the newest lease of each volume, so that older ones are refused.
+//! * `fences`: the newest lease of each volume, so that older ones are refused;
+//!   `turns`: the newest connection of each lease and mender, likewise.
 //! * [`restore`]: what hosts have freed, brought back while no daemon runs.
 //! * [`Service`]: all of it as a process has it, on a folder D, told by
 //!   controllers what it has to know.
@@ -26,6 +27,7 @@ mod server;
 mod service;
 mod session;
 mod shown;
+mod turns;
 
 pub use budget::{BUDGET_BYTES, Budget};
 pub use keeper::{Job, Keeper, KeeperConfig};

@@ -69,11 +69,10 @@ impl Session {
     pub fn new(keeper: Arc<Keeper>, holder: [u8; 32], budget: &Arc<Budget>, wake: Wake) -> Self {
         let member = budget.join(wake);
         Self {
-            keeper,
             holder,
             frames: Frames::new(BODY_BYTES_MAX),
             has_greeted: false,
-            shown: Arc::default(),
+            shown: Arc::new(Mutex::new(Shown::on(keeper.next_connection()))),
             open: HashMap::new(),
             held_bytes: 0,
             showing: None,
@@ -81,6 +80,7 @@ impl Session {
             member,
             is_held_up: false,
             requests: 0,
+            keeper,
         }
     }
 

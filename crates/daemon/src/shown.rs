@@ -50,6 +50,8 @@ pub(crate) enum Right {
         /// To which line what is put belongs.
         line: Line,
     },
+    /// By a *mend* of this copyset, if it counts on this connection.
+    Mend(CopysetId),
     /// By another capability.
     Other,
 }
@@ -77,6 +79,8 @@ struct Lease {
 /// What was shown.
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
+    /// On which connection: a number that grows.
+    connection: u64,
     /// Of the database that all of it is from.
     generation: u32,
     /// Ranges of serials by where they begin: where they end, and under which
@@ -98,6 +102,19 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
+    /// Nothing yet, on connection `connection`.
+    pub fn on(connection: u64) -> Self {
+        Self {
+            connection,
+            ..Self::default()
+        }
+    }
+
+    /// On which connection.
+    pub fn connection(&self) -> u64 {
+        self.connection
+    }
+
     /// Takes note of a capability, on `unit`. One that was shown before for the same
     /// may have ended sooner.
     ///
@@ -115,7 +132,7 @@ impl Shown {
             // What another database has signed counts no more.
             *self = Self {
                 generation: capability.generation,
-                ..Self::default()
+                ..Self::on(self.connection)
             };
         }
         if self.items() > ITEMS_MAX {
@@ -251,6 +268,19 @@ impl Shown {
         }
     }
 
+    /// The copyset by whose *mend* `action` is a put that is allowed without any lease: a
+    /// lease for it that is not the newest any more does not keep its holder from
+    /// mending.
+    pub fn puts_as_mender(&self, action: &Action, now: Millis) -> Option<CopysetId> {
+        if !matches!(action, Action::Put(_)) {
+            return None;
+        }
+        match self.by_other(action, now) {
+            Ok(Right::Mend(copyset)) => Some(copyset),
+            _ => None,
+        }
+    }
+
     fn by_lease(&self, action: &Action, now: Millis) -> Result<Right, NotAllowed> {
         let leased = match action {
             // Whose line it is, whoever puts looks itself.
@@ -282,8 +312,8 @@ impl Shown {
     fn by_other(&self, action: &Action, now: Millis) -> Result<Right, NotAllowed> {
         let mended = |segment: &SegmentId| self.mended.get(&segment.copyset());
         let filled = |segment: &SegmentId| self.filled.get(&segment.copyset());
-        let ends = match action {
-            Action::Put(segment) => filled(segment),
+        let (ends, by_mend) = match action {
+            Action::Put(segment) => (None, Some(segment)),
             Action::Read(segment, line) => {
                 let read = match *line {
                     // From before there were lines: of whoever may read any.
@@ -291,20 +321,24 @@ impl Shown {
                     UNREADABLE => None,
                     _ => self.lines.get(line),
                 };
-                read.max(mended(segment))
+                (read.max(mended(segment)), None)
             }
-            // What it is told to free, of what it may read.
-            Action::Free(segment, line) => self.freed_until(segment, line).max(filled(segment)),
-            // Parity without what is freed, or one that has rotted anew.
-            Action::Replace(segment, line) => self.freed_until(segment, line).max(filled(segment)),
-            Action::Delete(segment, _) => filled(segment),
+            // What it is told to free, of what it may read; parity without what is freed,
+            // or one that has rotted anew.
+            Action::Free(segment, line) | Action::Replace(segment, line) => {
+                (self.freed_until(segment, line), Some(segment))
+            }
+            Action::Delete(segment, _) => (None, Some(segment)),
             // Of those that it mends.
-            Action::List(_) => self.mended.values().max(),
+            Action::List(_) => (self.mended.values().max(), None),
         };
-        match ends {
-            None => Err(NotAllowed::Never),
-            Some(ends) if has_ended(*ends, now) => Err(NotAllowed::Ended),
-            Some(_) => Ok(Right::Other),
+        let lasts = |ends: &Millis| !has_ended(*ends, now);
+        let filled = by_mend.and_then(|segment| Some((segment.copyset(), filled(segment)?)));
+        match (ends, filled) {
+            (Some(ends), _) if lasts(ends) => Ok(Right::Other),
+            (_, Some((copyset, ends))) if lasts(ends) => Ok(Right::Mend(copyset)),
+            (None, None) => Err(NotAllowed::Never),
+            _ => Err(NotAllowed::Ended),
         }
     }
 }

@@ -166,7 +166,7 @@ pub fn kept_slots(machine: &Machine, unit: usize) -> Check<Kept> {
     let mut kept = Kept::default();
     let (_, unit_now) = &machine.units[unit];
     let segments = unit_now.list().map_err(text)?;
-    let disk = &machine.simulation.disk;
+    let disk = machine.unit_disk(unit);
     let mut files = disk.files_under(&machine.unit_path(unit).join("segments"));
     // What a crash left of a replacement is removed in time.
     files.retain(|(path, _)| !path.to_string_lossy().contains(".draft-"));
@@ -178,7 +178,7 @@ pub fn kept_slots(machine: &Machine, unit: usize) -> Check<Kept> {
         ));
     }
     for (path, length) in files {
-        let bytes = read_file(&**disk, &path, length)?;
+        let bytes = read_file(&*disk, &path, length)?;
         let Ok((header, entries)) = format::parse(&bytes) else {
             let id = |segment: &SegmentId| path.ends_with(segment.to_string());
             kept.torn.extend(segments.iter().find(|it| id(it)));

@@ -16,6 +16,7 @@ use world::Millis;
 use world::simulated::SimulatedRandom;
 
 use crate::members::Members;
+use crate::net::capabilities::CapabilityCache;
 
 /// A catalog that is watched.
 pub struct WatchedCatalog {
@@ -35,6 +36,8 @@ struct State {
     unavailable_one_in: u64,
     /// So many commits are refused.
     members_changed: u64,
+    /// Where what an answer gives the right to do is put.
+    capability_cache: Option<Arc<CapabilityCache>>,
 }
 
 impl WatchedCatalog {
@@ -61,6 +64,15 @@ impl WatchedCatalog {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on a process with this capability_cache asks, if any.
+    pub fn set_capability_cache(&self, capability_cache: Option<Arc<CapabilityCache>>) {
+        self.state().capability_cache = capability_cache;
+    }
+
+    fn capability_cache(&self) -> Option<Arc<CapabilityCache>> {
+        self.state().capability_cache.clone()
     }
 
     /// What was committed since this was last asked.
@@ -120,7 +132,15 @@ impl Catalog for WatchedCatalog {
         salt: LeaseSalt,
         journals: Option<JournalFolderId>,
     ) -> Result<Lease, CatalogError> {
-        self.call(|memory| memory.acquire(volume, salt, journals))
+        let lease = self.call(|memory| memory.acquire(volume, salt, journals))?;
+        if let Some(capability_cache) = self.capability_cache() {
+            capability_cache.leased(volume, lease.epoch);
+            lease
+                .keys
+                .iter()
+                .for_each(|key| capability_cache.reads(key.lineage));
+        }
+        Ok(lease)
     }
 
     fn name_journal(
@@ -153,7 +173,11 @@ impl Catalog for WatchedCatalog {
         epoch: u32,
         count: u32,
     ) -> Result<Range<u64>, CatalogError> {
-        self.call(|memory| memory.reserve_serials(volume, epoch, count))
+        let serials = self.call(|memory| memory.reserve_serials(volume, epoch, count))?;
+        if let Some(capability_cache) = self.capability_cache() {
+            capability_cache.leased(volume, epoch);
+        }
+        Ok(serials)
     }
 
     fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {
@@ -169,7 +193,11 @@ impl Catalog for WatchedCatalog {
     }
 
     fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError> {
-        self.call(|memory| memory.keys(lineage))
+        let keys = self.call(|memory| memory.keys(lineage))?;
+        if let Some(capability_cache) = self.capability_cache() {
+            capability_cache.reads(lineage);
+        }
+        Ok(keys)
     }
 
     fn remove_version(

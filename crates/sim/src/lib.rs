@@ -13,6 +13,7 @@
 //!     ├─ machine ── units, journals, the process; crashes
 //!     ├─ catalog ── the database, which survives everything
 //!     ├─ members ── what that says of who is whole
+//!     ├─ net ────── unit daemons, and a network that breaks
 //!     └─ audit ──── what lies on units, read without the engine
 //! ```
 //!
@@ -21,6 +22,9 @@
 //! its calls of units jobs run, slots are freed, and it may be killed. In the end all
 //! members are whole, and each has every slot that it should (docs/units.md, "How
 //! mending is tried").
+//!
+//! In half of the runs each unit is on a machine of its own, behind the product's
+//! protocol, and the network breaks ([`net`]; docs/units.md, "How the network is tried").
 //!
 //! `cargo run -p sim --release -- --seeds 0..10000` runs many;
 //! `-- --seed 7 --trace` tells one step by step. `-- --hosts` before these runs
@@ -34,6 +38,7 @@ pub mod hosts;
 pub mod machine;
 pub mod members;
 pub mod model;
+pub mod net;
 pub mod setup;
 
 /// A claim that holds, or what was found instead.
@@ -60,6 +65,8 @@ pub struct Summary {
     pub replaced: u64,
     /// Passes of the mender that were gone through with.
     pub mended: u64,
+    /// On the network.
+    pub network: net::Counts,
 }
 
 impl std::ops::AddAssign for Summary {
@@ -73,6 +80,7 @@ impl std::ops::AddAssign for Summary {
         self.restarts += other.restarts;
         self.replaced += other.replaced;
         self.mended += other.mended;
+        self.network += other.network;
     }
 }
 

@@ -1,25 +1,28 @@
 //! The simulated machine: a disk with units and journals on it, and the
 //! process that uses them.
 
+mod units;
+
 use std::collections::BTreeSet;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::{BlockSize, ClusterId, Lineage, UnitId, VolumeId};
-use unit::{FaultyUnit, FolderUnit, InjectedFaults, TrackedUnit, Unit};
+use unit::{FaultyUnit, InjectedFaults, TrackedUnit, Unit};
 use volume::catalog::copysets;
-use volume::catalog::{Catalog, Copyset, Lease, LineageKey, StoredVersion};
-use volume::clean::Cleaner;
+use volume::catalog::{Catalog, Copyset, Lease, LineageKey, PendingFree, StoredVersion};
+use volume::clean::{CleanError, Cleaner};
 use volume::journal::JournalPlace;
 use volume::scatter::Layout;
 use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 use volume::{LeaseTerm, OpenError, OpenParams, Store, Volume, VolumeConfig};
 use volume::{ReadOnlyParams, ReadOnlyVolume};
-use world::simulated::{SimulatedDisk, SimulatedRandom, Simulation};
-use world::{Disk, Job, OpenMode, Pool, Wake, World};
+use world::simulated::{SimulatedRandom, Simulation};
+use world::{Job, Pool, Wake, World};
 
 use crate::catalog::WatchedCatalog;
+use crate::net::Network;
+use crate::net::daemon::unit_path;
 use crate::setup::Setup;
 
 /// Where the journals of the first host lie.
@@ -53,6 +56,8 @@ pub struct Machine {
     whole_units: usize,
     folder: PathBuf,
     world: World,
+    /// Between it and the units, if they are on machines of their own.
+    pub network: Option<Network>,
 }
 
 /// How the engine is given a unit.
@@ -73,10 +78,6 @@ pub fn unit_id(number: usize) -> UnitId {
     UnitId::from_random(number as u128 + 1)
 }
 
-fn unit_path(number: usize) -> PathBuf {
-    PathBuf::from(format!("/units/{number}"))
-}
-
 impl Machine {
     /// A machine with empty units.
     #[must_use]
@@ -93,9 +94,6 @@ impl Machine {
             .set_read_now_misses(setup.read_misses_one_in);
         let cluster = ClusterId::from_random(1);
         let ids: Vec<UnitId> = (0..setup.units).map(unit_id).collect();
-        for (number, id) in ids.iter().enumerate() {
-            FolderUnit::create(&world, &unit_path(number), cluster, *id).expect("made");
-        }
         let random = SimulatedRandom::new(seed);
         let config = VolumeConfig {
             journal_bytes: setup.journal_bytes,
@@ -117,6 +115,9 @@ impl Machine {
             &random,
         );
         let catalog = Arc::new(WatchedCatalog::new(random, copysets));
+        let network = setup
+            .net
+            .map(|net| Network::new(net, cluster, &simulation.clock, &catalog));
         let wrapping = Arc::new(KeyEncryptionKey::from_bytes(&[7; 32]));
         let mut machine = Self {
             simulation,
@@ -135,7 +136,11 @@ impl Machine {
             whole_units: setup.whole_units,
             folder: PathBuf::from(HOST),
             world,
+            network,
         };
+        for number in 0..setup.units {
+            machine.make_unit(number).expect("made");
+        }
         machine.start(setup.units);
         machine
     }
@@ -152,6 +157,8 @@ impl Machine {
             .expect("the disk takes folders");
         let store = Store::new(Arc::clone(&world.pool));
         let catalog = Arc::new(self.catalog.beside(simulation.random.split()));
+        let network = self.network.as_ref();
+        let network = network.map(|network| network.beside(&simulation.clock));
         let mut machine = Self {
             simulation,
             cleaner: cleaner(&store, &catalog, &self.wrapping),
@@ -169,6 +176,7 @@ impl Machine {
             whole_units: self.whole_units,
             folder: PathBuf::from(folder),
             world,
+            network,
         };
         machine.start(self.units.len());
         machine
@@ -199,33 +207,16 @@ impl Machine {
         self.faulty.clear();
         self.tracked.clear();
         self.audited_units.clear();
+        if let Some(network) = &mut self.network {
+            network.begin();
+            self.catalog
+                .set_capability_cache(Some(Arc::clone(network.capability_cache())));
+        }
         for number in 0..units {
             self.open_unit(number);
         }
         self.cleaner = cleaner(&self.store, &self.catalog, &self.wrapping);
         self.set_tables();
-    }
-
-    fn open_unit(&mut self, number: usize) {
-        let world = &self.world;
-        let id = unit_id(number);
-        let open = || {
-            let unit = FolderUnit::open(world, &unit_path(number), ClusterId::from_random(1), id)
-                .with_segment_data_bytes(self.segment_bytes)
-                .with_open_segments(8);
-            Arc::new(unit) as Arc<dyn Unit>
-        };
-        let (unit, again) = (open(), open());
-        let faulty = FaultyUnit::new(Arc::clone(&unit), world.random.u64());
-        let faulty = Arc::new(match number < self.whole_units {
-            true => faulty.taking_whole_segments(),
-            false => faulty,
-        });
-        let tracked_unit = tracked(&(Arc::clone(&faulty) as Arc<dyn Unit>), world);
-        self.audited_units.push(tracked(&again, world));
-        self.units.push((id, unit));
-        self.faulty.push(faulty);
-        self.tracked.push(tracked_unit);
     }
 
     /// Everybody hears who is a member of what.
@@ -242,48 +233,15 @@ impl Machine {
         self.audited.set_table(of(&self.audited_units), &copysets);
     }
 
-    /// Makes a new unit. Returns its number.
+    /// Carries out a plan that is due.
     ///
     /// # Errors
-    /// If the disk is off.
-    pub fn add_unit(&mut self) -> Result<usize, unit::UnitError> {
-        let number = self.units.len();
-        let cluster = ClusterId::from_random(1);
-        FolderUnit::create(&self.world, &unit_path(number), cluster, unit_id(number))?;
-        self.open_unit(number);
-        Ok(number)
-    }
-
-    /// Kills the process; while none runs, a unit is put back to what it was on an
-    /// earlier copy of the disk.
-    ///
-    /// # Errors
-    /// What the disk says.
-    pub fn kill_and_put_back(&mut self, unit: usize, earlier: &SimulatedDisk) -> io::Result<()> {
-        self.simulation.kill();
-        let (now, then) = (&self.simulation.disk.spawn(), &earlier.spawn());
-        let folder = unit_path(unit);
-        // Whoever puts something back does so on a disk that works.
-        now.heal(&folder);
-        let mut folders = BTreeSet::from([folder.clone()]);
-        for (path, _) in now.files_under(&folder) {
-            folders.extend(path.parent().map(PathBuf::from));
-            now.remove(&path)?;
+    /// [`CleanError`].
+    pub fn carry_out(&self, due: &PendingFree) -> Result<usize, CleanError> {
+        if let Some(network) = &self.network {
+            network.capability_cache().frees(due);
         }
-        for (path, length) in then.files_under(&folder) {
-            let mut bytes = vec![0; usize::try_from(length).expect("short")];
-            let file = then.open(&path, OpenMode::Read)?;
-            file.read_at(&mut bytes, 0)?;
-            let file = now.open(&path, OpenMode::CreateNew)?;
-            file.write_at(&bytes, 0)?;
-            file.sync_data()?;
-            folders.extend(path.parent().map(PathBuf::from));
-        }
-        for folder in folders {
-            now.sync_directory(&folder)?;
-        }
-        self.start(self.units.len());
-        Ok(())
+        self.cleaner.carry_out(due)
     }
 
     /// Tells a unit what to do wrong from here on.

@@ -3,6 +3,8 @@
 //! Everything is small, so that a few hundred operations fill journals,
 //! segments and tails many times over.
 
+use std::time::Duration;
+
 use base::BlockSize;
 use volume::catalog::Erasure;
 use world::simulated::SimulatedRandom;
@@ -26,6 +28,33 @@ pub struct Hazards {
     pub catalog: bool,
     /// Units die for good, come back older, and are drained.
     pub members: bool,
+}
+
+/// A network between host and units.
+#[derive(Debug, Clone, Copy)]
+pub struct NetSetup {
+    /// What chooses all that happens on it.
+    pub seed: u64,
+    /// For how long daemons keep what is freed.
+    pub keeps_freed: Duration,
+    /// Whether anything goes wrong on it.
+    pub breaks: bool,
+}
+
+impl NetSetup {
+    /// Half of all runs have one: by their seed alone, so that the others choose what
+    /// they chose before there were any.
+    #[must_use]
+    pub fn choose(seed: u64) -> Option<Self> {
+        let random = SimulatedRandom::new(seed ^ 0x6e65_7477_6f72_6b21);
+        let has_one = random.below(2) == 0;
+        let keeps_s = [0, 60, 24 * 3600][random.index(3)];
+        has_one.then(|| Self {
+            seed: random.next(),
+            keeps_freed: Duration::from_secs(keeps_s),
+            breaks: random.below(8) > 0,
+        })
+    }
 }
 
 /// One run.
@@ -63,6 +92,8 @@ pub struct Setup {
     pub grace_ms: i64,
     /// What may go wrong.
     pub hazards: Hazards,
+    /// Whether units are behind daemons.
+    pub net: Option<NetSetup>,
 }
 
 impl Setup {
@@ -87,6 +118,7 @@ impl Setup {
             steps: 0,
             grace_ms: 0,
             hazards: Hazards::default(),
+            net: None,
         }
     }
 
@@ -138,6 +170,7 @@ impl Setup {
                 catalog: may(5),
                 members: false,
             },
+            net: None,
         };
         // Last, so that a seed has chosen all else as it did before.
         let fitting: Vec<Erasure> = [(2, 1), (4, 2), (2, 2)]

@@ -189,6 +189,13 @@ impl UnitError {
         }
     }
 
+    /// Whether what was asked may be carried out later all the same: nobody has said
+    /// that it was not, and it may still be on its way.
+    #[must_use]
+    pub fn may_still_be_done(&self) -> bool {
+        matches!(self, Self::Away { .. })
+    }
+
     /// What it is called in metrics: `away`, `full`, `no-slot`, …
     pub(crate) fn kind(&self) -> &'static str {
         match self {

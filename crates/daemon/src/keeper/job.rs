@@ -143,7 +143,7 @@ impl Job {
                         [own, Line::NONE, UNREADABLE].contains(&line)
                     }),
                     // Nor what is another copyset's of whoever mends one.
-                    Right::Other => {
+                    Right::Mend(_) | Right::Other => {
                         let (shown, now) = (lock(&self.shown), keeper.now());
                         found.retain(|id| shown.mends(id.copyset(), now));
                     }
@@ -198,11 +198,13 @@ impl Job {
     fn must_keep_what_is_held(&self, right: Right, bytes: usize) -> Result<(), Refusal> {
         let unit = &self.keeper.unit;
         match right {
-            Right::Other if unit.would_give_up(bytes as u64)? => Err(UnitError::Full {
-                url: unit.url().to_owned(),
+            Right::Mend(_) | Right::Other if unit.would_give_up(bytes as u64)? => {
+                Err(UnitError::Full {
+                    url: unit.url().to_owned(),
+                }
+                .into())
             }
-            .into()),
-            Right::Other | Right::Lease { .. } => Ok(()),
+            Right::Mend(_) | Right::Other | Right::Lease { .. } => Ok(()),
         }
     }
 
@@ -213,7 +215,7 @@ impl Job {
             Right::Lease { line, .. } if asked == 0 || asked == line.0 => line.0,
             Right::Lease { .. } => return not_allowed("the lease is for another line"),
             // What is copied keeps its line, which whoever copies it has read.
-            Right::Other => asked,
+            Right::Mend(_) | Right::Other => asked,
         };
         match self.keeper.unit.line_of(segment) {
             // A lease's own serials are nobody else's, but an earlier lease of

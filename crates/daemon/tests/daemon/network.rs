@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{ClusterId, Slot, with_causes};
+use capability::{Fence, Line, Scope};
 use daemon::{Limits, Server, ServerConfig, Waits};
 use identity::{Kind, Lifetime, ServerTls, client_config};
 use unit::remote::{LinkConfig, TlsLink};
@@ -306,13 +307,20 @@ fn hosts_that_put_more_than_a_daemon_holds_wait_and_lose_nothing() {
     let tags = vec![[6; 16]; 256];
     let hosts: Vec<Party> = (0..4).map(|name| site.host(&format!("h{name}"))).collect();
     std::thread::scope(|scope| {
-        for (host, number) in hosts.iter().zip(0..) {
-            let unit = site.unit(host, id, &at, &[whole_lease(1)]);
+        for (host, number) in hosts.iter().zip(1..) {
+            let own = 100 + number * 10;
+            let lease = Scope::Lease {
+                line: Line(7),
+                fence: Fence(number),
+                epoch: 1,
+                serials: std::iter::once(own..own + 10).collect(),
+            };
+            let unit = site.unit(host, id, &at, &[lease]);
             let (tags, server) = (&tags, &server);
             scope.spawn(move || {
                 std::thread::scope(|scope| {
                     for thread in 0..2 {
-                        let (unit, id) = (&unit, segment(100 + number * 10 + thread));
+                        let (unit, id) = (&unit, segment(own + thread));
                         scope.spawn(move || {
                             let data = vec![thread as u8; 1 << 20];
                             for round in 0..4 {

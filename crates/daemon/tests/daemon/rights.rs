@@ -440,6 +440,60 @@ fn what_was_put_before_a_restart_is_not_synced_after_it() {
     unit.sync(&[segment(14)]).expect("in this one alone");
 }
 
+/// A host had lost a volume, and could not fill a member with what it had put under its
+/// lease until that had ended.
+#[test]
+fn a_host_that_has_lost_a_volume_mends_what_it_has_put() {
+    let scene = Scene::new();
+    let mend = Scope::Mend {
+        copysets: vec![segment(15).copyset()],
+        units: vec![scene.keeper.id()],
+    };
+    let lost = unit_of(&scene.keeper, HOST, &[lease(7, 1, 3, 10..20), mend]);
+    let _newer = unit_of(&scene.keeper, OTHER_HOST, &[lease(7, 1, 4, 10..20)]);
+    put(&lost, segment(15), 0).expect("it mends that copyset");
+    lost.sync(&[segment(15)]).expect("what it has put");
+    for (what, done) in [
+        ("put", put(&lost, segment(16), 0)),
+        ("list", lost.list_serials(10..20).map(drop)),
+        ("delete", lost.delete(segment(11))),
+    ] {
+        assert!(is_refused(&done), "{what}: {done:?}");
+    }
+}
+
+/// A mender's connection broke as it removed a segment that could not be read. On the
+/// next one it removed it once more and put it anew, and then the daemon did what it had
+/// been asked first: a member that was whole had lost the segment.
+#[test]
+fn what_comes_late_on_an_older_connection_changes_nothing() {
+    let mend = |scene: &Scene| Scope::Mend {
+        copysets: vec![segment(10).copyset()],
+        units: vec![scene.keeper.id()],
+    };
+    for is_leased in [true, false] {
+        let scene = Scene::new();
+        let scopes = match is_leased {
+            true => vec![lease(7, 1, 3, 10..20), mend(&scene)],
+            false => vec![mend(&scene)],
+        };
+        let holder = if is_leased { HOST } else { OTHER_HOST };
+        let before = unit_of(&scene.keeper, holder, &scopes);
+        let after = unit_of(&scene.keeper, holder, &scopes);
+        for (what, done) in [
+            ("delete", before.delete(segment(10))),
+            ("free", before.free(segment(10), &[Slot(0)], true)),
+            ("put", put(&before, segment(15), 0)),
+            ("sync", before.sync(&[segment(10)])),
+        ] {
+            assert!(is_refused(&done), "{what}: {done:?}");
+        }
+        read(&before, segment(10)).expect("that harms nobody");
+        put(&after, segment(15), 0).expect("it is the newest");
+        after.delete(segment(10)).expect("it is the newest");
+    }
+}
+
 /// A link to a daemon that is restarted.
 struct Restarting(std::sync::Mutex<Arc<crate::inside::Inside>>);
 

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use unit::InjectedFaults;
+use volume::LeaseTerm;
 use volume::catalog::Catalog;
 use world::Disk;
 
@@ -34,13 +35,16 @@ impl Run {
         self.nonces
             .note_journal(&**disk, &self.machine.journal(id), &keys)?;
         trace!(self, "{id} attached, epoch {}", lease.epoch);
-        let volume = match self.machine.open(lease) {
+        let (term, journal) = (LeaseTerm::unlimited(), self.machine.journal(id));
+        let opened = self.machine.open_until(lease, term.clone(), journal, false);
+        let volume = match opened {
             Ok(volume) => volume,
             Err(_) if self.may_fail() => return Ok(false),
             Err(error) => return Err(format!("{id} does not open: {error}")),
         };
         let subject = &mut self.subjects[index];
         subject.is_fenced = false;
+        subject.term = term;
         subject.client = Some(Client::new(volume, self.setup.block_size, &subject.past));
         self.verify(index)
     }
@@ -294,12 +298,14 @@ impl Run {
         }
         trace!(self, "settling");
         let disk = &self.machine.simulation.disk;
+        disk.heal(&self.machine.host());
         for unit in 0..self.machine.units.len() {
             if !self.machine.gone.contains(&unit) {
+                let disk = self.machine.unit_disk(unit);
                 disk.heal(&self.machine.unit_path(unit));
             }
         }
-        disk.heal(&self.machine.host());
+        self.heal_network();
         for unit in 0..self.machine.units.len() {
             self.machine.lie(unit, InjectedFaults::default());
         }
@@ -356,10 +362,14 @@ impl Run {
             subject.is_known = false;
             subject.pending.clear();
         }
-        let earlier = self.earlier.as_ref().map(|(_, disk)| disk);
+        let earlier = self.earlier.as_ref().map(|(_, disks)| disks);
         match self.put_back.take().zip(earlier) {
-            _ if is_power => self.machine.crash(),
-            Some((unit, earlier)) => {
+            _ if is_power => {
+                self.machine.crash();
+                self.power_of_daemons();
+            }
+            Some((unit, disks)) => {
+                let earlier = disks.get(unit).unwrap_or(&disks[0]);
                 let members = &self.machine.catalog.members;
                 members.doubt(unit_id(unit));
                 let done = self.machine.kill_and_put_back(unit, earlier);
@@ -369,6 +379,9 @@ impl Run {
         }
         // What a process was told to do wrong went with it.
         self.is_lying = false;
+        if let Some(network) = &self.machine.network {
+            network.be_honest();
+        }
         self.readers.clear();
         for index in 0..self.subjects.len() {
             let was_attached = self.subjects[index].client.take().is_some();

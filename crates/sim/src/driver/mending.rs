@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::{CopysetId, UnitId};
 use unit::Unit;
 use volume::catalog::Catalog;
-use volume::clean::Cleaner;
 use volume::mend::{Depth, Found, Mendable, Pace, Stopped, Task, Uncommitted};
 use world::simulated::{Fault, SimulatedPool, SimulatedRandom};
 use world::{Clock, Millis};
@@ -14,7 +13,7 @@ use world::{Clock, Millis};
 use super::{Run, trace};
 use crate::Check;
 use crate::catalog::WatchedCatalog;
-use crate::machine::unit_id;
+use crate::machine::{Machine, unit_id};
 
 /// Units that there ever are.
 const UNITS_MAX: usize = 20;
@@ -32,8 +31,8 @@ const TURNS_MAX: usize = 4000;
 struct Beside<'a> {
     pool: &'a SimulatedPool,
     random: &'a SimulatedRandom,
-    /// Another host that frees.
-    cleaner: Cleaner,
+    /// It frees, too.
+    machine: &'a Machine,
     catalog: &'a WatchedCatalog,
     now: Millis,
     /// The mender is killed after so many calls.
@@ -53,7 +52,7 @@ impl Pace for Beside<'_> {
             let due = self.catalog.due_frees(self.now, 0, 1);
             for free in due.unwrap_or_default() {
                 // What fails stays due, and is carried out later.
-                let _ = self.cleaner.carry_out(&free);
+                let _ = self.machine.carry_out(&free);
             }
         }
         Ok(())
@@ -128,13 +127,24 @@ impl Run {
             let pace = Beside {
                 pool: &self.machine.simulation.pool,
                 random: &self.random,
-                cleaner: self.machine.cleaner(),
+                machine: &self.machine,
                 catalog: &self.machine.catalog,
                 now: self.machine.simulation.clock.wall(),
                 left: AtomicU64::new(left),
                 is_busy,
             };
+            let capability_cache = self
+                .machine
+                .network
+                .as_ref()
+                .map(|network| network.capability_cache());
+            if let Some(capability_cache) = capability_cache {
+                capability_cache.mends(copyset, depth != Depth::Fill);
+            }
             let passed = task.pass(set.erasure(), &members, &uncommitted, depth, &pace);
+            if let Some(capability_cache) = capability_cache {
+                capability_cache.has_mended(copyset);
+            }
             if self.is_off() {
                 return Ok(None);
             }
@@ -201,8 +211,8 @@ impl Run {
         let what = self.random.below(4);
         if what == 0 {
             // What units held now, they may be put back to.
-            let copy = self.machine.simulation.disk.copy();
-            self.earlier = Some((self.machine.units.len(), copy));
+            let copies = self.machine.copy_unit_disks();
+            self.earlier = Some((self.machine.units.len(), copies));
             return Ok(());
         }
         if !self.quiesce()? || self.is_mending() {
@@ -253,7 +263,7 @@ impl Run {
             members.replace(copyset, id, by, is_gone);
         }
         if is_gone {
-            let disk = &self.machine.simulation.disk;
+            let disk = self.machine.unit_disk(unit);
             disk.inject(&self.machine.unit_path(unit), Fault::Missing);
             self.machine.gone.insert(unit);
         }
@@ -301,6 +311,11 @@ impl Run {
             }
             for copyset in copysets {
                 last = self.mend_one(copyset, Depth::Fill, u64::MAX, false)?;
+            }
+            if self.is_mending() {
+                // What is dead as a whole, and gone from all but one, nobody can bring to
+                // another: it goes there as well.
+                self.carry_out_due(Millis(i64::MAX))?;
             }
         }
         let left = self.machine.catalog.members.to_mend();

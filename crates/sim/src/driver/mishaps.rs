@@ -1,5 +1,6 @@
 //! What goes wrong, when the seed says so.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use unit::InjectedFaults;
@@ -20,6 +21,7 @@ enum Mishap {
     HarmJournal,
     CatalogAway,
     Settle,
+    Network,
 }
 
 impl Run {
@@ -36,6 +38,9 @@ impl Run {
             (hazards.journal, Mishap::HarmJournal),
             (hazards.catalog, Mishap::CatalogAway),
             (self.trouble, Mishap::Settle),
+            (self.is_disturbed(), Mishap::Network),
+            (self.is_disturbed(), Mishap::Network),
+            (self.is_disturbed(), Mishap::Network),
         ];
         let possible: Vec<Mishap> = possible
             .into_iter()
@@ -62,8 +67,14 @@ impl Run {
                 self.trouble = true;
             }
             Mishap::Settle => self.settle()?,
+            Mishap::Network => self.disturb(),
         }
         Ok(())
+    }
+
+    /// Whether the network may break.
+    pub(super) fn is_disturbed(&self) -> bool {
+        self.setup.net.is_some_and(|net| net.breaks)
     }
 
     /// A unit errs, and brings what was not asked for.
@@ -91,6 +102,12 @@ impl Run {
         trace!(self, "unit {unit} lies: {faults:?}");
         self.is_lying |= faults.flipped_bits_one_in > 0 || faults.misdirected_one_in > 0;
         self.machine.lie(unit, faults);
+        if let Some(network) = &self.machine.network
+            && self.random.one_in(2)
+        {
+            network.daemon(unit).lie(often);
+            self.is_lying = true;
+        }
         self.trouble = true;
     }
 
@@ -106,10 +123,8 @@ impl Run {
             Fault::Slow(Duration::from_millis(5)),
         ][self.random.index(7)];
         trace!(self, "unit {unit}: {fault:?}");
-        self.machine
-            .simulation
-            .disk
-            .inject(&self.machine.unit_path(unit), fault);
+        let disk = self.machine.unit_disk(unit);
+        disk.inject(&self.machine.unit_path(unit), fault);
         self.trouble = true;
     }
 
@@ -129,13 +144,18 @@ impl Run {
     }
 
     pub(super) fn flip(&mut self) -> Check {
-        let disk = &self.machine.simulation.disk;
         let files: Vec<_> = (0..self.machine.units.len())
-            .flat_map(|unit| disk.files_under(&self.machine.unit_path(unit).join("segments")))
-            .filter(|(_, length)| *length > 0)
+            .flat_map(|unit| {
+                let disk = self.machine.unit_disk(unit);
+                let files = disk.files_under(&self.machine.unit_path(unit).join("segments"));
+                files
+                    .into_iter()
+                    .map(move |(path, length)| (Arc::clone(&disk), path, length))
+            })
+            .filter(|(_, _, length)| *length > 0)
             .collect();
         if !files.is_empty() {
-            let (path, length) = &files[self.random.index(files.len())];
+            let (disk, path, length) = &files[self.random.index(files.len())];
             let offset = self.random.below(*length);
             trace!(self, "flipped a bit of {} at {offset}", path.display());
             disk.flip_bit(path, offset, self.random.below(8) as u8)

@@ -3,6 +3,7 @@
 mod attach;
 mod mending;
 mod mishaps;
+mod network;
 mod readers;
 mod steps;
 mod versions;
@@ -10,6 +11,7 @@ mod versions;
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{SegmentId, SnapshotId, VolumeId};
+use volume::LeaseTerm;
 use volume::catalog::{VersionCommit, VersionKey};
 use world::simulated::{SimulatedDisk, SimulatedRandom};
 
@@ -18,7 +20,7 @@ use crate::audit::Nonces;
 use crate::client::{Client, Past};
 use crate::machine::Machine;
 use crate::model::Pinned;
-use crate::setup::Setup;
+use crate::setup::{NetSetup, Setup};
 use crate::{Check, Summary};
 
 /// What a volume that is not attached must hold when it is.
@@ -49,6 +51,8 @@ struct Subject {
     is_known: bool,
     /// Somebody else has taken the lease: the owner will stop, sooner or later.
     is_fenced: bool,
+    /// The lease that it was attached under last.
+    term: LeaseTerm,
 }
 
 /// One run.
@@ -69,8 +73,8 @@ pub struct Run {
     rotten: bool,
     /// Some unit brings what was not put there.
     is_lying: bool,
-    /// The disk as it was when there were so many units.
-    earlier: Option<(usize, SimulatedDisk)>,
+    /// The disks of units as they were when there were so many.
+    earlier: Option<(usize, Vec<SimulatedDisk>)>,
     /// With the next kill of the process this unit is put back to that.
     put_back: Option<usize>,
     /// Segments that units had which were put back.
@@ -97,8 +101,14 @@ impl Run {
     #[must_use]
     pub fn new(seed: u64, is_traced: bool) -> Self {
         let random = SimulatedRandom::new(seed ^ 0x5ca1_ab1e);
-        let setup = Setup::choose(&random);
+        let setup = Setup {
+            net: NetSetup::choose(seed),
+            ..Setup::choose(&random)
+        };
         let machine = Machine::new(seed, &setup);
+        if let Some(network) = machine.network.as_ref().filter(|_| is_traced) {
+            network.trace();
+        }
         let mut run = Self {
             setup,
             random,
@@ -138,6 +148,9 @@ impl Run {
         }
         self.finish()?;
         self.summary.operations = self.machine.simulation.disk.operations();
+        if let Some(network) = &self.machine.network {
+            self.summary.network = network.counts();
+        }
         Ok(self.summary)
     }
 
@@ -161,6 +174,10 @@ impl Run {
     fn step(&mut self) -> Check {
         if self.is_mending() && self.chance(6) {
             return self.mend();
+        }
+        if self.is_disturbed() && self.chance(12) {
+            self.disturb();
+            return Ok(());
         }
         match self.random.below(100) {
             0..=54 => self.request(),
@@ -201,6 +218,7 @@ impl Run {
                 self.let_go(index)?;
             }
         }
+        self.after_network()?;
         self.place_commits()
     }
 

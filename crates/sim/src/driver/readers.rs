@@ -50,6 +50,9 @@ impl Run {
         };
         let keys = memory.keys(stored.lineage);
         let keys = keys.map_err(|error| error.to_string())?;
+        if let Some(network) = &self.machine.network {
+            network.capability_cache().reads(stored.lineage);
+        }
         let (size_bytes, block_size) = (self.versions[&key].size_bytes, self.setup.block_size);
         let opened = self
             .machine

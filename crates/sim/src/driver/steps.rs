@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Durability, Lineage, Location, SnapshotId, VolumeId};
+use volume::LeaseTerm;
 use volume::catalog::FreePlan;
 use volume::catalog::{Catalog, NewVolume, VersionKey};
 use volume::clean::Removal;
@@ -199,6 +200,7 @@ impl Run {
             pending: BTreeMap::new(),
             is_known: false,
             is_fenced: false,
+            term: LeaseTerm::unlimited(),
         });
         self.summary.volumes += 1;
     }
@@ -361,14 +363,13 @@ impl Run {
     }
 
     pub(super) fn carry_out_due(&mut self, now: Millis) -> Check {
-        let cleaner = self.machine.cleaner();
         let due = match self.machine.catalog.due_frees(now, 0, u32::MAX) {
             Ok(due) => due,
             Err(_) if self.may_fail() => return Ok(()),
             Err(error) => return Err(error.to_string()),
         };
         for free in due {
-            match cleaner.carry_out(&free) {
+            match self.machine.carry_out(&free) {
                 Ok(_) => {}
                 // With parity, what is mended is not freed.
                 Err(_) if self.may_fail() || self.is_mending() => return Ok(()),
@@ -400,11 +401,16 @@ impl Run {
         };
         if self.subjects[index].client.is_some() {
             trace!(self, "{} fenced", self.subjects[index].id);
-            self.machine
+            let epoch = self
+                .machine
                 .catalog
                 .memory
                 .acquire(self.subjects[index].id, self.machine.salt(), None)
+                .map(|lease| lease.epoch)
                 .expect("it is there");
+            if let Some(network) = &self.machine.network {
+                network.show_elsewhere(self.subjects[index].id, epoch);
+            }
             self.subjects[index].is_fenced = true;
         }
         Ok(())

@@ -126,6 +126,10 @@ impl Run {
             self.machine.simulation.pool.run_all(&self.random);
         }
         self.place_commits()?;
+        if let Some(network) = &self.machine.network {
+            network.haunt(true);
+        }
+        self.check_network()?;
         self.mend_all()?;
         self.carry_out_due(Millis(i64::MAX))?;
         self.audit()?;

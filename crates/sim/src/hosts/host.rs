@@ -49,6 +49,8 @@ pub struct Host {
     pub machine: Machine,
     /// It does not reach the controller.
     pub is_cut: bool,
+    /// Connections to daemons break.
+    pub is_disturbed: bool,
     /// Something went wrong since it opened the volume: it may stop.
     pub may_stop: bool,
     /// A lease that it has taken and not used yet.
@@ -65,6 +67,8 @@ pub struct Attached {
     pub term: LeaseTerm,
     pub epoch: u32,
     pub renewed: Duration,
+    /// Units have been out of reach: reads may fail.
+    pub may_miss: bool,
     /// What the volume held when another host took it over.
     pub left_with: Option<Past>,
     requests: BTreeMap<Token, Request>,
@@ -85,6 +89,7 @@ impl Host {
         Self {
             machine,
             is_cut: false,
+            is_disturbed: false,
             may_stop: false,
             taken: None,
             attached: None,
@@ -112,6 +117,7 @@ impl Attached {
             term,
             epoch,
             renewed,
+            may_miss: false,
             left_with: None,
             requests: BTreeMap::new(),
             held: VecDeque::new(),
@@ -246,6 +252,7 @@ impl Attached {
         match error {
             // The other host has freed it.
             IoError::Unavailable(_) | IoError::Damaged(_) if !is_holder => Ok(()),
+            IoError::Unavailable(_) if self.may_miss => Ok(()),
             IoError::Stopped(_) if self.is_stopped() => Ok(()),
             error => Err(format!("a read failed: {error}")),
         }

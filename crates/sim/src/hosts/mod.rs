@@ -15,11 +15,14 @@
 //!   acknowledged, or all that was durable if the power failed meanwhile.
 //! * Where they are not, it finds the newest version as it was committed, and
 //!   nothing else ever.
+//! * In half of the runs units are behind daemons, which hear of the next lease, and the
+//!   network between a host and them breaks.
 //! * A host that comes back damages nothing: in the end units hold what the
 //!   kept versions name, exactly.
 
 mod desk;
 mod host;
+mod network;
 mod opening;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +39,7 @@ use self::host::{Attached, HOLD, Host, Past, Renewal, edit};
 use crate::audit::{self, Nonces, Walked};
 use crate::machine::Machine;
 use crate::model::Pinned;
-use crate::setup::Setup;
+use crate::setup::{NetSetup, Setup};
 use crate::{Check, Summary};
 
 /// Blocks that are written. Few, so that they are overwritten often.
@@ -85,9 +88,13 @@ impl Run {
             is_sealed: random.below(3) > 0,
             journal_bytes: 4096 * (40 + random.below(80)),
             read_misses_one_in: [0, 3][random.index(2)],
+            net: NetSetup::choose(seed),
             ..Setup::quiet(1 + random.index(4), 1)
         };
         let machine = Machine::new(seed, &setup);
+        if let Some(network) = machine.network.as_ref().filter(|_| is_traced) {
+            network.trace();
+        }
         let other = machine.beside("/other");
         let lineage = Lineage::from_random(1);
         let new = NewVolume {
@@ -123,9 +130,13 @@ impl Run {
         for _ in 0..800 + self.random.below(1600) {
             self.step()?;
             self.place_commits();
+            self.after_network()?;
         }
         self.finish()?;
         self.summary.operations = self.hosts[0].machine.simulation.disk.operations();
+        if let Some(network) = &self.hosts[0].machine.network {
+            self.summary.network = network.counts();
+        }
         Ok(self.summary)
     }
 
@@ -315,7 +326,9 @@ impl Run {
 
     /// The holder removes a version.
     fn clean(&mut self, index: usize) -> Check {
-        if !self.is_holder(index) || self.hosts[index].is_cut || self.versions.is_empty() {
+        let host = &self.hosts[index];
+        let is_out_of_reach = host.is_cut || host.is_disturbed;
+        if !self.is_holder(index) || is_out_of_reach || self.versions.is_empty() {
             return Ok(());
         }
         let keys: Vec<VersionKey> = self.versions.keys().copied().collect();
@@ -331,7 +344,7 @@ impl Run {
         self.summary.removed += 1;
         let due = machine.catalog.memory.due_frees(Millis(1), 0, u32::MAX);
         for free in due.expect("it is in memory") {
-            let freed = cleaner.carry_out(&free);
+            let freed = machine.carry_out(&free);
             freed.map_err(|error| format!("cannot free: {error}"))?;
         }
         Ok(())
@@ -359,6 +372,7 @@ impl Run {
             if self.hosts[index].is_cut {
                 self.cut(index)?;
             }
+            self.heal(index);
             // What it still does, it does now: after the other's sweep.
             for _ in 0..30 {
                 self.turn(index)?;
@@ -393,6 +407,10 @@ impl Run {
         for _ in 0..30 {
             self.turn(1)?;
         }
+        if let Some(network) = &self.hosts[0].machine.network {
+            network.haunt(true);
+        }
+        self.check_network()?;
         self.audit()
     }
 

@@ -17,6 +17,8 @@ impl Run {
         if host.is_cut || host.attached.is_some() {
             return Ok(());
         }
+        self.heal(index);
+        let host = &mut self.hosts[index];
         host.taken = None;
         let sent = host.clock();
         let (catalog, salt) = (&host.machine.catalog.memory, host.machine.salt());
@@ -34,6 +36,11 @@ impl Run {
         }
         // The answer may be lost.
         if self.random.below(8) > 0 {
+            if let Some(network) = &self.hosts[index].machine.network {
+                network.capability_cache().leased(VOLUME, lease.epoch);
+                let keys = lease.keys.iter();
+                keys.for_each(|key| network.capability_cache().reads(key.lineage));
+            }
             let taken_over = self.desk.others_since(self.hosts[index].opened, index);
             self.hosts[index].taken = Some(Taken {
                 lease,

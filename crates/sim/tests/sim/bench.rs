@@ -152,7 +152,7 @@ impl Bench {
         let removal = cleaner.remove_version(key, Millis(0)).expect("removed");
         let due = self.machine.catalog.due_frees(Millis(1), 0, u32::MAX);
         for due in due.expect("listed") {
-            cleaner.carry_out(&due).expect("freed");
+            self.machine.carry_out(&due).expect("freed");
         }
         removal
     }

@@ -41,10 +41,6 @@ pub(super) struct Attempt {
     stage: Option<Stage>,
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one for each connection that is begun"
-)]
 enum Stage {
     Tcp(Stream),
     Tls(Channel, Conversation, Outbox),

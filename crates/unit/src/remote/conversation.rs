@@ -5,7 +5,7 @@
 //! [`Conversation::lose`]; nothing is believed of a daemon that names another
 //! unit, or answers what was not asked.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,8 @@ pub struct Conversation {
     unit: UnitId,
     frames: Frames,
     greeting: Option<Greeting>,
-    waiting: HashMap<u64, Waiting>,
+    /// By their tags, which are in the order in which they were asked.
+    waiting: BTreeMap<u64, Waiting>,
 }
 
 struct Waiting {
@@ -82,7 +83,7 @@ impl Conversation {
             unit,
             frames: Frames::new(ANSWER_BYTES_MAX),
             greeting: None,
-            waiting: HashMap::new(),
+            waiting: BTreeMap::new(),
         }
     }
 
@@ -158,7 +159,7 @@ impl Conversation {
         Ok(greeted)
     }
 
-    /// The connection is gone: whoever waits is told so.
+    /// The connection is gone: whoever waits is told so, in the order in which they asked.
     pub fn lose(self, why: &Arc<io::Error>) {
         for waiting in self.waiting.into_values() {
             (waiting.done)(Err(Arc::clone(why)));

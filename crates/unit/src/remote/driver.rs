@@ -15,9 +15,9 @@ use rustls::ClientConfig;
 use world::real::Poller;
 use world::{Endpoint, Interest, Ready};
 
-use super::Reply;
 use super::attempt::{Attempt, Connected, RECEIVE_BYTES};
 use super::link::{Asked, LinkConfig, Shared, WORK_WITHIN, stopping};
+use super::{Conversation, Reply};
 use crate::wire::Request;
 
 /// A connection is there and greeted within this, whichever way.
@@ -65,16 +65,12 @@ struct Detour {
 }
 
 /// How a connection has ended.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one for each connection that ends"
-)]
 enum End {
     /// Nobody waits for anything that was asked on it. Here is a better one, if there
     /// is one already.
     Quiet(Option<Connected>),
-    /// It broke, or the link ends.
-    Broken(Arc<io::Error>),
+    /// It broke, or the link ends. Here is who waits for an answer.
+    Broken(io::Error, Option<Conversation>),
 }
 
 impl Driver {
@@ -101,15 +97,15 @@ impl Driver {
             };
             let end = match used {
                 Ok(used) => self.serve(used),
-                Err(error) => End::Broken(Arc::new(error)),
+                Err(error) => End::Broken(error, None),
             };
             self.shared.lock().via = None;
             match end {
                 End::Quiet(better) => next = better,
-                End::Broken(why) => self.fail(&why),
+                End::Broken(why, lost) => self.fail(&Arc::new(why), lost),
             }
         }
-        self.fail(&Arc::new(stopping()));
+        self.fail(&Arc::new(stopping()), None);
     }
 
     /// Waits until something is asked and no pause is over it; `true`: it ends.
@@ -138,8 +134,9 @@ impl Driver {
         }
     }
 
-    /// Whoever waits is told why there is no connection.
-    fn fail(&mut self, why: &Arc<io::Error>) {
+    /// Whoever waits is told why there is no connection: once that is known to all, so
+    /// that who asks again when it is told has not asked before.
+    fn fail(&mut self, why: &Arc<io::Error>, lost: Option<Conversation>) {
         let asked = {
             let mut state = self.shared.lock();
             let until = self.shared.clock.monotonic() + self.pause;
@@ -149,6 +146,9 @@ impl Driver {
             std::mem::take(&mut state.asked)
         };
         self.pause = (self.pause * 2).min(PAUSE_MAX);
+        if let Some(lost) = lost {
+            lost.lose(why);
+        }
         for asked in asked {
             (asked.done)(Err(Arc::clone(why)));
         }
@@ -257,9 +257,7 @@ impl Driver {
             Ok(false) => stopping(),
             Err(error) => error,
         };
-        let why = Arc::new(why);
-        used.connected.conversation.lose(&why);
-        End::Broken(why)
+        End::Broken(why, Some(used.connected.conversation))
     }
 
     /// Returns when the link is to end, or (`true`) nobody waits for anything and the

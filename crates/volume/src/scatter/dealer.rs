@@ -422,6 +422,13 @@ impl Dealer {
         }
     }
 
+    /// A put into `segment` has failed that may be carried out later: until a newer
+    /// lease has swept it, after which no unit takes it any more, it may hold more than
+    /// was freed.
+    pub fn may_come_late(&self, segment: SegmentId) {
+        self.ledger.may_come_late(segment);
+    }
+
     /// Nothing more is dealt to `segment`, which is good as far as it goes, and has no
     /// slot beyond.
     pub fn close(&mut self, segment: SegmentId) {

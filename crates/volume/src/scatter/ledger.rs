@@ -41,6 +41,9 @@ impl OpenSegments {
 #[derive(Debug, Default)]
 pub struct Ledger {
     segments: Mutex<BTreeMap<SegmentId, u32>>,
+    /// Of these, segments into which puts may come that have failed: they stay until the
+    /// next lease sweeps them.
+    late: Mutex<HashSet<SegmentId>>,
     open: Arc<OpenSegments>,
     uncommitted: Mutex<Uncommitted>,
 }
@@ -90,6 +93,7 @@ impl Ledger {
     pub fn new(open: Arc<OpenSegments>) -> Self {
         Self {
             segments: Mutex::default(),
+            late: Mutex::default(),
             open,
             uncommitted: Mutex::default(),
         }
@@ -115,10 +119,21 @@ impl Ledger {
     }
 
     /// Nothing of `segment` beyond what is committed lies anywhere, or ever
-    /// will.
+    /// will, unless a put comes late. Nothing more is appended to it.
     pub fn closed(&self, segment: SegmentId) {
-        self.lock().remove(&segment);
+        if !self.comes_late(segment) {
+            self.lock().remove(&segment);
+        }
         self.open.lock().remove(&segment);
+    }
+
+    /// A put into `segment` that has failed may be carried out later.
+    pub fn may_come_late(&self, segment: SegmentId) {
+        self.lock_late().insert(segment);
+    }
+
+    fn comes_late(&self, segment: SegmentId) -> bool {
+        self.lock_late().contains(&segment)
     }
 
     /// The first `slots` slots of `segment` are in the version about to be
@@ -130,7 +145,7 @@ impl Ledger {
         let its = uncommitted.slots.entry(segment).or_insert(before..end);
         its.end = its.end.max(end);
         drop(uncommitted);
-        if full {
+        if full && !self.comes_late(segment) {
             self.closed(segment);
         } else {
             self.lock().insert(segment, slots);
@@ -172,6 +187,10 @@ impl Ledger {
             serial_next: serials.next(),
             dealt: self.lock_uncommitted().dealt.clone(),
         }
+    }
+
+    fn lock_late(&self) -> std::sync::MutexGuard<'_, HashSet<SegmentId>> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_uncommitted(&self) -> std::sync::MutexGuard<'_, Uncommitted> {

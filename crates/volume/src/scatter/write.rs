@@ -129,6 +129,10 @@ pub fn place(
                 Err(ShareError::Unit(error)) => {
                     tracing::warn!(segment = %share.segment, %error, "a segment was given up");
                     let freed = store.free_orphans(share.segment, share.first..share.end);
+                    if error.may_still_be_done() {
+                        // Freed or not: it may come after that.
+                        dealer.may_come_late(share.segment);
+                    }
                     dealer.abandon(&share, freed.is_ok());
                     remaining.extend(share.items);
                     last_failure = Some(error);

@@ -73,6 +73,40 @@ fn what_a_failed_share_left_is_given_up_with_the_rest() {
     }
 }
 
+/// Its connection broke, what was thought to lie there was freed, and then the daemon
+/// carried it out: no lease ever swept that.
+#[test]
+fn a_segment_into_which_a_put_may_come_late_is_the_next_leases_to_sweep() {
+    let simulation = Simulation::new(7);
+    let random = &*simulation.world().random;
+    let store = store(&simulation, 1, 0, 1);
+    for (is_first, is_settled) in [(true, false), (false, false), (false, true)] {
+        let mut dealer = dealer(&simulation, &store, 1);
+        let deal = |dealer: &mut Dealer, count| {
+            let shares = dealer.deal(count, &store.table(), random);
+            shares.expect("a unit takes writes").remove(0)
+        };
+        if !is_first {
+            deal(&mut dealer, 4);
+        }
+        let failed = deal(&mut dealer, 3);
+        dealer.may_come_late(failed.segment);
+        dealer.abandon(&failed, true);
+        let mut committed = 0;
+        if is_settled {
+            dealer.settle();
+            committed = failed.first;
+        } else {
+            for (segment, _) in dealer.give_up() {
+                dealer.forget(segment);
+            }
+        }
+        let open = dealer.ledger.for_commit(&dealer.serials).open_segments;
+        let open: Vec<_> = open.iter().map(|open| (open.segment, open.slots)).collect();
+        assert_eq!(open, [(failed.segment, committed)]);
+    }
+}
+
 /// A store with `units` units, the last `whole` of which take whole segments only,
 /// and every copyset of `replicas` of them.
 fn store(simulation: &Simulation, units: u128, whole: u128, replicas: u8) -> Arc<Store> {

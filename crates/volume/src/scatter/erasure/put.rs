@@ -203,17 +203,31 @@ impl Writers {
             .iter()
             .map(|(place, member)| work(*place, member.clone()));
         let results = parallel(pool, there.len(), works.collect());
+        let mut is_needed = false;
         for ((place, member), result) in there.into_iter().zip(results) {
             match result {
                 Ok(()) => {}
-                Err(ShareError::Unit(error)) if !self.needed.contains(&place) => {
+                Err(ShareError::Unit(error)) => {
                     tracing::warn!(unit = %member.id, %error, "a unit did not take its part of a row");
                     self.members[place] = None;
-                    self.failure = Some(error);
+                    is_needed |= self.needed.contains(&place);
+                    self.note(error);
                 }
                 Err(other) => return Err(other),
             }
         }
-        self.check()
+        match self.failure.take_if(|_| is_needed) {
+            Some(error) => Err(ShareError::Unit(error)),
+            None => self.check(),
+        }
+    }
+
+    /// Keeps the error that says most of what may lie there: of several, one of a put
+    /// that may still be carried out.
+    fn note(&mut self, error: UnitError) {
+        let is_known = |known: &UnitError| known.may_still_be_done();
+        if !self.failure.as_ref().is_some_and(is_known) {
+            self.failure = Some(error);
+        }
     }
 }

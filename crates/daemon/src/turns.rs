@@ -1,0 +1,168 @@
+//! On which connection a right to change something counts: where it was shown last.
+//!
+//! A host whose connection broke does not know what became of what it had asked. It
+//! frees, deletes and puts anew, on another one, and what comes late on the first must
+//! undo none of that: it has waited in a queue, or on the way. So of each lease, and of
+//! each *mend* of a copyset, there is one connection on which it counts: of the newest
+//! that were shown, the one that came last. A host has but one connection to a daemon on
+//! which it asks ([`unit::remote::TlsLink`]), and shows there first what it may do.
+//!
+//! Invariant: when a right was shown, nothing is being done by it, or by an older one of
+//! the same, on another connection, and nothing begins.
+
+use std::collections::HashMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use base::CopysetId;
+use capability::Fence;
+
+/// A right that counts on one connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Turn {
+    /// To write a volume.
+    Lease(Fence),
+    /// To change what lies there of a copyset.
+    Mend(CopysetId),
+}
+
+/// Whose turn it is. Of this life of the daemon: connections are, too.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// How new the newest is, and the number of its connection, which grows.
+    newest: HashMap<Turn, (i64, u64)>,
+    /// What is being done, by connection.
+    running: HashMap<(Turn, u64), usize>,
+}
+
+/// Something that is being done.
+#[derive(Debug)]
+pub(crate) struct TurnPassage<'a> {
+    turns: &'a Turns,
+    by: (Turn, u64),
+}
+
+impl Drop for TurnPassage<'_> {
+    fn drop(&mut self) {
+        let mut state = self.turns.lock();
+        if let Some(count) = state.running.get_mut(&self.by) {
+            *count -= 1;
+            if *count == 0 {
+                state.running.remove(&self.by);
+                self.turns.ended.notify_all();
+            }
+        }
+    }
+}
+
+impl State {
+    /// Whether something is being done on another connection.
+    fn is_other_running(&self, turn: Turn, connection: u64) -> bool {
+        let mut running = self.running.keys();
+        running.any(|by| by.0 == turn && by.1 != connection)
+    }
+
+    /// False: there is a newer one.
+    fn take(&mut self, turn: Turn, newness: i64, connection: u64) -> bool {
+        let this = (newness, connection);
+        let newest = self.newest.entry(turn).or_insert(this);
+        *newest = this.max(*newest);
+        *newest == this
+    }
+}
+
+impl Turns {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A right of this newness was shown on a connection. Waits until nothing is being
+    /// done on others. False: a newer one was shown.
+    pub fn show(&self, turn: Turn, newness: i64, connection: u64) -> bool {
+        let mut state = self.lock();
+        let is_newest = state.take(turn, newness, connection);
+        while is_newest && state.is_other_running(turn, connection) {
+            state = self
+                .ended
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        is_newest
+    }
+
+    /// As [`Turns::show`]; `None` if there is something to wait for.
+    pub fn show_now(&self, turn: Turn, newness: i64, connection: u64) -> Option<bool> {
+        let mut state = self.lock();
+        match state.is_other_running(turn, connection) {
+            true => None,
+            false => Some(state.take(turn, newness, connection)),
+        }
+    }
+
+    /// Begins what is done by a right; `None` if it counts on another connection.
+    pub fn enter(&self, turn: Turn, connection: u64) -> Option<TurnPassage<'_>> {
+        let mut state = self.lock();
+        if state.newest.get(&turn)?.1 != connection {
+            return None;
+        }
+        let by = (turn, connection);
+        *state.running.entry(by).or_default() += 1;
+        Some(TurnPassage { turns: self, by })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    const ONE: Turn = Turn::Lease(Fence(1));
+
+    #[test]
+    fn a_right_counts_where_the_newest_was_shown_last() {
+        let turns = Turns::default();
+        let counts = |connection| turns.enter(ONE, connection).is_some();
+        assert!(!counts(1), "none was shown");
+        assert!(turns.show(ONE, 10, 1));
+        assert!(turns.show(Turn::Lease(Fence(2)), 20, 3));
+        assert!(counts(1) && !counts(3));
+        // The connection broke.
+        assert!(turns.show(ONE, 10, 2));
+        assert!(counts(2) && !counts(1));
+        assert!(!turns.show(ONE, 10, 1), "it comes late");
+        assert!(!turns.show(ONE, 9, 4), "it is older");
+        assert!(counts(2) && !counts(1) && !counts(4));
+        // Another host has it from then on.
+        assert!(turns.show(ONE, 11, 1));
+        assert!(counts(1) && !counts(2));
+        assert_eq!(turns.show_now(ONE, 12, 1), Some(true));
+    }
+
+    #[test]
+    fn what_goes_on_elsewhere_ends_before_a_right_counts() {
+        let turns = Turns::default();
+        assert!(turns.show(ONE, 1, 1));
+        let passage = turns.enter(ONE, 1).expect("it is the newest");
+        assert_eq!(turns.show_now(ONE, 1, 2), None);
+        let has_ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let newer = scope.spawn(|| {
+                assert!(turns.show(ONE, 1, 2));
+                has_ended.load(Ordering::SeqCst)
+            });
+            // Nothing begins as soon as the newer is on its way.
+            while turns.enter(ONE, 1).is_some() {
+                std::thread::yield_now();
+            }
+            has_ended.store(true, Ordering::SeqCst);
+            drop(passage);
+            assert!(newer.join().expect("no panic"), "it has waited");
+        });
+    }
+}
