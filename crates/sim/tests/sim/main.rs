@@ -7,6 +7,7 @@ mod journal;
 mod journals;
 mod late;
 mod lease;
+mod put_back;
 mod read_only;
 mod rot;
 
