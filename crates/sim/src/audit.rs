@@ -313,7 +313,7 @@ fn in_segment(sets: &Sets, unit: UnitId, kept: Location) -> Option<Location> {
 /// that they are thin, since a unit was away while they were put.
 ///
 /// Of segments that some unit had when it was put back to an earlier state (`ghosts`)
-/// what was freed or deleted since may be there.
+/// what was freed or deleted since may be there, and a file that a crash had cut short.
 ///
 /// # Errors
 /// What is kept and not named, or named and not kept.
@@ -355,7 +355,9 @@ pub fn compare(
         }
         let Kept { slots: kept, torn } = kept_slots(machine, number)?;
         let was_thin = machine.catalog.members.was_thin();
-        if let Some(segment) = torn.iter().find(|it| !was_thin.contains(it)) {
+        let is_known =
+            |segment: &&SegmentId| was_thin.contains(segment) || ghosts.contains(segment);
+        if let Some(segment) = torn.iter().find(|segment| !is_known(segment)) {
             return Err(format!(
                 "unit {number} cannot read {segment}, and nobody was told"
             ));

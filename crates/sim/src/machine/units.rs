@@ -115,19 +115,31 @@ impl Machine {
         }
         let (now, then) = (&self.unit_disk(unit).spawn(), &earlier.spawn());
         let folder = unit_path(unit);
+        // Whoever puts something back does so on a disk that works, and out of one: what
+        // was wrong with the unit when it was copied is no part of what it held.
+        now.heal(&folder);
+        then.heal(&folder);
         let mut folders = BTreeSet::from([folder.clone()]);
         for (path, _) in now.files_under(&folder) {
             folders.extend(path.parent().map(PathBuf::from));
             now.remove(&path)?;
         }
-        for (path, length) in then.files_under(&folder) {
+        let held = then.files_under(&folder);
+        for (path, _) in &held {
+            let above = path.ancestors().skip(1).take_while(|it| *it != folder);
+            folders.extend(above.map(PathBuf::from));
+        }
+        // The power may have failed before one was durable that is in the copy.
+        for folder in &folders {
+            now.create_directory(folder)?;
+        }
+        for (path, length) in held {
             let mut bytes = vec![0; usize::try_from(length).expect("short")];
             let file = then.open(&path, OpenMode::Read)?;
             file.read_at(&mut bytes, 0)?;
             let file = now.open(&path, OpenMode::CreateNew)?;
             file.write_at(&bytes, 0)?;
             file.sync_data()?;
-            folders.extend(path.parent().map(PathBuf::from));
         }
         for folder in folders {
             now.sync_directory(&folder)?;

@@ -8,6 +8,7 @@ mod journals;
 mod late;
 mod lease;
 mod network;
+mod put_back;
 mod read_only;
 mod rot;
 

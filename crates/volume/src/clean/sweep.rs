@@ -23,10 +23,14 @@ pub fn sweep(store: &Store, leftovers: &Leftovers) -> Result<(), UnitError> {
         // Commits end with whole rows.
         let layout = table.layout(copyset);
         let rows = layout.rows(open.slots);
-        // With parity a member says what is padding as long as the segment lives.
-        let may_go = layout.erasure().is_none() || rows == 0;
         for member in table.members(copyset) {
-            let result = sweep_segment(&*member.unit, open.segment, rows, may_go);
+            let part = match layout.erasure() {
+                Some(_) if rows == 0 => Part::MayGo,
+                Some(erasure) if member.place >= erasure.data() => Part::Parity,
+                Some(_) => Part::Data,
+                None => Part::MayGo,
+            };
+            let result = sweep_segment(&*member.unit, open.segment, rows, part);
             swept = swept.and(result);
         }
     }
@@ -39,15 +43,27 @@ pub fn sweep(store: &Store, leftovers: &Leftovers) -> Result<(), UnitError> {
     swept
 }
 
-/// Frees what a unit has of a segment beyond its first `committed` slots. If nothing
-/// is left of it then, it goes if it may.
+/// What a member has of a segment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// It goes if nothing is left of it.
+    MayGo,
+    /// With parity a member says what is padding as long as the segment lives.
+    Data,
+    /// From generation 1 on the slot after the rows says of what they are made. Whoever
+    /// sweeps late, after another one, finds it: the segment was given back meanwhile.
+    Parity,
+}
+
+/// Frees what a unit has of a segment beyond its first `committed` slots.
 fn sweep_segment(
     unit: &dyn Unit,
     segment: SegmentId,
     committed: u32,
-    may_go: bool,
+    part: Part,
 ) -> Result<(), UnitError> {
     let put = match unit.stat_segment(segment) {
+        Ok(stat) if part == Part::Parity && stat.generation > 0 => stat.slots.saturating_sub(1),
         Ok(stat) => stat.slots,
         // Perhaps a file without content: a crash cut short the put that
         // made it, or the delete that empties it first.
@@ -59,7 +75,7 @@ fn sweep_segment(
     let orphans: Vec<Slot> = (committed..put)
         .filter_map(|slot| u16::try_from(slot).ok().map(Slot))
         .collect();
-    unit.free(segment, &orphans, may_go)
+    unit.free(segment, &orphans, part == Part::MayGo)
 }
 
 fn sweep_serials(unit: &dyn Unit, serials: &[Range<u64>]) -> Result<(), UnitError> {

@@ -31,6 +31,8 @@
 
 mod compare;
 mod copy;
+#[cfg(test)]
+mod deleted_tests;
 mod found;
 #[cfg(test)]
 mod left_tests;

@@ -82,11 +82,13 @@ impl Pass<'_> {
         brought: Result<u64, CopyError>,
     ) -> Result<(), Stopped> {
         let segment = looked.segment;
-        let is_whole = self.members[to].state == MemberState::Whole;
+        // Where enough are whole to know all that there is, what cannot be had was deleted,
+        // and who has some of it was put back; or it is lost for good.
+        let may_lack = self.members[to].state == MemberState::Whole || self.is_all_said(looked);
         match brought {
             Err(CopyError::Stopped) => return Err(Stopped),
             // Nothing that it lacks can be had: it has as much as there is.
-            Err(CopyError::Rotten(slots)) if lacks == 0 || (is_whole && slots == lacks as u64) => {
+            Err(CopyError::Rotten(slots)) if lacks == 0 || (may_lack && slots == lacks as u64) => {
                 *self.worn.entry(to).or_default() |= lacks > 0;
                 self.has_rotted(segment, to, slots);
                 return Ok(());

@@ -189,13 +189,18 @@ impl Pass<'_> {
     /// Whether it is known what there is of a segment: a whole member says so (with
     /// parity, as many as there is data), or all do.
     fn is_known(&self, looked: &Looked) -> bool {
-        let says = |index: &usize| self.says(looked, *index);
-        self.are_enough_whole(says) || (0..self.members.len()).all(|index| says(&index))
+        let says = |index: usize| self.says(looked, index);
+        self.is_all_said(looked) || (0..self.members.len()).all(says)
     }
 
     /// Whether what only members have that are filled was deleted or freed elsewhere.
     fn is_given_up(&self, looked: &Looked, depth: Depth) -> bool {
-        depth == Depth::Fill && self.are_enough_whole(|index| self.says(looked, *index))
+        depth == Depth::Fill && self.is_all_said(looked)
+    }
+
+    /// Whether as many whole members say what they have as know all that there is.
+    pub(super) fn is_all_said(&self, looked: &Looked) -> bool {
+        self.are_enough_whole(|index| self.says(looked, *index))
     }
 
     fn says(&self, looked: &Looked, member: usize) -> bool {

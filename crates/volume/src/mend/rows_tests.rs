@@ -18,10 +18,10 @@ use crate::scatter::erasure::rig::{
 use crate::scatter::{Layout, Member};
 
 /// The number of the unit that is new.
-const NEW: u8 = 50;
+pub(super) const NEW: u8 = 50;
 
 /// Full rows and padding; half of it given up, if there `are_dead`.
-fn filled(data: u8, parity: u8, are_dead: bool) -> (Rig, BTreeSet<usize>) {
+pub(super) fn filled(data: u8, parity: u8, are_dead: bool) -> (Rig, BTreeSet<usize>) {
     let mut rig = Rig::new(data, parity);
     for count in [1, 37, 2, 64, 99] {
         rig.put(count);
@@ -51,7 +51,7 @@ fn members(rig: &Rig, of: &[(u8, u8, MemberState)]) -> Vec<Mendable> {
 }
 
 /// All units at their places, and those that `change` says as it says.
-fn standing(rig: &Rig, change: &[(u8, MemberState)]) -> Vec<(u8, u8, MemberState)> {
+pub(super) fn standing(rig: &Rig, change: &[(u8, MemberState)]) -> Vec<(u8, u8, MemberState)> {
     let state = |unit: u8| {
         let changed = change.iter().find(|(other, _)| *other == unit);
         changed.map_or(Whole, |(_, state)| *state)
@@ -63,7 +63,7 @@ fn standing(rig: &Rig, change: &[(u8, MemberState)]) -> Vec<(u8, u8, MemberState
 }
 
 /// One pass.
-fn once(rig: &Rig, of: &[(u8, u8, MemberState)], depth: Depth) -> Found {
+pub(super) fn once(rig: &Rig, of: &[(u8, u8, MemberState)], depth: Depth) -> Found {
     let members = members(rig, of);
     let (erasure, pace) = (Some(rig.erasure), Steps::endless());
     let found = Task::new(copyset()).pass(erasure, &members, &all_committed(), depth, &pace);
@@ -71,7 +71,7 @@ fn once(rig: &Rig, of: &[(u8, u8, MemberState)], depth: Depth) -> Found {
 }
 
 /// Passes until one finds nothing to bring. Who is whole then.
-fn mend(rig: &Rig, of: &[(u8, u8, MemberState)], depth: Depth) -> Found {
+pub(super) fn mend(rig: &Rig, of: &[(u8, u8, MemberState)], depth: Depth) -> Found {
     for _ in 0..4 {
         let found = once(rig, of, depth);
         assert_eq!(found.problems, BTreeSet::new());
@@ -103,7 +103,7 @@ fn give_all(rig: &Rig, dead: &BTreeSet<usize>, change: &[(u8, MemberState)]) -> 
 }
 
 /// Puts what a unit holds on another one; of each segment one part in so many.
-fn copy_unit(rig: &Rig, from: u8, to: u8, part: u16) {
+pub(super) fn copy_unit(rig: &Rig, from: u8, to: u8, part: u16) {
     let (source, target) = (open(&rig.simulation, from), open(&rig.simulation, to));
     for segment in source.list().expect("listed") {
         let told = source.slots_of(segment).expect("there");
@@ -134,7 +134,7 @@ fn copy_unit(rig: &Rig, from: u8, to: u8, part: u16) {
 }
 
 /// Another unit is in the place of one from now on.
-fn replaced(rig: &mut Rig, place: u8) {
+pub(super) fn replaced(rig: &mut Rig, place: u8) {
     rig.units[usize::from(place)] = NEW;
     rig.store = store_of(&rig.simulation, rig.erasure, &rig.units);
 }
@@ -432,28 +432,6 @@ fn one_whole_member_alone_makes_nobody_whole() {
         .filter(|block| rig.pieces[*block].entry.location.slot().0 % 4 == 0)
         .collect();
     rig.check(&store_of(&rig.simulation, rig.erasure, &rig.units), &dead);
-}
-
-/// A data unit was put back to an earlier state. What it has of a segment that was
-/// deleted since cannot be worked out, and need not be.
-#[test]
-fn a_segment_that_was_deleted_keeps_nobody_from_being_whole() {
-    let (mut rig, _) = filled(4, 2, false);
-    let gone = *rig.segments().first().expect("one");
-    copy_unit(&rig, 0, NEW, 1);
-    for place in 0..6 {
-        let unit = open(&rig.simulation, place);
-        unit.delete(gone).expect("deleted");
-    }
-    replaced(&mut rig, 0);
-    let of = standing(&rig, &[(NEW, Filling), (5, Filling)]);
-    assert_eq!(mend(&rig, &of, Depth::Fill).whole.len(), 6);
-    // Nor when all are compared: nobody can have it, so nobody lacks it.
-    let found = once(&rig, &standing(&rig, &[]), Depth::Compare);
-    assert!(found.rotten > 0 && found.is_complete);
-    assert_eq!((found.whole.len(), found.lacking.len()), (6, 0));
-    let parity = open(&rig.simulation, 5);
-    assert!(!parity.list().expect("listed").contains(&gone));
 }
 
 /// Of a segment that is appended to padding was put where a member leaves, and stayed.

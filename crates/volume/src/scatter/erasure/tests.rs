@@ -11,7 +11,8 @@ use super::rig::{
     Rig, SLOT_BYTES, copyset, create, folder, most, open, plain, rot, store, unit_id,
 };
 use super::{give_back, give_back_if};
-use crate::catalog::{Copyset, Leaving};
+use crate::catalog::{Copyset, Leaving, Leftovers, OpenSegment};
+use crate::clean::sweep;
 use crate::scatter::{Layout, Piece, ReadError, Store, read_pieces};
 
 #[test]
@@ -208,6 +209,44 @@ fn dead_slots_are_given_back_and_the_others_keep_their_parity() {
         }
         rig.check_with_losses(&dead);
     }
+}
+
+/// A volume was attached twice, one after the other, and both times the same leftovers
+/// were swept. What the first one had swept was given back before the second one did: it
+/// took the slot that says of what parity is made for one that nobody had committed.
+/// Nothing was worked out of that parity any more, nor freed there, nor mended.
+#[test]
+fn who_sweeps_late_leaves_what_says_of_what_parity_is_made() {
+    let mut rig = Rig::new(2, 2);
+    rig.put(203);
+    let dead = most(203);
+    let all: BTreeSet<usize> = (0..203).collect();
+    let rows = |segment| {
+        let rows = rig.slots(segment, &all).into_iter().map(|slot| slot.0 / 2);
+        u32::from(rows.max().expect("some") + 1)
+    };
+    let segments = rig.segments().into_iter();
+    let leftovers = Leftovers {
+        open_segments: segments
+            .map(|segment| OpenSegment {
+                segment,
+                slots: rows(segment) * 2,
+            })
+            .collect(),
+        serials: Vec::new(),
+    };
+    sweep(&rig.store, &leftovers).expect("all are there");
+    let give_back = |dead: &BTreeSet<usize>, is_gone: bool| {
+        for segment in rig.segments() {
+            let (table, slots) = (rig.store.table(), rig.slots(segment, dead));
+            let gone = give_back(table.members(copyset()), rig.erasure, segment, &slots);
+            assert_eq!(gone.expect("all are there"), is_gone);
+        }
+    };
+    give_back(&dead, false);
+    sweep(&rig.store, &leftovers).expect("all are there");
+    rig.check_with_losses(&dead);
+    give_back(&all, true);
 }
 
 #[test]

@@ -1,0 +1,50 @@
+//! Units that are put back to what they held earlier.
+
+use base::{CopysetId, SegmentId, Slot};
+use world::simulated::Fault;
+
+use crate::bench::Bench;
+
+const SLOT_BYTES: u32 = 4096;
+
+/// A machine with one slot on its first unit.
+fn with_a_slot() -> (Bench, SegmentId) {
+    let bench = Bench::with(sim::setup::Setup::quiet(2, 2));
+    let copyset = CopysetId::new(0).expect("12 bits");
+    let segment = SegmentId::new(copyset, 77).expect("36 bits");
+    let (_, unit) = &bench.machine.units[0];
+    let put = unit.put(segment, SLOT_BYTES, Slot(0), &[[1; 16]], &[1; 4096]);
+    put.and_then(|()| unit.sync(&[segment])).expect("put");
+    (bench, segment)
+}
+
+/// The copy was made while the unit was missing, and had that fault for good: seeds ended
+/// with it that had nothing wrong.
+#[test]
+fn what_was_wrong_with_a_unit_is_not_put_back_with_it() {
+    for fault in [Fault::Missing, Fault::Broken, Fault::Unreadable] {
+        let (mut bench, segment) = with_a_slot();
+        let machine = &mut bench.machine;
+        let path = machine.unit_path(0);
+        machine.simulation.disk.inject(&path, fault);
+        let earlier = machine.simulation.disk.copy();
+        machine.simulation.disk.heal(&path);
+        let (_, unit) = &machine.units[0];
+        unit.delete(segment).expect("deleted");
+        machine.kill_and_put_back(0, &earlier).expect("put back");
+        let (_, unit) = &machine.units[0];
+        assert_eq!(unit.list().expect("listed"), [segment], "{fault:?}");
+    }
+}
+
+/// The copy has what was not durable, folders too: a crash takes that from the disk.
+#[test]
+fn a_unit_is_put_back_to_a_disk_without_its_folders() {
+    let (bench, segment) = with_a_slot();
+    let earlier = bench.machine.simulation.disk.copy();
+    let mut without = Bench::with(sim::setup::Setup::quiet(2, 2));
+    let machine = &mut without.machine;
+    machine.kill_and_put_back(0, &earlier).expect("put back");
+    let (_, unit) = &machine.units[0];
+    assert_eq!(unit.list().expect("listed"), [segment]);
+}
