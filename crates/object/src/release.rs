@@ -85,8 +85,12 @@ impl Inner {
         let conditional = verified?;
         for _ in 0..FREES_MAX {
             let now = match loaded {
-                // Perhaps a delete that was cut short.
-                Err(UnitError::NoSegment { .. }) => return self.remove(segment).await,
+                // Nothing is removed: somebody may be putting it there in this moment. What a
+                // delete that was cut short has left goes in time.
+                Err(UnitError::NoSegment { .. }) => {
+                    lock(&self.settling.pending).insert(segment);
+                    return Ok(());
+                }
                 other => other?,
             };
             match self.free_in(now, slots, conditional).await? {
@@ -157,8 +161,14 @@ impl Inner {
         let path = self.segment_path(segment);
         self.bucket.delete(&path).await.map_err(failed)?;
         self.account.set(segment, None);
-        let path = self.freed_path(segment);
-        self.bucket.delete(&path).await.map_err(failed)
+        self.remove_freed(segment).await
+    }
+
+    /// Removes what is beside a segment.
+    async fn remove_freed(&self, segment: SegmentId) -> Result<(), UnitError> {
+        let deleted = self.bucket.delete(&self.freed_path(segment)).await;
+        let doing = format!("delete segment {segment}");
+        deleted.map_err(|error| self.bucket.meaning_of_write(&doing, error))
     }
 
     /// Gives room back for a while. Returns whether there is more to do.
@@ -235,7 +245,7 @@ impl Inner {
         conditional: Conditional,
     ) -> Result<(), UnitError> {
         let loaded = match self.load(segment).await {
-            Err(UnitError::NoSegment { .. }) => return self.remove(segment).await,
+            Err(UnitError::NoSegment { .. }) => return self.remove_freed(segment).await,
             other => other?,
         };
         let freed = loaded.freed?.slots;

@@ -440,6 +440,44 @@ fn what_was_put_before_a_restart_is_not_synced_after_it() {
     unit.sync(&[segment(14)]).expect("in this one alone");
 }
 
+/// The mender synced a segment to which the engine put something in that moment, and then
+/// the daemon's machine lost that: the engine's own sync said that all was well.
+#[test]
+fn what_was_put_during_a_sync_is_not_synced_after_a_restart() {
+    let scene = Scene::new();
+    let scopes = [lease(7, 1, 3, 10..20)];
+    let link = Arc::new(BeforeSync {
+        link: Restarting::new(&scene, &scopes),
+        meanwhile: std::sync::Mutex::default(),
+    });
+    let unit = RemoteUnit::new("scree://there".to_owned(), Arc::clone(&link) as _);
+    let unit = Arc::new(unit);
+    put(&*unit, segment(12), 0).expect("put");
+    let other = Arc::clone(&unit);
+    let meanwhile = move || put(&*other, segment(12), 1).expect("put");
+    *link.meanwhile.lock().expect("no panic") = Some(Box::new(meanwhile));
+    unit.sync(&[segment(12)]).expect("what was put before");
+    link.link.restart(&scene, &scopes);
+    let lost = unit.sync(&[segment(12)]).expect_err("in another life");
+    assert!(matches!(lost, UnitError::Restarted { .. }), "{lost}");
+}
+
+/// A link on which something is done just before a SYNC is sent.
+struct BeforeSync {
+    link: Arc<Restarting>,
+    meanwhile: std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl unit::remote::Link for BeforeSync {
+    fn ask(&self, request: &unit::wire::Request<'_>, done: unit::remote::Done) {
+        if matches!(request, unit::wire::Request::Sync { .. }) {
+            let meanwhile = self.meanwhile.lock().expect("no panic").take();
+            meanwhile.into_iter().for_each(|meanwhile| meanwhile());
+        }
+        self.link.ask(request, done);
+    }
+}
+
 /// A host had lost a volume, and could not fill a member with what it had put under its
 /// lease until that had ended.
 #[test]

@@ -127,6 +127,8 @@ fn freeing_the_last_slots_can_be_tried_again() {
         nothing_is_lost,
         |site| {
             kept(site, &[]);
+            let unit = site.open();
+            while unit.settle().expect("settled") {}
             let names = site.store.names();
             assert!(
                 !names.iter().any(|name| name.contains("000000001")),

@@ -177,3 +177,20 @@ fn what_another_host_frees_meanwhile_is_free() {
         }
     }
 }
+
+/// A host freed slots of a segment that a member lacked which is filled: it looked, found
+/// nothing, and deleted what whoever mends had put there meanwhile.
+#[test]
+fn freeing_what_is_not_there_takes_nothing_that_comes_meanwhile() {
+    let site = Site::new(memory());
+    put_slots(&site.unit(), segment(1), 4096, 8).expect("put");
+    let frees = site.open();
+    site.store.forget_requests();
+    free(&frees, segment(2), [3]).expect("there is nothing to free");
+    let requests = site.store.requests();
+    let is_reading = |request: &String| request.starts_with("get ");
+    assert!(requests.iter().all(is_reading), "{requests:?}");
+    put_slots(&site.open(), segment(2), 4096, 8).expect("put");
+    while frees.settle().expect("settled") {}
+    assert_eq!(live(&site.open(), segment(2), 0..9), Vec::from_iter(0..8));
+}

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -33,8 +34,19 @@ const REPLACE_BYTES_AT_ONCE: usize = 1 << 20;
 pub struct RemoteUnit {
     url: Arc<str>,
     link: Arc<dyn Link>,
-    /// In which lives of the daemon segments were put that are not synced.
-    puts: Mutex<HashMap<SegmentId, Life>>,
+    /// Of segments that are not synced: what was put.
+    puts: Mutex<HashMap<SegmentId, Puts>>,
+    put_next: AtomicU64,
+}
+
+/// Puts into a segment that no sync has covered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Puts {
+    /// In which lives of the daemon.
+    life: Life,
+    /// The number of the last one: what is put while a sync is under way, that does not
+    /// cover.
+    last: u64,
 }
 
 /// In which life of a daemon something was put.
@@ -54,6 +66,7 @@ impl RemoteUnit {
             url: url.into(),
             link,
             puts: Mutex::default(),
+            put_next: AtomicU64::default(),
         }
     }
 
@@ -83,7 +96,7 @@ impl RemoteUnit {
         self.ask(request, segment, |_| Ok(()))
     }
 
-    fn puts(&self) -> MutexGuard<'_, HashMap<SegmentId, Life>> {
+    fn puts(&self) -> MutexGuard<'_, HashMap<SegmentId, Puts>> {
         self.puts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -155,14 +168,19 @@ impl Unit for RemoteUnit {
             data,
         };
         let life = self.ask(&request, Some(segment), |reply| Ok(reply.incarnation))?;
+        let last = self.put_next.fetch_add(1, Ordering::Relaxed);
         self.puts()
             .entry(segment)
-            .and_modify(|known| {
-                if *known != Life::One(life) {
-                    *known = Life::Several;
+            .and_modify(|puts| {
+                puts.last = last;
+                if puts.life != Life::One(life) {
+                    puts.life = Life::Several;
                 }
             })
-            .or_insert(Life::One(life));
+            .or_insert(Puts {
+                life: Life::One(life),
+                last,
+            });
         Ok(())
     }
 
@@ -171,9 +189,16 @@ impl Unit for RemoteUnit {
             let restarted = || UnitError::Restarted {
                 url: self.url.to_string(),
             };
+            let covered: Vec<Option<Puts>> = {
+                let puts = self.puts();
+                segments
+                    .iter()
+                    .map(|segment| puts.get(segment).copied())
+                    .collect()
+            };
             let mut life = None;
-            for segment in segments {
-                match (self.puts().get(segment).copied(), life) {
+            for puts in &covered {
+                match (puts.map(|puts| puts.life), life) {
                     (Some(Life::One(this)), None) => life = Some(this),
                     (Some(Life::One(this)), Some(other)) if this == other => {}
                     (None, _) => {}
@@ -191,8 +216,10 @@ impl Unit for RemoteUnit {
             };
             self.do_it(&request, segments.first().copied())?;
             let mut puts = self.puts();
-            for segment in segments {
-                puts.remove(segment);
+            for (segment, covered) in segments.iter().zip(covered) {
+                if puts.get(segment).copied() == covered {
+                    puts.remove(segment);
+                }
             }
         }
         Ok(())
