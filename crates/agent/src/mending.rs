@@ -121,11 +121,17 @@ impl Bucket {
     }
 }
 
+/// A pass that makes no step for so long waits for a unit that does not answer, and may for
+/// ever, as for a dead file server.
+const STUCK_AFTER: Duration = Duration::from_secs(120);
+
 /// How a pass is gone on with.
 struct Pacing {
     bucket: Bucket,
     runtime: Handle,
     is_stopped: AtomicBool,
+    /// Grows while it goes on.
+    steps: AtomicU64,
     done: AtomicU64,
     all: AtomicU64,
 }
@@ -146,6 +152,7 @@ impl Pace for Pacing {
             bytes => self.bucket.spend(bytes),
         };
         loop {
+            self.steps.fetch_add(1, Ordering::Relaxed);
             if self.is_stopped.load(Ordering::Relaxed) {
                 return Err(Stopped);
             }
@@ -161,6 +168,29 @@ impl Pace for Pacing {
     fn compared(&self, done: u64, all: u64) {
         self.done.store(done, Ordering::Relaxed);
         self.all.store(all, Ordering::Relaxed);
+    }
+}
+
+/// Whether a pass goes on.
+struct Progress {
+    steps: u64,
+    since: Duration,
+}
+
+impl Progress {
+    fn new(now: Duration) -> Self {
+        Self {
+            steps: 0,
+            since: now,
+        }
+    }
+
+    /// It has made so many steps, `now` by the monotonic clock.
+    fn is_stuck(&mut self, steps: u64, now: Duration) -> bool {
+        if steps != self.steps {
+            *self = Self { steps, since: now };
+        }
+        now.saturating_sub(self.since) >= STUCK_AFTER
     }
 }
 
@@ -341,6 +371,7 @@ impl Agent {
             },
             runtime: Handle::current(),
             is_stopped: AtomicBool::new(false),
+            steps: AtomicU64::new(0),
             done: AtomicU64::new(0),
             all: AtomicU64::new(0),
         });
@@ -361,10 +392,19 @@ impl Agent {
         tokio::pin!(passed);
         let mut ticks = host::ticks(TELL_EVERY);
         ticks.tick().await;
+        let mut progress = Progress::new(inner.world.clock.monotonic());
         loop {
             tokio::select! {
                 passed = &mut passed => return Ok(passed?.ok()),
                 _ = ticks.tick() => {
+                    let now = inner.world.clock.monotonic();
+                    if progress.is_stuck(pacing.steps.load(Ordering::Relaxed), now) {
+                        let number = copyset.number();
+                        tracing::warn!(copyset = number, "a unit does not answer whoever mends");
+                        // Whoever gets it next leaves that unit out; the thread ends when
+                        // it is answered.
+                        return Ok(None);
+                    }
                     let told = inner.controller.mend_look(copyset, pacing.progress()).await;
                     // Without an answer it may go on: its rights end in time.
                     if let Ok(None) = told {
@@ -422,6 +462,19 @@ mod tests {
         ages.forget(other);
         assert_eq!(ages.look(other, 7, 9, at(300)), None);
         assert_eq!(ages.look(other, 7, 9, at(310)), Some(9));
+    }
+
+    /// A file server died for good while a pass read from it: the host held the copyset,
+    /// and mended nothing else, until it was started anew.
+    #[test]
+    fn a_pass_that_makes_no_step_for_long_is_given_up() {
+        let at = Duration::from_secs;
+        let mut progress = Progress::new(at(1000));
+        assert!(!progress.is_stuck(3, at(1010)));
+        assert!(!progress.is_stuck(3, at(1129)));
+        assert!(!progress.is_stuck(4, at(1130)));
+        assert!(!progress.is_stuck(4, at(1249)));
+        assert!(progress.is_stuck(4, at(1250)));
     }
 
     #[test]
