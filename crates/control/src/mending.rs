@@ -66,7 +66,7 @@ impl Acting {
         let unit = removed.row.id;
         let there = units.iter().filter(|unit| unit.found_by.is_some());
         let there: HashSet<UnitId> = there.map(|unit| unit.row.id).collect();
-        if let Some(host) = removed.found_by.as_ref().filter(|_| how == Removal::Lost)
+        if let Some(host) = removed.found_by.as_ref().filter(|_| how != Removal::Empty)
             && !removed.row.is_disabled
         {
             let reason = format!(

@@ -27,6 +27,8 @@ pub struct Moved {
     pub copysets: u64,
     /// It is a unit no more.
     pub is_removed: bool,
+    /// In so many copysets nobody else that is there was whole.
+    pub given_up: u64,
 }
 
 /// How a unit is removed.
@@ -71,6 +73,7 @@ impl Database {
                 let moved = Moved {
                     copysets,
                     is_removed,
+                    given_up: 0,
                 };
                 (unit, moved)
             });
@@ -115,6 +118,7 @@ impl Database {
                 let one = Moved {
                     copysets,
                     is_removed,
+                    given_up: 0,
                 };
                 moved.push((*unit, one));
             }
@@ -140,7 +144,8 @@ impl Database {
     ) -> Result<Moved, DatabaseError> {
         act!(self, asker, change, {
             let now = asker.by.at;
-            let copysets = take_out(&mut *change, unit, how, (usable, there), now).await?;
+            let (copysets, given_up) =
+                take_out(&mut *change, unit, how, (usable, there), now).await?;
             let what = match how {
                 Removal::GivenUp => "give-up-unit",
                 Removal::Empty | Removal::Lost => "remove-unit",
@@ -149,6 +154,7 @@ impl Database {
             Ok(Moved {
                 copysets,
                 is_removed: true,
+                given_up,
             })
         })
     }
@@ -402,14 +408,15 @@ async fn replace(
     Ok(done)
 }
 
-/// Takes a unit out, if no last whole copy that is `there` goes with it.
+/// Takes a unit out, if no last whole copy that is `there` goes with it, or that is given
+/// up. Returns in how many copysets others take its place, and in how many that was so.
 async fn take_out(
     change: &mut AnyConnection,
     unit: UnitId,
     how: Removal,
     (usable, there): (&HashSet<UnitId>, &HashSet<UnitId>),
     now: Millis,
-) -> Result<u64, DatabaseError> {
+) -> Result<(u64, u64), DatabaseError> {
     must_be_there(&mut *change, unit).await?;
     let copysets = copysets_of(&mut *change).await?;
     let units = units_of(&mut *change).await?;
@@ -455,7 +462,7 @@ async fn take_out(
     }
     forget_unit(&mut *change, unit, now).await?;
     super::hosts::assign_all(change).await?;
-    Ok(replaced)
+    Ok((replaced, last.len() as u64))
 }
 
 async fn forget_unit(

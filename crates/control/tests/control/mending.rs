@@ -711,6 +711,7 @@ mod claims {
         assert!(said.contains("since it leaves"), "{said}");
         let said = remove(2, Removal::GivenUp, &[0, 1, 3]).await;
         assert!(said.starts_with("Ok"), "{said}");
+        assert!(said.contains("given_up: 1"), "{said}");
         let standing = scene.standing().await;
         assert_eq!(standing[0], (unit(3), MemberState::Filling));
         scene.is_mended().await;

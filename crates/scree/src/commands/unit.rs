@@ -117,7 +117,7 @@ impl Session {
 
 fn moved_text(moved: &UnitMoved) -> String {
     let UnitMoved { unit, copysets, .. } = moved;
-    match (moved.removed, copysets) {
+    let text = match (moved.removed, copysets) {
         (true, 0) => format!("{unit} is removed\n"),
         (true, _) => format!(
             "{unit} is removed; others take its place in {copysets} copysets (`scree unit tasks`)\n"
@@ -125,6 +125,13 @@ fn moved_text(moved: &UnitMoved) -> String {
         (false, _) => format!(
             "others take the place of {unit} in {copysets} copysets (`scree unit tasks`); it is \
              removed then\n"
+        ),
+    };
+    match moved.given_up {
+        0 => text,
+        count => format!(
+            "{text}in {count} copysets no other unit had all of it: what only {unit} had there is \
+             lost\n"
         ),
     }
 }
