@@ -17,13 +17,17 @@ impl Session {
                 "what is done on a daemon's own machine is not asked for as a user",
             )),
             Some(UnitCommand::Create { name, zone }) => {
+                // Else the party would be there, and its token shown, before it is refused.
+                if let Some(zone) = &zone {
+                    control::parse::zone(zone).map_err(|error| Failure::new(error.to_string()))?;
+                }
                 let add = PartyCommand::Add {
                     name: name.clone(),
                     administrator: false,
                     project: None,
                 };
                 self.daemon(add).await?;
-                match zone {
+                match zone.filter(|_| !self.is_dry_run) {
                     None => Ok(()),
                     Some(zone) => self.put_zone(&name, Some(zone)).await.map(drop),
                 }
