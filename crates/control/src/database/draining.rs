@@ -267,7 +267,8 @@ impl Database {
     }
 
     /// Notes which units every host says are missing; returns those that have been
-    /// so since before `since`.
+    /// so since before `since`. If nobody has said so since `silent_before`, nobody knows
+    /// whether they were there meanwhile: they are missing since now.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -276,21 +277,32 @@ impl Database {
         missing: &HashSet<UnitId>,
         now: Millis,
         since: Millis,
+        silent_before: Millis,
     ) -> Result<Vec<UnitId>, DatabaseError> {
         change!(self, change, {
             let mut long = Vec::new();
-            for unit in units_of(&mut *change).await? {
-                let is_missing = missing.contains(&unit.id);
-                match (is_missing, unit.missing_since) {
-                    (true, Some(at)) if at <= since => long.push(unit.id),
-                    (true, Some(_)) | (false, None) => {}
-                    (true, None) | (false, Some(_)) => {
-                        sqlx::query("UPDATE units SET missing_ms = $1 WHERE id = $2")
-                            .bind(is_missing.then_some(now.0))
-                            .bind(unit.id.to_string())
-                            .execute(&mut *change)
-                            .await?;
-                    }
+            let rows = sqlx::query("SELECT id, missing_ms, missing_seen_ms FROM units")
+                .fetch_all(&mut *change)
+                .await?;
+            for row in &rows {
+                let unit: UnitId = rows::spelt(row, "id")?;
+                let was: Option<i64> = row.try_get("missing_ms")?;
+                let seen: Option<i64> = row.try_get("missing_seen_ms")?;
+                let is_missing = missing.contains(&unit);
+                let went_on = was.filter(|_| seen.is_some_and(|seen| seen >= silent_before.0));
+                let begun = is_missing.then(|| went_on.unwrap_or(now.0));
+                if is_missing || was.is_some() {
+                    sqlx::query(
+                        "UPDATE units SET missing_ms = $1, missing_seen_ms = $2 WHERE id = $3",
+                    )
+                    .bind(begun)
+                    .bind(is_missing.then_some(now.0))
+                    .bind(unit.to_string())
+                    .execute(&mut *change)
+                    .await?;
+                }
+                if begun.is_some_and(|begun| begun <= since.0) {
+                    long.push(unit);
                 }
             }
             Ok(long)

@@ -754,12 +754,19 @@ mod claims {
     pub async fn is_missing_for_too_long(scene: Scene) {
         let missing = Scene::others(&[0]);
         let note = |now: i64| {
+            let silent_before = Millis(now - 10_000);
             let (now, since) = (Millis(now), Millis(now - 1000));
-            scene.database.note_missing(&missing, now, since)
+            scene
+                .database
+                .note_missing(&missing, now, since, silent_before)
         };
         assert_eq!(note(5000).await.expect("noted"), []);
         assert_eq!(note(5999).await.expect("noted"), []);
         assert_eq!(note(6000).await.expect("noted"), [unit(0)]);
+        // The power was gone, and no host there that could have found it.
+        assert_eq!(note(16_001).await.expect("noted"), []);
+        assert_eq!(note(17_000).await.expect("noted"), []);
+        assert_eq!(note(17_001).await.expect("noted"), [unit(0)]);
         let usable = Scene::others(&[3]);
         // The other one is missing as well: it is no copy.
         let none = HashSet::new();
@@ -778,7 +785,10 @@ mod claims {
             .await;
         assert_eq!(replaced.expect("it was before"), 0);
         // It is back before the other one is whole.
-        let back = scene.database.note_missing(&HashSet::new(), NOW, NOW).await;
+        let back = scene
+            .database
+            .note_missing(&HashSet::new(), NOW, NOW, NOW)
+            .await;
         assert_eq!(back.expect("noted"), []);
     }
 }
