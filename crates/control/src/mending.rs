@@ -66,7 +66,7 @@ impl Acting {
         let unit = removed.row.id;
         let there = units.iter().filter(|unit| unit.found_by.is_some());
         let there: HashSet<UnitId> = there.map(|unit| unit.row.id).collect();
-        if let Some(host) = removed.found_by.as_ref().filter(|_| how == Removal::Lost)
+        if let Some(host) = removed.found_by.as_ref().filter(|_| how != Removal::Empty)
             && !removed.row.is_disabled
         {
             let reason = format!(
@@ -145,7 +145,10 @@ impl Control {
         let now = self.now().await?;
         let after = i64::try_from(inner.replace_after.as_millis()).unwrap_or(i64::MAX);
         let since = Millis(now.0.saturating_sub(after));
-        let long = inner.database.note_missing(&missing, now, since).await?;
+        let database = &inner.database;
+        let long = database
+            .note_missing(&missing, now, since, silent_before)
+            .await?;
         if long.is_empty() {
             return Ok(());
         }

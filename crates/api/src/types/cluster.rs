@@ -120,7 +120,8 @@ pub struct RemoveUnit {
     /// a host finds it there.
     #[serde(default)]
     pub lost: bool,
-    /// With `lost`: what nobody else has is given up.
+    /// With `lost`: what nobody else has is given up. Refused as well if a host finds the
+    /// unit there.
     #[serde(default)]
     pub give_up: bool,
 }
@@ -135,6 +136,10 @@ pub struct UnitMoved {
     pub copysets: u64,
     /// Whether it is a unit no more; else it will be when those are whole.
     pub removed: bool,
+    /// In so many copysets nobody else that is there had all of it: what only this unit
+    /// had there is lost.
+    #[serde(default)]
+    pub given_up: u64,
 }
 
 /// What is to be read and compared.

@@ -27,6 +27,8 @@ pub struct Moved {
     pub copysets: u64,
     /// It is a unit no more.
     pub is_removed: bool,
+    /// In so many copysets nobody else that is there was whole.
+    pub given_up: u64,
 }
 
 /// How a unit is removed.
@@ -71,6 +73,7 @@ impl Database {
                 let moved = Moved {
                     copysets,
                     is_removed,
+                    given_up: 0,
                 };
                 (unit, moved)
             });
@@ -115,6 +118,7 @@ impl Database {
                 let one = Moved {
                     copysets,
                     is_removed,
+                    given_up: 0,
                 };
                 moved.push((*unit, one));
             }
@@ -140,7 +144,8 @@ impl Database {
     ) -> Result<Moved, DatabaseError> {
         act!(self, asker, change, {
             let now = asker.by.at;
-            let copysets = take_out(&mut *change, unit, how, (usable, there), now).await?;
+            let (copysets, given_up) =
+                take_out(&mut *change, unit, how, (usable, there), now).await?;
             let what = match how {
                 Removal::GivenUp => "give-up-unit",
                 Removal::Empty | Removal::Lost => "remove-unit",
@@ -149,6 +154,7 @@ impl Database {
             Ok(Moved {
                 copysets,
                 is_removed: true,
+                given_up,
             })
         })
     }
@@ -261,7 +267,8 @@ impl Database {
     }
 
     /// Notes which units every host says are missing; returns those that have been
-    /// so since before `since`.
+    /// so since before `since`. If nobody has said so since `silent_before`, nobody knows
+    /// whether they were there meanwhile: they are missing since now.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -270,21 +277,32 @@ impl Database {
         missing: &HashSet<UnitId>,
         now: Millis,
         since: Millis,
+        silent_before: Millis,
     ) -> Result<Vec<UnitId>, DatabaseError> {
         change!(self, change, {
             let mut long = Vec::new();
-            for unit in units_of(&mut *change).await? {
-                let is_missing = missing.contains(&unit.id);
-                match (is_missing, unit.missing_since) {
-                    (true, Some(at)) if at <= since => long.push(unit.id),
-                    (true, Some(_)) | (false, None) => {}
-                    (true, None) | (false, Some(_)) => {
-                        sqlx::query("UPDATE units SET missing_ms = $1 WHERE id = $2")
-                            .bind(is_missing.then_some(now.0))
-                            .bind(unit.id.to_string())
-                            .execute(&mut *change)
-                            .await?;
-                    }
+            let rows = sqlx::query("SELECT id, missing_ms, missing_seen_ms FROM units")
+                .fetch_all(&mut *change)
+                .await?;
+            for row in &rows {
+                let unit: UnitId = rows::spelt(row, "id")?;
+                let was: Option<i64> = row.try_get("missing_ms")?;
+                let seen: Option<i64> = row.try_get("missing_seen_ms")?;
+                let is_missing = missing.contains(&unit);
+                let went_on = was.filter(|_| seen.is_some_and(|seen| seen >= silent_before.0));
+                let begun = is_missing.then(|| went_on.unwrap_or(now.0));
+                if is_missing || was.is_some() {
+                    sqlx::query(
+                        "UPDATE units SET missing_ms = $1, missing_seen_ms = $2 WHERE id = $3",
+                    )
+                    .bind(begun)
+                    .bind(is_missing.then_some(now.0))
+                    .bind(unit.to_string())
+                    .execute(&mut *change)
+                    .await?;
+                }
+                if begun.is_some_and(|begun| begun <= since.0) {
+                    long.push(unit);
                 }
             }
             Ok(long)
@@ -402,14 +420,15 @@ async fn replace(
     Ok(done)
 }
 
-/// Takes a unit out, if no last whole copy that is `there` goes with it.
+/// Takes a unit out, if no last whole copy that is `there` goes with it, or that is given
+/// up. Returns in how many copysets others take its place, and in how many that was so.
 async fn take_out(
     change: &mut AnyConnection,
     unit: UnitId,
     how: Removal,
     (usable, there): (&HashSet<UnitId>, &HashSet<UnitId>),
     now: Millis,
-) -> Result<u64, DatabaseError> {
+) -> Result<(u64, u64), DatabaseError> {
     must_be_there(&mut *change, unit).await?;
     let copysets = copysets_of(&mut *change).await?;
     let units = units_of(&mut *change).await?;
@@ -455,7 +474,7 @@ async fn take_out(
     }
     forget_unit(&mut *change, unit, now).await?;
     super::hosts::assign_all(change).await?;
-    Ok(replaced)
+    Ok((replaced, last.len() as u64))
 }
 
 async fn forget_unit(

@@ -139,13 +139,7 @@ impl Database {
         let Some(task) = task_of(&mut moment, copyset, 0, now).await? else {
             return Ok(None);
         };
-        let is_changed = |(_, state): &(UnitId, MemberState)| match state {
-            MemberState::Filling => true,
-            MemberState::Whole => task.compare,
-            MemberState::Leaving => false,
-        };
-        let changed = task.copyset.standing().filter(is_changed);
-        Ok(Some(changed.map(|(unit, _)| unit).collect()))
+        Ok(Some(changed_of(&task)))
     }
 
     /// It is nobody's any more. Whoever has missed nothing since the last pass found
@@ -161,7 +155,11 @@ impl Database {
             if !has(&mut *change, host, copyset, now).await? {
                 return Ok(false);
             }
-            for unit in &end.lacking {
+            // Of others it has not looked what they lack: whoever is whole goes on to be so.
+            let task = task_of(&mut *change, copyset, 0, now).await?;
+            let looked_at = task.as_ref().map(changed_of).unwrap_or_default();
+            let is_looked_at = |unit: &&UnitId| looked_at.contains(unit);
+            for unit in end.lacking.iter().filter(is_looked_at) {
                 lacks(&mut *change, copyset, *unit, now).await?;
             }
             for (unit, missed) in &end.whole {
@@ -303,6 +301,8 @@ fn copyset_of(row: &sqlx::any::AnyRow, column: &str) -> Result<CopysetId, Databa
     })
 }
 
+/// Whether `host` has it: not any more if it has said since that some member does not
+/// count, and another host is there.
 async fn has(
     connection: &mut AnyConnection,
     host: PartyId,
@@ -310,11 +310,14 @@ async fn has(
     now: Millis,
 ) -> Result<bool, DatabaseError> {
     let found = sqlx::query(
-        "SELECT number FROM copysets WHERE number = $1 AND mender = $2 AND mender_until_ms > $3",
+        "SELECT number FROM copysets WHERE number = $1 AND mender = $2 AND mender_until_ms > $3 \
+         AND (doubted_by IS NULL OR doubted_by <> $2 OR NOT EXISTS \
+             (SELECT 1 FROM host_reports WHERE party <> $2 AND heard_ms > $4))",
     )
     .bind(i64::from(copyset.number()))
     .bind(host.to_string())
     .bind(now.0)
+    .bind(now.0.saturating_sub(HEARD_MS))
     .fetch_optional(connection)
     .await?;
     Ok(found.is_some())
@@ -396,6 +399,18 @@ async fn task_of(
         compare: wanted > 0 || is_due,
         scrub: wanted == 1 || is_due,
     }))
+}
+
+/// Which members whoever mends may change: those that are filled, and in a comparison
+/// also those that are whole.
+fn changed_of(task: &MendTask) -> Vec<UnitId> {
+    let is_changed = |(_, state): &(UnitId, MemberState)| match state {
+        MemberState::Filling => true,
+        MemberState::Whole => task.compare,
+        MemberState::Leaving => false,
+    };
+    let changed = task.copyset.standing().filter(is_changed);
+    changed.map(|(unit, _)| unit).collect()
 }
 
 async fn lacks(

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use base::{SegmentId, UnitId, VolumeId};
+use base::{PartyId, SegmentId, UnitId, VolumeId};
 use catalog::{ThinShare, VersionCommit};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
@@ -62,25 +62,32 @@ pub(super) async fn newest_of(connection: &mut AnyConnection) -> Result<u64, Dat
     Ok(newest.cast_unsigned())
 }
 
-/// Notes what a version that is being committed was put on too few members of, and
-/// which members have missed it.
+/// Notes what a version that `host` commits was put on too few members of, and which
+/// members have missed it. Where one does not count any more for that, another host
+/// mends.
 pub(super) async fn note_missed(
     change: &mut AnyConnection,
+    host: PartyId,
     commit: &VersionCommit,
 ) -> Result<(), DatabaseError> {
     let are_all_known = newest_of(&mut *change).await? <= commit.joined;
-    if !are_all_known {
+    if !are_all_known || !commit.thin.is_empty() {
         must_be_held(&mut *change, commit).await?;
     }
+    let host = host.to_string();
     let mut has_changed = false;
     for share in &commit.thin {
         note_thin(&mut *change, commit.version.key.volume, share).await?;
         for unit in &share.lacking {
             let at = share.segment.copyset().number();
             let missed = "copyset = $2 AND unit = $3";
-            has_changed |= miss(&mut *change, missed, commit.version.created, |query| {
-                query.bind(i64::from(at)).bind(unit.to_string())
-            })
+            has_changed |= miss_by(
+                &mut *change,
+                &host,
+                missed,
+                commit.version.created,
+                |query| query.bind(i64::from(at)).bind(unit.to_string()),
+            )
             .await?;
         }
     }
@@ -90,9 +97,13 @@ pub(super) async fn note_missed(
     }
     let joined = i64::try_from(commit.joined).unwrap_or(i64::MAX);
     let missed = "joined > $2 AND state <> 'leaving'";
-    has_changed |= miss(&mut *change, missed, commit.version.created, |query| {
-        query.bind(joined)
-    })
+    has_changed |= miss_by(
+        &mut *change,
+        &host,
+        missed,
+        commit.version.created,
+        |query| query.bind(joined),
+    )
     .await?;
     match has_changed {
         true => super::hosts::assign_all(change).await,
@@ -205,6 +216,25 @@ pub(super) async fn doubt_unit(
 }
 
 type Query<'q> = sqlx::query::Query<'q, sqlx::Any, sqlx::any::AnyArguments<'q>>;
+
+/// As [`miss`], because of what `host` says: it does not mend what they are members of,
+/// if they counted until now.
+async fn miss_by(
+    change: &mut AnyConnection,
+    host: &str,
+    which: &str,
+    at: Millis,
+    bind: impl for<'q> Fn(Query<'q>) -> Query<'q>,
+) -> Result<bool, DatabaseError> {
+    let noted = format!(
+        "UPDATE copysets SET doubted_by = $1 WHERE number IN (SELECT copyset \
+         FROM copyset_members WHERE state = 'whole' AND {which})"
+    );
+    bind(sqlx::query(&noted).bind(host.to_owned()))
+        .execute(&mut *change)
+        .await?;
+    miss(change, which, at, bind).await
+}
 
 /// Those members have missed something: they are filling, unless they leave. Returns
 /// whether any was not.

@@ -112,6 +112,7 @@ fn shown((unit, moved): (UnitId, Moved)) -> UnitMoved {
         unit: unit.to_string(),
         copysets: moved.copysets,
         removed: moved.is_removed,
+        given_up: moved.given_up,
     }
 }
 

@@ -22,6 +22,7 @@ on_both!(
     a_disabled_daemon_is_shown_so_and_gets_nothing_more
     a_daemon_asks_for_nothing_but_what_is_its_affair
     a_host_is_given_what_its_lease_allows
+    a_unit_that_a_host_finds_is_not_given_up_unless_its_daemon_is_disabled
 );
 
 async fn begin(scene: &Scene, daemon: &Party, url: Value) -> UnitCluster {
@@ -78,6 +79,37 @@ async fn a_daemon_becomes_a_unit_when_it_listens(scene: Scene) {
     taken.await;
     let nowhere = scene.ask(Some(&other), BEGIN, json!({"url": "scree://[::]:1"}), 400);
     assert_eq!(nowhere.await["field"], "url");
+}
+
+/// It was thrown away with the only copies of what it had.
+async fn a_unit_that_a_host_finds_is_not_given_up_unless_its_daemon_is_disabled(scene: Scene) {
+    let daemon = scene.member("daemons", "store-1").await;
+    let unit = begin(&scene, &daemon, json!("scree://10.0.0.7:7420")).await;
+    let host = scene.member("hosts", "h1").await;
+    let found = json!({
+        "id": unit.unit.to_string(), "state": "healthy", "reason": null, "segments": null,
+        "bytes": null, "free_bytes": null, "read_bytes": 0, "written_bytes": 0,
+    });
+    let report = json!({
+        "look": 0, "units": [found], "volumes": [], "free_bytes": null, "problems": [],
+    })
+    .to_string();
+    let told = scene
+        .server
+        .send(Some(&host), "PUT", "/v1/host/report", &report);
+    assert!((200..300).contains(&told.await.expect("answered").status));
+    let (root, remove) = (Some(&scene.root), "POST /v1/units/store-1/remove");
+    for give_up in [false, true] {
+        let how = json!({"lost": true, "give_up": give_up});
+        let refused = scene.ask(root, remove, how, 409).await;
+        let why = refused["detail"].to_string();
+        assert!(why.contains("host h1 finds store-1 there"), "{refused}");
+    }
+    let disable = "POST /v1/daemons/store-1/disable";
+    scene.ask(root, disable, Value::Null, 200).await;
+    let how = json!({"lost": true, "give_up": true}).to_string();
+    let (_, said) = scene.try_ask(root, remove, &how).await;
+    assert!(!said.to_string().contains("finds store-1 there"), "{said}");
 }
 
 async fn a_daemon_asks_for_nothing_but_what_is_its_affair(scene: Scene) {

@@ -149,10 +149,10 @@ impl Scene {
         assert!(self.end(host, NOW, end).await);
     }
 
-    /// The first host writes the volume. Returns a segment that it may put.
+    /// The second host writes the volume. Returns a segment that it may put.
     async fn attach(&self) -> SegmentId {
         let volume = self.disk.id;
-        let new = attachment(volume, self.hosts[0], Access::ReadWrite, NOW);
+        let new = attachment(volume, self.hosts[1], Access::ReadWrite, NOW);
         let attached = self.database.attach(&self.asker, &new).await;
         attached.expect("asked");
         let salt = LeaseSalt([3; 16]);
@@ -161,13 +161,13 @@ impl Scene {
             salt,
             journals: None,
         };
-        self.call(0, NOW, acquire).await.expect("a lease");
+        self.call(1, NOW, acquire).await.expect("a lease");
         let reserve = CatalogCall::ReserveSerials {
             volume,
             epoch: 1,
             count: 64,
         };
-        self.call(0, NOW, reserve).await.expect("some");
+        self.call(1, NOW, reserve).await.expect("some");
         SegmentId::new(copyset(), 1).expect("the first")
     }
 
@@ -207,7 +207,7 @@ impl Scene {
             joined_last,
         };
         let call = CatalogCall::Commit { commit };
-        self.call(0, NOW, call).await.map(drop)
+        self.call(1, NOW, call).await.map(drop)
     }
 
     async fn drain(&self, number: u128, usable: &HashSet<UnitId>) {
@@ -321,6 +321,71 @@ mod claims {
             scene.take(0, silent).await.is_some(),
             "nobody else is there"
         );
+    }
+
+    /// A host committed that members lack something, and was the one to change them.
+    pub async fn is_not_who_committed_that_they_lack_it(scene: Scene) {
+        let segment = scene.attach().await;
+        let all = (u64::MAX, u64::MAX);
+        let nobody = scene.commit(1, all, Some((segment, &[0, 1]))).await;
+        assert!(
+            matches!(nobody, Err(CatalogError::MembersChanged { .. })),
+            "somebody has to have it: {nobody:?}"
+        );
+        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        let (first, second) = (Some((segment, &[0][..])), Some((segment, &[1][..])));
+        scene.commit(1, all, first).await.expect("the other has it");
+        let later = Millis(NOW.0 + 30_001);
+        assert_eq!(scene.take(1, later).await, None, "it is who committed");
+        // Nor does it keep what it mends already, with more to change.
+        scene.is_mended().await;
+        scene.doubt(0, false).await;
+        assert!(scene.take(1, later).await.is_some());
+        scene
+            .commit(2, all, second)
+            .await
+            .expect("the other has it");
+        let may = |now| scene.database.mend_rights(scene.hosts[1], copyset(), now);
+        assert_eq!(may(later).await.expect("read"), None);
+        assert_eq!(scene.look(1, later).await, None);
+        // The only host there is mends on.
+        let alone = Millis(later.0 + 59_999);
+        let both = Some(vec![unit(0), unit(1)]);
+        assert_eq!(may(alone).await.expect("read"), both);
+        let silent = Millis(later.0 + 90_000);
+        assert!(scene.take(1, silent).await.is_some());
+    }
+
+    /// As the one before, by a table so old that it knows of no member that came since.
+    pub async fn is_not_who_knew_no_new_member(scene: Scene) {
+        scene.attach().await;
+        scene.drain(0, &Scene::others(&[2])).await;
+        scene.is_mended().await;
+        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        scene.commit(1, (0, 0), None).await.expect("one has it");
+        let later = Millis(NOW.0 + 30_001);
+        assert_eq!(scene.take(1, later).await, None, "it is who committed");
+        assert!(scene.take(0, later).await.is_some());
+    }
+
+    /// Whoever filled one member said that the others lacked something, and got them.
+    pub async fn says_nothing_of_whom_it_does_not_fill(scene: Scene) {
+        scene.doubt(0, false).await;
+        scene.take(0, NOW).await.expect("filling");
+        let end = MendEnd {
+            lacking: vec![unit(0), unit(1)],
+            ..MendEnd::default()
+        };
+        assert!(scene.end(0, NOW, end.clone()).await);
+        let (filling, whole) = (MemberState::Filling, MemberState::Whole);
+        assert_eq!(scene.states().await, [filling, whole]);
+        scene.is_mended().await;
+        // In a comparison it looks at all of them.
+        let wanted = scene.database.want_repair(&scene.asker).await;
+        assert_eq!(wanted.expect("wanted"), 1);
+        scene.take(0, NOW).await.expect("to be compared");
+        assert!(scene.end(0, NOW, end).await);
+        assert_eq!(scene.states().await, [filling; 2]);
     }
 
     pub async fn missed_nothing_since(scene: Scene) {
@@ -646,6 +711,7 @@ mod claims {
         assert!(said.contains("since it leaves"), "{said}");
         let said = remove(2, Removal::GivenUp, &[0, 1, 3]).await;
         assert!(said.starts_with("Ok"), "{said}");
+        assert!(said.contains("given_up: 1"), "{said}");
         let standing = scene.standing().await;
         assert_eq!(standing[0], (unit(3), MemberState::Filling));
         scene.is_mended().await;
@@ -688,12 +754,19 @@ mod claims {
     pub async fn is_missing_for_too_long(scene: Scene) {
         let missing = Scene::others(&[0]);
         let note = |now: i64| {
+            let silent_before = Millis(now - 10_000);
             let (now, since) = (Millis(now), Millis(now - 1000));
-            scene.database.note_missing(&missing, now, since)
+            scene
+                .database
+                .note_missing(&missing, now, since, silent_before)
         };
         assert_eq!(note(5000).await.expect("noted"), []);
         assert_eq!(note(5999).await.expect("noted"), []);
         assert_eq!(note(6000).await.expect("noted"), [unit(0)]);
+        // The power was gone, and no host there that could have found it.
+        assert_eq!(note(16_001).await.expect("noted"), []);
+        assert_eq!(note(17_000).await.expect("noted"), []);
+        assert_eq!(note(17_001).await.expect("noted"), [unit(0)]);
         let usable = Scene::others(&[3]);
         // The other one is missing as well: it is no copy.
         let none = HashSet::new();
@@ -712,7 +785,10 @@ mod claims {
             .await;
         assert_eq!(replaced.expect("it was before"), 0);
         // It is back before the other one is whole.
-        let back = scene.database.note_missing(&HashSet::new(), NOW, NOW).await;
+        let back = scene
+            .database
+            .note_missing(&HashSet::new(), NOW, NOW, NOW)
+            .await;
         assert_eq!(back.expect("noted"), []);
     }
 }
@@ -725,6 +801,17 @@ fn a_copyset_is_one_hosts_until_it_is_silent() {
 #[test]
 fn who_doubts_does_not_mend_and_nobody_mends_two() {
     on_sqlite(claims::is_not_who_doubted);
+}
+
+#[test]
+fn who_commits_that_members_lack_something_does_not_mend_them() {
+    on_sqlite(claims::is_not_who_committed_that_they_lack_it);
+    on_sqlite(claims::is_not_who_knew_no_new_member);
+}
+
+#[test]
+fn a_member_that_is_not_filled_is_not_said_to_lack_anything() {
+    on_sqlite(claims::says_nothing_of_whom_it_does_not_fill);
 }
 
 #[test]
@@ -797,6 +884,9 @@ fn all_of_it_is_so_on_postgresql() {
     let server = Postgres::start();
     on_postgres(&server, claims::is_one_hosts);
     on_postgres(&server, claims::is_not_who_doubted);
+    on_postgres(&server, claims::is_not_who_committed_that_they_lack_it);
+    on_postgres(&server, claims::is_not_who_knew_no_new_member);
+    on_postgres(&server, claims::says_nothing_of_whom_it_does_not_fill);
     on_postgres(&server, claims::missed_nothing_since);
     on_postgres(&server, claims::one_goes_on_to_count);
     on_postgres(&server, claims::is_drained);

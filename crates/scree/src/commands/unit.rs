@@ -17,13 +17,17 @@ impl Session {
                 "what is done on a daemon's own machine is not asked for as a user",
             )),
             Some(UnitCommand::Create { name, zone }) => {
+                // Else the party would be there, and its token shown, before it is refused.
+                if let Some(zone) = &zone {
+                    control::parse::zone(zone).map_err(|error| Failure::new(error.to_string()))?;
+                }
                 let add = PartyCommand::Add {
                     name: name.clone(),
                     administrator: false,
                     project: None,
                 };
                 self.daemon(add).await?;
-                match zone {
+                match zone.filter(|_| !self.is_dry_run) {
                     None => Ok(()),
                     Some(zone) => self.put_zone(&name, Some(zone)).await.map(drop),
                 }
@@ -117,7 +121,7 @@ impl Session {
 
 fn moved_text(moved: &UnitMoved) -> String {
     let UnitMoved { unit, copysets, .. } = moved;
-    match (moved.removed, copysets) {
+    let text = match (moved.removed, copysets) {
         (true, 0) => format!("{unit} is removed\n"),
         (true, _) => format!(
             "{unit} is removed; others take its place in {copysets} copysets (`scree unit tasks`)\n"
@@ -125,6 +129,13 @@ fn moved_text(moved: &UnitMoved) -> String {
         (false, _) => format!(
             "others take the place of {unit} in {copysets} copysets (`scree unit tasks`); it is \
              removed then\n"
+        ),
+    };
+    match moved.given_up {
+        0 => text,
+        count => format!(
+            "{text}in {count} copysets no other unit had all of it: what only {unit} had there is \
+             lost\n"
         ),
     }
 }

@@ -124,6 +124,13 @@ fn a_folder_is_a_hosts_or_a_unit_daemons() {
     assert!(said.error.contains("is no unit"), "{}", said.error);
     // The token is still good.
     assert_eq!(site.enrol_host(&invited).code, 0);
+    // A zone that is none is refused before there is a party that has to be looked for.
+    let folder = site.text("c");
+    let create = ["--dir", &folder, "unit", "create", "s9", "--zone", "Rack 3"];
+    let said = scree(&create);
+    assert_eq!(said.code, 1);
+    assert!(said.error.contains("is not a name"), "{}", said.error);
+    assert_eq!(said.out, "");
     let invited = site.locally(&["unit", "create", "s9"]);
     let said = site.login("default", &invited);
     assert_eq!(said.code, 1);
