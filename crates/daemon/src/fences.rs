@@ -25,6 +25,8 @@ use base::codec::{Reader, Writer};
 use capability::Fence;
 use world::{Disk, File, OpenMode};
 
+use crate::running::Running;
+
 const NAME: &str = "fences";
 const NEW: &str = "fences.new";
 
@@ -53,7 +55,7 @@ pub(crate) struct Fences {
 struct State {
     newest: HashMap<Fence, u32>,
     /// What is being done under each lease.
-    running: HashMap<(Fence, u32), usize>,
+    running: Running<(Fence, u32)>,
 }
 
 /// Why a lease is not taken for the newest.
@@ -81,12 +83,8 @@ pub(crate) struct Passage<'a> {
 impl Drop for Passage<'_> {
     fn drop(&mut self) {
         let mut state = self.fences.lock();
-        if let Some(running) = state.running.get_mut(&self.lease) {
-            *running -= 1;
-            if *running == 0 {
-                state.running.remove(&self.lease);
-                self.fences.ended.notify_all();
-            }
+        if state.running.end(&self.lease) {
+            self.fences.ended.notify_all();
         }
     }
 }
@@ -201,7 +199,7 @@ impl Fences {
             return None;
         }
         let lease = (fence, epoch);
-        *state.running.entry(lease).or_default() += 1;
+        state.running.begin(lease);
         Some(Passage {
             fences: self,
             lease,
@@ -283,8 +281,8 @@ impl State {
 
     /// Whether anything is being done under a lease that is older than this.
     fn is_older_running(&self, fence: Fence, epoch: u32) -> bool {
-        let mut running = self.running.keys();
-        running.any(|lease| lease.0 == fence && lease.1 < epoch)
+        self.running
+            .any(|lease| lease.0 == fence && lease.1 < epoch)
     }
 }
 

@@ -23,6 +23,7 @@ mod keeper;
 mod pass_on;
 mod patience;
 mod places;
+mod running;
 mod server;
 mod service;
 mod session;

@@ -16,6 +16,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use base::CopysetId;
 use capability::Fence;
 
+use crate::running::Running;
+
 /// A right that counts on one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Turn {
@@ -37,7 +39,7 @@ struct State {
     /// How new the newest is, and the number of its connection, which grows.
     newest: HashMap<Turn, (i64, u64)>,
     /// What is being done, by connection.
-    running: HashMap<(Turn, u64), usize>,
+    running: Running<(Turn, u64)>,
 }
 
 /// Something that is being done.
@@ -50,12 +52,8 @@ pub(crate) struct TurnPassage<'a> {
 impl Drop for TurnPassage<'_> {
     fn drop(&mut self) {
         let mut state = self.turns.lock();
-        if let Some(count) = state.running.get_mut(&self.by) {
-            *count -= 1;
-            if *count == 0 {
-                state.running.remove(&self.by);
-                self.turns.ended.notify_all();
-            }
+        if state.running.end(&self.by) {
+            self.turns.ended.notify_all();
         }
     }
 }
@@ -63,8 +61,7 @@ impl Drop for TurnPassage<'_> {
 impl State {
     /// Whether something is being done on another connection.
     fn is_other_running(&self, turn: Turn, connection: u64) -> bool {
-        let mut running = self.running.keys();
-        running.any(|by| by.0 == turn && by.1 != connection)
+        self.running.any(|by| by.0 == turn && by.1 != connection)
     }
 
     /// False: there is a newer one.
@@ -111,7 +108,7 @@ impl Turns {
             return None;
         }
         let by = (turn, connection);
-        *state.running.entry(by).or_default() += 1;
+        state.running.begin(by);
         Some(TurnPassage { turns: self, by })
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::CopysetId;
+use base::{CopysetId, VolumeId};
 use sim::net::Counts;
 use sim::net::link::Strikes;
 use sim::setup::{NetSetup, Setup};
@@ -60,6 +60,17 @@ fn holds(bench: &Bench, volume: &mut Volume, byte: u8) {
     for block in 0..8 {
         assert_eq!(bench.read(volume, block), Ok(byte), "block {block}");
     }
+}
+
+/// What the next lease sweeps and what removed versions held is gone from all units.
+fn leaves_nothing(bench: &mut Bench, id: VolumeId, volume: Volume) {
+    bench.close(volume);
+    let volume = bench.attach(id);
+    bench.close(volume);
+    for stored in bench.machine.catalog.memory.versions() {
+        bench.remove(stored.key);
+    }
+    bench.audit();
 }
 
 /// All that can happen to a network has happened to those of a run of many seeds.
@@ -137,13 +148,7 @@ fn a_put_that_comes_after_it_was_freed_leaves_nothing() {
     assert!(seen.late > 0 && seen.refused_older > 0, "{seen:?}");
     assert_eq!(seen.late_changes, 0, "{seen:?}");
     holds(&bench, &mut volume, 12);
-    bench.close(volume);
-    let volume = bench.attach(id);
-    bench.close(volume);
-    for stored in bench.machine.catalog.memory.versions() {
-        bench.remove(stored.key);
-    }
-    bench.audit();
+    leaves_nothing(&mut bench, id, volume);
 }
 
 /// What it had asked was on its way when another host took the volume.
@@ -174,13 +179,7 @@ fn what_an_older_lease_has_sent_is_refused_after_a_newer_one_was_shown() {
     assert_eq!(after.late_changes, before.late_changes, "{after:?}");
     assert!(after.refused_older > before.refused_older, "{after:?}");
     holds(&bench, &mut volume, 2);
-    bench.close(volume);
-    let volume = bench.attach(id);
-    bench.close(volume);
-    for stored in bench.machine.catalog.memory.versions() {
-        bench.remove(stored.key);
-    }
-    bench.audit();
+    leaves_nothing(&mut bench, id, volume);
 }
 
 #[test]
