@@ -11,7 +11,8 @@
 //! Invariants:
 //!
 //! * What is refused was durably noted before: no restart lets an older lease
-//!   in again.
+//!   in again. What is read at a start may come of a sync that failed, and be in memory
+//!   alone: it is written anew before anything counts that was shown.
 //! * When a newer lease has been shown, nothing that is done under an older one
 //!   goes on or begins ([`Fences::enter`]).
 
@@ -23,6 +24,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use base::checksum::crc32c;
 use base::codec::{Reader, Writer};
 use capability::Fence;
+use unit::FolderUnit;
 use world::{Disk, File, OpenMode};
 
 use crate::running::Running;
@@ -54,6 +56,8 @@ pub(crate) struct Fences {
 #[derive(Default)]
 struct State {
     newest: HashMap<Fence, u32>,
+    /// Whether all that is known of them is on the disk.
+    is_durable: bool,
     /// What is being done under each lease.
     running: Running<(Fence, u32)>,
 }
@@ -111,34 +115,47 @@ impl Fences {
     /// # Errors
     /// As the operating system says.
     pub fn load(disk: Arc<dyn Disk>) -> io::Result<Self> {
-        let opened = match disk.open(Path::new(NAME), OpenMode::Write) {
-            // It serves what is there; newer leases cannot be noted.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied
-                ) =>
-            {
-                disk.open(Path::new(NAME), OpenMode::Read)
-                    .map(|file| (file, false))
-            }
-            other => other.map(|file| (file, true)),
-        };
-        let (mut state, mut file) = (State::default(), None);
-        match opened {
-            Ok((found, is_writable)) => {
-                let end = state.read(&*found)?;
-                file = end.filter(|_| is_writable).map(|end| (found, end));
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-        Ok(Self {
+        let fences = Self {
             disk,
-            file: Mutex::new(file),
-            state: Mutex::new(state),
+            file: Mutex::default(),
+            state: Mutex::default(),
             ended: Condvar::new(),
-        })
+        };
+        fences.read(&mut fences.file())?;
+        Ok(fences)
+    }
+
+    /// Reads what was noted, and makes it durable: what a failed sync left in memory may
+    /// not be.
+    fn read(&self, file: &mut Option<(Arc<dyn File>, u64)>) -> io::Result<()> {
+        let found = match self.disk.open(Path::new(NAME), OpenMode::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other?,
+        };
+        let mut state = self.lock();
+        let (bytes, is_whole) = state.read(&*found)?;
+        // Where it cannot be written, what is there is served.
+        if let Ok(again) = write_again(&*self.disk, &bytes) {
+            state.is_durable = true;
+            *file = is_whole.then_some((again, bytes.len() as u64));
+        }
+        Ok(())
+    }
+
+    /// Reads it now, if it could not be read before: the unit's file system was not
+    /// mounted yet, or takes no writes.
+    fn must_be_read(&self, file: &mut Option<(Arc<dyn File>, u64)>) -> io::Result<()> {
+        if self.lock().is_durable {
+            return Ok(());
+        }
+        // Without its marker it is no unit that was never shown a lease, but away.
+        self.disk
+            .open(Path::new(FolderUnit::MARKER), OpenMode::Read)?;
+        self.read(file)
+    }
+
+    fn file(&self) -> MutexGuard<'_, Option<(Arc<dyn File>, u64)>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -152,12 +169,20 @@ impl Fences {
     /// [`FenceError`].
     pub fn show(&self, fence: Fence, epoch: u32) -> Result<(), FenceError> {
         if !self.is_newest(fence, epoch)? {
-            let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut file = self.file();
+            self.must_be_read(&mut file).map_err(FenceError::Unnoted)?;
             // Another one may just have been noted.
             if !self.is_newest(fence, epoch)? {
-                self.note(&mut file, fence, epoch)
-                    .map_err(FenceError::Unnoted)?;
-                self.lock().newest.insert(fence, epoch);
+                match self.note(&mut file, fence, epoch) {
+                    Ok(()) => {
+                        let mut state = self.lock();
+                        state.newest.insert(fence, epoch);
+                        state.is_durable = true;
+                    }
+                    // Nothing is changed there under it either.
+                    Err(error) if is_read_only(&error) && self.newest(fence) == Some(epoch) => {}
+                    Err(error) => return Err(FenceError::Unnoted(error)),
+                }
             }
         }
         let mut state = self.lock();
@@ -173,17 +198,18 @@ impl Fences {
     /// As [`Fences::show`], if there is nothing to note and nothing to wait for.
     pub fn show_now(&self, fence: Fence, epoch: u32) -> bool {
         let state = self.lock();
-        state.newest.get(&fence) == Some(&epoch) && !state.is_older_running(fence, epoch)
+        state.is_noted(fence, epoch) && !state.is_older_running(fence, epoch)
     }
 
-    /// Whether that lease is the newest already.
+    /// Whether that lease is noted as the newest already.
     fn is_newest(&self, fence: Fence, epoch: u32) -> Result<bool, FenceError> {
-        match self.lock().newest.get(&fence) {
+        let state = self.lock();
+        match state.newest.get(&fence) {
             Some(newest) if *newest > epoch => Err(FenceError::Older {
                 shown: epoch,
                 newest: *newest,
             }),
-            newest => Ok(newest == Some(&epoch)),
+            _ => Ok(state.is_noted(fence, epoch)),
         }
     }
 
@@ -252,8 +278,8 @@ impl Fences {
 }
 
 impl State {
-    /// Reads what was noted; returns where it ends, if more can be appended there.
-    fn read(&mut self, file: &dyn File) -> io::Result<Option<u64>> {
+    /// Reads what was noted; whether more can be appended to it.
+    fn read(&mut self, file: &dyn File) -> io::Result<(Vec<u8>, bool)> {
         let length = file.length()?;
         if length > BYTES_MAX {
             let reason = format!("{NAME} has {length} bytes: no volumes are so many");
@@ -274,9 +300,13 @@ impl State {
         if damaged > 0 {
             // The last one is cut by a crash; it was not counted on.
             tracing::warn!(damaged, "records of newest leases cannot be read");
-            return Ok(None);
         }
-        Ok(Some(bytes.len() as u64))
+        Ok((bytes, damaged == 0))
+    }
+
+    /// Whether that lease is the newest, durably.
+    fn is_noted(&self, fence: Fence, epoch: u32) -> bool {
+        self.is_durable && self.newest.get(&fence) == Some(&epoch)
     }
 
     /// Whether anything is being done under a lease that is older than this.
@@ -284,6 +314,21 @@ impl State {
         self.running
             .any(|lease| lease.0 == fence && lease.1 < epoch)
     }
+}
+
+/// Makes what was read durable, with its name: it has the same length.
+fn write_again(disk: &dyn Disk, bytes: &[u8]) -> io::Result<Arc<dyn File>> {
+    let file = disk.open(Path::new(NAME), OpenMode::Write)?;
+    append(&*file, 0, bytes)?;
+    disk.sync_directory(Path::new(""))?;
+    Ok(file)
+}
+
+fn is_read_only(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied
+    )
 }
 
 fn append(file: &dyn File, end: u64, bytes: &[u8]) -> io::Result<u64> {
@@ -303,11 +348,20 @@ mod tests {
 
     const FENCE: Fence = Fence(5);
 
+    /// Of a new unit.
+    fn begin(world: &World) -> Fences {
+        let unit = Path::new("/unit");
+        world.disk.create_directory(unit).expect("a folder");
+        let marker = unit.join(FolderUnit::MARKER);
+        let made = world.disk.open(&marker, OpenMode::CreateNew);
+        made.expect("a marker").sync_data().expect("synced");
+        for folder in [unit, Path::new("/")] {
+            world.disk.sync_directory(folder).expect("synced");
+        }
+        load(world)
+    }
+
     fn load(world: &World) -> Fences {
-        world
-            .disk
-            .create_directory(Path::new("/unit"))
-            .expect("a folder");
         Fences::load(world.disk.within(Path::new("/unit"))).expect("loads")
     }
 
@@ -318,7 +372,7 @@ mod tests {
     #[test]
     fn an_older_lease_is_refused_from_then_on_and_after_a_power_failure() {
         let mut simulation = Simulation::new(1);
-        let fences = load(&simulation.world());
+        let fences = begin(&simulation.world());
         assert!(fences.enter(FENCE, 3).is_none(), "it was not shown");
         fences.show(FENCE, 3).expect("the first");
         fences.show(FENCE, 3).expect("the same");
@@ -334,12 +388,54 @@ mod tests {
         assert!(fences.enter(Fence(6), 1).is_some());
     }
 
+    /// A newer lease was noted in memory alone, and after the power failed an older one
+    /// counted again.
+    #[test]
+    fn what_a_failed_sync_left_in_memory_is_noted_anew_at_the_next_start() {
+        let mut simulation = Simulation::new(6);
+        let unit = Path::new("/unit");
+        let fences = begin(&simulation.world());
+        fences.show(FENCE, 3).expect("noted");
+        simulation.disk.inject(unit, Fault::SyncFails);
+        let unnoted = fences.show(FENCE, 4);
+        assert!(
+            matches!(unnoted, Err(FenceError::Unnoted(_))),
+            "{unnoted:?}"
+        );
+        simulation.disk.heal(unit);
+        simulation.kill();
+        let fences = load(&simulation.world());
+        fences.show(FENCE, 4).expect("shown again");
+        simulation.crash();
+        assert!(is_older(load(&simulation.world()).show(FENCE, 3)));
+    }
+
+    /// A daemon that was started before its disk was mounted took any lease for the
+    /// newest.
+    #[test]
+    fn what_was_noted_counts_also_if_the_unit_came_after_the_daemon() {
+        let simulation = Simulation::new(7);
+        let world = simulation.world();
+        begin(&world).show(FENCE, 3).expect("noted");
+        let unit = Path::new("/unit");
+        simulation.disk.inject(unit, Fault::Missing);
+        let fences = load(&world);
+        let unnoted = fences.show(FENCE, 2);
+        assert!(
+            matches!(unnoted, Err(FenceError::Unnoted(_))),
+            "{unnoted:?}"
+        );
+        simulation.disk.heal(unit);
+        assert!(is_older(fences.show(FENCE, 2)));
+        fences.show(FENCE, 3).expect("the newest");
+    }
+
     /// It did not start at all.
     #[test]
     fn what_was_noted_is_known_where_nothing_can_be_written() {
         let simulation = Simulation::new(5);
         let world = simulation.world();
-        load(&world).show(FENCE, 3).expect("noted");
+        begin(&world).show(FENCE, 3).expect("noted");
         let unit = Path::new("/unit");
         simulation.disk.inject(unit, Fault::ReadOnly);
         let fences = Fences::load(world.disk.within(unit)).expect("it can be read");
@@ -361,7 +457,7 @@ mod tests {
     fn many_leases_do_not_make_the_file_grow_for_ever() {
         let simulation = Simulation::new(2);
         let world = simulation.world();
-        let fences = load(&world);
+        let fences = begin(&world);
         for epoch in 1..4000 {
             fences
                 .show(Fence(u64::from(epoch % 3)), epoch)
@@ -377,7 +473,7 @@ mod tests {
     fn a_record_that_is_cut_costs_only_itself() {
         let simulation = Simulation::new(3);
         let world = simulation.world();
-        load(&world).show(FENCE, 3).expect("noted");
+        begin(&world).show(FENCE, 3).expect("noted");
         let file = world.disk.open(Path::new("/unit/fences"), OpenMode::Write);
         let file = file.expect("there");
         file.write_at(&record(FENCE, 9)[..11], 16).expect("cut");
@@ -390,7 +486,7 @@ mod tests {
     #[test]
     fn what_goes_on_under_an_older_lease_ends_before_a_newer_one_counts() {
         let simulation = Simulation::new(4);
-        let fences = load(&simulation.world());
+        let fences = begin(&simulation.world());
         fences.show(FENCE, 1).expect("the first");
         let passage = fences.enter(FENCE, 1).expect("it is the newest");
         let has_ended = AtomicBool::new(false);

@@ -114,6 +114,9 @@ pub struct FolderUnit {
 }
 
 impl FolderUnit {
+    /// The name of the file without which a folder is no unit, in it.
+    pub const MARKER: &str = marker::NAME;
+
     /// Makes the folder at `path` into unit `unit` of `cluster`. The folder is
     /// made if only its last part is missing; otherwise it must be empty. A
     /// folder that is that very unit already is opened.
