@@ -27,7 +27,11 @@ pub(crate) struct Found {
     pub stat: Option<UnitStat>,
     /// Which file system it lies on.
     pub device: Option<u64>,
-    /// How many leases it is known to know of.
+    /// Whether it was ever found.
+    pub is_known: bool,
+    /// In which life it was found last, if that is known.
+    pub life: Option<u64>,
+    /// How many leases it is known to have known of.
     pub leases: u64,
 }
 
@@ -56,6 +60,10 @@ impl Look {
         let mut state = lock(&self.0.state);
         state.found.stat = stat;
         state.found.device = device;
+        if let Some(stat) = stat {
+            state.found.is_known = true;
+            state.found.life = stat.life;
+        }
     }
 }
 
@@ -144,7 +152,7 @@ impl WatchedUnit {
 
 impl Unit for WatchedUnit {
     pass_on!(.unit: url can_append);
-    pass_on!(ask(): put_for sync read read_now free delete replace settle);
+    pass_on!(ask(): put_for sync sync_found read read_now free delete replace settle);
     pass_on!(ask(): list list_serials stat_segment slots_of scrub note note_down);
 
     fn read_later(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {

@@ -11,6 +11,7 @@ use volume::catalog::{
     Catalog, CatalogError, Copyset, Lease, LineageKey, MemoryCatalog, Neighbours, PendingFree,
     StoredVersion, VersionCommit, VersionKey,
 };
+use volume::mend::Doubtful;
 use volume::seal::LeaseSalt;
 use world::Millis;
 use world::simulated::SimulatedRandom;
@@ -160,8 +161,14 @@ impl Catalog for WatchedCatalog {
             });
         }
         self.call(|memory| {
+            let (open, mut serials, serial_next) = memory.uncommitted();
+            serials.extend(open.iter().map(|open| {
+                let serial = open.segment.serial();
+                serial..serial + 1
+            }));
+            serials.push(serial_next..u64::MAX);
             memory.commit(commit)?;
-            self.members.note(commit);
+            self.members.note(commit, &Doubtful::Serials(serials));
             self.state().commits.push(commit.clone());
             Ok(())
         })

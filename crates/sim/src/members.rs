@@ -5,6 +5,9 @@
 //!
 //! * Whoever a commit says has missed something, or became a member after what it was
 //!   put on was chosen, is filling from that commit on.
+//! * What of a filling member may be otherwise than it was put is known as it was when it
+//!   began to lack something, or it is anything: after a task that was broken off, or that
+//!   brought something and did not make it whole, and on a unit that is older.
 //! * A filling member is whole after a pass only if it has missed nothing since that
 //!   began; whom it replaces is no member from then on.
 
@@ -13,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base::{CopysetId, SegmentId, UnitId};
 use volume::catalog::{Copyset, Leaving, MemberState, VersionCommit};
-use volume::mend::Found;
+use volume::mend::{Doubtful, Found};
 
 /// The members of all copysets.
 #[derive(Debug, Default)]
@@ -28,6 +31,10 @@ pub type Missed = BTreeMap<UnitId, u64>;
 struct State {
     copysets: Vec<Copyset>,
     missed: BTreeMap<(CopysetId, UnitId), u64>,
+    /// Of filling members; of others anything.
+    doubtful: BTreeMap<(CopysetId, UnitId), Doubtful>,
+    /// Copysets whose mender has not said that it is through.
+    under_way: BTreeSet<CopysetId>,
     /// Who became a member of a copyset that was there already, and as which one.
     joined: BTreeMap<(CopysetId, UnitId), u64>,
     joined_last: u64,
@@ -36,7 +43,7 @@ struct State {
 }
 
 impl State {
-    fn misses(&mut self, copyset: CopysetId, unit: UnitId) {
+    fn misses(&mut self, copyset: CopysetId, unit: UnitId, doubtful: &Doubtful) {
         let Some(set) = self.copysets.iter_mut().find(|set| set.id == copyset) else {
             return;
         };
@@ -45,8 +52,17 @@ impl State {
         }
         if !set.filling.contains(&unit) {
             set.filling.push(unit);
+            self.doubtful.insert((copyset, unit), doubtful.clone());
+        } else if *doubtful == Doubtful::All {
+            self.doubtful.remove(&(copyset, unit));
         }
         *self.missed.entry((copyset, unit)).or_default() += 1;
+    }
+
+    /// Of those that are being filled, anything may be otherwise than it was put.
+    fn know_nothing(&mut self, copyset: CopysetId, of: impl Fn(&UnitId) -> bool) {
+        self.doubtful
+            .retain(|(set, unit), _| *set != copyset || !of(unit));
     }
 }
 
@@ -72,13 +88,13 @@ impl Members {
         self.state().copysets.clone()
     }
 
-    /// A version was committed.
-    pub fn note(&self, commit: &VersionCommit) {
+    /// A version was committed; `in_flux` is what was on its way before.
+    pub fn note(&self, commit: &VersionCommit, in_flux: &Doubtful) {
         let mut state = self.state();
         for share in &commit.thin {
             state.was_thin.insert(share.segment);
             for unit in &share.lacking {
-                state.misses(share.segment.copyset(), *unit);
+                state.misses(share.segment.copyset(), *unit, in_flux);
             }
         }
         let later: Vec<(CopysetId, UnitId)> = state
@@ -88,7 +104,7 @@ impl Members {
             .map(|(member, _)| *member)
             .collect();
         for (copyset, unit) in later {
-            state.misses(copyset, unit);
+            state.misses(copyset, unit, in_flux);
         }
     }
 
@@ -102,7 +118,7 @@ impl Members {
             .map(|set| set.id)
             .collect();
         its.into_iter()
-            .for_each(|copyset| state.misses(copyset, unit));
+            .for_each(|copyset| state.misses(copyset, unit, &Doubtful::All));
     }
 
     /// Another unit takes the place of a member, which leaves, or is gone at once.
@@ -138,13 +154,40 @@ impl Members {
         its.map(|((_, unit), missed)| (*unit, *missed)).collect()
     }
 
-    /// What a pass has found that began when members had `missed` so much. Returns
-    /// whether all are whole.
-    pub fn end(&self, copyset: CopysetId, missed: &Missed, found: &Found) -> bool {
+    /// What of a member that is filled may be otherwise than it was put.
+    #[must_use]
+    pub fn doubtful(&self, copyset: CopysetId, unit: UnitId) -> Doubtful {
+        let state = self.state();
+        let known = state.doubtful.get(&(copyset, unit));
+        known.cloned().unwrap_or_default()
+    }
+
+    /// Somebody begins to mend a copyset.
+    pub fn begin(&self, copyset: CopysetId) {
         let mut state = self.state();
-        for unit in &found.lacking {
-            state.misses(copyset, *unit);
+        if !state.under_way.insert(copyset) {
+            // It was broken off, perhaps while it put something.
+            state.know_nothing(copyset, |_| true);
         }
+    }
+
+    /// What the last pass of a task has found, which has `brought` something to those, that
+    /// began when members had `missed` so much. Returns
+    /// whether all are whole.
+    pub fn end(
+        &self,
+        copyset: CopysetId,
+        missed: &Missed,
+        (found, brought): (&Found, &BTreeSet<UnitId>),
+    ) -> bool {
+        let mut state = self.state();
+        state.under_way.remove(&copyset);
+        for unit in &found.lacking {
+            state.misses(copyset, *unit, &Doubtful::All);
+        }
+        state.know_nothing(copyset, |unit| {
+            brought.contains(unit) && !found.whole.contains(unit)
+        });
         let is_same = |unit: &UnitId| state.missed.get(&(copyset, *unit)) == missed.get(unit);
         let whole: Vec<UnitId> = found.whole.iter().copied().filter(is_same).collect();
         let Some(set) = state.copysets.iter_mut().find(|set| set.id == copyset) else {

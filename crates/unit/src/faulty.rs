@@ -230,6 +230,18 @@ impl FaultyUnit {
             }
         }
     }
+
+    fn sync_by(
+        &self,
+        sync: impl FnOnce(&dyn Unit) -> Result<(), UnitError>,
+    ) -> Result<(), UnitError> {
+        let faults = self.begin()?;
+        self.change(faults.write_errors_one_in, |unit| match sync(unit) {
+            // A put that was forgotten is not confessed here either.
+            Err(UnitError::NoSegment { .. }) if faults.lost_puts_one_in > 0 => Ok(()),
+            other => other,
+        })
+    }
 }
 
 impl Unit for FaultyUnit {
@@ -281,14 +293,11 @@ impl Unit for FaultyUnit {
     }
 
     fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
-        let faults = self.begin()?;
-        self.change(faults.write_errors_one_in, |unit| {
-            match unit.sync(segments) {
-                // A put that was forgotten is not confessed here either.
-                Err(UnitError::NoSegment { .. }) if faults.lost_puts_one_in > 0 => Ok(()),
-                other => other,
-            }
-        })
+        self.sync_by(|unit| unit.sync(segments))
+    }
+
+    fn sync_found(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
+        self.sync_by(|unit| unit.sync_found(segments))
     }
 
     fn read(

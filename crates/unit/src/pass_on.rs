@@ -37,6 +37,9 @@ macro_rules! pass_on {
     (@ sync $($around:tt)*) => {
         $crate::pass_on!(@method sync(segments: &[::base::SegmentId]) -> (); $($around)*);
     };
+    (@ sync_found $($around:tt)*) => {
+        $crate::pass_on!(@method sync_found(segments: &[::base::SegmentId]) -> (); $($around)*);
+    };
     (@ read $($around:tt)*) => {
         $crate::pass_on!(@method read(
             run: $crate::SlotRun,

@@ -145,6 +145,10 @@ pub struct UnitStat {
     pub bytes: u64,
     /// Free room in bytes, where that is known.
     pub free_bytes: Option<u64>,
+    /// Which life of the process that keeps it this is, where that is known: as long as
+    /// it is the same one, nothing is lost that was there. 0 of engines that lose nothing
+    /// which they have acknowledged, in whichever life.
+    pub life: Option<u64>,
 }
 
 /// Something that was found out of the place that a unit is, for operators to
@@ -209,6 +213,16 @@ pub trait Unit: Send + Sync {
     /// # Errors
     /// [`UnitError`]: then none of it may be counted on.
     fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError>;
+
+    /// Makes durable what is there of `segments`, whoever has put it. What was put and is
+    /// lost since is no error here, as it is to [`Unit::sync`]: whoever asks looks
+    /// what there is.
+    ///
+    /// # Errors
+    /// As [`Unit::sync`].
+    fn sync_found(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
+        self.sync(segments)
+    }
 
     /// Reads a run of slots: `data` is `count` slots long. What comes back is
     /// what the unit has; whether it is right only the tags tell, to those who

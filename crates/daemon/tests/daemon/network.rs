@@ -115,6 +115,10 @@ fn a_link_finds_a_daemon_that_is_back_and_shows_it_what_it_had_shown() {
     assert_eq!(read(&unit, 10).expect("it is durable"), [10; 512]);
     let lost = unit.sync(&[segment(11)]).expect_err("of an earlier life");
     assert!(matches!(lost, UnitError::Restarted { .. }), "{lost}");
+    // Whoever mends takes what is there, and whoever put it goes on to miss it.
+    unit.sync_found(&[segment(11)]).expect("what is there");
+    let lost = unit.sync(&[segment(11)]).expect_err("of an earlier life");
+    assert!(matches!(lost, UnitError::Restarted { .. }), "{lost}");
     drop(server);
 }
 

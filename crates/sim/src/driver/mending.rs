@@ -103,6 +103,8 @@ impl Run {
         is_busy: bool,
     ) -> Check<Option<Found>> {
         let mut task = Task::new(copyset);
+        let mut brought = BTreeSet::new();
+        self.machine.catalog.members.begin(copyset);
         for _ in 0..PASSES_MAX {
             let sets = self.machine.catalog.members.copysets();
             let Some(set) = sets.into_iter().find(|set| set.id == copyset) else {
@@ -121,6 +123,7 @@ impl Run {
                     place,
                     state,
                     unit: unit.clone() as std::sync::Arc<dyn Unit>,
+                    doubtful: self.machine.catalog.members.doubtful(copyset, id),
                 })
             });
             let members: Vec<Mendable> = placed.collect();
@@ -154,6 +157,7 @@ impl Run {
             };
             self.summary.mended += 1;
             trace!(self, "{} {depth:?}: {found:?} of {set:?}", copyset.number());
+            brought.extend(found.lacking.iter().copied());
             let is_stuck = !found.problems.is_empty() && found.copied_bytes == 0;
             if !found.lacking.is_empty() && !is_stuck {
                 continue;
@@ -161,7 +165,12 @@ impl Run {
             if !set.leaving.is_empty() && !self.quiesce()? {
                 return Ok(None);
             }
-            if self.machine.catalog.members.end(copyset, &missed, &found) {
+            if self
+                .machine
+                .catalog
+                .members
+                .end(copyset, &missed, (&found, &brought))
+            {
                 self.machine.catalog.memory.forget_thin(copyset);
             }
             self.forget_drained();

@@ -214,7 +214,7 @@ fn moment(clock: &dyn Clock) -> Moment {
 
 impl Unit for TrackedUnit {
     pass_on!(.unit: url can_append);
-    pass_on!(record(Verb::Write): sync);
+    pass_on!(record(Verb::Write): sync sync_found);
     pass_on!(record(Verb::Read): list list_serials stat_segment slots_of stat scrub note);
     pass_on!(record(Verb::Release): free delete settle note_down);
     pass_on!(record(Verb::Probe): probe);

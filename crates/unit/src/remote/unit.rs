@@ -92,6 +92,11 @@ impl RemoteUnit {
         answer_of(&self.url, answer, segment)
     }
 
+    /// Which life of the daemon there is.
+    fn life(&self) -> Result<u64, UnitError> {
+        self.ask(&Request::Room, None, |reply| Ok(reply.incarnation))
+    }
+
     fn do_it(&self, request: &Request<'_>, segment: Option<SegmentId>) -> Result<(), UnitError> {
         self.ask(request, segment, |_| Ok(()))
     }
@@ -208,7 +213,7 @@ impl Unit for RemoteUnit {
             // What was put by others, or is synced already: in any life.
             let incarnation = match life {
                 Some(life) => life,
-                None => self.ask(&Request::Room, None, |reply| Ok(reply.incarnation))?,
+                None => self.life()?,
             };
             let request = Request::Sync {
                 incarnation,
@@ -221,6 +226,19 @@ impl Unit for RemoteUnit {
                     puts.remove(segment);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// In the daemon's life that there is. What was put in an earlier one goes on to be
+    /// missed by whoever put it.
+    fn sync_found(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
+        for segments in segments.chunks(SYNC_AT_ONCE) {
+            let request = Request::Sync {
+                incarnation: self.life()?,
+                segments: segments.to_vec(),
+            };
+            self.do_it(&request, segments.first().copied())?;
         }
         Ok(())
     }
@@ -355,7 +373,12 @@ impl Unit for RemoteUnit {
     }
 
     fn stat(&self) -> Result<UnitStat, UnitError> {
-        self.ask(&Request::Room, None, |reply| Room::decode(reply.body))
+        self.ask(&Request::Room, None, |reply| {
+            Ok(UnitStat {
+                life: Some(reply.incarnation),
+                ..Room::decode(reply.body)?
+            })
+        })
     }
 
     fn scrub(&self, segment: SegmentId) -> Result<Vec<Slot>, UnitError> {

@@ -1,9 +1,10 @@
 //! What a pass is asked, and what it says.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
-use base::UnitId;
+use base::{SegmentId, UnitId};
 use unit::Unit;
 
 use crate::catalog::MemberState;
@@ -19,6 +20,35 @@ pub struct Mendable {
     pub state: MemberState,
     /// The unit.
     pub unit: Arc<dyn Unit>,
+    /// Of what it has, if it is filled.
+    pub doubtful: Doubtful,
+}
+
+impl Mendable {
+    /// Whether what it has of a segment may be otherwise than it was put.
+    pub(super) fn is_doubtful(&self, segment: SegmentId) -> bool {
+        self.state == MemberState::Filling && self.doubtful.contains(segment)
+    }
+}
+
+/// What of a member that is filled may be otherwise than it was put, and is read
+/// therefore.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Doubtful {
+    /// Anything.
+    #[default]
+    All,
+    /// Segments with these serials: what was on its way when it began to lack something.
+    Serials(Vec<Range<u64>>),
+}
+
+impl Doubtful {
+    fn contains(&self, segment: SegmentId) -> bool {
+        match self {
+            Self::All => true,
+            Self::Serials(ranges) => ranges.iter().any(|range| range.contains(&segment.serial())),
+        }
+    }
 }
 
 /// Mending is not gone on with: somebody else does, or nobody should now.

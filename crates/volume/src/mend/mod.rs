@@ -52,5 +52,5 @@ mod spread;
 mod tests;
 
 pub use compare::Uncommitted;
-pub use found::{Depth, Found, Mendable, Pace, Stopped};
+pub use found::{Depth, Doubtful, Found, Mendable, Pace, Stopped};
 pub use pass::Task;

@@ -408,8 +408,8 @@ impl Pass<'_> {
         is_looked_at && !self.away.contains(&member)
     }
 
-    /// Looks what has rotted, on members that are filled too. There it is made durable
-    /// first: what is there may come of a put or a sync that failed.
+    /// Looks what has rotted, on members that are filled too, where that may be. There it
+    /// is made durable first: what is there may come of a put or a sync that failed.
     fn scrub(&mut self, looked: &mut Looked, depth: Depth, pace: &dyn Pace) -> Result<(), Stopped> {
         let segment = looked.segment;
         for index in 0..looked.copies.len() {
@@ -417,12 +417,12 @@ impl Pass<'_> {
                 continue;
             };
             let member = &self.members[index];
-            let is_filled = member.state == MemberState::Filling;
-            if depth < Depth::Scrub && !is_filled {
+            let is_doubtful = member.is_doubtful(segment);
+            if depth < Depth::Scrub && !is_doubtful {
                 continue;
             }
-            let synced = match is_filled {
-                true => member.unit.sync(&[segment]),
+            let synced = match is_doubtful {
+                true => member.unit.sync_found(&[segment]),
                 false => Ok(()),
             };
             match synced {

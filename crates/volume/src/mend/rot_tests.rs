@@ -189,3 +189,39 @@ fn what_only_the_one_keeps_that_has_rotted_stays_when_it_is_put_anew() {
     assert_eq!(rig.units[1].scrub(segment(1)).expect("read"), []);
     assert_eq!(rig.kept(1, 1), (0..10).collect::<Vec<_>>());
 }
+
+/// All that a unit holds was read each time it had been away for a moment.
+#[test]
+fn only_what_may_be_otherwise_than_it_was_put_is_read_of_a_filled_member() {
+    let rig = Rig::new(2);
+    for unit in 0..2 {
+        for serial in 1..5 {
+            rig.put(unit, serial, 0..8);
+        }
+    }
+    for serial in [1, 3] {
+        let name = segment(serial).to_string();
+        let folder = path(1).join("segments");
+        let files = rig.simulation.disk.files_under(&folder);
+        let mut files = files.into_iter();
+        let (file, end) = files.find(|(file, _)| file.ends_with(&name)).expect("it");
+        let flipped = rig.simulation.disk.flip_bit(&file, end - 9, 3);
+        flipped.expect("it is there");
+    }
+    let mut members = rig.members(&[Whole, Filling]);
+    members[1].doubtful = Doubtful::Serials(vec![3..4, 9..u64::MAX]);
+    let mut task = Task::new(copyset());
+    let mut pass = |depth| {
+        let passed = task.pass(None, &members, &all_committed(), depth, &Steps::endless());
+        passed.expect("nobody stops it")
+    };
+    let found = pass(Depth::Fill);
+    assert_eq!(found.lacking, [UnitId::from_random(1)].into());
+    let found = pass(Depth::Fill);
+    assert_eq!(found.whole, [0, 1].map(UnitId::from_random));
+    let rotten = |serial| rig.units[1].scrub(segment(serial)).expect("read").len();
+    assert_eq!([rotten(1), rotten(3)], [1, 0], "the first one was not read");
+    let found = pass(Depth::Scrub);
+    assert_eq!(found.lacking, [UnitId::from_random(1)].into());
+    assert_eq!(rotten(1), 0);
+}

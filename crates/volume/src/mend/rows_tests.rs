@@ -46,6 +46,7 @@ fn members(rig: &Rig, of: &[(u8, u8, MemberState)]) -> Vec<Mendable> {
         place: *place,
         state: *state,
         unit: Arc::new(open(&rig.simulation, *unit)) as Arc<dyn Unit>,
+        doubtful: Doubtful::All,
     };
     of.iter().map(member).collect()
 }

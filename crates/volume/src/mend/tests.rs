@@ -114,6 +114,7 @@ impl Rig {
                 place: number as u8,
                 state: *state,
                 unit: Arc::clone(unit) as Arc<dyn Unit>,
+                doubtful: Doubtful::All,
             };
         members.map(member).collect()
     }
