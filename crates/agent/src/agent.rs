@@ -20,7 +20,7 @@ use api::host::{
     Assignments, FIRST_KEY, FoundedKey, Refusal, Task, TaskAnswer, TaskDone, TaskKind, WrappingKey,
 };
 use api::{Client, ClientError};
-use base::{AttachmentId, ClusterId, UnitId, VolumeId, with_causes};
+use base::{AttachmentId, ClusterId, VolumeId, with_causes};
 use catalog::{Catalog, CatalogError};
 use frontend::nbd::ServerTls;
 use tokio::runtime::Handle;
@@ -31,6 +31,7 @@ use volume::seal::KeyEncryptionKey;
 use volume::{Store, VolumeConfig};
 use world::{World, host};
 
+use crate::came_back::CameBack;
 use crate::claim::Claim;
 use crate::controller::{Controller, Pauses};
 use crate::folder::{Folder, FolderError};
@@ -41,7 +42,7 @@ use crate::journals_aside::JournalsAside;
 use crate::keys::KeyEntry;
 use crate::leases::Held;
 use crate::links::Links;
-use crate::mending::{Ages, MendedTotals};
+use crate::mending::MendedTotals;
 use crate::plugging::Plugging;
 use crate::serving::{Serving, ServingError};
 use crate::units::{Mounted, UnitsError};
@@ -182,10 +183,8 @@ pub(crate) struct Inner {
     pub removal_problem: Mutex<Option<String>>,
     /// Of journals in D, what nobody wants any more.
     pub journals_aside: JournalsAside,
-    /// Units that may lack something, and whether they are older than they were.
-    pub doubted: Mutex<HashMap<UnitId, bool>>,
-    /// Units of which it is known whether others know of more leases.
-    pub ages: Mutex<Ages>,
+    /// Units that have come back.
+    pub came_back: Mutex<CameBack>,
     /// What this host has mended.
     pub mended: MendedTotals,
     /// Mending moves no more.
@@ -290,8 +289,7 @@ impl Agent {
                 busy: Mutex::default(),
                 removal_problem: Mutex::default(),
                 journals_aside: JournalsAside::default(),
-                doubted: Mutex::default(),
-                ages: Mutex::default(),
+                came_back: Mutex::default(),
                 mended: MendedTotals::default(),
                 mend_bytes_per_second: settings.mend_bytes_per_second,
                 freeing_problem: Mutex::default(),

@@ -6,6 +6,7 @@
 //! the right to do on unit daemons, those are shown before the engine has it
 //! (`capability_cache`).
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,9 +14,9 @@ use std::time::Duration;
 
 use api::host::{
     Ahead, AskCapabilities, AskCleaning, Assignments, AttachmentReport, Capabilities,
-    CatalogAnswer, CatalogCall, Cleaning, Cluster, EncodedPlan, FoundedKey, HostUnit, MarkedUnits,
-    MendEnd, MendProgress, MendTask, Renewal, Renewed, Report, TaskAnswer, Want, WrappedRow,
-    WrappingKey,
+    CatalogAnswer, CatalogCall, Cleaning, Cluster, Doubt, EncodedPlan, FoundedKey, HostUnit,
+    MarkedUnits, MendEnd, MendProgress, MendTask, Renewal, Renewed, Report, TaskAnswer, Want,
+    WrappedRow, WrappingKey,
 };
 use api::types::{Certificate, Renew};
 use api::{Client, ClientError};
@@ -224,9 +225,18 @@ impl Controller {
     pub(crate) async fn doubt_unit(
         &self,
         unit: UnitId,
-        is_older: bool,
-    ) -> Result<(), CatalogError> {
-        self.call(CatalogCall::DoubtUnit { unit, is_older }).await
+        doubt: Doubt,
+    ) -> Result<bool, CatalogError> {
+        self.call(CatalogCall::DoubtUnit { unit, doubt }).await
+    }
+
+    pub(crate) async fn note_leases(&self, units: Vec<(UnitId, u64)>) -> Result<(), CatalogError> {
+        self.call(CatalogCall::NoteLeases { units }).await
+    }
+
+    pub(crate) async fn noted_leases(&self) -> Result<HashMap<UnitId, u64>, CatalogError> {
+        let noted: Vec<(UnitId, u64)> = self.call(CatalogCall::NotedLeases {}).await?;
+        Ok(noted.into_iter().collect())
     }
 
     pub(crate) async fn leases(&self) -> Result<u64, CatalogError> {

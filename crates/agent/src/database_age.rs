@@ -17,8 +17,8 @@
 
 use std::sync::Arc;
 
-use api::host::Want;
-use base::VolumeId;
+use api::host::{Doubt, Want};
+use base::{VolumeId, with_causes};
 use catalog::{CatalogError, Lease, LeaseSalt};
 use tokio::sync::mpsc;
 use world::host;
@@ -47,19 +47,36 @@ pub struct OlderDatabase {
     pub database: u64,
 }
 
-/// Tells one unit. Waits.
-fn tell(inner: &Inner, mounted: &Mounted, count: u64) -> Result<(), String> {
+/// What came of telling a unit.
+enum Told {
+    /// It knows of the lease.
+    Noted,
+    /// It is older than it was: nothing is noted there before the controllers have heard
+    /// that.
+    Older,
+}
+
+/// Tells one unit, on which at least `noted` leases were noted. Waits.
+fn tell(inner: &Inner, mounted: &Mounted, count: u64, noted: u64) -> Result<Told, String> {
     // One after another, and never back: of two that attach at once, the one
     // with the smaller count may come last.
     let mut told = lock(&mounted.told);
     if *told >= count {
-        return Ok(());
+        return Ok(Told::Noted);
     }
-    lease_count::write(&*mounted.place, &inner.world, &inner.vouch, count)
-        .map_err(|error| inner.claim.spell(&error))?;
+    let spell = |error| inner.claim.spell(&error);
+    let knows = lease_count::read_own(&*mounted.place, &inner.vouch).map_err(spell)?;
+    if knows < noted {
+        lock(&inner.came_back).doubt(mounted.id, Doubt::Older);
+        return Ok(Told::Older);
+    }
+    // Also if it knows that: what is another cluster's, or copy's, takes no notes.
+    let count = count.max(knows);
+    lease_count::write(&*mounted.place, &inner.world, &inner.vouch, count).map_err(spell)?;
     *told = count;
-    mounted.watched.knows_leases(count);
-    Ok(())
+    mounted.watched.knows_leases(*told);
+    lock(&inner.came_back).noted(mounted.id, *told);
+    Ok(Told::Noted)
 }
 
 impl Agent {
@@ -106,6 +123,8 @@ impl Agent {
     /// Tells every unit that answers; returns when all have been told that
     /// answer soon, and at least one was.
     async fn tell_units(&self, count: u64) -> Result<(), String> {
+        let noted = self.inner.controller.noted_leases().await;
+        let noted = noted.map_err(|error| with_causes(&error))?;
         let units = lock(&self.inner.units).clone();
         let (answer, mut answers) = mpsc::unbounded_channel();
         for mounted in units {
@@ -114,21 +133,23 @@ impl Agent {
             }
             let inner = Arc::clone(&self.inner);
             let answer = answer.clone();
+            let noted = noted.get(&mounted.id).copied().unwrap_or(0);
             tokio::task::spawn_blocking(move || {
                 // Nobody may be listening any more: it was told all the same.
-                let _ = answer.send(tell(&inner, &mounted, count));
+                let _ = answer.send(tell(&inner, &mounted, count, noted));
             });
         }
         drop(answer);
         let clock = &self.inner.world.clock;
         let enough = clock.monotonic() + ANSWER_WITHIN;
-        let mut told = false;
+        let (mut told, mut is_older) = (false, false);
         let mut failure = "no unit answers".to_owned();
         let mut tick = host::ticks(LOOK_AGAIN);
         loop {
             tokio::select! {
                 answer = answers.recv() => match answer {
-                    Some(Ok(())) => told = true,
+                    Some(Ok(Told::Noted)) => told = true,
+                    Some(Ok(Told::Older)) => is_older = true,
                     Some(Err(why)) => {
                         tracing::warn!(why, "a unit was not told of a lease");
                         failure = why;
@@ -137,6 +158,11 @@ impl Agent {
                 },
                 _ = tick.tick() => if clock.monotonic() >= enough { break },
             }
+        }
+        if is_older && !told {
+            failure = "the units that answer are older than they were".to_owned();
+            // Then it is told when it is tried again.
+            self.tell_doubts().await;
         }
         if told { Ok(()) } else { Err(failure) }
     }

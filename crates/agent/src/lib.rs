@@ -26,6 +26,7 @@
 
 pub mod agent;
 pub mod attached;
+mod came_back;
 mod capability_cache;
 mod claim;
 mod cleaning;

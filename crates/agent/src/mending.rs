@@ -10,7 +10,7 @@
 //!
 //! It may be killed at any moment: whoever goes on compares anew.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,15 +18,12 @@ use std::time::Duration;
 use api::host::{MendEnd, MendProgress, MendTask, Want};
 use base::UnitId;
 use tokio::runtime::Handle;
-use unit::{Unit, UnitState};
-use volume::mend::{self, Depth, Mendable, Pace, Stopped, Uncommitted};
+use unit::Unit;
+use volume::mend::{self, Depth, Doubtful, Mendable, Pace, Stopped, Uncommitted};
 use world::{Clock, host};
 
 use crate::agent::{Agent, blocking, lock};
 use crate::cleaning::CleaningError;
-use crate::lease_count;
-use crate::units::Mounted;
-use crate::watch::Found;
 
 /// How often it is looked whether there is something to mend.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -37,45 +34,6 @@ const IDLE_LOOKS: u64 = 30;
 /// How often the controllers hear how far it is: well within
 /// [`MEND_TERM_MS`](api::host::MEND_TERM_MS).
 const TELL_EVERY: Duration = Duration::from_secs(10);
-
-/// A unit that seems to know of fewer leases than others is asked again after so long:
-/// by then whoever had just got one has noted it everywhere.
-const LOOK_TWICE_AFTER: Duration = Duration::from_secs(10);
-
-/// Which units were looked at for whether others know of more leases.
-#[derive(Debug, Default)]
-pub(crate) struct Ages(HashMap<UnitId, Age>);
-
-#[derive(Debug, Clone, Copy)]
-enum Age {
-    /// That was found out.
-    Known,
-    /// It knew of fewer than `most`, at this time by the monotonic clock.
-    Suspected { most: u64, since: Duration },
-}
-
-impl Ages {
-    /// A unit `knows` of so many leases, and the one that knows the most of `most`.
-    /// Returns of how many it should know by now, if it is to be asked again.
-    fn look(&mut self, unit: UnitId, knows: u64, most: u64, now: Duration) -> Option<u64> {
-        let age = self.0.entry(unit).or_insert(match knows < most {
-            true => Age::Suspected { most, since: now },
-            false => Age::Known,
-        });
-        match *age {
-            Age::Suspected { most, since } if now.saturating_sub(since) >= LOOK_TWICE_AFTER => {
-                *age = Age::Known;
-                Some(most)
-            }
-            Age::Suspected { .. } | Age::Known => None,
-        }
-    }
-
-    /// It is looked at anew.
-    fn forget(&mut self, unit: UnitId) {
-        self.0.remove(&unit);
-    }
-}
 
 /// More passes over one copyset bring nothing while others wait.
 const PASSES_MAX: usize = 16;
@@ -209,8 +167,7 @@ impl Agent {
         let mut ticks = host::ticks(LOOK_EVERY);
         for look in 0_u64.. {
             ticks.tick().await;
-            self.find_older().await;
-            self.tell_doubts().await;
+            self.tell_of_units().await;
             let is_idle =
                 self.waiting_copysets() == 0 && self.inner.compare.load(Ordering::Relaxed) == 0;
             if is_idle && !look.is_multiple_of(IDLE_LOOKS) {
@@ -233,58 +190,6 @@ impl Agent {
             .count()
     }
 
-    /// Looks at each unit once whether others know of more leases: then it is older than
-    /// it was, or was away. A host may be about to note a lease on one after the other,
-    /// so what knew of fewer is asked again after a while. One that takes no notes says
-    /// nothing by knowing of few.
-    async fn find_older(&self) {
-        let units = lock(&self.inner.units).clone();
-        let found = || units.iter().map(|unit| (unit, unit.watched.last_found()));
-        let is_awaited = |(unit, found): (&Mounted, Found)| {
-            found.stat.is_none() && unit.unit.state() == UnitState::Healthy
-        };
-        if found().any(is_awaited) {
-            return;
-        }
-        let most = found().map(|(_, found)| found.leases).max().unwrap_or(0);
-        let now = self.inner.world.clock.monotonic();
-        let mut due = Vec::new();
-        for (unit, found) in found() {
-            if found.stat.is_some() && unit.unit.state() == UnitState::Healthy {
-                let should = lock(&self.inner.ages).look(unit.id, found.leases, most, now);
-                due.extend(should.map(|should| (unit.clone(), should)));
-            }
-        }
-        for (unit, most) in due {
-            let inner = Arc::clone(&self.inner);
-            let id = unit.id;
-            let knows = blocking(move || lease_count::read(&*unit.place, &inner.vouch)).await;
-            match knows {
-                Ok(Ok(leases)) if leases >= most => {}
-                Ok(Ok(_)) => *lock(&self.inner.doubted).entry(id).or_default() = true,
-                // It is looked at again when it answers.
-                Ok(Err(_)) | Err(_) => lock(&self.inner.ages).forget(id),
-            }
-        }
-    }
-
-    /// Tells the controllers of the units that may lack something. What cannot be
-    /// told is told later.
-    pub(crate) async fn tell_doubts(&self) {
-        let doubted: HashMap<UnitId, bool> = std::mem::take(&mut *lock(&self.inner.doubted));
-        for (unit, is_older) in doubted {
-            if self
-                .inner
-                .controller
-                .doubt_unit(unit, is_older)
-                .await
-                .is_err()
-            {
-                *lock(&self.inner.doubted).entry(unit).or_default() |= is_older;
-            }
-        }
-    }
-
     /// Mends a copyset, if there is one to be mended; whether there was one, and
     /// something came of it.
     ///
@@ -302,6 +207,7 @@ impl Agent {
         let want = Want::Mend { copyset };
         let _kept = controller.capability_cache().keep(vec![want]);
         let mut copied = 0;
+        let mut brought = BTreeSet::new();
         let passes = Arc::new(Mutex::new(mend::Task::new(copyset)));
         for _ in 0..PASSES_MAX {
             // It names those that are filled now.
@@ -310,11 +216,12 @@ impl Agent {
                 return Ok(false);
             };
             copied += found.copied_bytes;
+            brought.extend(found.lacking.iter().copied());
             self.inner.mended.add(&found);
             // Whoever could be helped is looked at again, whatever is in the way of others.
             let is_stuck = !found.problems.is_empty() && found.copied_bytes == 0;
             if found.lacking.is_empty() || is_stuck {
-                let end = end_of(&task, found);
+                let end = end_of(&task, found, &brought);
                 let is_well = end.problem.is_none();
                 if !end.whole.is_empty() || !is_well {
                     let (number, problem) = (copyset.number(), &end.problem);
@@ -330,6 +237,7 @@ impl Agent {
             }
         }
         let end = MendEnd {
+            brought: brought.into_iter().collect(),
             problem: Some("it is written to faster than it is copied".to_owned()),
             ..MendEnd::default()
         };
@@ -356,6 +264,7 @@ impl Agent {
                     place,
                     state,
                     unit,
+                    doubtful: doubtful_of(task, id),
                 })
             })
             .collect();
@@ -416,8 +325,17 @@ impl Agent {
     }
 }
 
-/// What the controllers are told of the last pass.
-fn end_of(task: &MendTask, found: mend::Found) -> MendEnd {
+/// What of a member that is filled may be otherwise than it was put.
+fn doubtful_of(task: &MendTask, member: UnitId) -> Doubtful {
+    let known = task.doubtful.iter().find(|(unit, _)| *unit == member);
+    known.map_or(Doubtful::All, |(_, serials)| {
+        Doubtful::Serials(serials.clone())
+    })
+}
+
+/// What the controllers are told of the last pass of a task that has `brought` something
+/// to those.
+fn end_of(task: &MendTask, found: mend::Found, brought: &BTreeSet<UnitId>) -> MendEnd {
     let missed: HashMap<UnitId, u64> = task.missed.iter().copied().collect();
     let seen = found.whole.iter();
     MendEnd {
@@ -425,6 +343,7 @@ fn end_of(task: &MendTask, found: mend::Found) -> MendEnd {
             .filter_map(|unit| Some((*unit, *missed.get(unit)?)))
             .collect(),
         lacking: found.lacking.into_iter().collect(),
+        brought: brought.iter().copied().collect(),
         compared: task.compare && found.is_complete,
         scrubbed: task.scrub && found.is_complete,
         full: found.full.into_iter().collect(),
@@ -444,25 +363,6 @@ mod tests {
     use world::simulated::Simulation;
 
     use super::*;
-
-    /// A host was about to note its lease on one unit after the other, and one that
-    /// started took those that came last for older than they had been.
-    #[test]
-    fn a_unit_that_seems_older_is_asked_again_after_a_while() {
-        let [one, other] = [1, 2].map(UnitId::from_random);
-        let mut ages = Ages::default();
-        let at = Duration::from_secs;
-        assert_eq!(ages.look(one, 8, 8, at(100)), None);
-        assert_eq!(ages.look(other, 7, 8, at(100)), None, "it may be about to");
-        assert_eq!(ages.look(other, 7, 9, at(109)), None);
-        assert_eq!(ages.look(one, 8, 9, at(200)), None, "it was looked at");
-        let should = ages.look(other, 7, 9, at(110));
-        assert_eq!(should, Some(8), "as others knew then");
-        assert_eq!(ages.look(other, 7, 9, at(200)), None, "once");
-        ages.forget(other);
-        assert_eq!(ages.look(other, 7, 9, at(300)), None);
-        assert_eq!(ages.look(other, 7, 9, at(310)), Some(9));
-    }
 
     /// A file server died for good while a pass read from it: the host held the copyset,
     /// and mended nothing else, until it was started anew.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::ClientError;
-use api::host::{HostUnit, Refusal, UnitReport};
+use api::host::{Doubt, HostUnit, Refusal, UnitReport};
 use api::types::UnitFact;
 use base::{UnitId, with_causes};
 use catalog::Copyset;
@@ -331,10 +331,15 @@ impl Agent {
             };
             let device = mounted.folder.as_deref();
             let device = device.and_then(|folder| host::device(folder).ok());
+            let known = mounted.watched.last_found();
+            let life = stat.and_then(|stat| stat.life);
+            let is_other = life.is_none() || life != known.life;
             // One that was away may have been elsewhere meanwhile.
-            let is_unknown = is_first(&mounted);
-            let is_news = before != UnitState::Healthy || is_first(&mounted);
-            let is_older = stat.is_some() && is_news && read_leases(&inner, &mounted);
+            let is_news = !known.is_known || before != UnitState::Healthy || life != known.life;
+            if stat.is_some() && is_news {
+                read_leases(&inner, &mounted);
+                lock(&inner.came_back).to_judge.insert(mounted.id);
+            }
             if stat.is_some() && is_news {
                 match mounted.place.facts() {
                     Ok(facts) => *lock(&mounted.facts) = facts,
@@ -348,8 +353,12 @@ impl Agent {
             look.found(stat, device);
             let after = mounted.unit.state();
             let is_back = before == UnitState::Missing && after != UnitState::Missing;
-            if (is_back || is_older) && !is_unknown {
-                *lock(&inner.doubted).entry(mounted.id).or_default() |= is_older;
+            if is_back && known.is_known {
+                let doubt = match is_other {
+                    true => Doubt::Restarted,
+                    false => Doubt::Back,
+                };
+                lock(&inner.came_back).doubt(mounted.id, doubt);
             }
             if before != after {
                 let (before, after) = (before.name(), after.name());
@@ -409,21 +418,17 @@ fn is_first(mounted: &Mounted) -> bool {
     mounted.watched.last_found().stat.is_none()
 }
 
-/// Asks a unit that is there, or back, of how many leases it knows. Returns whether
-/// it knew of more before.
-fn read_leases(inner: &Inner, mounted: &Mounted) -> bool {
+/// Asks a unit that is there, or back, of how many leases it knows.
+fn read_leases(inner: &Inner, mounted: &Mounted) {
     let mut told = lock(&mounted.told);
     match lease_count::read(&*mounted.place, &inner.vouch) {
         Ok(leases) => {
-            let is_older = leases < mounted.watched.last_found().leases;
             mounted.watched.knows_leases(leases);
             // It is told again.
             *told = leases.min(*told);
-            is_older
         }
         Err(error) => {
             tracing::warn!(unit = mounted.url, %error, "its count of leases cannot be read");
-            false
         }
     }
 }

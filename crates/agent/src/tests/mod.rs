@@ -7,6 +7,7 @@
 )]
 
 mod altered;
+mod came_back;
 mod copies;
 mod daemons;
 mod hangs;

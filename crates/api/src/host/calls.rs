@@ -6,7 +6,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 use world::Millis;
 
-use super::mending::{MendEnd, MendProgress};
+use super::mending::{Doubt, MendEnd, MendProgress};
 
 /// A host is told of so many plans at a time at most, each of up to 1 MiB
 /// ([`CatalogCall::DueFrees`]).
@@ -122,8 +122,14 @@ calls! {
     },
     /// It is nobody's any more: what came of it.
     MendEnd = "mend-end" { copyset: CopysetId, end: MendEnd },
-    /// A unit was away, or it is older than it was: it may lack something.
-    DoubtUnit = "doubt-unit" { unit: UnitId, is_older: bool },
+    /// A unit has come back. `false` if this host has said so before, and some copyset of
+    /// the unit is not whole since: then it is to be said again.
+    DoubtUnit = "doubt-unit" { unit: UnitId, doubt: Doubt },
+    /// This host has made units know of so many leases, durably.
+    NoteLeases = "note-leases" { units: Vec<(UnitId, u64)> },
+    /// How many leases were noted on each unit, as hosts have said:
+    /// `Vec<(UnitId, u64)>`.
+    NotedLeases = "noted-leases" {},
     /// [`catalog::Catalog::swept`].
     Swept = "swept" { volume: VolumeId, epoch: u32 },
     /// [`catalog::Catalog::version`].

@@ -26,6 +26,10 @@ pub struct MendTask {
     pub uncommitted: Vec<Range<u64>>,
     /// No segment has this serial, or a later one.
     pub serial_next: u64,
+    /// Members that are filled of which it is known what may be otherwise than it was put:
+    /// segments with these serials. Of others anything may.
+    #[serde(default)]
+    pub doubtful: Vec<(UnitId, Vec<Range<u64>>)>,
     /// Whether also members that are whole are compared.
     pub compare: bool,
     /// Whether, as well, every slot is to be read.
@@ -49,6 +53,9 @@ pub struct MendEnd {
     pub whole: Vec<(UnitId, u64)>,
     /// Members that were said to be whole, and are not.
     pub lacking: Vec<UnitId>,
+    /// Members that something was brought to, or was to be, by any pass.
+    #[serde(default)]
+    pub brought: Vec<UnitId>,
     /// All members were compared.
     pub compared: bool,
     /// Every slot was read.
@@ -59,4 +66,16 @@ pub struct MendEnd {
     pub rotten: u64,
     /// What is in the way.
     pub problem: Option<String>,
+}
+
+/// What is to be said of a unit that was away, and is there again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Doubt {
+    /// It can have lost nothing that it had.
+    Back,
+    /// It may have.
+    Restarted,
+    /// It was put back to an earlier state.
+    Older,
 }

@@ -42,7 +42,7 @@ pub use capabilities::{AskCapabilities, Capabilities, SignedBytes, WANTS_MAX, Wa
 pub use cleaning::{AskCleaning, Cleaning, Deleted};
 pub use keys::{FIRST_KEY, FoundedKey, WrappedRow, WrappingKey};
 pub use leases::{Fenced, HeldLease, JOURNALS_MAX, LEASES_MAX, Renewal, Renewed};
-pub use mending::{MEND_TERM_MS, MendEnd, MendProgress, MendTask};
+pub use mending::{Doubt, MEND_TERM_MS, MendEnd, MendProgress, MendTask};
 pub use report::{Report, UnitReport, VolumeReport};
 pub use tasks::{Refusal, Task, TaskAnswer, TaskDone, TaskKind};
 

@@ -65,9 +65,11 @@ impl Database {
             CatalogCall::MendEnd { copyset, end } => {
                 json(self.end_mending(host, copyset, &end, reach.now()).await)
             }
-            CatalogCall::DoubtUnit { unit, is_older } => {
-                json(self.doubt(host, unit, is_older, reach.now()).await)
+            CatalogCall::DoubtUnit { unit, doubt } => {
+                json(self.doubt(host, unit, doubt, reach.now()).await)
             }
+            CatalogCall::NoteLeases { units } => json(self.note_leases(&units).await),
+            CatalogCall::NotedLeases {} => json(self.noted_leases().await),
             CatalogCall::Swept { volume, epoch } => json(self.swept(host, volume, epoch).await),
             CatalogCall::Version { key } => json(self.version_for(reach, key).await),
             CatalogCall::Neighbours { key } => json(self.neighbours(reach, key).await),

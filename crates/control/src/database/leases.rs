@@ -283,9 +283,9 @@ impl Database {
                 .execute(&mut *change)
                 .await?;
             }
+            self.note_missed(&mut *change, host, commit).await?;
             note_open_segments(&mut *change, volume, version.epoch, &commit.open_segments).await?;
             note_serials_used(&mut *change, volume, version.epoch, commit.serial_next).await?;
-            super::thin::note_missed(&mut *change, host, commit).await?;
             super::frees::free_closed(&mut *change, volume).await
         })
     }

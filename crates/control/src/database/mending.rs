@@ -10,7 +10,7 @@ use catalog::MemberState;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::thin::{doubt_unit, segment_of};
+use super::thin::segment_of;
 use super::{Database, DatabaseError, rows};
 
 /// What was in the way is tried again after so long, in milliseconds; and each time
@@ -96,6 +96,10 @@ impl Database {
             .await?;
             let Some(row) = row else { return Ok(None) };
             let copyset = copyset_of(&row, "number")?;
+            if is_under_way(&mut *change, copyset).await? {
+                // Whoever had it said nothing, and may have been putting something.
+                super::fluxes::know_nothing(&mut *change, copyset, None).await?;
+            }
             let none = MendProgress::default();
             hold(&mut *change, host, copyset, &none, now).await?;
             let serial_next = self.serial_next(&mut *change).await?;
@@ -165,6 +169,12 @@ impl Database {
             for (unit, missed) in &end.whole {
                 becomes_whole(&mut *change, copyset, *unit, *missed, now).await?;
             }
+            let is_unfinished = |unit: &&UnitId| !end.whole.iter().any(|(whole, _)| whole == *unit);
+            let unfinished: Vec<UnitId> =
+                end.brought.iter().filter(is_unfinished).copied().collect();
+            super::fluxes::know_nothing(&mut *change, copyset, Some(&unfinished)).await?;
+            super::fluxes::forget_fluxes(&mut *change).await?;
+            super::doubts::forget_doubts(&mut *change).await?;
             let number = i64::from(copyset.number());
             let is_filling = is_filling(&mut *change, copyset).await?;
             if !is_filling {
@@ -208,30 +218,6 @@ impl Database {
             super::draining::forget_drained(&mut *change, now).await?;
             super::hosts::assign_all(&mut *change).await?;
             Ok(true)
-        })
-    }
-
-    /// A unit was away, or is older than it was, says `host`.
-    pub(super) async fn doubt(
-        &self,
-        host: PartyId,
-        unit: UnitId,
-        is_older: bool,
-        now: Millis,
-    ) -> Result<(), DatabaseError> {
-        change_and_tell!(self, change, {
-            sqlx::query(
-                "UPDATE copysets SET doubted_by = $1, mend_tries = 0, mend_after_ms = 0 WHERE EXISTS (SELECT 1 FROM copyset_members m \
-                 WHERE m.copyset = number AND m.unit = $2)",
-            )
-            .bind(host.to_string())
-            .bind(unit.to_string())
-            .execute(&mut *change)
-            .await?;
-            match doubt_unit(&mut *change, unit, is_older, now).await? {
-                true => super::hosts::assign_all(&mut *change).await,
-                false => Ok(()),
-            }
         })
     }
 
@@ -323,6 +309,19 @@ async fn has(
     Ok(found.is_some())
 }
 
+/// Whether some host has it, or had it and has not said what came of it.
+async fn is_under_way(
+    connection: &mut AnyConnection,
+    copyset: CopysetId,
+) -> Result<bool, DatabaseError> {
+    let mender: Option<String> =
+        sqlx::query_scalar("SELECT mender FROM copysets WHERE number = $1")
+            .bind(i64::from(copyset.number()))
+            .fetch_one(connection)
+            .await?;
+    Ok(mender.is_some())
+}
+
 async fn hold(
     change: &mut AnyConnection,
     host: PartyId,
@@ -371,8 +370,9 @@ async fn task_of(
         .await?;
     let scrub = sqlx::query("SELECT scrub_wanted, scrubbed_ms FROM copysets WHERE number = $1")
         .bind(number)
-        .fetch_one(connection)
+        .fetch_one(&mut *connection)
         .await?;
+    let doubtful = super::fluxes::doubtful_of(&mut *connection, id).await?;
     let wanted: i64 = scrub.try_get("scrub_wanted")?;
     let scrubbed: i64 = scrub.try_get("scrubbed_ms")?;
     let is_due = scrubbed <= now.0.saturating_sub(SCRUB_EVERY_MS);
@@ -396,6 +396,7 @@ async fn task_of(
             .map(|row| Ok(rows::number(row, "first")?..rows::number(row, "end_before")?))
             .collect::<Result<_, DatabaseError>>()?,
         serial_next,
+        doubtful,
         compare: wanted > 0 || is_due,
         scrub: wanted == 1 || is_due,
     }))
@@ -421,7 +422,8 @@ async fn lacks(
 ) -> Result<(), DatabaseError> {
     sqlx::query(
         "UPDATE copyset_members SET missed = missed + 1, missed_ms = $3, since_ms = $3, \
-         state = 'filling' WHERE copyset = $1 AND unit = $2 AND state <> 'leaving'",
+         state = 'filling', flux = NULL \
+         WHERE copyset = $1 AND unit = $2 AND state <> 'leaving'",
     )
     .bind(i64::from(copyset.number()))
     .bind(unit.to_string())
@@ -440,7 +442,7 @@ async fn becomes_whole(
 ) -> Result<(), DatabaseError> {
     let number = i64::from(copyset.number());
     let done = sqlx::query(
-        "UPDATE copyset_members SET state = 'whole', since_ms = $4 \
+        "UPDATE copyset_members SET state = 'whole', flux = NULL, since_ms = $4 \
          WHERE copyset = $1 AND unit = $2 AND missed = $3 AND state = 'filling'",
     )
     .bind(number)

@@ -62,52 +62,49 @@ pub(super) async fn newest_of(connection: &mut AnyConnection) -> Result<u64, Dat
     Ok(newest.cast_unsigned())
 }
 
-/// Notes what a version that `host` commits was put on too few members of, and which
-/// members have missed it. Where one does not count any more for that, another host
-/// mends.
-pub(super) async fn note_missed(
-    change: &mut AnyConnection,
-    host: PartyId,
-    commit: &VersionCommit,
-) -> Result<(), DatabaseError> {
-    let are_all_known = newest_of(&mut *change).await? <= commit.joined;
-    if !are_all_known || !commit.thin.is_empty() {
-        must_be_held(&mut *change, commit).await?;
-    }
-    let host = host.to_string();
-    let mut has_changed = false;
-    for share in &commit.thin {
-        note_thin(&mut *change, commit.version.key.volume, share).await?;
-        for unit in &share.lacking {
-            let at = share.segment.copyset().number();
-            let missed = "copyset = $2 AND unit = $3";
-            has_changed |= miss_by(
-                &mut *change,
-                &host,
-                missed,
-                commit.version.created,
-                |query| query.bind(i64::from(at)).bind(unit.to_string()),
-            )
-            .await?;
+impl Database {
+    /// Notes what a version that `host` commits was put on too few members of, and which
+    /// members have missed it. Where one does not count any more for that, another host
+    /// mends. To be called before it is noted what is on its way no more.
+    pub(super) async fn note_missed(
+        &self,
+        change: &mut AnyConnection,
+        host: PartyId,
+        commit: &VersionCommit,
+    ) -> Result<(), DatabaseError> {
+        let are_all_known = newest_of(&mut *change).await? <= commit.joined;
+        if are_all_known && commit.thin.is_empty() {
+            // As nearly always.
+            return Ok(());
         }
-    }
-    if are_all_known && !has_changed {
-        // As nearly always.
-        return Ok(());
-    }
-    let joined = i64::try_from(commit.joined).unwrap_or(i64::MAX);
-    let missed = "joined > $2 AND state <> 'leaving'";
-    has_changed |= miss_by(
-        &mut *change,
-        &host,
-        missed,
-        commit.version.created,
-        |query| query.bind(joined),
-    )
-    .await?;
-    match has_changed {
-        true => super::hosts::assign_all(change).await,
-        false => Ok(()),
+        must_be_held(&mut *change, commit).await?;
+        let at = commit.version.created;
+        let flux = Some(self.flux(&mut *change, at).await?);
+        let host = host.to_string();
+        let mut has_changed = false;
+        for share in &commit.thin {
+            note_thin(&mut *change, commit.version.key.volume, share).await?;
+            for unit in &share.lacking {
+                let copyset = i64::from(share.segment.copyset().number());
+                let which = "copyset = $2 AND unit = $3";
+                let missed = Missed { which, at, flux };
+                has_changed |= miss_by(&mut *change, &host, missed, |query| {
+                    query.bind(copyset).bind(unit.to_string())
+                })
+                .await?;
+            }
+        }
+        if are_all_known && !has_changed {
+            return Ok(());
+        }
+        let joined = i64::try_from(commit.joined).unwrap_or(i64::MAX);
+        let which = "joined > $2 AND state <> 'leaving'";
+        let missed = Missed { which, at, flux };
+        has_changed |= miss_by(&mut *change, &host, missed, |query| query.bind(joined)).await?;
+        match has_changed {
+            true => super::hosts::assign_all(change).await,
+            false => Ok(()),
+        }
     }
 }
 
@@ -189,74 +186,108 @@ pub(super) async fn compare_all(change: &mut AnyConnection) -> Result<u64, Datab
     Ok(wanted.rows_affected())
 }
 
-/// A unit was away, and may lack something in each of its copysets, though nothing is
-/// known of; where nobody else is whole it goes on to count. Or it is older than it
-/// was: then it does not.
+/// A unit may lack something in each of its copysets, though nothing is known of; where
+/// nobody else is whole it goes on to count. Or it is older than it was: then it does not,
+/// and without a `flux` anything that it has may be otherwise than it was put.
 pub(super) async fn doubt_unit(
     change: &mut AnyConnection,
     unit: UnitId,
-    is_older: bool,
-    now: Millis,
+    flux: Option<i64>,
+    at: Millis,
 ) -> Result<bool, DatabaseError> {
-    // What those got from it that are being filled there may be too little, too.
+    // What those got from it that are being filled there may be too little, too. What they
+    // have is theirs.
     let beside = "state = 'filling' AND unit <> $2 AND EXISTS (SELECT 1 FROM copyset_members o \
          WHERE o.copyset = copyset_members.copyset AND o.unit = $2)";
-    miss(&mut *change, beside, now, |query| {
+    note_once_more(&mut *change, beside, at, |query| {
         query.bind(unit.to_string())
     })
     .await?;
-    if is_older {
-        let its = "unit = $2 AND (SELECT COUNT(*) FROM copyset_members o \
-             WHERE o.copyset = copyset_members.copyset) > 1";
-        return miss(change, its, now, |query| query.bind(unit.to_string())).await;
-    }
-    let its = "unit = $2 AND EXISTS (SELECT 1 FROM copyset_members o \
-         WHERE o.copyset = copyset_members.copyset AND o.state = 'whole' AND o.unit <> $2)";
-    miss(change, its, now, |query| query.bind(unit.to_string())).await
+    let which = match flux {
+        None => {
+            "unit = $2 AND (SELECT COUNT(*) FROM copyset_members o \
+             WHERE o.copyset = copyset_members.copyset) > 1"
+        }
+        Some(_) => {
+            "unit = $2 AND EXISTS (SELECT 1 FROM copyset_members o \
+             WHERE o.copyset = copyset_members.copyset AND o.state = 'whole' AND o.unit <> $2)"
+        }
+    };
+    let missed = Missed { which, at, flux };
+    miss(change, missed, |query| query.bind(unit.to_string())).await
 }
 
 type Query<'q> = sqlx::query::Query<'q, sqlx::Any, sqlx::any::AnyArguments<'q>>;
+
+/// Members that lack something.
+#[derive(Clone, Copy)]
+struct Missed<'a> {
+    /// Which, in SQL, with parameters from the second on.
+    which: &'a str,
+    at: Millis,
+    /// Outside of this what they have is as it was put, if they were whole until now.
+    /// Without one nothing is known of it, nor of those that were not.
+    flux: Option<i64>,
+}
 
 /// As [`miss`], because of what `host` says: it does not mend what they are members of,
 /// if they counted until now.
 async fn miss_by(
     change: &mut AnyConnection,
     host: &str,
-    which: &str,
-    at: Millis,
+    missed: Missed<'_>,
     bind: impl for<'q> Fn(Query<'q>) -> Query<'q>,
 ) -> Result<bool, DatabaseError> {
     let noted = format!(
         "UPDATE copysets SET doubted_by = $1 WHERE number IN (SELECT copyset \
-         FROM copyset_members WHERE state = 'whole' AND {which})"
+         FROM copyset_members WHERE state = 'whole' AND {})",
+        missed.which
     );
     bind(sqlx::query(&noted).bind(host.to_owned()))
         .execute(&mut *change)
         .await?;
-    miss(change, which, at, bind).await
+    miss(change, missed, bind).await
 }
 
 /// Those members have missed something: they are filling, unless they leave. Returns
 /// whether any was not.
 async fn miss(
     change: &mut AnyConnection,
-    which: &str,
-    at: Millis,
+    missed: Missed<'_>,
     bind: impl for<'q> Fn(Query<'q>) -> Query<'q>,
 ) -> Result<bool, DatabaseError> {
+    let Missed { which, at, flux } = missed;
     let turned = format!(
-        "UPDATE copyset_members SET state = 'filling', since_ms = $1 \
-         WHERE state = 'whole' AND {which}"
+        "UPDATE copyset_members SET state = 'filling', since_ms = $1, flux = {} \
+         WHERE state = 'whole' AND {which}",
+        // A number of this database's own.
+        flux.map_or_else(|| "NULL".to_owned(), |flux| flux.to_string()),
     );
     let turned = bind(sqlx::query(&turned).bind(at.0))
         .execute(&mut *change)
         .await?;
+    note_once_more(&mut *change, which, at, &bind).await?;
+    if flux.is_none() {
+        let unknown =
+            format!("UPDATE copyset_members SET flux = NULL WHERE missed_ms = $1 AND {which}");
+        bind(sqlx::query(&unknown).bind(at.0))
+            .execute(change)
+            .await?;
+    }
+    Ok(turned.rows_affected() > 0)
+}
+
+/// Those members have missed something once more.
+async fn note_once_more(
+    change: &mut AnyConnection,
+    which: &str,
+    at: Millis,
+    bind: impl for<'q> Fn(Query<'q>) -> Query<'q>,
+) -> Result<(), DatabaseError> {
     let noted =
         format!("UPDATE copyset_members SET missed = missed + 1, missed_ms = $1 WHERE {which}");
-    bind(sqlx::query(&noted).bind(at.0))
-        .execute(&mut *change)
-        .await?;
-    Ok(turned.rows_affected() > 0)
+    bind(sqlx::query(&noted).bind(at.0)).execute(change).await?;
+    Ok(())
 }
 
 async fn note_thin(

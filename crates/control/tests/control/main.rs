@@ -9,12 +9,14 @@ mod askers;
 mod attachments;
 mod catalog;
 mod certificates;
+mod coming_back;
 mod fresh;
 mod health;
 mod https;
 mod instances;
 mod keys;
 mod mending;
+mod mending_scene;
 mod moves;
 #[macro_use]
 mod parties;

@@ -3,229 +3,16 @@
 
 use std::collections::HashSet;
 
-use api::host::{Access, CatalogCall, MendEnd, MendProgress, MendTask};
-use base::{ClusterId, CopysetId, Location, PartyId, SegmentId, UnitId};
-use catalog::{
-    CatalogError, Copyset, FreePlan, LeaseSalt, MemberState, PendingFree, StoredVersion, ThinShare,
-    VersionCommit, VersionKey,
-};
-use control::database::{Asker, Database, DatabaseError, NewVolume, Reach, Removal, UnitRow};
+use api::host::{CatalogCall, MendEnd};
+use base::{CopysetId, Location, UnitId};
+use catalog::{CatalogError, Copyset, FreePlan, MemberState, PendingFree};
+use control::database::{DatabaseError, Removal, UnitRow};
 use serde_json::Value;
 use world::Millis;
 
-use crate::askers::local;
-use crate::fresh::{Rows, add_host, attachment, on_postgres, on_sqlite, volume};
+use crate::fresh::{on_postgres, on_sqlite, volume};
+use crate::mending_scene::{LATER, NOW, Scene, copyset, unit};
 use crate::postgres::Postgres;
-
-const NOW: Millis = Millis(1_000_000_000_000);
-/// Later than a host has a copyset that it says no more of.
-const LATER: Millis = Millis(NOW.0 + 61_000);
-
-fn unit(number: u128) -> UnitId {
-    UnitId::from_random(number)
-}
-
-fn copyset() -> CopysetId {
-    CopysetId::new(0).expect("the first")
-}
-
-/// Four units, the first two of which are a copyset, and three hosts.
-struct Scene {
-    database: Database,
-    asker: Asker,
-    hosts: [PartyId; 3],
-    /// What may lie there.
-    disk: NewVolume,
-}
-
-impl Rows for Scene {
-    async fn new(database: Database) -> Self {
-        let founded = database.found(ClusterId::from_random(1), &[1; 32], NOW);
-        founded.await.expect("founded");
-        let asker = local(&database).await;
-        let hosts = [
-            add_host(&database, &asker, "one", NOW).await,
-            add_host(&database, &asker, "other", NOW).await,
-            add_host(&database, &asker, "third", NOW).await,
-        ];
-        let units: Vec<UnitRow> = (0..4)
-            .map(|number| UnitRow::new(unit(number), format!("file:///{number}")))
-            .collect();
-        let plan = |_: &[UnitRow], _: &[Copyset]| {
-            vec![Copyset::of_copies(copyset(), vec![unit(0), unit(1)])]
-        };
-        let added = database.plan_units(&units, plan, NOW);
-        added.await.expect("added");
-        // Something may lie there.
-        let disk = NewVolume {
-            replicas: 2,
-            ..volume("disk", NOW)
-        };
-        database.insert_volume(&asker, &disk).await.expect("made");
-        let scene = Self {
-            database,
-            asker,
-            hosts,
-            disk,
-        };
-        // Nothing was ever read: that comes first.
-        let task = scene.take(0, NOW).await.expect("to be read");
-        assert!(task.scrub && task.compare);
-        let end = MendEnd {
-            compared: true,
-            scrubbed: true,
-            ..MendEnd::default()
-        };
-        assert!(scene.end(0, NOW, end).await);
-        assert_eq!(scene.take(0, NOW).await, None);
-        scene
-    }
-}
-
-impl Scene {
-    async fn call(
-        &self,
-        host: usize,
-        now: Millis,
-        call: CatalogCall,
-    ) -> Result<Value, CatalogError> {
-        let reach = Reach::new(self.hosts[host], now);
-        self.database.answer(&reach, call).await
-    }
-
-    async fn take(&self, host: usize, now: Millis) -> Option<MendTask> {
-        let taken = self.call(host, now, CatalogCall::MendTake {}).await;
-        serde_json::from_value(taken.expect("answered")).expect("a task")
-    }
-
-    async fn look(&self, host: usize, now: Millis) -> Option<MendTask> {
-        let call = CatalogCall::MendLook {
-            copyset: copyset(),
-            progress: MendProgress { done: 1, all: 2 },
-        };
-        let looked = self.call(host, now, call).await;
-        serde_json::from_value(looked.expect("answered")).expect("a task")
-    }
-
-    async fn end(&self, host: usize, now: Millis, end: MendEnd) -> bool {
-        let call = CatalogCall::MendEnd {
-            copyset: copyset(),
-            end,
-        };
-        self.call(host, now, call).await.expect("answered") == Value::Bool(true)
-    }
-
-    /// The third host says that a unit may lack something.
-    async fn doubt(&self, number: u128, is_older: bool) {
-        self.doubt_as(2, number, is_older).await;
-    }
-
-    async fn doubt_as(&self, host: usize, number: u128, is_older: bool) {
-        let call = CatalogCall::DoubtUnit {
-            unit: unit(number),
-            is_older,
-        };
-        self.call(host, NOW, call).await.expect("noted");
-    }
-
-    async fn standing(&self) -> Vec<(UnitId, MemberState)> {
-        let copysets = self.database.copysets().await.expect("read");
-        copysets[0].standing().collect()
-    }
-
-    async fn states(&self) -> Vec<MemberState> {
-        let standing = self.standing().await.into_iter();
-        standing.map(|(_, state)| state).collect()
-    }
-
-    /// All that the task names is found to be there.
-    async fn ends_well(&self, host: usize, task: &MendTask) {
-        let end = MendEnd {
-            whole: task.missed.clone(),
-            compared: task.compare,
-            scrubbed: task.scrub,
-            ..MendEnd::default()
-        };
-        assert!(self.end(host, NOW, end).await);
-    }
-
-    /// The second host writes the volume. Returns a segment that it may put.
-    async fn attach(&self) -> SegmentId {
-        let volume = self.disk.id;
-        let new = attachment(volume, self.hosts[1], Access::ReadWrite, NOW);
-        let attached = self.database.attach(&self.asker, &new).await;
-        attached.expect("asked");
-        let salt = LeaseSalt([3; 16]);
-        let acquire = CatalogCall::Acquire {
-            volume,
-            salt,
-            journals: None,
-        };
-        self.call(1, NOW, acquire).await.expect("a lease");
-        let reserve = CatalogCall::ReserveSerials {
-            volume,
-            epoch: 1,
-            count: 64,
-        };
-        self.call(1, NOW, reserve).await.expect("some");
-        SegmentId::new(copyset(), 1).expect("the first")
-    }
-
-    /// Commits a version that was put by tables from `joined` to `joined_last`; of
-    /// `segment` these units lack something.
-    async fn commit(
-        &self,
-        number: u64,
-        (joined, joined_last): (u64, u64),
-        thin: Option<(SegmentId, &[u128])>,
-    ) -> Result<(), CatalogError> {
-        let key = |number| VersionKey {
-            volume: self.disk.id,
-            number,
-        };
-        let head = self.database.volume(self.disk.id).await.expect("read").head;
-        let share = |(segment, lacking): (SegmentId, &[u128])| ThinShare {
-            segment,
-            slots: 1,
-            lacking: lacking.iter().copied().map(unit).collect(),
-        };
-        let commit = VersionCommit {
-            version: StoredVersion {
-                key: key(number),
-                parent: head,
-                lineage: self.disk.lineage,
-                epoch: 1,
-                journal_next: 0,
-                created: NOW,
-                record: vec![1],
-            },
-            pins: vec![],
-            open_segments: vec![],
-            serial_next: 1,
-            thin: thin.into_iter().map(share).collect(),
-            joined,
-            joined_last,
-        };
-        let call = CatalogCall::Commit { commit };
-        self.call(1, NOW, call).await.map(drop)
-    }
-
-    async fn drain(&self, number: u128, usable: &HashSet<UnitId>) {
-        let units = [unit(number)];
-        let drained = self.database.drain_units(&self.asker, &units, usable).await;
-        drained.expect("there are others");
-    }
-
-    /// What the first host has to mend ends well.
-    async fn is_mended(&self) {
-        let task = self.take(0, NOW).await.expect("something is to be mended");
-        self.ends_well(0, &task).await;
-    }
-
-    fn others(numbers: &[u128]) -> HashSet<UnitId> {
-        numbers.iter().copied().map(unit).collect()
-    }
-}
 
 mod claims {
     use super::*;
@@ -392,7 +179,7 @@ mod claims {
         scene.doubt(1, false).await;
         let task = scene.take(0, NOW).await.expect("filling");
         // It has missed something while the last pass went on.
-        scene.doubt(1, false).await;
+        scene.doubt_as(1, 1, false).await;
         scene.ends_well(0, &task).await;
         assert_eq!(scene.standing().await[1], (unit(1), MemberState::Filling));
         let task = scene.take(0, NOW).await.expect("still filling");
@@ -522,9 +309,9 @@ mod claims {
     pub async fn is_filled_from_one_that_is_older(scene: Scene) {
         let usable = Scene::others(&[2]);
         scene.drain(0, &usable).await;
-        for is_older in [true, false] {
+        for (host, is_older) in [(2, true), (1, false)] {
             let task = scene.take(0, NOW).await.expect("filling");
-            scene.doubt(1, is_older).await;
+            scene.doubt_as(host, 1, is_older).await;
             scene.ends_well(0, &task).await;
             let standing = scene.standing().await;
             assert_eq!(standing[0], (unit(2), MemberState::Filling));

@@ -1,0 +1,162 @@
+//! What hosts say of units that have come back (docs/units.md, "Coming back").
+//!
+//! Invariant: what one host says of a unit is taken once until all copysets of that unit
+//! are whole again; and once more, if the unit is older and was not said to be.
+
+use api::host::Doubt;
+use base::{PartyId, UnitId};
+use identity::{Kind, Subject};
+use sqlx::AnyConnection;
+use world::Millis;
+
+use super::audit::By;
+use super::thin::doubt_unit;
+use super::{Database, DatabaseError, rows};
+
+/// Members of any copyset of the unit that is asked of, that are being filled.
+const FILLING_BESIDE: &str = "SELECT 1 FROM copyset_members m JOIN copyset_members o \
+     ON o.copyset = m.copyset WHERE o.state = 'filling' AND m.unit = ";
+
+impl Database {
+    /// A unit has come back, says `host`. False, if it has said so before and that is not
+    /// through: then it is to say it again.
+    pub(super) async fn doubt(
+        &self,
+        host: PartyId,
+        unit: UnitId,
+        doubt: Doubt,
+        now: Millis,
+    ) -> Result<bool, DatabaseError> {
+        change_and_tell!(self, change, {
+            let is_older = match doubt {
+                Doubt::Back => {
+                    try_again(&mut *change, unit).await?;
+                    return Ok(true);
+                }
+                Doubt::Restarted => false,
+                Doubt::Older => true,
+            };
+            if is_taken(&mut *change, host, unit, is_older).await? {
+                return Ok(false);
+            }
+            try_again(&mut *change, unit).await?;
+            sqlx::query(
+                "INSERT INTO unit_doubts (unit, host, is_older) VALUES ($1, $2, $3) \
+                 ON CONFLICT (unit, host) DO UPDATE SET is_older = excluded.is_older",
+            )
+            .bind(unit.to_string())
+            .bind(host.to_string())
+            .bind(i64::from(is_older))
+            .execute(&mut *change)
+            .await?;
+            sqlx::query(
+                "UPDATE copysets SET doubted_by = $1 WHERE EXISTS \
+                 (SELECT 1 FROM copyset_members m WHERE m.copyset = number AND m.unit = $2)",
+            )
+            .bind(host.to_string())
+            .bind(unit.to_string())
+            .execute(&mut *change)
+            .await?;
+            let flux = match is_older {
+                true => {
+                    // What was noted on it is gone; it is noted anew with the next lease.
+                    sqlx::query("UPDATE units SET leases = 0 WHERE id = $1")
+                        .bind(unit.to_string())
+                        .execute(&mut *change)
+                        .await?;
+                    None
+                }
+                false => Some(self.flux(&mut *change, now).await?),
+            };
+            let what = if is_older { "older" } else { "restarted" };
+            let by = By {
+                at: now,
+                who: name_of(&mut *change, host).await?,
+                key: None,
+                address: None,
+            };
+            by.note(&mut *change, "doubt", &format!("{unit} {what}"))
+                .await?;
+            if doubt_unit(&mut *change, unit, flux, now).await? {
+                super::hosts::assign_all(&mut *change).await?;
+            }
+            Ok(true)
+        })
+    }
+
+    /// Hosts have made units know of so many leases, durably. Of more than were given no
+    /// unit can.
+    pub(super) async fn note_leases(&self, units: &[(UnitId, u64)]) -> Result<(), DatabaseError> {
+        let given = self.leases().await?;
+        change!(self, change, {
+            for (unit, leases) in units {
+                sqlx::query("UPDATE units SET leases = $2 WHERE id = $1 AND leases < $2")
+                    .bind(unit.to_string())
+                    .bind((*leases).min(given).cast_signed())
+                    .execute(&mut *change)
+                    .await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// How many leases were noted on each unit.
+    pub(super) async fn noted_leases(&self) -> Result<Vec<(UnitId, u64)>, DatabaseError> {
+        let units = sqlx::query("SELECT id, leases FROM units ORDER BY id")
+            .fetch_all(&self.reader)
+            .await?;
+        let noted = units
+            .iter()
+            .map(|row| Ok((rows::spelt(row, "id")?, rows::number(row, "leases")?)));
+        noted.collect()
+    }
+}
+
+/// How the log calls a host.
+async fn name_of(change: &mut AnyConnection, host: PartyId) -> Result<String, DatabaseError> {
+    let name: Option<String> = sqlx::query_scalar("SELECT name FROM parties WHERE id = $1")
+        .bind(host.to_string())
+        .fetch_optional(change)
+        .await?;
+    let subject = name.and_then(|name| Subject::new(Kind::Host, &name).ok());
+    Ok(subject.map_or_else(|| host.to_string(), |subject| subject.to_string()))
+}
+
+/// What was in the way of mending the copysets of a unit is tried again at once.
+async fn try_again(change: &mut AnyConnection, unit: UnitId) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "UPDATE copysets SET mend_tries = 0, mend_after_ms = 0 WHERE EXISTS \
+         (SELECT 1 FROM copyset_members m WHERE m.copyset = number AND m.unit = $1)",
+    )
+    .bind(unit.to_string())
+    .execute(change)
+    .await?;
+    Ok(())
+}
+
+/// Whether the host has said so, and some copyset of the unit is not whole since.
+async fn is_taken(
+    change: &mut AnyConnection,
+    host: PartyId,
+    unit: UnitId,
+    is_older: bool,
+) -> Result<bool, DatabaseError> {
+    let statement = format!(
+        "SELECT d.is_older FROM unit_doubts d WHERE d.unit = $1 AND d.host = $2 \
+         AND EXISTS ({FILLING_BESIDE} $1)"
+    );
+    let said: Option<i64> = sqlx::query_scalar(&statement)
+        .bind(unit.to_string())
+        .bind(host.to_string())
+        .fetch_optional(change)
+        .await?;
+    Ok(said.is_some_and(|said| said >= i64::from(is_older)))
+}
+
+/// What was said of units whose copysets are whole again is forgotten.
+pub(super) async fn forget_doubts(change: &mut AnyConnection) -> Result<(), DatabaseError> {
+    let statement =
+        format!("DELETE FROM unit_doubts WHERE NOT EXISTS ({FILLING_BESIDE} unit_doubts.unit)");
+    sqlx::query(&statement).execute(change).await?;
+    Ok(())
+}

@@ -1,0 +1,232 @@
+//! What is taken of what hosts say of units that come back, and what is read of them
+//! (docs/units.md, "Coming back").
+
+use std::ops::Range;
+
+use api::host::{CatalogCall, Doubt, MendEnd, MendTask};
+use base::{SegmentId, UnitId};
+use serde_json::Value;
+use world::Millis;
+
+use crate::fresh::{on_postgres, on_sqlite};
+use crate::mending_scene::{LATER, NOW, Scene, copyset, unit};
+use crate::postgres::Postgres;
+
+/// Longer than a flux serves, and than a host has a copyset that it says no more of.
+const MUCH_LATER: Millis = Millis(NOW.0 + 11 * 60 * 1000);
+
+impl Scene {
+    async fn noted(&self) -> Vec<(UnitId, u64)> {
+        let noted = self.call(0, NOW, CatalogCall::NotedLeases {}).await;
+        serde_json::from_value(noted.expect("answered")).expect("counts")
+    }
+
+    async fn note(&self, number: u128, leases: u64) {
+        let units = vec![(unit(number), leases)];
+        let noted = self.call(0, NOW, CatalogCall::NoteLeases { units }).await;
+        noted.expect("noted");
+    }
+}
+
+/// What is read of a unit that is filled; `None` if that is all.
+fn read_of(task: &MendTask, number: u128) -> Option<&[Range<u64>]> {
+    let known = task.doubtful.iter().find(|(of, _)| *of == unit(number));
+    known.map(|(_, serials)| serials.as_slice())
+}
+
+mod claims {
+    use super::*;
+
+    /// A captured host said again and again that a unit may lack something, and no pass
+    /// made anybody whole.
+    pub async fn is_taken_once(scene: Scene) {
+        assert!(scene.doubt(1, false).await);
+        let task = scene.take(0, NOW).await.expect("filling");
+        assert!(!scene.doubt(1, false).await, "it is said again later");
+        scene.ends_well(0, &task).await;
+        assert!(scene.doubt(1, false).await, "that was through");
+        let task = scene.take(0, NOW).await.expect("filling");
+        assert!(scene.doubt(1, true).await, "that it is older is more");
+        assert!(!scene.doubt(1, true).await);
+        assert!(!scene.doubt(1, false).await);
+        assert!(scene.doubt_as(1, 1, false).await, "another host's word");
+        scene.ends_well(0, &task).await;
+        scene.is_mended().await;
+        assert_eq!(scene.take(0, NOW).await, None);
+        let audit = scene.database.audit(i64::MAX, 100).await;
+        let audit = audit.expect("read");
+        let said = audit.iter().filter(|row| row.action == "doubt");
+        let mut said: Vec<(&str, String)> = said
+            .map(|row| (row.who.as_str(), row.target.clone()))
+            .collect();
+        said.sort();
+        let of = |what: &str| format!("{} {what}", unit(1));
+        assert_eq!(
+            said,
+            [
+                ("scree://host/other", of("restarted")),
+                ("scree://host/third", of("older")),
+                ("scree://host/third", of("restarted")),
+                ("scree://host/third", of("restarted")),
+            ]
+        );
+    }
+
+    /// What it can have lost nothing of is not compared; but what was in the way is tried
+    /// again.
+    pub async fn is_back_as_it_was(scene: Scene) {
+        scene.doubt(1, false).await;
+        let task = scene.take(0, NOW).await.expect("filling");
+        let end = MendEnd {
+            problem: Some("it is away".to_owned()),
+            ..MendEnd::default()
+        };
+        assert!(scene.end(0, NOW, end).await);
+        assert_eq!(scene.take(0, NOW).await, None, "not at once");
+        let call = CatalogCall::DoubtUnit {
+            unit: unit(1),
+            doubt: Doubt::Back,
+        };
+        let taken = scene.call(2, NOW, call).await.expect("answered");
+        assert_eq!(taken, Value::Bool(true));
+        let again = scene.take(0, NOW).await.expect("at once");
+        assert_eq!(again.missed, task.missed, "it lacks no more");
+    }
+
+    /// All that a unit of 10 TB holds was read each time its daemon had been restarted.
+    pub async fn what_was_on_its_way_is_read(scene: Scene) {
+        let first = scene.attach().await.serial();
+        scene.doubt(1, false).await;
+        let task = scene.take(0, NOW).await.expect("filling");
+        let read = read_of(&task, 1).expect("not all");
+        for serial in [first, first + 1, task.serial_next, 1 << 35] {
+            let is_read = read.iter().any(|range| range.contains(&serial));
+            assert!(is_read, "{serial} in {read:?}");
+        }
+        // It goes on to be known as long as nothing was brought.
+        let end = MendEnd {
+            problem: Some("it is away".to_owned()),
+            ..MendEnd::default()
+        };
+        assert!(scene.end(0, NOW, end).await);
+        let task = scene.take(0, LATER).await.expect("still filling");
+        assert_eq!(read_of(&task, 1), Some(read));
+        // Something was, and it is not whole.
+        let end = MendEnd {
+            brought: vec![unit(1)],
+            problem: Some("it went away".to_owned()),
+            ..MendEnd::default()
+        };
+        assert!(scene.end(0, LATER, end).await);
+        let task = scene.take(0, MUCH_LATER).await.expect("still filling");
+        assert_eq!(read_of(&task, 1), None);
+    }
+
+    /// What a commit names that says of a member that it lacks some of it was on its way
+    /// just before.
+    pub async fn what_was_put_long_ago_is_not_read(scene: Scene) {
+        let first = scene.attach().await.serial();
+        let used = scene.commit_using(1, (0, 0), None, first + 8).await;
+        used.expect("committed");
+        let lacked = SegmentId::new(copyset(), first + 9).expect("reserved");
+        let thin = Some((lacked, [1].as_slice()));
+        let missed = scene.commit_using(2, (0, 0), thin, first + 16).await;
+        missed.expect("committed");
+        let task = scene.take(0, NOW).await.expect("filling");
+        let read = read_of(&task, 1).expect("not all");
+        let is_read = |serial: u64| read.iter().any(|range| range.contains(&serial));
+        for serial in 0..8 {
+            assert!(!is_read(first + serial), "{serial} in {read:?}");
+        }
+        for serial in 8..32 {
+            assert!(is_read(first + serial), "{serial} in {read:?}");
+        }
+    }
+
+    pub async fn all_is_read_after_a_task_that_was_broken_off(scene: Scene) {
+        scene.doubt(1, false).await;
+        let task = scene.take(0, NOW).await.expect("filling");
+        assert!(read_of(&task, 1).is_some());
+        // Its host is not heard of any more.
+        let task = scene.take(1, MUCH_LATER).await.expect("still filling");
+        assert_eq!(read_of(&task, 1), None);
+    }
+
+    pub async fn all_is_read_of_one_that_is_older(scene: Scene) {
+        scene.doubt(1, false).await;
+        scene.doubt_as(1, 1, true).await;
+        let task = scene.take(0, NOW).await.expect("filling");
+        assert_eq!(read_of(&task, 1), None);
+        scene.ends_well(0, &task).await;
+        // The last one leaves nothing behind.
+        scene.doubt(1, false).await;
+        let task = scene.take(0, NOW).await.expect("filling");
+        assert!(read_of(&task, 1).is_some());
+    }
+
+    /// Of what was noted on a unit that is older nothing is left: else every host took it
+    /// for older for ever.
+    pub async fn counts_are_of_leases_that_were_given(scene: Scene) {
+        scene.attach().await;
+        scene.note(0, 1).await;
+        scene.note(1, u64::MAX).await;
+        let of = |number, leases| (unit(number), leases);
+        let mut noted = scene.noted().await;
+        noted.truncate(3);
+        assert_eq!(noted, [of(0, 1), of(1, 1), of(2, 0)], "no more were given");
+        scene.note(0, 0).await;
+        scene.doubt(1, false).await;
+        assert_eq!(scene.noted().await[..2], [of(0, 1), of(1, 1)]);
+        scene.doubt(1, true).await;
+        assert_eq!(scene.noted().await[..2], [of(0, 1), of(1, 0)]);
+    }
+}
+
+#[test]
+fn a_host_is_believed_once_until_all_is_whole_again() {
+    on_sqlite(claims::is_taken_once);
+}
+
+#[test]
+fn a_unit_that_has_lost_nothing_is_not_compared() {
+    on_sqlite(claims::is_back_as_it_was);
+}
+
+#[test]
+fn what_was_on_its_way_is_read_and_nothing_else() {
+    on_sqlite(claims::what_was_on_its_way_is_read);
+}
+
+#[test]
+fn what_was_put_before_that_is_not_read() {
+    on_sqlite(claims::what_was_put_long_ago_is_not_read);
+}
+
+#[test]
+fn nothing_is_known_after_a_task_that_was_broken_off() {
+    on_sqlite(claims::all_is_read_after_a_task_that_was_broken_off);
+}
+
+#[test]
+fn all_is_read_of_a_unit_that_is_older() {
+    on_sqlite(claims::all_is_read_of_one_that_is_older);
+}
+
+#[test]
+fn no_more_leases_are_noted_on_a_unit_than_were_given() {
+    on_sqlite(claims::counts_are_of_leases_that_were_given);
+}
+
+#[test]
+fn all_of_it_is_so_on_postgresql() {
+    let server = Postgres::start();
+    on_postgres(&server, claims::is_taken_once);
+    on_postgres(&server, claims::is_back_as_it_was);
+    on_postgres(&server, claims::what_was_on_its_way_is_read);
+    on_postgres(
+        &server,
+        claims::all_is_read_after_a_task_that_was_broken_off,
+    );
+    on_postgres(&server, claims::all_is_read_of_one_that_is_older);
+    on_postgres(&server, claims::counts_are_of_leases_that_were_given);
+}
