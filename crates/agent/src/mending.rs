@@ -237,7 +237,7 @@ impl Agent {
             }
         }
         let end = MendEnd {
-            brought: brought.into_iter().collect(),
+            brought: Some(brought.into_iter().collect()),
             problem: Some("it is written to faster than it is copied".to_owned()),
             ..MendEnd::default()
         };
@@ -343,7 +343,7 @@ fn end_of(task: &MendTask, found: mend::Found, brought: &BTreeSet<UnitId>) -> Me
             .filter_map(|unit| Some((*unit, *missed.get(unit)?)))
             .collect(),
         lacking: found.lacking.into_iter().collect(),
-        brought: brought.iter().copied().collect(),
+        brought: Some(brought.iter().copied().collect()),
         compared: task.compare && found.is_complete,
         scrubbed: task.scrub && found.is_complete,
         full: found.full.into_iter().collect(),

@@ -53,9 +53,10 @@ pub struct MendEnd {
     pub whole: Vec<(UnitId, u64)>,
     /// Members that were said to be whole, and are not.
     pub lacking: Vec<UnitId>,
-    /// Members that something was brought to, or was to be, by any pass.
+    /// Members that something was brought to, or was to be, by any pass; hosts of an
+    /// earlier build do not say that.
     #[serde(default)]
-    pub brought: Vec<UnitId>,
+    pub brought: Option<Vec<UnitId>>,
     /// All members were compared.
     pub compared: bool,
     /// Every slot was read.

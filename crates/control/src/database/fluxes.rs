@@ -111,12 +111,16 @@ pub(super) async fn doubtful_of(
                 _ => merged.push(range),
             }
         }
-        doubtful.push((rows::spelt(member, "unit")?, merged));
+        // Each has at least the serials that were not handed out. One that has nothing says
+        // nothing.
+        if !merged.is_empty() {
+            doubtful.push((rows::spelt(member, "unit")?, merged));
+        }
     }
     Ok(doubtful)
 }
 
-/// Of these members of a copyset anything may be otherwise than it was put.
+/// Of these members of a copyset, or all, anything may be otherwise than it was put.
 pub(super) async fn know_nothing(
     change: &mut AnyConnection,
     copyset: CopysetId,

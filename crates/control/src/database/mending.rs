@@ -170,9 +170,10 @@ impl Database {
                 becomes_whole(&mut *change, copyset, *unit, *missed, now).await?;
             }
             let is_unfinished = |unit: &&UnitId| !end.whole.iter().any(|(whole, _)| whole == *unit);
-            let unfinished: Vec<UnitId> =
-                end.brought.iter().filter(is_unfinished).copied().collect();
-            super::fluxes::know_nothing(&mut *change, copyset, Some(&unfinished)).await?;
+            let brought = end.brought.as_ref();
+            let unfinished: Option<Vec<UnitId>> =
+                brought.map(|units| units.iter().filter(is_unfinished).copied().collect());
+            super::fluxes::know_nothing(&mut *change, copyset, unfinished.as_deref()).await?;
             super::fluxes::forget_fluxes(&mut *change).await?;
             super::doubts::forget_doubts(&mut *change).await?;
             let number = i64::from(copyset.number());

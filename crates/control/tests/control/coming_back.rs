@@ -105,6 +105,7 @@ mod claims {
         }
         // It goes on to be known as long as nothing was brought.
         let end = MendEnd {
+            brought: Some(Vec::new()),
             problem: Some("it is away".to_owned()),
             ..MendEnd::default()
         };
@@ -113,7 +114,7 @@ mod claims {
         assert_eq!(read_of(&task, 1), Some(read));
         // Something was, and it is not whole.
         let end = MendEnd {
-            brought: vec![unit(1)],
+            brought: Some(vec![unit(1)]),
             problem: Some("it went away".to_owned()),
             ..MendEnd::default()
         };
