@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from lib import ROOT, Scree, check, cpu_of, fio_job, run
+from service import until
 
 MIB = 1 << 20
 JOURNAL = 100 * MIB
@@ -68,6 +69,33 @@ class Rbd:
 
     def stop(self):
         pass
+
+
+class RbdByNbd:
+    """Another image, by qemu-nbd on a unix socket: as far from the client as Scree is."""
+
+    def __init__(self, cluster, name, pool, size, folder):
+        self.name = name
+        run("rbd", "create", f"{pool}/other", "--size", f"{size // MIB}M", env=cluster.environment)
+        socket = folder / "rbd.sock"
+        image = f"rbd:{pool}/other:id=admin:conf={cluster.environment['CEPH_CONF']}"
+        # None of QEMU's own caches, as a VM's disk is used; librbd has its own.
+        self.process = subprocess.Popen(
+            ["qemu-nbd", "-t", "-e", "4", "-f", "raw", "--cache=none", "-k", socket, image],
+            env=cluster.environment)
+        until("qemu-nbd serves the image", socket.exists, 30)
+        self.arguments = ["--ioengine=nbd", f"--uri=nbd+unix:///?socket={socket}", "--thread"]
+        self.environment = cluster.environment
+
+    def cpu_s(self):
+        return cpu_of(self.process.pid)
+
+    def settle(self):
+        pass
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
 
 
 class OnPool:
@@ -159,6 +187,7 @@ def ceph(plan, results, folder, say):
         cluster.tool("up")
         cluster.tool("pool", "bench", 1)
         servers = [Rbd(cluster, "RBD", "bench", plan.size)]
+        servers.append(RbdByNbd(cluster, "RBD by qemu-nbd", "bench", plan.size, folder))
         servers.append(OnPool(cluster, "Scree on rados://", "bench", plan.size, folder / "scree-on-pool"))
         measure(plan, results.setdefault("ceph", {}), cluster, servers, folder, say)
     finally:
@@ -173,7 +202,7 @@ def targets(results):
     for name, cells in results.get("ceph", {}).items():
         if name == WITHOUT_TARGET:
             continue
-        rbd, ours = (statistics.median(cell["value"]) for cell in cells.values())
+        rbd, _, ours = (statistics.median(cell["value"]) for cell in cells.values())
         target = 5.0 if name.startswith("random write") else 1.0
         rows.append((f"on one pool / RBD, {name}", target, ours / rbd, True, "×"))
     return rows
@@ -186,13 +215,16 @@ def report(results):
     table = results["ceph"]
     lines = ["## Beside RBD, on one Ceph cluster", "",
              "Three OSDs on this machine, one copy, one pool; writes are counted to the end of the last",
-             "destage. In brackets the processor time of an operation, OSDs and client together.", "",
-             "| | RBD | Scree on `rados://` | ratio |", "|---|---|---|---|"]
+             "destage. RBD is librbd within fio, and librbd within qemu-nbd on a unix socket, as Scree is.",
+             "In brackets the processor time of an operation, OSDs, server and client together, but for the",
+             "threads of librbd within fio. Two cores do all of it, and are busy.", "",
+             "| | RBD | RBD by qemu-nbd | Scree on `rados://` | Scree / RBD | Scree / RBD by qemu-nbd |",
+             "|---|---|---|---|---|---|"]
     for name, cells in table.items():
         values = {server: statistics.median(cell["value"]) for server, cell in cells.items()}
         cpu = {server: statistics.median(cell["cpu_us"]) for server, cell in cells.items()}
         unit = {"iops": "IOPS", "mib_s": "MiB/s"}[next(iter(cells.values()))["unit"]]
         shown = [f"{values[s]:,.0f} {unit} ({cpu[s]:,.0f} µs)" for s in values]
-        rbd, ours = values.values()
-        lines.append(f"| {name} | {' | '.join(shown)} | {ours / rbd:.2f} |")
+        rbd, by_nbd, ours = values.values()
+        lines.append(f"| {name} | {' | '.join(shown)} | {ours / rbd:.2f} | {ours / by_nbd:.2f} |")
     return "\n".join(lines) + "\n"
