@@ -263,14 +263,17 @@ fn a_guest_waits_while_the_only_daemon_is_restarted() {
     });
 
     // Nor does a detach wait for what waits.
+    site.locally(&["volume", "unexport", "disk"]);
+    site.locally(&["volume", "export", "disk"]);
     stores.running[0].kill();
     let guest = std::thread::spawn(move || qemu_io(&a, "disk", &["read -P 7 128k 64k"]));
     wait_until("it is shown that reads wait", || {
         let volume = site.locally(&["volume", "show", "disk"]);
         volume["engine"]["read_error"].is_string()
     });
-    agent.stop();
+    site.locally(&["volume", "unexport", "disk"]);
     assert!(!guest.join().expect("no panic"), "nobody has what it read");
+    agent.stop();
     controller.stop();
 }
 

@@ -171,6 +171,7 @@ impl Away {
     /// Says so if nothing waits any more.
     fn look_whether_over(&mut self) {
         if self.waiting() == 0 && self.episode.take().is_some() {
+            self.trying_max = TRYING_AT_FIRST;
             tracing::info!(
                 volume = self.volume.map(tracing::field::display),
                 "no read waits any more"
