@@ -23,7 +23,7 @@ pub struct Client {
     block_size: BlockSize,
     clock: Arc<SimulatedClock>,
     requests: BTreeMap<Token, Request>,
-    /// When those were asked for that read.
+    /// When these were asked for, and some that were answered at once.
     asked: BTreeMap<Token, Duration>,
     token_next: Token,
     /// Operations up to here were acknowledged, or are at least in the
@@ -360,9 +360,8 @@ impl Client {
         result: &Result<Outcome, IoError>,
     ) -> Check {
         let waited = self.clock.monotonic() - self.asked[&token];
-        self.asked = self
-            .asked
-            .split_off(self.requests.keys().next().unwrap_or(&token));
+        let oldest = self.requests.keys().next().unwrap_or(&token);
+        self.asked = self.asked.split_off(oldest);
         let reads = matches!(
             request,
             Request::Read { .. } | Request::Extents { .. } | Request::Parked { .. }

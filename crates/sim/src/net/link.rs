@@ -211,10 +211,13 @@ impl Link {
             driver.used.take_if(|used| !daemon.has(used.number));
             let exchanged = match &mut driver.used {
                 Some(used) => self.exchange(used).map(|()| true),
-                None => self.connect().map(|used| {
-                    driver.used = Some(used);
-                    false
-                }),
+                None => {
+                    driver.is_of_use = false;
+                    self.connect().map(|used| {
+                        driver.used = Some(used);
+                        false
+                    })
+                }
             };
             match exchanged {
                 Ok(is_of_use) => {

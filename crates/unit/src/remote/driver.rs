@@ -178,6 +178,7 @@ impl Driver {
 
     /// The first endpoint that answers.
     fn connect(&mut self) -> io::Result<Used> {
+        self.is_of_use = false;
         let config = self.shared.lock().config.clone();
         let Some(tls) = &config.tls else {
             let reason = "this host has no certificate for unit daemons yet";

@@ -8,10 +8,10 @@
 //!                                      ▼
 //!                            everybody who waits is told; again after a pause,
 //!                            during which whoever asks is told at once
-//!
-//! If it was of use until it broke, there is no pause, once in a while: a daemon that was
-//! restarted is there again, and whoever has lost an answer may ask anew.
 //! ```
+//!
+//! After a connection that was of use until it broke there is no pause, once in a while:
+//! a daemon that was restarted is there again, and whoever has lost an answer may ask anew.
 //!
 //! Invariants:
 //!
