@@ -47,6 +47,7 @@ struct Shown {
     is_stalled: bool,
     is_stopped: bool,
     is_stuck: bool,
+    reads_waiting: u64,
     is_silent: bool,
 }
 
@@ -280,6 +281,7 @@ impl Shown {
         self.is_stalled |= status.stalled;
         self.is_stopped |= status.stopped.is_some();
         self.is_stuck |= status.destage_error.is_some();
+        self.reads_waiting += status.reads_waiting as u64;
     }
 }
 
@@ -338,6 +340,11 @@ fn measure_volumes(measures: &mut Measures, volumes: &BTreeMap<VolumeId, Shown>)
         "scree_volume_destage_failing",
         "Whether its destaging does not get on",
         |shown| shown.is_stuck.into(),
+    );
+    gauge(
+        "scree_volume_reads_waiting",
+        "How many of its requests wait to read what only units have that are away",
+        |shown| shown.reads_waiting,
     );
     gauge(
         "scree_volume_silent",

@@ -107,6 +107,7 @@ fn engine(status: VolumeStatus, connections: u64) -> Engine {
         blocks_destaged: status.counters.blocks_destaged,
         connections,
         destage_error: status.destage_error,
+        read_error: status.read_error,
     }
 }
 

@@ -224,6 +224,10 @@ pub trait BlockDevice {
     /// whenever it is convenient; it never waits.
     fn poll(&mut self, completions: &mut Vec<Completion>);
 
+    /// Its end begins: what waits because something is away is answered by the
+    /// next polls, with an error, and nothing waits so any more.
+    fn stop_waiting(&mut self) {}
+
     /// How long the owner may sleep without calling `poll`, if nothing wakes
     /// it; `None` for as long as it likes.
     fn next_timer(&self) -> Option<Duration> {

@@ -69,9 +69,12 @@ impl Control {
         let mut journal_used_bytes = 0;
         for volume in hosts.iter().flat_map(|host| &host.report.volumes) {
             journal_used_bytes += volume.engine.journal_used_bytes;
+            let name = volumes.name_of(volume.volume).unwrap_or_default();
             if let Some(why) = &volume.engine.destage_error {
-                let name = volumes.name_of(volume.volume).unwrap_or_default();
                 problems.push(format!("volume {name:?} cannot destage: {why}"));
+            }
+            if let Some(why) = &volume.engine.read_error {
+                problems.push(format!("reads of volume {name:?} wait: {why}"));
             }
         }
         problems.extend(self.shared_zones().await?);

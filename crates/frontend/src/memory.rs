@@ -25,6 +25,8 @@ pub struct Manners {
     pub stops_at_commit: bool,
     /// Pending requests wait until this is false again.
     pub holds_answers: bool,
+    /// Pending requests wait, and fail when the device is to wait no more.
+    pub is_away: bool,
     /// What chances are drawn from, from [`MemoryDevice::with`] on.
     pub seed: u64,
 }
@@ -324,8 +326,17 @@ impl BlockDevice for MemoryDevice {
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
-        if !self.manners.holds_answers {
+        if !self.manners.holds_answers && !self.manners.is_away {
             completions.extend(self.pending.drain(..));
+        }
+    }
+
+    fn stop_waiting(&mut self) {
+        if std::mem::take(&mut self.manners.is_away) {
+            let away = || Err(IoError::Unavailable("it is away".into()));
+            self.pending
+                .iter_mut()
+                .for_each(|pending| pending.result = away());
         }
     }
 }

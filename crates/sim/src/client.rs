@@ -2,12 +2,16 @@
 //! several requests in flight, and compares every answer with the model.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use base::{
     BlockDevice, BlockSize, Completion, Durability, Extent, ExtentKind, IoError, Outcome, Started,
     Token, ZeroMode,
 };
-use volume::Volume;
+use volume::{READS_WAIT, Volume};
+use world::Clock;
+use world::simulated::SimulatedClock;
 
 use crate::Check;
 use crate::model::{Edit, Timeline, content};
@@ -17,13 +21,18 @@ pub struct Client {
     /// The volume.
     pub volume: Volume,
     block_size: BlockSize,
+    clock: Arc<SimulatedClock>,
     requests: BTreeMap<Token, Request>,
+    /// When these were asked for, and some that were answered at once.
+    asked: BTreeMap<Token, Duration>,
     token_next: Token,
     /// Operations up to here were acknowledged, or are at least in the
     /// journal's file.
     pub committed: usize,
     /// No further request is made.
     pub is_closing: bool,
+    /// Nothing is lacking but what is away: what cannot be read has waited for it.
+    pub must_wait: bool,
 }
 
 enum Request {
@@ -65,14 +74,22 @@ pub struct Past {
 impl Client {
     /// A client of `volume`, which holds what `past` says.
     #[must_use]
-    pub fn new(volume: Volume, block_size: BlockSize, past: &Past) -> Self {
+    pub fn new(
+        volume: Volume,
+        block_size: BlockSize,
+        past: &Past,
+        clock: Arc<SimulatedClock>,
+    ) -> Self {
         Self {
             volume,
             block_size,
+            clock,
             requests: BTreeMap::new(),
+            asked: BTreeMap::new(),
             token_next: 1,
             committed: past.timeline.len(),
             is_closing: false,
+            must_wait: false,
         }
     }
 
@@ -90,6 +107,7 @@ impl Client {
 
     fn token(&mut self) -> Token {
         self.token_next += 1;
+        self.asked.insert(self.token_next, self.clock.monotonic());
         self.token_next
     }
 
@@ -303,6 +321,7 @@ impl Client {
         let Some(request) = self.requests.remove(&token) else {
             return Err(format!("request {token} was answered twice, or never made"));
         };
+        self.check_wait(token, &request, &result)?;
         match (request, result) {
             (
                 Request::Read {
@@ -330,6 +349,30 @@ impl Client {
             }
             (_, Err(error)) => self.may_fail(&error, may_fail, "a request"),
             (_, Ok(outcome)) => Err(format!("request {token} brought {outcome:?}")),
+        }
+    }
+
+    /// What only units have that are away is waited for.
+    fn check_wait(
+        &mut self,
+        token: Token,
+        request: &Request,
+        result: &Result<Outcome, IoError>,
+    ) -> Check {
+        let waited = self.clock.monotonic() - self.asked[&token];
+        let oldest = self.requests.keys().next().unwrap_or(&token);
+        self.asked = self.asked.split_off(oldest);
+        let reads = matches!(
+            request,
+            Request::Read { .. } | Request::Extents { .. } | Request::Parked { .. }
+        );
+        match result {
+            Err(IoError::Unavailable(why))
+                if reads && self.must_wait && !self.is_closing && waited < READS_WAIT =>
+            {
+                Err(format!("a read failed after {waited:?}: {why}"))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -33,7 +33,8 @@ pub mod version;
 
 pub use ::catalog;
 pub use engine::{
-    OpenError, OpenParams, ReadOnlyParams, ReadOnlyVolume, Volume, VolumeConfig, VolumeStatus,
+    OpenError, OpenParams, READS_WAIT, ReadOnlyParams, ReadOnlyVolume, Volume, VolumeConfig,
+    VolumeStatus,
 };
 pub use scatter::Store;
 pub use term::LeaseTerm;

@@ -85,6 +85,9 @@ pub struct Engine {
     pub connections: u64,
     /// Why destaging does not get on, if it does not.
     pub destage_error: Option<String>,
+    /// Why reads wait for units that are away, if any do.
+    #[serde(default)]
+    pub read_error: Option<String>,
 }
 
 /// How a volume is served.

@@ -1,5 +1,6 @@
 //! A daemon and its hosts.
 
+mod broken;
 mod conformance;
 mod fuzz;
 mod inside;

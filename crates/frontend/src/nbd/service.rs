@@ -336,9 +336,10 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
         None
     }
 
-    /// From now on requests are refused.
+    /// From now on requests are refused, and those that wait for what is away fail.
     pub fn refuse_requests(&mut self) {
         self.desk.stopping = true;
+        self.desk.device.stop_waiting();
     }
 
     /// Begins the last flush as soon as the device has answered everything

@@ -347,6 +347,26 @@ fn a_stopping_export_finishes_and_flushes_what_it_has() {
     );
 }
 
+/// What waits for something that is away would keep the export from its last flush until
+/// that is given up, half a minute later.
+#[test]
+fn a_stopping_export_waits_for_nothing_that_is_away() {
+    let fixture = Fixture::new();
+    let mut away = holding();
+    away.holds_answers = false;
+    away.is_away = true;
+    let export = fixture.export_with(fixture.options("disk"), MIB, away);
+    let mut client = fixture.client("disk");
+    let read = client.start(READ, 0, 0, 512, &[]);
+    eventually("the read is in the device", || {
+        export.call(|device| device.unanswered()) == Ok(1)
+    });
+    let stopped = export.stop(|device, stopped| (device.calls.flushes, stopped.flushed));
+    assert_eq!(stopped.expect("it ran"), (1, Ok(())));
+    let reply = client.reply();
+    assert_eq!((reply.cookie, reply.errno), (read, 5));
+}
+
 #[test]
 fn requests_to_a_stopping_export_are_refused() {
     let fixture = Fixture::new();

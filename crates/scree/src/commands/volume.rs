@@ -264,6 +264,9 @@ fn show(volume: &Volume) -> String {
         if let Some(why) = &engine.destage_error {
             row("destage", why.clone());
         }
+        if let Some(why) = &engine.read_error {
+            row("reads wait", why.clone());
+        }
     }
     if let Some(reason) = &volume.reason {
         row("reason", reason.clone());

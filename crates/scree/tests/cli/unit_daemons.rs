@@ -221,6 +221,62 @@ fn a_volume_on_daemons_outlives_each_of_them_and_the_controller() {
     controller.stop();
 }
 
+/// All that has a volume's blocks was restarted, and its guest got I/O errors: reads wait,
+/// as do writes of half a block, and who wants to know why is told.
+#[test]
+fn a_guest_waits_while_the_only_daemon_is_restarted() {
+    let (site, controller) = Site::with(|_| Vec::new());
+    let invited = site.locally(&["host", "add", "h1"]);
+    assert_eq!(site.enrol_host(&invited).code, 0);
+    let mut stores = Stores::new(&site, 1);
+    let agent = site.agent();
+    wait_until("the daemon is used", || stores.are(&[1]));
+    let create = ["volume", "create", "disk", "--size", "64M"];
+    site.locally(&[&create[..], &["--replicas", "1"]].concat());
+    let a = site.path("a");
+    site.locally(&["volume", "export", "disk"]);
+    assert!(qemu_io(&a, "disk", &["write -P 7 0 256k", "flush"]));
+    // What it writes is on the daemon then, and nowhere else.
+    site.locally(&["volume", "unexport", "disk"]);
+    site.locally(&["volume", "export", "disk"]);
+    stores.running[0].kill();
+    let guest = {
+        let a = a.clone();
+        std::thread::spawn(move || {
+            let commands = ["read -P 7 0 64k", "write -P 8 512 512", "read -P 8 512 512"];
+            qemu_io(&a, "disk", &commands)
+        })
+    };
+    wait_until("it is shown that reads wait", || {
+        let volume = site.locally(&["volume", "show", "disk"]);
+        volume["engine"]["read_error"].is_string()
+    });
+    let status = site.locally(&["status"]);
+    let problems = status["problems"].to_string();
+    assert!(problems.contains("wait: unavailable"), "{problems}");
+    assert!(!guest.is_finished());
+    stores.running[0] = stores.start(1);
+    assert!(guest.join().expect("no panic"), "it got an error");
+    wait_until("it is shown that none waits", || {
+        let volume = site.locally(&["volume", "show", "disk"]);
+        volume["engine"]["read_error"].is_null()
+    });
+
+    // Nor does a detach wait for what waits.
+    site.locally(&["volume", "unexport", "disk"]);
+    site.locally(&["volume", "export", "disk"]);
+    stores.running[0].kill();
+    let guest = std::thread::spawn(move || qemu_io(&a, "disk", &["read -P 7 128k 64k"]));
+    wait_until("it is shown that reads wait", || {
+        let volume = site.locally(&["volume", "show", "disk"]);
+        volume["engine"]["read_error"].is_string()
+    });
+    site.locally(&["volume", "unexport", "disk"]);
+    assert!(!guest.join().expect("no panic"), "nobody has what it read");
+    agent.stop();
+    controller.stop();
+}
+
 /// Whoever had its rights has deleted a volume: it is gone at once, and its segments
 /// can be had back for a while.
 #[test]

@@ -1,6 +1,7 @@
 //! Attaching a volume and finding out what it holds; closing, healing, and
 //! starting again after a crash.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use unit::InjectedFaults;
@@ -45,7 +46,12 @@ impl Run {
         let subject = &mut self.subjects[index];
         subject.is_fenced = false;
         subject.term = term;
-        subject.client = Some(Client::new(volume, self.setup.block_size, &subject.past));
+        subject.client = Some(Client::new(
+            volume,
+            self.setup.block_size,
+            &subject.past,
+            Arc::clone(&self.machine.simulation.clock),
+        ));
         self.verify(index)
     }
 
@@ -144,13 +150,21 @@ impl Run {
                 Started::Pending => {
                     let mut completions: Vec<Completion> = Vec::new();
                     for _ in 0..TURNS_MAX {
-                        self.machine.simulation.pool.run_one(&self.random);
+                        let is_idle = !self.machine.simulation.pool.run_one(&self.random);
                         let Some(client) = &mut self.subjects[index].client else {
                             return Ok(None);
                         };
                         client.volume.poll(&mut completions);
                         if !completions.is_empty() {
                             break;
+                        }
+                        if is_idle && client.volume.status().reads_waiting > 0 {
+                            let timer = client.volume.next_timer().unwrap_or_default();
+                            // Until what is away is back; that is another step's.
+                            if self.may_fail() {
+                                return Ok(None);
+                            }
+                            self.machine.simulation.clock.advance(timer);
                         }
                     }
                     match completions.pop().map(|completion| completion.result) {

@@ -13,6 +13,8 @@ use crate::model::{Blocks, Pinned, content};
 const READERS_MAX: usize = 3;
 /// Jobs after which a read that should end is stuck.
 const TURNS_MAX: usize = 20_000;
+/// How often a version looks again for units that are away before it is given up.
+const WAITS_MAX: usize = 3;
 
 /// A version that is open.
 pub(super) struct Reader {
@@ -20,6 +22,8 @@ pub(super) struct Reader {
     volume: ReadOnlyVolume,
     /// What it holds; none until it has been read once.
     holds: Option<Pinned>,
+    /// It waits for nothing any more.
+    is_ended: bool,
 }
 
 impl Run {
@@ -34,7 +38,7 @@ impl Run {
         let index = self.random.index(self.readers.len());
         let mut reader = self.readers.swap_remove(index);
         self.read_through(&mut reader)?;
-        if !self.is_off() && !self.chance(4) {
+        if !self.is_off() && !reader.is_ended && !self.chance(4) {
             self.readers.push(reader);
         }
         Ok(())
@@ -62,6 +66,7 @@ impl Run {
                 key,
                 volume,
                 holds: None,
+                is_ended: false,
             }),
             Err(_) if self.may_fail() => {}
             Err(error) => return Err(format!("{key:?} cannot be opened: {error}")),
@@ -120,9 +125,23 @@ impl Run {
             other => return Err(format!("{other:?}")),
         }
         let mut completions: Vec<Completion> = Vec::new();
+        let mut waits = 0;
         for _ in 0..TURNS_MAX {
-            self.machine.simulation.pool.run_one(&self.random);
+            let is_idle = !self.machine.simulation.pool.run_one(&self.random);
             reader.volume.poll(&mut completions);
+            if is_idle && completions.is_empty() && reader.volume.status().reads_waiting > 0 {
+                // Units are away: some wait for them, and some end.
+                let timer = reader.volume.next_timer();
+                self.machine
+                    .simulation
+                    .clock
+                    .advance(timer.unwrap_or_default());
+                waits += 1;
+                if waits == WAITS_MAX {
+                    reader.volume.stop_waiting();
+                    reader.is_ended = true;
+                }
+            }
             match completions.pop().map(|completion| completion.result) {
                 None => {}
                 Some(Ok(Outcome::Data(data))) => {

@@ -111,8 +111,10 @@ impl Run {
 
     pub(super) fn poll_all(&mut self) -> Check {
         let may_fail = self.may_fail();
+        let is_spoilt = self.rotten || self.is_lying || self.setup.hazards.journal || self.is_off();
         for subject in &mut self.subjects {
             if let Some(client) = &mut subject.client {
+                client.must_wait = !is_spoilt;
                 client.poll(&mut subject.past, may_fail)?;
             }
         }

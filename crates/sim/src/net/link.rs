@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use base::ClusterId;
-use unit::remote::{Conversation, Done, Greeted, Reply};
+use unit::remote::{Conversation, Done, Greeted, Reply, has_broken};
 use unit::wire::{Request, Verb};
 use world::simulated::{SimulatedClock, SimulatedRandom};
 use world::{Clock, Pool};
@@ -33,6 +33,7 @@ const WORK_WITHIN: Duration = Duration::from_secs(30);
 const SHOWN_WITHIN: Duration = Duration::from_secs(6);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+const NO_PAUSE_EVERY: Duration = PAUSE_MAX;
 
 /// Where a frame has its tag.
 const TAG_AT: usize = 8;
@@ -123,6 +124,10 @@ struct Driver {
     used: Option<Used>,
     /// How long nothing is tried after the next failure.
     pause: Duration,
+    /// The connection has brought an answer.
+    is_of_use: bool,
+    /// From when on there may be no pause once more.
+    no_pause_from: Duration,
 }
 
 /// A connection that is used.
@@ -146,6 +151,8 @@ impl Link {
             driver: Mutex::new(Driver {
                 used: None,
                 pause: PAUSE_MIN,
+                is_of_use: false,
+                no_pause_from: Duration::ZERO,
             }),
         });
         let _ = link.itself.set(Arc::downgrade(&link));
@@ -203,11 +210,20 @@ impl Link {
             let daemon = &self.params.daemon;
             driver.used.take_if(|used| !daemon.has(used.number));
             let exchanged = match &mut driver.used {
-                Some(used) => self.exchange(used),
-                None => self.connect().map(|used| driver.used = Some(used)),
+                Some(used) => self.exchange(used).map(|()| true),
+                None => {
+                    driver.is_of_use = false;
+                    self.connect().map(|used| {
+                        driver.used = Some(used);
+                        false
+                    })
+                }
             };
             match exchanged {
-                Ok(()) => driver.pause = PAUSE_MIN,
+                Ok(is_of_use) => {
+                    driver.pause = PAUSE_MIN;
+                    driver.is_of_use = is_of_use;
+                }
                 Err(why) => self.fail(&mut driver, &Arc::new(why)),
             }
         }
@@ -215,14 +231,13 @@ impl Link {
 
     /// Whoever waits is told why there is no connection any more.
     fn fail(&self, driver: &mut Driver, why: &Arc<io::Error>) {
+        let until = driver.begin_pause(self.params.clock.monotonic(), why);
         let asked = {
             let mut queue = lock(&self.queue);
-            let until = self.params.clock.monotonic() + driver.pause;
             queue.pause = Some((until, Arc::clone(why)));
             queue.is_away = true;
             std::mem::take(&mut queue.asked)
         };
-        driver.pause = (driver.pause * 2).min(PAUSE_MAX);
         if let Some(used) = driver.used.take() {
             used.conversation.lose(why);
         }
@@ -459,6 +474,20 @@ impl unit::remote::Link for Link {
         let itself = itself.expect("somebody asks it");
         self.params.pool.run(Box::new(move || itself.pump()));
         true
+    }
+}
+
+impl Driver {
+    /// Until when nothing is tried after a failure.
+    fn begin_pause(&mut self, now: Duration, why: &io::Error) -> Duration {
+        let was_of_use = std::mem::take(&mut self.is_of_use);
+        if was_of_use && has_broken(why) && now >= self.no_pause_from {
+            self.no_pause_from = now + NO_PAUSE_EVERY;
+            return now;
+        }
+        let until = now + self.pause;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        until
     }
 }
 

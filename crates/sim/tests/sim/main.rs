@@ -1,5 +1,6 @@
 //! The engine in a simulated world: seeds, and stories.
 
+mod away;
 mod bench;
 mod dead;
 mod engine;

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{CopysetId, VolumeId};
+use base::{BlockDevice, CopysetId, Outcome, Started, VolumeId};
 use sim::net::Counts;
 use sim::net::link::Strikes;
 use sim::setup::{NetSetup, Setup};
 use unit::wire::Verb;
 use volume::Volume;
 use volume::mend::{Depth, Found, Mendable, Pace, Stopped, Task, Uncommitted};
+
+use world::Clock;
 
 use crate::bench::Bench;
 
@@ -320,4 +322,46 @@ fn a_delete_that_comes_late_takes_nothing_that_was_mended_since() {
     arrive(&bench);
     bench.machine.catalog.memory.forget_thin(copyset);
     bench.audit();
+}
+
+/// The connection broke, and a guest's read failed with it.
+#[test]
+fn a_read_whose_answer_is_lost_is_asked_for_again() {
+    let mut bench = bench(1, 1);
+    let id = bench.create(None);
+    let mut volume = bench.attach(id);
+    write_out(&bench, &mut volume, 1);
+    bench.close(volume);
+    let mut volume = bench.attach(id);
+    let once = |before_one_in, after_one_in| Strikes {
+        before_one_in,
+        after_one_in,
+        is_once: true,
+        only: Some(Verb::Read),
+        ..Strikes::default()
+    };
+    for strikes in [once(1, 0), once(0, 1)] {
+        // For a while after that there is a pause.
+        let clock = &bench.machine.simulation.clock;
+        clock.advance(Duration::from_secs(6));
+        strike(&bench, strikes);
+        let began = clock.monotonic();
+        let asked = volume.read(3, 0, &mut [0; 4096]);
+        assert_eq!(asked, Started::Pending);
+        let mut completions = Vec::new();
+        while completions.is_empty() {
+            assert!(bench.machine.simulation.pool.run_one(bench.random()));
+            volume.poll(&mut completions);
+        }
+        let read = Outcome::Data(vec![1; 4096]);
+        assert_eq!(completions[0].result, Ok(read));
+        let took = clock.monotonic() - began;
+        assert!(took < Duration::from_millis(50), "it has waited: {took:?}");
+    }
+    let seen = counts(&bench);
+    assert!(
+        seen.broken_before == 1 && seen.answers_lost == 1,
+        "{seen:?}"
+    );
+    bench.close(volume);
 }

@@ -10,6 +10,9 @@
 //!                            during which whoever asks is told at once
 //! ```
 //!
+//! After a connection that was of use until it broke there is no pause, once in a while:
+//! a daemon that was restarted is there again, and whoever has lost an answer may ask anew.
+//!
 //! Invariants:
 //!
 //! * A request is sent on one connection only. Whether it was carried out when

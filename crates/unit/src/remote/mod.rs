@@ -39,6 +39,17 @@ pub struct Reply<'a> {
 /// answer was, why.
 pub type Done = Box<dyn FnOnce(Result<Reply<'_>, Arc<io::Error>>) + Send>;
 
+/// Whether a connection has ended because it broke, and not because nobody answered on
+/// it: then another one may be had at once.
+#[must_use]
+pub fn has_broken(why: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(
+        why.kind(),
+        Kind::ConnectionReset | Kind::ConnectionAborted | Kind::BrokenPipe | Kind::UnexpectedEof
+    )
+}
+
 /// Carries requests to one unit's daemon. Shared by many threads.
 pub trait Link: Send + Sync {
     /// Sends a request, soon, and has `done` told what came of it, once, on any

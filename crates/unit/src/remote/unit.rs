@@ -1,4 +1,7 @@
 //! Calls as requests.
+//!
+//! A reading whose connection broke is asked for once more: it changes nothing, whenever
+//! the first one arrives. If there is no other connection now, that is told at once.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{SegmentId, Slot};
 
-use super::{Link, Reply};
+use super::{Link, Reply, has_broken};
 use crate::folder::ReplacementPart;
 use crate::wire::{self, Malformed, Refusal, Request, Room, Status};
 use crate::{
@@ -146,6 +149,48 @@ fn slots_in(body: &[u8], run: SlotRun, slot_bytes: u32) -> Result<ReadSlots<'_>,
     Ok(ReadSlots::Apart { tags, data })
 }
 
+/// A reading that nobody waits for.
+struct Reading {
+    url: Arc<str>,
+    run: SlotRun,
+    slot_bytes: u32,
+    done: ReadDone,
+}
+
+impl Reading {
+    /// It has ended so.
+    fn end(self, reply: Result<Reply<'_>, Arc<io::Error>>) {
+        let answer = reply.map(|reply| match reply.status {
+            Status::Done => slots_in(reply.body, self.run, self.slot_bytes).map(Ok),
+            status => Refusal::decode(status, reply.body).map(Err),
+        });
+        (self.done)(answer_of(&self.url, answer, Some(self.run.segment)));
+    }
+
+    /// Its connection broke: it is asked for once more, if that can be done now.
+    fn ask_again(self, link: &dyn Link, why: Arc<io::Error>) {
+        let Self {
+            run, slot_bytes, ..
+        } = self;
+        let shared = Arc::new(Mutex::new(Some(self)));
+        let take = |shared: &Mutex<Option<Self>>| {
+            let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            shared.take()
+        };
+        let told = Arc::clone(&shared);
+        let answered = move |reply: Result<Reply<'_>, Arc<io::Error>>| {
+            if let Some(reading) = take(&told) {
+                reading.end(reply);
+            }
+        };
+        let request = Request::Read { run, slot_bytes };
+        let is_asked = link.try_ask(&request, Box::new(answered));
+        if !is_asked && let Some(reading) = take(&shared) {
+            reading.end(Err(why));
+        }
+    }
+}
+
 impl Unit for RemoteUnit {
     fn url(&self) -> &str {
         &self.url
@@ -251,9 +296,15 @@ impl Unit for RemoteUnit {
         data: &mut [u8],
     ) -> Result<(), UnitError> {
         let request = Request::Read { run, slot_bytes };
-        let body = self.ask(&request, Some(run.segment), move |reply| {
-            slots_in(reply.body, run, slot_bytes).map(|_| reply.body.to_vec())
-        })?;
+        let ask = || {
+            self.ask(&request, Some(run.segment), move |reply| {
+                slots_in(reply.body, run, slot_bytes).map(|_| reply.body.to_vec())
+            })
+        };
+        let body = match ask() {
+            Err(UnitError::Away { source, .. }) if has_broken(&source) => ask()?,
+            other => other?,
+        };
         let (from_tags, from_data) = body.split_at(size_of_val(tags));
         tags.as_flattened_mut().copy_from_slice(from_tags);
         data.copy_from_slice(from_data);
@@ -261,13 +312,20 @@ impl Unit for RemoteUnit {
     }
 
     fn read_later(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
-        let url = Arc::clone(&self.url);
-        let answered = move |reply: Result<Reply<'_>, Arc<io::Error>>| {
-            let answer = reply.map(|reply| match reply.status {
-                Status::Done => slots_in(reply.body, run, slot_bytes).map(Ok),
-                status => Refusal::decode(status, reply.body).map(Err),
-            });
-            done(answer_of(&url, answer, Some(run.segment)));
+        let reading = Reading {
+            url: Arc::clone(&self.url),
+            run,
+            slot_bytes,
+            done,
+        };
+        // Not held by who waits in it: it may end before.
+        let link = Arc::downgrade(&self.link);
+        let answered = move |reply: Result<Reply<'_>, Arc<io::Error>>| match reply {
+            Err(why) if has_broken(&why) => match link.upgrade() {
+                Some(link) => reading.ask_again(&*link, why),
+                None => reading.end(Err(why)),
+            },
+            other => reading.end(other),
         };
         let request = Request::Read { run, slot_bytes };
         self.link.try_ask(&request, Box::new(answered))

@@ -106,6 +106,7 @@ impl BlockDevice for Volume {
         self.look_at_lease();
         self.admit_held();
         self.reader.ask_again();
+        self.reader.try_again();
         self.commit_or_stop();
         self.acknowledge_written();
         self.lease.end_batch();
@@ -116,14 +117,18 @@ impl BlockDevice for Volume {
         if self.stopped.is_some() {
             return None;
         }
-        let late = self.reader.late_timer();
+        let reader = self.reader.timer();
         let own = self.own_timer();
-        late.into_iter().chain(own).min()
+        reader.into_iter().chain(own).min()
+    }
+
+    fn stop_waiting(&mut self) {
+        self.reader.end_waits();
     }
 }
 
 impl Volume {
-    /// When it must be called although nothing happened, late readings aside.
+    /// When it must be called although nothing happened, the reader's times aside.
     fn own_timer(&self) -> Option<Duration> {
         if !self.reader.ready.is_empty() {
             return Some(Duration::ZERO);

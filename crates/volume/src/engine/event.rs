@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use base::IoError;
 use world::Wake;
 
+use super::away::Unread;
 use super::checkpoint::CheckpointEnd;
 use super::destage::DestageEnd;
 use super::fetch::Fetched;
@@ -25,7 +25,7 @@ pub enum Event {
         /// The parked request.
         request: u64,
         /// The pages, or why there are none.
-        pages: Result<Vec<(Entry, Arc<Page>)>, IoError>,
+        pages: Result<Vec<(Entry, Arc<Page>)>, Unread>,
     },
     /// The journal was synced up to a log position.
     Synced {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use base::{BlockIndex, BlockSize, IoError, UnitId};
 use world::{Clock, File};
 
+use super::away::Unread;
 use super::event::{Event, Reporter};
 use super::layers::Source;
 use crate::journal::Placed;
@@ -24,7 +25,7 @@ pub enum Fetched {
     /// All of them, one after another in that order.
     All(Vec<u8>),
     /// The content of each, or why it cannot be had.
-    Each(Vec<Result<Vec<u8>, IoError>>),
+    Each(Vec<Result<Vec<u8>, Unread>>),
 }
 
 /// What fetching takes, shared with jobs.
@@ -102,7 +103,7 @@ impl Fetcher {
             let pages = pages
                 .fetch(&wanted)
                 .map(|pages| wanted.iter().map(|(_, entry)| *entry).zip(pages).collect())
-                .map_err(to_io_error);
+                .map_err(Unread::from);
             fetcher.reporter.report(Event::Pages { request, pages });
         }));
     }
@@ -111,7 +112,7 @@ impl Fetcher {
         &self,
         wanted: &[(BlockIndex, Source)],
         avoid: &[UnitId],
-    ) -> Vec<Result<Vec<u8>, IoError>> {
+    ) -> Vec<Result<Vec<u8>, Unread>> {
         let pieces: Vec<Piece> = wanted
             .iter()
             .filter_map(|(block, source)| match source {
@@ -129,11 +130,14 @@ impl Fetcher {
             .iter()
             .map(|(block, source)| match source {
                 Source::Zero => Ok(vec![0; self.block_size.bytes()]),
-                Source::Journal(placed) => self.read_journal(*block, placed),
+                Source::Journal(placed) => {
+                    let read = self.read_journal(*block, placed);
+                    read.map_err(Unread::for_good)
+                }
                 Source::Slot(_) => from_units
                     .next()
                     .expect("a result for each piece")
-                    .map_err(to_io_error),
+                    .map_err(Unread::from),
             })
             .collect()
     }
@@ -159,14 +163,6 @@ impl Fetcher {
             )
             .map_err(|mismatch| IoError::Damaged(format!("the journal's copy: {mismatch}")))?;
         Ok(plain)
-    }
-}
-
-/// How a frontend is told that a piece cannot be read.
-pub fn to_io_error(error: ReadError) -> IoError {
-    match error {
-        ReadError::Damaged { .. } => IoError::Damaged(error.to_string()),
-        ReadError::Unavailable { .. } => IoError::Unavailable(error.to_string()),
     }
 }
 

@@ -62,7 +62,7 @@ pub struct Late {
 /// The units that a reading asks first.
 pub struct Asked {
     units: Vec<(UnitId, Arc<TrackedUnit>)>,
-    at: Duration,
+    pub at: Duration,
 }
 
 impl Reader {

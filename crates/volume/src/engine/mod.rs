@@ -20,13 +20,15 @@
 //! 4. destage (dealt, put, synced), 5. commit the version, 6. `young`, and the
 //! journal's room is released.
 //!
-//! When the lease has run out, 1 and 2 wait until it is renewed (`lease.rs`).
+//! When the lease has run out, 1 and 2 wait until it is renewed (`lease.rs`). What
+//! units would have to give that are away is waited for (`away.rs`).
 //! A version alone can be read without any of this (`read_only.rs`).
 //!
 //! Invariants: every layer is newer than those below it; a block's journal
 //! copy is released only after a committed version has it; nothing is
 //! acknowledged as durable before a journal sync that began after its commit.
 
+mod away;
 mod checkpoint;
 mod config;
 mod destage;
@@ -46,6 +48,7 @@ mod reader;
 mod volume;
 mod write;
 
+pub use away::READS_WAIT;
 pub use config::VolumeConfig;
 pub use fetch::StoredPages;
 pub(crate) use open::open_version;

@@ -265,7 +265,7 @@ impl Volume {
         };
         let mut opened = Self {
             env,
-            reader: Reader::new(lease.size_bytes, layers, fetcher),
+            reader: Reader::new(lease.size_bytes, layers, fetcher, Some(volume)),
             journal,
             inbox,
             lease: LeaseState::new(term),

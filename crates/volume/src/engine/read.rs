@@ -1,8 +1,11 @@
 //! Reading: at once where the page cache has it, otherwise parked.
 
+use std::time::Duration;
+
 use base::{BlockIndex, Completion, IoError, Outcome, Slot, Started, Token};
 use unit::{SlotRun, Tag};
 
+use super::away::Unread;
 use super::fetch::{Fetched, FetchedEdges};
 use super::late::Wanted;
 use super::layers::Source;
@@ -300,12 +303,12 @@ impl Reader {
     /// Parks a request and starts reading what it lacks: first map pages, then
     /// blocks.
     pub fn park(&mut self, waiting: Waiting) {
-        self.resume(waiting, 0);
+        self.resume(waiting, 0, None);
     }
 
     /// Goes on with a parked request: finds what it still lacks. It gets a new
     /// number, so that a reading of what it asked for before is nobody's.
-    fn resume(&mut self, waiting: Waiting, attempts: u32) {
+    pub fn resume(&mut self, waiting: Waiting, attempts: u32, waits_since: Option<Duration>) {
         let blocks = self.blocks_wanted(&waiting);
         let mut pages: Vec<(Position, Entry)> = Vec::new();
         let mut wanted = Vec::with_capacity(blocks.len());
@@ -330,10 +333,14 @@ impl Reader {
         let parked = Parked {
             waiting,
             attempts,
+            waits_since,
             wanted,
             asked,
             under_way: 1,
         };
+        if waits_since.is_some() {
+            self.away.begins();
+        }
         self.parked.insert(id, parked);
     }
 
@@ -346,6 +353,9 @@ impl Reader {
             self.parked.insert(id, parked);
             return None;
         }
+        if parked.waits_since.is_some() {
+            self.away.ends(has_failed);
+        }
         Some(parked)
     }
 
@@ -356,20 +366,21 @@ impl Reader {
             Fetched::Each(each) => joined(each),
         };
         let parked = self.unpark(id, read.is_err())?;
-        let Wanted::Blocks(wanted) = parked.wanted else {
+        let Wanted::Blocks(wanted) = &parked.wanted else {
             unreachable!("blocks are read for whoever asked for blocks");
         };
+        let wanted = std::sync::Arc::clone(wanted);
         let content = match read {
             Ok(content) => content,
-            Err((index, error)) => {
+            Err((index, unread)) => {
                 let (block, source) = wanted[index];
                 // What was asked for may have been overwritten, destaged and freed
                 // meanwhile; then there is a newer place to read.
                 let moved = self.layers.resolve(block.0) != Ok(source);
                 if moved && parked.attempts < ATTEMPTS_MAX {
-                    self.resume(parked.waiting, parked.attempts + 1);
+                    self.resume(parked.waiting, parked.attempts + 1, parked.waits_since);
                 } else {
-                    self.fail(&parked.waiting, error);
+                    self.wait_or_fail(parked, unread);
                 }
                 return None;
             }
@@ -411,11 +422,7 @@ impl Reader {
         None
     }
 
-    pub fn on_pages(
-        &mut self,
-        id: u64,
-        pages: Result<Vec<(Entry, std::sync::Arc<Page>)>, IoError>,
-    ) {
+    pub fn on_pages(&mut self, id: u64, pages: Result<Vec<(Entry, std::sync::Arc<Page>)>, Unread>) {
         let Some(parked) = self.unpark(id, pages.is_err()) else {
             return;
         };
@@ -424,15 +431,17 @@ impl Reader {
                 for (entry, page) in pages {
                     self.layers.cache.insert(entry, page);
                 }
-                self.resume(parked.waiting, parked.attempts);
+                self.resume(parked.waiting, parked.attempts, parked.waits_since);
             }
             // A checkpoint may have replaced the page meanwhile.
-            Err(_) if parked.attempts < 2 => self.resume(parked.waiting, parked.attempts + 1),
-            Err(error) => self.fail(&parked.waiting, error),
+            Err(unread) if parked.attempts < 2 && !self.may_wait(&parked, &unread) => {
+                self.resume(parked.waiting, parked.attempts + 1, parked.waits_since);
+            }
+            Err(unread) => self.wait_or_fail(parked, unread),
         }
     }
 
-    fn fail(&mut self, waiting: &Waiting, error: IoError) {
+    pub fn fail(&mut self, waiting: &Waiting, error: IoError) {
         self.ready.push(Completion {
             token: waiting.token(),
             result: Err(error),
@@ -440,11 +449,26 @@ impl Reader {
     }
 }
 
-/// Blocks one after another, or the first that cannot be had.
-fn joined(blocks: Vec<Result<Vec<u8>, IoError>>) -> Result<Vec<u8>, (usize, IoError)> {
+/// Blocks one after another, or the first that cannot be had: one that never can, if
+/// there is one.
+fn joined(blocks: Vec<Result<Vec<u8>, Unread>>) -> Result<Vec<u8>, (usize, Unread)> {
     let mut content = Vec::with_capacity(blocks.iter().flatten().map(Vec::len).sum());
+    let mut failure: Option<(usize, Unread)> = None;
     for (index, block) in blocks.into_iter().enumerate() {
-        content.extend(block.map_err(|error| (index, error))?);
+        match block {
+            Ok(block) => content.extend(block),
+            Err(unread) if failure.is_none() || !unread.may_pass => {
+                let is_last = !unread.may_pass;
+                failure = Some((index, unread));
+                if is_last {
+                    break;
+                }
+            }
+            Err(_) => {}
+        }
     }
-    Ok(content)
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(content),
+    }
 }

@@ -101,7 +101,7 @@ impl ReadOnlyVolume {
             clock,
         };
         Ok(Self {
-            reader: Reader::new(size_bytes, layers, fetcher),
+            reader: Reader::new(size_bytes, layers, fetcher, key.map(|key| key.volume)),
             inbox,
             version: key,
             tail_pages,
@@ -124,6 +124,8 @@ impl ReadOnlyVolume {
             stalled: false,
             destage_error: None,
             stopped: None,
+            reads_waiting: self.reader.away.waiting(),
+            read_error: self.reader.away.error().map(ToString::to_string),
         }
     }
 }
@@ -211,13 +213,18 @@ impl BlockDevice for ReadOnlyVolume {
             }
         }
         self.reader.ask_again();
+        self.reader.try_again();
         completions.append(&mut self.reader.ready);
     }
 
     fn next_timer(&self) -> Option<Duration> {
         match self.reader.ready.is_empty() {
             false => Some(Duration::ZERO),
-            true => self.reader.late_timer(),
+            true => self.reader.timer(),
         }
+    }
+
+    fn stop_waiting(&mut self) {
+        self.reader.end_waits();
     }
 }

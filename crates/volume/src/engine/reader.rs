@@ -8,8 +8,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{Completion, Extent, IoError, Started, Token};
+use std::time::Duration;
 
+use base::{Completion, Extent, IoError, Started, Token, VolumeId};
+
+use super::away::Away;
 use super::fetch::Fetcher;
 use super::late::{Asked, Late, Wanted};
 use super::layers::Layers;
@@ -28,6 +31,8 @@ pub struct Reader {
     pub parked: HashMap<u64, Parked>,
     pub parked_next: u64,
     pub late: Late,
+    /// Requests that wait for units that are away.
+    pub away: Away,
     /// Finished requests that `poll` will hand over.
     pub ready: Vec<Completion>,
 }
@@ -36,6 +41,8 @@ pub struct Reader {
 pub struct Parked {
     pub waiting: Waiting,
     pub attempts: u32,
+    /// Since when it has waited for units that were away, if it has.
+    pub waits_since: Option<Duration>,
     pub wanted: Wanted,
     pub asked: Asked,
     /// How many readings of it have not ended: the first that succeeds counts.
@@ -63,8 +70,13 @@ pub enum Waiting {
 }
 
 impl Reader {
-    /// A reader of what `layers` say.
-    pub fn new(size_bytes: u64, layers: Layers, fetcher: Fetcher) -> Self {
+    /// A reader of what `layers` say; of `volume`, in the log.
+    pub fn new(
+        size_bytes: u64,
+        layers: Layers,
+        fetcher: Fetcher,
+        volume: Option<VolumeId>,
+    ) -> Self {
         Self {
             size_bytes,
             layers,
@@ -74,6 +86,7 @@ impl Reader {
             parked: HashMap::new(),
             parked_next: 0,
             late: Late::default(),
+            away: Away::new(volume),
             ready: Vec::new(),
         }
     }
@@ -81,6 +94,12 @@ impl Reader {
     /// Looks which units there are now.
     pub fn refresh(&mut self) {
         self.table = self.fetcher.store.table();
+    }
+
+    /// How soon it is to be called although nothing happened.
+    pub fn timer(&self) -> Option<Duration> {
+        let (late, away) = (self.late_timer(), self.away_timer());
+        late.into_iter().chain(away).min()
     }
 
     pub fn check_range(&self, offset: u64, length: u64) -> Result<(), IoError> {
@@ -185,6 +204,13 @@ impl Reader {
             edges.push(last);
         }
         edges
+    }
+}
+
+impl Parked {
+    /// Since when it waits, or is being read.
+    pub fn since(&self) -> Duration {
+        self.waits_since.unwrap_or(self.asked.at)
     }
 }
 

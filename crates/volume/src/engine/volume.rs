@@ -111,6 +111,10 @@ pub struct VolumeStatus {
     pub destage_error: Option<String>,
     /// Why the volume has stopped, if it has.
     pub stopped: Option<String>,
+    /// How many requests wait to read what only units have that are away.
+    pub reads_waiting: usize,
+    /// Why they do.
+    pub read_error: Option<String>,
 }
 
 impl Volume {
@@ -134,6 +138,7 @@ impl Volume {
     /// Starts to close: no more writes are taken, and everything is destaged.
     pub fn begin_close(&mut self) {
         self.closing = true;
+        self.reader.end_waits();
         self.destage.hurry();
         self.commit_or_stop();
     }
@@ -174,6 +179,8 @@ impl Volume {
             stalled,
             destage_error: waits.or(failed),
             stopped: self.stopped.as_ref().map(ToString::to_string),
+            reads_waiting: self.reader.away.waiting(),
+            read_error: self.reader.away.error().map(ToString::to_string),
         }
     }
 
@@ -203,6 +210,7 @@ impl Volume {
         for (_, parked) in self.reader.parked.drain() {
             fail(parked.waiting.token());
         }
+        self.reader.away.drain().for_each(&mut fail);
         for (change, _) in self.deferred.drain(..) {
             fail(change.token);
         }

@@ -42,6 +42,8 @@ pub enum ReadError {
         piece: Piece,
         /// What the last unit said.
         reason: String,
+        /// Whether a unit that may have one is away, or fails for now.
+        may_pass: bool,
     },
 }
 
@@ -156,6 +158,7 @@ fn read_run(
         found: vec![None; wanted.len()],
         damaged: vec![false; wanted.len()],
         reason: "its copyset has no units".to_owned(),
+        may_pass: !table.has_all(copyset),
     };
     let members = match place {
         None => table.best_first(slots.segment, avoid),
@@ -189,6 +192,8 @@ struct Reading<'a> {
     damaged: Vec<bool>,
     /// Why the unit that was asked last gave nothing.
     reason: String,
+    /// Whether any gave nothing for a reason that may pass.
+    may_pass: bool,
 }
 
 impl Reading<'_> {
@@ -217,7 +222,10 @@ impl Reading<'_> {
             match rows.recover(piece.entry.location.slot(), open) {
                 Recovered::Open(plain) => self.found[index] = Some(plain),
                 Recovered::Damaged => self.damaged[index] = true,
-                Recovered::Unavailable(why) => self.reason = why,
+                Recovered::Unavailable { reason, may_pass } => {
+                    self.reason = reason;
+                    self.may_pass |= may_pass;
+                }
             }
         }
     }
@@ -263,6 +271,7 @@ impl Reading<'_> {
             Ok(()) => true,
             Err(error) => {
                 self.reason = describe(&error);
+                self.may_pass |= error.may_pass();
                 false
             }
         }
@@ -294,6 +303,7 @@ impl Reading<'_> {
                 None => Err(ReadError::Unavailable {
                     piece: *piece,
                     reason: self.reason.clone(),
+                    may_pass: self.may_pass,
                 }),
             })
             .collect()

@@ -110,6 +110,14 @@ impl Table {
         self.copysets.get(&copyset).map_or(&[], |set| &set.put_on)
     }
 
+    /// Whether all that are put on are known, and so the copyset.
+    #[must_use]
+    pub fn has_all(&self, copyset: CopysetId) -> bool {
+        let members = self.members(copyset);
+        let is_known = |id: &UnitId| members.iter().any(|member| member.id == *id);
+        !members.is_empty() && self.members_put_on(copyset).iter().all(is_known)
+    }
+
     /// Whether a segment of the copyset may be put in several parts. What one
     /// member cannot no other does: they hold the same.
     #[must_use]

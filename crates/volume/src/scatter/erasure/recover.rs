@@ -51,8 +51,13 @@ pub enum Recovered<T> {
     Open(T),
     /// There was enough to work it out, and it never opened.
     Damaged,
-    /// There was not enough; why that which was asked last was not given.
-    Unavailable(String),
+    /// There was not enough.
+    Unavailable {
+        /// Why that which was asked last was not given.
+        reason: String,
+        /// Whether any was not given for a reason that may pass.
+        may_pass: bool,
+    },
 }
 
 /// The rows of one segment, as far as they were read: neighbours share them.
@@ -70,6 +75,7 @@ pub struct RowReader<'a> {
     /// By place.
     masks: BTreeMap<u8, Option<Masks>>,
     reason: String,
+    may_pass: bool,
     /// Whoever is among these is asked last.
     avoid: &'a [UnitId],
 }
@@ -93,6 +99,7 @@ impl<'a> RowReader<'a> {
             asked: BTreeSet::new(),
             masks: BTreeMap::new(),
             reason: "too few units of its copyset are known".to_owned(),
+            may_pass: false,
             avoid: &[],
         }
     }
@@ -159,7 +166,10 @@ impl<'a> RowReader<'a> {
         }
         match is_worked_out {
             true => Recovered::Damaged,
-            false => Recovered::Unavailable(self.reason.clone()),
+            false => Recovered::Unavailable {
+                reason: self.reason.clone(),
+                may_pass: self.may_pass,
+            },
         }
     }
 
@@ -242,10 +252,12 @@ impl<'a> RowReader<'a> {
             };
             Box::new(task) as Box<dyn FnOnce() -> _ + Send>
         });
-        let results = parallel(self.pool, missing.len().max(1), tasks.collect());
+        let results: Vec<Result<Fragment, UnitError>> =
+            parallel(self.pool, missing.len().max(1), tasks.collect());
         for (member, result) in missing.into_iter().zip(results) {
             if let Err(error) = &result {
                 self.reason = base::with_causes(error);
+                self.may_pass |= error.may_pass();
             }
             let answer = match result {
                 Ok(fragment) => Answer::There(fragment),
@@ -275,6 +287,7 @@ impl<'a> RowReader<'a> {
             let asked = Masks::ask(&*member.unit, self.segment, self.erasure, parity);
             if let Err(error) = &asked {
                 self.reason = base::with_causes(error);
+                self.may_pass |= error.may_pass();
             }
             let masks = asked.ok().map(|(_, masks)| masks);
             self.masks.insert(member.place, masks);

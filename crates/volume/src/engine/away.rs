@@ -1,0 +1,262 @@
+//! Requests whose blocks, or pages of the map, no unit can give now: they wait.
+//!
+//! A guest that gets an I/O error makes its file system read-only, and a unit daemon
+//! that is restarted must not cost that. So what would be read from units that are
+//! away is tried again:
+//!
+//! ```text
+//!               first pages, then blocks
+//!   asked ───────────────────────────────────► answered
+//!     │ all that may have it are away              ▲
+//!     ▼                                            │ it succeeds
+//!   waits ── a second later, some at a time ── is tried
+//!     │  ▲                                         │
+//!     │  └─────────────────────────────────────────┘ they still are
+//!     │ two minutes are over, or the device ends
+//!     ▼
+//!   fails
+//! ```
+//!
+//! Nothing is kept of a request that waits but what it asked for: the frontend's limits
+//! bound how many there are, and a change has its content with it as any other that
+//! waits. What it finds when it is tried is looked up anew, for it may have been
+//! written since.
+//!
+//! What will not pass is not waited for: what is damaged, or lacks on units that are
+//! there; nor is a hint that something will be read.
+//!
+//! Invariants: of requests that wait at most `trying_max` are being read, so that units
+//! which hang do not get all threads of the pool; one that waits keeps no other from
+//! being answered; once [`Reader::end_waits`] was called nothing waits any more.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use base::{IoError, Token, VolumeId};
+
+use super::reader::{Parked, Reader, Waiting};
+use crate::scatter::ReadError;
+
+/// How long a request waits after it has failed, until it is tried again. As long as a
+/// destage does; to ask a unit that is away costs nothing.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// How long a request waits in all: as long as Linux lets a process wait for a disk
+/// before it says so in the log (`hung_task_timeout_secs`), and as a machine takes that
+/// is started anew. Drivers that have a limit of their own, of 30 s or 60 s, try again
+/// themselves. It is not for ever, because a unit may be gone for good, and whoever
+/// reads then is to hear of it.
+pub const READS_WAIT: Duration = Duration::from_secs(120);
+
+/// Of those that wait, so many are tried at once, until one succeeds.
+const TRYING_AT_FIRST: usize = 8;
+
+/// Why something was not read.
+#[derive(Debug, Clone)]
+pub struct Unread {
+    /// How the frontend is told.
+    pub error: IoError,
+    /// Whether the same may succeed later, although nobody mends anything.
+    pub may_pass: bool,
+}
+
+impl Unread {
+    /// A failure that stays.
+    pub fn for_good(error: IoError) -> Self {
+        Self {
+            error,
+            may_pass: false,
+        }
+    }
+}
+
+impl From<ReadError> for Unread {
+    fn from(error: ReadError) -> Self {
+        let text = error.to_string();
+        match error {
+            ReadError::Damaged { .. } => Self::for_good(IoError::Damaged(text)),
+            ReadError::Unavailable { may_pass, .. } => Self {
+                error: IoError::Unavailable(text),
+                may_pass,
+            },
+        }
+    }
+}
+
+/// A request that waits.
+struct Waits {
+    waiting: Waiting,
+    /// When it was first asked for.
+    since: Duration,
+    /// When it is tried again.
+    again: Duration,
+    error: IoError,
+}
+
+/// The requests that wait. See the module's head.
+pub struct Away {
+    /// For the log.
+    volume: Option<VolumeId>,
+    /// In the order in which they are tried again.
+    waiting: VecDeque<Waits>,
+    /// How many more are being tried.
+    trying: usize,
+    /// At most so many are.
+    trying_max: usize,
+    /// When to look who has waited too long.
+    look_at: Duration,
+    /// Why the last one failed; as long as any waits.
+    episode: Option<IoError>,
+    /// Nothing is to wait any more.
+    is_over: bool,
+}
+
+impl Away {
+    /// Nothing waits yet.
+    pub fn new(volume: Option<VolumeId>) -> Self {
+        Self {
+            volume,
+            waiting: VecDeque::new(),
+            trying: 0,
+            trying_max: TRYING_AT_FIRST,
+            look_at: Duration::ZERO,
+            episode: None,
+            is_over: false,
+        }
+    }
+
+    /// How many requests wait, those included that are being tried.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len() + self.trying
+    }
+
+    /// Why they do.
+    pub fn error(&self) -> Option<&IoError> {
+        self.episode.as_ref()
+    }
+
+    /// Everything that nobody will read any more.
+    pub fn drain(&mut self) -> impl Iterator<Item = Token> + '_ {
+        self.is_over = true;
+        self.trying = 0;
+        self.episode = None;
+        self.waiting.drain(..).map(|waits| waits.waiting.token())
+    }
+
+    /// A request that has waited is being read.
+    pub fn begins(&mut self) {
+        self.trying += 1;
+    }
+
+    /// That has ended. If it went well, others are likely to, and twice as many may try.
+    pub fn ends(&mut self, has_failed: bool) {
+        self.trying -= 1;
+        self.trying_max = match has_failed {
+            true => TRYING_AT_FIRST,
+            false => self.trying_max.saturating_mul(2),
+        };
+    }
+
+    fn push(&mut self, waits: Waits) {
+        if self.episode.is_none() {
+            tracing::warn!(
+                volume = self.volume.map(tracing::field::display), error = %waits.error,
+                "reads wait for units that are away"
+            );
+        }
+        self.episode = Some(waits.error.clone());
+        self.waiting.push_back(waits);
+    }
+
+    /// Says so if nothing waits any more.
+    fn look_whether_over(&mut self) {
+        if self.waiting() == 0 && self.episode.take().is_some() {
+            self.trying_max = TRYING_AT_FIRST;
+            tracing::info!(
+                volume = self.volume.map(tracing::field::display),
+                "no read waits any more"
+            );
+        }
+    }
+
+    /// Takes out who has waited too long.
+    fn take_overdue(&mut self, now: Duration) -> Vec<Waits> {
+        if now < self.look_at {
+            return Vec::new();
+        }
+        self.look_at = now + RETRY_AFTER;
+        let waiting = std::mem::take(&mut self.waiting);
+        let (overdue, waiting) = waiting
+            .into_iter()
+            .partition(|waits| now >= waits.since + READS_WAIT);
+        self.waiting = waiting;
+        Vec::from(overdue)
+    }
+
+    /// Takes out who may be tried now.
+    fn take_due(&mut self, now: Duration) -> Option<Waits> {
+        let may_try = self.trying < self.trying_max;
+        let is_due = self.waiting.front().is_some_and(|waits| waits.again <= now);
+        match may_try && is_due {
+            true => self.waiting.pop_front(),
+            false => None,
+        }
+    }
+}
+
+impl Reader {
+    /// Whether a request whose reading has failed so is to wait.
+    pub fn may_wait(&self, parked: &Parked, unread: &Unread) -> bool {
+        let is_hint = matches!(parked.waiting, Waiting::Prefetch { .. });
+        let now = self.fetcher.clock.monotonic();
+        unread.may_pass && !is_hint && !self.away.is_over && now < parked.since() + READS_WAIT
+    }
+
+    /// A request whose reading has failed waits, or is answered.
+    pub fn wait_or_fail(&mut self, parked: Parked, unread: Unread) {
+        if !self.may_wait(&parked, &unread) {
+            return self.fail(&parked.waiting, unread.error);
+        }
+        let (since, error) = (parked.since(), unread.error);
+        self.away.push(Waits {
+            waiting: parked.waiting,
+            since,
+            again: self.fetcher.clock.monotonic() + RETRY_AFTER,
+            error,
+        });
+    }
+
+    /// Tries what waits, as far as its time has come.
+    pub fn try_again(&mut self) {
+        if self.away.episode.is_none() {
+            return;
+        }
+        let now = self.fetcher.clock.monotonic();
+        for waits in self.away.take_overdue(now) {
+            self.fail(&waits.waiting, waits.error);
+        }
+        while let Some(waits) = self.away.take_due(now) {
+            self.resume(waits.waiting, 0, Some(waits.since));
+        }
+        self.away.look_whether_over();
+    }
+
+    /// How soon [`Reader::try_again`] is to be called although nothing happened.
+    pub fn away_timer(&self) -> Option<Duration> {
+        let away = &self.away;
+        let first = away.waiting.front()?;
+        let at = match away.trying < away.trying_max {
+            true => first.again.min(away.look_at),
+            false => away.look_at,
+        };
+        Some(at.saturating_sub(self.fetcher.clock.monotonic()))
+    }
+
+    /// What waits fails, and from here on what would wait fails, too.
+    pub fn end_waits(&mut self) {
+        self.away.is_over = true;
+        for waits in std::mem::take(&mut self.away.waiting) {
+            self.fail(&waits.waiting, waits.error);
+        }
+    }
+}
