@@ -62,6 +62,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const NODE_TRIES: u32 = 100;
 const NODE_PAUSE: Duration = Duration::from_millis(50);
 
+/// A process that has closed a connection because it ends is gone within this.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
+
 /// What is below a QOM path.
 #[derive(Deserialize)]
 struct Property {
@@ -375,15 +378,22 @@ impl Vm {
 
     /// Whether nobody listens any more. A process that ends may close its
     /// connections before the socket that takes new ones, so a connection that
-    /// is closed again is tried anew.
+    /// is closed again, or that others wait before, is tried anew.
     async fn has_ended(&self, socket: &Path) -> bool {
-        for _ in 0..NODE_TRIES {
-            match self.monitor(socket).await {
-                Err(QmpError::NobodyThere { .. }) => return true,
-                Err(QmpError::Closed(_)) => host::pause(NODE_PAUSE).await,
-                _ => break,
+        let has_ended = async {
+            loop {
+                match self.monitor(socket).await {
+                    Err(QmpError::NobodyThere { .. }) => return true,
+                    Err(QmpError::Closed(_) | QmpError::InUse { .. }) => {
+                        host::pause(NODE_PAUSE).await;
+                    }
+                    _ => return false,
+                }
             }
+        };
+        tokio::select! {
+            has_ended = has_ended => has_ended,
+            () = host::pause(ENDS_WITHIN) => false,
         }
-        false
     }
 }
