@@ -2,13 +2,16 @@
 //! they were (docs/units.md, "Coming back").
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use api::host::Doubt;
 use base::{UnitId, with_causes};
+use unit::UnitState;
 
-use crate::agent::{Agent, blocking, lock};
+use crate::agent::{Agent, Inner, lock};
 use crate::lease_count;
-use crate::units::Mounted;
+use crate::units::{Mounted, wait_for};
+use crate::watch::ANSWER_WITHIN;
 
 /// What is to be found out and said of units that came back.
 #[derive(Debug, Default)]
@@ -67,33 +70,37 @@ impl Agent {
         }
     }
 
+    /// Looks which of the units that came back are older. One that hangs is not waited
+    /// for: what it says is told later.
     async fn judge(&self) {
-        let to_judge = lock(&self.inner.came_back).to_judge.clone();
-        if to_judge.is_empty() {
+        let units: Vec<Mounted> = {
+            let (units, mut came_back) = (lock(&self.inner.units), lock(&self.inner.came_back));
+            let is_mounted = |id: &UnitId| units.iter().any(|mounted| mounted.id == *id);
+            came_back.to_judge.retain(is_mounted);
+            let is_due = |mounted: &&Mounted| {
+                let is_there = mounted.unit.state() != UnitState::Missing;
+                is_there && came_back.to_judge.contains(&mounted.id)
+            };
+            units.iter().filter(is_due).cloned().collect()
+        };
+        if units.is_empty() {
             return;
         }
         // First: what is noted there from now on is no less.
         let Ok(noted) = self.inner.controller.noted_leases().await else {
             return;
         };
-        for unit in to_judge {
-            let mounted = self.mounted(unit);
-            let Some(mounted) = mounted else {
-                lock(&self.inner.came_back).to_judge.remove(&unit);
-                continue;
-            };
-            let inner = self.inner.clone();
-            let says = blocking(move || lease_count::read_own(&*mounted.place, &inner.vouch)).await;
-            let Ok(Ok(says)) = says else {
-                // It is looked at again when it answers.
-                continue;
-            };
-            let mut came_back = lock(&self.inner.came_back);
-            came_back.to_judge.remove(&unit);
-            if says < noted.get(&unit).copied().unwrap_or(0) {
-                came_back.doubt(unit, Doubt::Older);
-            }
-        }
+        let judged = units.into_iter().filter_map(|mounted| {
+            let noted = noted.get(&mounted.id).copied().unwrap_or(0);
+            // One at a time: it is put back if it does not answer.
+            let is_due = lock(&self.inner.came_back).to_judge.remove(&mounted.id);
+            let inner = Arc::clone(&self.inner);
+            is_due.then(|| tokio::task::spawn_blocking(move || judge(&inner, &mounted, noted)))
+        });
+        let judged: Vec<_> = judged.collect();
+        let clock = &self.inner.world.clock;
+        let enough = clock.monotonic() + ANSWER_WITHIN;
+        wait_for(judged, || clock.monotonic() >= enough).await;
     }
 
     /// Tells the controllers of units that may lack something.
@@ -111,9 +118,21 @@ impl Agent {
             }
         }
     }
+}
 
-    fn mounted(&self, unit: UnitId) -> Option<Mounted> {
-        let units = lock(&self.inner.units);
-        units.iter().find(|mounted| mounted.id == unit).cloned()
+/// Whether a unit, on which at least `noted` leases were noted, is older than it was. Waits.
+fn judge(inner: &Inner, mounted: &Mounted, noted: u64) {
+    match lease_count::read_own(&*mounted.watched, &inner.vouch) {
+        Ok(knows) if knows < noted => lock(&inner.came_back).doubt(mounted.id, Doubt::Older),
+        Ok(_) => {}
+        Err(error) => {
+            lock(&inner.came_back).to_judge.insert(mounted.id);
+            let (unit, why) = (&mounted.url, with_causes(&error));
+            tracing::debug!(
+                unit,
+                why,
+                "it is not known yet whether it is older than it was"
+            );
+        }
     }
 }

@@ -396,7 +396,7 @@ fn no_way(url: &str, reason: String) -> Arc<dyn Unit> {
 }
 
 /// Waits until all looks have ended, or it is enough.
-async fn wait_for(looks: Vec<JoinHandle<()>>, is_enough: impl Fn() -> bool) {
+pub(crate) async fn wait_for(looks: Vec<JoinHandle<()>>, is_enough: impl Fn() -> bool) {
     let answers = async {
         for look in looks {
             // A look that panicked has said so.
