@@ -185,6 +185,8 @@ pub(crate) struct Inner {
     pub journals_aside: JournalsAside,
     /// Units that have come back.
     pub came_back: Mutex<CameBack>,
+    /// Held while that is told.
+    pub telling: tokio::sync::Mutex<()>,
     /// What this host has mended.
     pub mended: MendedTotals,
     /// Mending moves no more.
@@ -290,6 +292,7 @@ impl Agent {
                 removal_problem: Mutex::default(),
                 journals_aside: JournalsAside::default(),
                 came_back: Mutex::default(),
+                telling: tokio::sync::Mutex::default(),
                 mended: MendedTotals::default(),
                 mend_bytes_per_second: settings.mend_bytes_per_second,
                 freeing_problem: Mutex::default(),
@@ -349,6 +352,7 @@ impl Agent {
             self.keep_watch(),
             self.keep_removing(),
             self.keep_freeing(),
+            self.keep_telling_of_units(),
             self.keep_mending(),
             self.keep_rewrapping(),
             self.inner.controller.keep_capabilities(),

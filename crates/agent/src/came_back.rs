@@ -3,15 +3,20 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::host::Doubt;
 use base::{UnitId, with_causes};
 use unit::UnitState;
+use world::host;
 
 use crate::agent::{Agent, Inner, lock};
 use crate::lease_count;
 use crate::units::{Mounted, wait_for};
 use crate::watch::ANSWER_WITHIN;
+
+/// How often it is looked whether there is something to say.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// What is to be found out and said of units that came back.
 #[derive(Debug, Default)]
@@ -27,6 +32,10 @@ pub(crate) struct CameBack {
 impl CameBack {
     /// That is to be said of a unit, unless more is.
     pub fn doubt(&mut self, unit: UnitId, doubt: Doubt) {
+        if doubt == Doubt::Older {
+            // It is not there any more.
+            self.noted.remove(&unit);
+        }
         let known = self.doubts.entry(unit).or_insert(doubt);
         *known = doubt.max(*known);
     }
@@ -35,6 +44,11 @@ impl CameBack {
     pub fn noted(&mut self, unit: UnitId, leases: u64) {
         let noted = self.noted.entry(unit).or_default();
         *noted = leases.max(*noted);
+    }
+
+    /// How many leases this host has noted on a unit and not said so yet.
+    pub fn unsaid(&self, unit: UnitId) -> u64 {
+        self.noted.get(&unit).copied().unwrap_or(0)
     }
 
     /// The controllers have heard it.
@@ -49,8 +63,21 @@ impl Agent {
     /// Looks which units that came back are older, and tells the controllers what is to be
     /// said. What cannot be found out or told now is tried again.
     pub(crate) async fn tell_of_units(&self) {
-        self.judge().await;
+        self.look_who_is_older().await;
         self.tell_doubts().await;
+        self.tell_noted().await;
+    }
+
+    /// Does so as long as this host runs, however long mending takes.
+    pub(crate) async fn keep_telling_of_units(&self) {
+        let mut ticks = host::ticks(LOOK_EVERY);
+        loop {
+            ticks.tick().await;
+            self.tell_of_units().await;
+        }
+    }
+
+    async fn tell_noted(&self) {
         let noted = std::mem::take(&mut lock(&self.inner.came_back).noted);
         if noted.is_empty() {
             return;
@@ -72,7 +99,7 @@ impl Agent {
 
     /// Looks which of the units that came back are older. One that hangs is not waited
     /// for: what it says is told later.
-    async fn judge(&self) {
+    async fn look_who_is_older(&self) {
         let units: Vec<Mounted> = {
             let (units, mut came_back) = (lock(&self.inner.units), lock(&self.inner.came_back));
             let is_mounted = |id: &UnitId| units.iter().any(|mounted| mounted.id == *id);
@@ -95,7 +122,9 @@ impl Agent {
             // One at a time: it is put back if it does not answer.
             let is_due = lock(&self.inner.came_back).to_judge.remove(&mounted.id);
             let inner = Arc::clone(&self.inner);
-            is_due.then(|| tokio::task::spawn_blocking(move || judge(&inner, &mounted, noted)))
+            is_due.then(|| {
+                tokio::task::spawn_blocking(move || look_whether_older(&inner, &mounted, noted))
+            })
         });
         let judged: Vec<_> = judged.collect();
         let clock = &self.inner.world.clock;
@@ -105,15 +134,19 @@ impl Agent {
 
     /// Tells the controllers of units that may lack something.
     pub(crate) async fn tell_doubts(&self) {
+        // Said twice at once, it would be said once more later.
+        let _alone = self.inner.telling.lock().await;
         let doubts = lock(&self.inner.came_back).doubts.clone();
         for (unit, doubt) in doubts {
             match self.inner.controller.doubt_unit(unit, doubt).await {
                 Ok(true) => lock(&self.inner.came_back).is_said(unit, doubt),
                 // It is said again when what was said before is through.
                 Ok(false) => {}
+                // That no controller answers is said elsewhere.
                 Err(error) => {
                     let why = with_causes(&error);
-                    tracing::warn!(%unit, why, "the controllers did not hear that it came back");
+                    tracing::debug!(%unit, why, "that it came back was not heard");
+                    return;
                 }
             }
         }
@@ -121,7 +154,7 @@ impl Agent {
 }
 
 /// Whether a unit, on which at least `noted` leases were noted, is older than it was. Waits.
-fn judge(inner: &Inner, mounted: &Mounted, noted: u64) {
+fn look_whether_older(inner: &Inner, mounted: &Mounted, noted: u64) {
     match lease_count::read_own(&*mounted.watched, &inner.vouch) {
         Ok(knows) if knows < noted => lock(&inner.came_back).doubt(mounted.id, Doubt::Older),
         Ok(_) => {}

@@ -16,6 +16,7 @@
 //! another matter: `leases`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::host::{Doubt, Want};
 use base::{VolumeId, with_causes};
@@ -56,8 +57,24 @@ enum Told {
     Older,
 }
 
-/// Tells one unit, on which at least `noted` leases were noted. Waits.
-fn tell(inner: &Inner, mounted: &Mounted, count: u64, noted: u64) -> Result<Told, String> {
+/// Why no unit was told.
+#[derive(Debug, thiserror::Error)]
+enum Untold {
+    /// Those that answer are older than they were.
+    #[error("the units that answer are older than they were")]
+    Older,
+    /// None answers, or takes a note.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Tells one unit, on which at least `noted` leases had been noted when that was asked. Waits.
+fn tell(
+    inner: &Inner,
+    mounted: &Mounted,
+    count: u64,
+    (noted, asked): (u64, Duration),
+) -> Result<Told, String> {
     // One after another, and never back: of two that attach at once, the one
     // with the smaller count may come last.
     let mut told = lock(&mounted.told);
@@ -66,9 +83,16 @@ fn tell(inner: &Inner, mounted: &Mounted, count: u64, noted: u64) -> Result<Told
     }
     let spell = |error| inner.claim.spell(&error);
     let knows = lease_count::read_own(&*mounted.place, &inner.vouch).map_err(spell)?;
-    if knows < noted {
+    if knows < noted.max(lock(&inner.came_back).unsaid(mounted.id)) {
         lock(&inner.came_back).doubt(mounted.id, Doubt::Older);
         return Ok(Told::Older);
+    }
+    // Meanwhile it may have been put back, and others have been told more.
+    if inner.world.clock.monotonic().saturating_sub(asked) > ANSWER_WITHIN {
+        return Err(format!(
+            "{} took too long to say what it knows",
+            mounted.url
+        ));
     }
     // Also if it knows that: what is another cluster's, or copy's, takes no notes.
     let count = count.max(knows);
@@ -116,15 +140,22 @@ impl Agent {
         // Unit daemons take no larger one than a controller has signed.
         let signed = self.inner.controller.obtain(&[Want::Count]).await;
         signed.map_err(AttachError::Lease)?;
-        self.tell_units(count).await.map_err(AttachError::Untold)?;
+        let mut told = self.tell_units(count).await;
+        if matches!(told, Err(Untold::Older)) {
+            // Once that is heard, they are told.
+            self.tell_doubts().await;
+            told = self.tell_units(count).await;
+        }
+        told.map_err(|why| AttachError::Untold(why.to_string()))?;
         Ok(lease)
     }
 
     /// Tells every unit that answers; returns when all have been told that
     /// answer soon, and at least one was.
-    async fn tell_units(&self, count: u64) -> Result<(), String> {
+    async fn tell_units(&self, count: u64) -> Result<(), Untold> {
+        let asked = self.inner.world.clock.monotonic();
         let noted = self.inner.controller.noted_leases().await;
-        let noted = noted.map_err(|error| with_causes(&error))?;
+        let noted = noted.map_err(|error| Untold::Failed(with_causes(&error)))?;
         let units = lock(&self.inner.units).clone();
         let (answer, mut answers) = mpsc::unbounded_channel();
         for mounted in units {
@@ -136,7 +167,7 @@ impl Agent {
             let noted = noted.get(&mounted.id).copied().unwrap_or(0);
             tokio::task::spawn_blocking(move || {
                 // Nobody may be listening any more: it was told all the same.
-                let _ = answer.send(tell(&inner, &mounted, count, noted));
+                let _ = answer.send(tell(&inner, &mounted, count, (noted, asked)));
             });
         }
         drop(answer);
@@ -159,12 +190,11 @@ impl Agent {
                 _ = tick.tick() => if clock.monotonic() >= enough { break },
             }
         }
-        if is_older && !told {
-            failure = "the units that answer are older than they were".to_owned();
-            // Then it is told when it is tried again.
-            self.tell_doubts().await;
+        match (told, is_older) {
+            (true, _) => Ok(()),
+            (false, true) => Err(Untold::Older),
+            (false, false) => Err(Untold::Failed(failure)),
         }
-        if told { Ok(()) } else { Err(failure) }
     }
 
     /// Whether some unit knows of more leases than the database.

@@ -12,7 +12,8 @@
 //!   units know of that
 //! * `leases`: leases in time; `journals_aside`: journals of volumes that were
 //!   taken from this host; [`journals`]: the folder of journals that hosts share
-//! * `cleaning`, `mending`: what goes on by itself
+//! * `cleaning`, `mending`: what goes on by itself; `came_back`: what is said of units that
+//!   were away
 //! * [`serving`]: the NBD server
 //! * [`vm`]: plugging disks into running virtual machines
 //! * [`keys`]: wrapping keys, wherever they are; [`host_keys`]: those that this

@@ -167,7 +167,6 @@ impl Agent {
         let mut ticks = host::ticks(LOOK_EVERY);
         for look in 0_u64.. {
             ticks.tick().await;
-            self.tell_of_units().await;
             let is_idle =
                 self.waiting_copysets() == 0 && self.inner.compare.load(Ordering::Relaxed) == 0;
             if is_idle && !look.is_multiple_of(IDLE_LOOKS) {

@@ -332,15 +332,15 @@ impl Agent {
             let device = mounted.folder.as_deref();
             let device = device.and_then(|folder| host::device(folder).ok());
             let known = mounted.watched.last_found();
-            let life = stat.and_then(|stat| stat.life);
-            let is_other = life.is_none() || life != known.life;
+            let incarnation = stat.and_then(|stat| stat.incarnation);
+            let is_other = incarnation.is_none() || incarnation != known.incarnation;
             // One that was away may have been elsewhere meanwhile.
-            let is_news = !known.is_known || before != UnitState::Healthy || life != known.life;
+            let is_news = !known.was_ever_found
+                || before != UnitState::Healthy
+                || incarnation != known.incarnation;
             if stat.is_some() && is_news {
                 read_leases(&inner, &mounted);
                 lock(&inner.came_back).to_judge.insert(mounted.id);
-            }
-            if stat.is_some() && is_news {
                 match mounted.place.facts() {
                     Ok(facts) => *lock(&mounted.facts) = facts,
                     Err(error) => tracing::warn!(
@@ -353,7 +353,7 @@ impl Agent {
             look.found(stat, device);
             let after = mounted.unit.state();
             let is_back = before == UnitState::Missing && after != UnitState::Missing;
-            if is_back && known.is_known {
+            if is_back && known.was_ever_found {
                 let doubt = match is_other {
                     true => Doubt::Restarted,
                     false => Doubt::Back,

@@ -28,9 +28,9 @@ pub(crate) struct Found {
     /// Which file system it lies on.
     pub device: Option<u64>,
     /// Whether it was ever found.
-    pub is_known: bool,
-    /// In which life it was found last, if that is known.
-    pub life: Option<u64>,
+    pub was_ever_found: bool,
+    /// As [`UnitStat::incarnation`], when it was found last.
+    pub incarnation: Option<u64>,
     /// How many leases it is known to have known of.
     pub leases: u64,
 }
@@ -61,8 +61,8 @@ impl Look {
         state.found.stat = stat;
         state.found.device = device;
         if let Some(stat) = stat {
-            state.found.is_known = true;
-            state.found.life = stat.life;
+            state.found.was_ever_found = true;
+            state.found.incarnation = stat.incarnation;
         }
     }
 }

@@ -132,19 +132,22 @@ impl Fences {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other?,
         };
-        let mut state = self.lock();
-        let (bytes, is_whole) = state.read(&*found)?;
-        // Where it cannot be written, what is there is served.
-        if let Ok(again) = write_again(&*self.disk, &bytes) {
-            state.is_durable = true;
-            *file = is_whole.then_some((again, bytes.len() as u64));
+        let (bytes, is_whole) = self.lock().read(&*found)?;
+        match write_again(&*self.disk, &bytes) {
+            Ok(again) => {
+                self.lock().is_durable = true;
+                *file = is_whole.then_some((again, bytes.len() as u64));
+            }
+            // What is there is served.
+            Err(error) if takes_no_more(&error) => {}
+            Err(error) => tracing::warn!(%error, "the newest leases are not made durable"),
         }
         Ok(())
     }
 
     /// Reads it now, if it could not be read before: the unit's file system was not
     /// mounted yet, or takes no writes.
-    fn must_be_read(&self, file: &mut Option<(Arc<dyn File>, u64)>) -> io::Result<()> {
+    fn read_unless_durable(&self, file: &mut Option<(Arc<dyn File>, u64)>) -> io::Result<()> {
         if self.lock().is_durable {
             return Ok(());
         }
@@ -170,7 +173,8 @@ impl Fences {
     pub fn show(&self, fence: Fence, epoch: u32) -> Result<(), FenceError> {
         if !self.is_newest(fence, epoch)? {
             let mut file = self.file();
-            self.must_be_read(&mut file).map_err(FenceError::Unnoted)?;
+            self.read_unless_durable(&mut file)
+                .map_err(FenceError::Unnoted)?;
             // Another one may just have been noted.
             if !self.is_newest(fence, epoch)? {
                 match self.note(&mut file, fence, epoch) {
@@ -179,8 +183,8 @@ impl Fences {
                         state.newest.insert(fence, epoch);
                         state.is_durable = true;
                     }
-                    // Nothing is changed there under it either.
-                    Err(error) if is_read_only(&error) && self.newest(fence) == Some(epoch) => {}
+                    // Nothing is put there under it either; what is freed makes room.
+                    Err(error) if takes_no_more(&error) && self.newest(fence) == Some(epoch) => {}
                     Err(error) => return Err(FenceError::Unnoted(error)),
                 }
             }
@@ -324,10 +328,14 @@ fn write_again(disk: &dyn Disk, bytes: &[u8]) -> io::Result<Arc<dyn File>> {
     Ok(file)
 }
 
-fn is_read_only(error: &io::Error) -> bool {
+/// Whether a file system is read-only, or full.
+fn takes_no_more(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied
+        io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::PermissionDenied
+            | io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
     )
 }
 

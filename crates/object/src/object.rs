@@ -413,7 +413,7 @@ impl Unit for ObjectUnit {
         };
         let (segments, bytes) = self.0.account.stat(&*self.0.clock, list)?;
         Ok(UnitStat {
-            life: Some(0),
+            incarnation: Some(0),
             segments,
             bytes,
             free_bytes: None,

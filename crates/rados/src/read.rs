@@ -296,7 +296,7 @@ impl Core {
         let known = self.account.wait(LOOK_WITHIN);
         let known = known.map_err(|failure| failure.unwrap_or_else(late))?;
         Ok(UnitStat {
-            life: Some(0),
+            incarnation: Some(0),
             segments: known.segments,
             bytes: known.bytes,
             free_bytes: known.free_bytes,

@@ -88,13 +88,13 @@ impl Members {
         self.state().copysets.clone()
     }
 
-    /// A version was committed; `in_flux` is what was on its way before.
-    pub fn note(&self, commit: &VersionCommit, in_flux: &Doubtful) {
+    /// A version was committed; `in_flight` is what was on its way before.
+    pub fn note(&self, commit: &VersionCommit, in_flight: &Doubtful) {
         let mut state = self.state();
         for share in &commit.thin {
             state.was_thin.insert(share.segment);
             for unit in &share.lacking {
-                state.misses(share.segment.copyset(), *unit, in_flux);
+                state.misses(share.segment.copyset(), *unit, in_flight);
             }
         }
         let later: Vec<(CopysetId, UnitId)> = state
@@ -104,7 +104,7 @@ impl Members {
             .map(|(member, _)| *member)
             .collect();
         for (copyset, unit) in later {
-            state.misses(copyset, unit, in_flux);
+            state.misses(copyset, unit, in_flight);
         }
     }
 

@@ -145,10 +145,10 @@ pub struct UnitStat {
     pub bytes: u64,
     /// Free room in bytes, where that is known.
     pub free_bytes: Option<u64>,
-    /// Which life of the process that keeps it this is, where that is known: as long as
-    /// it is the same one, nothing is lost that was there. 0 of engines that lose nothing
-    /// which they have acknowledged, in whichever life.
-    pub life: Option<u64>,
+    /// Which incarnation of the process that keeps it this is, where that is known: as long
+    /// as it is the same one, nothing is lost that was there. 0 of engines that lose nothing
+    /// which they have acknowledged.
+    pub incarnation: Option<u64>,
 }
 
 /// Something that was found out of the place that a unit is, for operators to

@@ -8,6 +8,10 @@ use world::Millis;
 
 use super::mending::{Doubt, MendEnd, MendProgress};
 
+/// A host says of no more units at once how many leases it has noted there: no cluster has
+/// as many.
+pub const NOTED_MAX: usize = 4096;
+
 /// A host is told of so many plans at a time at most, each of up to 1 MiB
 /// ([`CatalogCall::DueFrees`]).
 pub const FREES_MAX: u32 = 16;
@@ -125,7 +129,7 @@ calls! {
     /// A unit has come back. `false` if this host has said so before, and some copyset of
     /// the unit is not whole since: then it is to be said again.
     DoubtUnit = "doubt-unit" { unit: UnitId, doubt: Doubt },
-    /// This host has made units know of so many leases, durably.
+    /// This host has made units know of so many leases, durably: of [`NOTED_MAX`] at most.
     NoteLeases = "note-leases" { units: Vec<(UnitId, u64)> },
     /// How many leases were noted on each unit, as hosts have said:
     /// `Vec<(UnitId, u64)>`.

@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::words::{Access, AttachmentState, KeyState, Seal};
 pub use attachments::{Assignment, AttachmentReport};
-pub use calls::{CatalogAnswer, CatalogCall, EncodedPlan, FREES_MAX, ROWS_MAX};
+pub use calls::{CatalogAnswer, CatalogCall, EncodedPlan, FREES_MAX, NOTED_MAX, ROWS_MAX};
 pub use capabilities::{AskCapabilities, Capabilities, SignedBytes, WANTS_MAX, Want};
 pub use cleaning::{AskCleaning, Cleaning, Deleted};
 pub use keys::{FIRST_KEY, FoundedKey, WrappedRow, WrappingKey};

@@ -2,20 +2,23 @@
 ALTER TABLE units ADD COLUMN leases BIGINT NOT NULL DEFAULT 0;
 -- What hosts may have been putting at a moment: serials of segments that were open, or
 -- reserved and not used, or not handed out yet. Those without a copyset, of any.
-CREATE TABLE fluxes (
+CREATE TABLE in_flight_sets (
     id    BIGINT NOT NULL PRIMARY KEY,
     at_ms BIGINT NOT NULL
 );
-CREATE TABLE flux_serials (
-    flux       BIGINT NOT NULL,
+CREATE TABLE in_flight_serials (
+    in_flight_set       BIGINT NOT NULL,
     copyset    BIGINT,
     first      BIGINT NOT NULL,
     end_before BIGINT NOT NULL
 );
-CREATE INDEX flux_serials_of ON flux_serials (flux);
+CREATE INDEX in_flight_serials_of ON in_flight_serials (in_flight_set);
 -- Of a member that is filled: only what was on its way then may be otherwise than it was
 -- put; anything, if that is not known.
-ALTER TABLE copyset_members ADD COLUMN flux BIGINT;
+ALTER TABLE copyset_members ADD COLUMN in_flight_set BIGINT;
+-- Whether a task that was broken off, or did not make it whole, may have left something there
+-- in part, since it became whole last.
+ALTER TABLE copyset_members ADD COLUMN is_unknown BIGINT NOT NULL DEFAULT 0;
 -- Whose word was taken that a unit may lack something, until all of its copysets are whole.
 CREATE TABLE unit_doubts (
     unit     TEXT    NOT NULL,

@@ -3,7 +3,7 @@
 //! Invariant: what one host says of a unit is taken once until all copysets of that unit
 //! are whole again; and once more, if the unit is older and was not said to be.
 
-use api::host::Doubt;
+use api::host::{Doubt, NOTED_MAX};
 use base::{PartyId, UnitId};
 use identity::{Kind, Subject};
 use sqlx::AnyConnection;
@@ -36,6 +36,14 @@ impl Database {
                 Doubt::Restarted => false,
                 Doubt::Older => true,
             };
+            if is_older {
+                // What was noted on it is gone, or never was; it is noted anew with the next
+                // lease.
+                sqlx::query("UPDATE units SET leases = 0 WHERE id = $1")
+                    .bind(unit.to_string())
+                    .execute(&mut *change)
+                    .await?;
+            }
             if is_taken(&mut *change, host, unit, is_older).await? {
                 return Ok(false);
             }
@@ -57,16 +65,9 @@ impl Database {
             .bind(unit.to_string())
             .execute(&mut *change)
             .await?;
-            let flux = match is_older {
-                true => {
-                    // What was noted on it is gone; it is noted anew with the next lease.
-                    sqlx::query("UPDATE units SET leases = 0 WHERE id = $1")
-                        .bind(unit.to_string())
-                        .execute(&mut *change)
-                        .await?;
-                    None
-                }
-                false => Some(self.flux(&mut *change, now).await?),
+            let in_flight_set = match is_older {
+                true => None,
+                false => Some(self.in_flight_set(&mut *change, now).await?),
             };
             let what = if is_older { "older" } else { "restarted" };
             let by = By {
@@ -77,7 +78,7 @@ impl Database {
             };
             by.note(&mut *change, "doubt", &format!("{unit} {what}"))
                 .await?;
-            if doubt_unit(&mut *change, unit, flux, now).await? {
+            if doubt_unit(&mut *change, unit, in_flight_set, now).await? {
                 super::hosts::assign_all(&mut *change).await?;
             }
             Ok(true)
@@ -87,6 +88,10 @@ impl Database {
     /// Hosts have made units know of so many leases, durably. Of more than were given no
     /// unit can.
     pub(super) async fn note_leases(&self, units: &[(UnitId, u64)]) -> Result<(), DatabaseError> {
+        if units.len() > NOTED_MAX {
+            let reason = format!("{} units are more than a host notes leases on", units.len());
+            return Err(DatabaseError::Refused { reason });
+        }
         let given = self.leases().await?;
         change!(self, change, {
             for (unit, leases) in units {
@@ -141,9 +146,17 @@ async fn is_taken(
     unit: UnitId,
     is_older: bool,
 ) -> Result<bool, DatabaseError> {
+    // Of one that is older it is enough that it is whole itself: what was said then is
+    // through.
+    let is_open = match is_older {
+        true => {
+            "SELECT 1 FROM copyset_members m WHERE m.state = 'filling' AND m.unit = $1".to_owned()
+        }
+        false => format!("{FILLING_BESIDE} $1"),
+    };
     let statement = format!(
         "SELECT d.is_older FROM unit_doubts d WHERE d.unit = $1 AND d.host = $2 \
-         AND EXISTS ({FILLING_BESIDE} $1)"
+         AND EXISTS ({is_open})"
     );
     let said: Option<i64> = sqlx::query_scalar(&statement)
         .bind(unit.to_string())

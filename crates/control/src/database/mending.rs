@@ -96,13 +96,17 @@ impl Database {
             .await?;
             let Some(row) = row else { return Ok(None) };
             let copyset = copyset_of(&row, "number")?;
-            if is_under_way(&mut *change, copyset).await? {
-                // Whoever had it said nothing, and may have been putting something.
-                super::fluxes::know_nothing(&mut *change, copyset, None).await?;
-            }
+            let is_broken_off = is_under_way(&mut *change, copyset).await?;
             let none = MendProgress::default();
             hold(&mut *change, host, copyset, &none, now).await?;
             let serial_next = self.serial_next(&mut *change).await?;
+            let task = task_of(&mut *change, copyset, serial_next, now).await?;
+            let Some(task) = task.filter(|_| is_broken_off) else {
+                return task_of(&mut *change, copyset, serial_next, now).await;
+            };
+            // Whoever had it said nothing, and may have been putting something.
+            let changed = changed_of(&task);
+            super::in_flight::know_nothing(&mut *change, copyset, &changed).await?;
             task_of(&mut *change, copyset, serial_next, now).await
         })
     }
@@ -169,12 +173,11 @@ impl Database {
             for (unit, missed) in &end.whole {
                 becomes_whole(&mut *change, copyset, *unit, *missed, now).await?;
             }
+            let brought = end.brought.as_ref().unwrap_or(&looked_at);
             let is_unfinished = |unit: &&UnitId| !end.whole.iter().any(|(whole, _)| whole == *unit);
-            let brought = end.brought.as_ref();
-            let unfinished: Option<Vec<UnitId>> =
-                brought.map(|units| units.iter().filter(is_unfinished).copied().collect());
-            super::fluxes::know_nothing(&mut *change, copyset, unfinished.as_deref()).await?;
-            super::fluxes::forget_fluxes(&mut *change).await?;
+            let unfinished: Vec<UnitId> = brought.iter().filter(is_unfinished).copied().collect();
+            super::in_flight::know_nothing(&mut *change, copyset, &unfinished).await?;
+            super::in_flight::forget_unneeded(&mut *change).await?;
             super::doubts::forget_doubts(&mut *change).await?;
             let number = i64::from(copyset.number());
             let is_filling = is_filling(&mut *change, copyset).await?;
@@ -373,7 +376,7 @@ async fn task_of(
         .bind(number)
         .fetch_one(&mut *connection)
         .await?;
-    let doubtful = super::fluxes::doubtful_of(&mut *connection, id).await?;
+    let doubtful = super::in_flight::doubtful_of(&mut *connection, id).await?;
     let wanted: i64 = scrub.try_get("scrub_wanted")?;
     let scrubbed: i64 = scrub.try_get("scrubbed_ms")?;
     let is_due = scrubbed <= now.0.saturating_sub(SCRUB_EVERY_MS);
@@ -423,7 +426,7 @@ async fn lacks(
 ) -> Result<(), DatabaseError> {
     sqlx::query(
         "UPDATE copyset_members SET missed = missed + 1, missed_ms = $3, since_ms = $3, \
-         state = 'filling', flux = NULL \
+         state = 'filling', in_flight_set = NULL \
          WHERE copyset = $1 AND unit = $2 AND state <> 'leaving'",
     )
     .bind(i64::from(copyset.number()))
@@ -443,7 +446,7 @@ async fn becomes_whole(
 ) -> Result<(), DatabaseError> {
     let number = i64::from(copyset.number());
     let done = sqlx::query(
-        "UPDATE copyset_members SET state = 'whole', flux = NULL, since_ms = $4 \
+        "UPDATE copyset_members SET state = 'whole', in_flight_set = NULL, is_unknown = 0, since_ms = $4 \
          WHERE copyset = $1 AND unit = $2 AND missed = $3 AND state = 'filling'",
     )
     .bind(number)

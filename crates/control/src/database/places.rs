@@ -137,7 +137,7 @@ pub(super) async fn take_place_back(
         "UPDATE copyset_members SET state = 'leaving', left_at = $3, since_ms = $4 \
          WHERE copyset = $1 AND state <> 'leaving' AND place = \
          (SELECT o.place FROM copyset_members o WHERE o.copyset = $1 AND o.unit = $2)",
-        "UPDATE copyset_members SET state = 'filling', flux = NULL, joined = $3, left_at = NULL, \
+        "UPDATE copyset_members SET state = 'filling', in_flight_set = NULL, joined = $3, left_at = NULL, \
          missed = missed + 1, missed_ms = $4, since_ms = $4 WHERE copyset = $1 AND unit = $2",
     ] {
         sqlx::query(statement)

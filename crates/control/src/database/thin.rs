@@ -79,7 +79,7 @@ impl Database {
         }
         must_be_held(&mut *change, commit).await?;
         let at = commit.version.created;
-        let flux = Some(self.flux(&mut *change, at).await?);
+        let in_flight_set = Some(self.in_flight_set(&mut *change, at).await?);
         let host = host.to_string();
         let mut has_changed = false;
         for share in &commit.thin {
@@ -87,7 +87,11 @@ impl Database {
             for unit in &share.lacking {
                 let copyset = i64::from(share.segment.copyset().number());
                 let which = "copyset = $2 AND unit = $3";
-                let missed = Missed { which, at, flux };
+                let missed = Missed {
+                    which,
+                    at,
+                    in_flight_set,
+                };
                 has_changed |= miss_by(&mut *change, &host, missed, |query| {
                     query.bind(copyset).bind(unit.to_string())
                 })
@@ -99,7 +103,11 @@ impl Database {
         }
         let joined = i64::try_from(commit.joined).unwrap_or(i64::MAX);
         let which = "joined > $2 AND state <> 'leaving'";
-        let missed = Missed { which, at, flux };
+        let missed = Missed {
+            which,
+            at,
+            in_flight_set,
+        };
         has_changed |= miss_by(&mut *change, &host, missed, |query| query.bind(joined)).await?;
         match has_changed {
             true => super::hosts::assign_all(change).await,
@@ -188,11 +196,11 @@ pub(super) async fn compare_all(change: &mut AnyConnection) -> Result<u64, Datab
 
 /// A unit may lack something in each of its copysets, though nothing is known of; where
 /// nobody else is whole it goes on to count. Or it is older than it was: then it does not,
-/// and without a `flux` anything that it has may be otherwise than it was put.
+/// and without an `in_flight_set` anything that it has may be otherwise than it was put.
 pub(super) async fn doubt_unit(
     change: &mut AnyConnection,
     unit: UnitId,
-    flux: Option<i64>,
+    in_flight_set: Option<i64>,
     at: Millis,
 ) -> Result<bool, DatabaseError> {
     // What those got from it that are being filled there may be too little, too. What they
@@ -203,7 +211,7 @@ pub(super) async fn doubt_unit(
         query.bind(unit.to_string())
     })
     .await?;
-    let which = match flux {
+    let which = match in_flight_set {
         None => {
             "unit = $2 AND (SELECT COUNT(*) FROM copyset_members o \
              WHERE o.copyset = copyset_members.copyset) > 1"
@@ -213,7 +221,11 @@ pub(super) async fn doubt_unit(
              WHERE o.copyset = copyset_members.copyset AND o.state = 'whole' AND o.unit <> $2)"
         }
     };
-    let missed = Missed { which, at, flux };
+    let missed = Missed {
+        which,
+        at,
+        in_flight_set,
+    };
     miss(change, missed, |query| query.bind(unit.to_string())).await
 }
 
@@ -227,7 +239,7 @@ struct Missed<'a> {
     at: Millis,
     /// Outside of this what they have is as it was put, if they were whole until now.
     /// Without one nothing is known of it, nor of those that were not.
-    flux: Option<i64>,
+    in_flight_set: Option<i64>,
 }
 
 /// As [`miss`], because of what `host` says: it does not mend what they are members of,
@@ -256,20 +268,29 @@ async fn miss(
     missed: Missed<'_>,
     bind: impl for<'q> Fn(Query<'q>) -> Query<'q>,
 ) -> Result<bool, DatabaseError> {
-    let Missed { which, at, flux } = missed;
+    let Missed {
+        which,
+        at,
+        in_flight_set,
+    } = missed;
     let turned = format!(
-        "UPDATE copyset_members SET state = 'filling', since_ms = $1, flux = {} \
+        "UPDATE copyset_members SET state = 'filling', since_ms = $1, \
+         in_flight_set = CASE WHEN is_unknown = 1 THEN NULL ELSE {} END \
          WHERE state = 'whole' AND {which}",
         // A number of this database's own.
-        flux.map_or_else(|| "NULL".to_owned(), |flux| flux.to_string()),
+        in_flight_set.map_or_else(
+            || "CAST(NULL AS BIGINT)".to_owned(),
+            |in_flight_set| in_flight_set.to_string()
+        ),
     );
     let turned = bind(sqlx::query(&turned).bind(at.0))
         .execute(&mut *change)
         .await?;
     note_once_more(&mut *change, which, at, &bind).await?;
-    if flux.is_none() {
-        let unknown =
-            format!("UPDATE copyset_members SET flux = NULL WHERE missed_ms = $1 AND {which}");
+    if in_flight_set.is_none() {
+        let unknown = format!(
+            "UPDATE copyset_members SET in_flight_set = NULL WHERE missed_ms = $1 AND {which}"
+        );
         bind(sqlx::query(&unknown).bind(at.0))
             .execute(change)
             .await?;

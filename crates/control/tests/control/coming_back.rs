@@ -12,7 +12,7 @@ use crate::fresh::{on_postgres, on_sqlite};
 use crate::mending_scene::{LATER, NOW, Scene, copyset, unit};
 use crate::postgres::Postgres;
 
-/// Longer than a flux serves, and than a host has a copyset that it says no more of.
+/// Longer than a set of what was in flight serves, and than a host has a copyset that it says no more of.
 const MUCH_LATER: Millis = Millis(NOW.0 + 11 * 60 * 1000);
 
 impl Scene {
@@ -153,6 +153,38 @@ mod claims {
         assert_eq!(read_of(&task, 1), None);
     }
 
+    /// A comparison puts on whole members, too: they went on to be whole, and what it had
+    /// put there in part was not read when they came back.
+    pub async fn what_a_comparison_left_is_read_later(scene: Scene) {
+        let wanted = scene.database.want_repair(&scene.asker).await;
+        assert_eq!(wanted.expect("wanted"), 1);
+        scene.take(0, NOW).await.expect("to be compared");
+        // Its host is not heard of any more, and the unit is away.
+        let task = scene
+            .take(1, MUCH_LATER)
+            .await
+            .expect("still to be compared");
+        let end = MendEnd {
+            compared: true,
+            brought: Some(Vec::new()),
+            ..MendEnd::default()
+        };
+        assert!(task.compare && scene.end(1, MUCH_LATER, end).await);
+        scene.doubt(1, false).await;
+        let later = Millis(MUCH_LATER.0 + 120_000);
+        let task = scene.take(0, later).await.expect("filling");
+        assert_eq!(read_of(&task, 1), None);
+        // When it has been read that is over.
+        let end = MendEnd {
+            whole: task.missed,
+            ..MendEnd::default()
+        };
+        assert!(scene.end(0, later, end).await);
+        scene.doubt(1, false).await;
+        let task = scene.take(0, later).await.expect("filling");
+        assert!(read_of(&task, 1).is_some());
+    }
+
     pub async fn all_is_read_of_one_that_is_older(scene: Scene) {
         scene.doubt(1, false).await;
         scene.doubt_as(1, 1, true).await;
@@ -194,7 +226,7 @@ fn a_unit_that_has_lost_nothing_is_not_compared() {
 }
 
 #[test]
-fn what_was_on_its_way_is_read_and_nothing_else() {
+fn what_was_on_its_way_is_read_until_something_was_brought() {
     on_sqlite(claims::what_was_on_its_way_is_read);
 }
 
@@ -209,6 +241,11 @@ fn nothing_is_known_after_a_task_that_was_broken_off() {
 }
 
 #[test]
+fn what_a_comparison_left_in_part_is_read_when_the_unit_is_back() {
+    on_sqlite(claims::what_a_comparison_left_is_read_later);
+}
+
+#[test]
 fn all_is_read_of_a_unit_that_is_older() {
     on_sqlite(claims::all_is_read_of_one_that_is_older);
 }
@@ -218,6 +255,8 @@ fn no_more_leases_are_noted_on_a_unit_than_were_given() {
     on_sqlite(claims::counts_are_of_leases_that_were_given);
 }
 
+/// But for what was put long ago: of serials that may have been taken just then all is read
+/// there.
 #[test]
 fn all_of_it_is_so_on_postgresql() {
     let server = Postgres::start();
@@ -228,6 +267,7 @@ fn all_of_it_is_so_on_postgresql() {
         &server,
         claims::all_is_read_after_a_task_that_was_broken_off,
     );
+    on_postgres(&server, claims::what_a_comparison_left_is_read_later);
     on_postgres(&server, claims::all_is_read_of_one_that_is_older);
     on_postgres(&server, claims::counts_are_of_leases_that_were_given);
 }

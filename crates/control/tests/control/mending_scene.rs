@@ -72,6 +72,7 @@ impl Rows for Scene {
         let end = MendEnd {
             compared: true,
             scrubbed: true,
+            brought: Some(Vec::new()),
             ..MendEnd::default()
         };
         assert!(scene.end(0, NOW, end).await);

@@ -140,7 +140,7 @@ impl Unit for FolderUnit {
             .map_err(failed)?;
         let space = self.place.disk.space(Path::new(""));
         Ok(UnitStat {
-            life: None,
+            incarnation: None,
             segments,
             bytes,
             free_bytes: space.ok().map(|space| space.free_bytes),

@@ -433,7 +433,7 @@ impl Unit for RemoteUnit {
     fn stat(&self) -> Result<UnitStat, UnitError> {
         self.ask(&Request::Room, None, |reply| {
             Ok(UnitStat {
-                life: Some(reply.incarnation),
+                incarnation: Some(reply.incarnation),
                 ..Room::decode(reply.body)?
             })
         })

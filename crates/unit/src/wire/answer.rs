@@ -208,7 +208,7 @@ impl Room {
             segments: reader.u64()?,
             bytes: reader.u64()?,
             free_bytes: Some(reader.u64()?).filter(|free| *free != Self::UNKNOWN),
-            life: None,
+            incarnation: None,
         })
     }
 }
@@ -278,7 +278,7 @@ mod tests {
 
         for free_bytes in [None, Some(0), Some(1 << 40)] {
             let stat = UnitStat {
-                life: None,
+                incarnation: None,
                 segments: 1,
                 bytes: 2,
                 free_bytes,

@@ -51,6 +51,9 @@ pub const READS_WAIT: Duration = Duration::from_secs(120);
 /// Of those that wait, so many are tried at once, until one succeeds.
 const TRYING_AT_FIRST: usize = 8;
 
+/// One that has not been tried for so long is tried beside those.
+const TRY_BESIDE_AFTER: Duration = Duration::from_secs(10);
+
 /// Why something was not read.
 #[derive(Debug, Clone)]
 pub struct Unread {
@@ -195,9 +198,10 @@ impl Away {
 
     /// Takes out who may be tried now.
     fn take_due(&mut self, now: Duration) -> Option<Waits> {
-        let may_try = self.trying < self.trying_max;
-        let is_due = self.waiting.front().is_some_and(|waits| waits.again <= now);
-        match may_try && is_due {
+        let again = self.waiting.front()?.again;
+        // Those that are being tried may hang, on another unit.
+        let may_try = self.trying < self.trying_max || again + TRY_BESIDE_AFTER <= now;
+        match may_try && again <= now {
             true => self.waiting.pop_front(),
             false => None,
         }
@@ -247,7 +251,7 @@ impl Reader {
         let first = away.waiting.front()?;
         let at = match away.trying < away.trying_max {
             true => first.again.min(away.look_at),
-            false => away.look_at,
+            false => away.look_at.min(first.again + TRY_BESIDE_AFTER),
         };
         Some(at.saturating_sub(self.fetcher.clock.monotonic()))
     }

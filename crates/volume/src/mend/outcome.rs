@@ -98,6 +98,7 @@ impl Pass<'_> {
         self.found.lacking.insert(self.members[to].id);
         match brought {
             Ok(bytes) => {
+                self.suspect.remove(&(self.members[to].id, segment));
                 self.found.copied_bytes += bytes;
                 if looked.is_closed {
                     self.brought.insert((self.members[to].id, segment));
@@ -126,6 +127,7 @@ impl Pass<'_> {
         self.unsound.insert(to);
         let id = self.members[to].id;
         self.brought.remove(&(id, segment));
+        self.suspect.insert((id, segment));
         match error {
             CopyError::Stopped => {}
             CopyError::Changed => self.waits(segment, to, "was changed meanwhile"),

@@ -22,6 +22,8 @@ pub struct Task {
     /// What was read as it had been put, and is durable: it is not read once more by
     /// the pass that finds nothing left to bring, which else took as long as bringing it.
     brought: Brought,
+    /// What may have been put in part: bringing it failed.
+    suspect: Brought,
 }
 
 /// Segments that nothing is appended to any more, and that members have whole: put there,
@@ -35,6 +37,7 @@ impl Task {
         Self {
             copyset,
             brought: Brought::new(),
+            suspect: Brought::new(),
         }
     }
 
@@ -67,6 +70,7 @@ impl Task {
             worn: HashMap::new(),
             rotted: None,
             brought: &mut self.brought,
+            suspect: &mut self.suspect,
         };
         let segments = pass.list(self.copyset, pace)?;
         let all = segments.len() as u64;
@@ -112,6 +116,8 @@ pub(super) struct Pass<'a> {
     pub(super) rotted: Option<(SegmentId, u64)>,
     /// What passes of the same task have brought so far.
     pub(super) brought: &'a mut Brought,
+    /// And what may have been put in part.
+    pub(super) suspect: &'a mut Brought,
 }
 
 impl Pass<'_> {
@@ -417,7 +423,8 @@ impl Pass<'_> {
                 continue;
             };
             let member = &self.members[index];
-            let is_doubtful = member.is_doubtful(segment);
+            let is_suspect = self.suspect.contains(&(member.id, segment));
+            let is_doubtful = is_suspect || member.is_doubtful(segment);
             if depth < Depth::Scrub && !is_doubtful {
                 continue;
             }

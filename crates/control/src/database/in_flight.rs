@@ -1,15 +1,15 @@
-//! What hosts may have been putting at a moment, for the members of copysets that began
+//! What was in flight at a moment: what hosts may have been putting, for the members of copysets that began
 //! to lack something then (docs/units.md, "Coming back").
 //!
 //! Invariants:
 //!
-//! * All that is on its way at some moment is in every flux that was kept before: what is
+//! * All that is in flight at some moment is in every set that was kept before: what is
 //!   on its way later was so before, or has a later serial. So one that there is serves.
-//! * A change keeps a flux before it says itself what is on its way no more.
+//! * A change keeps a set before it says itself what is in flight no more.
 
 use std::ops::Range;
 
-use base::{CopysetId, UnitId};
+use base::{CopysetId, SegmentId, UnitId};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
@@ -20,17 +20,17 @@ const SERVES_MS: i64 = 10 * 60 * 1000;
 
 /// So many serials may have been taken by changes that are not over yet, and are not seen
 /// by others: more than all controllers have connections, with 64 each.
-const IN_FLIGHT_MAX: u64 = 64 * 256;
+const SERIALS_UNCOMMITTED_MAX: u64 = 64 * 256;
 
 impl Database {
-    /// The flux of this moment, or one that serves as well.
-    pub(super) async fn flux(
+    /// The number of the set of this moment, or of one that serves as well.
+    pub(super) async fn in_flight_set(
         &self,
         change: &mut AnyConnection,
         now: Millis,
     ) -> Result<i64, DatabaseError> {
         let known: Option<i64> =
-            sqlx::query_scalar("SELECT MAX(id) FROM fluxes WHERE at_ms BETWEEN $1 AND $2")
+            sqlx::query_scalar("SELECT MAX(id) FROM in_flight_sets WHERE at_ms BETWEEN $1 AND $2")
                 .bind(now.0.saturating_sub(SERVES_MS))
                 .bind(now.0)
                 .fetch_one(&mut *change)
@@ -42,34 +42,34 @@ impl Database {
         let from = match self.backend {
             // Changes follow one another.
             Backend::Sqlite => next,
-            Backend::Postgres => next.saturating_sub(IN_FLIGHT_MAX),
+            Backend::Postgres => next.saturating_sub(SERIALS_UNCOMMITTED_MAX),
         };
-        let id: i64 = sqlx::query_scalar("SELECT COALESCE(MAX(id), 0) + 1 FROM fluxes")
+        let id: i64 = sqlx::query_scalar("SELECT COALESCE(MAX(id), 0) + 1 FROM in_flight_sets")
             .fetch_one(&mut *change)
             .await?;
-        sqlx::query("INSERT INTO fluxes (id, at_ms) VALUES ($1, $2)")
+        sqlx::query("INSERT INTO in_flight_sets (id, at_ms) VALUES ($1, $2)")
             .bind(id)
             .bind(now.0)
             .execute(&mut *change)
             .await?;
         sqlx::query(
-            "INSERT INTO flux_serials (flux, copyset, first, end_before) \
+            "INSERT INTO in_flight_serials (in_flight_set, copyset, first, end_before) \
              SELECT CAST($1 AS BIGINT), NULL, first, end_before FROM serial_ranges",
         )
         .bind(id)
         .execute(&mut *change)
         .await?;
         sqlx::query(
-            "INSERT INTO flux_serials (flux, copyset, first, end_before) \
+            "INSERT INTO in_flight_serials (in_flight_set, copyset, first, end_before) \
              SELECT CAST($1 AS BIGINT), segment / $2, segment % $2, segment % $2 + 1 \
              FROM open_segments",
         )
         .bind(id)
-        .bind(1_i64 << 36)
+        .bind(SegmentId::SERIAL_MAX.cast_signed())
         .execute(&mut *change)
         .await?;
         sqlx::query(
-            "INSERT INTO flux_serials (flux, copyset, first, end_before) VALUES ($1, NULL, $2, $3)",
+            "INSERT INTO in_flight_serials (in_flight_set, copyset, first, end_before) VALUES ($1, NULL, $2, $3)",
         )
         .bind(id)
         .bind(from.cast_signed())
@@ -87,8 +87,8 @@ pub(super) async fn doubtful_of(
     copyset: CopysetId,
 ) -> Result<Vec<(UnitId, Vec<Range<u64>>)>, DatabaseError> {
     let members = sqlx::query(
-        "SELECT unit, flux FROM copyset_members \
-         WHERE copyset = $1 AND state = 'filling' AND flux IS NOT NULL",
+        "SELECT unit, in_flight_set FROM copyset_members \
+         WHERE copyset = $1 AND state = 'filling' AND in_flight_set IS NOT NULL",
     )
     .bind(i64::from(copyset.number()))
     .fetch_all(&mut *connection)
@@ -96,10 +96,10 @@ pub(super) async fn doubtful_of(
     let mut doubtful = Vec::new();
     for member in &members {
         let serials = sqlx::query(
-            "SELECT first, end_before FROM flux_serials \
-             WHERE flux = $1 AND (copyset IS NULL OR copyset = $2) ORDER BY first",
+            "SELECT first, end_before FROM in_flight_serials \
+             WHERE in_flight_set = $1 AND (copyset IS NULL OR copyset = $2) ORDER BY first",
         )
-        .bind(member.try_get::<i64, _>("flux")?)
+        .bind(member.try_get::<i64, _>("in_flight_set")?)
         .bind(i64::from(copyset.number()))
         .fetch_all(&mut *connection)
         .await?;
@@ -120,37 +120,33 @@ pub(super) async fn doubtful_of(
     Ok(doubtful)
 }
 
-/// Of these members of a copyset, or all, anything may be otherwise than it was put.
+/// Of these members of a copyset anything may be otherwise than it was put, until they have
+/// been read and are whole: also if they count until then.
 pub(super) async fn know_nothing(
     change: &mut AnyConnection,
     copyset: CopysetId,
-    units: Option<&[UnitId]>,
+    units: &[UnitId],
 ) -> Result<(), DatabaseError> {
-    let number = i64::from(copyset.number());
-    let Some(units) = units else {
-        sqlx::query("UPDATE copyset_members SET flux = NULL WHERE copyset = $1")
-            .bind(number)
-            .execute(change)
-            .await?;
-        return Ok(());
-    };
     for unit in units {
-        sqlx::query("UPDATE copyset_members SET flux = NULL WHERE copyset = $1 AND unit = $2")
-            .bind(number)
-            .bind(unit.to_string())
-            .execute(&mut *change)
-            .await?;
+        sqlx::query(
+            "UPDATE copyset_members SET in_flight_set = NULL, is_unknown = 1 \
+             WHERE copyset = $1 AND unit = $2",
+        )
+        .bind(i64::from(copyset.number()))
+        .bind(unit.to_string())
+        .execute(&mut *change)
+        .await?;
     }
     Ok(())
 }
 
 /// What no member needs any more goes.
-pub(super) async fn forget_fluxes(change: &mut AnyConnection) -> Result<(), DatabaseError> {
+pub(super) async fn forget_unneeded(change: &mut AnyConnection) -> Result<(), DatabaseError> {
     for statement in [
-        "DELETE FROM flux_serials WHERE flux NOT IN \
-         (SELECT flux FROM copyset_members WHERE flux IS NOT NULL)",
-        "DELETE FROM fluxes WHERE id NOT IN \
-         (SELECT flux FROM copyset_members WHERE flux IS NOT NULL)",
+        "DELETE FROM in_flight_serials WHERE in_flight_set NOT IN \
+         (SELECT in_flight_set FROM copyset_members WHERE in_flight_set IS NOT NULL)",
+        "DELETE FROM in_flight_sets WHERE id NOT IN \
+         (SELECT in_flight_set FROM copyset_members WHERE in_flight_set IS NOT NULL)",
     ] {
         sqlx::query(statement).execute(&mut *change).await?;
     }
