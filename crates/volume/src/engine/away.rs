@@ -25,9 +25,9 @@
 //! What will not pass is not waited for: what is damaged, or lacks on units that are
 //! there; nor is a hint that something will be read.
 //!
-//! Invariants: of requests that wait at most `trying_max` are being read, so that units
-//! which hang do not get all threads of the pool; one that waits keeps no other from
-//! being answered; once [`Reader::end_waits`] was called nothing waits any more.
+//! Invariants: of requests that wait at most `trying_max` are being read, and one more for
+//! every [`TRY_BESIDE_AFTER`] in which none of those ended, so that units which hang do not
+//! get all threads of the pool; one that waits keeps no other from being answered; once [`Reader::end_waits`] was called nothing waits any more.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -51,7 +51,8 @@ pub const READS_WAIT: Duration = Duration::from_secs(120);
 /// Of those that wait, so many are tried at once, until one succeeds.
 const TRYING_AT_FIRST: usize = 8;
 
-/// One that has not been tried for so long is tried beside those.
+/// If none was tried for so long, one more is, beside those: they may hang on a unit that
+/// the others do not need.
 const TRY_BESIDE_AFTER: Duration = Duration::from_secs(10);
 
 /// Why something was not read.
@@ -104,8 +105,10 @@ pub struct Away {
     waiting: VecDeque<Waits>,
     /// How many more are being tried.
     trying: usize,
-    /// At most so many are.
+    /// At most so many are, but for those that are tried beside them.
     trying_max: usize,
+    /// When the last one began to be.
+    tried_at: Duration,
     /// When to look who has waited too long.
     look_at: Duration,
     /// Why the last one failed; as long as any waits.
@@ -122,6 +125,7 @@ impl Away {
             waiting: VecDeque::new(),
             trying: 0,
             trying_max: TRYING_AT_FIRST,
+            tried_at: Duration::ZERO,
             look_at: Duration::ZERO,
             episode: None,
             is_over: false,
@@ -196,15 +200,20 @@ impl Away {
         Vec::from(overdue)
     }
 
+    /// When the first of them may be tried.
+    fn due_at(&self) -> Option<Duration> {
+        let again = self.waiting.front()?.again;
+        Some(match self.trying < self.trying_max {
+            true => again,
+            false => again.max(self.tried_at + TRY_BESIDE_AFTER),
+        })
+    }
+
     /// Takes out who may be tried now.
     fn take_due(&mut self, now: Duration) -> Option<Waits> {
-        let again = self.waiting.front()?.again;
-        // Those that are being tried may hang, on another unit.
-        let may_try = self.trying < self.trying_max || again + TRY_BESIDE_AFTER <= now;
-        match may_try && again <= now {
-            true => self.waiting.pop_front(),
-            false => None,
-        }
+        self.due_at().filter(|at| *at <= now)?;
+        self.tried_at = now;
+        self.waiting.pop_front()
     }
 }
 
@@ -247,12 +256,7 @@ impl Reader {
 
     /// How soon [`Reader::try_again`] is to be called although nothing happened.
     pub fn away_timer(&self) -> Option<Duration> {
-        let away = &self.away;
-        let first = away.waiting.front()?;
-        let at = match away.trying < away.trying_max {
-            true => first.again.min(away.look_at),
-            false => away.look_at.min(first.again + TRY_BESIDE_AFTER),
-        };
+        let at = self.away.due_at()?.min(self.away.look_at);
         Some(at.saturating_sub(self.fetcher.clock.monotonic()))
     }
 
