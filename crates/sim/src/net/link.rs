@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use base::ClusterId;
-use unit::remote::{Conversation, Done, Greeted, Reply, has_broken};
+use unit::remote::{Conversation, Done, Greeted, Pauses, Reply};
 use unit::wire::{Request, Verb};
 use world::simulated::{SimulatedClock, SimulatedRandom};
 use world::{Clock, Pool};
@@ -25,15 +25,11 @@ use super::capabilities::CapabilityCache;
 use super::daemon::Daemon;
 use super::{Records, lock};
 
-/// As with the product's links: when a connection is given up, and how long nothing
-/// is tried then.
+/// As with the product's links: when a connection is given up.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 const WORK_WITHIN: Duration = Duration::from_secs(30);
 const SHOWN_WITHIN: Duration = Duration::from_secs(6);
-const PAUSE_MIN: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
-const NO_PAUSE_EVERY: Duration = PAUSE_MAX;
 
 /// Where a frame has its tag.
 const TAG_AT: usize = 8;
@@ -122,12 +118,7 @@ struct Asked {
 
 struct Driver {
     used: Option<Used>,
-    /// How long nothing is tried after the next failure.
-    pause: Duration,
-    /// The connection has brought an answer.
-    is_of_use: bool,
-    /// From when on there may be no pause once more.
-    no_pause_from: Duration,
+    pauses: Pauses,
 }
 
 /// A connection that is used.
@@ -150,9 +141,7 @@ impl Link {
             queue: Mutex::default(),
             driver: Mutex::new(Driver {
                 used: None,
-                pause: PAUSE_MIN,
-                is_of_use: false,
-                no_pause_from: Duration::ZERO,
+                pauses: Pauses::default(),
             }),
         });
         let _ = link.itself.set(Arc::downgrade(&link));
@@ -202,36 +191,30 @@ impl Link {
     /// Moves what was asked there, and answers back, until nobody waits.
     fn pump(&self) {
         // Whoever has it goes on with what was asked since.
-        let Ok(mut driver) = self.driver.try_lock() else {
+        let Ok(mut guard) = self.driver.try_lock() else {
             return;
         };
+        let driver = &mut *guard;
         while !lock(&self.queue).asked.is_empty() {
             // One that has closed what nobody used has not failed.
             let daemon = &self.params.daemon;
             driver.used.take_if(|used| !daemon.has(used.number));
             let exchanged = match &mut driver.used {
-                Some(used) => self.exchange(used).map(|()| true),
+                Some(used) => self.exchange(used).map(|()| driver.pauses.answered()),
                 None => {
-                    driver.is_of_use = false;
-                    self.connect().map(|used| {
-                        driver.used = Some(used);
-                        false
-                    })
+                    driver.pauses.connects();
+                    self.connect().map(|used| driver.used = Some(used))
                 }
             };
-            match exchanged {
-                Ok(is_of_use) => {
-                    driver.pause = PAUSE_MIN;
-                    driver.is_of_use = is_of_use;
-                }
-                Err(why) => self.fail(&mut driver, &Arc::new(why)),
+            if let Err(why) = exchanged {
+                self.fail(driver, &Arc::new(why));
             }
         }
     }
 
     /// Whoever waits is told why there is no connection any more.
     fn fail(&self, driver: &mut Driver, why: &Arc<io::Error>) {
-        let until = driver.begin_pause(self.params.clock.monotonic(), why);
+        let until = driver.pauses.failed(self.params.clock.monotonic(), why);
         let asked = {
             let mut queue = lock(&self.queue);
             queue.pause = Some((until, Arc::clone(why)));
@@ -474,20 +457,6 @@ impl unit::remote::Link for Link {
         let itself = itself.expect("somebody asks it");
         self.params.pool.run(Box::new(move || itself.pump()));
         true
-    }
-}
-
-impl Driver {
-    /// Until when nothing is tried after a failure.
-    fn begin_pause(&mut self, now: Duration, why: &io::Error) -> Duration {
-        let was_of_use = std::mem::take(&mut self.is_of_use);
-        if was_of_use && has_broken(why) && now >= self.no_pause_from {
-            self.no_pause_from = now + NO_PAUSE_EVERY;
-            return now;
-        }
-        let until = now + self.pause;
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
-        until
     }
 }
 

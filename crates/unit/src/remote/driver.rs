@@ -17,7 +17,7 @@ use world::{Endpoint, Interest, Ready};
 
 use super::attempt::{Attempt, Connected, RECEIVE_BYTES};
 use super::link::{Asked, LinkConfig, Shared, WORK_WITHIN, stopping};
-use super::{Conversation, Reply, has_broken};
+use super::{Conversation, Pauses, Reply};
 use crate::wire::Request;
 
 /// A connection is there and greeted within this, whichever way.
@@ -28,13 +28,6 @@ const DETOUR_AFTER: Duration = Duration::from_secs(1);
 
 /// How often a daemon's own address is tried while it is reached through another.
 const TRY_OWN_EVERY: Duration = Duration::from_secs(30);
-
-/// How long nothing is tried after a failure: at first, and at most.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
-
-/// How often there is no pause after a connection that was of use.
-const NO_PAUSE_EVERY: Duration = PAUSE_MAX;
 
 /// How often it is looked whether an answer is overdue.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -48,12 +41,7 @@ const SOCKETS: [u64; 2] = [1, 2];
 pub(super) struct Driver {
     shared: Arc<Shared>,
     poller: Poller,
-    /// How long nothing is tried after the next failure.
-    pause: Duration,
-    /// Something has come on the connection.
-    is_of_use: bool,
-    /// From when on there may be no pause once more.
-    no_pause_from: Duration,
+    pauses: Pauses,
 }
 
 /// A connection that is used.
@@ -85,9 +73,7 @@ impl Driver {
         Self {
             shared,
             poller,
-            pause: PAUSE_MIN,
-            is_of_use: false,
-            no_pause_from: Duration::ZERO,
+            pauses: Pauses::default(),
         }
     }
 
@@ -146,7 +132,7 @@ impl Driver {
     /// Whoever waits is told why there is no connection: once that is known to all, so
     /// that who asks again when it is told has not asked before.
     fn fail(&mut self, why: &Arc<io::Error>, lost: Option<Conversation>) {
-        let pause_until = self.begin_pause(why);
+        let pause_until = self.pauses.failed(self.shared.clock.monotonic(), why);
         let asked = {
             let mut state = self.shared.lock();
             state.pause = Some((pause_until, Arc::clone(why)));
@@ -163,22 +149,9 @@ impl Driver {
         self.shared.room.notify_all();
     }
 
-    /// Until when nothing is tried after a failure.
-    fn begin_pause(&mut self, why: &io::Error) -> Duration {
-        let now = self.shared.clock.monotonic();
-        let was_of_use = std::mem::take(&mut self.is_of_use);
-        if was_of_use && has_broken(why) && now >= self.no_pause_from {
-            self.no_pause_from = now + NO_PAUSE_EVERY;
-            return now;
-        }
-        let until = now + self.pause;
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
-        until
-    }
-
     /// The first endpoint that answers.
     fn connect(&mut self) -> io::Result<Used> {
-        self.is_of_use = false;
+        self.pauses.connects();
         let config = self.shared.lock().config.clone();
         let Some(tls) = &config.tls else {
             let reason = "this host has no certificate for unit daemons yet";
@@ -329,8 +302,7 @@ impl Driver {
                     }
                     other => other?,
                 };
-                self.pause = PAUSE_MIN;
-                self.is_of_use = true;
+                self.pauses.answered();
             }
             let now = self.shared.clock.monotonic();
             if connected.conversation.is_overdue(now) {

@@ -5,6 +5,7 @@
 //! * [`Link`]: what carries requests to a daemon, and answers back.
 //! * [`Conversation`]: one connection as a state machine without I/O.
 //! * [`TlsLink`]: a link over TCP and TLS.
+//! * [`Pauses`]: how long a link that has failed tries nothing.
 //! * [`endpoint_of_url`]: where a daemon is.
 
 mod address;
@@ -12,11 +13,13 @@ mod attempt;
 mod conversation;
 mod driver;
 mod link;
+mod pauses;
 mod unit;
 
 pub use address::{endpoint_of_url, url_of_address};
 pub use conversation::{Broken, Conversation, Greeted};
 pub use link::{Capabilities, Detours, LinkConfig, TlsLink};
+pub use pauses::Pauses;
 pub use unit::RemoteUnit;
 
 use std::io;
@@ -41,8 +44,7 @@ pub type Done = Box<dyn FnOnce(Result<Reply<'_>, Arc<io::Error>>) + Send>;
 
 /// Whether a connection has ended because it broke, and not because nobody answered on
 /// it: then another one may be had at once.
-#[must_use]
-pub fn has_broken(why: &io::Error) -> bool {
+fn has_broken(why: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(
         why.kind(),
