@@ -217,6 +217,19 @@ impl Fences {
         }
     }
 
+    /// Whether all that was noted is known, and durable.
+    pub fn is_read(&self) -> bool {
+        self.lock().is_durable
+    }
+
+    /// Reads what was noted, if it could not be read when the daemon began. What still
+    /// cannot be read is tried again the next time; nothing is put there until then.
+    pub fn read_if_late(&self) {
+        if let Err(error) = self.read_unless_durable(&mut self.file()) {
+            tracing::debug!(%error, "the newest leases are not known yet");
+        }
+    }
+
     /// The highest that was shown of `fence`.
     pub fn newest(&self, fence: Fence) -> Option<u32> {
         self.lock().newest.get(&fence).copied()

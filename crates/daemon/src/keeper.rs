@@ -73,13 +73,12 @@ impl Keeper {
     ) -> io::Result<Self> {
         let disk = world.disk.within(folder);
         let fences = Fences::load(disk)?;
-        let noted = fences.newest(GENERATION).unwrap_or_default();
-        Ok(Self {
+        let keeper = Self {
             fences,
             turns: Turns::default(),
             connection_next: AtomicU64::new(1),
             noting: Mutex::default(),
-            generation: AtomicU32::new(config.generation.max(noted)),
+            generation: AtomicU32::new(config.generation),
             unit,
             clock: Arc::clone(&world.clock),
             config: RwLock::new(config),
@@ -87,7 +86,9 @@ impl Keeper {
             drafts: AtomicU64::new(world.random.u64()),
             counters: Counters::default(),
             clock_offset_ms: AtomicI64::new(0),
-        })
+        };
+        keeper.hear_of_noted();
+        Ok(keeper)
     }
 
     /// What controllers say of the cluster now.
@@ -192,6 +193,12 @@ impl Keeper {
         Ok(capability)
     }
 
+    /// No database older than one that was noted counts.
+    fn hear_of_noted(&self) {
+        let noted = self.fences.newest(GENERATION).unwrap_or_default();
+        self.generation.fetch_max(noted, Ordering::SeqCst);
+    }
+
     fn generation(&self) -> u32 {
         self.generation.load(Ordering::SeqCst)
     }
@@ -204,6 +211,9 @@ impl Keeper {
         holder: &[u8; 32],
         shown: &Mutex<Shown>,
     ) -> Result<(), Refusal> {
+        // The unit may have been mounted since.
+        self.fences.read_if_late();
+        self.hear_of_noted();
         let capability = self.verify(signed, holder)?;
         if capability.generation > self.generation() {
             self.generation
@@ -256,6 +266,9 @@ impl Keeper {
         shown: &Mutex<Shown>,
     ) -> Option<Result<(), Refusal>> {
         let show = || {
+            if !self.fences.is_read() {
+                return Ok(false);
+            }
             let capability = self.verify(signed, holder)?;
             let lease = lease_of(&capability)?;
             let waits = lease.is_some_and(|(fence, epoch)| !self.fences.show_now(fence, epoch));

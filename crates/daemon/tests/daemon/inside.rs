@@ -28,15 +28,26 @@ pub fn verifying_key() -> VerifyingKey {
 
 /// A daemon on a unit in `world`, made if it is not there.
 pub fn keeper(world: &World) -> Arc<Keeper> {
-    let folder = Path::new(FOLDER);
-    let unit = FolderUnit::create(world, folder, CLUSTER, UNIT).expect("a unit");
+    let unit = FolderUnit::create(world, Path::new(FOLDER), CLUSTER, UNIT).expect("a unit");
+    keeper_of(world, unit)
+}
+
+/// One that does not look whether it is there.
+pub fn keeper_anyhow(world: &World) -> Arc<Keeper> {
+    keeper_of(
+        world,
+        FolderUnit::open(world, Path::new(FOLDER), CLUSTER, UNIT),
+    )
+}
+
+fn keeper_of(world: &World, unit: FolderUnit) -> Arc<Keeper> {
     let unit = unit.keeping(Keeping::default());
     let config = KeeperConfig {
         cluster: CLUSTER,
         keys: vec![verifying_key()],
         generation: 1,
     };
-    Arc::new(Keeper::open(world, unit, folder, config).expect("kept"))
+    Arc::new(Keeper::open(world, unit, Path::new(FOLDER), config).expect("kept"))
 }
 
 /// A capability of the host `holder`, for an hour from the simulation's start.

@@ -9,10 +9,10 @@ use base::{ClusterId, CopysetId, SegmentId, Slot};
 use capability::{Capability, Fence, Line, Scope, SigningKey};
 use daemon::Keeper;
 use unit::{NOTE_BYTES, RemoteUnit, Replacement, SlotRun, Unit, UnitError};
-use world::simulated::Simulation;
+use world::simulated::{Fault, Simulation};
 use world::{Millis, World};
 
-use crate::inside::{HOST, capability, keeper, key, unit_of};
+use crate::inside::{HOST, capability, keeper, keeper_anyhow, key, unit_of};
 
 const OTHER_HOST: [u8; 32] = [2; 32];
 const SLOT_BYTES: u32 = 512;
@@ -385,6 +385,28 @@ fn what_an_earlier_database_has_signed_ends_when_a_newer_one_is_heard_of() {
         generation: 3,
     });
     assert!(is_refused(&read(&unit, segment(10))));
+}
+
+/// What was noted of it was read when the daemon began, and not again.
+#[test]
+fn a_newer_database_is_known_also_if_the_unit_came_after_the_daemon() {
+    let simulation = Simulation::new(5);
+    let world = simulation.world();
+    let signed = |generation| {
+        let lines = vec![Line(7)];
+        let mut capability = capability(HOST, Scope::Read { lines });
+        capability.generation = generation;
+        key().sign(&capability).0
+    };
+    let unit = unit_of(&keeper(&world), HOST, &[]);
+    unit.show(&signed(2)).expect("heeded, and noted");
+    simulation.disk.inject(Path::new("/unit"), Fault::Missing);
+    let late = keeper_anyhow(&world);
+    simulation.disk.heal(Path::new("/unit"));
+    let unit = unit_of(&late, HOST, &[]);
+    let refused = unit.show(&signed(1)).expect_err("it was replaced");
+    assert!(refused.to_string().contains("replaced"), "{refused}");
+    unit.show(&signed(2)).expect("heeded");
 }
 
 /// Every *read* was good for it.
