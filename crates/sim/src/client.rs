@@ -9,7 +9,7 @@ use base::{
     BlockDevice, BlockSize, Completion, Durability, Extent, ExtentKind, IoError, Outcome, Started,
     Token, ZeroMode,
 };
-use volume::{READS_WAIT, Volume};
+use volume::{READS_WAIT_MAX, Volume};
 use world::Clock;
 use world::simulated::SimulatedClock;
 
@@ -368,7 +368,7 @@ impl Client {
         );
         match result {
             Err(IoError::Unavailable(why))
-                if reads && self.must_wait && !self.is_closing && waited < READS_WAIT =>
+                if reads && self.must_wait && !self.is_closing && waited < READS_WAIT_MAX =>
             {
                 Err(format!("a read failed after {waited:?}: {why}"))
             }

@@ -178,7 +178,8 @@ impl Members {
         &self,
         copyset: CopysetId,
         missed: &Missed,
-        (found, brought): (&Found, &BTreeSet<UnitId>),
+        found: &Found,
+        brought: &BTreeSet<UnitId>,
     ) -> bool {
         let mut state = self.state();
         state.under_way.remove(&copyset);

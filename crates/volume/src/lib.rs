@@ -33,7 +33,7 @@ pub mod version;
 
 pub use ::catalog;
 pub use engine::{
-    OpenError, OpenParams, READS_WAIT, ReadOnlyParams, ReadOnlyVolume, Volume, VolumeConfig,
+    OpenError, OpenParams, READS_WAIT_MAX, ReadOnlyParams, ReadOnlyVolume, Volume, VolumeConfig,
     VolumeStatus,
 };
 pub use scatter::Store;

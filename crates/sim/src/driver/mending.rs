@@ -169,7 +169,7 @@ impl Run {
                 .machine
                 .catalog
                 .members
-                .end(copyset, &missed, (&found, &brought))
+                .end(copyset, &missed, &found, &brought)
             {
                 self.machine.catalog.memory.forget_thin(copyset);
             }

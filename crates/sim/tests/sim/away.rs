@@ -1,5 +1,6 @@
 //! Stories of reads whose copies are all away.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::{
@@ -9,7 +10,7 @@ use sim::machine::Machine;
 use sim::setup::Setup;
 use unit::InjectedFaults;
 use volume::catalog::{Catalog, Erasure};
-use volume::{READS_WAIT, Volume};
+use volume::{READS_WAIT_MAX, Volume};
 use world::simulated::Fault;
 
 use crate::bench::Bench;
@@ -95,7 +96,7 @@ fn a_read_waits_for_units_that_are_away() {
             for block in 0..BLOCKS {
                 ask(&mut volume, block, block);
             }
-            let answers = pass(&bench, &mut volume, READS_WAIT / 2);
+            let answers = pass(&bench, &mut volume, READS_WAIT_MAX / 2);
             assert_eq!(answers, [], "{fault:?}");
             let status = volume.status();
             assert_eq!(status.reads_waiting, BLOCKS as usize);
@@ -229,7 +230,7 @@ fn what_stays_away_for_long_is_an_error() {
     ask(&mut volume, 1, 0);
     let (first, second) = (
         Duration::from_secs(50),
-        READS_WAIT - Duration::from_secs(50),
+        READS_WAIT_MAX - Duration::from_secs(50),
     );
     assert_eq!(pass(&bench, &mut volume, first), []);
     ask(&mut volume, 2, 1);
@@ -253,6 +254,52 @@ fn what_stays_away_for_long_is_an_error() {
     bench.close(volume);
 }
 
+/// Flips a bit in each slot of a unit.
+fn rot(machine: &Machine, unit: usize) {
+    let disk = &machine.simulation.disk;
+    let files = disk.files_under(&machine.unit_path(unit).join("segments"));
+    for (path, length) in files {
+        // Of slots, and nothing before them.
+        for offset in (8192..length).step_by(512) {
+            disk.flip_bit(&path, offset, 0).expect("it is there");
+        }
+    }
+}
+
+/// The copy that was there was damaged, and a read failed at once.
+#[test]
+fn a_sound_copy_is_waited_for_also_if_another_is_damaged() {
+    for (units, replicas, erasure) in [(2, 2, None), (4, 1, Erasure::new(2, 2))] {
+        let mut setup = Setup::quiet(units, replicas);
+        setup.erasure = erasure;
+        let mut bench = Bench::with(setup);
+        let mut volume = written(&mut bench);
+        rot(&bench.machine, 0);
+        let disk = Arc::clone(&bench.machine.simulation.disk);
+        for unit in 1..units - 1 + usize::from(units == 2) {
+            disk.inject(&bench.machine.unit_path(unit), Fault::Missing);
+        }
+        bench.machine.probe(true);
+        for block in 0..BLOCKS {
+            let asked = volume.read(block, block * 4096, &mut [0; 4096]);
+            assert!(matches!(asked, Started::Done | Started::Pending));
+        }
+        for answer in pass(&bench, &mut volume, Duration::from_secs(10)) {
+            assert_eq!(data(&answer), answer.token as u8 + 1);
+        }
+        assert!(volume.status().reads_waiting > 0);
+        for unit in 1..units {
+            disk.heal(&bench.machine.unit_path(unit));
+        }
+        bench.machine.probe(true);
+        for answer in pass(&bench, &mut volume, Duration::from_secs(2)) {
+            assert_eq!(data(&answer), answer.token as u8 + 1);
+        }
+        assert_eq!(volume.status().reads_waiting, 0);
+        bench.close(volume);
+    }
+}
+
 /// Nobody brings back what is damaged, or what no unit has that is there.
 #[test]
 fn what_is_lost_for_good_is_not_waited_for() {
@@ -264,14 +311,7 @@ fn what_is_lost_for_good_is_not_waited_for() {
     };
     let mut bench = Bench::new(2, 2);
     let mut volume = written(&mut bench);
-    let disk = &bench.machine.simulation.disk;
-    let files = |unit: usize| disk.files_under(&bench.machine.unit_path(unit).join("segments"));
-    for (path, length) in (0..2).flat_map(files) {
-        // Of slots, and nothing before them.
-        for offset in (8192..length).step_by(512) {
-            disk.flip_bit(&path, offset, 0).expect("it is there");
-        }
-    }
+    (0..2).for_each(|unit| rot(&bench.machine, unit));
     let error = at_once(&bench, &mut volume);
     assert!(matches!(error, IoError::Damaged(_)), "{error}");
     assert_eq!(volume.status().reads_waiting, 0);
@@ -314,7 +354,7 @@ fn a_few_are_tried_and_the_rest_does_not_wait_longer_for_that() {
     assert!(at_first > 0 && at_first < 10, "{at_first}");
     assert_eq!(pass(&bench, &mut volume, Duration::from_secs(10)), []);
     assert_eq!(bench.machine.kept_reads(0), at_first + 1);
-    let answers = pass(&bench, &mut volume, READS_WAIT);
+    let answers = pass(&bench, &mut volume, READS_WAIT_MAX);
     let kept = bench.machine.kept_reads(0);
     assert!(kept < BLOCKS as usize, "{kept}");
     assert_eq!(answers.len(), BLOCKS as usize - kept);

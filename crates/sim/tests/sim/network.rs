@@ -274,7 +274,7 @@ fn mend_once(bench: &Bench, copyset: CopysetId) -> Found {
     let passed = Task::new(copyset).pass(erasure, &placed, &uncommitted, Depth::Fill, &Calm);
     network.capability_cache().has_mended(copyset);
     let found = passed.expect("nobody stops it");
-    members.end(copyset, &missed, (&found, &found.lacking));
+    members.end(copyset, &missed, &found, &found.lacking);
     found
 }
 

@@ -46,7 +46,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// is started anew. Drivers that have a limit of their own, of 30 s or 60 s, try again
 /// themselves. It is not for ever, because a unit may be gone for good, and whoever
 /// reads then is to hear of it.
-pub const READS_WAIT: Duration = Duration::from_secs(120);
+pub const READS_WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// Of those that wait, so many are tried at once, until one succeeds.
 const TRYING_AT_FIRST: usize = 8;
@@ -89,7 +89,7 @@ impl From<ReadError> for Unread {
 
 /// A request that waits.
 struct Waits {
-    waiting: Waiting,
+    request: Waiting,
     /// When it was first asked for.
     since: Duration,
     /// When it is tried again.
@@ -102,7 +102,7 @@ pub struct Away {
     /// For the log.
     volume: Option<VolumeId>,
     /// In the order in which they are tried again.
-    waiting: VecDeque<Waits>,
+    queue: VecDeque<Waits>,
     /// How many more are being tried.
     trying: usize,
     /// At most so many are, but for those that are tried beside them.
@@ -112,7 +112,7 @@ pub struct Away {
     /// When to look who has waited too long.
     look_at: Duration,
     /// Why the last one failed; as long as any waits.
-    episode: Option<IoError>,
+    why: Option<IoError>,
     /// Nothing is to wait any more.
     is_over: bool,
 }
@@ -122,32 +122,32 @@ impl Away {
     pub fn new(volume: Option<VolumeId>) -> Self {
         Self {
             volume,
-            waiting: VecDeque::new(),
+            queue: VecDeque::new(),
             trying: 0,
             trying_max: TRYING_AT_FIRST,
             tried_at: Duration::ZERO,
             look_at: Duration::ZERO,
-            episode: None,
+            why: None,
             is_over: false,
         }
     }
 
     /// How many requests wait, those included that are being tried.
-    pub fn waiting(&self) -> usize {
-        self.waiting.len() + self.trying
+    pub fn count(&self) -> usize {
+        self.queue.len() + self.trying
     }
 
     /// Why they do.
     pub fn error(&self) -> Option<&IoError> {
-        self.episode.as_ref()
+        self.why.as_ref()
     }
 
     /// Everything that nobody will read any more.
     pub fn drain(&mut self) -> impl Iterator<Item = Token> + '_ {
         self.is_over = true;
         self.trying = 0;
-        self.episode = None;
-        self.waiting.drain(..).map(|waits| waits.waiting.token())
+        self.why = None;
+        self.queue.drain(..).map(|waits| waits.request.token())
     }
 
     /// A request that has waited is being read.
@@ -165,19 +165,19 @@ impl Away {
     }
 
     fn push(&mut self, waits: Waits) {
-        if self.episode.is_none() {
+        if self.why.is_none() {
             tracing::warn!(
                 volume = self.volume.map(tracing::field::display), error = %waits.error,
                 "reads wait for units that are away"
             );
         }
-        self.episode = Some(waits.error.clone());
-        self.waiting.push_back(waits);
+        self.why = Some(waits.error.clone());
+        self.queue.push_back(waits);
     }
 
     /// Says so if nothing waits any more.
     fn look_whether_over(&mut self) {
-        if self.waiting() == 0 && self.episode.take().is_some() {
+        if self.count() == 0 && self.why.take().is_some() {
             self.trying_max = TRYING_AT_FIRST;
             tracing::info!(
                 volume = self.volume.map(tracing::field::display),
@@ -192,17 +192,17 @@ impl Away {
             return Vec::new();
         }
         self.look_at = now + RETRY_AFTER;
-        let waiting = std::mem::take(&mut self.waiting);
+        let waiting = std::mem::take(&mut self.queue);
         let (overdue, waiting) = waiting
             .into_iter()
-            .partition(|waits| now >= waits.since + READS_WAIT);
-        self.waiting = waiting;
+            .partition(|waits| now >= waits.since + READS_WAIT_MAX);
+        self.queue = waiting;
         Vec::from(overdue)
     }
 
     /// When the first of them may be tried.
     fn due_at(&self) -> Option<Duration> {
-        let again = self.waiting.front()?.again;
+        let again = self.queue.front()?.again;
         Some(match self.trying < self.trying_max {
             true => again,
             false => again.max(self.tried_at + TRY_BESIDE_AFTER),
@@ -213,7 +213,7 @@ impl Away {
     fn take_due(&mut self, now: Duration) -> Option<Waits> {
         self.due_at().filter(|at| *at <= now)?;
         self.tried_at = now;
-        self.waiting.pop_front()
+        self.queue.pop_front()
     }
 }
 
@@ -222,7 +222,7 @@ impl Reader {
     pub fn may_wait(&self, parked: &Parked, unread: &Unread) -> bool {
         let is_hint = matches!(parked.waiting, Waiting::Prefetch { .. });
         let now = self.fetcher.clock.monotonic();
-        unread.may_pass && !is_hint && !self.away.is_over && now < parked.since() + READS_WAIT
+        unread.may_pass && !is_hint && !self.away.is_over && now < parked.since() + READS_WAIT_MAX
     }
 
     /// A request whose reading has failed waits, or is answered.
@@ -232,7 +232,7 @@ impl Reader {
         }
         let (since, error) = (parked.since(), unread.error);
         self.away.push(Waits {
-            waiting: parked.waiting,
+            request: parked.waiting,
             since,
             again: self.fetcher.clock.monotonic() + RETRY_AFTER,
             error,
@@ -241,15 +241,15 @@ impl Reader {
 
     /// Tries what waits, as far as its time has come.
     pub fn try_again(&mut self) {
-        if self.away.episode.is_none() {
+        if self.away.why.is_none() {
             return;
         }
         let now = self.fetcher.clock.monotonic();
         for waits in self.away.take_overdue(now) {
-            self.fail(&waits.waiting, waits.error);
+            self.fail(&waits.request, waits.error);
         }
         while let Some(waits) = self.away.take_due(now) {
-            self.resume(waits.waiting, 0, Some(waits.since));
+            self.resume(waits.request, 0, Some(waits.since));
         }
         self.away.look_whether_over();
     }
@@ -263,8 +263,8 @@ impl Reader {
     /// What waits fails, and from here on what would wait fails, too.
     pub fn end_waits(&mut self) {
         self.away.is_over = true;
-        for waits in std::mem::take(&mut self.away.waiting) {
-            self.fail(&waits.waiting, waits.error);
+        for waits in std::mem::take(&mut self.away.queue) {
+            self.fail(&waits.request, waits.error);
         }
     }
 }

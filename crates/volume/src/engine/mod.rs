@@ -48,7 +48,7 @@ mod reader;
 mod volume;
 mod write;
 
-pub use away::READS_WAIT;
+pub use away::READS_WAIT_MAX;
 pub use config::VolumeConfig;
 pub use fetch::StoredPages;
 pub(crate) use open::open_version;

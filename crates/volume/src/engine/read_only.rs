@@ -124,7 +124,7 @@ impl ReadOnlyVolume {
             stalled: false,
             destage_error: None,
             stopped: None,
-            reads_waiting: self.reader.away.waiting(),
+            reads_waiting: self.reader.away.count(),
             read_error: self.reader.away.error().map(ToString::to_string),
         }
     }

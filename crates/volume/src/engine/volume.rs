@@ -179,7 +179,7 @@ impl Volume {
             stalled,
             destage_error: waits.or(failed),
             stopped: self.stopped.as_ref().map(ToString::to_string),
-            reads_waiting: self.reader.away.waiting(),
+            reads_waiting: self.reader.away.count(),
             read_error: self.reader.away.error().map(ToString::to_string),
         }
     }

@@ -42,6 +42,44 @@ fn what_is_whole_is_durable() {
     }
 }
 
+/// What a member is known to have as it was put is not read; what a pass of the same task
+/// has failed to put there is.
+#[test]
+fn what_a_pass_has_put_in_part_is_made_durable_by_the_next() {
+    let mut rig = Rig::new(2);
+    rig.put(0, 1, 0..10);
+    let mut members = rig.members(&[Whole, Filling]);
+    members[1].doubtful = Doubtful::Serials(Vec::new());
+    let mut task = Task::new(copyset());
+    let mut pass = || {
+        let pace = Steps::endless();
+        let found = task.pass(None, &members, &all_committed(), Depth::Fill, &pace);
+        found.expect("nobody stops it")
+    };
+    rig.simulation.disk.inject(&path(1), Fault::SyncFails);
+    assert!(!pass().problems.is_empty());
+    rig.simulation.disk.heal(&path(1));
+    assert!((0..4).any(|_| pass().whole.len() == 2));
+    rig.crash();
+    assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
+}
+
+/// So is what a task that was broken off has put on a member that goes on to count.
+#[test]
+fn what_is_compared_is_durable() {
+    let mut rig = Rig::new(2);
+    rig.put(0, 1, 0..10);
+    let tags: Vec<_> = (0..10).map(|slot| tag(1, slot)).collect();
+    let data: Vec<u8> = (0..10).flat_map(|slot| content(1, slot)).collect();
+    rig.units[1]
+        .put_for(LINE, segment(1), SLOT_BYTES, Slot(0), &tags, &data)
+        .expect("put");
+    rig.restart();
+    assert_eq!(rig.mend(&[Whole, Whole], Depth::Compare), [0, 1].into());
+    rig.crash();
+    assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
+}
+
 /// A sync failed, and then the unit was started anew: what it had lost was still read from
 /// memory, its next sync said that all was well, and with the power it was gone.
 #[test]

@@ -414,8 +414,9 @@ impl Pass<'_> {
         is_looked_at && !self.away.contains(&member)
     }
 
-    /// Looks what has rotted, on members that are filled too, where that may be. There it
-    /// is made durable first: what is there may come of a put or a sync that failed.
+    /// Looks what has rotted, on members that are filled too, where that may be. There, and
+    /// where members that are whole are compared, it is made durable first: what is there
+    /// may come of a put or a sync that failed, or of a task that was broken off.
     fn scrub(&mut self, looked: &mut Looked, depth: Depth, pace: &dyn Pace) -> Result<(), Stopped> {
         let segment = looked.segment;
         for index in 0..looked.copies.len() {
@@ -425,10 +426,8 @@ impl Pass<'_> {
             let member = &self.members[index];
             let is_suspect = self.suspect.contains(&(member.id, segment));
             let is_doubtful = is_suspect || member.is_doubtful(segment);
-            if depth < Depth::Scrub && !is_doubtful {
-                continue;
-            }
-            let synced = match is_doubtful {
+            let is_compared = depth > Depth::Fill && member.state == MemberState::Whole;
+            let synced = match is_doubtful || is_compared {
                 true => member.unit.sync_found(&[segment]),
                 false => Ok(()),
             };
@@ -443,7 +442,8 @@ impl Pass<'_> {
                     looked.lost.insert(index);
                 }
             }
-            if depth < Depth::Scrub && self.brought.contains(&(member.id, segment)) {
+            let is_brought = self.brought.contains(&(self.members[index].id, segment));
+            if depth < Depth::Scrub && (!is_doubtful || is_brought) {
                 continue;
             }
             pace.step(copy.len() as u64 * u64::from(copy.slot_bytes))?;

@@ -29,7 +29,7 @@ pub struct Piece {
 /// Why a piece cannot be had.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ReadError {
-    /// Copies were read, and none opens.
+    /// Copies were read, none opens, and no others may be had later.
     #[error("every copy of {location:?} that could be read is damaged (expected sequence {expected:?})", expected = piece.entry.sequence, location = piece.entry.location)]
     Damaged {
         /// The piece.
@@ -221,7 +221,10 @@ impl Reading<'_> {
             let open = |tag: &Tag, sealed: &[u8]| open(keyring, piece, tag, sealed).ok();
             match rows.recover(piece.entry.location.slot(), open) {
                 Recovered::Open(plain) => self.found[index] = Some(plain),
-                Recovered::Damaged => self.damaged[index] = true,
+                Recovered::Damaged { may_pass } => {
+                    self.damaged[index] = true;
+                    self.may_pass |= may_pass;
+                }
                 Recovered::Unavailable { reason, may_pass } => {
                     self.reason = reason;
                     self.may_pass |= may_pass;
@@ -299,7 +302,7 @@ impl Reading<'_> {
         results
             .map(|((found, damaged), piece)| match found {
                 Some(plain) => Ok(plain),
-                None if damaged => Err(ReadError::Damaged { piece: *piece }),
+                None if damaged && !self.may_pass => Err(ReadError::Damaged { piece: *piece }),
                 None => Err(ReadError::Unavailable {
                     piece: *piece,
                     reason: self.reason.clone(),

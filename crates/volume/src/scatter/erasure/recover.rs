@@ -50,7 +50,10 @@ pub enum Recovered<T> {
     /// It opened.
     Open(T),
     /// There was enough to work it out, and it never opened.
-    Damaged,
+    Damaged {
+        /// Whether any was not given for a reason that may pass.
+        may_pass: bool,
+    },
     /// There was not enough.
     Unavailable {
         /// Why that which was asked last was not given.
@@ -165,7 +168,9 @@ impl<'a> RowReader<'a> {
             }
         }
         match is_worked_out {
-            true => Recovered::Damaged,
+            true => Recovered::Damaged {
+                may_pass: self.may_pass,
+            },
             false => Recovered::Unavailable {
                 reason: self.reason.clone(),
                 may_pass: self.may_pass,
