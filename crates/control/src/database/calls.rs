@@ -51,7 +51,9 @@ impl Database {
                 after,
             } => json(self.rewrap(reach, lineage, from, to, &before, &after).await),
             CatalogCall::Leases {} => json(self.leases().await),
-            CatalogCall::Commit { commit } => json(self.commit_version(host, &commit).await),
+            CatalogCall::Commit { commit } => {
+                json(self.commit_version(host, &commit, reach.now()).await)
+            }
             CatalogCall::ReserveSerials {
                 volume,
                 epoch,

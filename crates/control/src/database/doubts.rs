@@ -28,6 +28,10 @@ impl Database {
         now: Millis,
     ) -> Result<bool, DatabaseError> {
         change_and_tell!(self, change, {
+            if !is_known(&mut *change, unit).await? {
+                // It was removed since, or never was one: nothing is filled from it.
+                return Ok(true);
+            }
             let is_older = match doubt {
                 Doubt::Back => {
                     try_again(&mut *change, unit).await?;
@@ -48,37 +52,25 @@ impl Database {
                 return Ok(false);
             }
             try_again(&mut *change, unit).await?;
-            sqlx::query(
-                "INSERT INTO unit_doubts (unit, host, is_older) VALUES ($1, $2, $3) \
-                 ON CONFLICT (unit, host) DO UPDATE SET is_older = excluded.is_older",
-            )
-            .bind(unit.to_string())
-            .bind(host.to_string())
-            .bind(i64::from(is_older))
-            .execute(&mut *change)
-            .await?;
-            sqlx::query(
-                "UPDATE copysets SET doubted_by = $1 WHERE EXISTS \
-                 (SELECT 1 FROM copyset_members m WHERE m.copyset = number AND m.unit = $2)",
-            )
-            .bind(host.to_string())
-            .bind(unit.to_string())
-            .execute(&mut *change)
-            .await?;
+            take(&mut *change, host, unit, is_older).await?;
             let in_flight_set = match is_older {
                 true => None,
                 false => Some(self.in_flight_set(&mut *change, now).await?),
             };
-            let what = if is_older { "older" } else { "restarted" };
-            let by = By {
-                at: now,
-                who: name_of(&mut *change, host).await?,
-                key: None,
-                address: None,
-            };
-            by.note(&mut *change, "doubt", &format!("{unit} {what}"))
-                .await?;
-            if doubt_unit(&mut *change, unit, in_flight_set, now).await? {
+            let has_turned = doubt_unit(&mut *change, unit, in_flight_set, now).await?;
+            // What is not refused from now on could be said, and logged, without end.
+            if has_turned || is_taken(&mut *change, host, unit, is_older).await? {
+                let what = if is_older { "older" } else { "restarted" };
+                let by = By {
+                    at: now,
+                    who: name_of(&mut *change, host).await?,
+                    key: None,
+                    address: None,
+                };
+                by.note(&mut *change, "doubt", &format!("{unit} {what}"))
+                    .await?;
+            }
+            if has_turned {
                 super::hosts::assign_all(&mut *change).await?;
             }
             Ok(true)
@@ -133,6 +125,41 @@ async fn try_again(change: &mut AnyConnection, unit: UnitId) -> Result<(), Datab
         "UPDATE copysets SET mend_tries = 0, mend_after_ms = 0 WHERE EXISTS \
          (SELECT 1 FROM copyset_members m WHERE m.copyset = number AND m.unit = $1)",
     )
+    .bind(unit.to_string())
+    .execute(change)
+    .await?;
+    Ok(())
+}
+
+async fn is_known(change: &mut AnyConnection, unit: UnitId) -> Result<bool, DatabaseError> {
+    let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM units WHERE id = $1")
+        .bind(unit.to_string())
+        .fetch_one(change)
+        .await?;
+    Ok(count > 0)
+}
+
+/// It is known that the host has said so, also of whoever is to mend the unit's copysets.
+async fn take(
+    change: &mut AnyConnection,
+    host: PartyId,
+    unit: UnitId,
+    is_older: bool,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "INSERT INTO unit_doubts (unit, host, is_older) VALUES ($1, $2, $3) \
+         ON CONFLICT (unit, host) DO UPDATE SET is_older = excluded.is_older",
+    )
+    .bind(unit.to_string())
+    .bind(host.to_string())
+    .bind(i64::from(is_older))
+    .execute(&mut *change)
+    .await?;
+    sqlx::query(
+        "UPDATE copysets SET doubted_by = $1 WHERE EXISTS \
+         (SELECT 1 FROM copyset_members m WHERE m.copyset = number AND m.unit = $2)",
+    )
+    .bind(host.to_string())
     .bind(unit.to_string())
     .execute(change)
     .await?;

@@ -1,11 +1,14 @@
-//! What was in flight at a moment: what hosts may have been putting, for the members of copysets that began
-//! to lack something then (docs/units.md, "Coming back").
+//! What was in flight at a moment: what hosts may have been putting, for the members of
+//! copysets that began to lack something then (docs/units.md, "Coming back").
 //!
 //! Invariants:
 //!
 //! * All that is in flight at some moment is in every set that was kept before: what is
 //!   on its way later was so before, or has a later serial. So one that there is serves.
 //! * A change keeps a set before it says itself what is in flight no more.
+//! * Serials that a change has taken while a set was made, and that are not in it, are not
+//!   handed out: whoever takes some reads which sets there are, and PostgreSQL has one of
+//!   the two made again.
 
 use std::ops::Range;
 
@@ -13,14 +16,10 @@ use base::{CopysetId, SegmentId, UnitId};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::{Backend, Database, DatabaseError, rows};
+use super::{Database, DatabaseError, rows};
 
 /// One that is no older serves for what begins to lack something, in milliseconds.
 const SERVES_MS: i64 = 10 * 60 * 1000;
-
-/// So many serials may have been taken by changes that are not over yet, and are not seen
-/// by others: more than all controllers have connections, with 64 each.
-const SERIALS_UNCOMMITTED_MAX: u64 = 64 * 256;
 
 impl Database {
     /// The number of the set of this moment, or of one that serves as well.
@@ -38,12 +37,7 @@ impl Database {
         if let Some(known) = known {
             return Ok(known);
         }
-        let next = self.serial_next(&mut *change).await?;
-        let from = match self.backend {
-            // Changes follow one another.
-            Backend::Sqlite => next,
-            Backend::Postgres => next.saturating_sub(SERIALS_UNCOMMITTED_MAX),
-        };
+        let from = self.serial_next(&mut *change).await?;
         let id: i64 = sqlx::query_scalar("SELECT COALESCE(MAX(id), 0) + 1 FROM in_flight_sets")
             .fetch_one(&mut *change)
             .await?;
@@ -69,7 +63,8 @@ impl Database {
         .execute(&mut *change)
         .await?;
         sqlx::query(
-            "INSERT INTO in_flight_serials (in_flight_set, copyset, first, end_before) VALUES ($1, NULL, $2, $3)",
+            "INSERT INTO in_flight_serials (in_flight_set, copyset, first, end_before) \
+             VALUES ($1, NULL, $2, $3)",
         )
         .bind(id)
         .bind(from.cast_signed())
@@ -78,6 +73,14 @@ impl Database {
         .await?;
         Ok(id)
     }
+}
+
+/// Looks which sets there are: see the invariants.
+pub(super) async fn heed_sets(change: &mut AnyConnection) -> Result<(), DatabaseError> {
+    sqlx::query("SELECT MAX(id) AS newest FROM in_flight_sets")
+        .fetch_one(change)
+        .await?;
+    Ok(())
 }
 
 /// Of which members of a copyset, that are filled, it is known what may be otherwise than it

@@ -225,6 +225,7 @@ impl Database {
         &self,
         host: PartyId,
         commit: &VersionCommit,
+        now: Millis,
     ) -> Result<(), DatabaseError> {
         let version = &commit.version;
         let volume = version.key.volume;
@@ -283,7 +284,7 @@ impl Database {
                 .execute(&mut *change)
                 .await?;
             }
-            self.note_missed(&mut *change, host, commit).await?;
+            self.note_missed(&mut *change, host, commit, now).await?;
             note_open_segments(&mut *change, volume, version.epoch, &commit.open_segments).await?;
             note_serials_used(&mut *change, volume, version.epoch, commit.serial_next).await?;
             super::frees::free_closed(&mut *change, volume).await
@@ -302,6 +303,7 @@ impl Database {
             holder(&mut *change, volume, host)
                 .await?
                 .check_epoch(volume, epoch)?;
+            super::in_flight::heed_sets(&mut *change).await?;
             let range = self.take_serials(&mut *change, count).await?;
             if !range.is_empty() {
                 sqlx::query(

@@ -5,7 +5,7 @@
 //! sees another one *whole* there.
 
 use api::host::{MEND_TERM_MS, MendEnd, MendProgress, MendTask};
-use base::{CopysetId, PartyId, UnitId};
+use base::{CopysetId, PartyId, SegmentId, UnitId};
 use catalog::MemberState;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
@@ -100,14 +100,14 @@ impl Database {
             let none = MendProgress::default();
             hold(&mut *change, host, copyset, &none, now).await?;
             let serial_next = self.serial_next(&mut *change).await?;
-            let task = task_of(&mut *change, copyset, serial_next, now).await?;
-            let Some(task) = task.filter(|_| is_broken_off) else {
-                return task_of(&mut *change, copyset, serial_next, now).await;
-            };
-            // Whoever had it said nothing, and may have been putting something.
-            let changed = changed_of(&task);
-            super::in_flight::know_nothing(&mut *change, copyset, &changed).await?;
-            task_of(&mut *change, copyset, serial_next, now).await
+            let mut task = task_of(&mut *change, copyset, serial_next, now).await?;
+            if let Some(task) = task.as_mut().filter(|_| is_broken_off) {
+                // Whoever had it said nothing, and may have been putting something.
+                let changed = changed_of(task);
+                super::in_flight::know_nothing(&mut *change, copyset, &changed).await?;
+                task.doubtful.clear();
+            }
+            Ok(task)
         })
     }
 
@@ -182,9 +182,10 @@ impl Database {
             let number = i64::from(copyset.number());
             let is_filling = is_filling(&mut *change, copyset).await?;
             if !is_filling {
+                let (first, last) = segments_of(copyset);
                 sqlx::query("DELETE FROM thin_segments WHERE segment BETWEEN $1 AND $2")
-                    .bind(number << 36)
-                    .bind((number << 36) | ((1 << 36) - 1))
+                    .bind(first)
+                    .bind(last)
                     .execute(&mut *change)
                     .await?;
                 super::deleting::forget_departed(&mut *change).await?;
@@ -347,6 +348,13 @@ async fn hold(
     Ok(())
 }
 
+/// The first and the last segment that a copyset can have, as the database has them.
+fn segments_of(copyset: CopysetId) -> (i64, i64) {
+    let serials = SegmentId::SERIAL_MAX.cast_signed();
+    let first = i64::from(copyset.number()) * serials;
+    (first, first + serials - 1)
+}
+
 async fn task_of(
     connection: &mut AnyConnection,
     id: CopysetId,
@@ -362,11 +370,12 @@ async fn task_of(
         .bind(number)
         .fetch_all(&mut *connection)
         .await?;
+    let (first, last) = segments_of(id);
     let open = sqlx::query(
         "SELECT segment, slots FROM open_segments WHERE segment BETWEEN $1 AND $2 ORDER BY segment",
     )
-    .bind(number << 36)
-    .bind((number << 36) | ((1 << 36) - 1))
+    .bind(first)
+    .bind(last)
     .fetch_all(&mut *connection)
     .await?;
     let uncommitted = sqlx::query("SELECT first, end_before FROM serial_ranges ORDER BY first")

@@ -71,6 +71,7 @@ impl Database {
         change: &mut AnyConnection,
         host: PartyId,
         commit: &VersionCommit,
+        at: Millis,
     ) -> Result<(), DatabaseError> {
         let are_all_known = newest_of(&mut *change).await? <= commit.joined;
         if are_all_known && commit.thin.is_empty() {
@@ -78,7 +79,6 @@ impl Database {
             return Ok(());
         }
         must_be_held(&mut *change, commit).await?;
-        let at = commit.version.created;
         let in_flight_set = Some(self.in_flight_set(&mut *change, at).await?);
         let host = host.to_string();
         let mut has_changed = false;
@@ -207,7 +207,7 @@ pub(super) async fn doubt_unit(
     // have is theirs.
     let beside = "state = 'filling' AND unit <> $2 AND EXISTS (SELECT 1 FROM copyset_members o \
          WHERE o.copyset = copyset_members.copyset AND o.unit = $2)";
-    note_once_more(&mut *change, beside, at, |query| {
+    note_once_more(&mut *change, beside, at, true, |query| {
         query.bind(unit.to_string())
     })
     .await?;
@@ -286,27 +286,25 @@ async fn miss(
     let turned = bind(sqlx::query(&turned).bind(at.0))
         .execute(&mut *change)
         .await?;
-    note_once_more(&mut *change, which, at, &bind).await?;
-    if in_flight_set.is_none() {
-        let unknown = format!(
-            "UPDATE copyset_members SET in_flight_set = NULL WHERE missed_ms = $1 AND {which}"
-        );
-        bind(sqlx::query(&unknown).bind(at.0))
-            .execute(change)
-            .await?;
-    }
+    let is_known = in_flight_set.is_some();
+    note_once_more(&mut *change, which, at, is_known, bind).await?;
     Ok(turned.rows_affected() > 0)
 }
 
-/// Those members have missed something once more.
+/// Those members have missed something once more. Unless `is_known`, nothing is known any
+/// more of what they have.
 async fn note_once_more(
     change: &mut AnyConnection,
     which: &str,
     at: Millis,
+    is_known: bool,
     bind: impl for<'q> Fn(Query<'q>) -> Query<'q>,
 ) -> Result<(), DatabaseError> {
-    let noted =
-        format!("UPDATE copyset_members SET missed = missed + 1, missed_ms = $1 WHERE {which}");
+    let in_flight_set = if is_known { "in_flight_set" } else { "NULL" };
+    let noted = format!(
+        "UPDATE copyset_members SET missed = missed + 1, missed_ms = $1, \
+         in_flight_set = {in_flight_set} WHERE {which}"
+    );
     bind(sqlx::query(&noted).bind(at.0)).execute(change).await?;
     Ok(())
 }

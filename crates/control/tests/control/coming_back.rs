@@ -72,6 +72,15 @@ mod claims {
         );
     }
 
+    /// A captured host filled the log.
+    pub async fn what_changes_nothing_is_not_logged(scene: Scene) {
+        for _ in 0..3 {
+            assert!(scene.doubt(9999, true).await, "there is no such unit");
+        }
+        let audit = scene.database.audit(i64::MAX, 100).await.expect("read");
+        assert!(audit.iter().all(|row| row.action != "doubt"), "{audit:?}");
+    }
+
     /// What it can have lost nothing of is not compared; but what was in the way is tried
     /// again.
     pub async fn is_back_as_it_was(scene: Scene) {
@@ -197,8 +206,8 @@ mod claims {
         assert!(read_of(&task, 1).is_some());
     }
 
-    /// Of what was noted on a unit that is older nothing is left: else every host took it
-    /// for older for ever.
+    /// A captured host noted more than any unit could ever say; and of what was noted on a
+    /// unit that is older something was left, so that every host took it for older for ever.
     pub async fn counts_are_of_leases_that_were_given(scene: Scene) {
         scene.attach().await;
         scene.note(0, 1).await;
@@ -218,6 +227,11 @@ mod claims {
 #[test]
 fn a_host_is_believed_once_until_all_is_whole_again() {
     on_sqlite(claims::is_taken_once);
+}
+
+#[test]
+fn nothing_is_logged_of_a_unit_that_nobody_knows() {
+    on_sqlite(claims::what_changes_nothing_is_not_logged);
 }
 
 #[test]
@@ -255,14 +269,14 @@ fn no_more_leases_are_noted_on_a_unit_than_were_given() {
     on_sqlite(claims::counts_are_of_leases_that_were_given);
 }
 
-/// But for what was put long ago: of serials that may have been taken just then all is read
-/// there.
 #[test]
 fn all_of_it_is_so_on_postgresql() {
     let server = Postgres::start();
     on_postgres(&server, claims::is_taken_once);
+    on_postgres(&server, claims::what_changes_nothing_is_not_logged);
     on_postgres(&server, claims::is_back_as_it_was);
     on_postgres(&server, claims::what_was_on_its_way_is_read);
+    on_postgres(&server, claims::what_was_put_long_ago_is_not_read);
     on_postgres(
         &server,
         claims::all_is_read_after_a_task_that_was_broken_off,
