@@ -334,10 +334,14 @@ impl Agent {
             let known = mounted.watched.last_found();
             let incarnation = stat.and_then(|stat| stat.incarnation);
             let is_other = incarnation.is_none() || incarnation != known.incarnation;
+            let has_restarted = stat.is_some() && incarnation != known.incarnation;
+            // Whoever's call has found it missing, and whoever's that it is not any more.
+            let was_missing = mounted.unit.take_return();
             // One that was away may have been elsewhere meanwhile.
             let is_news = !known.was_ever_found
                 || before != UnitState::Healthy
-                || incarnation != known.incarnation;
+                || was_missing
+                || has_restarted;
             if stat.is_some() && is_news {
                 read_leases(&inner, &mounted);
                 lock(&inner.came_back).to_judge.insert(mounted.id);
@@ -352,8 +356,7 @@ impl Agent {
             }
             look.found(stat, device);
             let after = mounted.unit.state();
-            let is_back = before == UnitState::Missing && after != UnitState::Missing;
-            if is_back && known.was_ever_found {
+            if (was_missing || has_restarted) && known.was_ever_found {
                 let doubt = match is_other {
                     true => Doubt::Restarted,
                     false => Doubt::Back,

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use sqlx::SqlitePool;
 
-use super::end;
 use super::rig::{Rig, Scree, small};
+use super::{end, writes};
 use control::ControlError;
 use control::database::{Filter, Page, Tags};
 
@@ -48,7 +48,7 @@ async fn a_volume_from_before_leases_had_keys_says_so() {
         .create_volume(small("disk"))
         .await
         .expect("made");
-    super::thin::write(&control, 0).await;
+    writes(&control, 0, 7).await;
     let pool = open(&control.control.folder().database()).await;
     let forgotten = sqlx::query("DELETE FROM lease_salts").execute(&pool).await;
     forgotten.expect("as it was before they were kept");
@@ -126,7 +126,7 @@ async fn a_volume_that_was_altered_keeps_no_other_from_being_served() {
         .await
         .expect("made");
     for block in 0..3 {
-        super::thin::write(&control, block).await;
+        writes(&control, block, 7).await;
     }
     for name in ["disk", "other"] {
         let served = control.export(name).await;

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
-use base::{BlockDevice as _, Durability};
+use unit::Unit as _;
 
 use super::rig::{Rig, Scree, eventually, small};
-use super::{end, finish, reads};
+use super::{end, finish, reads, writes};
+use crate::agent::lock;
 
 /// Copies a folder with all that is in it.
 fn copy(from: &Path, to: &Path) {
@@ -19,17 +21,6 @@ fn copy(from: &Path, to: &Path) {
             false => drop(fs::copy(entry.path(), to).expect("copied")),
         }
     }
-}
-
-async fn write(scree: &Scree, block: u64, content: u8) {
-    let exported = scree.export("disk").await.expect("served");
-    let attached = scree.open(exported.volume).expect("attached");
-    let started = scree.agent.on_volume(&attached, move |volume| {
-        volume.write(1, block * 4096, &[content; 4096], Durability::Volatile)
-    });
-    started.await.expect("answers");
-    let closed = scree.control.unexport_volume("disk").await;
-    closed.expect("closed");
 }
 
 /// Looks until the second unit is `state`, and once more.
@@ -73,7 +64,7 @@ async fn a_unit_that_was_missing_for_a_while_is_compared_when_it_is_back() {
     let rig = Rig::new();
     let scree = rig.start().await;
     two_copies(&scree).await;
-    write(&scree, 0, 7).await;
+    writes(&scree, 0, 7).await;
     scree.agent.tell_of_units().await;
     assert_eq!(said(&scree).await, [""; 0]);
 
@@ -98,15 +89,35 @@ async fn a_unit_that_was_missing_for_a_while_is_compared_when_it_is_back() {
     end(scree).await;
 }
 
+/// Whoever mended had found it well before it was looked at.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unit_that_somebody_else_has_found_to_be_back_is_compared_as_well() {
+    let rig = Rig::new();
+    let scree = rig.start().await;
+    two_copies(&scree).await;
+    writes(&scree, 0, 7).await;
+    let away = rig.folder.path().join("away");
+    fs::rename(rig.unit(2), &away).expect("renamed");
+    let unit = Arc::clone(&lock(&scree.agent.inner.units)[1].unit);
+    assert!(unit.probe().is_err());
+    fs::rename(&away, rig.unit(2)).expect("renamed");
+    unit.probe().expect("it is there");
+    finish(scree.agent.probe_units(true)).await;
+    scree.agent.tell_of_units().await;
+    let id = scree.agent.units_as_known()[1].id;
+    assert_eq!(said(&scree).await, [format!("{id} restarted")]);
+    end(scree).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_unit_that_was_put_back_is_known_to_be_older() {
     let rig = Rig::new();
     let scree = rig.start().await;
     two_copies(&scree).await;
-    write(&scree, 0, 7).await;
+    writes(&scree, 0, 7).await;
     let kept = rig.folder.path().join("kept");
     copy(&rig.unit(2), &kept);
-    write(&scree, 1, 8).await;
+    writes(&scree, 1, 8).await;
     scree.agent.tell_of_units().await;
 
     fs::rename(rig.unit(2), rig.folder.path().join("newer")).expect("renamed");
@@ -117,7 +128,7 @@ async fn a_unit_that_was_put_back_is_known_to_be_older() {
     let unit = scree.agent.units_as_known()[1].id;
     assert_eq!(said(&scree).await, [format!("{unit} older")]);
     // It is looked at again when something new is noted there, and is as new then.
-    write(&scree, 2, 9).await;
+    writes(&scree, 2, 9).await;
     scree.agent.tell_of_units().await;
     assert_eq!(said(&scree).await.len(), 1);
     while let Ok(true) = scree.agent.mend_one().await {}
@@ -137,10 +148,10 @@ async fn a_unit_that_was_put_back_while_no_host_ran_is_not_told_of_a_lease_befor
     let rig = Rig::new();
     let scree = rig.start().await;
     two_copies(&scree).await;
-    write(&scree, 0, 7).await;
+    writes(&scree, 0, 7).await;
     let kept = rig.folder.path().join("kept");
     copy(&rig.unit(2), &kept);
-    write(&scree, 1, 8).await;
+    writes(&scree, 1, 8).await;
     scree.agent.tell_of_units().await;
     end(scree).await;
 
@@ -148,13 +159,13 @@ async fn a_unit_that_was_put_back_while_no_host_ran_is_not_told_of_a_lease_befor
     fs::rename(&kept, rig.unit(2)).expect("renamed");
     let scree = rig.start().await;
     let note = fs::read(rig.unit(2).join("leases")).expect("read");
-    write(&scree, 2, 9).await;
+    writes(&scree, 2, 9).await;
     assert_eq!(fs::read(rig.unit(2).join("leases")).expect("read"), note);
     scree.agent.tell_of_units().await;
     let unit = scree.agent.units_as_known()[1].id;
     assert_eq!(said(&scree).await, [format!("{unit} older")]);
     // From now on it is.
-    write(&scree, 3, 10).await;
+    writes(&scree, 3, 10).await;
     assert_ne!(fs::read(rig.unit(2).join("leases")).expect("read"), note);
     end(scree).await;
 }
@@ -165,11 +176,11 @@ async fn a_unit_that_was_not_told_of_a_lease_is_not_older() {
     let rig = Rig::new();
     let scree = rig.start().await;
     two_copies(&scree).await;
-    write(&scree, 0, 7).await;
+    writes(&scree, 0, 7).await;
     scree.agent.tell_of_units().await;
     let note = fs::read(rig.unit(2).join("leases")).expect("read");
     rig.disk.make_read_only(&rig.unit(2));
-    write(&scree, 1, 8).await;
+    writes(&scree, 1, 8).await;
     scree.agent.tell_of_units().await;
     rig.disk.make_writable();
     assert_eq!(fs::read(rig.unit(2).join("leases")).expect("read"), note);
@@ -177,7 +188,7 @@ async fn a_unit_that_was_not_told_of_a_lease_is_not_older() {
     let scree = rig.start().await;
     scree.agent.tell_of_units().await;
     assert_eq!(said(&scree).await, [""; 0]);
-    write(&scree, 2, 9).await;
+    writes(&scree, 2, 9).await;
     assert_ne!(fs::read(rig.unit(2).join("leases")).expect("read"), note);
     assert_eq!(said(&scree).await, [""; 0]);
     end(scree).await;

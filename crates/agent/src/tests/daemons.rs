@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::host::Want;
 use api::unit::{BeginUnit, UnitCluster};
-use base::{BlockDevice as _, Durability, PartyId, SegmentId, UnitId};
+use base::{PartyId, SegmentId, UnitId};
 use capability::VerifyingKey;
 use control::http::Caller;
 use daemon::{Keeper, KeeperConfig, Limits, Server, ServerConfig};
@@ -15,7 +15,7 @@ use world::real::RealClock;
 use world::{Clock as _, Endpoint, World};
 
 use super::rig::{Rig, Scree, aside, eventually, small};
-use super::{end, finish, reads};
+use super::{end, finish, reads, writes};
 use crate::agent::lock;
 
 /// A daemon, and what it has on its disk.
@@ -128,17 +128,6 @@ fn rig() -> Rig {
     rig
 }
 
-async fn write(scree: &Scree, block: u64, content: u8) {
-    let exported = scree.export("disk").await.expect("served");
-    let attached = scree.open(exported.volume).expect("attached");
-    let started = scree.agent.on_volume(&attached, move |volume| {
-        volume.write(1, block * 4096, &[content; 4096], Durability::Volatile)
-    });
-    started.await.expect("answers");
-    let closed = scree.control.unexport_volume("disk").await;
-    closed.expect("closed");
-}
-
 async fn three_copies(scree: &Scree) {
     let request = control::volumes::VolumeRequest {
         replicas: Some(3),
@@ -156,7 +145,7 @@ async fn a_volume_lives_on_a_daemon_and_leaves_nothing_there_when_it_is_deleted(
     let store = Store::start(&rig, &scree, "store-1").await;
     store.is_used(&scree).await;
     three_copies(&scree).await;
-    write(&scree, 0, 7).await;
+    writes(&scree, 0, 7).await;
     assert!(!store.segments().is_empty(), "a copy is there");
     let report = scree.control.report().await.expect("answers");
     assert_eq!((report.thin_blocks, report.problems.len()), (0, 0));
@@ -165,7 +154,7 @@ async fn a_volume_lives_on_a_daemon_and_leaves_nothing_there_when_it_is_deleted(
     end(scree).await;
     let scree = rig.start().await;
     store.is_used(&scree).await;
-    write(&scree, 1, 8).await;
+    writes(&scree, 1, 8).await;
 
     scree.control.delete_volume("disk").await.expect("deleted");
     let removed = scree.agent.remove_what_nothing_needs().await;
@@ -183,7 +172,7 @@ async fn what_only_a_daemon_has_is_read_from_it_also_under_the_next_lease() {
     let store = Store::start(&rig, &scree, "store-1").await;
     store.is_used(&scree).await;
     three_copies(&scree).await;
-    write(&scree, 3, 9).await;
+    writes(&scree, 3, 9).await;
     end(scree).await;
     let units = rig.path().join("units");
     std::fs::rename(&units, rig.folder.path().join("away")).expect("renamed");
@@ -203,7 +192,7 @@ async fn what_the_controller_has_not_signed_a_daemon_does_not_do() {
     let store = Store::start(&rig, &scree, "store-1").await;
     store.is_used(&scree).await;
     three_copies(&scree).await;
-    write(&scree, 0, 7).await;
+    writes(&scree, 0, 7).await;
     let found = store.segments()[0];
     let row = scree.control.volume("disk").await.expect("there").row;
 

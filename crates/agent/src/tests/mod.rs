@@ -26,7 +26,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{BlockDevice as _, CopysetId, Location, Outcome, SegmentId, Slot, Started};
+use base::{BlockDevice as _, CopysetId, Durability, Location, Outcome, SegmentId, Slot, Started};
 use catalog::FreePlan;
 use tokio::task::JoinHandle;
 
@@ -163,6 +163,18 @@ fn wal_is_empty(database: &Path) -> bool {
 /// Shuts down; all is closed.
 pub async fn end(control: Scree) {
     assert_eq!(control.end().await, 0);
+}
+
+/// A block of the volume `disk` is written, and the volume closed.
+pub async fn writes(scree: &Scree, block: u64, content: u8) {
+    let exported = scree.export("disk").await.expect("served");
+    let attached = scree.open(exported.volume).expect("attached");
+    let started = scree.agent.on_volume(&attached, move |volume| {
+        volume.write(1, block * 4096, &[content; 4096], Durability::Volatile)
+    });
+    started.await.expect("answers");
+    let closed = scree.control.unexport_volume("disk").await;
+    closed.expect("closed");
 }
 
 /// Of an export, block `block` is full of `content`.
@@ -422,7 +434,7 @@ async fn what_was_written_is_closed_without_anybody_polling() {
     let started = control
         .agent
         .on_volume(&attached, |volume| {
-            volume.write(1, 0, &[7; 8192], base::Durability::Volatile)
+            volume.write(1, 0, &[7; 8192], Durability::Volatile)
         })
         .await
         .expect("answers");

@@ -2,25 +2,8 @@
 
 use std::fs;
 
-use base::{BlockDevice as _, Durability};
-
 use super::rig::{Rig, Scree, small};
-use super::{end, finish};
-
-pub async fn write(control: &Scree, block: u64) {
-    let exported = control.export("disk").await;
-    let id = exported.expect("served").volume;
-    let attached = control.open(id).expect("attached");
-    let started = control.agent.on_volume(&attached, move |volume| {
-        volume.write(1, block * 4096, &[7; 4096], Durability::Volatile)
-    });
-    started.await.expect("answers");
-    control
-        .control
-        .unexport_volume("disk")
-        .await
-        .expect("closed");
-}
+use super::{end, finish, writes};
 
 async fn thin(control: &Scree) -> (u64, Vec<String>) {
     let report = control.control.report().await.expect("answers");
@@ -39,7 +22,7 @@ async fn what_was_written_without_a_unit_is_shown_until_it_is_mended() {
         .create_volume(small("disk"))
         .await
         .expect("made");
-    write(&control, 0).await;
+    writes(&control, 0, 7).await;
     // All copysets are read once.
     while control.agent.mend_one().await.expect("read") {}
     assert_eq!(thin(&control).await, (0, vec![]));
@@ -47,7 +30,7 @@ async fn what_was_written_without_a_unit_is_shown_until_it_is_mended() {
     let away = rig.folder.path().join("away");
     fs::rename(rig.unit(2), &away).expect("renamed");
     finish(control.agent.probe_units(true)).await;
-    write(&control, 1).await;
+    writes(&control, 1, 7).await;
     let is_well = control.agent.mend_one().await.expect("answers");
     assert!(!is_well, "it is away");
     fs::rename(&away, rig.unit(2)).expect("renamed");

@@ -149,6 +149,8 @@ pub struct Moment {
 pub struct Health {
     state: UnitState,
     since: Millis,
+    /// It was missing since somebody took note of it.
+    was_missing: bool,
     last_error: Option<(Millis, Arc<UnitError>)>,
     read_failures: u32,
     probe_at: Duration,
@@ -174,6 +176,7 @@ impl Health {
         Self {
             state: UnitState::Healthy,
             since: now.wall,
+            was_missing: false,
             last_error: None,
             read_failures: 0,
             probe_at: now.monotonic,
@@ -255,6 +258,13 @@ impl Health {
             self.state = state;
             self.since = now.wall;
         }
+        self.was_missing |= state == UnitState::Missing;
+    }
+
+    /// Whether it was missing since this was last asked, and is back: whoever's call has
+    /// found that.
+    pub fn take_return(&mut self) -> bool {
+        self.state != UnitState::Missing && std::mem::take(&mut self.was_missing)
     }
 
     /// For status.

@@ -168,10 +168,12 @@ fn a_unit_that_goes_away_and_comes_back_is_passed_over_meanwhile() {
     simulation.clock.advance(Duration::from_secs(1));
     assert!(unit.is_probe_due());
     assert!(unit.probe().is_err());
+    assert!(!unit.take_return());
     simulation.disk.heal(Path::new("/unit"));
     simulation.clock.advance(Duration::from_secs(1));
     unit.probe().expect("it is back");
     assert!(unit.can_write());
+    assert!(unit.take_return() && !unit.take_return());
     read(&unit, segment(1), SLOT_BYTES, 0, 1).expect("with what it had");
 }
 

@@ -92,6 +92,12 @@ impl TrackedUnit {
         self.health().report()
     }
 
+    /// See [`Health::take_return`].
+    #[must_use]
+    pub fn take_return(&self) -> bool {
+        self.health().take_return()
+    }
+
     /// What went through it.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
