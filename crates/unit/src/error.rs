@@ -189,6 +189,30 @@ impl UnitError {
         }
     }
 
+    /// Whether it is one of the whole unit, and not of one segment there: what else is
+    /// asked of it now ends alike.
+    #[must_use]
+    pub fn is_of_unit(&self) -> bool {
+        match self {
+            Self::Missing { .. }
+            | Self::Away { .. }
+            | Self::Foreign { .. }
+            | Self::Held { .. }
+            | Self::Newer { .. }
+            | Self::Full { .. }
+            | Self::ReadOnly { .. }
+            | Self::NotAllowed { .. } => true,
+            Self::NoSegment { .. }
+            | Self::NoSlot { .. }
+            | Self::Misplaced { .. }
+            | Self::Replaced { .. }
+            | Self::Damaged { .. }
+            | Self::Tampered { .. }
+            | Self::Restarted { .. }
+            | Self::Io { .. } => false,
+        }
+    }
+
     /// Whether what was asked may be carried out later all the same: nobody has said
     /// that it was not, and it may still be on its way.
     #[must_use]

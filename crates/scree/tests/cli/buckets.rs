@@ -237,15 +237,13 @@ fn a_folder_and_a_bucket_hold_copies_of_the_same() {
         in_folder > 0 && in_folder == in_bucket,
         "{in_folder} {in_bucket}"
     );
-    let away = host.path().join("away");
-    std::fs::rename(&folder, &away).expect("renamed");
+    server.signal("-STOP");
     host.json(&["volume", "create", "one", "--from", "s"]);
     host.qemu_io("one", &["read -P 7 0 10M"]);
-    std::fs::rename(&away, &folder).expect("renamed");
-    server.signal("-STOP");
+    server.signal("-CONT");
+    std::fs::rename(&folder, host.path().join("away")).expect("renamed");
     host.json(&["volume", "create", "other", "--from", "s"]);
     host.qemu_io("other", &["read -P 7 0 10M"]);
-    server.signal("-CONT");
 }
 
 #[test]

@@ -11,28 +11,6 @@ use crate::catalog::MemberState;
 /// So many things that are in the way are told.
 const PROBLEMS_MAX: usize = 100;
 
-/// Whether an error is one of the whole unit, and not of one segment there.
-pub(super) fn is_of_unit(error: &UnitError) -> bool {
-    match error {
-        UnitError::Missing { .. }
-        | UnitError::Away { .. }
-        | UnitError::Foreign { .. }
-        | UnitError::Held { .. }
-        | UnitError::Newer { .. }
-        | UnitError::Full { .. }
-        | UnitError::ReadOnly { .. }
-        | UnitError::NotAllowed { .. } => true,
-        UnitError::NoSegment { .. }
-        | UnitError::NoSlot { .. }
-        | UnitError::Misplaced { .. }
-        | UnitError::Replaced { .. }
-        | UnitError::Damaged { .. }
-        | UnitError::Tampered { .. }
-        | UnitError::Restarted { .. }
-        | UnitError::Io { .. } => false,
-    }
-}
-
 impl Pass<'_> {
     pub(super) fn is_away(&mut self, member: usize, error: &UnitError) {
         if self.away.insert(member) {
@@ -57,7 +35,7 @@ impl Pass<'_> {
     /// A member does not answer as it should about a segment: the member is left out,
     /// if that is how the unit is, and else is not whole yet.
     pub(super) fn no_answer(&mut self, segment: SegmentId, member: usize, error: &UnitError) {
-        if is_of_unit(error) {
+        if error.is_of_unit() {
             return self.is_away(member, error);
         }
         self.unsound.insert(member);

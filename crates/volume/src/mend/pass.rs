@@ -8,7 +8,6 @@ use unit::UnitError;
 use super::compare::{Copy, Uncommitted, keepers, lacking};
 use super::copy::Bringing;
 use super::found::{Depth, Found, Mendable, Pace, Stopped};
-use super::outcome::is_of_unit;
 use super::rows::Rows;
 use super::spread::{Rotten, Spread};
 use crate::catalog::{Erasure, MemberState};
@@ -433,7 +432,7 @@ impl Pass<'_> {
             };
             match synced {
                 Ok(()) | Err(UnitError::NoSegment { .. }) => {}
-                Err(error) if is_of_unit(&error) => {
+                Err(error) if error.is_of_unit() => {
                     self.is_away(index, &error);
                     continue;
                 }

@@ -233,25 +233,35 @@ impl Reading<'_> {
         }
     }
 
-    /// Reads the whole run; if the unit cannot give it as a whole, slot by
-    /// slot.
+    /// Reads the whole run; if the unit cannot give it as a whole, slot by slot, unless
+    /// it can give nothing now: one that hangs takes its time for each.
     fn ask(&mut self, member: &Member) {
         let length = self.slot_bytes as usize;
         let count = self.wanted.len();
         let mut data = vec![0; count * length];
         let mut tags: Vec<Tag> = vec![[0; 16]; count];
-        if self.read_slots(member, 0, &mut tags, &mut data) {
-            for index in 0..count {
-                let sealed = &data[index * length..][..length];
-                self.open(member, index, &tags[index], sealed);
-            }
-        } else if count > 1 {
-            for index in 0..count {
-                if self.found[index].is_none()
-                    && self.read_slots(member, index, &mut tags[..1], &mut data[..length])
-                {
-                    self.open(member, index, &tags[0], &data[..length]);
+        match self.read_slots(member, 0, &mut tags, &mut data) {
+            Ok(()) => {
+                for index in 0..count {
+                    let sealed = &data[index * length..][..length];
+                    self.open(member, index, &tags[index], sealed);
                 }
+            }
+            Err(error) if count == 1 || error.is_of_unit() => {}
+            Err(_) => self.ask_slots(member, &mut tags[..1], &mut data[..length]),
+        }
+    }
+
+    /// Reads slot by slot what was not found yet; through `tags` and `data`.
+    fn ask_slots(&mut self, member: &Member, tags: &mut [Tag], data: &mut [u8]) {
+        for index in 0..self.wanted.len() {
+            if self.found[index].is_some() {
+                continue;
+            }
+            match self.read_slots(member, index, tags, data) {
+                Ok(()) => self.open(member, index, &tags[0], data),
+                Err(error) if error.is_of_unit() => return,
+                Err(_) => {}
             }
         }
     }
@@ -263,21 +273,19 @@ impl Reading<'_> {
         index: usize,
         tags: &mut [Tag],
         data: &mut [u8],
-    ) -> bool {
+    ) -> Result<(), UnitError> {
         let count = u16::try_from(tags.len()).expect("a run has at most 256 slots");
         let run = SlotRun {
             first: Slot(self.slots.first.0 + index as u16),
             count,
             ..self.slots
         };
-        match member.unit.read(run, self.slot_bytes, tags, data) {
-            Ok(()) => true,
-            Err(error) => {
-                self.reason = describe(&error);
-                self.may_pass |= error.may_pass();
-                false
-            }
+        let read = member.unit.read(run, self.slot_bytes, tags, data);
+        if let Err(error) = &read {
+            self.reason = describe(error);
+            self.may_pass |= error.may_pass();
         }
+        read
     }
 
     fn open(&mut self, member: &Member, index: usize, tag: &Tag, sealed: &[u8]) {

@@ -75,6 +75,8 @@ pub struct RowReader<'a> {
     answers: BTreeMap<(u16, u8), Answer>,
     /// Whom that came from, and who gave nothing.
     asked: BTreeSet<(u16, UnitId)>,
+    /// Who can give nothing now: asked for another row, one that hangs takes its time again.
+    away: BTreeSet<UnitId>,
     /// By place.
     masks: BTreeMap<u8, Option<Masks>>,
     reason: String,
@@ -100,6 +102,7 @@ impl<'a> RowReader<'a> {
             slot_bytes,
             answers: BTreeMap::new(),
             asked: BTreeSet::new(),
+            away: BTreeSet::new(),
             masks: BTreeMap::new(),
             reason: "too few units of its copyset are known".to_owned(),
             may_pass: false,
@@ -239,7 +242,9 @@ impl<'a> RowReader<'a> {
     fn fetch(&mut self, row: u16, members: &[&Member]) {
         let is_unknown = |member: &&Member| {
             let answer = self.answers.get(&(row, member.place));
-            !matches!(answer, Some(Answer::There(_))) && !self.asked.contains(&(row, member.id))
+            !matches!(answer, Some(Answer::There(_)))
+                && !self.asked.contains(&(row, member.id))
+                && !self.away.contains(&member.id)
         };
         let missing: Vec<&Member> = members.iter().copied().filter(is_unknown).collect();
         let run = SlotRun {
@@ -261,8 +266,7 @@ impl<'a> RowReader<'a> {
             parallel(self.pool, missing.len().max(1), tasks.collect());
         for (member, result) in missing.into_iter().zip(results) {
             if let Err(error) = &result {
-                self.reason = base::with_causes(error);
-                self.may_pass |= error.may_pass();
+                self.gave_nothing(member, error);
             }
             let answer = match result {
                 Ok(fragment) => Answer::There(fragment),
@@ -282,17 +286,25 @@ impl<'a> RowReader<'a> {
         }
     }
 
+    fn gave_nothing(&mut self, member: &Member, error: &UnitError) {
+        self.reason = base::with_causes(error);
+        self.may_pass |= error.may_pass();
+        if error.is_of_unit() {
+            self.away.insert(member.id);
+        }
+    }
+
     fn ask_masks(&mut self, members: &[&Member]) {
         let data = self.erasure.data();
         for member in members.iter().filter(|member| member.place >= data) {
-            if self.masks.get(&member.place).is_some_and(Option::is_some) {
+            let is_known = self.masks.get(&member.place).is_some_and(Option::is_some);
+            if is_known || self.away.contains(&member.id) {
                 continue;
             }
             let parity = member.place - data;
             let asked = Masks::ask(&*member.unit, self.segment, self.erasure, parity);
             if let Err(error) = &asked {
-                self.reason = base::with_causes(error);
-                self.may_pass |= error.may_pass();
+                self.gave_nothing(member, error);
             }
             let masks = asked.ok().map(|(_, masks)| masks);
             self.masks.insert(member.place, masks);
