@@ -22,7 +22,7 @@ type Check = fn(&dyn Unit);
 
 /// Checks all claims, each on a unit that `empty` makes.
 pub fn run(empty: &dyn Fn() -> Arc<dyn Unit>) {
-    let claims: [(&str, Check); 15] = [
+    let claims: [(&str, Check); 16] = [
         ("what is put is read back", what_is_put_is_read_back),
         (
             "a segment grows at its end only",
@@ -33,6 +33,7 @@ pub fn run(empty: &dyn Fn() -> Arc<dyn Unit>) {
             what_was_never_put_is_not_there,
         ),
         ("slots may have any size", slots_may_have_any_size),
+        ("a run may be a whole segment", a_run_may_be_a_whole_segment),
         (
             "freed slots are gone and the others stay",
             freed_slots_are_gone,
@@ -248,6 +249,23 @@ fn slots_may_have_any_size(unit: &dyn Unit) {
         while unit.settle().expect("settled") {}
         read(unit, segment(number), slot_bytes, 0, 1).expect("the one before");
         read(unit, segment(number), slot_bytes, 2, 1).expect("the one after");
+    }
+}
+
+/// Longer than what one message to a daemon holds.
+fn a_run_may_be_a_whole_segment(unit: &dyn Unit) {
+    for (number, slot_bytes, count) in [(1, SLOT_BYTES, 1200), (2, 65_536, 75)] {
+        let at_once = match unit.can_append() {
+            true => ((1 << 20) / slot_bytes) as u16,
+            false => count,
+        };
+        for first in (0..count).step_by(at_once.into()) {
+            let count = at_once.min(count - first);
+            put(unit, segment(number), slot_bytes, first, count).expect("put");
+        }
+        unit.sync(&[segment(number)]).expect("synced");
+        read(unit, segment(number), slot_bytes, 0, count).expect("all");
+        read(unit, segment(number), slot_bytes, 7, count - 7).expect("but for some");
     }
 }
 

@@ -14,7 +14,7 @@ use base::{SegmentId, Slot};
 
 use super::{Link, Reply, has_broken};
 use crate::folder::ReplacementPart;
-use crate::wire::{self, Malformed, Refusal, Request, Room, Status};
+use crate::wire::{self, BODY_BYTES_MAX, Malformed, Refusal, Request, Room, Status};
 use crate::{
     NOTE_BYTES, ReadDone, ReadSlots, Replacement, SegmentSlots, SegmentStat, SlotRun, Tag, Unit,
     UnitError, UnitStat,
@@ -104,6 +104,30 @@ impl RemoteUnit {
         self.ask(request, segment, |_| Ok(()))
     }
 
+    /// Reads a run of which one answer has all.
+    fn read_part(
+        &self,
+        run: SlotRun,
+        slot_bytes: u32,
+        tags: &mut [Tag],
+        data: &mut [u8],
+    ) -> Result<(), UnitError> {
+        let request = Request::Read { run, slot_bytes };
+        let ask = || {
+            self.ask(&request, Some(run.segment), move |reply| {
+                slots_in(reply.body, run, slot_bytes).map(|_| reply.body.to_vec())
+            })
+        };
+        let body = match ask() {
+            Err(UnitError::Away { source, .. }) if has_broken(&source) => ask()?,
+            other => other?,
+        };
+        let (from_tags, from_data) = body.split_at(size_of_val(tags));
+        tags.as_flattened_mut().copy_from_slice(from_tags);
+        data.copy_from_slice(from_data);
+        Ok(())
+    }
+
     fn puts(&self) -> MutexGuard<'_, HashMap<SegmentId, Puts>> {
         self.puts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -137,6 +161,12 @@ fn answer_of<T>(
             source,
         }),
     }
+}
+
+/// How many slots one answer can have.
+fn slots_at_once(slot_bytes: u32) -> u16 {
+    let slots = BODY_BYTES_MAX / (size_of::<Tag>() + slot_bytes as usize);
+    u16::try_from(slots).unwrap_or(u16::MAX).max(1)
 }
 
 /// Tags and content, in the body of an answer to a reading.
@@ -288,6 +318,7 @@ impl Unit for RemoteUnit {
         Ok(())
     }
 
+    /// In parts, where one answer cannot have all of it.
     fn read(
         &self,
         run: SlotRun,
@@ -295,23 +326,22 @@ impl Unit for RemoteUnit {
         tags: &mut [Tag],
         data: &mut [u8],
     ) -> Result<(), UnitError> {
-        let request = Request::Read { run, slot_bytes };
-        let ask = || {
-            self.ask(&request, Some(run.segment), move |reply| {
-                slots_in(reply.body, run, slot_bytes).map(|_| reply.body.to_vec())
-            })
-        };
-        let body = match ask() {
-            Err(UnitError::Away { source, .. }) if has_broken(&source) => ask()?,
-            other => other?,
-        };
-        let (from_tags, from_data) = body.split_at(size_of_val(tags));
-        tags.as_flattened_mut().copy_from_slice(from_tags);
-        data.copy_from_slice(from_data);
+        let at_once = slots_at_once(slot_bytes);
+        let parts = tags.chunks_mut(at_once.into());
+        let parts = parts.zip(data.chunks_mut(usize::from(at_once) * slot_bytes as usize));
+        let mut part = run;
+        for (tags, data) in parts {
+            part.count = tags.len() as u16;
+            self.read_part(part, slot_bytes, tags, data)?;
+            part.first.0 = part.first.0.saturating_add(part.count);
+        }
         Ok(())
     }
 
     fn read_later(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
+        if run.count > slots_at_once(slot_bytes) {
+            return false;
+        }
         let reading = Reading {
             url: Arc::clone(&self.url),
             run,
