@@ -157,7 +157,9 @@ fn mending_problem(mending: &[MendingRow]) -> Vec<String> {
         units.join(", "),
         if units.len() == 1 { "is" } else { "are" }
     );
-    if let Some(problem) = filled.iter().find_map(|row| row.problem.as_ref()) {
+    // What is being tried again may be in the way no more.
+    let mut waiting = filled.iter().filter(|row| row.mender.is_none());
+    if let Some(problem) = waiting.find_map(|row| row.problem.as_ref()) {
         text += &format!("; in the way is: {problem}");
     }
     problems.push(text);

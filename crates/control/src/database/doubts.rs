@@ -119,10 +119,14 @@ async fn name_of(change: &mut AnyConnection, host: PartyId) -> Result<String, Da
     Ok(subject.map_or_else(|| host.to_string(), |subject| subject.to_string()))
 }
 
-/// What was in the way of mending the copysets of a unit is tried again at once.
-async fn try_again(change: &mut AnyConnection, unit: UnitId) -> Result<(), DatabaseError> {
+/// What was in the way of mending the copysets of a unit is tried again at once: it may
+/// not be there any more.
+pub(super) async fn try_again(
+    change: &mut AnyConnection,
+    unit: UnitId,
+) -> Result<(), DatabaseError> {
     sqlx::query(
-        "UPDATE copysets SET mend_tries = 0, mend_after_ms = 0 WHERE EXISTS \
+        "UPDATE copysets SET mend_tries = 0, mend_after_ms = 0, mend_problem = NULL WHERE EXISTS \
          (SELECT 1 FROM copyset_members m WHERE m.copyset = number AND m.unit = $1)",
     )
     .bind(unit.to_string())

@@ -468,6 +468,7 @@ async fn take_out(
             ),
         });
     }
+    super::doubts::try_again(&mut *change, unit).await?;
     let replaced = replace(&mut *change, unit, usable, Goes::IsLost, now).await?;
     for set in &its {
         drop_member(&mut *change, set.id, unit).await?;

@@ -98,6 +98,9 @@ mod claims {
         };
         let taken = scene.call(2, NOW, call).await.expect("answered");
         assert_eq!(taken, Value::Bool(true));
+        let mending = scene.database.mending(NOW).await.expect("read");
+        let problem = mending.iter().find_map(|row| row.problem.as_deref());
+        assert_eq!(problem, None, "that it was away is told no more");
         let again = scene.take(0, NOW).await.expect("at once");
         assert_eq!(again.missed, task.missed, "it lacks no more");
     }
