@@ -210,8 +210,8 @@ pub struct KeepArguments {
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub scatter_width: u16,
 
-    /// Let others take the place of a unit that every host has been missing for so
-    /// long; 0s: never by itself.
+    /// Let others take the place of a unit that every host which is heard of has been
+    /// missing for so long; 0s: never by itself.
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = moment::duration)]
     pub replace_after: Duration,
 

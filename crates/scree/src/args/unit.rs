@@ -102,7 +102,7 @@ pub enum UnitCommand {
         unit: String,
     },
     /// Add a place as a unit: an empty folder on any mounted file system, a bucket of
-    /// an object store or a prefix of one, or a namespace of a Ceph pool, with nothing
+    /// an object store or a prefix of one, or a Ceph pool or a namespace of one, with nothing
     /// in it. Credentials for a bucket come from the environment of `scree agent` or
     /// `scree up`, those for a pool from where Ceph's own tools take them.
     Add {
