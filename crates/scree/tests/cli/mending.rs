@@ -1,6 +1,9 @@
 //! Units that are lost, drained, removed and compared, on four unit daemons.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
 
 use serde_json::Value;
 
@@ -18,6 +21,9 @@ struct Scene<'a> {
 
 const WRITES: [&str; 2] = ["write -P 7 0 4M", "write -P 9 8M 5M"];
 const READS: [&str; 2] = ["read -P 7 0 4M", "read -P 9 8M 5M"];
+
+/// Behind more of a segment than one answer of a daemon has.
+const ROT_AT: u64 = 3 << 20;
 
 impl<'a> Scene<'a> {
     fn new(site: &'a Site, redundancy: [&str; 2]) -> Self {
@@ -72,6 +78,35 @@ impl<'a> Scene<'a> {
             self.stores.running[number - 1] = self.stores.start(*number);
             wait_until("it is back", || self.stores.are(numbers));
         }
+    }
+
+    /// Turns over some bits of each large segment of a daemon but the newest one of each
+    /// copyset, which may be open; of how many.
+    fn rot(&self, number: usize) -> usize {
+        let mut folders = vec![self.site.path(&format!("u{number}/unit/segments"))];
+        let mut large: BTreeMap<String, BTreeMap<String, PathBuf>> = BTreeMap::new();
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).expect("read") {
+                let path = entry.expect("read").path();
+                let name = path.file_name().expect("one").to_str().expect("text");
+                if path.is_dir() {
+                    folders.push(path);
+                } else if let Some((copyset, serial)) = name.split_once('-')
+                    && fs::metadata(&path).expect("there").len() > ROT_AT
+                {
+                    let of = large.entry(copyset.to_owned()).or_default();
+                    of.insert(serial.to_owned(), path.clone());
+                }
+            }
+        }
+        large.values_mut().for_each(|of| drop(of.pop_last()));
+        let old: Vec<&PathBuf> = large.values().flat_map(BTreeMap::values).collect();
+        for path in &old {
+            let file = fs::File::options().write(true).open(path);
+            let written = file.and_then(|file| file.write_all_at(&[0xff, 1, 2, 3], ROT_AT - 100));
+            written.expect("written");
+        }
+        old.len()
     }
 
     fn is_refused(&self, arguments: &[&str], why: &str) {
@@ -148,6 +183,38 @@ fn what_a_lost_unit_held_of_rows_is_worked_out_again() {
     // There is no fourth one that could take its place.
     scene.is_refused(&["unit", "drain", "s2"], "no healthy unit with room");
     scene.stop();
+}
+
+/// More of a segment than one answer of a daemon can have was read at once, and it was
+/// never put anew.
+#[test]
+fn what_has_rotted_on_a_daemon_is_put_anew() {
+    let cases = [
+        (["--replicas", "2"], 8 << 20),
+        (["--erasure", "2+1"], 4 << 20),
+    ];
+    for (redundancy, whole) in cases {
+        let soon = ["--grace", "0s"].map(str::to_owned);
+        let (site, _controller) = Site::with(|_| soon.to_vec());
+        let mut scene = Scene::new(&site, redundancy);
+        for pattern in [1, 2, 3] {
+            scene.with_disk(&[&format!("write -P {pattern} 16M 48M"), "flush"]);
+        }
+        scene.wait_until_mended();
+        assert!(
+            scene.rot(1) > 0,
+            "{redundancy:?}: nothing that large is there"
+        );
+        assert!(copysets(&site.locally(&["unit", "scrub", "s1"])) > 0);
+        scene.wait_until_mended();
+        for number in [2, 3, 4] {
+            scene.stores.running[number - 1].kill();
+            scene.with_disk(&[&READS[..], &["read -P 3 16M 48M"]].concat());
+            scene.stores.running[number - 1] = scene.stores.start(number);
+            wait_until("it is back", || scene.stores.are(&[1, 2, 3, 4]));
+        }
+        scene.stop();
+    }
 }
 
 /// What it held then nobody has looked after since. The host tried to add it for ever,
