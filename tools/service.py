@@ -10,6 +10,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -63,6 +64,8 @@ class Postgres:
         log = open(self.folder.parent / "postgres.log", "ab")
         command = [*self.prefix, str(self.programs / "postgres"), "-D", str(self.data)]
         command += ["-k", str(self.folder), "-c", "listen_addresses=", *settings]
+        # Who waits for whom, where it takes longer than anything should.
+        command += ["-c", "log_lock_waits=on", "-c", "log_line_prefix=%m [%p] "]
         # A group of its own: what is typed at a terminal is not for it.
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
@@ -144,16 +147,22 @@ class Service:
             self.process = None
 
 
+class Busy(Failed):
+    """The database was held up by others; nothing was changed."""
+
+
 def cli(*arguments, **environment):
-    """What a command prints with -o json."""
+    """What a command prints with -o json; Failed, or Busy."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("SCREE_")}
     done = subprocess.run(
         [str(BINARY), *[str(argument) for argument in arguments], "-o", "json"],
         env={**inherited, **environment}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
     )
-    words = " ".join(str(argument) for argument in arguments)
-    check(done.returncode == 0, f"`scree {words}` failed: {done.stderr.strip()}")
+    if done.returncode != 0:
+        words = " ".join(str(argument) for argument in arguments)
+        kind = Busy if "the database is busy" in done.stderr else Failed
+        raise kind(f"`scree {words}` failed: {done.stderr.strip()}")
     return json.loads(done.stdout) if done.stdout.strip() else {}
 
 
@@ -214,7 +223,14 @@ class Site:
         # Close to the root: the path of a socket has at most 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="scree-", dir="/tmp"))
         self.folder.chmod(0o711)
-        self.postgres = None
+        self.postgres, self.controllers, self.agents = None, [], []
+        try:
+            self._set_up(controllers, agents, postgres_settings, sqlite, controller_arguments)
+        except Failed as failure:
+            self.stop()
+            raise Failed("\n".join([str(failure), *self.logs()])) from failure
+
+    def _set_up(self, controllers, agents, postgres_settings, sqlite, controller_arguments):
         arguments = ["--grace", "1s", *controller_arguments]
         if not sqlite:
             self.postgres = Postgres(self.folder / "pg")
@@ -239,7 +255,6 @@ class Site:
                 copy.write_bytes((first.folder / name).read_bytes())
             controller.start()
         self.urls = ",".join(f"https://localhost:{port}" for port in self.ports)
-        self.agents = []
         for number in range(1, agents + 1):
             self._add_agent(f"h{number}")
         words = self._invited("user", "tester", "--administrator")
@@ -248,7 +263,16 @@ class Site:
 
     def _invited(self, kind, name, *arguments):
         first = str(self.controllers[0].folder)
-        invitation = cli(kind, "add", name, *arguments, SCREE_DIR=first)
+
+        def invited():
+            try:
+                return cli(kind, "add", name, *arguments, SCREE_DIR=first)
+            except Busy as busy:
+                # This machine has stood still; the log says who was waited for.
+                print(busy, *self.logs(), sep="\n", file=sys.stderr)
+                return None
+
+        invitation = until(f"{name} is invited", invited, 60)
         return ["--token", invitation["token"], "--authority", invitation["authority"]]
 
     def _add_agent(self, name):
@@ -292,6 +316,12 @@ class Site:
         folder = self.folder / f"profiles-{name}"
         cli("login", self.urls, *words, SCREE_CONFIG=str(folder))
         return self._parts(folder / "profiles/default.toml", self.folder / f"{name}.pem")
+
+    def logs(self, lines=20):
+        """The end of each log."""
+        for log in sorted(self.folder.glob("*.log")):
+            text = log.read_text(errors="replace").splitlines()
+            yield "\n".join([f"-- {log.name}", *text[-lines:]])
 
     def api(self, number):
         """Requests to the controller of this number, from 0 on."""

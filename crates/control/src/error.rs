@@ -140,11 +140,12 @@ impl From<DatabaseError> for ControlError {
             | DatabaseError::MembersChanged { .. } => Self::Conflict {
                 reason: error.to_string(),
             },
-            DatabaseError::Away(_) | DatabaseError::ReadOnly(_) | DatabaseError::Sql(_) => {
-                Self::Unavailable {
-                    reason: error.to_string(),
-                }
-            }
+            DatabaseError::Away(_)
+            | DatabaseError::Busy(_)
+            | DatabaseError::ReadOnly(_)
+            | DatabaseError::Sql(_) => Self::Unavailable {
+                reason: error.to_string(),
+            },
             DatabaseError::Damaged { .. } | DatabaseError::Newer { .. } => Self::Internal {
                 reason: error.to_string(),
             },

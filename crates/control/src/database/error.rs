@@ -141,6 +141,13 @@ pub enum DatabaseError {
     /// Nobody answers where the database should be, or no more.
     #[error("the database does not answer: {0}")]
     Away(sqlx::Error),
+    /// Others have held what a change needs for as long as anybody waits. Nothing was
+    /// changed.
+    #[error(
+        "the database is busy: what others change there takes too long ({0}); nothing was \
+         changed, ask again; if this goes on, look at what holds PostgreSQL's locks (pg_locks)"
+    )]
+    Busy(sqlx::Error),
     /// It takes no changes.
     #[error(
         "the database takes no changes: {0}; let it be written again (see its file's mode and file \
@@ -168,6 +175,7 @@ impl From<sqlx::Error> for DatabaseError {
         match code.as_deref() {
             Some(code) if is_read_only(code) => Self::ReadOnly(error),
             Some(code) if is_ending(code) => Self::Away(error),
+            Some(LOCK_NOT_AVAILABLE) => Self::Busy(error),
             Some(_) => Self::Sql(error),
             None => match &error {
                 sqlx::Error::Io(_)
@@ -180,6 +188,9 @@ impl From<sqlx::Error> for DatabaseError {
         }
     }
 }
+
+/// What PostgreSQL says after its `lock_timeout`.
+const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 /// PostgreSQL's codes have five characters. `read_only_sql_transaction`; for
 /// SQLite, `SQLITE_READONLY` in the low byte.
@@ -216,6 +227,7 @@ impl From<DatabaseError> for CatalogError {
             DatabaseError::Damaged { .. }
             | DatabaseError::Newer { .. }
             | DatabaseError::Away(_)
+            | DatabaseError::Busy(_)
             | DatabaseError::ReadOnly(_)
             | DatabaseError::Sql(_) => Self::Unavailable {
                 reason: error.to_string(),
