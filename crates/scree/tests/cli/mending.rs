@@ -189,11 +189,7 @@ fn what_a_lost_unit_held_of_rows_is_worked_out_again() {
 /// never put anew.
 #[test]
 fn what_has_rotted_on_a_daemon_is_put_anew() {
-    let cases = [
-        (["--replicas", "2"], 8 << 20),
-        (["--erasure", "2+1"], 4 << 20),
-    ];
-    for (redundancy, whole) in cases {
+    for redundancy in [["--replicas", "2"], ["--erasure", "2+1"]] {
         let soon = ["--grace", "0s"].map(str::to_owned);
         let (site, _controller) = Site::with(|_| soon.to_vec());
         let mut scene = Scene::new(&site, redundancy);
