@@ -40,7 +40,7 @@ class Links:
         # What a run that was killed has left.
         spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
         for space in re.findall(r"^scree-[hs]\d+", spaces.stdout, re.M):
-            self._ip(f"netns del {space}")
+            self._end(space.removeprefix("scree-"))
         subprocess.run(["ip", "link", "del", "scree-bench"], stderr=subprocess.DEVNULL)
         self._ip("link add scree-bench type bridge")
         self._ip(f"addr add {self.own}/24 dev scree-bench")
@@ -49,6 +49,11 @@ class Links:
     @staticmethod
     def _ip(words):
         subprocess.run(["ip", *words.split()], check=True)
+
+    def _end(self, name):
+        """The link goes by itself some time after the namespace: a name in use till then."""
+        subprocess.run(["ip", "link", "del", f"sb-{name}"], stderr=subprocess.DEVNULL)
+        self._ip(f"netns del scree-{name}")
 
     def to(self, name):
         space = f"scree-{name}"
@@ -67,7 +72,7 @@ class Links:
 
     def remove(self):
         for name in self.names:
-            self._ip(f"netns del scree-{name}")
+            self._end(name)
         self._ip("link del scree-bench")
 
 
