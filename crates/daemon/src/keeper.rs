@@ -236,8 +236,7 @@ impl Keeper {
                 })?;
         }
         let connection = lock(shown).connection();
-        let mut turns = self.turns_of(&capability).into_iter();
-        if !turns.all(|(turn, newness)| self.turns.show(turn, newness, connection)) {
+        if !self.turns.show(&self.turns_of(&capability), connection) {
             return Err(shown_elsewhere());
         }
         self.take(capability, shown)
@@ -276,12 +275,10 @@ impl Keeper {
                 return Ok(false);
             }
             let connection = lock(shown).connection();
-            for (turn, newness) in self.turns_of(&capability) {
-                match self.turns.show_now(turn, newness, connection) {
-                    Some(true) => {}
-                    Some(false) => return Err(shown_elsewhere()),
-                    None => return Ok(false),
-                }
+            match self.turns.show_now(&self.turns_of(&capability), connection) {
+                Some(true) => {}
+                Some(false) => return Err(shown_elsewhere()),
+                None => return Ok(false),
             }
             self.take(capability, shown).map(|()| true)
         };

@@ -64,12 +64,25 @@ impl State {
         self.running.any(|by| by.0 == turn && by.1 != connection)
     }
 
-    /// False: there is a newer one.
-    fn take(&mut self, turn: Turn, newness: i64, connection: u64) -> bool {
-        let this = (newness, connection);
-        let newest = self.newest.entry(turn).or_insert(this);
-        *newest = this.max(*newest);
-        *newest == this
+    /// As [`State::is_other_running`], of any of them.
+    fn is_any_running(&self, rights: &[(Turn, i64)], connection: u64) -> bool {
+        let mut turns = rights.iter().map(|(turn, _)| *turn);
+        turns.any(|turn| self.is_other_running(turn, connection))
+    }
+
+    /// Takes all of them. False: of one there is a newer one, and none is taken.
+    fn take(&mut self, rights: &[(Turn, i64)], connection: u64) -> bool {
+        let is_older = |(turn, newness): &(Turn, i64)| {
+            let newest = self.newest.get(turn);
+            newest.is_some_and(|newest| *newest > (*newness, connection))
+        };
+        if rights.iter().any(is_older) {
+            return false;
+        }
+        for (turn, newness) in rights {
+            self.newest.insert(*turn, (*newness, connection));
+        }
+        true
     }
 }
 
@@ -78,26 +91,27 @@ impl Turns {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A right of this newness was shown on a connection. Waits until nothing is being
-    /// done on others. False: a newer one was shown.
-    pub fn show(&self, turn: Turn, newness: i64, connection: u64) -> bool {
+    /// Rights, each of its newness, were shown on a connection. Waits until nothing is
+    /// being done by them on others. False: of one a newer one was shown, and none of
+    /// them counts here therefore.
+    pub fn show(&self, rights: &[(Turn, i64)], connection: u64) -> bool {
         let mut state = self.lock();
-        let is_newest = state.take(turn, newness, connection);
-        while is_newest && state.is_other_running(turn, connection) {
+        let are_newest = state.take(rights, connection);
+        while are_newest && state.is_any_running(rights, connection) {
             state = self
                 .ended
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        is_newest
+        are_newest
     }
 
     /// As [`Turns::show`]; `None` if there is something to wait for.
-    pub fn show_now(&self, turn: Turn, newness: i64, connection: u64) -> Option<bool> {
+    pub fn show_now(&self, rights: &[(Turn, i64)], connection: u64) -> Option<bool> {
         let mut state = self.lock();
-        match state.is_other_running(turn, connection) {
+        match state.is_any_running(rights, connection) {
             true => None,
-            false => Some(state.take(turn, newness, connection)),
+            false => Some(state.take(rights, connection)),
         }
     }
 
@@ -126,31 +140,46 @@ mod tests {
         let turns = Turns::default();
         let counts = |connection| turns.enter(ONE, connection).is_some();
         assert!(!counts(1), "none was shown");
-        assert!(turns.show(ONE, 10, 1));
-        assert!(turns.show(Turn::Lease(Fence(2)), 20, 3));
+        assert!(turns.show(&[(ONE, 10)], 1));
+        assert!(turns.show(&[(Turn::Lease(Fence(2)), 20)], 3));
         assert!(counts(1) && !counts(3));
         // The connection broke.
-        assert!(turns.show(ONE, 10, 2));
+        assert!(turns.show(&[(ONE, 10)], 2));
         assert!(counts(2) && !counts(1));
-        assert!(!turns.show(ONE, 10, 1), "it comes late");
-        assert!(!turns.show(ONE, 9, 4), "it is older");
+        assert!(!turns.show(&[(ONE, 10)], 1), "it comes late");
+        assert!(!turns.show(&[(ONE, 9)], 4), "it is older");
         assert!(counts(2) && !counts(1) && !counts(4));
         // Another host has it from then on.
-        assert!(turns.show(ONE, 11, 1));
+        assert!(turns.show(&[(ONE, 11)], 1));
         assert!(counts(1) && !counts(2));
-        assert_eq!(turns.show_now(ONE, 12, 1), Some(true));
+        assert_eq!(turns.show_now(&[(ONE, 12)], 1), Some(true));
+    }
+
+    /// A mend of two copysets that was refused for the one ended the other one's, which
+    /// then counted nowhere.
+    #[test]
+    fn of_several_rights_all_count_or_none() {
+        let turns = Turns::default();
+        let other = Turn::Lease(Fence(2));
+        assert!(turns.show(&[(ONE, 10)], 1));
+        assert!(turns.show(&[(other, 20)], 2));
+        assert!(!turns.show(&[(ONE, 15), (other, 15)], 3));
+        assert_eq!(turns.show_now(&[(ONE, 15), (other, 15)], 3), Some(false));
+        assert!(turns.enter(ONE, 1).is_some(), "it goes on");
+        assert!(turns.show(&[(ONE, 15), (other, 20)], 3));
+        assert!(turns.enter(ONE, 1).is_none() && turns.enter(other, 3).is_some());
     }
 
     #[test]
     fn what_goes_on_elsewhere_ends_before_a_right_counts() {
         let turns = Turns::default();
-        assert!(turns.show(ONE, 1, 1));
+        assert!(turns.show(&[(ONE, 1)], 1));
         let passage = turns.enter(ONE, 1).expect("it is the newest");
-        assert_eq!(turns.show_now(ONE, 1, 2), None);
+        assert_eq!(turns.show_now(&[(ONE, 1)], 2), None);
         let has_ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let newer = scope.spawn(|| {
-                assert!(turns.show(ONE, 1, 2));
+                assert!(turns.show(&[(ONE, 1)], 2));
                 has_ended.load(Ordering::SeqCst)
             });
             // Nothing begins as soon as the newer is on its way.

@@ -1,12 +1,13 @@
 //! A host's request, carried out where it may wait.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use base::SegmentId;
 use capability::Line;
 use unit::wire::{self, Refusal, Request, Room, Status, Verb, put_frame};
-use unit::{NOTE_BYTES, Unit as _, UnitError};
+use unit::{NOTE_BYTES, ReplacementPart, Tag, Unit as _, UnitError};
 
 use super::{Keeper, lock, room_for};
 use crate::budget::Share;
@@ -103,28 +104,7 @@ impl Job {
                 let (_, _passage) = allow(Action::Free(segment, keeper.line_of(segment)))?;
                 unit.free(segment, &slots, closed)?;
             }
-            Request::Replace {
-                mut part,
-                tags,
-                data,
-            } => {
-                let segment = part.segment;
-                let (right, _passage) = match part.expected {
-                    Some(_) => allow(Action::Replace(segment, keeper.line_of(segment)))?,
-                    None => {
-                        let (right, passage) = allow(Action::Put(segment))?;
-                        part.line = self.line_to_put(segment, part.line, right)?;
-                        (right, passage)
-                    }
-                };
-                self.must_keep_what_is_held(right, data.len())?;
-                if part.first == 0 {
-                    part.draft = keeper.drafts.fetch_add(1, Ordering::Relaxed);
-                }
-                unit.replace_part(&part, tags, data)?;
-                keeper.counters.written(data.len());
-                body.extend(part.draft.to_le_bytes());
-            }
+            Request::Replace { part, tags, data } => self.replace(part, tags, data, body)?,
             Request::Delete(segment) => {
                 let (_, _passage) = allow(Action::Delete(segment, keeper.line_of(segment)))?;
                 unit.delete(segment)?;
@@ -133,25 +113,7 @@ impl Job {
                 serials,
                 after,
                 most,
-            } => {
-                let (right, _passage) = allow(Action::List(serials.clone()))?;
-                let mut found = unit.list_serials(serials)?;
-                // What is another line's is none of its business.
-                match right {
-                    Right::Lease { line: own, .. } => found.retain(|id| {
-                        let line = keeper.line_of(*id);
-                        [own, Line::NONE, UNREADABLE].contains(&line)
-                    }),
-                    // Nor what is another copyset's of whoever mends one.
-                    Right::Mend(_) | Right::Other => {
-                        let (shown, now) = (lock(&self.shown), keeper.now());
-                        found.retain(|id| shown.mends(id.copyset(), now));
-                    }
-                }
-                let from = found.partition_point(|id| id.bits() <= after);
-                let to = found.len().min(from + (most as usize).clamp(1, LIST_MAX));
-                wire::encode_segments(&found[from..to], body);
-            }
+            } => self.list(serials, after, most, body)?,
             Request::Stat(segment) => {
                 let _passage = keeper.allow_reading(&self.shown, segment)?;
                 unit.slots_of(segment)?.encode(body);
@@ -163,32 +125,100 @@ impl Job {
             }
             Request::Probe => unit.probe()?,
             Request::Note => body.extend(unit.note()?.iter().flatten()),
-            Request::NoteDown(note) => {
-                let (leases, counted) = {
-                    let (shown, now) = (lock(&self.shown), keeper.now());
-                    match shown.generation() >= keeper.generation() {
-                        true => (shown.leases(now), shown.counted(now)),
-                        false => (Vec::new(), 0),
-                    }
-                };
-                let mut leases = leases.into_iter();
-                let newest = leases.find_map(|(fence, epoch)| keeper.fences.enter(fence, epoch));
-                if newest.is_none() {
-                    let text = "notes are for hosts that have a lease";
-                    return Err(Refusal::new(Status::NotAllowed, text));
-                }
-                let _alone = lock(&keeper.noting);
-                let before = unit.note()?.as_ref().map_or(0, count_in);
-                let count = count_in(note);
-                if count > before.max(counted) {
-                    let text = "no controller has said that so many leases were given";
-                    return Err(Refusal::new(Status::NotAllowed, text));
-                }
-                // Of two that come at once, the one with the smaller count may be late.
-                if count > before || before == 0 {
-                    unit.note_down(note)?;
-                }
+            Request::NoteDown(note) => self.note_down(note)?,
+        }
+        Ok(())
+    }
+
+    fn replace(
+        &self,
+        mut part: ReplacementPart,
+        tags: &[Tag],
+        data: &[u8],
+        body: &mut Vec<u8>,
+    ) -> Result<(), Refusal> {
+        let keeper = &self.keeper;
+        let allow = |action| keeper.allow(&self.shown, &action);
+        let segment = part.segment;
+        let (right, _passage) = match part.expected {
+            Some(_) => allow(Action::Replace(segment, keeper.line_of(segment)))?,
+            None => {
+                let (right, passage) = allow(Action::Put(segment))?;
+                part.line = self.line_to_put(segment, part.line, right)?;
+                (right, passage)
             }
+        };
+        self.must_keep_what_is_held(right, data.len())?;
+        if part.first == 0 {
+            part.draft = keeper.drafts.fetch_add(1, Ordering::Relaxed);
+        }
+        keeper.unit.replace_part(&part, tags, data)?;
+        keeper.counters.written(data.len());
+        body.extend(part.draft.to_le_bytes());
+        Ok(())
+    }
+
+    /// Up to `most` of the segments with these serials that come after the one with the
+    /// bits `after`, as far as whoever asks may know of them.
+    fn list(
+        &self,
+        serials: Range<u64>,
+        after: u64,
+        most: u32,
+        body: &mut Vec<u8>,
+    ) -> Result<(), Refusal> {
+        let keeper = &self.keeper;
+        let (right, _passage) = keeper.allow(&self.shown, &Action::List(serials.clone()))?;
+        let found = keeper.unit.list_serials(serials)?;
+        let rest = &found[found.partition_point(|id| id.bits() <= after)..];
+        let most = (most as usize).clamp(1, LIST_MAX);
+        // Whose one is may have to be read: of no more than are asked for.
+        let rest = rest.iter().copied();
+        let listed: Vec<SegmentId> = match right {
+            // What is another line's is none of its business.
+            Right::Lease { line: own, .. } => {
+                let is_its = |id: &SegmentId| {
+                    let line = keeper.line_of(*id);
+                    [own, Line::NONE, UNREADABLE].contains(&line)
+                };
+                rest.filter(is_its).take(most).collect()
+            }
+            // Nor what is another copyset's of whoever mends one.
+            Right::Mend(_) | Right::Other => {
+                let (shown, now) = (lock(&self.shown), keeper.now());
+                let is_its = |id: &SegmentId| shown.mends(id.copyset(), now);
+                rest.filter(is_its).take(most).collect()
+            }
+        };
+        wire::encode_segments(&listed, body);
+        Ok(())
+    }
+
+    fn note_down(&self, note: &[u8; NOTE_BYTES]) -> Result<(), Refusal> {
+        let (keeper, unit) = (&self.keeper, &self.keeper.unit);
+        let (leases, counted) = {
+            let (shown, now) = (lock(&self.shown), keeper.now());
+            match shown.generation() >= keeper.generation() {
+                true => (shown.leases(now), shown.counted(now)),
+                false => (Vec::new(), 0),
+            }
+        };
+        let mut leases = leases.into_iter();
+        let newest = leases.find_map(|(fence, epoch)| keeper.fences.enter(fence, epoch));
+        if newest.is_none() {
+            let text = "notes are for hosts that have a lease";
+            return Err(Refusal::new(Status::NotAllowed, text));
+        }
+        let _alone = lock(&keeper.noting);
+        let before = unit.note()?.as_ref().map_or(0, count_in);
+        let count = count_in(note);
+        if count > before.max(counted) {
+            let text = "no controller has said that so many leases were given";
+            return Err(Refusal::new(Status::NotAllowed, text));
+        }
+        // Of two that come at once, the one with the smaller count may be late.
+        if count > before || before == 0 {
+            unit.note_down(note)?;
         }
         Ok(())
     }

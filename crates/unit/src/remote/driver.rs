@@ -219,6 +219,17 @@ impl Driver {
             .modify(&connected.channel, connected.key, interest)
     }
 
+    /// What comes on it is of no interest until it is used: it would keep whoever still
+    /// waits for answers on another one from sleeping.
+    fn unwatch(&self, connected: &Connected) -> io::Result<()> {
+        let interest = Interest {
+            readable: false,
+            writable: false,
+        };
+        self.poller
+            .modify(&connected.channel, connected.key, interest)
+    }
+
     /// Waits for the socket.
     fn wait_until(&self, key: u64, deadline: Duration) -> io::Result<()> {
         let mut ready = Vec::new();
@@ -328,7 +339,7 @@ impl Driver {
             match gone_on {
                 Ok(None) if now < trial.deadline => {}
                 Ok(own) => {
-                    detour.own = own;
+                    detour.own = own.filter(|own| self.unwatch(own).is_ok());
                     detour.trial = None;
                 }
                 // It is tried again later.
