@@ -5,8 +5,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::host::Doubt;
+use api::host::{Doubt, NOTED_MAX};
 use base::{UnitId, with_causes};
+use catalog::CatalogError;
 use unit::UnitState;
 use world::host;
 
@@ -27,6 +28,8 @@ pub(crate) struct CameBack {
     doubts: HashMap<UnitId, Doubt>,
     /// And that so many leases were noted on those.
     noted: HashMap<UnitId, u64>,
+    /// Why a doubt was not taken, as it was logged.
+    refused: HashMap<UnitId, String>,
 }
 
 impl CameBack {
@@ -51,11 +54,27 @@ impl CameBack {
         self.noted.get(&unit).copied().unwrap_or(0)
     }
 
+    /// The controllers have heard of these leases.
+    fn are_noted(&mut self, told: &[(UnitId, u64)]) {
+        for (unit, leases) in told {
+            if self.noted.get(unit) == Some(leases) {
+                self.noted.remove(unit);
+            }
+        }
+    }
+
     /// The controllers have heard it.
     fn is_said(&mut self, unit: UnitId, doubt: Doubt) {
         if self.doubts.get(&unit) == Some(&doubt) {
             self.doubts.remove(&unit);
+            self.refused.remove(&unit);
         }
+    }
+
+    /// The controllers do not take it; whether that is new.
+    fn is_refused(&mut self, unit: UnitId, why: &str) -> bool {
+        let before = self.refused.insert(unit, why.to_owned());
+        before.as_deref() != Some(why)
     }
 }
 
@@ -78,22 +97,16 @@ impl Agent {
     }
 
     async fn tell_noted(&self) {
-        let noted = std::mem::take(&mut lock(&self.inner.came_back).noted);
-        if noted.is_empty() {
-            return;
-        }
-        let told = noted.iter().map(|(unit, leases)| (*unit, *leases));
-        if self
-            .inner
-            .controller
-            .note_leases(told.collect())
-            .await
-            .is_err()
-        {
-            let mut came_back = lock(&self.inner.came_back);
-            for (unit, leases) in noted {
-                came_back.noted(unit, leases);
+        // Until it is heard it counts as unsaid.
+        let noted = lock(&self.inner.came_back).noted.clone();
+        let noted: Vec<(UnitId, u64)> = noted.into_iter().collect();
+        for told in noted.chunks(NOTED_MAX) {
+            if let Err(error) = self.inner.controller.note_leases(told.to_vec()).await {
+                let why = with_causes(&error);
+                tracing::debug!(why, "how many leases units know of was not heard");
+                return;
             }
+            lock(&self.inner.came_back).are_noted(told);
         }
     }
 
@@ -143,10 +156,12 @@ impl Agent {
                 // It is said again when what was said before is through.
                 Ok(false) => {}
                 // That no controller answers is said elsewhere.
+                Err(CatalogError::Unavailable { .. }) => return,
                 Err(error) => {
                     let why = with_causes(&error);
-                    tracing::debug!(%unit, why, "that it came back was not heard");
-                    return;
+                    if lock(&self.inner.came_back).is_refused(unit, &why) {
+                        tracing::warn!(%unit, why, "that it came back was not taken");
+                    }
                 }
             }
         }
@@ -167,5 +182,39 @@ fn look_whether_older(inner: &Inner, mounted: &Mounted, noted: u64) {
                 "it is not known yet whether it is older than it was"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNIT: UnitId = UnitId::from_random(1);
+
+    /// A lease that was noted while the count before it was told was never told of; and
+    /// while it was told, it counted as said.
+    #[test]
+    fn what_is_noted_is_unsaid_until_that_very_count_is_heard() {
+        let mut came_back = CameBack::default();
+        came_back.noted(UNIT, 5);
+        let told = [(UNIT, 5)];
+        assert_eq!(came_back.unsaid(UNIT), 5, "it is on its way");
+        came_back.noted(UNIT, 6);
+        came_back.are_noted(&told);
+        assert_eq!(came_back.unsaid(UNIT), 6);
+        came_back.are_noted(&[(UNIT, 6)]);
+        assert_eq!(came_back.unsaid(UNIT), 0);
+    }
+
+    #[test]
+    fn why_a_doubt_is_not_taken_is_news_once() {
+        let mut came_back = CameBack::default();
+        came_back.doubt(UNIT, Doubt::Restarted);
+        assert!(came_back.is_refused(UNIT, "no such host"));
+        assert!(!came_back.is_refused(UNIT, "no such host"));
+        assert!(came_back.is_refused(UNIT, "the host is disabled"));
+        came_back.is_said(UNIT, Doubt::Restarted);
+        came_back.doubt(UNIT, Doubt::Restarted);
+        assert!(came_back.is_refused(UNIT, "the host is disabled"), "anew");
     }
 }

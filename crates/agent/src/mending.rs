@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::host::{MendEnd, MendProgress, MendTask, Want};
-use base::UnitId;
+use base::{CopysetId, UnitId, with_causes};
+use catalog::CatalogError;
 use tokio::runtime::Handle;
 use unit::Unit;
 use volume::mend::{self, Depth, Doubtful, Mendable, Pace, Stopped, Uncommitted};
@@ -165,6 +166,7 @@ impl Agent {
     /// Mends whenever there is something to mend.
     pub(crate) async fn keep_mending(&self) {
         let mut ticks = host::ticks(LOOK_EVERY);
+        let mut logged = String::new();
         for look in 0_u64.. {
             ticks.tick().await;
             let is_idle =
@@ -172,7 +174,22 @@ impl Agent {
             if is_idle && !look.is_multiple_of(IDLE_LOOKS) {
                 continue;
             }
-            while let Ok(true) = self.mend_one().await {}
+            loop {
+                match self.mend_one().await {
+                    Ok(true) => logged.clear(),
+                    Ok(false) => break,
+                    // That no controller answers is said elsewhere.
+                    Err(CleaningError::Catalog(CatalogError::Unavailable { .. })) => break,
+                    Err(error) => {
+                        let why = with_causes(&error);
+                        if why != logged {
+                            tracing::warn!(why, "mending is tried again later");
+                            logged = why;
+                        }
+                        break;
+                    }
+                }
+            }
         }
     }
 
@@ -210,8 +227,18 @@ impl Agent {
         let passes = Arc::new(Mutex::new(mend::Task::new(copyset)));
         for _ in 0..PASSES_MAX {
             // It names those that are filled now.
-            controller.obtain(&[want]).await?;
-            let Some(found) = self.mend_pass(&task, &passes).await? else {
+            if let Err(error) = controller.obtain(&[want]).await {
+                let why = with_causes(&error);
+                self.give_back(copyset, &brought, why).await?;
+                return Err(error.into());
+            }
+            let Some(members) = self.mendable(&task) else {
+                // The table follows; until then another may do it.
+                let why = "this host does not know all of its units yet".to_owned();
+                self.give_back(copyset, &brought, why).await?;
+                return Ok(false);
+            };
+            let Some(found) = self.mend_pass(&task, members, &passes).await? else {
                 return Ok(false);
             };
             copied += found.copied_bytes;
@@ -235,23 +262,31 @@ impl Agent {
                 None => return Ok(false),
             }
         }
-        let end = MendEnd {
-            brought: Some(brought.into_iter().collect()),
-            problem: Some("it is written to faster than it is copied".to_owned()),
-            ..MendEnd::default()
-        };
-        controller.mend_end(copyset, end).await?;
+        let why = "it is written to faster than it is copied".to_owned();
+        self.give_back(copyset, &brought, why).await?;
         Ok(false)
     }
 
-    /// One pass; none, if it was stopped.
-    async fn mend_pass(
+    /// Leaves a task between two passes that has `brought` something to those: whoever goes
+    /// on reads nothing of the others anew, as if it had been broken off.
+    async fn give_back(
         &self,
-        task: &MendTask,
-        passes: &Arc<Mutex<mend::Task>>,
-    ) -> Result<Option<mend::Found>, CleaningError> {
-        let inner = &self.inner;
-        let table = inner.store.table();
+        copyset: CopysetId,
+        brought: &BTreeSet<UnitId>,
+        why: String,
+    ) -> Result<(), CatalogError> {
+        let end = MendEnd {
+            brought: Some(brought.iter().copied().collect()),
+            problem: Some(why),
+            ..MendEnd::default()
+        };
+        self.inner.controller.mend_end(copyset, end).await?;
+        Ok(())
+    }
+
+    /// The members of a task's copyset; none, if this host does not know all of them.
+    fn mendable(&self, task: &MendTask) -> Option<Vec<Mendable>> {
+        let table = self.inner.store.table();
         let members: Vec<Mendable> = task
             .copyset
             .placed()
@@ -267,10 +302,17 @@ impl Agent {
                 })
             })
             .collect();
-        if members.len() < task.copyset.standing().count() {
-            // The table follows; until then another may do it.
-            return Ok(None);
-        }
+        (members.len() >= task.copyset.standing().count()).then_some(members)
+    }
+
+    /// One pass; none, if it was stopped.
+    async fn mend_pass(
+        &self,
+        task: &MendTask,
+        members: Vec<Mendable>,
+        passes: &Arc<Mutex<mend::Task>>,
+    ) -> Result<Option<mend::Found>, CleaningError> {
+        let inner = &self.inner;
         let pacing = Arc::new(Pacing {
             bucket: Bucket {
                 clock: Arc::clone(&inner.world.clock),

@@ -28,6 +28,12 @@ const SCRUB_EVERY_MS: i64 = 30 * 24 * 60 * 60 * 1000;
 /// milliseconds.
 pub const MEND_RIGHTS_MS: u64 = 20_000;
 
+/// More units are named by no honest host, for want of members.
+const MEND_UNITS_MAX: usize = 1024;
+
+/// So much of what is in the way is kept.
+const PROBLEM_CHARACTERS_MAX: usize = 2000;
+
 /// A copyset is another host's only after so long without the one that had it, in
 /// milliseconds: that may change nothing there any more, by whatever clock. As long it
 /// gets no other one, if it did not mend that.
@@ -35,25 +41,6 @@ const AFTER_MS: i64 = 30_000;
 
 /// Who was heard of this long ago, in milliseconds, may mend in the place of another.
 const HEARD_MS: i64 = 60_000;
-
-/// A copyset of which not all members are whole, or that is being read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MendingRow {
-    /// Its number.
-    pub copyset: CopysetId,
-    /// What is wanted of each unit that is not whole: it is filled, or it leaves.
-    pub members: Vec<(UnitId, String)>,
-    /// The host that has it, by name.
-    pub mender: Option<String>,
-    /// How far that is.
-    pub progress: MendProgress,
-    /// Whether also members that are whole are compared.
-    pub is_scrub: bool,
-    /// Slots of which no copy is as it was put, when they were read last.
-    pub rotten: u64,
-    /// What was in the way the last time.
-    pub problem: Option<String>,
-}
 
 impl Database {
     /// A copyset for `host` to mend, those first that have the fewest whole copies.
@@ -159,6 +146,7 @@ impl Database {
         end: &MendEnd,
         now: Millis,
     ) -> Result<bool, DatabaseError> {
+        must_be_short(end)?;
         change_and_tell!(self, change, {
             if !has(&mut *change, host, copyset, now).await? {
                 return Ok(false);
@@ -212,7 +200,7 @@ impl Database {
             )
             .bind(number)
             .bind(now.0.saturating_add(retry_ms))
-            .bind(&end.problem)
+            .bind(end.problem.as_deref().map(shortened))
             .bind(i64::from(end.scrubbed))
             .bind(now.0)
             .bind(end.rotten.cast_signed())
@@ -225,67 +213,29 @@ impl Database {
             Ok(true)
         })
     }
+}
 
-    /// How many copysets somebody wants compared.
-    ///
-    /// # Errors
-    /// [`DatabaseError::Sql`].
-    pub async fn compare_count(&self) -> Result<u64, DatabaseError> {
-        let statement = "SELECT COUNT(*) FROM copysets WHERE scrub_wanted > 0";
-        let count: i64 = sqlx::query_scalar(statement)
-            .fetch_one(&self.reader)
-            .await?;
-        Ok(count.cast_unsigned())
-    }
-
-    /// The copysets that are mended, or wait for it.
-    ///
-    /// # Errors
-    /// [`DatabaseError`].
-    pub async fn mending(&self, now: Millis) -> Result<Vec<MendingRow>, DatabaseError> {
-        let mut moment = self.moment().await?;
-        let members = sqlx::query(
-            "SELECT copyset, unit, state FROM copyset_members WHERE state <> 'whole' \
-             ORDER BY copyset, place, joined",
-        )
-        .fetch_all(&mut *moment)
-        .await?;
-        let rows = sqlx::query(
-            "SELECT c.*, (SELECT p.name FROM parties p WHERE p.id = c.mender \
-                 AND c.mender_until_ms > $1) AS mender_name FROM copysets c \
-             WHERE c.scrub_wanted > 0 OR c.rotten > 0 OR (c.mender IS NOT NULL \
-                 AND c.mender_until_ms > $1) OR EXISTS (SELECT 1 FROM copyset_members m \
-                 WHERE m.copyset = c.number AND m.state <> 'whole') ORDER BY c.number",
-        )
-        .bind(now.0)
-        .fetch_all(&mut *moment)
-        .await?;
-        let of_row = |row| {
-            let copyset = copyset_of(row, "number")?;
-            let mut states = Vec::new();
-            for member in &members {
-                if copyset_of(member, "copyset")? == copyset {
-                    states.push((rows::spelt(member, "unit")?, member.try_get("state")?));
-                }
-            }
-            Ok(MendingRow {
-                copyset,
-                members: states,
-                mender: row.try_get("mender_name")?,
-                progress: MendProgress {
-                    done: rows::number(row, "mend_done")?,
-                    all: rows::number(row, "mend_all")?,
-                },
-                is_scrub: rows::number(row, "scrub_wanted")? > 0,
-                rotten: rows::number(row, "rotten")?,
-                problem: row.try_get("mend_problem")?,
-            })
-        };
-        rows.iter().map(of_row).collect()
+/// Refuses what names more units than a copyset has.
+fn must_be_short(end: &MendEnd) -> Result<(), DatabaseError> {
+    let brought = end.brought.as_ref().map_or(0, Vec::len);
+    let named = [end.whole.len(), end.lacking.len(), end.full.len(), brought];
+    match named.iter().max() {
+        Some(most) if *most > MEND_UNITS_MAX => Err(DatabaseError::Refused {
+            reason: format!("{most} units are more than a copyset has"),
+        }),
+        _ => Ok(()),
     }
 }
 
-fn copyset_of(row: &sqlx::any::AnyRow, column: &str) -> Result<CopysetId, DatabaseError> {
+/// As much of what is in the way as is kept.
+fn shortened(problem: &str) -> String {
+    problem.chars().take(PROBLEM_CHARACTERS_MAX).collect()
+}
+
+pub(super) fn copyset_of(
+    row: &sqlx::any::AnyRow,
+    column: &str,
+) -> Result<CopysetId, DatabaseError> {
     let number: u16 = rows::small(row, column)?;
     CopysetId::new(number).ok_or_else(|| DatabaseError::Damaged {
         what: format!("copyset {number}"),

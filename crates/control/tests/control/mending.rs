@@ -55,6 +55,38 @@ mod claims {
         assert!(scene.standing().await.iter().all(whole));
     }
 
+    /// A host that is not to be trusted filled the database, or showed what it liked at any
+    /// length.
+    pub async fn says_no_more_than_there_can_be(scene: Scene) {
+        scene.doubt(1, false).await;
+        let task = scene.take(0, NOW).await.expect("a task");
+        let call = |end| CatalogCall::MendEnd {
+            copyset: copyset(),
+            end,
+        };
+        let many: Vec<UnitId> = (0..2000).map(unit).collect();
+        let long = MendEnd {
+            brought: Some(many),
+            ..MendEnd::default()
+        };
+        let refused = scene.call(0, NOW, call(long)).await;
+        assert!(
+            matches!(refused, Err(CatalogError::Refused { .. })),
+            "{refused:?}"
+        );
+        assert!(scene.look(0, NOW).await.is_some(), "it still has it");
+        let wordy = MendEnd {
+            brought: Some(Vec::new()),
+            problem: Some("ä".repeat(100_000)),
+            ..MendEnd::default()
+        };
+        assert!(scene.end(0, NOW, wordy).await);
+        let shown = scene.database.mending(NOW).await.expect("read");
+        let shown = shown.iter().find(|row| row.copyset == task.copyset.id);
+        let problem = shown.and_then(|row| row.problem.clone()).expect("shown");
+        assert_eq!(problem.chars().count(), 2000);
+    }
+
     /// A host said that units lack something, and was the one to change them; and it went
     /// from one copyset to the next, and kept what it had got for each.
     pub async fn is_not_who_doubted(scene: Scene) {
@@ -583,6 +615,7 @@ mod claims {
 #[test]
 fn a_copyset_is_one_hosts_until_it_is_silent() {
     on_sqlite(claims::is_one_hosts);
+    on_sqlite(claims::says_no_more_than_there_can_be);
 }
 
 #[test]
@@ -670,6 +703,7 @@ fn a_unit_that_is_missing_for_too_long_is_replaced() {
 fn all_of_it_is_so_on_postgresql() {
     let server = Postgres::start();
     on_postgres(&server, claims::is_one_hosts);
+    on_postgres(&server, claims::says_no_more_than_there_can_be);
     on_postgres(&server, claims::is_not_who_doubted);
     on_postgres(&server, claims::is_not_who_committed_that_they_lack_it);
     on_postgres(&server, claims::is_not_who_knew_no_new_member);
