@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use base::{SegmentId, Slot};
 use unit::SegmentSlots;
+use unit::format::SLOTS_MAX;
 
 /// What no version names yet, as it was known at one moment.
 #[derive(Debug, Clone, Default)]
@@ -63,7 +64,7 @@ pub(super) struct Copy {
 impl Copy {
     /// One that a member has said this of.
     pub fn of(told: &SegmentSlots) -> Self {
-        let mut slots = vec![Held::Kept; (told.stat.slots as usize).min(1 << 16)];
+        let mut slots = vec![Held::Kept; (told.stat.slots as usize).min(SLOTS_MAX as usize)];
         for slot in &told.freed {
             if let Some(held) = slots.get_mut(usize::from(slot.0)) {
                 *held = Held::Freed;

@@ -5,7 +5,7 @@ use unit::{Replacement, SlotRun, Tag, UnitError};
 
 use super::compare::{Copy, Held, most};
 use super::found::Stopped;
-use super::spread::Spread;
+use super::spread::{RUN_SLOTS_MAX, Spread, number};
 use crate::catalog::MemberState;
 
 /// Why a segment was not brought.
@@ -103,6 +103,7 @@ impl Bringing<'_> {
         let mut empty = Vec::new();
         for slot in (0..own.len()).filter(is_alone) {
             let (mut tag, mut content) = ([[0; 16]], vec![0; self.on.slot_bytes as usize]);
+            self.on.pace.step(content.len() as u64)?;
             let read = self.read(to, slot, &mut tag, &mut content);
             // Nothing that was sealed is zeroes.
             if read.is_ok() && tag[0].iter().chain(&content).all(|byte| *byte == 0) {
@@ -193,7 +194,8 @@ impl Bringing<'_> {
                 continue;
             };
             let mut end = at + 1;
-            while end < last && self.source(end, &mut failed)? == Some(source) {
+            let most = last.min(at + RUN_SLOTS_MAX);
+            while end < most && self.source(end, &mut failed)? == Some(source) {
                 end += 1;
             }
             let tags = &mut content.tags[at - first..end - first];
@@ -228,7 +230,7 @@ impl Bringing<'_> {
         let run = SlotRun {
             segment: self.on.segment,
             first: number(first),
-            count: u16::try_from(tags.len()).unwrap_or(u16::MAX),
+            count: u16::try_from(tags.len()).expect("at most RUN_SLOTS_MAX"),
         };
         let unit = &self.on.members[member].unit;
         unit.read(run, self.on.slot_bytes, tags, data)
@@ -333,11 +335,6 @@ impl Bringing<'_> {
         let rotten = self.on.rotten(member, failed)?;
         Ok(rotten.is_some_and(|bad| !bad.contains(&number(slot).0)))
     }
-}
-
-/// A slot by its index.
-fn number(slot: usize) -> Slot {
-    Slot(u16::try_from(slot).unwrap_or(u16::MAX))
 }
 
 struct Content {

@@ -82,7 +82,7 @@ impl Pass<'_> {
                     self.brought.insert((self.members[to].id, segment));
                 }
             }
-            Err(error) => self.failed(segment, to, error),
+            Err(error) => self.failed(segment, to, error)?,
         }
         Ok(())
     }
@@ -101,13 +101,21 @@ impl Pass<'_> {
         ));
     }
 
-    pub(super) fn failed(&mut self, segment: SegmentId, to: usize, error: CopyError) {
+    /// Bringing a segment to a member failed, or finding out what it lacks.
+    ///
+    /// # Errors
+    /// [`Stopped`], if that is all: it says nothing of the member.
+    pub(super) fn failed(
+        &mut self,
+        segment: SegmentId,
+        to: usize,
+        error: CopyError,
+    ) -> Result<(), Stopped> {
         self.unsound.insert(to);
         let id = self.members[to].id;
         self.brought.remove(&(id, segment));
         self.suspect.insert((id, segment));
         match error {
-            CopyError::Stopped => {}
             CopyError::Changed => self.waits(segment, to, "was changed meanwhile"),
             CopyError::Rotten(slots) => self.has_rotted(segment, to, slots),
             CopyError::Differs(slots) => self.tell(format!(
@@ -126,7 +134,9 @@ impl Pass<'_> {
                 }
                 self.no_answer(segment, to, &error);
             }
+            CopyError::Stopped => return Err(Stopped),
         }
+        Ok(())
     }
 
     pub(super) fn end(mut self) -> Found {

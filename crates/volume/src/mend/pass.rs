@@ -249,7 +249,7 @@ impl Pass<'_> {
             let on = match Spread::new(segment, (&self.members, to), &looked.copies, pace, rotten) {
                 Ok(on) => on,
                 Err(error) => {
-                    self.failed(segment, to, error);
+                    self.failed(segment, to, error)?;
                     continue;
                 }
             };
@@ -287,7 +287,7 @@ impl Pass<'_> {
                     self.waits(segment, to, "has rotted, and is put anew when it is closed");
                 }
                 if let Err(error) = emptied {
-                    self.failed(segment, to, error);
+                    self.failed(segment, to, error)?;
                 }
                 continue;
             }
@@ -361,7 +361,7 @@ impl Pass<'_> {
             let on = match Spread::new(segment, (&self.members, to), &looked.copies, pace, rotten) {
                 Ok(on) => on,
                 Err(error) => {
-                    self.failed(segment, to, error);
+                    self.failed(segment, to, error)?;
                     continue;
                 }
             };

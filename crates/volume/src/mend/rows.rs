@@ -16,7 +16,7 @@ use unit::{SlotRun, Tag, UnitError};
 
 use super::compare::{Copy, Held as HeldBy};
 use super::copy::CopyError;
-use super::spread::Spread;
+use super::spread::{RUN_SLOTS_MAX, Spread, number};
 use crate::catalog::{Erasure, MemberState};
 use crate::scatter::erasure::{Held, HeldSlot, Masks, rebuild};
 
@@ -80,10 +80,8 @@ impl Rows<'_> {
         if !self.is_given_up || its.state != MemberState::Filling {
             return true;
         }
-        let is_bad = self.on.rotten.get(&member).is_some_and(|bad| {
-            let slot = u16::try_from(row).unwrap_or(u16::MAX);
-            bad.contains(&slot)
-        });
+        let bad = self.on.rotten.get(&member);
+        let is_bad = bad.is_some_and(|bad| bad.contains(&number(row).0));
         member == self.on.to && !self.is_parity(its.place) && !is_bad
     }
 
@@ -408,10 +406,7 @@ impl Rows<'_> {
             return Ok(slots);
         };
         let bad = self.on.rotten.get(&member);
-        let is_bad = |row: usize| {
-            let slot = u16::try_from(row).unwrap_or(u16::MAX);
-            bad.is_some_and(|bad| bad.contains(&slot))
-        };
+        let is_bad = |row: usize| bad.is_some_and(|bad| bad.contains(&number(row).0));
         let own = self.own(member);
         let is_read =
             |row: usize| row < own && wanted(row) && copy.held(row) == HeldBy::Kept && !is_bad(row);
@@ -425,12 +420,13 @@ impl Rows<'_> {
                 row += 1;
                 continue;
             }
-            let end = (row..rows.end).find(|row| !is_read(*row));
-            let end = end.unwrap_or(rows.end);
+            let most = rows.end.min(row + RUN_SLOTS_MAX);
+            let end = (row..most).find(|row| !is_read(*row));
+            let end = end.unwrap_or(most);
             let run = SlotRun {
                 segment: self.on.segment,
-                first: Slot(u16::try_from(row).unwrap_or(u16::MAX)),
-                count: u16::try_from(end - row).unwrap_or(u16::MAX),
+                first: number(row),
+                count: u16::try_from(end - row).expect("at most RUN_SLOTS_MAX"),
             };
             let mut tags = vec![[0; 16]; end - row];
             let mut data = vec![0; (end - row) * length];
@@ -460,8 +456,7 @@ impl Content {
             HeldSlot::Freed | HeldSlot::Lost => {
                 self.tags.push([0; 16]);
                 self.data.resize(self.data.len() + slot_bytes as usize, 0);
-                self.freed
-                    .push(Slot(u16::try_from(row).unwrap_or(u16::MAX)));
+                self.freed.push(number(row));
             }
         }
     }

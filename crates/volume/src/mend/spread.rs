@@ -14,6 +14,9 @@ use crate::catalog::MemberState;
 /// Bytes copied at once.
 const AT_ONCE_BYTES: usize = 1 << 20;
 
+/// Slots that are read at once, at most.
+pub(super) const RUN_SLOTS_MAX: usize = u16::MAX as usize;
+
 /// Slots whose content is not what was put, of the members that were asked.
 pub(super) type Rotten = HashMap<usize, HashSet<u16>>;
 
@@ -115,8 +118,7 @@ impl<'a> Spread<'a> {
             .zip(data.chunks(at_once * slot_bytes as usize));
         for (first, (tags, data)) in (first..).step_by(at_once).zip(parts) {
             self.pace.step(data.len() as u64)?;
-            let slot = Slot(u16::try_from(first).unwrap_or(u16::MAX));
-            let put = || target.put_for(line, self.segment, slot_bytes, slot, tags, data);
+            let put = || target.put_for(line, self.segment, slot_bytes, number(first), tags, data);
             let had = self.copies[self.to].as_ref();
             let put = match put() {
                 // A put that was cut short has left a file without anything in it.
@@ -167,6 +169,12 @@ impl<'a> Spread<'a> {
         }
         Ok(self.rotten.get(&member))
     }
+}
+
+/// A slot by its index, which is below [`SLOTS_MAX`](unit::format::SLOTS_MAX): no member
+/// is believed to have more ([`Copy::of`]).
+pub(super) fn number(slot: usize) -> Slot {
+    Slot(u16::try_from(slot).expect("at most 2^16 slots"))
 }
 
 /// Whether `member` leaves the place at which `to` is filled.

@@ -103,6 +103,7 @@ pub fn place(
         let parallel_max = parallel_max(&table, &shares, slot_bytes);
         let results = parallel(&*store.pool, parallel_max, tasks.collect());
         remaining.clear();
+        let mut stop = None;
         for (share, result) in shares.into_iter().zip(results) {
             match result {
                 Ok(Put { has, is_closed }) => {
@@ -124,8 +125,9 @@ pub fn place(
                         placed[*item] = Some(Location::new(share.segment, slot));
                     }
                 }
-                Err(ShareError::Source(error)) => return Err(PlaceError::Source(error)),
-                Err(ShareError::Ended(ended)) => return Err(ended.into()),
+                // What is said of the others counts nevertheless.
+                Err(ShareError::Source(error)) => stop = Some(PlaceError::Source(error)),
+                Err(ShareError::Ended(ended)) => stop = Some(ended.into()),
                 Err(ShareError::Unit(error)) => {
                     tracing::warn!(segment = %share.segment, %error, "a segment was given up");
                     let freed = store.free_orphans(share.segment, share.first..share.end);
@@ -138,6 +140,9 @@ pub fn place(
                     last_failure = Some(error);
                 }
             }
+        }
+        if let Some(stop) = stop {
+            return Err(stop);
         }
         remaining.sort_unstable();
     }

@@ -63,88 +63,27 @@ pub fn give_back_if(
 ) -> Result<bool, UnitError> {
     let must_be_all = || match are_all() {
         true => Ok(()),
-        false => Err(UnitError::Missing {
-            url: format!("copyset {}", segment.copyset().number()),
-            reason: "it may have other members by now".to_owned(),
-        }),
+        false => Err(missing(segment, "it may have other members by now")),
     };
-    let k = erasure.data();
-    // Of one that leaves and the one that is filled in its place the former has all.
-    let of = |place: u8| {
-        let at = members.iter().filter(|member| member.place == place);
-        at.min_by_key(|member| member.state)
-    };
-    let missing = || UnitError::Missing {
-        url: format!("copyset {}", segment.copyset().number()),
-        reason: "not all of its units are known".to_owned(),
-    };
-    let all: Option<Vec<&Member>> = (0..erasure.members()).map(of).collect();
-    let all = all.ok_or_else(missing)?;
-    let (of_data, of_parity) = all.split_at(usize::from(k));
-    let layout = Layout::new(Some(erasure));
-
-    let mut looked = Vec::new();
-    for (parity, member) in (0..).zip(of_parity) {
-        looked.push(look(member, segment, erasure, parity)?);
-    }
-    let mut filled = Vec::new();
-    for member in members.iter().filter(|one| is_beside(one, &all)) {
-        if let Some(parity) = member.place.checked_sub(k) {
-            filled.push(look(member, segment, erasure, parity)?);
-        }
-    }
-    let counts = |row: u32, place: u8| {
-        let masks = looked.iter().chain(&filled).flatten();
-        let mut bits = masks.map(|(_, masks)| masks.of(row) >> place & 1);
-        bits.any(|bit| bit == 1)
-    };
-    let is_counted = |slot: &&Slot| {
-        let home = layout.home(**slot);
-        counts(u32::from(home.slot.0), home.place.unwrap_or(0))
-    };
-    let counted: BTreeSet<Slot> = dead.iter().filter(is_counted).copied().collect();
+    let set = Set::look(members, erasure, segment)?;
+    let counted: BTreeSet<Slot> = dead
+        .iter()
+        .filter(|slot| set.counts(**slot))
+        .copied()
+        .collect();
     let dead: BTreeSet<Slot> = dead.iter().copied().collect();
-    let is_dead = |slot: &Option<Slot>| slot.is_some_and(|slot| dead.contains(&slot));
-
-    let (mut lives, mut alive) = (0, Vec::new());
-    let mut slot_bytes = None;
-    let rows = looked.iter().flatten().map(|(_, masks)| masks.rows());
-    let rows = rows.max().unwrap_or(0);
-    for (member, place) in of_data.iter().zip(0..) {
-        let kept = kept_by(member, segment)?;
-        let own = kept.as_ref().map_or(0, |(stat, _)| stat.slots);
-        if let Some((stat, kept)) = kept {
-            slot_bytes = Some(stat.slot_bytes);
-            let kept = kept.into_iter();
-            let living = kept.filter(|row| !is_dead(&layout.slot(row.0, place)));
-            alive.extend(living.map(|row| (*member, row, stat.slot_bytes)));
-        }
-        // What a member never got, since it was away, lives in the parity.
-        for row in (own..rows).filter(|row| counts(*row, place)) {
-            let slot = u16::try_from(row)
-                .ok()
-                .and_then(|row| layout.slot(row, place));
-            let is_alive =
-                !is_dead(&slot) && lives_in_parity(&all, erasure, segment, &looked, (row, place))?;
-            lives += usize::from(is_alive);
-        }
-    }
+    let living = set.living(&dead)?;
     // An empty one is what a crash of a mender has left of padding.
     let is_left_over = |(member, row, slot_bytes): &(&Member, Slot, u32)| {
         is_empty(member, segment, *row, *slot_bytes)
     };
-    if lives == 0 && alive.iter().all(is_left_over) {
+    if living.in_parity == 0 && living.there.iter().all(is_left_over) {
         must_be_all()?;
-        // Parity first: as long as there is some, it says what lives.
-        let mut all: Vec<&Member> = members.iter().collect();
-        all.sort_by_key(|member| std::cmp::Reverse(member.place));
-        for member in all {
-            remove(member, segment)?;
-        }
+        set.remove()?;
         return Ok(true);
     }
-    let given_up = given_up(members, layout, segment, dead.difference(&counted))?;
-    let left = lives + alive.len() + counted.len();
+    let given_up = set.given_up(dead.difference(&counted))?;
+    let left = living.in_parity + living.there.len() + counted.len();
     let is_enough = !counted.is_empty() && counted.len() * DEAD_ONE_IN >= left;
     if given_up.is_empty() && !is_enough {
         return Ok(false);
@@ -159,84 +98,325 @@ pub fn give_back_if(
     // Those that every parity leaves out may still be there, after a crash.
     if !given_up.is_empty() {
         must_be_all()?;
-        free_on(members, erasure, layout, segment, &given_up)?;
+        set.free(&given_up)?;
     }
-    let Some(slot_bytes) = slot_bytes.filter(|_| is_enough) else {
+    let Some(slot_bytes) = living.slot_bytes.filter(|_| is_enough) else {
         return Ok(false);
     };
-    for ((parity, member), found) in (0..).zip(of_parity).zip(&looked) {
-        // One that was never put is made of nothing.
-        let Some((generation, masks)) = found else {
-            continue;
-        };
-        let mut after = masks.clone();
-        for slot in &counted {
-            let home = layout.home(*slot);
-            let row = u32::from(home.slot.0);
-            after.set(row, after.of(row) & !(1 << home.place.unwrap_or(0)));
-        }
-        if after == *masks {
-            continue;
-        }
-        let made = Anew {
-            of_data,
-            member,
-            erasure,
-            parity,
-            segment,
-            slot_bytes,
-        };
-        made.replace(*generation, masks, &mut after)?;
-    }
-    // What was really put there counts, and what another host has put since.
-    let mut gone: Vec<Slot> = counted.into_iter().collect();
-    for (parity, member) in (0..).zip(of_parity) {
-        let Some((_, masks)) = look(member, segment, erasure, parity)? else {
-            continue;
-        };
-        gone.retain(|slot| {
-            let home = layout.home(*slot);
-            masks.of(u32::from(home.slot.0)) >> home.place.unwrap_or(0) & 1 == 0
-        });
-    }
+    set.leave_out(&counted, slot_bytes)?;
+    let gone = set.left_out(counted)?;
     must_be_all()?;
-    free_on(members, erasure, layout, segment, &gone)?;
+    set.free(&gone)?;
     Ok(false)
 }
 
-/// Whether nothing but zeroes is in a slot, which nothing is that was sealed.
-fn is_empty(member: &Member, segment: SegmentId, slot: Slot, slot_bytes: u32) -> bool {
+fn missing(segment: SegmentId, reason: &str) -> UnitError {
+    UnitError::Missing {
+        url: format!("copyset {}", segment.copyset().number()),
+        reason: reason.to_owned(),
+    }
+}
+
+/// A segment as it was found.
+struct Set<'a> {
+    members: &'a [Member],
+    /// One for each place: of one that leaves and the one that is filled in its place the
+    /// former, which has all.
+    chosen: Vec<&'a Member>,
+    erasure: Erasure,
+    layout: Layout,
+    segment: SegmentId,
+    /// Of which slots the parities are made, in the order of their places; none if that
+    /// has nothing.
+    parities: Vec<Option<(u16, Masks)>>,
+    /// The same of members beside those that were chosen.
+    filled: Vec<Option<(u16, Masks)>>,
+}
+
+/// What lives.
+struct Living<'a> {
+    /// Slots that are where they belong: on whom, which row, and the size of a slot.
+    there: Vec<(&'a Member, Slot, u32)>,
+    /// How many slots are not.
+    in_parity: usize,
+    /// The size of a slot, where anything is there.
+    slot_bytes: Option<u32>,
+}
+
+impl<'a> Set<'a> {
+    fn look(
+        members: &'a [Member],
+        erasure: Erasure,
+        segment: SegmentId,
+    ) -> Result<Self, UnitError> {
+        let of = |place: u8| {
+            let at = members.iter().filter(|member| member.place == place);
+            at.min_by_key(|member| member.state)
+        };
+        let chosen: Option<Vec<&Member>> = (0..erasure.members()).map(of).collect();
+        let chosen = chosen.ok_or_else(|| missing(segment, "not all of its units are known"))?;
+        let mut parities = Vec::new();
+        for (parity, member) in (0..).zip(&chosen[usize::from(erasure.data())..]) {
+            parities.push(look(member, segment, erasure, parity)?);
+        }
+        let mut filled = Vec::new();
+        for member in members.iter().filter(|one| is_beside(one, &chosen)) {
+            if let Some(parity) = member.place.checked_sub(erasure.data()) {
+                filled.push(look(member, segment, erasure, parity)?);
+            }
+        }
+        Ok(Self {
+            members,
+            chosen,
+            erasure,
+            layout: Layout::new(Some(erasure)),
+            segment,
+            parities,
+            filled,
+        })
+    }
+
+    fn of_data(&self) -> &[&'a Member] {
+        &self.chosen[..usize::from(self.erasure.data())]
+    }
+
+    fn of_parity(&self) -> &[&'a Member] {
+        &self.chosen[usize::from(self.erasure.data())..]
+    }
+
+    /// Whether any parity is made of a slot.
+    fn counts(&self, slot: Slot) -> bool {
+        let home = self.layout.home(slot);
+        self.counts_at(u32::from(home.slot.0), home.place.unwrap_or(0))
+    }
+
+    fn counts_at(&self, row: u32, place: u8) -> bool {
+        let masks = self.parities.iter().chain(&self.filled).flatten();
+        let mut bits = masks.map(|(_, masks)| masks.of(row) >> place & 1);
+        bits.any(|bit| bit == 1)
+    }
+
+    fn living(&self, dead: &BTreeSet<Slot>) -> Result<Living<'a>, UnitError> {
+        let is_dead = |slot: &Option<Slot>| slot.is_some_and(|slot| dead.contains(&slot));
+        let mut living = Living {
+            there: Vec::new(),
+            in_parity: 0,
+            slot_bytes: None,
+        };
+        let rows = self
+            .parities
+            .iter()
+            .flatten()
+            .map(|(_, masks)| masks.rows());
+        let rows = rows.max().unwrap_or(0);
+        let mut stats = None;
+        for (member, place) in self.of_data().iter().zip(0..) {
+            let kept = kept_by(member, self.segment)?;
+            let own = kept.as_ref().map_or(0, |(stat, _)| stat.slots);
+            if let Some((stat, kept)) = kept {
+                living.slot_bytes = Some(stat.slot_bytes);
+                let kept = kept.into_iter();
+                let its = kept.filter(|row| !is_dead(&self.layout.slot(row.0, place)));
+                living
+                    .there
+                    .extend(its.map(|row| (*member, row, stat.slot_bytes)));
+            }
+            // What a member never got, since it was away, lives in the parity.
+            for row in (own..rows).filter(|row| self.counts_at(*row, place)) {
+                let slot = u16::try_from(row).ok();
+                let slot = slot.and_then(|row| self.layout.slot(row, place));
+                if is_dead(&slot) {
+                    continue;
+                }
+                let stats = match &mut stats {
+                    Some(stats) => stats,
+                    none => none.insert(self.stats()?),
+                };
+                living.in_parity += usize::from(self.lives_in_parity(stats, (row, place))?);
+            }
+        }
+        Ok(living)
+    }
+
+    /// What the chosen ones have of it.
+    fn stats(&self) -> Result<Vec<Option<SegmentStat>>, UnitError> {
+        let chosen = self.chosen.iter();
+        chosen.map(|member| stat_of(member, self.segment)).collect()
+    }
+
+    /// Whether a slot that its member has not got is anything but padding, as far as the
+    /// others say, which have `stats`. Of a row that was put and never committed no parity
+    /// is left: it was swept.
+    fn lives_in_parity(
+        &self,
+        stats: &[Option<SegmentStat>],
+        (row, wanted): (u32, u8),
+    ) -> Result<bool, UnitError> {
+        let data = usize::from(self.erasure.data());
+        let (mut there, mut parities): (Mask, _) = (0, Vec::new());
+        let mut fragments: BTreeMap<usize, (Tag, Vec<u8>)> = BTreeMap::new();
+        for (place, (member, stat)) in self.chosen.iter().zip(stats).enumerate() {
+            let mask = match place.checked_sub(data) {
+                Some(parity) => self.parities[parity]
+                    .as_ref()
+                    .map_or(0, |(_, it)| it.of(row)),
+                None => 0,
+            };
+            let is_asked =
+                place != usize::from(wanted) && (place < data || mask >> wanted & 1 == 1);
+            let Some(stat) = stat.as_ref().filter(|stat| is_asked && stat.slots > row) else {
+                continue;
+            };
+            let slot = Slot(u16::try_from(row).expect("at most 2^16 rows"));
+            match read_slot(member, self.segment, slot, stat.slot_bytes) {
+                Ok(fragment) => {
+                    fragments.insert(place, fragment);
+                }
+                // Of a data member it is padding, or no parity has it any more.
+                Err(UnitError::NoSlot { .. }) if place < data => {}
+                Err(UnitError::NoSlot { .. } | UnitError::Damaged { .. }) => continue,
+                Err(error) => return Err(error),
+            }
+            match place.checked_sub(data) {
+                Some(parity) => parities.push((parity, mask)),
+                None => there |= 1 << place,
+            }
+        }
+        if parities.is_empty() {
+            return Ok(false);
+        }
+        let Some(recipe) = recipe(usize::from(wanted), there, &parities) else {
+            return Ok(true);
+        };
+        let (mut tag, mut content) = ([0; 16], Vec::new());
+        let of_parity = recipe.parities.iter();
+        let of_parity = of_parity.map(|(parity, times)| (data + parity, times));
+        let of_data = recipe.data.iter().map(|(slot, times)| (*slot, times));
+        for (place, times) in of_data.chain(of_parity) {
+            if let Some((of_tag, of_content)) = fragments.get(&place) {
+                content.resize(of_content.len(), 0);
+                add(&mut tag, *times, of_tag);
+                add(&mut content, *times, of_content);
+            }
+        }
+        Ok(tag != [0; 16] || content.iter().any(|byte| *byte != 0))
+    }
+
+    /// Removes all that the members have of it.
+    fn remove(&self) -> Result<(), UnitError> {
+        // Parity first: as long as there is some, it says what lives.
+        let mut all: Vec<&Member> = self.members.iter().collect();
+        all.sort_by_key(|member| std::cmp::Reverse(member.place));
+        all.into_iter()
+            .try_for_each(|member| remove(member, self.segment))
+    }
+
+    /// Those of the slots, which no parity has, that are there still, after a crash.
+    fn given_up<'s>(&self, slots: impl Iterator<Item = &'s Slot>) -> Result<Vec<Slot>, UnitError> {
+        let slots: BTreeSet<Slot> = slots.copied().collect();
+        let mut there = BTreeSet::new();
+        if slots.is_empty() {
+            return Ok(Vec::new());
+        }
+        for member in self
+            .members
+            .iter()
+            .filter(|one| one.place < self.erasure.data())
+        {
+            let kept = kept_by(member, self.segment)?.map_or_else(Vec::new, |(_, kept)| kept);
+            let kept = kept
+                .iter()
+                .filter_map(|row| self.layout.slot(row.0, member.place));
+            there.extend(kept.filter(|slot| slots.contains(slot)));
+        }
+        Ok(there.into_iter().collect())
+    }
+
+    /// Makes every parity anew without these slots.
+    fn leave_out(&self, slots: &BTreeSet<Slot>, slot_bytes: u32) -> Result<(), UnitError> {
+        for ((parity, member), found) in (0..).zip(self.of_parity()).zip(&self.parities) {
+            // One that was never put is made of nothing.
+            let Some((generation, masks)) = found else {
+                continue;
+            };
+            let mut after = masks.clone();
+            for slot in slots {
+                let home = self.layout.home(*slot);
+                let row = u32::from(home.slot.0);
+                after.set(row, after.of(row) & !(1 << home.place.unwrap_or(0)));
+            }
+            if after == *masks {
+                continue;
+            }
+            let made = Anew {
+                of_data: self.of_data(),
+                member,
+                erasure: self.erasure,
+                parity,
+                segment: self.segment,
+                slot_bytes,
+            };
+            made.replace(*generation, masks, &mut after)?;
+        }
+        Ok(())
+    }
+
+    /// Those of the slots that no parity has now: what was really put there counts, and
+    /// what another host has put since.
+    fn left_out(&self, slots: BTreeSet<Slot>) -> Result<Vec<Slot>, UnitError> {
+        let mut gone: Vec<Slot> = slots.into_iter().collect();
+        for (parity, member) in (0..).zip(self.of_parity()) {
+            let Some((_, masks)) = look(member, self.segment, self.erasure, parity)? else {
+                continue;
+            };
+            gone.retain(|slot| {
+                let home = self.layout.home(*slot);
+                masks.of(u32::from(home.slot.0)) >> home.place.unwrap_or(0) & 1 == 0
+            });
+        }
+        Ok(gone)
+    }
+
+    /// Frees slots on the members that have them.
+    fn free(&self, slots: &[Slot]) -> Result<(), UnitError> {
+        for member in self
+            .members
+            .iter()
+            .filter(|one| one.place < self.erasure.data())
+        {
+            let own = own_slots(self.layout, member.place, slots);
+            if !own.is_empty() {
+                // It goes with the whole segment: until then it says what is padding.
+                match member.unit.free(self.segment, &own, false) {
+                    Err(UnitError::Damaged { .. }) if stat_of(member, self.segment)?.is_none() => {}
+                    other => other?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_slot(
+    member: &Member,
+    segment: SegmentId,
+    slot: Slot,
+    slot_bytes: u32,
+) -> Result<(Tag, Vec<u8>), UnitError> {
     let run = SlotRun {
         segment,
         first: slot,
         count: 1,
     };
     let (mut tag, mut content) = ([[0; 16]], vec![0; slot_bytes as usize]);
-    let read = member.unit.read(run, slot_bytes, &mut tag, &mut content);
-    read.is_ok() && tag[0].iter().chain(&content).all(|byte| *byte == 0)
+    member.unit.read(run, slot_bytes, &mut tag, &mut content)?;
+    Ok((tag[0], content))
 }
 
-/// Those of the slots that no parity has which are there still, after a crash.
-fn given_up<'a>(
-    members: &[Member],
-    layout: Layout,
-    segment: SegmentId,
-    slots: impl Iterator<Item = &'a Slot>,
-) -> Result<Vec<Slot>, UnitError> {
-    let slots: BTreeSet<Slot> = slots.copied().collect();
-    let mut there = BTreeSet::new();
-    if slots.is_empty() {
-        return Ok(Vec::new());
-    }
-    let is_data = |member: &&Member| u32::from(member.place) < layout.row_slots();
-    for member in members.iter().filter(is_data) {
-        let kept = kept_by(member, segment)?.map_or_else(Vec::new, |(_, kept)| kept);
-        let kept = kept
-            .iter()
-            .filter_map(|row| layout.slot(row.0, member.place));
-        there.extend(kept.filter(|slot| slots.contains(slot)));
-    }
-    Ok(there.into_iter().collect())
+/// Whether nothing but zeroes is in a slot, which nothing is that was sealed.
+fn is_empty(member: &Member, segment: SegmentId, slot: Slot, slot_bytes: u32) -> bool {
+    let read = read_slot(member, segment, slot, slot_bytes);
+    read.is_ok_and(|(tag, content)| tag.iter().chain(&content).all(|byte| *byte == 0))
 }
 
 /// The slots that the member at `place` has of these, as it numbers them.
@@ -249,26 +429,6 @@ fn own_slots(layout: Layout, place: u8, slots: &[Slot]) -> Vec<Slot> {
 /// Whether a member is not among those that were chosen for their places.
 fn is_beside(member: &Member, chosen: &[&Member]) -> bool {
     chosen.iter().all(|one| one.id != member.id)
-}
-
-fn free_on(
-    members: &[Member],
-    erasure: Erasure,
-    layout: Layout,
-    segment: SegmentId,
-    slots: &[Slot],
-) -> Result<(), UnitError> {
-    for member in members.iter().filter(|one| one.place < erasure.data()) {
-        let own = own_slots(layout, member.place, slots);
-        if !own.is_empty() {
-            // It goes with the whole segment: until then it says what is padding.
-            match member.unit.free(segment, &own, false) {
-                Err(UnitError::Damaged { .. }) if stat_of(member, segment)?.is_none() => {}
-                other => other?,
-            }
-        }
-    }
-    Ok(())
 }
 
 /// What a member has of a segment, if anything: a put that failed there may have left
@@ -314,72 +474,6 @@ fn look(
         Err(UnitError::NoSegment { .. }) => Ok(None),
         other => other.map(Some),
     }
-}
-
-/// Whether a slot that its member has not got is anything but padding, as far as the
-/// others say. Of a row that was put and never committed no parity is left: it was
-/// swept.
-fn lives_in_parity(
-    members: &[&Member],
-    erasure: Erasure,
-    segment: SegmentId,
-    looked: &[Option<(u16, Masks)>],
-    (row, wanted): (u32, u8),
-) -> Result<bool, UnitError> {
-    let data = usize::from(erasure.data());
-    let (mut there, mut parities): (Mask, _) = (0, Vec::new());
-    let mut fragments: BTreeMap<usize, (Tag, Vec<u8>)> = BTreeMap::new();
-    for (place, member) in members.iter().enumerate() {
-        let mask = match place.checked_sub(data) {
-            Some(parity) => looked[parity].as_ref().map_or(0, |(_, it)| it.of(row)),
-            None => 0,
-        };
-        let is_asked = place != usize::from(wanted) && (place < data || mask >> wanted & 1 == 1);
-        let stat = stat_of(member, segment)?.filter(|stat| is_asked && stat.slots > row);
-        let Some(stat) = stat else {
-            continue;
-        };
-        let run = SlotRun {
-            segment,
-            first: Slot(u16::try_from(row).expect("at most 2^16 rows")),
-            count: 1,
-        };
-        let (mut tags, mut content) = ([[0; 16]], vec![0; stat.slot_bytes as usize]);
-        let read = member
-            .unit
-            .read(run, stat.slot_bytes, &mut tags, &mut content);
-        match read {
-            Ok(()) => {
-                fragments.insert(place, (tags[0], content));
-            }
-            // Of a data member it is padding, or no parity has it any more.
-            Err(UnitError::NoSlot { .. }) if place < data => {}
-            Err(UnitError::NoSlot { .. } | UnitError::Damaged { .. }) => continue,
-            Err(error) => return Err(error),
-        }
-        match place.checked_sub(data) {
-            Some(parity) => parities.push((parity, mask)),
-            None => there |= 1 << place,
-        }
-    }
-    if parities.is_empty() {
-        return Ok(false);
-    }
-    let Some(recipe) = recipe(usize::from(wanted), there, &parities) else {
-        return Ok(true);
-    };
-    let (mut tag, mut content) = ([0; 16], Vec::new());
-    let of_parity = recipe.parities.iter();
-    let of_parity = of_parity.map(|(parity, times)| (data + parity, times));
-    let of_data = recipe.data.iter().map(|(slot, times)| (*slot, times));
-    for (place, times) in of_data.chain(of_parity) {
-        if let Some((of_tag, of_content)) = fragments.get(&place) {
-            content.resize(of_content.len(), 0);
-            add(&mut tag, *times, of_tag);
-            add(&mut content, *times, of_content);
-        }
-    }
-    Ok(tag != [0; 16] || content.iter().any(|byte| *byte != 0))
 }
 
 /// Removes all that a member has of a segment.

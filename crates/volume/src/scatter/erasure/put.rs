@@ -64,10 +64,11 @@ pub fn put_rows(
     };
     let mut row = share.first as usize / k;
     for items in share.items.chunks(rows_max * k) {
-        progress.check().map_err(ShareError::Ended)?;
+        let checked = progress.check().map_err(ShareError::Ended);
+        checked.map_err(|other| writers.most_of(other))?;
         let rows = items.len().div_ceil(k);
-        let columns = columns(erasure, items, length, source).map_err(ShareError::Source)?;
-        let columns = Arc::new(columns);
+        let columns = columns(erasure, items, length, source).map_err(ShareError::Source);
+        let columns = Arc::new(columns.map_err(|other| writers.most_of(other))?);
         let first = row;
         let segment = share.segment;
         writers.each(pool, |place, member| {
@@ -203,7 +204,7 @@ impl Writers {
             .iter()
             .map(|(place, member)| work(*place, member.clone()));
         let results = parallel(pool, there.len(), works.collect());
-        let mut is_needed = false;
+        let (mut is_needed, mut stop) = (false, None);
         for ((place, member), result) in there.into_iter().zip(results) {
             match result {
                 Ok(()) => {}
@@ -213,12 +214,24 @@ impl Writers {
                     is_needed |= self.needed.contains(&place);
                     self.note(error);
                 }
-                Err(other) => return Err(other),
+                Err(other) => stop = Some(other),
             }
+        }
+        if let Some(other) = stop {
+            return Err(self.most_of(other));
         }
         match self.failure.take_if(|_| is_needed) {
             Some(error) => Err(ShareError::Unit(error)),
             None => self.check(),
+        }
+    }
+
+    /// Why it is not gone on with: a put that failed and may still be carried out is told
+    /// before `other`, which is met again.
+    fn most_of(&mut self, other: ShareError) -> ShareError {
+        match self.failure.take_if(|known| known.may_still_be_done()) {
+            Some(late) => ShareError::Unit(late),
+            None => other,
         }
     }
 
@@ -229,5 +242,40 @@ impl Writers {
         if !self.failure.as_ref().is_some_and(is_known) {
             self.failure = Some(error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rig::{Rig, copyset};
+    use super::*;
+    use crate::scatter::progress::Ended;
+
+    /// The segment was not swept by the next lease, and kept what came late for ever.
+    #[test]
+    fn a_put_that_may_come_late_is_told_whatever_else_is_in_the_way() {
+        let rig = Rig::new(2, 1);
+        let table = rig.store.table();
+        let ended = |late: Option<usize>| {
+            let mut writers = Writers::new(table.members(copyset()), rig.erasure);
+            let failed = writers.each(&*rig.store.pool, |place, _| {
+                Box::new(move || match place {
+                    place if Some(place) == late => Err(ShareError::Unit(UnitError::Away {
+                        url: "a unit".to_owned(),
+                        doing: "put".to_owned(),
+                        source: Arc::new(std::io::Error::from(std::io::ErrorKind::TimedOut)),
+                    })),
+                    1 => Err(ShareError::Ended(Ended::Closed)),
+                    _ => Ok(()),
+                })
+            });
+            failed.expect_err("one of them did not take it")
+        };
+        for late in [0, 2] {
+            let told = ended(Some(late));
+            let is_late = matches!(&told, ShareError::Unit(error) if error.may_still_be_done());
+            assert!(is_late, "{late}");
+        }
+        assert!(matches!(ended(None), ShareError::Ended(Ended::Closed)));
     }
 }
