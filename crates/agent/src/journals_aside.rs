@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::host::{Fenced, JOURNALS_MAX};
-use api::size::about_bytes;
 use base::VolumeId;
+use base::size::about_bytes;
 use tokio::sync::Notify;
 use world::{Disk, OpenMode, host};
 

@@ -7,7 +7,6 @@
 //! * [`client`], which asks
 //! * [`profile`]: who is asking, and whom
 //! * [`vm`]: how a virtual machine is named
-//! * [`size`]: numbers of bytes, as people read and write them
 //!
 //! It must not know: SQL, keys, what a request leads to.
 
@@ -16,7 +15,7 @@ mod connect;
 mod described;
 pub mod host;
 pub mod profile;
-pub mod size;
+
 pub mod types;
 pub mod unit;
 pub mod vm;

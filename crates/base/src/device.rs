@@ -17,8 +17,11 @@
 use std::time::Duration;
 
 /// Names a request between its start and its [`Completion`]. The caller
-/// chooses it; the device only hands it back.
+/// chooses it, below [`TOKEN_MAX`]; the device only hands it back.
 pub type Token = u64;
+
+/// Tokens are below this: what stands between two devices marks those that it passes on.
+pub const TOKEN_MAX: Token = (1 << 56) - 1;
 
 /// Why a request failed, and with it what the client may do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

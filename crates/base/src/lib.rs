@@ -11,11 +11,12 @@ pub mod device;
 pub mod error;
 pub mod geometry;
 pub mod ids;
+pub mod size;
 pub mod url;
 
 pub use device::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, ExtentKind, IoError,
-    Outcome, Started, Token, ZeroMode,
+    Outcome, Started, TOKEN_MAX, Token, ZeroMode,
 };
 pub use error::with_causes;
 pub use geometry::{BlockIndex, BlockSize, CopysetId, Location, SegmentId, Sequence, Slot};

@@ -10,8 +10,8 @@ use base::{
 
 use crate::database::Quota;
 use crate::error::ControlError;
-use api::size::exact_bytes;
 use api::types::{TAG_KEY_LENGTH_MAX, TAG_VALUE_LENGTH_MAX, TAGS_MAX};
+use base::size::exact_bytes;
 
 /// The largest volume, 64 TiB: what a map of three levels addresses with room
 /// to spare, and more than any file system a guest will put on it.

@@ -4,7 +4,7 @@
 //! that adds it; where there is no limit, nothing is counted, so that makers
 //! do not get in each other's way.
 
-use api::size::about_bytes;
+use base::size::about_bytes;
 use base::{PartyId, ProjectId};
 use sqlx::{AnyConnection, Row as _};
 

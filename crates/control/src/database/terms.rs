@@ -10,7 +10,7 @@
 //!   only after its end.
 
 use api::host::{Access, Fenced, HeldLease, Renewal, Renewed, Report};
-use api::size::about_bytes;
+use base::size::about_bytes;
 use base::{AttachmentId, PartyId, VolumeId};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::size::exact_bytes;
 use base::VolumeId;
+use base::size::exact_bytes;
 use catalog::{RESTORE_SKIPS_BYTES, VersionKey};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use api::size::about_bytes;
+use base::size::about_bytes;
 
 use catalog::Erasure;
 

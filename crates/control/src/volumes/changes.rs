@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use api::host::Access;
-use api::size::exact_bytes;
 use base::VolumeId;
+use base::size::exact_bytes;
 
 use super::VolumeView;
 use crate::acting::Acting;

@@ -1,8 +1,8 @@
 //! Making a volume, empty or from a snapshot.
 
 use api::host::Seal;
-use api::size::exact_bytes;
 use api::types::REPLICAS_MAX;
+use base::size::exact_bytes;
 use base::{Lineage, VolumeId};
 use catalog::Erasure;
 

@@ -1,7 +1,7 @@
 //! A table whose keys are never mistaken: a key names a place and how often
 //! that place was taken, so the key of something that has gone finds nothing.
 
-/// Names an entry. Never `u64::MAX`.
+/// Names an entry, in 56 bits. Never 2^56 - 1.
 pub type Key = u64;
 
 /// Things by key. Adding and removing cost the same however many there are.
@@ -29,9 +29,14 @@ impl<T> Default for Slab<T> {
     }
 }
 
+/// Bits of a key that say which place; the other 32 how often it was taken.
+const INDEX_BITS: u32 = 24;
+
+/// The last place is nobody's.
+const PLACES_MAX: usize = (1 << INDEX_BITS) - 1;
+
 fn key(generation: u32, index: usize) -> Key {
-    // The highest bit stays clear: u64::MAX is nobody's key.
-    u64::from(generation & (u32::MAX >> 1)) << 32 | index as u64
+    u64::from(generation) << INDEX_BITS | index as u64
 }
 
 impl<T> Slab<T> {
@@ -46,6 +51,7 @@ impl<T> Slab<T> {
     /// Adds `value`.
     pub fn insert(&mut self, value: T) -> Key {
         let next = self.next_key();
+        assert!(self.entries.len() < PLACES_MAX, "requests are bounded");
         match self.free.pop() {
             Some(index) => self.entries[index as usize].value = Some(value),
             None => self.entries.push(Entry {
@@ -58,7 +64,7 @@ impl<T> Slab<T> {
     }
 
     fn entry(&self, wanted: Key) -> Option<usize> {
-        let index = wanted as u32 as usize;
+        let index = (wanted & ((1 << INDEX_BITS) - 1)) as usize;
         let entry = self.entries.get(index)?;
         (key(entry.generation, index) == wanted).then_some(index)
     }
