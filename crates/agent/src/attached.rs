@@ -6,7 +6,7 @@
 //!               the head
 //!  2. key       brought by the first host that opens the volume
 //!  3. open      replay the journal
-//!  4. serve     over NBD
+//!  4. serve     over NBD, through the boxes of its chain
 //!  5. stop      no more requests
 //!  6. close     destage everything: the head is the volume's state again
 //! ```
@@ -21,6 +21,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use api::host::{Access, Assignment, Seal, Want};
 use base::{AttachmentId, IoError, KeyId, Lineage, VolumeId, with_causes};
 use catalog::{CatalogError, Lease, WrappedKey};
+use chain::Chain;
 use frontend::nbd::{Export, ExportGone, ExportOptions, ExportThread, SpawnError};
 use volume::journal::{JournalPlace, SharedFolder};
 use volume::seal::{DataKey, KeyError};
@@ -55,7 +56,7 @@ pub struct Attached {
 /// What is served, in a thread of its own.
 enum Served {
     Writable {
-        thread: ExportThread<Volume>,
+        thread: ExportThread<Chain<Volume>>,
         closer: Closer,
     },
     ReadOnly(ExportThread<ReadOnlyVolume>),
@@ -99,7 +100,7 @@ impl Attached {
         action: impl FnOnce(&mut Volume) -> T + Send + 'static,
     ) -> Result<T, ExportGone> {
         self.with(|served| match served {
-            Served::Writable { thread, .. } => thread.call(action),
+            Served::Writable { thread, .. } => thread.call(|chain| action(chain.bottom())),
             Served::ReadOnly(_) => Err(ExportGone),
         })
     }
@@ -107,7 +108,7 @@ impl Attached {
     /// How its engine is doing. Waits.
     fn status(&self) -> Result<VolumeStatus, ExportGone> {
         self.with(|served| match served {
-            Served::Writable { thread, .. } => thread.call(|volume| volume.status()),
+            Served::Writable { thread, .. } => thread.call(|chain| chain.bottom().status()),
             Served::ReadOnly(thread) => thread.call(|volume| volume.status()),
         })
     }
@@ -120,7 +121,7 @@ impl Attached {
     /// Step 5, and no more. Waits for calls under way.
     fn drop_volume(&self) -> Result<(), AttachError> {
         match self.take()? {
-            Served::Writable { thread, .. } => thread.stop(|volume, _| drop(volume))?,
+            Served::Writable { thread, .. } => thread.stop(|chain, _| drop(chain))?,
             Served::ReadOnly(thread) => thread.stop(|volume, _| drop(volume))?,
         }
         Ok(())
@@ -129,11 +130,11 @@ impl Attached {
     /// Steps 5 and 6. Waits: for calls under way, and for the destage.
     fn stop(&self, clock: Arc<dyn Clock>) -> Result<(), AttachError> {
         match self.take()? {
-            Served::Writable { thread, closer } => thread.stop(move |volume, stopped| {
+            Served::Writable { thread, closer } => thread.stop(move |chain, stopped| {
                 if let Err(error) = stopped.flushed {
                     tracing::warn!(%error, "the last flush failed");
                 }
-                closer.close(volume, &*clock)
+                closer.close(chain.into_bottom(), &*clock)
             })?,
             Served::ReadOnly(thread) => Ok(thread.stop(|volume, _| drop(volume))?),
         }
@@ -314,7 +315,8 @@ fn serve(
     let closer = Closer::default();
     let (wakes, inner) = (closer.clone(), Arc::clone(inner));
     let thread = ExportThread::spawn(options, move |wake| {
-        open(&inner, lease, is_first, wakes.wake(wake))
+        let volume = open(&inner, lease, is_first, wakes.wake(wake))?;
+        Ok::<_, AttachError>(Chain::new(volume, Arc::clone(&inner.world.clock)))
     })?;
     Ok(Served::Writable { thread, closer })
 }

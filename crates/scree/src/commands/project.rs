@@ -1,7 +1,7 @@
 //! `scree project`.
 
-use api::size::about_bytes as bytes;
 use api::types::{AddProject, Project, Quota};
+use base::size::about_bytes as bytes;
 
 use super::{Failure, Session, segment};
 use crate::args::{ProjectCommand, QuotaArguments};

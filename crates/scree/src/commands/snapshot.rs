@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use api::size::about_bytes as bytes;
 use api::types::{CreateSnapshot, SetTags, Snapshot, Volume};
+use base::size::about_bytes as bytes;
 use serde::Serialize;
 
 use super::{Failure, Session, query, segment, spelt, tags};

@@ -1,7 +1,7 @@
 //! `scree status`.
 
-use api::size::about_bytes as bytes;
 use api::types::Status;
+use base::size::about_bytes as bytes;
 
 use super::{Failure, Session};
 use crate::output::{Table, print};

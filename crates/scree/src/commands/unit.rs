@@ -1,10 +1,10 @@
 //! `scree unit`, but for the daemon itself.
 
-use api::size::about_bytes as bytes;
 use api::types::{
     AddUnit, DrainUnits, MendTask, RemoveUnit, Scrub, SetZone, Unit, UnitMoved, UnitZone,
     UnitsWanted,
 };
+use base::size::about_bytes as bytes;
 
 use super::{Failure, Session, or_dash, segment};
 use crate::args::{PartyCommand, UnitCommand};

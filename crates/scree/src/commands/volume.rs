@@ -1,10 +1,10 @@
 //! `scree volume`.
 
-use api::size::about_bytes as bytes;
 use api::types::{
     CreateVolume, Export, ExportVolume, GiveVolume, GrowVolume, RestoreVolume, SetTags, Snapshot,
     Version, Volume,
 };
+use base::size::about_bytes as bytes;
 
 use super::{Failure, Session, or_dash, query, segment, spelt, tags};
 use crate::args::VolumeCommand;

@@ -1,0 +1,109 @@
+//! The device at the end of a chain, and who asked it.
+//!
+//! Boxes that were exchanged, or never used, may leave requests behind: a flush that took
+//! too long, what a box read while it began. Their answers come later, under tokens that
+//! the boxes in use have chosen too. So a token has the generation of the boxes in its
+//! upper 8 bits, and answers to another one are nobody's:
+//!
+//! ```text
+//!  63      56 55                                                   0
+//!  │generation│ the token of the lowest box, or of whoever asks     │
+//! ```
+//!
+//! So what is left behind is nobody's until 256 exchanges later.
+
+use std::time::Duration;
+
+use base::{
+    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Started,
+    TOKEN_MAX, Token, ZeroMode,
+};
+
+const TOKEN_BITS: u32 = 56;
+
+/// The lowest device, asked by one generation of boxes.
+pub(crate) struct Bottom<'a, D> {
+    pub device: &'a mut D,
+    pub generation: u8,
+}
+
+impl<D> Bottom<'_, D> {
+    fn mark(&self, token: Token) -> Token {
+        debug_assert!(token <= TOKEN_MAX, "a token has 56 bits");
+        token | Token::from(self.generation) << TOKEN_BITS
+    }
+}
+
+impl<D: BlockDevice> BlockDevice for Bottom<'_, D> {
+    fn geometry(&self) -> DeviceGeometry {
+        self.device.geometry()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.device.capabilities()
+    }
+
+    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
+        self.device.read(self.mark(token), offset, out)
+    }
+
+    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
+        self.device
+            .write(self.mark(token), offset, data, durability)
+    }
+
+    fn flush(&mut self, token: Token) -> Started {
+        self.device.flush(self.mark(token))
+    }
+
+    fn trim(&mut self, token: Token, offset: u64, length: u64, durability: Durability) -> Started {
+        self.device
+            .trim(self.mark(token), offset, length, durability)
+    }
+
+    fn write_zeroes(&mut self, token: Token, offset: u64, length: u64, mode: ZeroMode) -> Started {
+        self.device
+            .write_zeroes(self.mark(token), offset, length, mode)
+    }
+
+    fn extents(
+        &mut self,
+        token: Token,
+        offset: u64,
+        length: u64,
+        runs: &mut Vec<Extent>,
+    ) -> Started {
+        self.device.extents(self.mark(token), offset, length, runs)
+    }
+
+    fn prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
+        self.device.prefetch(self.mark(token), offset, length)
+    }
+
+    fn commit(&mut self) -> Result<(), IoError> {
+        self.device.commit()
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        let before = completions.len();
+        self.device.poll(completions);
+        let mine = Token::from(self.generation);
+        let mut at = before;
+        while at < completions.len() {
+            if completions[at].token >> TOKEN_BITS == mine {
+                completions[at].token &= (1 << TOKEN_BITS) - 1;
+                at += 1;
+            } else {
+                completions.remove(at);
+            }
+        }
+    }
+
+    fn stop_waiting(&mut self) {
+        self.device.stop_waiting();
+    }
+
+    fn next_timer(&self) -> Option<Duration> {
+        self.device.next_timer()
+    }
+}

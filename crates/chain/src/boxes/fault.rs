@@ -1,0 +1,352 @@
+//! `fault`: errors, delays and a sudden end, by chance: to find out what a guest, or
+//! another box, makes of them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{
+    BlockDevice, Completion, Durability, Extent, IoError, Outcome, Started, Token, ZeroMode,
+};
+use serde::{Deserialize, Serialize};
+use world::Clock;
+use world::simulated::SimulatedRandom;
+
+use crate::MiddleBox;
+
+/// A write is torn at a multiple of this, in bytes: disks write sectors whole.
+const SECTOR_BYTES: usize = 512;
+
+/// How often what happens; never, where nothing is said.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FaultConfig {
+    /// One read in so many fails.
+    pub read_errors_one_in: u64,
+    /// One write in so many fails, and nothing of it is written.
+    pub write_errors_one_in: u64,
+    /// One read or write in so many is answered `delay_ms` later than it could be.
+    pub delays_one_in: u64,
+    /// How much later, in milliseconds.
+    pub delay_ms: u64,
+    /// One write in so many is written in part, and is the last one: from then on
+    /// everything fails, as if the power had failed.
+    pub torn_writes_one_in: u64,
+    /// What chance begins with: the same requests meet the same faults.
+    pub seed: u64,
+}
+
+/// An answer that is kept back.
+struct Kept {
+    due: Duration,
+    completion: Completion,
+}
+
+/// See the module's head.
+pub struct Fault {
+    config: FaultConfig,
+    random: SimulatedRandom,
+    clock: Arc<dyn Clock>,
+    kept: VecDeque<Kept>,
+    /// Tokens of requests below whose answers are to be kept back.
+    slow: Vec<Token>,
+    /// The request that was torn, whose answer is nobody's.
+    torn: Option<Token>,
+    has_ended: bool,
+}
+
+impl Fault {
+    /// With these chances.
+    #[must_use]
+    pub fn new(config: FaultConfig, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            random: SimulatedRandom::new(config.seed),
+            config,
+            clock,
+            kept: VecDeque::new(),
+            slow: Vec::new(),
+            torn: None,
+            has_ended: false,
+        }
+    }
+
+    fn delay(&self) -> Duration {
+        Duration::from_millis(self.config.delay_ms)
+    }
+
+    /// Keeps an answer back, if chance wants it.
+    fn answer(
+        &mut self,
+        token: Token,
+        started: Started,
+        done: impl FnOnce() -> Outcome,
+    ) -> Started {
+        let is_begun = matches!(started, Started::Done | Started::Pending);
+        if !is_begun || !self.random.one_in(self.config.delays_one_in) {
+            return started;
+        }
+        match started {
+            Started::Done => {
+                let completion = Completion {
+                    token,
+                    result: Ok(done()),
+                };
+                self.keep(completion);
+            }
+            _ => self.slow.push(token),
+        }
+        Started::Pending
+    }
+
+    fn keep(&mut self, completion: Completion) {
+        let due = self.clock.monotonic() + self.delay();
+        self.kept.push_back(Kept { due, completion });
+    }
+}
+
+fn failed(what: &str) -> Started {
+    Started::Failed(IoError::Unavailable(format!("a fault box fails {what}")))
+}
+
+fn ended() -> IoError {
+    IoError::Stopped("a fault box has ended it".to_owned())
+}
+
+impl MiddleBox for Fault {
+    fn read(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Started {
+        if self.has_ended {
+            return Started::Failed(ended());
+        }
+        if self.random.one_in(self.config.read_errors_one_in) {
+            return failed("a read");
+        }
+        let started = below.read(token, offset, out);
+        self.answer(token, started, || Outcome::Data(out.to_vec()))
+    }
+
+    fn write(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        offset: u64,
+        data: &[u8],
+        durability: Durability,
+    ) -> Started {
+        if self.has_ended {
+            return Started::Failed(ended());
+        }
+        if self.random.one_in(self.config.write_errors_one_in) {
+            return failed("a write");
+        }
+        if self.random.one_in(self.config.torn_writes_one_in) {
+            let sectors = self.random.index(data.len() / SECTOR_BYTES + 1);
+            let part = &data[..sectors * SECTOR_BYTES];
+            if !part.is_empty() {
+                match below.write(token, offset, part, durability) {
+                    Started::Busy => return Started::Busy,
+                    Started::Pending => self.torn = Some(token),
+                    Started::Done | Started::Failed(_) => {}
+                }
+            }
+            self.has_ended = true;
+            return Started::Failed(ended());
+        }
+        let started = below.write(token, offset, data, durability);
+        self.answer(token, started, || Outcome::Done)
+    }
+
+    fn flush(&mut self, below: &mut dyn BlockDevice, token: Token) -> Started {
+        match self.has_ended {
+            true => Started::Failed(ended()),
+            false => below.flush(token),
+        }
+    }
+
+    fn trim(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        offset: u64,
+        length: u64,
+        durability: Durability,
+    ) -> Started {
+        match self.has_ended {
+            true => Started::Failed(ended()),
+            false => below.trim(token, offset, length, durability),
+        }
+    }
+
+    fn write_zeroes(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        offset: u64,
+        length: u64,
+        mode: ZeroMode,
+    ) -> Started {
+        match self.has_ended {
+            true => Started::Failed(ended()),
+            false => below.write_zeroes(token, offset, length, mode),
+        }
+    }
+
+    fn extents(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        offset: u64,
+        length: u64,
+        runs: &mut Vec<Extent>,
+    ) -> Started {
+        match self.has_ended {
+            true => Started::Failed(ended()),
+            false => below.extents(token, offset, length, runs),
+        }
+    }
+
+    fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
+        let before = completions.len();
+        below.poll(completions);
+        if let Some(torn) = self.torn {
+            let mine = completions.split_off(before);
+            completions.extend(mine.into_iter().filter(|one| one.token != torn));
+        }
+        if !self.slow.is_empty() {
+            let mut at = before;
+            while at < completions.len() {
+                let token = completions[at].token;
+                match self.slow.iter().position(|slow| *slow == token) {
+                    Some(slow) => {
+                        self.slow.swap_remove(slow);
+                        let completion = completions.remove(at);
+                        self.keep(completion);
+                    }
+                    None => at += 1,
+                }
+            }
+        }
+        let now = self.clock.monotonic();
+        while self.kept.front().is_some_and(|kept| kept.due <= now) {
+            completions.extend(self.kept.pop_front().map(|kept| kept.completion));
+        }
+    }
+
+    fn next_timer(&self) -> Option<Duration> {
+        let now = self.clock.monotonic();
+        let first = self.kept.front()?;
+        Some(first.due.saturating_sub(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use frontend::memory::{Manners, MemoryDevice};
+    use world::simulated::SimulatedClock;
+    use world::{Millis, Wake};
+
+    use super::*;
+
+    fn with(config: FaultConfig) -> (Fault, Arc<SimulatedClock>) {
+        let clock = Arc::new(SimulatedClock::new(Millis(0)));
+        (
+            Fault::new(config, Arc::clone(&clock) as Arc<dyn Clock>),
+            clock,
+        )
+    }
+
+    fn write(fault: &mut Fault, below: &mut MemoryDevice, token: Token, byte: u8) -> Started {
+        let offset = token * 4096;
+        fault.write(below, token, offset, &[byte; 4096], Durability::Volatile)
+    }
+
+    #[test]
+    fn one_in_so_many_fails_and_is_not_carried_out() {
+        let (mut fault, _) = with(FaultConfig {
+            read_errors_one_in: 10,
+            write_errors_one_in: 5,
+            seed: 7,
+            ..FaultConfig::default()
+        });
+        let mut below = MemoryDevice::new(4096 * 1000);
+        let (mut writes, mut reads) = (0, 0);
+        for token in 0..1000 {
+            let there = token as usize * 4096;
+            match write(&mut fault, &mut below, token, 1) {
+                Started::Done => assert_eq!(below.bytes()[there], 1),
+                failed => {
+                    writes += 1;
+                    assert!(matches!(failed, Started::Failed(_)), "{failed:?}");
+                    assert_eq!(below.bytes()[there], 0);
+                }
+            }
+            let read = fault.read(&mut below, token, 0, &mut [0; 512]);
+            reads += u64::from(read != Started::Done);
+        }
+        assert!((150..250).contains(&writes), "{writes}");
+        assert!((60..140).contains(&reads), "{reads}");
+    }
+
+    #[test]
+    fn what_is_delayed_is_answered_once_and_late() {
+        for pending_one_in in [0, 1] {
+            let (mut fault, clock) = with(FaultConfig {
+                delays_one_in: 1,
+                delay_ms: 30,
+                ..FaultConfig::default()
+            });
+            let manners = Manners {
+                pending_one_in,
+                ..Manners::default()
+            };
+            let mut below = MemoryDevice::new(1 << 20).with(manners, Wake::silent());
+            assert_eq!(write(&mut fault, &mut below, 3, 9), Started::Pending);
+            let read = fault.read(&mut below, 4, 4096 * 3, &mut [0; 512]);
+            assert_eq!(read, Started::Pending);
+            let mut answers = Vec::new();
+            fault.poll(&mut below, &mut answers);
+            assert_eq!(answers, []);
+            assert_eq!(fault.next_timer(), Some(Duration::from_millis(30)));
+            clock.advance(Duration::from_millis(30));
+            fault.poll(&mut below, &mut answers);
+            answers.sort_by_key(|answer| answer.token);
+            let read = answers.pop().expect("two answers");
+            assert_eq!(read.result, Ok(Outcome::Data(vec![9; 512])));
+            assert_eq!(answers.len(), 1);
+            fault.poll(&mut below, &mut answers);
+            assert_eq!(answers.len(), 1, "each is answered once");
+        }
+    }
+
+    #[test]
+    fn a_torn_write_is_the_last_one() {
+        for seed in 0..50 {
+            let (mut fault, _) = with(FaultConfig {
+                torn_writes_one_in: 1,
+                seed,
+                ..FaultConfig::default()
+            });
+            let manners = Manners {
+                pending_one_in: 2,
+                seed,
+                ..Manners::default()
+            };
+            let mut below = MemoryDevice::new(1 << 20).with(manners, Wake::silent());
+            let torn = write(&mut fault, &mut below, 0, 5);
+            assert!(matches!(torn, Started::Failed(_)), "{torn:?}");
+            let written = below.bytes().iter().filter(|byte| **byte == 5).count();
+            assert_eq!(written % SECTOR_BYTES, 0);
+            assert!(below.bytes()[..written].iter().all(|byte| *byte == 5));
+            let flushed = fault.flush(&mut below, 1);
+            assert!(matches!(flushed, Started::Failed(_)), "{flushed:?}");
+            let mut answers = Vec::new();
+            fault.poll(&mut below, &mut answers);
+            assert_eq!(answers, [], "nobody was promised one");
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! [`Chain`]: boxes over a device, which are a device again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{
+    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Started,
+    TOKEN_MAX, Token, ZeroMode,
+};
+use world::Clock;
+
+use crate::bottom::Bottom;
+use crate::exchange::{Exchange, ExchangeError, Exchanging, Phase};
+use crate::middle_box::{MiddleBox, Opening};
+
+/// The token of a flush that the chain asks for itself: nobody's who uses it.
+const FLUSH: Token = TOKEN_MAX;
+
+/// Boxes over a device. See docs/chains.md.
+pub struct Chain<D> {
+    /// The uppermost first.
+    boxes: Vec<Box<dyn MiddleBox>>,
+    bottom: D,
+    /// Of the boxes ([`Bottom`]).
+    generation: u8,
+    /// Of those that were tried last.
+    last_generation: u8,
+    /// So many requests were answered `Pending`, and nothing more so far.
+    under_way: u64,
+    /// So many flushes of exchanges that were given up have not been answered.
+    late_flushes: u64,
+    exchanging: Option<Exchanging>,
+    /// Something was answered `Busy` because boxes are being exchanged.
+    has_refused: bool,
+    /// An exchange begins, or has ended after something was refused: nothing else may
+    /// bring about the next poll.
+    needs_poll: bool,
+    clock: Arc<dyn Clock>,
+}
+
+/// Some boxes of a chain, the lowest ones, with the device.
+struct Below<'a, D> {
+    boxes: &'a mut [Box<dyn MiddleBox>],
+    bottom: Bottom<'a, D>,
+}
+
+/// Who is asked.
+enum Uppermost<'a, D> {
+    Box(&'a mut dyn MiddleBox, Below<'a, D>),
+    Bottom(Bottom<'a, D>),
+}
+
+impl<D> Below<'_, D> {
+    fn uppermost(&mut self) -> Uppermost<'_, D> {
+        let bottom = Bottom {
+            device: &mut *self.bottom.device,
+            generation: self.bottom.generation,
+        };
+        match self.boxes.split_first_mut() {
+            Some((first, boxes)) => Uppermost::Box(&mut **first, Below { boxes, bottom }),
+            None => Uppermost::Bottom(bottom),
+        }
+    }
+}
+
+/// Asks the uppermost box, or the device if there is none.
+macro_rules! ask {
+    ($below:expr, $verb:ident($($argument:expr),*)) => {
+        match $below.uppermost() {
+            Uppermost::Box(first, mut below) => first.$verb(&mut below, $($argument),*),
+            Uppermost::Bottom(mut bottom) => bottom.$verb($($argument),*),
+        }
+    };
+}
+
+impl<D: BlockDevice> BlockDevice for Below<'_, D> {
+    fn geometry(&self) -> DeviceGeometry {
+        geometry_of(self.boxes, &*self.bottom.device)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        capabilities_of(self.boxes, &*self.bottom.device)
+    }
+
+    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
+        ask!(self, read(token, offset, out))
+    }
+
+    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
+        ask!(self, write(token, offset, data, durability))
+    }
+
+    fn flush(&mut self, token: Token) -> Started {
+        ask!(self, flush(token))
+    }
+
+    fn trim(&mut self, token: Token, offset: u64, length: u64, durability: Durability) -> Started {
+        ask!(self, trim(token, offset, length, durability))
+    }
+
+    fn write_zeroes(&mut self, token: Token, offset: u64, length: u64, mode: ZeroMode) -> Started {
+        ask!(self, write_zeroes(token, offset, length, mode))
+    }
+
+    fn extents(
+        &mut self,
+        token: Token,
+        offset: u64,
+        length: u64,
+        runs: &mut Vec<Extent>,
+    ) -> Started {
+        ask!(self, extents(token, offset, length, runs))
+    }
+
+    fn prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
+        ask!(self, prefetch(token, offset, length))
+    }
+
+    fn commit(&mut self) -> Result<(), IoError> {
+        ask!(self, commit())
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        ask!(self, poll(completions));
+    }
+
+    fn stop_waiting(&mut self) {
+        ask!(self, stop_waiting());
+    }
+
+    fn next_timer(&self) -> Option<Duration> {
+        timer_of(self.boxes, &*self.bottom.device)
+    }
+}
+
+fn geometry_of(boxes: &[Box<dyn MiddleBox>], bottom: &impl BlockDevice) -> DeviceGeometry {
+    let boxes = boxes.iter().rev();
+    boxes.fold(bottom.geometry(), |below, one| one.geometry(below))
+}
+
+fn capabilities_of(boxes: &[Box<dyn MiddleBox>], bottom: &impl BlockDevice) -> Capabilities {
+    let boxes = boxes.iter().rev();
+    boxes.fold(bottom.capabilities(), |below, one| one.capabilities(below))
+}
+
+fn timer_of(boxes: &[Box<dyn MiddleBox>], bottom: &impl BlockDevice) -> Option<Duration> {
+    let timers = boxes.iter().filter_map(|one| one.next_timer());
+    timers.chain(bottom.next_timer()).min()
+}
+
+impl<D: BlockDevice> Chain<D> {
+    /// A chain of no boxes yet.
+    #[must_use]
+    pub fn new(bottom: D, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            boxes: Vec::new(),
+            bottom,
+            generation: 0,
+            last_generation: 0,
+            under_way: 0,
+            late_flushes: 0,
+            exchanging: None,
+            has_refused: false,
+            needs_poll: false,
+            clock,
+        }
+    }
+
+    /// The device below all boxes.
+    pub fn bottom(&mut self) -> &mut D {
+        &mut self.bottom
+    }
+
+    /// The device, without the boxes.
+    #[must_use]
+    pub fn into_bottom(self) -> D {
+        self.bottom
+    }
+
+    /// Puts other boxes in the place of those that there are, without a request lost. It
+    /// goes on with the polls that follow; who asked for it is told when it has ended.
+    /// Until then every verb is answered [`Started::Busy`].
+    pub fn exchange(&mut self, exchange: Exchange) {
+        if self.exchanging.is_some() {
+            return exchange.tell(Err(ExchangeError::UnderWay));
+        }
+        self.needs_poll = true;
+        let generation = self.last_generation.wrapping_add(1);
+        let now = self.clock.monotonic();
+        self.exchanging = Some(Exchanging::new(exchange, generation, now));
+    }
+
+    fn top(&mut self) -> Below<'_, D> {
+        Below {
+            boxes: &mut self.boxes,
+            bottom: Bottom {
+                device: &mut self.bottom,
+                generation: self.generation,
+            },
+        }
+    }
+
+    /// Asks the boxes, unless they are being exchanged.
+    fn ask(&mut self, ask: impl FnOnce(&mut Below<'_, D>) -> Started) -> Started {
+        if self.exchanging.is_some() {
+            self.has_refused = true;
+            return Started::Busy;
+        }
+        let started = ask(&mut self.top());
+        self.under_way += u64::from(started == Started::Pending);
+        started
+    }
+
+    /// Polls the boxes in use; or those that begin, which alone ask for anything then.
+    fn collect(&mut self, completions: &mut Vec<Completion>) {
+        let before = completions.len();
+        if let Some(exchanging) = self.exchanging.as_mut().filter(|one| one.is_opening()) {
+            let mut below = Below {
+                boxes: &mut exchanging.boxes,
+                bottom: Bottom {
+                    device: &mut self.bottom,
+                    generation: exchanging.generation,
+                },
+            };
+            below.poll(completions);
+            debug_assert_eq!(completions.len(), before, "nobody has asked them");
+            return;
+        }
+        self.top().poll(completions);
+        let mut at = before;
+        while at < completions.len() {
+            if completions[at].token == FLUSH {
+                let flushed = completions.remove(at).result;
+                self.is_flushed(flushed.map(|_| ()));
+            } else {
+                self.under_way -= 1;
+                at += 1;
+            }
+        }
+    }
+
+    /// A flush that the chain has asked for is answered.
+    fn is_flushed(&mut self, flushed: Result<(), IoError>) {
+        match self.exchanging.as_mut() {
+            Some(exchanging) if exchanging.phase == Phase::Flushing => {
+                exchanging.phase = Phase::Flushed(flushed);
+            }
+            _ => self.late_flushes -= 1,
+        }
+    }
+
+    /// Goes on with an exchange as far as there is nothing to wait for.
+    fn go_on(&mut self, mut exchanging: Exchanging) {
+        loop {
+            let ended = match self.step(&mut exchanging) {
+                Step::Again => continue,
+                Step::Ended(ended) => ended,
+                Step::Wait if self.clock.monotonic() < exchanging.deadline => {
+                    self.exchanging = Some(exchanging);
+                    return;
+                }
+                Step::Wait => {
+                    self.late_flushes += u64::from(exchanging.phase == Phase::Flushing);
+                    Err(exchanging.late())
+                }
+            };
+            self.last_generation = exchanging.generation;
+            self.needs_poll = std::mem::take(&mut self.has_refused);
+            match &ended {
+                Ok(()) => {
+                    self.boxes = exchanging.boxes;
+                    self.generation = exchanging.generation;
+                }
+                Err(_) => self.boxes.iter_mut().for_each(|one| one.resume()),
+            }
+            return (exchanging.told)(ended);
+        }
+    }
+
+    fn step(&mut self, exchanging: &mut Exchanging) -> Step {
+        match &exchanging.phase {
+            Phase::Draining => {
+                // All of them are told, whatever the first one says.
+                let resting = self.boxes.iter_mut().map(|one| one.rest());
+                let are_resting = resting.fold(true, |all, one| all & one);
+                if !are_resting || self.under_way > 0 || self.late_flushes > 0 {
+                    return Step::Wait;
+                }
+                exchanging.phase = match self.start_flush() {
+                    Started::Busy => return Step::Wait,
+                    Started::Pending => Phase::Flushing,
+                    Started::Done => Phase::Flushed(Ok(())),
+                    Started::Failed(error) => Phase::Flushed(Err(error)),
+                };
+                Step::Again
+            }
+            Phase::Flushing => Step::Wait,
+            Phase::Flushed(Err(error)) => Step::Ended(Err(ExchangeError::Below(error.clone()))),
+            Phase::Flushed(Ok(())) => match self.top().commit() {
+                Ok(()) => {
+                    exchanging.begin_opening(self.clock.monotonic());
+                    Step::Again
+                }
+                Err(error) => Step::Ended(Err(ExchangeError::Below(error))),
+            },
+            Phase::Opening { ready } => match exchanging.boxes.len().checked_sub(ready + 1) {
+                Some(at) => {
+                    let ready = *ready;
+                    let (above, boxes) = exchanging.boxes.split_at_mut(at + 1);
+                    let mut below = Below {
+                        boxes,
+                        bottom: Bottom {
+                            device: &mut self.bottom,
+                            generation: exchanging.generation,
+                        },
+                    };
+                    match above[at].open(&mut below) {
+                        Opening::UnderWay => Step::Wait,
+                        Opening::Failed(reason) => {
+                            Step::Ended(Err(ExchangeError::Box { at, reason }))
+                        }
+                        Opening::Ready => {
+                            exchanging.phase = Phase::Opening { ready: ready + 1 };
+                            Step::Again
+                        }
+                    }
+                }
+                None => Step::Ended(exchanging.check(
+                    (self.geometry(), self.capabilities()),
+                    (
+                        geometry_of(&exchanging.boxes, &self.bottom),
+                        capabilities_of(&exchanging.boxes, &self.bottom),
+                    ),
+                )),
+            },
+        }
+    }
+
+    /// Flushes what was acknowledged by the boxes in use. What they answered in this turn
+    /// of the loop comes before that.
+    fn start_flush(&mut self) -> Started {
+        if !self.capabilities().can_flush {
+            return Started::Done;
+        }
+        match self.top().commit() {
+            Ok(()) => self.top().flush(FLUSH),
+            Err(error) => Started::Failed(error),
+        }
+    }
+}
+
+/// What comes after a step of an exchange.
+enum Step {
+    /// The next one.
+    Again,
+    /// The same, after the next poll.
+    Wait,
+    /// Nothing.
+    Ended(Result<(), ExchangeError>),
+}
+
+impl<D: BlockDevice> BlockDevice for Chain<D> {
+    fn geometry(&self) -> DeviceGeometry {
+        geometry_of(&self.boxes, &self.bottom)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        capabilities_of(&self.boxes, &self.bottom)
+    }
+
+    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
+        self.ask(|top| top.read(token, offset, out))
+    }
+
+    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
+        self.ask(|top| top.write(token, offset, data, durability))
+    }
+
+    fn flush(&mut self, token: Token) -> Started {
+        self.ask(|top| top.flush(token))
+    }
+
+    fn trim(&mut self, token: Token, offset: u64, length: u64, durability: Durability) -> Started {
+        self.ask(|top| top.trim(token, offset, length, durability))
+    }
+
+    fn write_zeroes(&mut self, token: Token, offset: u64, length: u64, mode: ZeroMode) -> Started {
+        self.ask(|top| top.write_zeroes(token, offset, length, mode))
+    }
+
+    fn extents(
+        &mut self,
+        token: Token,
+        offset: u64,
+        length: u64,
+        runs: &mut Vec<Extent>,
+    ) -> Started {
+        self.ask(|top| top.extents(token, offset, length, runs))
+    }
+
+    fn prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
+        self.ask(|top| top.prefetch(token, offset, length))
+    }
+
+    fn commit(&mut self) -> Result<(), IoError> {
+        self.top().commit()
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        self.needs_poll = false;
+        self.collect(completions);
+        if let Some(exchanging) = self.exchanging.take() {
+            self.go_on(exchanging);
+        }
+    }
+
+    fn stop_waiting(&mut self) {
+        self.top().stop_waiting();
+    }
+
+    fn next_timer(&self) -> Option<Duration> {
+        let exchanging = self.exchanging.as_ref();
+        if self.needs_poll {
+            return Some(Duration::ZERO);
+        }
+        let boxes = match exchanging.filter(|one| one.is_opening()) {
+            Some(exchanging) => &exchanging.boxes,
+            None => &self.boxes,
+        };
+        let now = self.clock.monotonic();
+        let late = exchanging.map(|one| one.deadline.saturating_sub(now));
+        timer_of(boxes, &self.bottom).into_iter().chain(late).min()
+    }
+}

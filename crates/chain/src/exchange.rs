@@ -1,0 +1,180 @@
+//! Exchanging the boxes of a chain under whoever uses it (docs/chains.md, "Exchange").
+//!
+//! ```text
+//!  1. drain     what comes is answered Busy; what is under way ends, boxes rest
+//!  2. flush     through the old boxes
+//!  3. open      the new ones, the lowest first
+//!  4. check     size and verbs
+//!  5. exchange  at once
+//! ```
+//!
+//! Invariant: no request runs through some old boxes and some new ones.
+
+use std::time::Duration;
+
+use base::{Capabilities, DeviceGeometry, IoError};
+
+use crate::middle_box::MiddleBox;
+
+/// What is under way ends, and is flushed, within this; or the old boxes go on.
+const DRAIN_WITHIN: Duration = Duration::from_secs(10);
+
+/// New boxes begin within this.
+const OPEN_WITHIN: Duration = Duration::from_secs(15);
+
+/// Whether the size and the verbs may become others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SizeRule {
+    /// Nobody has seen them yet.
+    MayChange,
+    /// Whoever uses the chain goes on with those that he knows.
+    Keep,
+}
+
+/// What boxes are to come in the place of those that there are.
+pub struct Exchange {
+    /// The uppermost first.
+    pub boxes: Vec<Box<dyn MiddleBox>>,
+    /// What is kept.
+    pub rule: SizeRule,
+    /// Is told what came of it, once, in the thread that owns the chain.
+    pub told: Box<dyn FnOnce(Result<(), ExchangeError>)>,
+}
+
+/// Why the old boxes go on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExchangeError {
+    /// Another exchange has not ended.
+    #[error("the chain is being exchanged already")]
+    UnderWay,
+    /// It took too long.
+    #[error("{waited_for} within {} s", within.as_secs())]
+    Late {
+        /// What did not happen.
+        waited_for: &'static str,
+        /// How long it was waited for.
+        within: Duration,
+    },
+    /// What the old boxes have acknowledged cannot be made durable.
+    #[error("what was written before cannot be flushed")]
+    Below(#[source] IoError),
+    /// A new box cannot begin.
+    #[error("box {at} cannot begin: {reason}")]
+    Box {
+        /// Which, counted from the uppermost.
+        at: usize,
+        /// What it said.
+        reason: String,
+    },
+    /// The guest knows another size.
+    #[error("the disk has {is} bytes, and would have {would_be}")]
+    Size {
+        /// Now, in bytes.
+        is: u64,
+        /// Then, in bytes.
+        would_be: u64,
+    },
+    /// The guest may use a verb that would not work.
+    #[error("the disk could not do any more what it can now: {0}")]
+    Verbs(&'static str),
+}
+
+impl Exchange {
+    pub(crate) fn tell(self, ended: Result<(), ExchangeError>) {
+        (self.told)(ended);
+    }
+}
+
+/// How far it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Draining,
+    Flushing,
+    Flushed(Result<(), IoError>),
+    /// So many boxes may be used, the lowest ones.
+    Opening {
+        ready: usize,
+    },
+}
+
+/// An exchange that is under way.
+pub(crate) struct Exchanging {
+    pub boxes: Vec<Box<dyn MiddleBox>>,
+    /// Of the new boxes.
+    pub generation: u8,
+    pub phase: Phase,
+    /// By the monotonic clock.
+    pub deadline: Duration,
+    pub told: Box<dyn FnOnce(Result<(), ExchangeError>)>,
+    rule: SizeRule,
+}
+
+impl Exchanging {
+    pub fn new(exchange: Exchange, generation: u8, now: Duration) -> Self {
+        Self {
+            boxes: exchange.boxes,
+            generation,
+            phase: Phase::Draining,
+            deadline: now + DRAIN_WITHIN,
+            told: exchange.told,
+            rule: exchange.rule,
+        }
+    }
+
+    pub fn is_opening(&self) -> bool {
+        matches!(self.phase, Phase::Opening { .. })
+    }
+
+    pub fn begin_opening(&mut self, now: Duration) {
+        self.phase = Phase::Opening { ready: 0 };
+        self.deadline = now + OPEN_WITHIN;
+    }
+
+    /// What took too long.
+    pub fn late(&self) -> ExchangeError {
+        let (waited_for, within) = match self.phase {
+            Phase::Draining => ("requests have not ended", DRAIN_WITHIN),
+            Phase::Flushing | Phase::Flushed(_) => {
+                ("what was written has not been flushed", DRAIN_WITHIN)
+            }
+            Phase::Opening { .. } => ("a box has not begun", OPEN_WITHIN),
+        };
+        ExchangeError::Late { waited_for, within }
+    }
+
+    /// Whether whoever uses the chain may go on with the new boxes.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Size`], [`ExchangeError::Verbs`].
+    pub fn check(
+        &self,
+        (is, can): (DeviceGeometry, Capabilities),
+        (will_be, could): (DeviceGeometry, Capabilities),
+    ) -> Result<(), ExchangeError> {
+        if self.rule == SizeRule::MayChange {
+            return Ok(());
+        }
+        if is.size_bytes != will_be.size_bytes {
+            return Err(ExchangeError::Size {
+                is: is.size_bytes,
+                would_be: will_be.size_bytes,
+            });
+        }
+        let verbs = [
+            (!can.read_only, !could.read_only, "write"),
+            (can.can_flush, could.can_flush, "flush"),
+            (can.can_trim, could.can_trim, "trim"),
+            (can.can_write_zeroes, could.can_write_zeroes, "write zeroes"),
+            (can.can_extents, could.can_extents, "tell what is a hole"),
+            (
+                can.can_multi_conn,
+                could.can_multi_conn,
+                "serve several connections",
+            ),
+        ];
+        match verbs.iter().find(|(is, would_be, _)| *is && !would_be) {
+            Some((.., verb)) => Err(ExchangeError::Verbs(verb)),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Where the blocks of a file are: its tree of extents, or its blocks of numbers.
+//!
+//! A node of a tree that was made to harm may be in it twice, or in another file's too;
+//! then the same would be read again and again. So every node is asked for through
+//! [`Nodes::claim`], which gives each block once.
+
+use std::ops::Range;
+
+use base::IoError;
+
+use super::Source;
+use super::fields::{le16, le32};
+use super::inode::{MAP_BYTES, Map};
+use super::superblock::Superblock;
+
+const MAGIC: u16 = 0xF30A;
+/// A tree is no deeper.
+const DEPTH_MAX: u16 = 5;
+/// A run of more blocks has not been written yet: so many less, and they read as zeroes.
+const WRITTEN_MAX: u16 = 32_768;
+
+/// Direct numbers in an inode; then come those of blocks of numbers, of blocks of blocks
+/// of them, and once more.
+const DIRECT: usize = 12;
+
+/// Blocks of a file that lie together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// The first one's place in the file.
+    pub place: u32,
+    /// How many, at least one.
+    pub length: u32,
+    /// Where the first one lies.
+    pub block: u64,
+    /// They were reserved, and read as zeroes.
+    pub is_unwritten: bool,
+}
+
+/// Who gives a file the nodes of its map.
+pub(super) trait Nodes {
+    /// The block is one of this file's map; false if it cannot be.
+    fn claim(&mut self, block: u64) -> bool;
+}
+
+/// What a map was found to be.
+#[derive(Debug, Default)]
+pub(super) struct Walked {
+    /// In the order of their places.
+    pub runs: Vec<Run>,
+    /// The blocks of the map.
+    pub nodes: Vec<u64>,
+    /// How many things in it made no sense.
+    pub damaged: u64,
+}
+
+/// Reads the map of a file.
+pub(super) fn walk(
+    map: &Map,
+    superblock: &Superblock,
+    source: &dyn Source,
+    nodes: &mut dyn Nodes,
+) -> Result<Walked, IoError> {
+    let mut walk = Walk {
+        superblock,
+        source,
+        nodes,
+        walked: Walked::default(),
+    };
+    match map {
+        Map::Extents(root) => {
+            let depth = le16(root, 6);
+            walk.extents(root, depth, 0..u64::from(u32::MAX))?;
+        }
+        Map::Indirect(numbers) => walk.numbers_of(numbers)?,
+        Map::Inline(_) | Map::None => {}
+    }
+    Ok(walk.walked)
+}
+
+struct Walk<'a> {
+    superblock: &'a Superblock,
+    source: &'a dyn Source,
+    nodes: &'a mut dyn Nodes,
+    walked: Walked,
+}
+
+impl Walk<'_> {
+    /// A node of a tree of extents, which has places in this range.
+    fn extents(&mut self, node: &[u8], depth: u16, places: Range<u64>) -> Result<(), IoError> {
+        let (magic, entries) = (le16(node, 0), usize::from(le16(node, 2)));
+        let room = (node.len() - 12) / 12;
+        if magic != MAGIC || entries > room || le16(node, 6) != depth || depth > DEPTH_MAX {
+            self.walked.damaged += 1;
+            return Ok(());
+        }
+        let entries: Vec<&[u8]> = node[12..].chunks_exact(12).take(entries).collect();
+        let mut begin = places.start;
+        for (at, entry) in entries.iter().enumerate() {
+            let place = u64::from(le32(entry, 0));
+            let next = entries.get(at + 1).map(|next| u64::from(le32(next, 0)));
+            let end = next.unwrap_or(places.end).min(places.end);
+            if place < begin || place >= end {
+                self.walked.damaged += 1;
+                continue;
+            }
+            begin = place;
+            if depth == 0 {
+                self.leaf(entry, place..end);
+                continue;
+            }
+            let below = u64::from(le32(entry, 4)) | u64::from(le16(entry, 8)) << 32;
+            if let Some(node) = self.node(below)? {
+                self.extents(&node, depth - 1, place..end)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn leaf(&mut self, entry: &[u8], places: Range<u64>) {
+        let length = le16(entry, 4);
+        let block = u64::from(le32(entry, 8)) | u64::from(le16(entry, 6)) << 32;
+        let run = Run {
+            place: places.start as u32,
+            length: match length > WRITTEN_MAX {
+                true => u32::from(length - WRITTEN_MAX),
+                false => u32::from(length),
+            },
+            block,
+            is_unwritten: length > WRITTEN_MAX,
+        };
+        let fits = u64::from(run.length) <= places.end - places.start;
+        match fits && run.length > 0 && self.is_there(block, run.length.into()) {
+            true => self.walked.runs.push(run),
+            false => self.walked.damaged += 1,
+        }
+    }
+
+    fn is_there(&self, block: u64, length: u64) -> bool {
+        let end = block.checked_add(length);
+        block >= self.superblock.first_block && end.is_some_and(|end| end <= self.superblock.blocks)
+    }
+
+    /// A block of the map; none if it cannot be one.
+    fn node(&mut self, block: u64) -> Result<Option<Vec<u8>>, IoError> {
+        if !self.is_there(block, 1) || !self.nodes.claim(block) {
+            self.walked.damaged += 1;
+            return Ok(None);
+        }
+        self.walked.nodes.push(block);
+        let mut node = vec![0; self.superblock.block_bytes as usize];
+        let offset = block * u64::from(self.superblock.block_bytes);
+        self.source.read(offset, &mut node)?;
+        Ok(Some(node))
+    }
+
+    fn numbers_of(&mut self, numbers: &[u8; MAP_BYTES]) -> Result<(), IoError> {
+        let mut place = 0;
+        for at in 0..DIRECT {
+            self.one(le32(numbers, at * 4), place);
+            place += 1;
+        }
+        for (level, at) in (1..).zip(DIRECT..DIRECT + 3) {
+            self.numbers(le32(numbers, at * 4), level, &mut place)?;
+        }
+        Ok(())
+    }
+
+    /// A block of numbers, of blocks of a file if `level` is 1, or else of blocks of
+    /// numbers.
+    fn numbers(&mut self, block: u32, level: u32, place: &mut u64) -> Result<(), IoError> {
+        let in_block = u64::from(self.superblock.block_bytes / 4);
+        let below = in_block.pow(level - 1);
+        let node = match block {
+            0 => None,
+            block => self.node(block.into())?,
+        };
+        let Some(node) = node else {
+            *place += below * in_block;
+            return Ok(());
+        };
+        for number in node.chunks_exact(4).map(|number| le32(number, 0)) {
+            match (level, number) {
+                (1, _) => {
+                    self.one(number, *place);
+                    *place += 1;
+                }
+                (_, 0) => *place += below,
+                _ => self.numbers(number, level - 1, place)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A block of the file, unless it is a hole.
+    fn one(&mut self, block: u32, place: u64) {
+        let (block, place) = (u64::from(block), u32::try_from(place));
+        let Some(place) = place.ok().filter(|place| block != 0 && *place < u32::MAX) else {
+            return;
+        };
+        if !self.is_there(block, 1) {
+            self.walked.damaged += 1;
+            return;
+        }
+        if let Some(last) = self.walked.runs.last_mut() {
+            let follows =
+                last.block + u64::from(last.length) == block && last.place + last.length == place;
+            if follows {
+                last.length += 1;
+                return;
+            }
+        }
+        self.walked.runs.push(Run {
+            place,
+            length: 1,
+            block,
+            is_unwritten: false,
+        });
+    }
+}

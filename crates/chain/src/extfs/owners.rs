@@ -1,0 +1,245 @@
+//! Which block is whose, in constant time.
+//!
+//! Two numbers a block: the inode, and the place in the file. A page has those of 1024
+//! blocks. Where a page is part of one long run it is told by its beginning alone, so a
+//! disk full of long files costs little; at worst a block costs 8 bytes.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+const PAGE_BLOCKS: u64 = 1024;
+const MIXED_BYTES: u64 = 8 * PAGE_BLOCKS;
+
+// No inodes have these numbers.
+const INODE_TABLE: u32 = u32::MAX;
+const BLOCK_BITMAP: u32 = u32::MAX - 1;
+const INODE_BITMAP: u32 = u32::MAX - 2;
+const LAYOUT: u32 = u32::MAX - 3;
+
+/// Inodes are below this.
+pub(super) const INODES_MAX: u32 = u32::MAX - 16;
+
+/// No block of a file has this place: it is one of its map.
+const MAP_PLACE: u32 = u32::MAX;
+
+/// Whose a block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// Nobody's, as far as is known.
+    Nobody,
+    /// The superblock's, a copy's of it, or the descriptors'.
+    Layout,
+    /// Says which blocks of a group are in use.
+    BlockBitmap(u32),
+    /// And which inodes.
+    InodeBitmap(u32),
+    /// Part of the inode table, counted over all groups.
+    InodeTable(u32),
+    /// The content of a file or directory.
+    Content {
+        /// Whose.
+        inode: u32,
+        /// Which block of it.
+        place: u32,
+    },
+    /// Part of a file's map of blocks, or its extended attributes.
+    Map {
+        /// Whose.
+        inode: u32,
+    },
+}
+
+impl Owner {
+    fn pair(self) -> (u32, u32) {
+        match self {
+            Self::Nobody => (0, 0),
+            Self::Layout => (LAYOUT, 0),
+            Self::BlockBitmap(group) => (BLOCK_BITMAP, group),
+            Self::InodeBitmap(group) => (INODE_BITMAP, group),
+            Self::InodeTable(block) => (INODE_TABLE, block),
+            Self::Content { inode, place } => (inode, place),
+            Self::Map { inode } => (inode, MAP_PLACE),
+        }
+    }
+
+    fn of((inode, place): (u32, u32)) -> Self {
+        match (inode, place) {
+            (0, _) => Self::Nobody,
+            (LAYOUT, _) => Self::Layout,
+            (BLOCK_BITMAP, group) => Self::BlockBitmap(group),
+            (INODE_BITMAP, group) => Self::InodeBitmap(group),
+            (INODE_TABLE, block) => Self::InodeTable(block),
+            (inode, MAP_PLACE) => Self::Map { inode },
+            (inode, place) => Self::Content { inode, place },
+        }
+    }
+
+    /// The owner so many blocks further.
+    fn after(self, blocks: u64) -> Self {
+        let blocks = blocks as u32;
+        match self {
+            Self::Content { inode, place } => Self::Content {
+                inode,
+                place: place.wrapping_add(blocks),
+            },
+            Self::InodeTable(block) => Self::InodeTable(block.wrapping_add(blocks)),
+            other => other,
+        }
+    }
+}
+
+enum Page {
+    /// All of them, from this one on.
+    Run(Owner),
+    Mixed(Box<[(u32, u32); PAGE_BLOCKS as usize]>),
+}
+
+impl Page {
+    fn of(&self, at: u64) -> Owner {
+        match self {
+            Self::Run(first) => first.after(at),
+            Self::Mixed(owners) => Owner::of(owners[at as usize]),
+        }
+    }
+}
+
+/// See the module's head.
+#[derive(Default)]
+pub(super) struct Owners {
+    pages: HashMap<u64, Page>,
+    mixed: u64,
+}
+
+impl Owners {
+    /// Whose `block` is.
+    pub fn of(&self, block: u64) -> Owner {
+        let page = self.pages.get(&(block / PAGE_BLOCKS));
+        page.map_or(Owner::Nobody, |page| page.of(block % PAGE_BLOCKS))
+    }
+
+    /// Whether none of these is anybody's.
+    pub fn are_free(&self, blocks: Range<u64>) -> bool {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let number = at / PAGE_BLOCKS;
+            let end = blocks.end.min((number + 1) * PAGE_BLOCKS);
+            let is_free = match self.pages.get(&number) {
+                None => true,
+                Some(Page::Run(_)) => false,
+                Some(Page::Mixed(owners)) => {
+                    let owners = owners.iter().skip((at % PAGE_BLOCKS) as usize);
+                    let mut owners = owners.take((end - at) as usize);
+                    owners.all(|(inode, _)| *inode == 0)
+                }
+            };
+            if !is_free {
+                return false;
+            }
+            at = end;
+        }
+        true
+    }
+
+    /// From now on `blocks` belong to `first`, and to what follows that.
+    pub fn set(&mut self, blocks: Range<u64>, first: Owner) {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let number = at / PAGE_BLOCKS;
+            let end = blocks.end.min((number + 1) * PAGE_BLOCKS);
+            self.set_in_page(number, at..end, first.after(at - blocks.start));
+            at = end;
+        }
+    }
+
+    /// As [`Owners::set`], of blocks of one page.
+    fn set_in_page(&mut self, number: u64, blocks: Range<u64>, first: Owner) {
+        let before = self.pages.remove(&number);
+        if let Some(Page::Mixed(_)) = before {
+            self.mixed -= 1;
+        }
+        if blocks.end - blocks.start == PAGE_BLOCKS {
+            if first != Owner::Nobody {
+                self.pages.insert(number, Page::Run(first));
+            }
+            return;
+        }
+        let mut owners = match before {
+            Some(Page::Mixed(owners)) => owners,
+            other => {
+                let mut owners = Box::new([(0, 0); PAGE_BLOCKS as usize]);
+                if let Some(page) = other {
+                    for (at, owner) in (0..).zip(owners.iter_mut()) {
+                        *owner = page.of(at).pair();
+                    }
+                }
+                owners
+            }
+        };
+        for (after, block) in (0..).zip(blocks) {
+            owners[(block % PAGE_BLOCKS) as usize] = first.after(after).pair();
+        }
+        self.mixed += 1;
+        self.pages.insert(number, Page::Mixed(owners));
+    }
+
+    /// About how much memory they take.
+    pub fn bytes(&self) -> u64 {
+        self.mixed * MIXED_BYTES + self.pages.len() as u64 * 48
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use world::simulated::SimulatedRandom;
+
+    use super::*;
+
+    #[test]
+    fn each_block_has_the_owner_that_it_was_given_last() {
+        for seed in 0..40 {
+            let random = SimulatedRandom::new(seed);
+            let (mut owners, mut model) = (Owners::default(), vec![Owner::Nobody; 8000]);
+            for inode in 1..60 {
+                let begin = random.below(8000);
+                let length = match random.below(3) {
+                    0 => random.below(20),
+                    _ => random.below(4000),
+                };
+                let end = (begin + length).min(8000);
+                let first = match random.below(5) {
+                    0 => Owner::Nobody,
+                    1 => Owner::Map { inode },
+                    2 => Owner::InodeTable(random.below(1 << 20) as u32),
+                    _ => Owner::Content {
+                        inode,
+                        place: random.below(1 << 30) as u32,
+                    },
+                };
+                let is_free = |block: &Owner| *block == Owner::Nobody;
+                let are_free = model[begin as usize..end as usize].iter().all(is_free);
+                assert_eq!(owners.are_free(begin..end), are_free, "seed {seed}");
+                owners.set(begin..end, first);
+                for block in begin..end {
+                    model[block as usize] = first.after(block - begin);
+                }
+            }
+            for (block, expected) in (0..).zip(&model) {
+                assert_eq!(owners.of(block), *expected, "seed {seed}, block {block}");
+            }
+            assert!(owners.bytes() <= 8 * (MIXED_BYTES + 48));
+        }
+    }
+
+    #[test]
+    fn a_long_file_costs_little() {
+        let mut owners = Owners::default();
+        let first = Owner::Content {
+            inode: 12,
+            place: 0,
+        };
+        owners.set(5..5 + (1 << 20), first);
+        assert_eq!(owners.of(5 + 77_777), first.after(77_777));
+        assert_eq!(owners.of(4), Owner::Nobody);
+        assert!(owners.bytes() < 100_000, "{}", owners.bytes());
+    }
+}

@@ -1,0 +1,24 @@
+//! Floor 3: services between a virtual machine and its disk (docs/chains.md; StorM).
+//!
+//! A [`MiddleBox`] has the verbs of a [`base::BlockDevice`], and passes on what it does not
+//! take in hand. A [`Chain`] of them over a device is a device again, so frontends need
+//! not know of it; its boxes are exchanged while it is used ([`Exchange`]).
+//!
+//! Must not know what is below a chain, or who asks it; nor any key but those that a box
+//! is given.
+
+mod bottom;
+pub mod boxes;
+mod chain;
+mod exchange;
+pub mod extfs;
+mod middle_box;
+pub mod policy;
+
+pub use chain::Chain;
+pub use exchange::{Exchange, ExchangeError, SizeRule};
+pub use middle_box::{MiddleBox, Opening};
+pub use policy::{Policy, PolicyError};
+
+#[cfg(test)]
+mod tests;
