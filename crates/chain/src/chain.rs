@@ -13,6 +13,9 @@ use crate::bottom::Bottom;
 use crate::exchange::{Exchange, ExchangeError, Exchanging, Phase};
 use crate::middle_box::{MiddleBox, Opening};
 
+/// How often a step of an exchange is tried again of whose end nobody tells.
+const ASK_AGAIN_EVERY: Duration = Duration::from_millis(1);
+
 /// The token of a flush that the chain asks for itself: nobody's who uses it.
 const FLUSH: Token = TOKEN_MAX;
 
@@ -35,6 +38,8 @@ pub struct Chain<D> {
     /// An exchange begins, or has ended after something was refused: nothing else may
     /// bring about the next poll.
     needs_poll: bool,
+    /// Nothing waits any more for what is away.
+    is_stopping: bool,
     clock: Arc<dyn Clock>,
 }
 
@@ -162,6 +167,7 @@ impl<D: BlockDevice> Chain<D> {
             exchanging: None,
             has_refused: false,
             needs_poll: false,
+            is_stopping: false,
             clock,
         }
     }
@@ -181,13 +187,25 @@ impl<D: BlockDevice> Chain<D> {
     /// goes on with the polls that follow; who asked for it is told when it has ended.
     /// Until then every verb is answered [`Started::Busy`].
     pub fn exchange(&mut self, exchange: Exchange) {
+        if self.is_stopping {
+            return exchange.tell(Err(ExchangeError::Stopped));
+        }
         if self.exchanging.is_some() {
             return exchange.tell(Err(ExchangeError::UnderWay));
         }
         self.needs_poll = true;
-        let generation = self.last_generation.wrapping_add(1);
+        let mut generation = self.last_generation.wrapping_add(1);
+        if generation == self.generation {
+            generation = generation.wrapping_add(1);
+        }
         let now = self.clock.monotonic();
         self.exchanging = Some(Exchanging::new(exchange, generation, now));
+    }
+
+    /// Of the boxes that were tried last.
+    #[cfg(test)]
+    pub(crate) fn last_generation(&self) -> u8 {
+        self.last_generation
     }
 
     fn top(&mut self) -> Below<'_, D> {
@@ -268,12 +286,12 @@ impl<D: BlockDevice> Chain<D> {
             self.needs_poll = std::mem::take(&mut self.has_refused);
             match &ended {
                 Ok(()) => {
-                    self.boxes = exchanging.boxes;
+                    self.boxes = std::mem::take(&mut exchanging.boxes);
                     self.generation = exchanging.generation;
                 }
                 Err(_) => self.boxes.iter_mut().for_each(|one| one.resume()),
             }
-            return (exchanging.told)(ended);
+            return exchanging.tell(ended);
         }
     }
 
@@ -337,13 +355,15 @@ impl<D: BlockDevice> Chain<D> {
     }
 
     /// Flushes what was acknowledged by the boxes in use. What they answered in this turn
-    /// of the loop comes before that.
+    /// of the loop comes before that, and it may begin with the commit that follows.
     fn start_flush(&mut self) -> Started {
         if !self.capabilities().can_flush {
             return Started::Done;
         }
-        match self.top().commit() {
-            Ok(()) => self.top().flush(FLUSH),
+        let mut top = self.top();
+        let flushed = top.commit().map(|()| top.flush(FLUSH));
+        match flushed.and_then(|flushed| top.commit().map(|()| flushed)) {
+            Ok(flushed) => flushed,
             Err(error) => Started::Failed(error),
         }
     }
@@ -415,6 +435,14 @@ impl<D: BlockDevice> BlockDevice for Chain<D> {
     }
 
     fn stop_waiting(&mut self) {
+        self.is_stopping = true;
+        if let Some(mut exchanging) = self.exchanging.take() {
+            self.late_flushes += u64::from(exchanging.phase == Phase::Flushing);
+            self.last_generation = exchanging.generation;
+            self.needs_poll = std::mem::take(&mut self.has_refused);
+            self.boxes.iter_mut().for_each(|one| one.resume());
+            exchanging.tell(Err(ExchangeError::Stopped));
+        }
         self.top().stop_waiting();
     }
 
@@ -429,6 +457,14 @@ impl<D: BlockDevice> BlockDevice for Chain<D> {
         };
         let now = self.clock.monotonic();
         let late = exchanging.map(|one| one.deadline.saturating_sub(now));
-        timer_of(boxes, &self.bottom).into_iter().chain(late).min()
+        // Nothing rings when a box is not busy any more, has come to rest, or may ask again.
+        let is_asked_again = exchanging.is_some_and(|one| match one.phase {
+            Phase::Draining => self.under_way == 0 && self.late_flushes == 0,
+            Phase::Opening { .. } => true,
+            Phase::Flushing | Phase::Flushed(_) => false,
+        });
+        let again = is_asked_again.then_some(ASK_AGAIN_EVERY);
+        let timers = timer_of(boxes, &self.bottom).into_iter();
+        timers.chain(late).chain(again).min()
     }
 }

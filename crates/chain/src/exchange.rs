@@ -31,19 +31,25 @@ pub enum SizeRule {
     Keep,
 }
 
+/// Is told what came of an exchange, once, in the thread that owns the chain.
+pub type Told = Box<dyn FnOnce(Result<(), ExchangeError>)>;
+
 /// What boxes are to come in the place of those that there are.
 pub struct Exchange {
     /// The uppermost first.
     pub boxes: Vec<Box<dyn MiddleBox>>,
     /// What is kept.
     pub rule: SizeRule,
-    /// Is told what came of it, once, in the thread that owns the chain.
-    pub told: Box<dyn FnOnce(Result<(), ExchangeError>)>,
+    /// Who is told what came of it.
+    pub told: Told,
 }
 
 /// Why the old boxes go on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExchangeError {
+    /// The disk is not served any more.
+    #[error("the disk is being closed")]
+    Stopped,
     /// Another exchange has not ended.
     #[error("the chain is being exchanged already")]
     UnderWay,
@@ -105,8 +111,15 @@ pub(crate) struct Exchanging {
     pub phase: Phase,
     /// By the monotonic clock.
     pub deadline: Duration,
-    pub told: Box<dyn FnOnce(Result<(), ExchangeError>)>,
     rule: SizeRule,
+    told: Option<Told>,
+}
+
+impl Drop for Exchanging {
+    /// Who waits is told, however it ends.
+    fn drop(&mut self) {
+        self.tell(Err(ExchangeError::Stopped));
+    }
 }
 
 impl Exchanging {
@@ -116,8 +129,15 @@ impl Exchanging {
             generation,
             phase: Phase::Draining,
             deadline: now + DRAIN_WITHIN,
-            told: exchange.told,
             rule: exchange.rule,
+            told: Some(exchange.told),
+        }
+    }
+
+    /// Says what came of it, once.
+    pub fn tell(&mut self, ended: Result<(), ExchangeError>) {
+        if let Some(told) = self.told.take() {
+            told(ended);
         }
     }
 

@@ -13,10 +13,11 @@ mod chain;
 mod exchange;
 pub mod extfs;
 mod middle_box;
+pub mod partition;
 pub mod policy;
 
 pub use chain::Chain;
-pub use exchange::{Exchange, ExchangeError, SizeRule};
+pub use exchange::{Exchange, ExchangeError, SizeRule, Told};
 pub use middle_box::{MiddleBox, Opening};
 pub use policy::{Policy, PolicyError};
 

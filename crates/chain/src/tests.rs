@@ -424,6 +424,47 @@ fn a_flush_that_comes_late_is_nobodys() {
     assert_eq!(rig.chain.bottom().calls.flushes, 2);
 }
 
+/// Whoever waited for it waited for ever.
+#[test]
+fn a_chain_that_is_closed_ends_its_exchange() {
+    let away = Manners {
+        pending_one_in: 1,
+        holds_answers: true,
+        ..Manners::default()
+    };
+    let mut rig = Rig::new(away.clone());
+    rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::MayChange);
+    assert_eq!(rig.poll(), []);
+    rig.chain.stop_waiting();
+    assert_eq!(rig.ended.take(), [Err(ExchangeError::Stopped)]);
+    assert_eq!(
+        rig.chain.flush(1),
+        Started::Pending,
+        "the last flush is taken"
+    );
+    rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::MayChange);
+    assert_eq!(rig.ended.take(), [Err(ExchangeError::Stopped)]);
+    let mut rig = Rig::new(away);
+    rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::MayChange);
+    drop(rig.chain.into_bottom());
+    assert_eq!(rig.ended.take(), [Err(ExchangeError::Stopped)]);
+}
+
+/// The 256th that failed had the number of the boxes in use: what it had asked was
+/// answered to them.
+#[test]
+fn however_many_exchanges_fail_the_boxes_in_use_are_told_apart() {
+    let mut rig = Rig::new(Manners::default());
+    for _ in 0..600 {
+        let failed = rig.exchange(vec![Box::new(Fails)]);
+        assert!(
+            matches!(failed, Err(ExchangeError::Box { .. })),
+            "{failed:?}"
+        );
+        assert_ne!(rig.chain.last_generation(), 0);
+    }
+}
+
 #[test]
 fn what_the_guest_knows_of_its_disk_stays() {
     let mut rig = Rig::new(Manners::default());

@@ -12,15 +12,14 @@ const HEAD_BYTES: usize = 8;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Entry {
     pub inode: u32,
-    /// Any bytes but `/` and NUL.
     pub name: Box<[u8]>,
 }
 
 /// The entries of a block of a directory, and whether all of it made sense. Those for the
 /// directory itself and its parent are not among them.
-pub(super) fn entries_of(block: &[u8], has_file_types: bool, inodes: u32) -> (Vec<Entry>, bool) {
+pub(super) fn entries_of(block: &[u8], inodes: u32) -> (Vec<Entry>, bool) {
     let mut entries = Vec::new();
-    let mut at = 0;
+    let (mut at, mut is_sound) = (0, true);
     while at + HEAD_BYTES <= block.len() {
         let head = &block[at..at + HEAD_BYTES];
         let inode = le32(head, 0);
@@ -29,14 +28,12 @@ pub(super) fn entries_of(block: &[u8], has_file_types: bool, inodes: u32) -> (Ve
             0 | u16::MAX if block.len() == 1 << 16 => block.len() - at,
             length => usize::from(length),
         };
-        let name_length = match has_file_types {
-            true => usize::from(head[6]),
-            false => usize::from(le16(head, 6)),
-        };
-        let is_sound = length >= HEAD_BYTES + name_length
+        // The upper half of what was a number of 16 bits once is the kind by now.
+        let name_length = usize::from(head[6]);
+        let fits = length >= HEAD_BYTES + name_length
             && length.is_multiple_of(4)
             && at + length <= block.len();
-        if !is_sound {
+        if !fits {
             return (entries, false);
         }
         let name = &block[at + HEAD_BYTES..at + HEAD_BYTES + name_length];
@@ -44,15 +41,17 @@ pub(super) fn entries_of(block: &[u8], has_file_types: bool, inodes: u32) -> (Ve
         if inode == 0 || name == b"." || name == b".." {
             continue;
         }
-        if inode > inodes || name.is_empty() || name.iter().any(|byte| [0, b'/'].contains(byte)) {
-            return (entries, false);
+        // Names that are ciphertext may have any bytes.
+        if inode > inodes || name.is_empty() {
+            is_sound = false;
+            continue;
         }
         entries.push(Entry {
             inode,
             name: name.into(),
         });
     }
-    (entries, at == block.len())
+    (entries, is_sound && at == block.len())
 }
 
 #[cfg(test)]
@@ -81,7 +80,7 @@ mod tests {
     }
 
     fn names(block: &[u8]) -> (Vec<(u32, String)>, bool) {
-        let (entries, is_sound) = entries_of(block, true, 100);
+        let (entries, is_sound) = entries_of(block, 100);
         let name = |entry: Entry| {
             (
                 entry.inode,

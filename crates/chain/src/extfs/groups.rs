@@ -17,8 +17,9 @@ pub struct Group {
     pub inode_bitmap: u64,
     /// The first block of its inodes.
     pub inode_table: u64,
-    /// None of its inodes was ever used: what lies in the table may be anything.
-    pub is_untouched: bool,
+    /// So many of its inodes, the last ones, were never used: what lies in the table may
+    /// be anything.
+    pub unused_inodes: u32,
 }
 
 /// All groups of a file system.
@@ -39,7 +40,8 @@ impl Groups {
             source.read(at * u64::from(superblock.block_bytes), &mut block)?;
             let left = superblock.groups() - number * in_block;
             let descriptors = block.chunks_exact(superblock.descriptor_bytes as usize);
-            groups.extend(descriptors.take(left.min(in_block) as usize).map(parse));
+            let descriptors = descriptors.take(left.min(in_block) as usize);
+            groups.extend(descriptors.map(|bytes| parse(bytes, superblock)));
         }
         Ok(Self(groups))
     }
@@ -63,8 +65,12 @@ pub(super) fn descriptors_at(superblock: &Superblock, number: u64, in_block: u64
     first + u64::from(superblock.has_copy(group))
 }
 
-fn parse(bytes: &[u8]) -> Group {
-    let place = |low: usize, high: usize| match bytes.len() >= 64 {
+fn parse(bytes: &[u8], superblock: &Superblock) -> Group {
+    let is_long = bytes.len() >= 64;
+    let unused_high = if is_long { le16(bytes, 50) } else { 0 };
+    let unused = u32::from(le16(bytes, 28)) | u32::from(unused_high) << 16;
+    let all = superblock.inodes_per_group;
+    let place = |low: usize, high: usize| match is_long {
         true => split64(bytes, low, high),
         false => le32(bytes, low).into(),
     };
@@ -72,6 +78,11 @@ fn parse(bytes: &[u8]) -> Group {
         block_bitmap: place(0, 32),
         inode_bitmap: place(4, 36),
         inode_table: place(8, 40),
-        is_untouched: le16(bytes, 18) & INODES_UNINITIALIZED != 0,
+        // Without checksums nobody heeds that.
+        unused_inodes: match le16(bytes, 18) & INODES_UNINITIALIZED {
+            _ if !superblock.has_group_checksums => 0,
+            0 => unused.min(all),
+            _ => all,
+        },
     }
 }

@@ -1,6 +1,7 @@
 //! Inodes: what a file is, and where its map of blocks begins.
 
 use super::fields::{le16, le32};
+use super::superblock::Superblock;
 
 /// Bytes of the map, or of what is in its place.
 pub(super) const MAP_BYTES: usize = 60;
@@ -36,6 +37,8 @@ pub struct Inode {
     pub size: u64,
     /// How many names it has.
     pub links: u16,
+    /// Another one each time the number is given to another file.
+    pub generation: u32,
     /// The block of its extended attributes, if it has one; others may have the same.
     pub attributes: Option<u64>,
     /// The map of its blocks, or what is in its place.
@@ -57,7 +60,7 @@ pub(super) enum Map {
 
 impl Inode {
     /// Reads one from its table, at least 128 bytes; none if it is not in use.
-    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn parse(bytes: &[u8], superblock: &Superblock) -> Option<Self> {
         let (mode, links) = (le16(bytes, 0), le16(bytes, 26));
         if links == 0 {
             return None;
@@ -73,7 +76,10 @@ impl Inode {
         };
         let flags = le32(bytes, 32);
         let attributes = u64::from(le32(bytes, 104)) | u64::from(le16(bytes, 118)) << 32;
-        let size = u64::from(le32(bytes, 4)) | u64::from(le32(bytes, 108)) << 32;
+        // Of others something else was there once.
+        let is_long = kind == FileKind::File || superblock.has_large_directories;
+        let size_high = if is_long { le32(bytes, 108) } else { 0 };
+        let size = u64::from(le32(bytes, 4)) | u64::from(size_high) << 32;
         let place: [u8; MAP_BYTES] = bytes[40..100].try_into().expect("60 bytes");
         let is_short_link = kind == FileKind::Symlink && size < MAP_BYTES as u64;
         let map = match kind {
@@ -90,6 +96,7 @@ impl Inode {
             gid: u32::from(le16(bytes, 24)) | u32::from(le16(bytes, 122)) << 16,
             size,
             links,
+            generation: le32(bytes, 100),
             attributes: (attributes != 0).then_some(attributes),
             map,
         })

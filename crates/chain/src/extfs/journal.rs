@@ -10,12 +10,14 @@
 //! carried out of that one and those before it. A block whose first word is the journal's
 //! magic number has zeroes there, and a mark in its descriptor. All numbers are big-endian.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
 
 use base::IoError;
 
 use super::Source;
 use super::map::Run;
+use super::view::ScanError;
 
 const MAGIC: u32 = 0xC03B_3998;
 
@@ -28,6 +30,12 @@ const REVOKE: u32 = 5;
 const INCOMPAT_64BIT: u32 = 0x2;
 const INCOMPAT_CHECKSUM_2: u32 = 0x8;
 const INCOMPAT_CHECKSUM_3: u32 = 0x10;
+const INCOMPAT_FAST_COMMIT: u32 = 0x20;
+/// With revokes, and commits that wait for nothing.
+const INCOMPAT_KNOWN: u32 = 0x3F;
+
+/// So many blocks are for fast commits, if nothing is said.
+const FAST_BLOCKS: u32 = 256;
 
 const TAG_ESCAPED: u32 = 0x1;
 const TAG_SAME_UUID: u32 = 0x2;
@@ -68,7 +76,7 @@ impl JournalSuperblock {
         let (kind, _) = header(block)?;
         let parsed = Self {
             first: be32(block, 20),
-            end: be32(block, 16),
+            end: 0,
             sequence: be32(block, 24),
             start: be32(block, 28),
             incompat: match kind {
@@ -76,6 +84,19 @@ impl JournalSuperblock {
                 SUPERBLOCK_OLD => 0,
                 _ => return None,
             },
+        };
+        if parsed.incompat & !INCOMPAT_KNOWN != 0 {
+            return None;
+        }
+        // Fast commits have a place of their own at the end.
+        let fast_blocks = match (parsed.incompat & INCOMPAT_FAST_COMMIT, be32(block, 84)) {
+            (0, _) => 0,
+            (_, 0) => FAST_BLOCKS,
+            (_, blocks) => blocks,
+        };
+        let parsed = Self {
+            end: be32(block, 16).checked_sub(fast_blocks)?,
+            ..parsed
         };
         let is_ring = parsed.first > 0 && parsed.first < parsed.end;
         let is_there = parsed.end <= journal_blocks && parsed.start < parsed.end;
@@ -218,6 +239,95 @@ impl JournalSuperblock {
     }
 }
 
+/// A journal that is followed as it is written.
+///
+/// Blocks come in any order. A transaction counts when all of it was written since, up to
+/// its commit block.
+pub(super) struct Following {
+    ring: JournalSuperblock,
+    blocks: u32,
+    /// Where the next transaction begins, and its number; none while nobody writes: the
+    /// file system is not mounted, and what is written elsewhere counts at once.
+    next: Option<(u32, u32)>,
+    /// What was written and belongs to no transaction yet.
+    pending: BTreeMap<u32, Vec<u8>>,
+    /// Its commit block was written, and something before that was not.
+    is_ended: bool,
+}
+
+impl Following {
+    /// As a journal was found that has so many blocks.
+    pub fn new(ring: JournalSuperblock, blocks: u32, next: Option<(u32, u32)>) -> Self {
+        Self {
+            ring,
+            blocks,
+            next,
+            pending: BTreeMap::new(),
+            is_ended: false,
+        }
+    }
+
+    /// Whether the file system is in use: what it changes is in the journal first.
+    pub fn is_live(&self) -> bool {
+        self.next.is_some()
+    }
+
+    /// How much memory waits for the end of a transaction, in bytes.
+    pub fn bytes(&self) -> u64 {
+        let block_bytes = self.pending.values().next().map_or(0, Vec::len);
+        self.pending.len() as u64 * block_bytes as u64
+    }
+
+    /// A block of the journal was written.
+    pub fn written(&mut self, place: u32, content: &[u8]) {
+        if place == 0 {
+            return self.superblock_written(content);
+        }
+        if let (Some((COMMIT, number)), Some((_, next))) = (header(content), self.next) {
+            self.is_ended |= number == next;
+        }
+        self.pending.insert(place, content.to_vec());
+    }
+
+    fn superblock_written(&mut self, content: &[u8]) {
+        // One that makes no sense is none of a journal's that is in use.
+        let Some(ring) = JournalSuperblock::parse(content, self.blocks) else {
+            self.next = None;
+            return;
+        };
+        match ring.start {
+            0 => {
+                self.next = None;
+                self.pending.clear();
+            }
+            start if self.next.is_none() => self.next = Some((start, ring.sequence)),
+            // What was checkpointed since is none of what comes.
+            _ => {}
+        }
+        self.is_ended = true;
+        self.ring = ring;
+    }
+
+    /// The next transaction, if all of it was written.
+    pub fn take(&mut self) -> Option<Transaction> {
+        let (at, sequence) = self.next.filter(|_| self.is_ended)?;
+        let mut block = |place: u32| Ok::<_, Infallible>(self.pending.get(&place).cloned());
+        let Ok(found) = self.ring.transaction(at, sequence, &mut block);
+        let Some(found) = found else {
+            let is_end = |block: &Vec<u8>| header(block) == Some((COMMIT, sequence));
+            self.is_ended = self.pending.values().any(is_end);
+            return None;
+        };
+        let mut place = at;
+        while place != found.next {
+            self.pending.remove(&place);
+            place = self.ring.after(place);
+        }
+        self.next = Some((found.next, sequence.wrapping_add(1)));
+        Some(found)
+    }
+}
+
 /// A disk, with what its journal has that does not lie where it belongs yet.
 pub(super) struct Replayed<'a> {
     source: &'a dyn Source,
@@ -235,17 +345,32 @@ impl<'a> Replayed<'a> {
         }
     }
 
-    /// Takes in all that the journal in these runs has committed, up to so many blocks.
-    /// False: it has more.
-    pub fn replay(&mut self, runs: &[Run], blocks_max: usize) -> Result<bool, IoError> {
+    /// Takes in all that the journal in these runs has committed, up to so many blocks, if
+    /// the file system says that it is in use, and returns how it goes on; none, if there is no journal that makes sense.
+    pub fn replay(
+        &mut self,
+        runs: &[Run],
+        blocks_max: usize,
+        is_in_use: bool,
+    ) -> Result<Option<Following>, ScanError> {
+        // A block that is in it twice is none of a journal's: one could be made endless.
+        let mut blocks: Vec<(u64, u64)> = runs
+            .iter()
+            .map(|run| (run.block, run.block + u64::from(run.length)))
+            .collect();
+        blocks.sort_unstable();
+        if blocks.windows(2).any(|pair| pair[0].1 > pair[1].0) {
+            return Ok(None);
+        }
+        // Runs are in the order of their places.
         let home_of = |at: u32| {
-            let run = runs
-                .iter()
-                .find(|run| (run.place..run.place + run.length).contains(&at));
-            run.map(|run| run.block + u64::from(at - run.place))
+            let after = runs.partition_point(|run| run.place <= at);
+            let run = runs.get(after.checked_sub(1)?)?;
+            let further = at - run.place;
+            (further < run.length).then(|| run.block + u64::from(further))
         };
         let (source, block_bytes) = (self.source, self.block_bytes);
-        let mut read = |at: u32| -> Result<Option<Vec<u8>>, IoError> {
+        let read = |at: u32| -> Result<Option<Vec<u8>>, IoError> {
             let Some(home) = home_of(at) else {
                 return Ok(None);
             };
@@ -260,24 +385,41 @@ impl<'a> Replayed<'a> {
             .unwrap_or(0);
         let superblock =
             read(0)?.and_then(|block| JournalSuperblock::parse(&block, journal_blocks));
-        let Some(superblock) = superblock.filter(|superblock| superblock.start > 0) else {
-            return Ok(true);
+        let Some(superblock) = superblock else {
+            return Ok(None);
         };
+        if superblock.start == 0 || !is_in_use {
+            return Ok(Some(Following::new(superblock, journal_blocks, None)));
+        }
         let (mut at, mut sequence) = (superblock.start, superblock.sequence);
-        while let Some(found) = superblock.transaction(at, sequence, &mut read)? {
+        loop {
+            let mut left = blocks_max.saturating_sub(self.blocks.len());
+            let mut read_some = |at: u32| match left.checked_sub(1) {
+                Some(less) => {
+                    left = less;
+                    read(at)
+                }
+                None => Ok(None),
+            };
+            let found = superblock.transaction(at, sequence, &mut read_some)?;
+            if left == 0 {
+                let bytes_max = blocks_max as u64 * self.block_bytes;
+                return Err(ScanError::Large(bytes_max));
+            }
+            let Some(found) = found else {
+                break;
+            };
             for (home, content) in found.blocks {
                 self.blocks.insert(home, content);
             }
             for home in found.revoked {
                 self.blocks.remove(&home);
             }
-            if self.blocks.len() > blocks_max {
-                return Ok(false);
-            }
             at = found.next;
             sequence = sequence.wrapping_add(1);
         }
-        Ok(true)
+        let next = Some((at, sequence));
+        Ok(Some(Following::new(superblock, journal_blocks, next)))
     }
 }
 

@@ -47,8 +47,8 @@ pub(super) trait Nodes {
 pub(super) struct Walked {
     /// In the order of their places.
     pub runs: Vec<Run>,
-    /// The blocks of the map.
-    pub nodes: Vec<u64>,
+    /// The blocks of the map, and what is in them.
+    pub nodes: Vec<(u64, Box<[u8]>)>,
     /// How many things in it made no sense.
     pub damaged: u64,
 }
@@ -146,10 +146,10 @@ impl Walk<'_> {
             self.walked.damaged += 1;
             return Ok(None);
         }
-        self.walked.nodes.push(block);
         let mut node = vec![0; self.superblock.block_bytes as usize];
         let offset = block * u64::from(self.superblock.block_bytes);
         self.source.read(offset, &mut node)?;
+        self.walked.nodes.push((block, node.clone().into()));
         Ok(Some(node))
     }
 

@@ -16,18 +16,25 @@
 //! it is read, every walk is bounded, and what makes no sense is left out and counted
 //! ([`View::damaged`]), never believed.
 
+mod change;
 mod directory;
+mod event;
 mod fields;
+mod fresh;
 mod groups;
 mod inode;
 mod journal;
+mod live;
 mod map;
+mod names;
 mod owners;
 mod superblock;
 mod view;
 
+pub use event::{Event, Path};
 pub use groups::Groups;
 pub use inode::{FileKind, Inode};
+pub use live::Live;
 pub use map::Run;
 pub use owners::Owner;
 pub use superblock::{FormatError, Superblock};
@@ -43,5 +50,7 @@ pub trait Source {
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), base::IoError>;
 }
 
+#[cfg(test)]
+mod live_tests;
 #[cfg(test)]
 mod tests;

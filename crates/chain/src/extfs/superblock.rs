@@ -42,7 +42,9 @@ const INCOMPAT_KNOWN: u32 = INCOMPAT_FILETYPE
 const COMPAT_HAS_JOURNAL: u32 = 0x4;
 const RO_COMPAT_SPARSE_SUPER: u32 = 0x1;
 const COMPAT_SPARSE_SUPER2: u32 = 0x200;
+const RO_COMPAT_GDT_CSUM: u32 = 0x10;
 const RO_COMPAT_BIGALLOC: u32 = 0x200;
+const RO_COMPAT_METADATA_CSUM: u32 = 0x400;
 
 /// Why something is no file system that is understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -72,6 +74,12 @@ pub struct Superblock {
     pub first_block: u64,
     /// Blocks of a group.
     pub blocks_per_group: u32,
+    /// As many as its bitmap has bits for.
+    group_blocks_max: u32,
+    /// Whether descriptors say which inodes were never used.
+    pub(super) has_group_checksums: bool,
+    /// Whether directories may be longer than 2 GiB.
+    pub(super) has_large_directories: bool,
     /// How many inodes there are.
     pub inodes: u32,
     /// Inodes of a group.
@@ -87,8 +95,6 @@ pub struct Superblock {
     pub journal_inode: Option<u32>,
     /// The journal may have what does not lie where it belongs yet.
     pub needs_recovery: bool,
-    /// Whether entries of directories say of what kind a file is.
-    pub has_file_types: bool,
     /// How copies of superblock and descriptors are spread over groups.
     sparse: Sparse,
     /// Its 128-bit id.
@@ -143,6 +149,16 @@ impl Superblock {
                 false => le32(bytes, 4).into(),
             },
             first_block: le32(bytes, 20).into(),
+            group_blocks_max: match is_clustered {
+                // A bit for each cluster of so many blocks.
+                true => {
+                    ((8 * 1024) << block_shift).min(1 << 18)
+                        << (cluster_shift - block_shift).min(10)
+                }
+                false => (8 * 1024) << block_shift,
+            },
+            has_group_checksums: ro_compat & (RO_COMPAT_GDT_CSUM | RO_COMPAT_METADATA_CSUM) != 0,
+            has_large_directories: incompat & INCOMPAT_LARGEDIR != 0,
             blocks_per_group: le32(bytes, 32),
             inodes: le32(bytes, 0),
             inodes_per_group: le32(bytes, 40),
@@ -159,7 +175,6 @@ impl Superblock {
                 .then(|| le32(bytes, 224))
                 .filter(|inode| *inode != 0),
             needs_recovery: incompat & INCOMPAT_RECOVER != 0,
-            has_file_types: incompat & INCOMPAT_FILETYPE != 0,
             sparse: match () {
                 () if compat & COMPAT_SPARSE_SUPER2 != 0 => {
                     Sparse::Two([le32(bytes, 588), le32(bytes, 592)])
@@ -187,7 +202,7 @@ impl Superblock {
         // Offsets in bytes fit 64 bits.
         is(self.blocks <= 1 << 48, "the number of blocks")?;
         is(
-            self.blocks_per_group >= 8 && self.blocks_per_group <= 1 << 28,
+            self.blocks_per_group >= 8 && self.blocks_per_group <= self.group_blocks_max,
             "the blocks of a group",
         )?;
         let inode = self.inode_bytes;
@@ -209,9 +224,8 @@ impl Superblock {
             "the size of a descriptor",
         )?;
         let all = u64::from(self.inodes_per_group) * self.groups();
-        is(self.groups() <= 1 << 32, "the number of groups")?;
         is(
-            self.inodes > 10 && u64::from(self.inodes) <= all,
+            self.inodes > 10 && u64::from(self.inodes) == all,
             "the number of inodes",
         )?;
         is(

@@ -16,10 +16,10 @@ use world::simulated::SimulatedRandom;
 
 use super::{FileKind, FormatError, Owner, ScanError, Source, View};
 
-const BYTES_MAX: u64 = 64 << 20;
+pub(super) const BYTES_MAX: u64 = 64 << 20;
 
 /// A disk that is in memory.
-struct Image(Vec<u8>);
+pub(super) struct Image(pub(super) Vec<u8>);
 
 impl Source for Image {
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), IoError> {
@@ -37,13 +37,13 @@ impl Source for Image {
 }
 
 impl Image {
-    fn view(&self) -> Result<View, ScanError> {
+    pub(super) fn view(&self) -> Result<View, ScanError> {
         View::read(self, self.0.len() as u64, BYTES_MAX)
     }
 }
 
 /// A program of e2fsprogs, which users that are not root do not have in their path.
-fn program(name: &str) -> Command {
+pub(super) fn program(name: &str) -> Command {
     let path = PathBuf::from("/usr/sbin").join(name);
     assert!(
         path.is_file(),
@@ -52,7 +52,7 @@ fn program(name: &str) -> Command {
     Command::new(path)
 }
 
-fn run(command: &mut Command) -> String {
+pub(super) fn run(command: &mut Command) -> String {
     let done = command.output().expect("it can be run");
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
     let wrong = String::from_utf8_lossy(&done.stderr);
@@ -91,7 +91,7 @@ fn fill(folder: &Path, random: &SimulatedRandom) {
 }
 
 /// Features that change what lies where.
-const KINDS: [(&str, &[&str]); 11] = [
+pub(super) const KINDS: [(&str, &[&str]); 11] = [
     ("ext2", &["-t", "ext2", "-b", "1024"]),
     ("ext3", &["-t", "ext3", "-b", "1024", "-J", "size=4"]),
     ("ext4", &["-t", "ext4", "-b", "4096"]),
@@ -171,7 +171,7 @@ const KINDS: [(&str, &[&str]); 11] = [
 ];
 
 /// A file system of one of the kinds, with files in it some of which were removed.
-fn make(name: &str, options: &[&str], folder: &TempDir) -> (PathBuf, Image) {
+pub(super) fn make(name: &str, options: &[&str], folder: &TempDir) -> (PathBuf, Image) {
     let files = folder.path().join("files");
     let image = folder.path().join(name);
     if !files.is_dir() {
@@ -209,7 +209,7 @@ fn make(name: &str, options: &[&str], folder: &TempDir) -> (PathBuf, Image) {
     (image, Image(bytes))
 }
 
-fn debugfs(image: &Path, request: &str) -> String {
+pub(super) fn debugfs(image: &Path, request: &str) -> String {
     run(program("debugfs").args(["-R", request]).arg(image))
 }
 
@@ -297,35 +297,7 @@ fn what_is_in_the_journal_counts() {
         change("ln etc/passwd etc/new/alias");
         change("rm bin/large");
         let after = Image(fs::read(&path).expect("read"));
-        // As it was before, and what has changed in the journal.
-        fs::write(&path, &before.0).expect("written");
-        let block_bytes = before.view().expect(name).superblock().block_bytes as usize;
-        let blocks = before
-            .0
-            .chunks(block_bytes)
-            .zip(after.0.chunks(block_bytes));
-        let (mut numbers, mut contents) = (Vec::new(), Vec::new());
-        for (number, (_, is)) in blocks.enumerate().filter(|(_, (was, is))| was != is) {
-            numbers.push(number.to_string());
-            contents.extend(is);
-        }
-        assert!(numbers.len() > 3, "{name}: {numbers:?}");
-        let content = folder.path().join("blocks");
-        fs::write(&content, contents).expect("written");
-        let write = format!(
-            "journal_write -b {} {}",
-            numbers.join(","),
-            content.display()
-        );
-        let requests = format!("journal_open\n{write}\njournal_close\n");
-        let script = folder.path().join("requests");
-        fs::write(&script, requests).expect("written");
-        run(program("debugfs")
-            .arg("-w")
-            .arg("-f")
-            .arg(&script)
-            .arg(&path));
-        let replayed = Image(fs::read(&path).expect("read"));
+        let replayed = journalled(&path, &before, &after, folder.path());
         let journal_is_used = replayed.view().expect(name).superblock().needs_recovery;
         assert!(journal_is_used, "{name}: debugfs has written its journal");
         let (found, expected) = (replayed.view().expect(name), after.view().expect(name));
@@ -340,6 +312,39 @@ fn what_is_in_the_journal_counts() {
         assert_eq!(names(&found), names(&expected), "{name}");
         fs::remove_file(path).expect("removed");
     }
+}
+
+/// As `before`, and what is otherwise in `after` in the journal.
+pub(super) fn journalled(path: &Path, before: &Image, after: &Image, folder: &Path) -> Image {
+    fs::write(path, &before.0).expect("written");
+    let view = before.view().expect("a file system");
+    let block_bytes = view.superblock().block_bytes as usize;
+    let blocks = before
+        .0
+        .chunks(block_bytes)
+        .zip(after.0.chunks(block_bytes));
+    let (mut numbers, mut contents) = (Vec::new(), Vec::new());
+    for (number, (_, is)) in blocks.enumerate().filter(|(_, (was, is))| was != is) {
+        numbers.push(number.to_string());
+        contents.extend(is);
+    }
+    assert!(numbers.len() > 3, "{}: {numbers:?}", path.display());
+    let content = folder.join("blocks");
+    fs::write(&content, contents).expect("written");
+    let write = format!(
+        "journal_write -b {} {}",
+        numbers.join(","),
+        content.display()
+    );
+    let script = folder.join("requests");
+    let requests = format!("journal_open\n{write}\njournal_close\n");
+    fs::write(&script, requests).expect("written");
+    run(program("debugfs")
+        .arg("-w")
+        .arg("-f")
+        .arg(&script)
+        .arg(path));
+    Image(fs::read(path).expect("read"))
 }
 
 /// Compares some files with what debugfs reads of them.
@@ -426,11 +431,14 @@ fn a_damaged_file_system_is_read_as_far_as_it_makes_sense() {
         let metadata: Vec<u64> = (0..view.superblock().blocks).filter(is_metadata).collect();
         let random = SimulatedRandom::new(number as u64);
         let mut damaged = 0;
-        for _ in 0..30 {
-            let mut bad = Image(image.0.clone());
+        let mut bad = Image(image.0.clone());
+        for _ in 0..20 {
+            let mut changed = Vec::new();
             for _ in 0..1 + random.below(200) {
-                let block = metadata[random.index(metadata.len())];
-                let at = (block * block_bytes + random.below(block_bytes)) as usize;
+                let begin = (metadata[random.index(metadata.len())] * block_bytes) as usize;
+                let end = begin + block_bytes as usize;
+                changed.push(begin..end);
+                let at = begin + random.below(block_bytes) as usize;
                 match random.below(3) {
                     0 => bad.0[at] ^= 1 << random.below(8),
                     1 => bad.0[at] = 0xFF,
@@ -438,13 +446,16 @@ fn a_damaged_file_system_is_read_as_far_as_it_makes_sense() {
                     _ => {
                         let from = metadata[random.index(metadata.len())] * block_bytes;
                         let from = from as usize..(from + block_bytes) as usize;
-                        bad.0.copy_within(from, (block * block_bytes) as usize);
+                        bad.0.copy_within(from, begin);
                     }
                 }
             }
             if let Ok(view) = bad.view() {
                 damaged += view.damaged();
                 view.inodes().for_each(|inode| drop(view.path(inode)));
+            }
+            for there in changed {
+                bad.0[there.clone()].copy_from_slice(&image.0[there]);
             }
         }
         assert!(damaged > 0, "{name}: nothing was noticed");

@@ -1,6 +1,8 @@
 //! [`View`]: a file system as it lies on the disk.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::mem::take;
+use std::ops::Range;
 
 use base::IoError;
 
@@ -8,23 +10,20 @@ use super::Source;
 use super::directory::{Entry, entries_of};
 use super::groups::{Groups, descriptors_at};
 use super::inode::{FileKind, Inode, Map};
-use super::journal::Replayed;
+use super::journal::{Following, Replayed};
 use super::map::{Nodes, Run, walk};
+use super::names::{Names, ROOT, names_key};
 use super::owners::{INODES_MAX, Owner, Owners};
 use super::superblock::{self, FormatError, Superblock};
 
-/// The inode of the uppermost directory.
-const ROOT: u32 = 2;
-
-/// The first inode that is anybody's file; those below are the file system's own, but for
-/// the root.
-const FIRST_FILE: u32 = 11;
-
-/// A path has no more names: a directory that is its own ancestor has no path.
-const PATH_NAMES_MAX: usize = 1024;
+/// Of a directory that is longer the rest is left out: it would have millions of names.
+const DIRECTORY_BLOCKS_MAX: usize = 1 << 16;
 
 /// Tables are read so many bytes at a time.
 const READ_BYTES: u64 = 1 << 20;
+
+/// What a group takes of memory while it is read, in bytes.
+const GROUP_BYTES: u64 = 128;
 
 /// What is counted for a file beside its names, in bytes.
 const FILE_BYTES: u64 = 160;
@@ -45,38 +44,48 @@ pub enum ScanError {
 
 /// A file.
 #[derive(Debug)]
-struct File {
-    inode: Inode,
-    runs: Box<[Run]>,
+pub(super) struct File {
+    pub inode: Inode,
+    pub runs: Box<[Run]>,
+    /// The blocks of its map.
+    pub nodes: Box<[u64]>,
     /// The block of a directory that has one of its names; 0 for none.
-    named_in: u64,
-}
-
-/// A block of a directory.
-#[derive(Debug)]
-struct Names {
-    directory: u32,
-    entries: Box<[Entry]>,
+    pub named_in: u64,
 }
 
 /// See the module's head.
 pub struct View {
-    superblock: Superblock,
-    owners: Owners,
-    files: HashMap<u32, File>,
-    /// Of directories, by block. What lies in an inode has the key 2^63 + inode.
-    names: HashMap<u64, Names>,
-    /// So many blocks are somebody's: no more can be than there are.
-    claimed: u64,
-    damaged: u64,
-    names_bytes: u64,
-    bytes_max: u64,
+    pub(super) superblock: Superblock,
+    pub(super) owners: Owners,
+    pub(super) files: HashMap<u32, File>,
+    /// Of directories, by block. What lies in an inode has the key of [`names_key`].
+    pub(super) names: HashMap<u64, Names>,
+    /// Blocks with names of a file beside the one that it is said to be named in.
+    pub(super) also_named_in: HashMap<u32, Vec<u64>>,
+    /// Blocks of maps.
+    pub(super) nodes: HashMap<u64, Box<[u8]>>,
+    pub(super) damaged: u64,
+    /// What names, runs and maps take of memory.
+    pub(super) names_bytes: u64,
+    pub(super) bytes_max: u64,
 }
 
 /// Blocks of maps are given to one file, once.
 struct Claims<'a> {
     owners: &'a mut Owners,
     inode: u32,
+}
+
+impl File {
+    /// One without blocks and names so far.
+    pub fn new(inode: Inode) -> Self {
+        Self {
+            inode,
+            runs: Box::default(),
+            nodes: Box::default(),
+            named_in: 0,
+        }
+    }
 }
 
 impl Nodes for Claims<'_> {
@@ -120,7 +129,7 @@ fn runs_of(
     let offset = offset.filter(|offset| *offset < superblock.blocks * block_bytes);
     let mut bytes = vec![0; superblock.inode_bytes as usize];
     source.read(offset.ok_or(nonsense)?, &mut bytes)?;
-    let Some(inode) = Inode::parse(&bytes) else {
+    let Some(inode) = Inode::parse(&bytes, superblock) else {
         return Ok(Vec::new());
     };
     let mut visited = Visited(HashSet::new());
@@ -134,6 +143,15 @@ impl View {
     /// # Errors
     /// [`ScanError`].
     pub fn read(source: &dyn Source, disk_bytes: u64, bytes_max: u64) -> Result<Self, ScanError> {
+        Self::read_to_follow(source, disk_bytes, bytes_max).map(|(view, _)| view)
+    }
+
+    /// As [`View::read`], and how its journal goes on, if it has one.
+    pub(super) fn read_to_follow(
+        source: &dyn Source,
+        disk_bytes: u64,
+        bytes_max: u64,
+    ) -> Result<(Self, Option<Following>), ScanError> {
         let mut bytes = [0; superblock::BYTES];
         if disk_bytes < superblock::OFFSET + superblock::BYTES as u64 {
             return Err(FormatError::Magic.into());
@@ -144,13 +162,17 @@ impl View {
         if !is_there || superblock.inodes >= INODES_MAX {
             return Err(FormatError::Nonsense("its size").into());
         }
+        // What its groups take is known before any is read.
+        if superblock.groups().saturating_mul(GROUP_BYTES) > bytes_max {
+            return Err(ScanError::Large(bytes_max));
+        }
         let mut replayed = Replayed::new(source, superblock.block_bytes);
+        let mut following = None;
+        // Nobody replays one that does not say so.
         if let Some(journal) = superblock.journal_inode {
             let runs = runs_of(journal, &superblock, source)?;
             let blocks_max = (bytes_max / u64::from(superblock.block_bytes)) as usize;
-            if !replayed.replay(&runs, blocks_max)? {
-                return Err(ScanError::Large(bytes_max));
-            }
+            following = replayed.replay(&runs, blocks_max, superblock.needs_recovery)?;
         }
         let source = &replayed;
         let groups = Groups::read(&superblock, source)?;
@@ -159,16 +181,17 @@ impl View {
             owners: Owners::default(),
             files: HashMap::new(),
             names: HashMap::new(),
-            claimed: 0,
+            also_named_in: HashMap::new(),
+            nodes: HashMap::new(),
             damaged: 0,
             names_bytes: 0,
             bytes_max,
         };
-        view.claim_layout(&groups);
-        view.read_inodes(&groups, source)?;
+        let tables = view.claim_layout(&groups)?;
+        view.read_inodes(&groups, &tables, source)?;
         view.read_maps(source)?;
         view.read_directories(source)?;
-        Ok(view)
+        Ok((view, following))
     }
 
     /// Whose a block is.
@@ -212,32 +235,6 @@ impl View {
         self.owners.bytes() + self.files.len() as u64 * FILE_BYTES + self.names_bytes
     }
 
-    /// One of the paths of a file, from `/` on; none if it has no name, or none that leads
-    /// to the root.
-    #[must_use]
-    pub fn path(&self, inode: u32) -> Option<Vec<u8>> {
-        let mut names: Vec<&[u8]> = Vec::new();
-        let mut at = inode;
-        while at != ROOT {
-            if names.len() == PATH_NAMES_MAX {
-                return None;
-            }
-            let names_of = self.names.get(&self.files.get(&at)?.named_in)?;
-            let mut entries = names_of.entries.iter();
-            names.push(&entries.find(|entry| entry.inode == at)?.name);
-            at = names_of.directory;
-        }
-        let mut path = Vec::new();
-        for name in names.iter().rev() {
-            path.push(b'/');
-            path.extend(*name);
-        }
-        match path.is_empty() {
-            true => Some(b"/".to_vec()),
-            false => Some(path),
-        }
-    }
-
     fn may_grow(&self) -> Result<(), ScanError> {
         match self.bytes() <= self.bytes_max {
             true => Ok(()),
@@ -245,8 +242,9 @@ impl View {
         }
     }
 
-    /// What the file system has for itself.
-    fn claim_layout(&mut self, groups: &Groups) {
+    /// What the file system has for itself. Returns the groups whose inode tables are where
+    /// nothing else is.
+    fn claim_layout(&mut self, groups: &Groups) -> Result<HashSet<u32>, ScanError> {
         let superblock = &self.superblock;
         let in_block = u64::from(superblock.block_bytes / superblock.descriptor_bytes);
         let own = superblock.groups().div_ceil(in_block);
@@ -258,7 +256,8 @@ impl View {
         for group in 0..superblock.groups() {
             let first = superblock.first_block + group * u64::from(superblock.blocks_per_group);
             if superblock.has_copy(group) {
-                layout.push(first..first + 1 + together);
+                let end = first + (1 + together).min(superblock.blocks_per_group.into());
+                layout.push(first..end);
             }
         }
         // Each descriptor block that lies apart is there three times: in the first, the
@@ -280,50 +279,57 @@ impl View {
             let end = range.end.min(blocks);
             self.owners.set(range.start.min(end)..end, Owner::Layout);
         }
+        let mut tables = HashSet::new();
         for (number, group) in groups.iter() {
-            let table = number.wrapping_mul(table_blocks as u32);
+            let table = number * table_blocks as u32;
             for (at, length, owner) in [
                 (group.block_bitmap, 1, Owner::BlockBitmap(number)),
                 (group.inode_bitmap, 1, Owner::InodeBitmap(number)),
                 (group.inode_table, table_blocks, Owner::InodeTable(table)),
             ] {
-                match at.checked_add(length) {
-                    Some(end) if at > 0 && end <= blocks => self.owners.set(at..end, owner),
-                    _ => self.damaged += 1,
+                let end = at
+                    .checked_add(length)
+                    .filter(|end| at > 0 && *end <= blocks);
+                match end.filter(|end| self.owners.are_free(at..*end)) {
+                    Some(end) => self.owners.set(at..end, owner),
+                    None => self.damaged += 1,
+                }
+                if self.owners.of(at) == Owner::InodeTable(table) {
+                    tables.insert(number);
                 }
             }
+            self.may_grow()?;
         }
+        Ok(tables)
     }
 
     /// All inodes that are in use.
-    fn read_inodes(&mut self, groups: &Groups, source: &dyn Source) -> Result<(), ScanError> {
+    fn read_inodes(
+        &mut self,
+        groups: &Groups,
+        tables: &HashSet<u32>,
+        source: &dyn Source,
+    ) -> Result<(), ScanError> {
         let superblock = self.superblock.clone();
-        let block_bytes = u64::from(superblock.block_bytes);
-        let inode_bytes = superblock.inode_bytes as usize;
-        let table_bytes = u64::from(superblock.table_blocks()) * block_bytes;
+        let inode_bytes = u64::from(superblock.inode_bytes);
         let mut part = Vec::new();
-        for (number, group) in groups.iter() {
-            let is_there = group.inode_table.saturating_mul(block_bytes) + table_bytes
-                <= superblock.blocks * block_bytes;
-            if group.is_untouched || !is_there {
-                continue;
-            }
-            let mut inode = number * superblock.inodes_per_group;
+        for (number, group) in groups.iter().filter(|(number, _)| tables.contains(number)) {
+            let used = superblock.inodes_per_group - group.unused_inodes;
+            let (begin, end) = (
+                group.inode_table * u64::from(superblock.block_bytes),
+                u64::from(used) * inode_bytes,
+            );
+            let first = number * superblock.inodes_per_group + 1;
             let mut at = 0;
-            while at < table_bytes {
-                part.resize(READ_BYTES.min(table_bytes - at) as usize, 0);
-                source.read(group.inode_table * block_bytes + at, &mut part)?;
-                for bytes in part.chunks_exact(inode_bytes) {
-                    inode += 1;
-                    if let Some(parsed) = Inode::parse(bytes).filter(|_| inode <= superblock.inodes)
-                    {
+            while at < end {
+                part.resize(READ_BYTES.min(end - at) as usize, 0);
+                source.read(begin + at, &mut part)?;
+                let inodes = first + (at / inode_bytes) as u32..;
+                let inodes = inodes.zip(part.chunks_exact(inode_bytes as usize));
+                for (inode, bytes) in inodes {
+                    if let Some(parsed) = Inode::parse(bytes, &superblock) {
                         self.may_grow()?;
-                        let file = File {
-                            inode: parsed,
-                            runs: Box::default(),
-                            named_in: 0,
-                        };
-                        self.files.insert(inode, file);
+                        self.files.insert(inode, File::new(parsed));
                     }
                 }
                 at += part.len() as u64;
@@ -337,37 +343,87 @@ impl View {
         let mut inodes: Vec<u32> = self.files.keys().copied().collect();
         inodes.sort_unstable();
         for inode in inodes {
-            let file = &self.files[&inode];
-            let (map, attributes) = (file.inode.map.clone(), file.inode.attributes);
-            let mut claims = Claims {
-                owners: &mut self.owners,
-                inode,
-            };
-            let walked = walk(&map, &self.superblock, source, &mut claims)?;
-            self.damaged += walked.damaged;
-            if let Some(block) = attributes {
-                // Several may have the same.
-                if block < self.superblock.blocks && self.owners.of(block) == Owner::Nobody {
-                    self.owners.set(block..block + 1, Owner::Map { inode });
-                }
-            }
-            let mut runs = walked.runs;
-            runs.retain(|run| self.claim(inode, run));
-            self.names_bytes += (runs.len() * size_of::<Run>()) as u64;
+            self.read_map(inode, source)?;
             self.may_grow()?;
-            if let Some(file) = self.files.get_mut(&inode) {
-                file.runs = runs.into();
-            }
         }
         Ok(())
+    }
+
+    /// The blocks of a file, which has none so far.
+    pub(super) fn read_map(&mut self, inode: u32, source: &dyn Source) -> Result<(), IoError> {
+        let Some(file) = self.files.get(&inode) else {
+            return Ok(());
+        };
+        let (map, attributes) = (file.inode.map.clone(), file.inode.attributes);
+        let mut claims = Claims {
+            owners: &mut self.owners,
+            inode,
+        };
+        let walked = walk(&map, &self.superblock, source, &mut claims)?;
+        self.damaged += walked.damaged;
+        let nodes = walked.nodes.iter().map(|(block, _)| *block).collect();
+        for (block, content) in walked.nodes {
+            self.names_bytes += content.len() as u64;
+            self.nodes.insert(block, content);
+        }
+        if let Some(block) = attributes {
+            // Several may have the same.
+            if block < self.superblock.blocks && self.owners.of(block) == Owner::Nobody {
+                self.owners.set(block..block + 1, Owner::Map { inode });
+            }
+        }
+        let mut runs = walked.runs;
+        runs.retain(|run| self.claim(inode, run));
+        self.names_bytes += (runs.len() * size_of::<Run>()) as u64;
+        if let Some(file) = self.files.get_mut(&inode) {
+            file.runs = runs.into();
+            file.nodes = nodes;
+        }
+        Ok(())
+    }
+
+    /// Takes the blocks of a file from it.
+    pub(super) fn release_map(&mut self, inode: u32) {
+        let Some(file) = self.files.get_mut(&inode) else {
+            return;
+        };
+        let (runs, nodes) = (take(&mut file.runs), take(&mut file.nodes));
+        let attributes = file.inode.attributes;
+        self.names_bytes -= (runs.len() * size_of::<Run>()) as u64;
+        for run in &runs {
+            let end = run.block + u64::from(run.length);
+            self.owners.set(run.block..end, Owner::Nobody);
+        }
+        let own = Owner::Map { inode };
+        for block in nodes.iter().copied().chain(attributes) {
+            if self.owners.of(block) == own {
+                self.owners.set(block..block + 1, Owner::Nobody);
+            }
+            if let Some(content) = self.nodes.remove(&block) {
+                self.names_bytes -= content.len() as u64;
+            }
+        }
+    }
+
+    /// The inodes in a block of a table.
+    pub(super) fn inodes_in(&self, table: u32) -> Range<u32> {
+        let in_block = u64::from(self.superblock.inodes_per_block());
+        let end = u64::from(self.superblock.inodes) + 1;
+        let first = (u64::from(table) * in_block + 1).min(end);
+        // All of them fit 32 bits: there are no more than `inodes`.
+        first as u32..(first + in_block).min(end) as u32
+    }
+
+    /// A file is not in use any more; it has no blocks.
+    pub(super) fn forget(&mut self, inode: u32) {
+        self.files.remove(&inode);
+        self.also_named_in.remove(&inode);
     }
 
     /// Gives blocks to a file; false if that cannot be.
     fn claim(&mut self, inode: u32, run: &Run) -> bool {
         let end = run.block + u64::from(run.length);
-        self.claimed += u64::from(run.length);
-        let is_whole = self.claimed <= self.superblock.blocks;
-        if !is_whole || !self.owners.are_free(run.block..end) {
+        if !self.owners.are_free(run.block..end) {
             self.damaged += 1;
             return false;
         }
@@ -390,50 +446,51 @@ impl View {
             if file.inode.kind != FileKind::Directory {
                 continue;
             }
-            let mut parts = Vec::new();
-            match &file.inode.map {
-                Map::Inline(place) => {
-                    // The parent comes first, then entries as in a block.
-                    let (entries, is_sound) = self.parse(&place[4..]);
-                    parts.push((1 << 63 | u64::from(directory), entries, is_sound));
-                }
-                _ => {
-                    for run in file.runs.iter().filter(|run| !run.is_unwritten) {
-                        for at in run.block..run.block + u64::from(run.length) {
-                            source.read(at * block.len() as u64, &mut block)?;
-                            let (entries, is_sound) = self.parse(&block);
-                            parts.push((at, entries, is_sound));
-                        }
-                    }
-                }
+            if let Map::Inline(place) = &file.inode.map {
+                let names = self.parse_inline(place);
+                self.read_names(names_key(directory), directory, names, &mut waiting)?;
+                continue;
             }
-            for (key, entries, is_sound) in parts {
-                self.damaged += u64::from(!is_sound);
-                for entry in &entries {
-                    let Some(named) = self.files.get_mut(&entry.inode) else {
-                        self.damaged += 1;
-                        continue;
-                    };
-                    if named.named_in == 0 && entry.inode >= FIRST_FILE {
-                        named.named_in = key;
-                        waiting.push_back(entry.inode);
-                    }
-                }
-                let of_entry = |entry: &Entry| entry.name.len() + size_of::<Entry>();
-                self.names_bytes += entries.iter().map(of_entry).sum::<usize>() as u64 + 64;
-                let entries = entries.into();
-                self.names.insert(key, Names { directory, entries });
-                self.may_grow()?;
+            for at in directory_blocks(&file.runs).collect::<Vec<u64>>() {
+                source.read(at * block.len() as u64, &mut block)?;
+                let names = self.parse(&block);
+                self.read_names(at, directory, names, &mut waiting)?;
             }
         }
         Ok(())
     }
 
-    fn parse(&self, block: &[u8]) -> (Vec<Entry>, bool) {
-        entries_of(
-            block,
-            self.superblock.has_file_types,
-            self.superblock.inodes,
-        )
+    /// Takes in the names of a block of a directory; who gets its first one is `waiting`.
+    fn read_names(
+        &mut self,
+        key: u64,
+        directory: u32,
+        (entries, is_sound): (Vec<Entry>, bool),
+        waiting: &mut VecDeque<u32>,
+    ) -> Result<(), ScanError> {
+        self.damaged += u64::from(!is_sound);
+        for entry in &entries {
+            if self.is_first_name(entry.inode, key) {
+                waiting.push_back(entry.inode);
+            }
+        }
+        self.set_names(key, directory, entries);
+        self.may_grow()
     }
+
+    pub(super) fn parse_inline(&self, place: &[u8]) -> (Vec<Entry>, bool) {
+        // The parent comes first, then entries as in a block.
+        self.parse(&place[4..])
+    }
+
+    pub(super) fn parse(&self, block: &[u8]) -> (Vec<Entry>, bool) {
+        entries_of(block, self.superblock.inodes)
+    }
+}
+
+/// The blocks in which the names of a directory lie.
+pub(super) fn directory_blocks(runs: &[Run]) -> impl Iterator<Item = u64> {
+    let written = runs.iter().filter(|run| !run.is_unwritten);
+    let blocks = written.flat_map(|run| run.block..run.block + u64::from(run.length));
+    blocks.take(DIRECTORY_BLOCKS_MAX)
 }

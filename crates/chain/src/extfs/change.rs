@@ -1,0 +1,450 @@
+//! Blocks of the file system's own that change together, and what comes of it.
+//!
+//! ```text
+//!  1. inodes   as the tables say; what files had is taken from them
+//!  2. maps     what they have now is given to them: blocks may go from one to another
+//!  3. names    of directories whose blocks changed, are new, or are gone
+//!  4. tell     names that are gone, and come, by inode
+//! ```
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use base::IoError;
+
+use super::Source;
+use super::directory::Entry;
+use super::event::{Event, Path};
+use super::inode::{FileKind, Inode, Map};
+use super::live::Live;
+use super::map::Run;
+use super::names::{FIRST_FILE, names_key};
+use super::owners::Owner;
+use super::view::{File, directory_blocks};
+
+/// Blocks that change together, and what comes of it.
+pub(super) struct Change<'a> {
+    live: &'a mut Live,
+    blocks: &'a BTreeMap<u64, Vec<u8>>,
+    /// Files whose inodes change: how each was.
+    before: BTreeMap<u32, Option<Inode>>,
+    /// Files whose maps are to be read anew.
+    remapped: BTreeSet<u32>,
+    /// Directories whose names change, by the block that has them.
+    directories: BTreeMap<u64, u32>,
+    /// What those had: directory, block and name.
+    old: BTreeSet<(u32, u64, Entry)>,
+    new: BTreeSet<(u32, u64, Entry)>,
+    /// The paths that directories had whose names or inodes may change.
+    paths: HashMap<u32, Option<Path>>,
+    /// Blocks of maps that were taken from files.
+    nodes: HashMap<u64, Box<[u8]>>,
+    /// What changed of files that have the names they had.
+    told: Vec<Event>,
+}
+
+/// The names in a block of a directory.
+enum NamesNow {
+    /// Nobody has written to it.
+    AsBefore,
+    /// It is none any more.
+    None,
+    These(Vec<Entry>),
+}
+
+/// Names that a file lost, and got.
+#[derive(Default)]
+struct Renaming {
+    lost: VecDeque<Path>,
+    /// With the directories they are in.
+    got: Vec<(u32, Box<[u8]>)>,
+}
+
+/// Where what an inode has besides itself is.
+fn places_of(inode: Option<&Inode>) -> Option<(&Map, Option<u64>)> {
+    inode.map(|inode| (&inode.map, inode.attributes))
+}
+
+/// What changes, and else what lies where it did.
+struct Known<'a> {
+    blocks: &'a BTreeMap<u64, Vec<u8>>,
+    nodes: &'a HashMap<u64, Box<[u8]>>,
+    block_bytes: u64,
+    /// What was asked for and is not known.
+    missing: RefCell<Vec<u64>>,
+}
+
+impl Source for Known<'_> {
+    /// Of blocks of maps. One that is not known holds nothing that makes sense.
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), IoError> {
+        let block = offset / self.block_bytes;
+        let changed = self.blocks.get(&block).map(Vec::as_slice);
+        match changed.or(self.nodes.get(&block).map(|node| &**node)) {
+            Some(content) => out.copy_from_slice(content),
+            None => {
+                self.missing.borrow_mut().push(block);
+                out.fill(0);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Change<'a> {
+    pub fn new(live: &'a mut Live, blocks: &'a BTreeMap<u64, Vec<u8>>) -> Self {
+        let view = &live.view;
+        let mut paths = HashMap::new();
+        for block in blocks.keys() {
+            let inodes = match view.owner(*block) {
+                Owner::Content { inode, .. } => inode..inode + 1,
+                Owner::InodeTable(table) => view.inodes_in(table),
+                _ => continue,
+            };
+            for inode in inodes {
+                let kind = view.inode(inode).map(|inode| inode.kind);
+                if kind == Some(FileKind::Directory) {
+                    paths.entry(inode).or_insert_with(|| view.path(inode));
+                }
+            }
+        }
+        Self {
+            live,
+            blocks,
+            before: BTreeMap::new(),
+            remapped: BTreeSet::new(),
+            directories: BTreeMap::new(),
+            old: BTreeSet::new(),
+            new: BTreeSet::new(),
+            paths,
+            nodes: HashMap::new(),
+            told: Vec::new(),
+        }
+    }
+
+    /// Inodes, as the blocks of their tables say.
+    pub fn take_inodes(&mut self) {
+        for (block, content) in self.blocks {
+            match self.live.view.owner(*block) {
+                Owner::InodeTable(table) => self.take_table(table, content),
+                Owner::Map { inode } => {
+                    self.remapped.insert(inode);
+                }
+                Owner::Content { inode, .. } => {
+                    self.directories.insert(*block, inode);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn take_table(&mut self, table: u32, content: &[u8]) {
+        let inode_bytes = self.live.view.superblock.inode_bytes as usize;
+        let inodes = self.live.view.inodes_in(table);
+        for (inode, bytes) in inodes.zip(content.chunks_exact(inode_bytes)) {
+            let now = Inode::parse(bytes, &self.live.view.superblock);
+            let before = self.live.view.inode(inode);
+            if now.as_ref() == before {
+                continue;
+            }
+            let is_moved = places_of(now.as_ref()) != places_of(before);
+            let before = before.cloned();
+            if now.is_none() || is_moved {
+                self.remapped.insert(inode);
+            }
+            self.before.insert(inode, before);
+            // Its map is taken from it as it is known.
+            if self.remapped.contains(&inode) {
+                self.release(inode);
+            }
+            match now {
+                Some(now) => self.set_inode(inode, now),
+                None => self.live.view.forget(inode),
+            }
+        }
+    }
+
+    fn set_inode(&mut self, inode: u32, now: Inode) {
+        match self.live.view.files.get_mut(&inode) {
+            Some(file) => file.inode = now,
+            None => {
+                self.live.view.files.insert(inode, File::new(now));
+            }
+        }
+    }
+
+    /// What a file had is nobody's; of a directory, its names are to be compared.
+    fn release(&mut self, inode: u32) {
+        let view = &mut self.live.view;
+        let Some(file) = view.files.get(&inode) else {
+            return;
+        };
+        if file.inode.kind == FileKind::Directory {
+            for block in directory_blocks(&file.runs) {
+                self.directories.insert(block, inode);
+            }
+            self.directories.insert(names_key(inode), inode);
+        }
+        for block in &file.nodes {
+            if let Some(content) = view.nodes.get(block) {
+                self.nodes.insert(*block, content.clone());
+            }
+        }
+        view.release_map(inode);
+    }
+
+    /// The maps of files: all are taken before any is given, since blocks may go from one
+    /// to another.
+    pub fn take_maps(&mut self) {
+        for inode in self.remapped.clone() {
+            self.release(inode);
+        }
+        let known = Known {
+            blocks: self.blocks,
+            nodes: &std::mem::take(&mut self.nodes),
+            block_bytes: self.live.block_bytes,
+            missing: RefCell::default(),
+        };
+        for inode in self.remapped.clone() {
+            let read = self.live.view.read_map(inode, &known);
+            debug_assert!(read.is_ok(), "what is in memory can be read");
+            let runs: Vec<Run> = self.live.view.runs(inode).to_vec();
+            match self.live.is_file(inode) {
+                true => self.written_before(inode, &runs),
+                false => self.names_in(inode, &runs),
+            }
+        }
+        self.live.wanted.extend(known.missing.take());
+    }
+
+    /// What was written of a file before it was known whose it is.
+    fn written_before(&mut self, inode: u32, runs: &[Run]) {
+        for run in runs.iter().filter(|run| !run.is_unwritten) {
+            for block in self.live.fresh.take(run).into_iter().flatten() {
+                let place = u64::from(run.place) + (block - run.block);
+                let offset = place * self.live.block_bytes;
+                let written = |inode, offset, length| Event::Written {
+                    inode,
+                    offset,
+                    length,
+                };
+                self.live.add(&mut self.told, inode, offset, written);
+            }
+        }
+    }
+
+    /// Where the names of a directory lie now.
+    fn names_in(&mut self, inode: u32, runs: &[Run]) {
+        let is_directory = self.live.view.inode(inode).map(|inode| inode.kind);
+        if is_directory != Some(FileKind::Directory) {
+            return;
+        }
+        for block in directory_blocks(runs) {
+            self.directories.insert(block, inode);
+            let view = &self.live.view;
+            if !self.blocks.contains_key(&block) && !view.names.contains_key(&block) {
+                self.live.wanted.insert(block);
+            }
+        }
+    }
+
+    /// Names, as blocks of directories say.
+    pub fn take_names(&mut self) {
+        // Their inodes have them, where they lie there.
+        for inode in self.before.keys().copied() {
+            let file = self.live.view.inode(inode);
+            if file.is_some_and(|file| matches!(file.map, Map::Inline(_))) {
+                self.directories.insert(names_key(inode), inode);
+            }
+        }
+        for (key, directory) in self.directories.clone() {
+            let (before, now) = match self.names_now(key, directory) {
+                NamesNow::AsBefore => continue,
+                NamesNow::None => (self.live.view.clear_names(key), Vec::new()),
+                NamesNow::These(entries) => {
+                    let now = entries.clone();
+                    (self.live.view.set_names(key, directory, entries), now)
+                }
+            };
+            // The block may have been another directory's.
+            let before = before.iter().flat_map(|names| {
+                let entries = names.entries.iter().cloned();
+                entries.map(|entry| (names.directory, key, entry))
+            });
+            self.old.extend(before);
+            let now = now.into_iter();
+            self.new.extend(now.map(|entry| (directory, key, entry)));
+        }
+    }
+
+    /// The names that lie in a block that was a directory's, or is.
+    fn names_now(&mut self, key: u64, directory: u32) -> NamesNow {
+        let view = &mut self.live.view;
+        let file = view.inode(directory);
+        let Some(file) = file.filter(|file| file.kind == FileKind::Directory) else {
+            return NamesNow::None;
+        };
+        let (entries, is_sound) = if key == names_key(directory) {
+            match &file.map {
+                Map::Inline(place) => view.parse_inline(place),
+                _ => return NamesNow::None,
+            }
+        } else {
+            match view.owner(key) {
+                Owner::Content { inode, .. } if inode == directory => {}
+                _ => return NamesNow::None,
+            }
+            match self.blocks.get(&key) {
+                Some(content) => view.parse(content),
+                None => return NamesNow::AsBefore,
+            }
+        };
+        view.damaged += u64::from(!is_sound);
+        NamesNow::These(entries)
+    }
+
+    /// What comes of it.
+    pub fn tell(mut self, events: &mut Vec<Event>) {
+        let gone: Vec<_> = self.old.difference(&self.new).cloned().collect();
+        let come: Vec<_> = self.new.difference(&self.old).cloned().collect();
+        let path_before = |directory: u32, name: &[u8]| {
+            let path = self.paths.get(&directory).cloned();
+            joined(path.flatten(), name)
+        };
+        // By inode: the names that it lost, and those that it got.
+        let mut changed: BTreeMap<u32, Renaming> = BTreeMap::new();
+        let mut has_none: BTreeSet<u32> = BTreeSet::new();
+        let mut is_first: BTreeSet<u32> = BTreeSet::new();
+        // A name that moved to another block of the same directory is no news.
+        let names = |all: &[(u32, u64, Entry)]| -> BTreeSet<(u32, Entry)> {
+            let names = all
+                .iter()
+                .map(|(directory, _, entry)| (*directory, entry.clone()));
+            names.collect()
+        };
+        let (gone_names, come_names) = (names(&gone), names(&come));
+        for entry in &gone {
+            let (directory, key, own) = entry;
+            let Entry { inode, name } = own;
+            if self.live.view.is_last_name(*inode, *key) {
+                has_none.insert(*inode);
+            }
+            if !come_names.contains(&(*directory, own.clone())) {
+                let path = path_before(*directory, name);
+                changed.entry(*inode).or_default().lost.push_back(path);
+            }
+        }
+        for entry in &come {
+            let (directory, key, own) = entry;
+            let Entry { inode, name } = own;
+            if self.live.view.inode(*inode).is_none() {
+                self.live.unborn.insert(*inode, *key);
+                continue;
+            }
+            if self.live.view.is_first_name(*inode, *key) {
+                is_first.insert(*inode);
+            }
+            if !gone_names.contains(&(*directory, own.clone())) {
+                let name = (*directory, name.clone());
+                changed.entry(*inode).or_default().got.push(name);
+            }
+        }
+        // Those that had a name before they were in use.
+        for inode in self.before.keys() {
+            if self.live.view.inode(*inode).is_none() {
+                continue;
+            }
+            if let Some(key) = self.live.unborn.remove(inode) {
+                let names = self.live.view.names.get(&key);
+                let named = names.and_then(|names| {
+                    let mut entries = names.entries.iter();
+                    let entry = entries.find(|entry| entry.inode == *inode)?;
+                    Some((names.directory, entry.name.clone()))
+                });
+                if let Some(named) = named {
+                    self.live.view.is_first_name(*inode, key);
+                    is_first.insert(*inode);
+                    changed.entry(*inode).or_default().got.push(named);
+                }
+            }
+        }
+        for (inode, Renaming { mut lost, got }) in changed {
+            let got = got.into_iter().map(|(directory, name)| {
+                let path = self.live.view.path(directory);
+                joined(path, &name)
+            });
+            let mut got: VecDeque<Path> = got.collect();
+            let before = self.before.get(&inode).and_then(Option::as_ref);
+            let now = self.live.view.inode(inode);
+            let is_another = match (before, now) {
+                (Some(before), Some(now)) => before.generation != now.generation,
+                _ => false,
+            };
+            let kind_before = before.or(now).map(|inode| inode.kind);
+            if !is_another {
+                while !lost.is_empty() && !got.is_empty() {
+                    if let (Some(from), Some(to)) = (lost.pop_front(), got.pop_front()) {
+                        events.push(Event::Renamed { inode, from, to });
+                    }
+                }
+            }
+            let is_gone = is_another || has_none.contains(&inode) && !is_first.contains(&inode);
+            let last = lost.len();
+            for (number, path) in (1..).zip(lost) {
+                events.push(match is_gone && number == last {
+                    true => Event::Removed {
+                        inode,
+                        kind: kind_before,
+                        path,
+                    },
+                    false => Event::Unlinked { inode, path },
+                });
+            }
+            let was_named = !is_another && !is_first.contains(&inode) || has_none.contains(&inode);
+            for (number, path) in (0..).zip(got) {
+                let kind = now.map_or(FileKind::File, |now| now.kind);
+                events.push(match number == 0 && (!was_named || is_another) {
+                    true => Event::Created { inode, kind, path },
+                    false => Event::Linked { inode, path },
+                });
+            }
+        }
+        self.tell_of_inodes();
+        events.append(&mut self.told);
+    }
+
+    /// What changed of files beside their names.
+    fn tell_of_inodes(&mut self) {
+        for (inode, before) in &self.before {
+            let now = self.live.view.inode(*inode);
+            let (Some(before), Some(now)) = (before, now) else {
+                continue;
+            };
+            if *inode < FIRST_FILE || before.generation != now.generation {
+                continue;
+            }
+            let inode = *inode;
+            if now.size < before.size && now.kind == FileKind::File {
+                let (from, to) = (before.size, now.size);
+                self.told.push(Event::Truncated { inode, from, to });
+            }
+            if now.permissions != before.permissions {
+                let (from, to) = (before.permissions, now.permissions);
+                self.told.push(Event::Permissions { inode, from, to });
+            }
+            if (now.uid, now.gid) != (before.uid, before.gid) {
+                let (from, to) = ((before.uid, before.gid), (now.uid, now.gid));
+                self.told.push(Event::Ownership { inode, from, to });
+            }
+        }
+    }
+}
+
+/// A name in a directory; what is known of it, if the directory has no path.
+fn joined(directory: Option<Path>, name: &[u8]) -> Path {
+    let mut path = directory.unwrap_or_else(|| b"?".to_vec());
+    if path != b"/" {
+        path.push(b'/');
+    }
+    path.extend(name);
+    path
+}

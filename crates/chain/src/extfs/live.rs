@@ -1,0 +1,223 @@
+//! [`Live`]: a file system that is followed from what passes to its disk.
+//!
+//! Of a file system with a journal, what changes in inodes and directories is known when
+//! its transaction commits, all of it together, before it lies where it belongs. Without
+//! one each block that is written counts at once. Content is written before the inode
+//! that it belongs to: blocks that are nobody's are remembered until somebody gets them.
+//!
+//! ```text
+//!  written ─▶ of the journal ─▶ pending ── commit ─▶ changes ─▶ events
+//!          ├▶ of a file: an event
+//!          ├▶ of an inode table, a map or a directory, if nobody has it mounted ─▶ changes
+//!          └▶ nobody's: remembered
+//! ```
+//!
+//! Invariant: after all that was written passed, it is what [`View::read`] finds.
+//!
+//! What cannot be seen: what is read from, or changed in, the guest's memory and never
+//! reaches the disk; a file that is made and removed within one transaction.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+
+use super::Source;
+use super::change::Change;
+use super::event::Event;
+use super::fresh::Fresh;
+use super::inode::FileKind;
+use super::journal::{Following, Transaction};
+use super::names::FIRST_FILE;
+use super::owners::Owner;
+use super::view::{ScanError, View};
+
+/// See the module's head.
+pub struct Live {
+    pub(super) view: View,
+    journal: Option<Following>,
+    pub(super) fresh: Fresh,
+    /// Names of inodes that are not in use yet: the blocks that have them.
+    pub(super) unborn: HashMap<u32, u64>,
+    pub(super) block_bytes: u64,
+    /// Blocks whose content is needed, and was not seen.
+    pub(super) wanted: BTreeSet<u64>,
+}
+
+impl Live {
+    /// As [`View::read`]. What is written after this was begun is to be told in order.
+    ///
+    /// # Errors
+    /// [`ScanError`].
+    pub fn read(source: &dyn Source, disk_bytes: u64, bytes_max: u64) -> Result<Self, ScanError> {
+        let (view, journal) = View::read_to_follow(source, disk_bytes, bytes_max)?;
+        Ok(Self {
+            block_bytes: view.superblock.block_bytes.into(),
+            view,
+            journal,
+            fresh: Fresh::default(),
+            unborn: HashMap::new(),
+            wanted: BTreeSet::new(),
+        })
+    }
+
+    /// How it is now.
+    #[must_use]
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Whether it takes no more memory than it may: if it does, it is to be given up.
+    #[must_use]
+    pub fn is_within_bounds(&self) -> bool {
+        let pending = self.journal.as_ref().map_or(0, Following::bytes);
+        self.view.bytes() + pending <= self.view.bytes_max
+    }
+
+    /// Something was read from the disk, in bytes from the file system's beginning.
+    pub fn was_read(&self, offset: u64, length: u64, events: &mut Vec<Event>) {
+        for block in self.whole_blocks(offset, length) {
+            if let Owner::Content { inode, place } = self.view.owner(block) {
+                let is_file = self.is_file(inode);
+                if is_file {
+                    let offset = u64::from(place) * self.block_bytes;
+                    self.add(events, inode, offset, |inode, offset, length| Event::Read {
+                        inode,
+                        offset,
+                        length,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Something was written to the disk. Blocks that were written in part are told of
+    /// files only.
+    pub fn was_written(&mut self, offset: u64, data: &[u8], events: &mut Vec<Event>) {
+        for block in self.whole_blocks(offset, data.len() as u64) {
+            let begin = block * self.block_bytes;
+            let part = begin.checked_sub(offset).and_then(|at| {
+                let at = at as usize;
+                data.get(at..at + self.block_bytes as usize)
+            });
+            self.block_written(block, part, events);
+        }
+    }
+
+    /// Blocks that are to be read, since what they hold was written before it was known
+    /// what they are; each is told with [`Live::was_found`].
+    pub fn take_wanted(&mut self) -> BTreeSet<u64> {
+        std::mem::take(&mut self.wanted)
+    }
+
+    /// A block that was wanted holds this now.
+    pub fn was_found(&mut self, block: u64, content: &[u8], events: &mut Vec<Event>) {
+        if content.len() as u64 == self.block_bytes {
+            self.change([(block, content.to_vec())].into(), events);
+        }
+    }
+
+    fn whole_blocks(&self, offset: u64, length: u64) -> Range<u64> {
+        let end = offset.saturating_add(length).div_ceil(self.block_bytes);
+        offset / self.block_bytes..end.min(self.view.superblock.blocks)
+    }
+
+    pub(super) fn is_file(&self, inode: u32) -> bool {
+        let inode = self.view.inode(inode).filter(|_| inode >= FIRST_FILE);
+        inode.is_some_and(|inode| inode.kind == FileKind::File)
+    }
+
+    /// Adds a block to what is told of a file, if it follows.
+    pub(super) fn add(
+        &self,
+        events: &mut Vec<Event>,
+        inode: u32,
+        offset: u64,
+        event: impl Fn(u32, u64, u64) -> Event,
+    ) {
+        let size = self.view.inode(inode).map_or(0, |inode| inode.size);
+        // What is written before the inode says so may be longer than it is said to be.
+        let length = match size.checked_sub(offset) {
+            None | Some(0) => self.block_bytes,
+            Some(left) => left.min(self.block_bytes),
+        };
+        let new = event(inode, offset, length);
+        if let Some(last) = events.last_mut() {
+            match (last, &new) {
+                (
+                    Event::Written {
+                        inode: of,
+                        offset: begin,
+                        length: before,
+                    },
+                    Event::Written { .. },
+                )
+                | (
+                    Event::Read {
+                        inode: of,
+                        offset: begin,
+                        length: before,
+                    },
+                    Event::Read { .. },
+                ) if *of == inode && *begin + *before == offset => {
+                    *before += length;
+                    return;
+                }
+                _ => {}
+            }
+        }
+        events.push(new);
+    }
+
+    /// `content` is that of the whole block, if all of it was written.
+    fn block_written(&mut self, block: u64, content: Option<&[u8]>, events: &mut Vec<Event>) {
+        let is_live = self.journal.as_ref().is_some_and(Following::is_live);
+        match self.view.owner(block) {
+            Owner::Content { inode, place } => {
+                if Some(inode) == self.view.superblock.journal_inode {
+                    if let Some(content) = content {
+                        self.journal_written(place, content, events);
+                    }
+                } else if self.is_file(inode) {
+                    let offset = u64::from(place) * self.block_bytes;
+                    self.add(events, inode, offset, |inode, offset, length| {
+                        Event::Written {
+                            inode,
+                            offset,
+                            length,
+                        }
+                    });
+                } else if let Some(content) = content.filter(|_| !is_live) {
+                    self.change([(block, content.to_vec())].into(), events);
+                }
+            }
+            Owner::InodeTable(_) | Owner::Map { .. } => {
+                if let Some(content) = content.filter(|_| !is_live) {
+                    self.change([(block, content.to_vec())].into(), events);
+                }
+            }
+            Owner::Nobody => self.fresh.add(block),
+            // What changes the layout itself is seen by whoever reads anew.
+            Owner::Layout | Owner::BlockBitmap(_) | Owner::InodeBitmap(_) => {}
+        }
+    }
+
+    fn journal_written(&mut self, place: u32, content: &[u8], events: &mut Vec<Event>) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        journal.written(place, content);
+        while let Some(found) = self.journal.as_mut().and_then(Following::take) {
+            let Transaction { blocks, .. } = found;
+            // Of a block that is there twice the last one counts.
+            self.change(blocks.into_iter().collect(), events);
+        }
+    }
+
+    /// Blocks of the file system's own hold this from now on, all at once.
+    fn change(&mut self, blocks: BTreeMap<u64, Vec<u8>>, events: &mut Vec<Event>) {
+        let mut change = Change::new(self, &blocks);
+        change.take_inodes();
+        change.take_maps();
+        change.take_names();
+        change.tell(events);
+    }
+}

@@ -1,0 +1,288 @@
+//! Following what debugfs writes: with a journal, and without.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "e2fsprogs makes files, and reads them"
+)]
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use tempfile::TempDir;
+use world::simulated::SimulatedRandom;
+
+use super::tests::{BYTES_MAX, Image, KINDS, journalled, make, program, run};
+use super::{Event, FileKind, Live, View};
+
+impl Image {
+    fn live(&self) -> Live {
+        Live::read(self, self.0.len() as u64, BYTES_MAX).expect("a file system")
+    }
+
+    /// Which blocks are otherwise in `after`, with what they hold there.
+    fn written<'a>(&'a self, after: &'a Self, block_bytes: usize) -> Vec<(u64, &'a [u8])> {
+        let blocks = self.0.chunks(block_bytes).zip(after.0.chunks(block_bytes));
+        let changed = (0..).zip(blocks).filter(|(_, (was, is))| was != is);
+        let block = |(number, (_, is)): (u64, (&'a [u8], &'a [u8]))| (number, is);
+        changed.map(block).collect()
+    }
+}
+
+/// All that can be asked of it is as in the other one.
+fn assert_alike(name: &str, found: &View, expected: &View) {
+    for block in 0..expected.superblock().blocks {
+        assert_eq!(
+            found.owner(block),
+            expected.owner(block),
+            "{name}: block {block}"
+        );
+    }
+    let files = |view: &View| -> BTreeMap<u32, (u64, u16)> {
+        let file = |inode| {
+            let file = view.inode(inode).expect("in use");
+            (inode, (file.size, file.permissions))
+        };
+        view.inodes().map(file).collect()
+    };
+    assert_eq!(files(found), files(expected), "{name}");
+    for inode in expected.inodes() {
+        let path = |view: &View| {
+            view.path(inode)
+                .map(|path| String::from_utf8_lossy(&path).into_owned())
+        };
+        let has_names = |view: &View| path(view).is_some();
+        assert_eq!(
+            has_names(found),
+            has_names(expected),
+            "{name}: inode {inode}"
+        );
+        let links = expected.inode(inode).map_or(0, |inode| inode.links);
+        if links == 1 {
+            assert_eq!(path(found), path(expected), "{name}: inode {inode}");
+        }
+    }
+}
+
+/// What debugfs does, and what is to be told of it.
+const CHANGES: &str = "mkdir etc/new\n\
+    ln etc/passwd etc/new/alias\n\
+    cd bin\nwrite etc/passwd trojan\ncd /\n\
+    rm bin/large\n\
+    sif etc/passwd mode 0100600\n\
+    sif again uid 1000\n\
+    sif again size 100\n";
+
+/// Changes a file system of this kind.
+fn changed(name: &str, options: &[&str], folder: &TempDir) -> (std::path::PathBuf, Image, Image) {
+    let (path, before) = make(name, options, folder);
+    let script = folder.path().join("changes");
+    let source = folder.path().join("files/etc/passwd");
+    let source = source.display().to_string();
+    let changes = CHANGES.replace("write etc/passwd", &format!("write {source}"));
+    fs::write(&script, changes).expect("written");
+    run(program("debugfs")
+        .arg("-w")
+        .arg("-f")
+        .arg(&script)
+        .arg(&path));
+    let after = Image(fs::read(&path).expect("read"));
+    (path, before, after)
+}
+
+fn check_told(name: &str, view: &View, events: &[Event]) {
+    let path = |text: &str| text.as_bytes().to_vec();
+    let of = |wanted: &str| {
+        let mut inodes = view.inodes();
+        let inode = inodes.find(|inode| view.path(*inode) == Some(path(wanted)));
+        inode.unwrap_or_else(|| panic!("{name}: no {wanted}"))
+    };
+    let told = |what: &dyn Fn(&Event) -> bool, text: &str| {
+        let count = events.iter().filter(|event| what(event)).count();
+        assert_eq!(count, 1, "{name}: {text}: {events:?}");
+    };
+    let trojan = of("/bin/trojan");
+    told(
+        &|event| {
+            matches!(event, Event::Created { inode, kind: FileKind::File, path: at }
+                if *inode == trojan && *at == path("/bin/trojan"))
+        },
+        "the trojan is there",
+    );
+    told(
+        &|event| {
+            matches!(event, Event::Created { kind: FileKind::Directory, path: at, .. }
+                if *at == path("/etc/new"))
+        },
+        "a directory is made",
+    );
+    told(
+        &|event| matches!(event, Event::Linked { path: at, .. } if *at == path("/etc/new/alias")),
+        "a file gets a name",
+    );
+    told(
+        &|event| matches!(event, Event::Removed { path: at, .. } if *at == path("/bin/large")),
+        "a file is removed",
+    );
+    told(
+        &|event| matches!(event, Event::Permissions { to: 0o600, .. }),
+        "permissions change",
+    );
+    told(
+        &|event| matches!(event, Event::Ownership { to: (1000, _), .. }),
+        "a file is given away",
+    );
+    told(
+        &|event| {
+            matches!(
+                event,
+                Event::Truncated {
+                    from: 3_000_000,
+                    to: 100,
+                    ..
+                }
+            )
+        },
+        "a file is cut",
+    );
+}
+
+#[test]
+fn what_is_written_without_a_journal_is_followed() {
+    let folder = TempDir::new().expect("a folder");
+    for (number, (name, options)) in KINDS.iter().enumerate() {
+        let (path, before, after) = changed(name, options, &folder);
+        fs::remove_file(path).expect("removed");
+        let mut live = before.live();
+        let block_bytes = live.view().superblock().block_bytes as usize;
+        let mut written = before.written(&after, block_bytes);
+        // In whatever order a cache writes them: what is needed and was nobody's when it was
+        // written is read.
+        SimulatedRandom::new(number as u64).shuffle(&mut written);
+        let mut events = Vec::new();
+        for (block, content) in written {
+            live.was_written(block * block_bytes as u64, content, &mut events);
+        }
+        loop {
+            let wanted = live.take_wanted();
+            if wanted.is_empty() {
+                break;
+            }
+            for block in wanted {
+                let begin = block as usize * block_bytes;
+                let content = &after.0[begin..begin + block_bytes];
+                live.was_found(block, content, &mut events);
+            }
+        }
+        assert_alike(name, live.view(), &after.view().expect(name));
+        assert!(live.is_within_bounds());
+        // What is made of each name depends on the order; all of them are told.
+        let is_told = events
+            .iter()
+            .any(|event| matches!(event, Event::Created { path, .. } if path == b"/bin/trojan"));
+        assert!(is_told, "{name}: {events:?}");
+    }
+}
+
+#[test]
+fn what_is_committed_is_told_at_once_and_before_it_lies_where_it_belongs() {
+    let folder = TempDir::new().expect("a folder");
+    for (name, options) in [KINDS[1], KINDS[2], KINDS[3], KINDS[4], KINDS[8]] {
+        let (path, before, after) = changed(name, options, &folder);
+        let replayed = journalled(&path, &before, &after, folder.path());
+        fs::remove_file(path).expect("removed");
+        for seed in 0..6 {
+            let mut live = before.live();
+            let block_bytes = live.view().superblock().block_bytes as usize;
+            let mut written = before.written(&replayed, block_bytes);
+            SimulatedRandom::new(seed).shuffle(&mut written);
+            let mut events = Vec::new();
+            let last = written.pop().expect("something was written");
+            for (block, content) in written {
+                live.was_written(block * block_bytes as u64, content, &mut events);
+            }
+            live.was_written(last.0 * block_bytes as u64, last.1, &mut events);
+            assert_alike(name, live.view(), &after.view().expect(name));
+            check_told(name, live.view(), &events);
+            // Then it is written where it belongs: that is no news.
+            events.clear();
+            for (block, content) in replayed.written(&after, block_bytes) {
+                live.was_written(block * block_bytes as u64, content, &mut events);
+            }
+            let is_news = |event: &&Event| !matches!(event, Event::Written { .. });
+            assert_eq!(events.iter().find(is_news), None, "{name}");
+        }
+    }
+}
+
+#[test]
+fn what_is_read_and_written_is_told_by_file() {
+    let folder = TempDir::new().expect("a folder");
+    let (_, image) = make("ext4", KINDS[2].1, &folder);
+    let mut live = image.live();
+    let view = live.view();
+    let mut inodes = view.inodes();
+    let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(b"/again"));
+    let inode = inode.expect("it is there");
+    let runs = view.runs(inode).iter();
+    let run = *runs.max_by_key(|run| run.length).expect("it has some");
+    let (begin, length) = (run.block * 4096, u64::from(run.length) * 4096);
+    let offset = u64::from(run.place) * 4096;
+    let size = view.inode(inode).expect("in use").size;
+    drop(inodes);
+    let mut events = Vec::new();
+    live.was_read(begin, length, &mut events);
+    let length = length.min(size - offset);
+    let read = Event::Read {
+        inode,
+        offset,
+        length,
+    };
+    assert_eq!(events, [read]);
+    events.clear();
+    live.was_written(begin + 4096, &[1; 8192], &mut events);
+    let written = Event::Written {
+        inode,
+        offset: offset + 4096,
+        length: 8192,
+    };
+    assert_eq!(events, [written]);
+    // What the file system has for itself is nobody's file.
+    events.clear();
+    live.was_read(0, 1 << 16, &mut events);
+    live.was_written(0, &[0; 4096], &mut events);
+    assert_eq!(events, []);
+}
+
+/// Whatever is written: no panic, and what is found is bounded.
+#[test]
+fn whatever_is_written_is_followed_as_far_as_it_makes_sense() {
+    let folder = TempDir::new().expect("a folder");
+    for (number, (name, options)) in KINDS.iter().enumerate().take(9) {
+        let (path, before, after) = changed(name, options, &folder);
+        let replayed = match number {
+            1 | 2 | 3 | 4 | 8 => journalled(&path, &before, &after, folder.path()),
+            _ => after,
+        };
+        fs::remove_file(path).expect("removed");
+        let random = SimulatedRandom::new(number as u64);
+        for _ in 0..20 {
+            let mut live = before.live();
+            let block_bytes = live.view().superblock().block_bytes as usize;
+            let written = before.written(&replayed, block_bytes);
+            let mut events = Vec::new();
+            for (block, content) in &written {
+                let mut content = content.to_vec();
+                for _ in 0..random.below(4) {
+                    let at = random.index(content.len().min(200));
+                    content[at] ^= 1 << random.below(8);
+                }
+                let block = match random.below(6) {
+                    0 => written[random.index(written.len())].0,
+                    _ => *block,
+                };
+                live.was_written(block * block_bytes as u64, &content, &mut events);
+            }
+            let view = live.view();
+            view.inodes().for_each(|inode| drop(view.path(inode)));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The names of files: which block of a directory has them, and the paths they make.
+
+use super::directory::Entry;
+use super::view::View;
+
+/// The inode of the uppermost directory.
+pub(super) const ROOT: u32 = 2;
+
+/// The first inode that is anybody's file; those below are the file system's own, but for
+/// the root.
+pub(super) const FIRST_FILE: u32 = 11;
+
+/// A path has no more names: a directory that is its own ancestor has no path.
+const PATH_NAMES_MAX: usize = 1024;
+
+/// A block of a directory.
+#[derive(Debug)]
+pub(super) struct Names {
+    pub directory: u32,
+    pub entries: Box<[Entry]>,
+}
+
+/// Where the names of a directory are that lie in its inode: no block has this number.
+pub(super) fn names_key(directory: u32) -> u64 {
+    1 << 63 | u64::from(directory)
+}
+
+impl View {
+    /// One of the paths of a file, from `/` on; none if it has no name, or none that leads
+    /// to the root.
+    #[must_use]
+    pub fn path(&self, inode: u32) -> Option<Vec<u8>> {
+        let mut names: Vec<&[u8]> = Vec::new();
+        let mut at = inode;
+        while at != ROOT {
+            if names.len() == PATH_NAMES_MAX {
+                return None;
+            }
+            let names_of = self.names.get(&self.files.get(&at)?.named_in)?;
+            let mut entries = names_of.entries.iter();
+            names.push(&entries.find(|entry| entry.inode == at)?.name);
+            at = names_of.directory;
+        }
+        let mut path = Vec::new();
+        for name in names.iter().rev() {
+            path.push(b'/');
+            path.extend(*name);
+        }
+        match path.is_empty() {
+            true => Some(b"/".to_vec()),
+            false => Some(path),
+        }
+    }
+
+    /// Takes note of a name of a file in a block of a directory; whether it is the first
+    /// one that is known.
+    pub(super) fn is_first_name(&mut self, inode: u32, key: u64) -> bool {
+        let Some(file) = self.files.get_mut(&inode).filter(|_| inode >= FIRST_FILE) else {
+            self.damaged += 1;
+            return false;
+        };
+        let is_first = file.named_in == 0;
+        match is_first {
+            true => file.named_in = key,
+            false => {
+                self.names_bytes += size_of::<u64>() as u64;
+                self.also_named_in.entry(inode).or_default().push(key);
+            }
+        }
+        is_first
+    }
+
+    /// A name of a file is gone from a block of a directory; whether it has no other one
+    /// that is known.
+    pub(super) fn is_last_name(&mut self, inode: u32, key: u64) -> bool {
+        let Some(file) = self.files.get_mut(&inode) else {
+            return true;
+        };
+        let mut others = self.also_named_in.remove(&inode).unwrap_or_default();
+        if file.named_in == key {
+            file.named_in = others.pop().unwrap_or(0);
+        } else if let Some(at) = others.iter().position(|other| *other == key) {
+            others.swap_remove(at);
+        }
+        let is_last = file.named_in == 0;
+        if !others.is_empty() {
+            self.also_named_in.insert(inode, others);
+        }
+        is_last
+    }
+
+    /// From now on a block of a directory has these names. Returns those that it had.
+    pub(super) fn set_names(
+        &mut self,
+        key: u64,
+        directory: u32,
+        entries: Vec<Entry>,
+    ) -> Option<Names> {
+        let before = self.clear_names(key);
+        self.names_bytes += bytes_of(&entries);
+        let entries = entries.into();
+        self.names.insert(key, Names { directory, entries });
+        before
+    }
+
+    /// A block is none of a directory any more. Returns the names that it had.
+    pub(super) fn clear_names(&mut self, key: u64) -> Option<Names> {
+        let before = self.names.remove(&key)?;
+        self.names_bytes -= bytes_of(&before.entries);
+        Some(before)
+    }
+}
+
+/// About how much memory the names of a block take.
+fn bytes_of(entries: &[Entry]) -> u64 {
+    let one = |entry: &Entry| entry.name.len() + size_of::<Entry>();
+    entries.iter().map(one).sum::<usize>() as u64 + 64
+}
