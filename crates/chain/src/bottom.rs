@@ -10,7 +10,7 @@
 //!  │generation│ the token of the lowest box, or of whoever asks     │
 //! ```
 //!
-//! So what is left behind is nobody's until 256 exchanges later.
+//! Generation 0 is nobody's: of what is asked past the chain. What is left behind is nobody's until 256 exchanges later.
 
 use std::time::Duration;
 

@@ -13,6 +13,13 @@ use crate::bottom::Bottom;
 use crate::exchange::{Exchange, ExchangeError, Exchanging, Phase};
 use crate::middle_box::{MiddleBox, Opening};
 
+/// What somebody asks the device past the chain ([`Chain::bottom`]) has no generation.
+const FIRST_GENERATION: u8 = 1;
+
+fn next_generation(generation: u8) -> u8 {
+    generation.checked_add(1).unwrap_or(FIRST_GENERATION)
+}
+
 /// How often a step of an exchange is tried again of whose end nobody tells.
 const ASK_AGAIN_EVERY: Duration = Duration::from_millis(1);
 
@@ -160,8 +167,8 @@ impl<D: BlockDevice> Chain<D> {
         Self {
             boxes: Vec::new(),
             bottom,
-            generation: 0,
-            last_generation: 0,
+            generation: FIRST_GENERATION,
+            last_generation: FIRST_GENERATION,
             under_way: 0,
             late_flushes: 0,
             exchanging: None,
@@ -172,7 +179,7 @@ impl<D: BlockDevice> Chain<D> {
         }
     }
 
-    /// The device below all boxes.
+    /// The device below all boxes. Answers to what is asked there are nobody's.
     pub fn bottom(&mut self) -> &mut D {
         &mut self.bottom
     }
@@ -194,9 +201,9 @@ impl<D: BlockDevice> Chain<D> {
             return exchange.tell(Err(ExchangeError::UnderWay));
         }
         self.needs_poll = true;
-        let mut generation = self.last_generation.wrapping_add(1);
+        let mut generation = next_generation(self.last_generation);
         if generation == self.generation {
-            generation = generation.wrapping_add(1);
+            generation = next_generation(generation);
         }
         let now = self.clock.monotonic();
         self.exchanging = Some(Exchanging::new(exchange, generation, now));
