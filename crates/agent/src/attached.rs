@@ -6,7 +6,8 @@
 //!               the head
 //!  2. key       brought by the first host that opens the volume
 //!  3. open      replay the journal
-//!  4. serve     over NBD, through the boxes of its chain
+//!  4. serve     over NBD, through the boxes of its chain: nobody is let in before they
+//!               have begun
 //!  5. stop      no more requests
 //!  6. close     destage everything: the head is the volume's state again
 //! ```
@@ -21,7 +22,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use api::host::{Access, Assignment, Seal, Want};
 use base::{AttachmentId, IoError, KeyId, Lineage, VolumeId, with_causes};
 use catalog::{CatalogError, Lease, WrappedKey};
-use chain::Chain;
+use chain::{Chain, Exchange, SizeRule};
 use frontend::nbd::{Export, ExportGone, ExportOptions, ExportThread, SpawnError};
 use volume::journal::{JournalPlace, SharedFolder};
 use volume::seal::{DataKey, KeyError};
@@ -32,6 +33,7 @@ use world::{Clock, Wake};
 
 use crate::agent::{Agent, Inner, TaskEnded, blocking};
 use crate::capability_cache::Kept;
+use crate::chains::ChainError;
 use crate::closer::Closer;
 use crate::database_age::OlderDatabase;
 use crate::host_keys::HostKeyError;
@@ -59,7 +61,7 @@ enum Served {
         thread: ExportThread<Chain<Volume>>,
         closer: Closer,
     },
-    ReadOnly(ExportThread<ReadOnlyVolume>),
+    ReadOnly(ExportThread<Chain<ReadOnlyVolume>>),
 }
 
 impl Served {
@@ -109,7 +111,26 @@ impl Attached {
     fn status(&self) -> Result<VolumeStatus, ExportGone> {
         self.with(|served| match served {
             Served::Writable { thread, .. } => thread.call(|chain| chain.bottom().status()),
-            Served::ReadOnly(thread) => thread.call(|volume| volume.status()),
+            Served::ReadOnly(thread) => thread.call(|chain| chain.bottom().status()),
+        })
+    }
+
+    /// Begins to exchange its boxes, in its thread. Waits for that, and not for the end.
+    pub(crate) fn exchange(
+        &self,
+        exchange: impl FnOnce() -> Exchange + Send + 'static,
+    ) -> Result<(), ExportGone> {
+        self.with(|served| match served {
+            Served::Writable { thread, .. } => thread.call(|chain| chain.exchange(exchange())),
+            Served::ReadOnly(thread) => thread.call(|chain| chain.exchange(exchange())),
+        })
+    }
+
+    /// Lets new clients know what the disk is like after an exchange. Waits.
+    pub(crate) fn publish(&self) -> Result<(), ExportGone> {
+        self.with(|served| match served {
+            Served::Writable { thread, .. } => thread.call(|_| ()),
+            Served::ReadOnly(thread) => thread.call(|_| ()),
         })
     }
 
@@ -122,7 +143,7 @@ impl Attached {
     fn drop_volume(&self) -> Result<(), AttachError> {
         match self.take()? {
             Served::Writable { thread, .. } => thread.stop(|chain, _| drop(chain))?,
-            Served::ReadOnly(thread) => thread.stop(|volume, _| drop(volume))?,
+            Served::ReadOnly(thread) => thread.stop(|chain, _| drop(chain))?,
         }
         Ok(())
     }
@@ -136,7 +157,7 @@ impl Attached {
                 }
                 closer.close(chain.into_bottom(), &*clock)
             })?,
-            Served::ReadOnly(thread) => Ok(thread.stop(|volume, _| drop(volume))?),
+            Served::ReadOnly(thread) => Ok(thread.stop(|chain, _| drop(chain))?),
         }
     }
 }
@@ -184,6 +205,9 @@ pub enum AttachError {
     /// What another host's lease has made old is in the way.
     #[error("its old journal cannot be put aside: {0}")]
     PutAside(std::io::Error),
+    /// The boxes of its chain do not begin.
+    #[error("its chain: {}", with_causes(.0))]
+    Chain(#[from] ChainError),
     /// Nobody can connect to it.
     #[error(transparent)]
     Serving(#[from] ServingError),
@@ -351,16 +375,16 @@ fn serve_read_only(
     let (size_bytes, block_size) = (wish.size_bytes, wish.block_size);
     let clock = Arc::clone(&inner.world.clock);
     let thread = ExportThread::spawn(options, move |wake| {
-        ReadOnlyVolume::open(ReadOnlyParams {
+        let opened = ReadOnlyVolume::open(ReadOnlyParams {
             wake,
-            clock,
+            clock: Arc::clone(&clock),
             store,
             version,
             size_bytes,
             block_size,
             page_cache_bytes,
-        })
-        .map_err(AttachError::from)
+        });
+        Ok::<_, AttachError>(Chain::new(opened?, clock))
     })?;
     Ok((Served::ReadOnly(thread), kept))
 }
@@ -394,7 +418,10 @@ impl From<SpawnError<Self>> for AttachError {
 
 impl Agent {
     /// Steps 1 to 4; of a read-only attachment, the last two.
-    pub(crate) async fn open_and_serve(&self, wish: &Assignment) -> Result<Attached, AttachError> {
+    pub(crate) async fn open_and_serve(
+        &self,
+        wish: &Assignment,
+    ) -> Result<Arc<Attached>, AttachError> {
         if self.is_ending() {
             return Err(AttachError::Ending);
         }
@@ -426,7 +453,14 @@ impl Agent {
                 blocking(move || serve_read_only(&inner, &wish, options)).await?
             }
         };
-        let attached = Attached::new(wish.id, epoch, name, served?);
+        let attached = Arc::new(Attached::new(wish.id, epoch, name, served?));
+        if let Some(chain) = &wish.chain {
+            let put = self.put_chain(Some(chain), &attached, SizeRule::MayChange);
+            if let Err(error) = put.await {
+                self.abandon(attached).await?;
+                return Err(error.into());
+            }
+        }
         let (serving, export) = (&self.inner.serving, attached.export.clone());
         if wish.vm.is_none() {
             serving.offer(wish.id, export);
@@ -436,7 +470,7 @@ impl Agent {
         let offered = serving.offer_alone(wish.id, export, &socket);
         if let Err(error) = offered {
             // What it replayed is in its journal still.
-            self.abandon(Arc::new(attached)).await?;
+            self.abandon(attached).await?;
             return Err(error.into());
         }
         // A VM that had it waits for it; what is wrong, plugging it will say.

@@ -29,6 +29,7 @@ pub mod agent;
 pub mod attached;
 mod came_back;
 mod capability_cache;
+mod chains;
 mod claim;
 mod cleaning;
 mod closer;

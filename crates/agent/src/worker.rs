@@ -21,8 +21,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::host::{Access, Assignment, AttachmentReport, AttachmentState};
-use base::{SnapshotId, VolumeId};
+use base::{SnapshotId, VolumeId, with_causes};
 use catalog::CatalogError;
+use chain::SizeRule;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use volume::{OpenError, Volume};
@@ -30,6 +31,7 @@ use world::host;
 
 use crate::agent::{Agent, Inner, lock};
 use crate::attached::{AttachError, Attached};
+use crate::chains::{self, ChainState};
 use crate::plugging::{DOES_NOT_WAIT, serial};
 use crate::serving::Serving;
 
@@ -93,6 +95,7 @@ impl Worker {
             is_unplugged: false,
             is_journal_aside: false,
             journal_lost_for: None,
+            chain: ChainState::default(),
             note: None,
             device: None,
             told: None,
@@ -195,6 +198,8 @@ struct Work {
     journal_lost_for: Option<u64>,
     /// Its VM has it no more.
     is_unplugged: bool,
+    /// The boxes that it is served through.
+    chain: ChainState,
     /// What is worth knowing and no error.
     note: Option<String>,
     /// By what the VM knows it.
@@ -241,7 +246,7 @@ impl Work {
     /// Opens and serves it. A journal of this host's that is of a lease before
     /// another host's is put aside first, before the controller hears that a
     /// lease is taken: from then on the journal here is this attachment's.
-    async fn open_and_serve(&mut self, wish: &Assignment) -> Result<Attached, AttachError> {
+    async fn open_and_serve(&mut self, wish: &Assignment) -> Result<Arc<Attached>, AttachError> {
         if let Some(epoch) = wish.fenced
             && !self.is_journal_aside
         {
@@ -256,7 +261,8 @@ impl Work {
             Ok(attached) => {
                 tracing::info!(volume = %wish.volume, name = wish.name, access = %wish.access,
                     "attached");
-                *lock(&self.shared.open) = Some(Arc::new(attached));
+                *lock(&self.shared.open) = Some(attached);
+                self.chain = ChainState::served(wish);
                 self.wait = Duration::ZERO;
                 self.cuts.clear();
                 self.stopped = None;
@@ -289,6 +295,7 @@ impl Work {
             self.tell(wish, AttachmentState::Error, why).await;
             return Next::After(LOOK_EVERY);
         }
+        self.keep_chain(wish, &attached).await;
         match self.keep_plugged(wish).await {
             Ok(()) => {
                 self.wait = Duration::ZERO;
@@ -299,6 +306,31 @@ impl Work {
                 tracing::warn!(volume = %wish.volume, why, "not plugged");
                 self.tell(wish, AttachmentState::Error, Some(why)).await;
                 self.later()
+            }
+        }
+    }
+
+    /// Puts the boxes in place that are wanted, unless they are; now and then again, if
+    /// they do not begin.
+    async fn keep_chain(&mut self, wish: &Assignment, attached: &Arc<Attached>) {
+        let now = self.agent.inner.world.clock.monotonic();
+        if !self.chain.is_to_change(wish, now) {
+            return;
+        }
+        let put = self
+            .agent
+            .put_chain(wish.chain.as_ref(), attached, SizeRule::Keep);
+        match put.await {
+            Ok(()) => {
+                let revision = chains::wanted(wish).map(|chain| chain.revision);
+                tracing::info!(volume = %wish.volume, revision, "boxes exchanged");
+                self.chain = ChainState::served(wish);
+            }
+            Err(error) => {
+                let why = with_causes(&error);
+                tracing::warn!(volume = %wish.volume, why, "boxes not exchanged");
+                let now = self.agent.inner.world.clock.monotonic();
+                self.chain.failed(wish, why, now);
             }
         }
     }
@@ -570,6 +602,8 @@ impl Work {
             reason,
             note: self.note.clone(),
             device: self.device.clone(),
+            chain: self.chain.served.filter(|_| is_served),
+            chain_problem: self.chain.problem.clone().filter(|_| is_served),
             size_bytes: is_served.then_some(self.size_bytes),
             uri: is_served.then(uri),
             tcp_uri: is_served.then(tcp_uri).flatten(),

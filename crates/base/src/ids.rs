@@ -102,6 +102,10 @@ id!(
     AttachmentId, "att-", 17, "an attachment id (`att-` and 17 hex digits)"
 );
 id!(
+    /// The boxes between a volume and who uses it: `chain-` and 17 hex digits.
+    ChainId, "chain-", 17, "a chain id (`chain-` and 17 hex digits)"
+);
+id!(
     /// A wrapping key: `key-` and 17 hex digits.
     KeyId, "key-", 17, "a key id (`key-` and 17 hex digits)"
 );

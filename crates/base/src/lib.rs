@@ -21,6 +21,6 @@ pub use device::{
 pub use error::with_causes;
 pub use geometry::{BlockIndex, BlockSize, CopysetId, Location, SegmentId, Sequence, Slot};
 pub use ids::{
-    AttachmentId, ClusterId, DatabaseId, GrantId, JournalFolderId, KeyId, Lineage, ParseIdError,
-    PartyId, ProjectId, SnapshotId, UnitId, VolumeId,
+    AttachmentId, ChainId, ClusterId, DatabaseId, GrantId, JournalFolderId, KeyId, Lineage,
+    ParseIdError, PartyId, ProjectId, SnapshotId, UnitId, VolumeId,
 };

@@ -66,6 +66,17 @@ pub enum BoxKind {
     Fault(FaultConfig),
 }
 
+impl BoxKind {
+    /// As it is written.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Rate(_) => "rate",
+            Self::Fault(_) => "fault",
+        }
+    }
+}
+
 /// Why a text is no policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {

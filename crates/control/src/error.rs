@@ -159,6 +159,7 @@ const fn where_to_look(thing: Thing) -> &'static str {
         Thing::Volume => "`scree volume list` shows those there are",
         Thing::Snapshot => "`scree snapshot list` shows those there are",
         Thing::Attachment => "`scree attachment list` shows those there are",
+        Thing::Chain => "`scree chain list` shows those there are",
         Thing::Version => "`scree volume versions` and the volume's name show those that are kept",
         Thing::WrappingKey => "`scree key list` shows those there are",
         Thing::Project => "`scree project list` shows those there are",

@@ -6,7 +6,7 @@ use std::time::Duration;
 use api::host::{
     Access, Assignment, Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning,
     Deleted, HostUnit, JOURNALS_MAX, LEASES_MAX, Refusal, Renewal, Renewed, Report, TaskAnswer,
-    TaskDone, TaskKind,
+    TaskDone, TaskKind, WantedChain,
 };
 use base::{AttachmentId, PartyId, SnapshotId, VolumeId};
 use catalog::VersionKey;
@@ -16,7 +16,7 @@ use serde_json::Value;
 use world::Millis;
 
 use crate::control::Control;
-use crate::database::{AttachmentRow, DatabaseError, Reach, VersionRow, VolumeRow};
+use crate::database::{AttachmentRow, ChainRow, DatabaseError, Reach, VersionRow, VolumeRow};
 use crate::error::ControlError;
 use crate::parties::local;
 
@@ -49,9 +49,13 @@ impl Control {
         let (serial, look, clean) = database.wanted_of(host).await?;
         let mut attachments = Vec::new();
         let pending = database.pending_cuts().await?;
+        let chains = database.chains_on(host).await?;
         for row in database.attachments_on(host).await? {
             match database.volume(row.volume).await {
-                Ok(volume) => attachments.push(assignment(row, volume, &pending)),
+                Ok(volume) => {
+                    let chain = chains.for_one(row.volume, row.vm.as_deref()).cloned();
+                    attachments.push(assignment(row, volume, chain, &pending));
+                }
                 // The report says what is damaged, and who is on the way out
                 // is fenced.
                 Err(DatabaseError::Damaged { .. } | DatabaseError::NotFound { .. }) => {}
@@ -324,6 +328,7 @@ impl Control {
 fn assignment(
     row: AttachmentRow,
     volume: VolumeRow,
+    chain: Option<ChainRow>,
     pending: &[(SnapshotId, VolumeId)],
 ) -> Assignment {
     let cuts = pending
@@ -343,6 +348,11 @@ fn assignment(
         access: row.access,
         version: row.version,
         cuts: cuts.map(|(snapshot, _)| *snapshot).collect(),
+        chain: chain.map(|chain| WantedChain {
+            key: chain.key(),
+            tenant: volume.owner_name.clone().unwrap_or_default(),
+            policy: chain.policy,
+        }),
         name: export_name(volume.owner_name, volume.name),
         size_bytes: volume.size_bytes,
         block_size: volume.block_size,

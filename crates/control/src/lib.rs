@@ -3,7 +3,7 @@
 //!
 //! * [`database`]: SQLite or PostgreSQL
 //! * [`control`]: an instance; [`acting`]: the same, on somebody's behalf
-//! * [`volumes`], [`snapshots`], [`attachments`], [`projects`], [`units`], [`keys`]:
+//! * [`volumes`], [`snapshots`], [`attachments`], [`chains`], [`projects`], [`units`], [`keys`]:
 //!   what owners and operators ask of it
 //! * [`hosts`]: what agents ask of it, and tell it; `report`: how they are doing;
 //!   `turns`: how many calls of one at a time; `capabilities`: what they may do on
@@ -22,6 +22,7 @@ pub mod acting;
 pub mod attachments;
 pub mod authority;
 mod capabilities;
+pub mod chains;
 pub mod control;
 pub mod daemons;
 pub mod database;

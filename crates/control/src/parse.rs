@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use base::{
-    AttachmentId, BlockSize, ClusterId, DatabaseId, GrantId, KeyId, Lineage, PartyId, ProjectId,
-    SnapshotId, UnitId, VolumeId,
+    AttachmentId, BlockSize, ChainId, ClusterId, DatabaseId, GrantId, KeyId, Lineage, PartyId,
+    ProjectId, SnapshotId, UnitId, VolumeId,
 };
 
 use crate::database::Quota;
@@ -69,6 +69,7 @@ pub fn refuse_id(text: &str) -> Result<(), ControlError> {
         is::<UnitId>,
         is::<PartyId>,
         is::<AttachmentId>,
+        is::<ChainId>,
         is::<KeyId>,
         is::<ProjectId>,
         is::<GrantId>,

@@ -1,6 +1,6 @@
 //! Attachments, as they are wanted of a host and as it says they are.
 
-use base::{AttachmentId, BlockSize, Lineage, SnapshotId, VolumeId};
+use base::{AttachmentId, BlockSize, ChainId, Lineage, SnapshotId, VolumeId};
 use catalog::VersionKey;
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +45,29 @@ pub struct Assignment {
     pub version: Option<VersionKey>,
     /// Snapshots whose moment is to be taken.
     pub cuts: Vec<SnapshotId>,
+    /// The boxes that it is to be served through; none without a chain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chain: Option<WantedChain>,
+}
+
+/// A chain, as it is wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WantedChain {
+    /// Which.
+    pub key: ChainKey,
+    /// Whose the volume is, for what boxes say of it.
+    pub tenant: String,
+    /// The boxes, as their owner wrote them down.
+    pub policy: String,
+}
+
+/// A chain, as it was at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChainKey {
+    /// Its id.
+    pub id: ChainId,
+    /// Grows by one with every change.
+    pub revision: u64,
 }
 
 /// What a host says of an attachment.
@@ -66,6 +89,12 @@ pub struct AttachmentReport {
     /// The size that it is served with, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
+    /// The chain that it is served through, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chain: Option<ChainKey>,
+    /// Why it is not served through the one that is wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chain_problem: Option<String>,
     /// What to give to a client on that host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uri: Option<String>,

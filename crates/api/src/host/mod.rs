@@ -36,7 +36,7 @@ use catalog::{Copyset, WrappedKey};
 use serde::{Deserialize, Serialize};
 
 pub use crate::words::{Access, AttachmentState, KeyState, Seal};
-pub use attachments::{Assignment, AttachmentReport};
+pub use attachments::{Assignment, AttachmentReport, ChainKey, WantedChain};
 pub use calls::{CatalogAnswer, CatalogCall, EncodedPlan, FREES_MAX, NOTED_MAX, ROWS_MAX};
 pub use capabilities::{AskCapabilities, Capabilities, SignedBytes, WANTS_MAX, Want};
 pub use cleaning::{AskCleaning, Cleaning, Deleted};

@@ -43,6 +43,16 @@ pub struct Attachment {
     pub note: Option<String>,
     /// What to give to a client on its host.
     pub uri: Option<String>,
+    /// The id of the chain of boxes that it is served through, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^chain-[0-9a-f]{17}$")]
+    pub chain: Option<String>,
+    /// That chain's revision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chain_revision: Option<u64>,
+    /// Why it is not served through the chain that is wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chain_problem: Option<String>,
     /// The id of the user who asked for it.
     #[serde(default)]
     #[schema(pattern = "^party-[0-9a-f]{17}$")]

@@ -22,7 +22,7 @@ impl Database {
         change_and_tell!(self, change, {
             sqlx::query(
                 "UPDATE attachments SET reported = 0, reason = NULL, uri = NULL, \
-                 tcp_uri = NULL, state = CASE wanted WHEN 1 THEN 'attaching' ELSE 'detaching' END \
+                 tcp_uri = NULL, chain = NULL, chain_revision = NULL, chain_problem = NULL, state = CASE wanted WHEN 1 THEN 'attaching' ELSE 'detaching' END \
                  WHERE host = $1 AND state <> 'detached'",
             )
             .bind(host.to_string())
@@ -49,8 +49,10 @@ impl Database {
             let kept = sqlx::query(
                 "UPDATE attachments SET state = $1, reason = $2, reported = generation, \
                  size_bytes = $3, uri = $4, tcp_uri = $5, ended_ms = $6, \
-                 note = COALESCE($11, note), device = $12 WHERE id = $7 AND host = $8 AND generation = $9 AND state <> 'detached' \
-                 AND (wanted = 0 OR $10 = 0) RETURNING volume, access, epoch",
+                 note = COALESCE($11, note), device = $12, chain = $13, chain_revision = $14, \
+                 chain_problem = $15 WHERE id = $7 AND host = $8 AND generation = $9 \
+                 AND state <> 'detached' AND (wanted = 0 OR $10 = 0) \
+                 RETURNING volume, access, epoch",
             )
             .bind(report.state.as_str())
             .bind(report.reason.clone())
@@ -64,6 +66,9 @@ impl Database {
             .bind(i64::from(is_end))
             .bind(report.note.clone())
             .bind(report.device.clone())
+            .bind(report.chain.map(|chain| chain.id.to_string()))
+            .bind(report.chain.map(|chain| chain.revision.cast_signed()))
+            .bind(report.chain_problem.clone())
             .fetch_optional(&mut *change)
             .await?;
             let Some(kept) = kept else { return Ok(false) };
@@ -168,7 +173,7 @@ pub(super) async fn reopen_all(
          created_ms = excluded.created_ms, generation = attachments.generation + 1, \
          reported = 0, forced = 0, vm = NULL, device = NULL, reason = NULL, note = NULL, \
          size_bytes = NULL, uri = NULL, tcp_uri = NULL, ended_ms = NULL, asked_by = NULL, \
-         next_id = NULL, next_host = NULL, next_vm = NULL, next_asked_by = NULL",
+         chain = NULL, chain_revision = NULL, chain_problem = NULL, next_id = NULL, next_host = NULL, next_vm = NULL, next_asked_by = NULL",
     )
     .bind(host.to_string())
     .bind(now.0)

@@ -16,7 +16,7 @@ use world::Millis;
 
 use super::rights::check_volume;
 use super::rows;
-use super::{Asker, Database, DatabaseError, Follower, Need, Right, Thing};
+use super::{Asker, ChainKey, Database, DatabaseError, Follower, Need, Right, Thing};
 
 /// An attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +61,10 @@ pub struct AttachmentRow {
     pub asked_by: Option<PartyId>,
     /// What follows it as soon as it has let go, or followed it.
     pub follower: Option<Follower>,
+    /// The chain that it is served through, as its host says.
+    pub chain: Option<ChainKey>,
+    /// Why it is not served through the one that is wanted.
+    pub chain_problem: Option<String>,
     /// When it was asked for.
     pub created: Millis,
     /// When it was detached.
@@ -81,6 +85,8 @@ pub(super) fn attachment_row(row: &AnyRow) -> Result<AttachmentRow, DatabaseErro
         device: row.try_get("device")?,
         asked_by: rows::spelt_if_any(row, "asked_by")?,
         follower: super::moves::follower(row)?,
+        chain: super::chains::chain_key(row)?,
+        chain_problem: row.try_get("chain_problem")?,
         created: Millis(row.try_get("created_ms")?),
         ended: row.try_get::<Option<i64>, _>("ended_ms")?.map(Millis),
         is_wanted: rows::flag(row, "wanted")?,

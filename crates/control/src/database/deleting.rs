@@ -64,6 +64,7 @@ impl Database {
             super::hosts::clean(&mut *change).await?;
             super::snapshots::give_up(&mut *change, volume, "its volume was deleted").await?;
             super::tags::forget(&mut *change, &volume.to_string()).await?;
+            super::chains::forget(&mut *change, volume).await?;
             let target = format!("{volume} {}", row.name);
             asker.note(change, "delete", target).await
         })

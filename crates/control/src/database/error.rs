@@ -14,6 +14,8 @@ pub enum Thing {
     Snapshot,
     /// An attachment.
     Attachment,
+    /// The boxes between a volume and who uses it.
+    Chain,
     /// A version of a volume.
     Version,
     /// The data key of a lineage.
@@ -45,6 +47,7 @@ impl fmt::Display for Thing {
             Self::Volume => "volume",
             Self::Snapshot => "snapshot",
             Self::Attachment => "attachment",
+            Self::Chain => "chain",
             Self::Version => "version",
             Self::LineageKey => "the key of",
             Self::WrappingKey => "wrapping key",

@@ -162,5 +162,6 @@ async fn hand_over(
             .execute(&mut *change)
             .await?;
     }
-    Ok(())
+    // Where it sends what is written is its giver's choice.
+    super::chains::forget(change, volume.id).await
 }

@@ -307,6 +307,29 @@ impl Database {
         let rows = found.iter().map(attachment_row);
         Ok((rows.collect::<Result<_, _>>()?, next))
     }
+
+    /// The rows of the chains whose volumes `asker` administers.
+    pub(super) async fn page_of_chains(
+        &self,
+        asker: &Asker,
+        volume: Option<VolumeId>,
+        page: &Page,
+    ) -> Result<(Vec<AnyRow>, Option<String>), DatabaseError> {
+        let mut condition = Condition {
+            text: "c.id > $1 AND ($3 = 1 OR v.owner = $2 OR EXISTS (SELECT 1 FROM grants g \
+                   WHERE g.party = $2 AND g.object = c.volume AND g.right_name = 'administer'))"
+                .to_owned(),
+            values: Vec::new(),
+        };
+        if let Some(volume) = volume {
+            condition.and("c.volume = {}", volume.to_string());
+        }
+        let select = "SELECT c.* FROM chains c JOIN volumes v ON v.id = c.volume";
+        let mut moment = self.moment().await?;
+        condition
+            .page(&mut moment, select, "c.id", asker, page)
+            .await
+    }
 }
 
 /// Of the volumes with ids from `first` to `last`, those that are attached, or

@@ -15,6 +15,7 @@
 mod asking;
 mod attachments;
 mod bounded;
+mod chains;
 mod extract;
 mod health;
 mod host;
@@ -112,6 +113,7 @@ fn users() -> OpenApiRouter<Control> {
         .merge(volumes::router())
         .merge(snapshots::router())
         .merge(attachments::router())
+        .merge(chains::router())
         .merge(projects::router())
         .merge(units::router())
         .merge(mending::router())

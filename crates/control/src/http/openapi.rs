@@ -59,7 +59,7 @@ const TAKES_ROOM: [&str; 2] = ["create_volume", "grow_volume"];
 const CERTIFICATE: &str = "client certificate";
 
 /// The groups of operations, in the order in which they are shown.
-const TAGS: [(&str, &str); 11] = [
+const TAGS: [(&str, &str); 12] = [
     (
         "volumes",
         "Virtual disks. Making one writes a row, whatever its size; so does cloning.",
@@ -72,6 +72,11 @@ const TAGS: [(&str, &str); 11] = [
         "attachments",
         "Volumes on hosts: plugged into a VM there, or exported over NBD. An attachment is what \
          is wanted; its state is how far the host has come.",
+    ),
+    (
+        "chains",
+        "Boxes between a volume and whoever uses it, as its owner wrote them down. They are \
+         exchanged while the volume is used.",
     ),
     (
         "projects",

@@ -92,6 +92,8 @@ impl Called {
                 reason: None,
                 note: None,
                 device: None,
+                chain: None,
+                chain_problem: None,
                 size_bytes: None,
                 uri: None,
                 tcp_uri: None,

@@ -113,6 +113,8 @@ pub fn report(asked: &AttachmentRow, state: AttachmentState) -> AttachmentReport
         reason: None,
         note: None,
         device: None,
+        chain: None,
+        chain_problem: None,
         size_bytes: None,
         uri: None,
         tcp_uri: None,

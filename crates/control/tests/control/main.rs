@@ -9,6 +9,7 @@ mod askers;
 mod attachments;
 mod catalog;
 mod certificates;
+mod chains;
 mod coming_back;
 mod fresh;
 mod health;

@@ -48,7 +48,8 @@ const fn with(mut row: [u16; 9], success: u16) -> [u16; 9] {
 
 /// A call, its body, and what each gets. `{v}` is a volume of alice's, `{s}` a
 /// snapshot of it, `{a}` an attachment of it that she has asked for, `{g}` a
-/// right on it that she has given to carol; `{n}` is a new name.
+/// right on it that she has given to carol, `{c}` the chain of another one; `{n}` is a new
+/// name.
 fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
     let none = Value::Null;
     let clone = [401, 403, 404, 201, 201, 403, 201, 201, 403];
@@ -57,6 +58,9 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
     let write = [401, 403, 404, 403, 202, 403, 202, 202, 403];
     // Administrators of the cluster would have to be given the use of it.
     let move_on = [401, 403, 404, 404, 404, 404, 202, 202, 403];
+    // A box may send elsewhere what is written: whoever chooses it must be able to read it.
+    let with_boxes = [401, 403, 404, 403, 403, 403, 200, 200, 403];
+    let without_boxes = [401, 403, 404, 404, 404, 404, 200, 200, 403];
     let give = [401, 403, 404, 403, 403, 403, 403, 200, 200];
     let own_project = [401, 403, 404, 404, 404, 404, 404, 200, 200];
     let me = [401, 200, 200, 200, 200, 200, 200, 200, 200];
@@ -140,6 +144,15 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
             none.clone(),
             with(HIDDEN, 409),
         ),
+        ("GET /v1/chains", none.clone(), ANY),
+        ("GET /v1/chains?volume={v}", none.clone(), MANAGE),
+        (
+            "POST /v1/chains",
+            json!({"policy": "volume = '{v}'\n[[box]]\nkind = 'rate'\niops = 9\n"}),
+            with_boxes,
+        ),
+        ("GET /v1/chains/{c}", none.clone(), HIDDEN),
+        ("DELETE /v1/chains/{c}", none.clone(), without_boxes),
         ("GET /v1/grants", none.clone(), ANY),
         ("GET /v1/grants?volume={v}", none.clone(), SEE),
         ("POST /v1/grants", add_right, with(MANAGE, 201)),
@@ -315,11 +328,14 @@ impl Cast {
             let new = json!({"user": "bob", "right": right, "volume": other});
             made("POST /v1/grants", new, 201).await;
         }
+        let policy = format!("volume = '{other}'\n[[box]]\nkind = 'fault'\n");
+        let chain = made("POST /v1/chains", json!({"policy": policy}), 200).await;
         vec![
             ("{v}", volume),
             ("{s}", snapshot),
             ("{a}", attachment),
             ("{g}", grant),
+            ("{c}", chain),
             ("{n}", format!("new-{number}")),
         ]
     }
@@ -383,6 +399,7 @@ async fn what_is_a_strangers_is_answered_like_what_does_not_exist(scene: Scene) 
         ("{s}", "snap-00000000000000000".to_owned()),
         ("{a}", "att-00000000000000000".to_owned()),
         ("{g}", "grant-00000000000000000".to_owned()),
+        ("{c}", "chain-00000000000000000".to_owned()),
         ("{n}", "new".to_owned()),
     ];
     let names = [
@@ -679,6 +696,8 @@ async fn where_others_have_a_volume_is_for_those_who_administer_it(scene: Scene)
         reason: Some("libvirt:secret does not run".to_owned()),
         note: None,
         device: None,
+        chain: None,
+        chain_problem: None,
         size_bytes: None,
         uri: None,
         tcp_uri: None,

@@ -167,6 +167,16 @@ impl Shared {
         self.size_bytes
             .store(geometry.size_bytes, Ordering::Relaxed);
     }
+
+    /// The same, and what else may be otherwise after its owner has worked on it.
+    pub(super) fn publish_all(&self, device: &impl BlockDevice) {
+        self.publish(device.geometry());
+        let mut capabilities = self
+            .capabilities
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *capabilities = device.capabilities();
+    }
 }
 
 trait AnyEntrance: Send + Sync {

@@ -160,7 +160,7 @@ impl<D: BlockDevice> Worker<D> {
                 Command::Run(action) => {
                     let desk = service.desk();
                     let then = action(&mut desk.device);
-                    shared.publish(desk.device.geometry());
+                    shared.publish_all(&desk.device);
                     service.device_was_used();
                     then();
                 }

@@ -3,6 +3,7 @@
 //! file of its own.
 
 mod attachment;
+mod chain;
 mod grant;
 mod key;
 mod party;
@@ -24,6 +25,7 @@ use clap_complete::Shell;
 use crate::output::Format;
 
 pub use attachment::{AttachArguments, AttachmentCommand, DetachArguments};
+pub use chain::{ChainCommand, WhichChain};
 pub use grant::GrantCommand;
 pub use key::KeyCommand;
 pub use party::{EnrolArguments, HostCommand, LoginArguments, PartyCommand};
@@ -158,6 +160,10 @@ pub enum ApiCommand {
     /// Volumes in VMs, and exports.
     #[command(subcommand)]
     Attachment(AttachmentCommand),
+
+    /// Boxes between a volume and whoever uses it.
+    #[command(subcommand)]
+    Chain(ChainCommand),
 
     /// Projects: on whose account volumes are, and how many there may be.
     #[command(subcommand)]

@@ -1,6 +1,7 @@
 //! The commands that ask a running Scree.
 
 mod attachment;
+mod chain;
 mod grant;
 mod key;
 mod party;
@@ -118,6 +119,7 @@ pub fn run(
             ApiCommand::Attach(arguments) => session.attach(arguments).await,
             ApiCommand::Detach(arguments) => session.detach(arguments).await,
             ApiCommand::Attachment(command) => session.attachment(command).await,
+            ApiCommand::Chain(command) => session.chain(command).await,
             ApiCommand::Project(command) => session.project(command).await,
             ApiCommand::Grant(command) => session.grant(command).await,
             ApiCommand::Unit(unit) => session.unit(unit.command).await,

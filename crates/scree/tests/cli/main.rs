@@ -9,6 +9,7 @@
 mod bad_input;
 mod buckets;
 mod certificates;
+mod chains;
 mod crash;
 mod database;
 mod guest;

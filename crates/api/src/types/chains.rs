@@ -1,0 +1,71 @@
+//! Chains: the boxes between volumes and whoever uses them.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::described::VmSchema;
+
+/// The boxes between a volume and whoever uses it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Chain {
+    /// `chain-…`.
+    #[schema(pattern = "^chain-[0-9a-f]{17}$", example = "chain-0f3c5b7d9e1a2b4c6")]
+    pub id: String,
+    /// The volume's name; its id, if it is gone.
+    pub volume: String,
+    /// The name of the user whose volume it is.
+    #[serde(default)]
+    pub owner: Option<String>,
+    /// The volume's id.
+    #[schema(pattern = "^vol-[0-9a-f]{17}$")]
+    pub volume_id: String,
+    /// Only in this VM; none: wherever no other chain of the volume is for.
+    #[schema(value_type = Option<VmSchema>)]
+    pub vm: Option<String>,
+    /// Grows by one with every change.
+    pub revision: u64,
+    /// The boxes, the uppermost first.
+    pub boxes: Vec<ChainBox>,
+    /// The policy, as it was written.
+    pub policy: String,
+    /// When it was changed last.
+    #[schema(format = DateTime)]
+    pub changed: String,
+    /// The attachments that are to be served through it.
+    pub attachments: Vec<ChainUse>,
+}
+
+/// A box of a chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ChainBox {
+    /// Whose name no other box of the chain has.
+    pub name: String,
+    /// What it is.
+    pub kind: String,
+}
+
+/// How far a chain has come with one attachment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ChainUse {
+    /// `att-…`.
+    #[schema(pattern = "^att-[0-9a-f]{17}$")]
+    pub attachment: String,
+    /// The VM; none of a plain export.
+    pub vm: Option<String>,
+    /// The revision through which it is served; none yet, or another chain's.
+    pub revision: Option<u64>,
+    /// Why it is not served through the newest one.
+    pub problem: Option<String>,
+}
+
+/// A chain to be put in the place of the one that there is.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApplyChain {
+    /// The boxes, in TOML, with the volume that they are for.
+    #[schema(
+        max_length = 65536,
+        example = "volume = \"disk\"\n[[box]]\nkind = \"rate\"\niops = 2000\n"
+    )]
+    pub policy: String,
+}

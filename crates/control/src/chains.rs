@@ -1,0 +1,160 @@
+//! What owners do with chains: the boxes between a volume and whoever uses it.
+//!
+//! A policy is checked here as far as it can be without the host that carries it
+//! out. What only that can know, such as whether a key is there, it says of each
+//! attachment.
+
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use api::vm::VmAddress;
+use base::ChainId;
+use chain::Policy;
+
+use crate::acting::Acting;
+use crate::database::{AttachmentRow, ChainRow, Need, NewChain, Page, Right, VolumeName};
+use crate::error::ControlError;
+
+/// A chain as it is shown.
+#[derive(Debug, Clone)]
+pub struct ChainView {
+    /// Its row.
+    pub row: ChainRow,
+    /// What the volume is called, if that is still there.
+    pub volume: Option<VolumeName>,
+    /// The attachments that are to be served through it.
+    pub attachments: Vec<AttachmentRow>,
+}
+
+impl ChainView {
+    /// Whether every host has said what came of it.
+    fn is_settled(&self) -> bool {
+        let mut attachments = self.attachments.iter();
+        attachments.all(|one| one.reported == one.generation)
+    }
+}
+
+/// Reads a policy.
+fn parse(text: &str) -> Result<Policy, ControlError> {
+    let invalid = |reason: String| ControlError::invalid("policy", reason);
+    let policy = Policy::parse(text).map_err(|error| invalid(error.to_string()))?;
+    if let Some(vm) = &policy.vm {
+        VmAddress::from_str(vm).map_err(|error| invalid(format!("vm: {error}")))?;
+    }
+    Ok(policy)
+}
+
+impl Acting {
+    /// Puts the chain that `policy` describes in the place of the one that its volume
+    /// has. Hosts that have the volume attached exchange it while it is used.
+    ///
+    /// # Errors
+    /// [`ControlError::Invalid`] if it is no policy; [`ControlError::NotFound`] (the
+    /// volume); [`ControlError::Forbidden`] unless the asker administers the volume and
+    /// may use it; [`ControlError::Conflict`] if it is being deleted, or its name is not
+    /// clear; [`ControlError::QuotaExceeded`] of chains. That a host cannot carry it out
+    /// is no error: its attachments say so.
+    pub async fn apply_chain(&self, policy: &str) -> Result<ChainView, ControlError> {
+        let policy = policy.to_owned();
+        self.to_its_end(|control| async move { control.apply(policy).await })
+            .await
+    }
+
+    async fn apply(&self, text: String) -> Result<ChainView, ControlError> {
+        let policy = parse(&text)?;
+        let volume = self.living(&policy.volume, Right::Administer).await?;
+        let world = &self.inner.world;
+        let new = NewChain {
+            id: ChainId::from_random(world.random.u128()),
+            volume: volume.id,
+            vm: policy.vm,
+            policy: text,
+            changed: world.clock.wall(),
+        };
+        let (row, is_news) = self.inner.database.set_chain(self.asker(), &new).await?;
+        if is_news && !self.is_dry_run() {
+            let revision = row.revision;
+            tracing::info!(chain = %row.id, volume = volume.name, revision, "chain applied");
+        }
+        self.view_chain(row).await
+    }
+
+    /// Ends a chain; hosts that have the volume attached go on without its boxes.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`], [`ControlError::Forbidden`] as
+    /// [`Acting::apply_chain`].
+    pub async fn delete_chain(&self, id: ChainId) -> Result<ChainView, ControlError> {
+        self.to_its_end(|control| async move {
+            let database = &control.inner.database;
+            let row = database.delete_chain(control.asker(), id).await?;
+            if !control.is_dry_run() {
+                tracing::info!(chain = %row.id, volume = %row.volume, "chain deleted");
+            }
+            control.view_chain(row).await
+        })
+        .await
+    }
+
+    /// A chain, once all hosts have said what came of it, or `wait` has passed.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`], also if the asker does not administer its volume.
+    pub async fn chain(&self, id: ChainId, wait: Duration) -> Result<ChainView, ControlError> {
+        let settled = self.until(wait, || async {
+            let view = self.chain_now(id).await?;
+            Ok(view.is_settled().then_some(view))
+        });
+        match settled.await? {
+            Some(view) => Ok(view),
+            None => self.chain_now(id).await,
+        }
+    }
+
+    async fn chain_now(&self, id: ChainId) -> Result<ChainView, ControlError> {
+        let row = self.inner.database.chain_for(self.asker(), id).await?;
+        self.view_chain(row).await
+    }
+
+    /// A page of the chains of the volumes that the asker administers, and after what
+    /// the next one begins.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`] (the volume).
+    pub async fn chains(
+        &self,
+        volume: Option<&str>,
+        page: &Page,
+    ) -> Result<(Vec<ChainView>, Option<String>), ControlError> {
+        let database = &self.inner.database;
+        let volume = match volume {
+            Some(volume) => {
+                let need = Need::Have(Right::Administer);
+                Some(database.volume_for(self.asker(), volume, need).await?.id)
+            }
+            None => None,
+        };
+        let (rows, next) = database.chain_page(self.asker(), volume, page).await?;
+        let mut views = Vec::with_capacity(rows.len());
+        for row in rows {
+            views.push(self.view_chain(row).await?);
+        }
+        Ok((views, next))
+    }
+
+    async fn view_chain(&self, row: ChainRow) -> Result<ChainView, ControlError> {
+        let database = &self.inner.database;
+        let mut names = database.volume_names(std::iter::once(row.volume)).await?;
+        let chains = database.chains_of(row.volume).await?;
+        let mut attachments = database.attachments_of(row.volume).await?;
+        attachments.retain(|one| {
+            let chosen = chains.for_one(row.volume, one.vm.as_deref());
+            one.is_wanted && chosen.is_some_and(|chosen| chosen.id == row.id)
+        });
+        Ok(ChainView {
+            volume: names.remove(&row.volume),
+            row,
+            attachments,
+        })
+    }
+}

@@ -1,0 +1,319 @@
+//! Chains: which boxes stand between a volume and who uses it, as its owner wrote
+//! them down (docs/chains.md, "Policies").
+//!
+//! * A volume has one chain for each VM that one was written for, and one for all
+//!   others.
+//! * Whoever changes one must be able to read and write the volume, beside
+//!   administering it: a box may send its content elsewhere.
+//! * Every change is a new wish of the attachments concerned: a host that has said
+//!   something of that wish has tried the chain.
+
+use std::collections::HashMap;
+
+pub use api::host::ChainKey;
+use base::{ChainId, PartyId, VolumeId};
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row as _};
+use world::Millis;
+
+use super::rights::{check_volume, refuse_if_deleting};
+use super::{Asker, Database, DatabaseError, Need, Page, Right, Thing, VolumeRow, rows};
+
+/// So many a volume has at most: for VMs that have it one after another.
+const CHAINS_MAX: i64 = 64;
+
+/// A chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChainRow {
+    /// Its id.
+    pub id: ChainId,
+    /// Of which volume.
+    pub volume: VolumeId,
+    /// Only in this VM; none: wherever no other one is for.
+    pub vm: Option<String>,
+    /// The boxes, as its owner wrote them down.
+    pub policy: String,
+    /// Grows by one with every change.
+    pub revision: u64,
+    /// When it was changed last.
+    pub changed: Millis,
+}
+
+impl ChainRow {
+    /// As it is now.
+    #[must_use]
+    pub fn key(&self) -> ChainKey {
+        ChainKey {
+            id: self.id,
+            revision: self.revision,
+        }
+    }
+}
+
+/// A chain to be put in the place of another one.
+#[derive(Debug, Clone)]
+pub struct NewChain {
+    /// Its id, if there was none.
+    pub id: ChainId,
+    /// Of which volume.
+    pub volume: VolumeId,
+    /// Only in this VM.
+    pub vm: Option<String>,
+    /// The boxes.
+    pub policy: String,
+    /// When.
+    pub changed: Millis,
+}
+
+/// The chains of some volumes.
+#[derive(Debug, Default)]
+pub struct Chains(HashMap<(VolumeId, Option<String>), ChainRow>);
+
+impl Chains {
+    fn of(found: &[AnyRow]) -> Result<Self, DatabaseError> {
+        let rows = found.iter().map(chain_row);
+        let keyed = rows.map(|row| row.map(|row| ((row.volume, row.vm.clone()), row)));
+        Ok(Self(keyed.collect::<Result<_, _>>()?))
+    }
+
+    /// The one that is for a volume in `vm`, or without one.
+    #[must_use]
+    pub fn for_one(&self, volume: VolumeId, vm: Option<&str>) -> Option<&ChainRow> {
+        let own = vm.and_then(|vm| self.0.get(&(volume, Some(vm.to_owned()))));
+        own.or_else(|| self.0.get(&(volume, None)))
+    }
+}
+
+/// The chain in the columns of an attachment.
+pub(super) fn chain_key(row: &AnyRow) -> Result<Option<ChainKey>, DatabaseError> {
+    let id = rows::spelt_if_any(row, "chain")?;
+    let key = |id| {
+        let revision = rows::number(row, "chain_revision")?;
+        Ok(ChainKey { id, revision })
+    };
+    id.map(key).transpose()
+}
+
+/// Ends the chains of a volume that is another's from now on, or nobody's.
+pub(super) async fn forget(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+) -> Result<(), DatabaseError> {
+    sqlx::query("DELETE FROM chains WHERE volume = $1")
+        .bind(volume.to_string())
+        .execute(change)
+        .await?;
+    Ok(())
+}
+
+/// The volume, if `asker` may say which boxes it has.
+async fn check(
+    change: &mut AnyConnection,
+    asker: &Asker,
+    volume: VolumeId,
+) -> Result<VolumeRow, DatabaseError> {
+    for right in [Right::Administer, Right::Use] {
+        check_volume(&mut *change, asker, volume, Need::Have(right)).await?;
+    }
+    let row = super::volumes::by_id(change, volume).await?;
+    refuse_if_deleting(&row)?;
+    Ok(row)
+}
+
+/// The attachments of a volume that a chain for `vm` may concern are wanted anew.
+async fn wish_anew(change: &mut AnyConnection, volume: VolumeId) -> Result<(), DatabaseError> {
+    let hosts = sqlx::query(
+        "UPDATE attachments SET generation = generation + 1 \
+         WHERE volume = $1 AND wanted = 1 AND state <> 'detached' RETURNING host",
+    )
+    .bind(volume.to_string())
+    .fetch_all(&mut *change)
+    .await?;
+    for host in &hosts {
+        let host: PartyId = rows::spelt(host, "host")?;
+        super::hosts::assign(&mut *change, host).await?;
+    }
+    Ok(())
+}
+
+async fn by_id(connection: &mut AnyConnection, id: ChainId) -> Result<ChainRow, DatabaseError> {
+    let row = sqlx::query("SELECT * FROM chains WHERE id = $1")
+        .bind(id.to_string())
+        .fetch_optional(connection)
+        .await?;
+    chain_row(&row.ok_or_else(|| DatabaseError::not_found(Thing::Chain, id))?)
+}
+
+impl Database {
+    /// Puts a chain in the place of the one that a volume has, for the same VM; whether
+    /// that is news. The same boxes again are none.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`] (the volume); [`DatabaseError::Forbidden`] unless the
+    /// asker administers the volume and may use it; [`DatabaseError::Refused`] if it is
+    /// being deleted; [`DatabaseError::Quota`] of chains of one volume.
+    pub async fn set_chain(
+        &self,
+        asker: &Asker,
+        new: &NewChain,
+    ) -> Result<(ChainRow, bool), DatabaseError> {
+        act!(self, asker, change, {
+            let volume = check(&mut *change, asker, new.volume).await?;
+            let vm = new.vm.as_deref().unwrap_or_default();
+            let found = sqlx::query("SELECT * FROM chains WHERE volume = $1 AND vm = $2")
+                .bind(new.volume.to_string())
+                .bind(vm)
+                .fetch_optional(&mut *change)
+                .await?;
+            let old = found.as_ref().map(chain_row).transpose()?;
+            if let Some(old) = old.as_ref().filter(|old| old.policy == new.policy) {
+                return Ok((old.clone(), false));
+            }
+            if old.is_none() {
+                refuse_too_many(&mut *change, new.volume).await?;
+            }
+            let kept = sqlx::query(
+                "INSERT INTO chains (id, volume, vm, policy, revision, changed_ms) \
+                 VALUES ($1, $2, $3, $4, 1, $5) ON CONFLICT (volume, vm) DO UPDATE SET \
+                 policy = excluded.policy, changed_ms = excluded.changed_ms, \
+                 revision = chains.revision + 1 RETURNING *",
+            )
+            .bind(new.id.to_string())
+            .bind(new.volume.to_string())
+            .bind(vm)
+            .bind(&new.policy)
+            .bind(new.changed.0)
+            .fetch_one(&mut *change)
+            .await?;
+            let kept = chain_row(&kept)?;
+            wish_anew(&mut *change, new.volume).await?;
+            let target = format!("{} {}: {}", volume.id, volume.name, told(&kept));
+            asker.note(change, "apply-chain", target).await?;
+            Ok((kept, true))
+        })
+    }
+
+    /// Ends a chain: the volume is served without boxes then, or through its other one.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`] as
+    /// [`Database::set_chain`].
+    pub async fn delete_chain(
+        &self,
+        asker: &Asker,
+        id: ChainId,
+    ) -> Result<ChainRow, DatabaseError> {
+        act!(self, asker, change, {
+            let chain = seen(&mut *change, asker, id).await?;
+            let volume = check(&mut *change, asker, chain.volume).await?;
+            sqlx::query("DELETE FROM chains WHERE id = $1")
+                .bind(id.to_string())
+                .execute(&mut *change)
+                .await?;
+            wish_anew(&mut *change, chain.volume).await?;
+            let target = format!("{} {}: {}", volume.id, volume.name, told(&chain));
+            asker.note(change, "delete-chain", target).await?;
+            Ok(chain)
+        })
+    }
+
+    /// A chain of a volume that `asker` administers.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`], also if they do not.
+    pub async fn chain_for(&self, asker: &Asker, id: ChainId) -> Result<ChainRow, DatabaseError> {
+        seen(&mut *self.reader.acquire().await?, asker, id).await
+    }
+
+    /// The chains of the volumes that are attached to `host`.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn chains_on(&self, host: PartyId) -> Result<Chains, DatabaseError> {
+        let found = sqlx::query(
+            "SELECT c.* FROM chains c WHERE EXISTS (SELECT 1 FROM attachments a \
+             WHERE a.volume = c.volume AND a.host = $1 AND a.state <> 'detached')",
+        )
+        .bind(host.to_string())
+        .fetch_all(&self.reader)
+        .await?;
+        Chains::of(&found)
+    }
+
+    /// The chains of one volume.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn chains_of(&self, volume: VolumeId) -> Result<Chains, DatabaseError> {
+        let found = sqlx::query("SELECT * FROM chains WHERE volume = $1")
+            .bind(volume.to_string())
+            .fetch_all(&self.reader)
+            .await?;
+        Chains::of(&found)
+    }
+
+    /// The chains of the volumes that `asker` administers, or of one of them.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn chain_page(
+        &self,
+        asker: &Asker,
+        volume: Option<VolumeId>,
+        page: &Page,
+    ) -> Result<(Vec<ChainRow>, Option<String>), DatabaseError> {
+        let (found, next) = self.page_of_chains(asker, volume, page).await?;
+        let rows = found.iter().map(chain_row);
+        Ok((rows.collect::<Result<_, _>>()?, next))
+    }
+}
+
+/// A chain, if `asker` administers its volume.
+async fn seen(
+    connection: &mut AnyConnection,
+    asker: &Asker,
+    id: ChainId,
+) -> Result<ChainRow, DatabaseError> {
+    let chain = by_id(&mut *connection, id).await?;
+    match super::attachments::administers(connection, asker, chain.volume).await? {
+        true => Ok(chain),
+        false => Err(DatabaseError::not_found(Thing::Chain, id)),
+    }
+}
+
+async fn refuse_too_many(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+) -> Result<(), DatabaseError> {
+    let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM chains WHERE volume = $1")
+        .bind(volume.to_string())
+        .fetch_one(change)
+        .await?;
+    if count < CHAINS_MAX {
+        return Ok(());
+    }
+    Err(DatabaseError::Quota {
+        reason: format!(
+            "the volume has {count} chains, as many as there may be; delete some first"
+        ),
+    })
+}
+
+/// For the log.
+fn told(chain: &ChainRow) -> String {
+    let vm = chain.vm.as_deref().map(|vm| format!(" in {vm}"));
+    let (id, vm) = (chain.id, vm.unwrap_or_default());
+    format!("{id}{vm}, revision {}", chain.revision)
+}
+
+fn chain_row(row: &AnyRow) -> Result<ChainRow, DatabaseError> {
+    let vm: String = row.try_get("vm")?;
+    Ok(ChainRow {
+        id: rows::spelt(row, "id")?,
+        volume: rows::spelt(row, "volume")?,
+        vm: (!vm.is_empty()).then_some(vm),
+        policy: row.try_get("policy")?,
+        revision: rows::number(row, "revision")?,
+        changed: Millis(row.try_get("changed_ms")?),
+    })
+}

@@ -1,0 +1,194 @@
+//! What is claimed of chains, on both databases.
+
+use api::host::{Access, AttachmentReport, AttachmentState, ChainKey};
+use base::{ChainId, PartyId, VolumeId};
+use control::database::{
+    Asker, AttachmentRow, ChainRow, Database, DatabaseError, NewAttachment, NewChain,
+};
+use world::Millis;
+
+use crate::askers::local;
+use crate::fresh::{self, add_host, attachment, number, on_postgres, on_sqlite, report};
+use crate::postgres::Postgres;
+
+const NOW: Millis = Millis(1_000_000);
+
+/// A volume that is attached to a host.
+struct Rows {
+    database: Database,
+    asker: Asker,
+    host: PartyId,
+    volume: VolumeId,
+}
+
+impl fresh::Rows for Rows {
+    async fn new(database: Database) -> Self {
+        let asker = local(&database).await;
+        let host = add_host(&database, &asker, "h1", NOW).await;
+        let new = fresh::volume("disk", NOW);
+        let volume = new.id;
+        database.insert_volume(&asker, &new).await.expect("made");
+        Self {
+            database,
+            asker,
+            host,
+            volume,
+        }
+    }
+}
+
+impl Rows {
+    async fn attach(&self, vm: Option<&str>) -> AttachmentRow {
+        let new = NewAttachment {
+            vm: vm.map(str::to_owned),
+            ..attachment(self.volume, self.host, Access::ReadOnly, NOW)
+        };
+        let asked = self.database.attach(&self.asker, &new).await;
+        asked.expect("asked")
+    }
+
+    async fn apply(
+        &self,
+        vm: Option<&str>,
+        policy: &str,
+    ) -> Result<(ChainRow, bool), DatabaseError> {
+        let new = NewChain {
+            id: ChainId::from_random(number()),
+            volume: self.volume,
+            vm: vm.map(str::to_owned),
+            policy: policy.to_owned(),
+            changed: NOW,
+        };
+        self.database.set_chain(&self.asker, &new).await
+    }
+
+    /// The chain that is wanted in `vm`.
+    async fn wanted(&self, vm: Option<&str>) -> Option<ChainKey> {
+        let chains = self.database.chains_on(self.host).await.expect("read");
+        chains.for_one(self.volume, vm).map(ChainRow::key)
+    }
+
+    async fn row(&self, of: &AttachmentRow) -> AttachmentRow {
+        self.database.attachment(of.id).await.expect("there")
+    }
+
+    async fn serial(&self) -> u64 {
+        self.database.wanted_of(self.host).await.expect("there").0
+    }
+}
+
+#[test]
+fn a_change_of_a_chain_is_a_new_wish_and_the_same_again_is_none() {
+    on_sqlite(claims::a_change_of_a_chain_is_a_new_wish_and_the_same_again_is_none);
+}
+
+#[test]
+fn a_vms_own_chain_is_before_the_one_for_all() {
+    on_sqlite(claims::a_vms_own_chain_is_before_the_one_for_all);
+}
+
+#[test]
+fn a_chain_ends_with_its_volume_and_a_volume_has_not_any_number() {
+    on_sqlite(claims::a_chain_ends_with_its_volume_and_a_volume_has_not_any_number);
+}
+
+#[test]
+fn all_of_it_is_so_on_postgresql() {
+    let server = Postgres::start();
+    on_postgres(
+        &server,
+        claims::a_change_of_a_chain_is_a_new_wish_and_the_same_again_is_none,
+    );
+    on_postgres(&server, claims::a_vms_own_chain_is_before_the_one_for_all);
+    on_postgres(
+        &server,
+        claims::a_chain_ends_with_its_volume_and_a_volume_has_not_any_number,
+    );
+}
+
+/// What is claimed of both.
+mod claims {
+    use super::*;
+
+    pub async fn a_change_of_a_chain_is_a_new_wish_and_the_same_again_is_none(rows: Rows) {
+        let asked = rows.attach(None).await;
+        let before = rows.serial().await;
+        let (first, is_news) = rows.apply(None, "one").await.expect("kept");
+        assert_eq!((first.revision, is_news), (1, true));
+        assert!(rows.serial().await > before, "its host hears of it");
+        let wish = rows.row(&asked).await;
+        assert!(wish.generation > asked.generation && wish.state == asked.state);
+        let late = report(&asked, AttachmentState::Attached);
+        let database = &rows.database;
+        let late = database.keep_attachment_report(rows.host, asked.id, &late, NOW);
+        assert!(!late.await.expect("heard"), "that was of the older wish");
+        let said = AttachmentReport {
+            chain: Some(first.key()),
+            chain_problem: Some("none".to_owned()),
+            ..report(&wish, AttachmentState::Attached)
+        };
+        let kept = database.keep_attachment_report(rows.host, asked.id, &said, NOW);
+        assert!(kept.await.expect("heard"));
+        let shown = rows.row(&asked).await;
+        assert_eq!(shown.chain, Some(first.key()));
+        assert_eq!(shown.chain_problem.as_deref(), Some("none"));
+
+        let before = rows.serial().await;
+        let (again, is_news) = rows.apply(None, "one").await.expect("kept");
+        assert_eq!((again, is_news), (first.clone(), false));
+        assert_eq!(rows.serial().await, before);
+        let (second, _) = rows.apply(None, "two").await.expect("kept");
+        assert_eq!((second.id, second.revision), (first.id, 2));
+        assert_eq!(rows.wanted(None).await, Some(second.key()));
+        let gone = database.delete_chain(&rows.asker, first.id).await;
+        assert_eq!(gone.expect("deleted").policy, "two");
+        assert_eq!(rows.wanted(None).await, None);
+        assert!(rows.serial().await > before);
+        // One that is made anew is another one, with a revision of its own.
+        let (other, _) = rows.apply(None, "one").await.expect("kept");
+        assert!(other.id != first.id && other.revision == 1);
+
+        // What a host said of what it had open is over when it begins anew.
+        rows.database.nothing_open(rows.host).await.expect("kept");
+        assert_eq!(rows.row(&asked).await.chain, None);
+    }
+
+    pub async fn a_vms_own_chain_is_before_the_one_for_all(rows: Rows) {
+        let (one, two) = (Some("libvirt:one"), Some("libvirt:two"));
+        rows.attach(one).await;
+        let (all, _) = rows.apply(None, "all").await.expect("kept");
+        let (own, _) = rows.apply(one, "own").await.expect("kept");
+        assert_eq!(rows.wanted(one).await, Some(own.key()));
+        assert_eq!(rows.wanted(two).await, Some(all.key()));
+        assert_eq!(rows.wanted(None).await, Some(all.key()));
+        let deleted = rows.database.delete_chain(&rows.asker, own.id).await;
+        deleted.expect("deleted");
+        assert_eq!(rows.wanted(one).await, Some(all.key()));
+    }
+
+    pub async fn a_chain_ends_with_its_volume_and_a_volume_has_not_any_number(rows: Rows) {
+        let mut last = None;
+        for number in 0..64 {
+            let vm = format!("libvirt:vm-{number}");
+            last = Some(rows.apply(Some(&vm), "own").await.expect("kept").0);
+        }
+        let refused = rows.apply(None, "all").await;
+        assert!(matches!(refused, Err(DatabaseError::Quota { .. })));
+        // The place of one that is there is not one more.
+        let vm = Some("libvirt:vm-0");
+        assert_eq!(rows.apply(vm, "new").await.expect("kept").0.revision, 2);
+
+        let database = &rows.database;
+        let deleted = database.begin_delete(&rows.asker, rows.volume, NOW).await;
+        deleted.expect("on its way out");
+        let gone = database
+            .chain_for(&rows.asker, last.expect("made").id)
+            .await;
+        assert!(matches!(gone, Err(DatabaseError::NotFound { .. })));
+        let late = rows.apply(vm, "late").await;
+        assert!(
+            matches!(late, Err(DatabaseError::Refused { .. })),
+            "{late:?}"
+        );
+    }
+}

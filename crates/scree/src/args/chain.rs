@@ -1,0 +1,37 @@
+//! Chains: the boxes between a volume and whoever uses it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+#[derive(Subcommand)]
+pub enum ChainCommand {
+    /// Put the boxes of a policy between its volume and whoever uses that, in the place of
+    /// those that are there; while it is used, and no request is lost.
+    Apply {
+        /// The policy, a TOML file; `-` for standard input.
+        file: PathBuf,
+        /// Return at once, and not when every host has said what came of it.
+        #[arg(long)]
+        no_wait: bool,
+    },
+    /// List the chains of the volumes that you administer.
+    List {
+        /// Those of this volume (name or id).
+        #[arg(long)]
+        volume: Option<String>,
+    },
+    /// Show a volume's chain: its policy, and where it is in use.
+    Show(WhichChain),
+    /// Serve a volume without its boxes.
+    Delete(WhichChain),
+}
+
+#[derive(Args)]
+pub struct WhichChain {
+    /// The volume (name or id), or the chain's id.
+    pub volume: String,
+    /// The one for this VM. [default: the one for all others]
+    #[arg(long)]
+    pub vm: Option<String>,
+}

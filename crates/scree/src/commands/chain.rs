@@ -1,0 +1,184 @@
+//! `scree chain`.
+
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use api::types::{ApplyChain, Chain, ChainUse};
+use world::host;
+use world::real::RealDisk;
+
+use super::{Failure, Session, or_dash, query, segment, spelt};
+use crate::args::{ChainCommand, WhichChain};
+use crate::output::{Table, print, time};
+use crate::progress::Progress;
+
+/// How long a command waits for the hosts' word, in seconds: longer than an exchange
+/// may take.
+const WAIT_SECONDS: u64 = 60;
+
+/// What is longer is no policy, in bytes; the server says so.
+const POLICY_BYTES_MAX: u64 = 1 << 20;
+
+impl Session {
+    pub(super) async fn chain(&self, command: ChainCommand) -> Result<(), Failure> {
+        match command {
+            ChainCommand::Apply { file, no_wait } => self.apply_chain(&file, no_wait).await,
+            ChainCommand::List { volume } => {
+                let path = query("/v1/chains", &[("volume", volume.as_deref())], &[])?;
+                let chains: Vec<Chain> = self.client.all(&path).await?;
+                let is_own = self.are_own(chains.iter().map(|one| one.owner.as_ref()));
+                let is_own = is_own.await?;
+                Ok(print(self.format, &chains, |chains| list(chains, is_own))?)
+            }
+            ChainCommand::Show(which) => {
+                let chain = self.chain_of(&which).await?;
+                Ok(print(self.format, &chain, shown)?)
+            }
+            ChainCommand::Delete(which) => {
+                let chain = self.chain_of(&which).await?;
+                let path = format!("/v1/chains/{}", chain.id);
+                let chain: Chain = self.client.delete(&path).await?;
+                Ok(print(self.format, &chain, |chain| {
+                    format!(
+                        "{} is no more; {} has no boxes{}\n",
+                        chain.id,
+                        chain.volume,
+                        in_vm(chain)
+                    )
+                })?)
+            }
+        }
+    }
+
+    async fn apply_chain(&self, file: &Path, no_wait: bool) -> Result<(), Failure> {
+        let policy = read(file)?;
+        let wait = if no_wait { 0 } else { WAIT_SECONDS };
+        let progress = Progress::start("exchanging boxes".to_owned());
+        let path = format!("/v1/chains?wait={wait}");
+        let chain: Chain = self.client.post(&path, &ApplyChain { policy }).await?;
+        drop(progress);
+        print(self.format, &chain, shown)?;
+        if no_wait || self.is_dry_run {
+            return Ok(());
+        }
+        let not_yet = |one: &&ChainUse| one.revision != Some(chain.revision);
+        match chain.attachments.iter().find(not_yet) {
+            None => Ok(()),
+            Some(one) => {
+                let why = one.problem.clone().unwrap_or_else(|| {
+                    format!("its host has not answered after {WAIT_SECONDS} s, or cannot serve it")
+                });
+                let id = &one.attachment;
+                Err(Failure::new(format!(
+                    "attachment {id} is not served through it: {why}; that is tried again until \
+                     the chain is another one (`scree attachment show {id}`)"
+                )))
+            }
+        }
+    }
+
+    /// The one that is meant.
+    async fn chain_of(&self, which: &WhichChain) -> Result<Chain, Failure> {
+        let volume = &which.volume;
+        if volume.starts_with("chain-") {
+            let path = format!("/v1/chains/{}", segment(volume)?);
+            return Ok(self.client.get(&path).await?);
+        }
+        let path = query("/v1/chains", &[("volume", Some(volume))], &[])?;
+        let mut chains: Vec<Chain> = self.client.all(&path).await?;
+        if let Some(at) = chains.iter().position(|chain| chain.vm == which.vm) {
+            return Ok(chains.swap_remove(at));
+        }
+        Err(Failure::new(match (&which.vm, chains.first()) {
+            (Some(vm), _) => format!("volume {volume:?} has no chain for {vm}"),
+            (None, Some(other)) => format!(
+                "volume {volume:?} has chains for single VMs only; say which with --vm, such as \
+                 {}",
+                other.vm.as_deref().unwrap_or_default()
+            ),
+            (None, None) => {
+                format!("volume {volume:?} has no chain; `scree chain apply FILE` gives it one")
+            }
+        }))
+    }
+}
+
+fn read(file: &Path) -> Result<String, Failure> {
+    let failed = |error: io::Error| Failure::new(format!("{}: {error}", file.display()));
+    if file.as_os_str() == "-" {
+        let mut policy = String::new();
+        let input = io::stdin().lock();
+        input
+            .take(POLICY_BYTES_MAX)
+            .read_to_string(&mut policy)
+            .map_err(failed)?;
+        return Ok(policy);
+    }
+    let read = host::read_small(&RealDisk, file, POLICY_BYTES_MAX).map_err(failed)?;
+    let is_text = |_| Failure::new(format!("{}: it is no text", file.display()));
+    String::from_utf8(read.to_vec()).map_err(is_text)
+}
+
+fn in_vm(chain: &Chain) -> String {
+    let vm = chain.vm.as_deref().map(|vm| format!(" of its own in {vm}"));
+    vm.unwrap_or_default()
+}
+
+fn boxes(chain: &Chain) -> String {
+    let names = chain.boxes.iter().map(|one| match one.name == one.kind {
+        true => one.name.clone(),
+        false => format!("{} ({})", one.name, one.kind),
+    });
+    names.collect::<Vec<_>>().join(" → ")
+}
+
+fn list(chains: &[Chain], is_own: bool) -> String {
+    let mut table = Table::new(&[
+        "ID", "VOLUME", "VM", "REVISION", "BOXES", "IN USE", "CHANGED",
+    ]);
+    for chain in chains {
+        let revision = Some(chain.revision);
+        let uses = &chain.attachments;
+        let in_use = uses.iter().filter(|one| one.revision == revision).count();
+        table.row(vec![
+            chain.id.clone(),
+            spelt(chain.owner.as_ref(), &chain.volume, is_own),
+            or_dash(chain.vm.as_deref()),
+            chain.revision.to_string(),
+            boxes(chain),
+            format!("{in_use} of {}", uses.len()),
+            time(&chain.changed),
+        ]);
+    }
+    table.to_string()
+}
+
+fn shown(chain: &Chain) -> String {
+    let mut text = format!(
+        "{}: volume {}{}, revision {}, of {}\n{}\n",
+        chain.id,
+        chain.volume,
+        chain
+            .vm
+            .as_deref()
+            .map(|vm| format!(" in {vm}"))
+            .unwrap_or_default(),
+        chain.revision,
+        time(&chain.changed),
+        boxes(chain),
+    );
+    for one in &chain.attachments {
+        let vm = one.vm.as_deref().unwrap_or("exported");
+        let id = &one.attachment;
+        let how = match (&one.revision, &one.problem) {
+            (Some(revision), None) => format!("served through revision {revision}"),
+            (Some(revision), Some(why)) => {
+                format!("served through revision {revision} still: {why}")
+            }
+            (None, Some(why)) => format!("not served through it: {why}"),
+            (None, None) => "not served through it yet".to_owned(),
+        };
+        text += &format!("{id} ({vm}): {how}\n");
+    }
+    text + "\n" + &chain.policy
+}

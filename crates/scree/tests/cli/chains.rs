@@ -1,0 +1,132 @@
+//! Chains as their owners have them: applied, exchanged while a disk is used, refused,
+//! and there again after a restart.
+
+use std::process::{Command, Stdio};
+
+use crate::host::{Host, Said};
+
+/// Writes a policy for a volume, and applies it.
+fn apply(host: &Host, volume: &str, boxes: &str) -> Said {
+    let file = host.path().join("policy.toml");
+    std::fs::write(&file, format!("volume = {volume:?}\n{boxes}")).expect("written");
+    host.run(&["chain", "apply", file.to_str().expect("text")])
+}
+
+fn uri(host: &Host, volume: &str) -> String {
+    let export = host.json(&["volume", "export", volume]);
+    export["uri"].as_str().expect("text").to_owned()
+}
+
+/// Whether qemu-io's commands succeed.
+fn succeeds(uri: &str, commands: &[&str]) -> bool {
+    let mut qemu = Command::new("qemu-io");
+    qemu.args(["-f", "raw", uri]);
+    for command in commands {
+        qemu.args(["-c", command]);
+    }
+    let said = Said::of(qemu.output().expect("qemu-io is installed"));
+    said.code == 0 && !said.out.contains("failed") && !said.error.contains("error")
+}
+
+const SLOW: &str = "[[box]]\nkind = \"fault\"\ndelays_one_in = 3\ndelay_ms = 2\n";
+const LIMITED: &str = "[[box]]\nkind = \"rate\"\niops = 1000000\n";
+const BOTH: &str = "[[box]]\nkind = \"rate\"\niops = 1000000\n[[box]]\nkind = \"fault\"\n";
+
+#[test]
+fn boxes_come_and_go_while_a_disk_is_written_and_no_request_is_lost() {
+    let host = Host::with(&["--units", "2"]);
+    host.json(&["volume", "create", "disk", "--size", "32M"]);
+    let uri = uri(&host, "disk");
+    let mut fio = Command::new("fio")
+        .args(["--name=w", "--ioengine=nbd", "--rw=randwrite", "--bs=4k"])
+        .args(["--size=32M", "--io_size=96M", "--iodepth=16"])
+        .args(["--verify=crc32c", "--verify_backlog=256", "--fsync=64"])
+        .arg(format!("--uri={uri}"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("fio is installed");
+    let mut exchanges = 0;
+    while fio.try_wait().expect("asked").is_none() || exchanges < 6 {
+        let boxes = [SLOW, LIMITED, BOTH][exchanges % 3];
+        let said = apply(&host, "disk", boxes);
+        assert_eq!(said.code, 0, "{}", said.error);
+        exchanges += 1;
+        if exchanges % 4 == 0 {
+            host.json(&["chain", "delete", "disk"]);
+        }
+    }
+    let fio = Said::of(fio.wait_with_output().expect("it ends"));
+    assert_eq!(
+        fio.code, 0,
+        "{exchanges} exchanges: {} {}",
+        fio.out, fio.error
+    );
+}
+
+#[test]
+fn a_chain_is_in_force_when_it_is_applied_and_before_anybody_is_let_in() {
+    let mut host = Host::with(&["--units", "2"]);
+    host.json(&["volume", "create", "disk", "--size", "8M"]);
+    let uri = uri(&host, "disk");
+    assert!(succeeds(&uri, &["write -P 7 0 64k", "flush"]));
+    let said = apply(
+        &host,
+        "disk",
+        "[[box]]\nkind = \"fault\"\nread_errors_one_in = 1\n",
+    );
+    assert_eq!(said.code, 0, "{}", said.error);
+    assert!(
+        said.out.contains("served through revision 1"),
+        "{}",
+        said.out
+    );
+    assert!(!succeeds(&uri, &["read 0 4k"]));
+    assert!(succeeds(&uri, &["write -P 8 4k 4k"]));
+
+    host.stop();
+    host.start();
+    assert!(!succeeds(&uri, &["read 0 4k"]), "also after a restart");
+    let shown = host.json(&["chain", "show", "disk"]);
+    assert_eq!(shown["attachments"][0]["revision"], 1, "{shown}");
+    let listed = host.json(&["chain", "list"]);
+    assert_eq!(listed[0]["boxes"][0]["kind"], "fault", "{listed}");
+
+    // The disk that is served goes on without it, and so does a client.
+    host.json(&["chain", "delete", "disk"]);
+    let whole = ["read -P 7 0 4k", "read -P 8 4k 4k", "read -P 7 8k 56k"];
+    crate::host::wait_until("the boxes are gone", || succeeds(&uri, &whole));
+    host.refuses(1, &["chain", "show", "disk"], &["has no chain"]);
+}
+
+#[test]
+fn a_policy_that_makes_no_sense_changes_nothing() {
+    let host = Host::with(&["--units", "2"]);
+    host.json(&["volume", "create", "disk", "--size", "8M"]);
+    assert_eq!(apply(&host, "disk", LIMITED).code, 0);
+    let before = host.json(&["chain", "show", "disk"]);
+    for (volume, boxes, word) in [
+        ("disk", "[[box]]\nkind = \"turbo\"\n", "no kind \"turbo\""),
+        ("disk", "[[box]\n", "TOML parse error"),
+        ("disk", "", "delete the chain"),
+        ("disc", LIMITED, "does not exist"),
+        (
+            "disk",
+            "vm = \"web\"\n[[box]]\nkind = \"fault\"\n",
+            "names no VM",
+        ),
+    ] {
+        let said = apply(&host, volume, boxes);
+        assert!(
+            said.code == 1 && said.error.contains(word),
+            "{boxes}: {}",
+            said.error
+        );
+    }
+    let missing = host.run(&["chain", "apply", "/nowhere.toml"]);
+    assert!(missing.code == 1 && missing.error.contains("/nowhere.toml"));
+    let tried = host.path().join("policy.toml");
+    std::fs::write(&tried, format!("volume = \"disk\"\n{BOTH}")).expect("written");
+    let tried = tried.to_str().expect("text");
+    assert_eq!(host.run(&["--dry-run", "chain", "apply", tried]).code, 0);
+    assert_eq!(host.json(&["chain", "show", "disk"]), before);
+}
