@@ -130,6 +130,9 @@ const GOODBYE: Duration = Duration::from_secs(3);
 /// What a controller keeps, it soon lists.
 const LISTED_WITHIN: Duration = Duration::from_secs(5);
 
+/// Whoever asks for events is kept waiting for no longer.
+const EVENTS_WAIT_MAX: Duration = Duration::from_secs(20);
+
 /// See the module's head. Cheap to clone.
 #[derive(Clone)]
 pub struct Agent {
@@ -415,6 +418,16 @@ impl Agent {
             let answer = match task.what {
                 TaskKind::AddUnit { url, .. } => agent.mark_unit(&url).await.map(TaskDone::Unit),
                 TaskKind::AddKey { name } => agent.add_key(name).await,
+                TaskKind::ReadEvents {
+                    attachment,
+                    after,
+                    count_max,
+                    wait_ms,
+                } => {
+                    let wait = Duration::from_millis(wait_ms).min(EVENTS_WAIT_MAX);
+                    let read = agent.read_events(attachment, after, count_max, wait).await;
+                    read.map(TaskDone::Events)
+                }
             };
             let controller = &agent.inner.controller;
             if let Err(error) = controller.task_done(task.id, &answer).await {

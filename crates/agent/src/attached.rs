@@ -17,7 +17,7 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use api::host::{Access, Assignment, Seal, Want};
 use base::{AttachmentId, IoError, KeyId, Lineage, VolumeId, with_causes};
@@ -36,6 +36,7 @@ use crate::capability_cache::Kept;
 use crate::chains::ChainError;
 use crate::closer::Closer;
 use crate::database_age::OlderDatabase;
+use crate::events::EventLog;
 use crate::host_keys::HostKeyError;
 use crate::journals::JournalsError;
 use crate::keys::KeyProvider as _;
@@ -49,6 +50,8 @@ pub struct Attached {
     pub(crate) epoch: Option<u32>,
     /// The door for connections.
     pub(crate) export: Export,
+    /// What its boxes tell, since there were any.
+    pub(crate) events: OnceLock<Arc<EventLog>>,
     /// Its thread, until it is told to stop.
     served: RwLock<Option<Served>>,
     /// What is read without a lease, on unit daemons.
@@ -85,6 +88,7 @@ impl Attached {
             id,
             epoch,
             export: served.export(),
+            events: OnceLock::new(),
             served: RwLock::new(Some(served)),
             _kept: kept,
         }
@@ -118,11 +122,13 @@ impl Attached {
     /// Begins to exchange its boxes, in its thread. Waits for that, and not for the end.
     pub(crate) fn exchange(
         &self,
-        exchange: impl FnOnce() -> Exchange + Send + 'static,
+        exchange: impl FnOnce(Wake) -> Exchange + Send + 'static,
     ) -> Result<(), ExportGone> {
         self.with(|served| match served {
-            Served::Writable { thread, .. } => thread.call(|chain| chain.exchange(exchange())),
-            Served::ReadOnly(thread) => thread.call(|chain| chain.exchange(exchange())),
+            Served::Writable { thread, .. } => {
+                thread.call(|chain| chain.exchange(exchange(chain.wake())))
+            }
+            Served::ReadOnly(thread) => thread.call(|chain| chain.exchange(exchange(chain.wake()))),
         })
     }
 
@@ -339,8 +345,9 @@ fn serve(
     let closer = Closer::default();
     let (wakes, inner) = (closer.clone(), Arc::clone(inner));
     let thread = ExportThread::spawn(options, move |wake| {
-        let volume = open(&inner, lease, is_first, wakes.wake(wake))?;
-        Ok::<_, AttachError>(Chain::new(volume, Arc::clone(&inner.world.clock)))
+        let wake = wakes.wake(wake);
+        let volume = open(&inner, lease, is_first, wake.clone())?;
+        Ok::<_, AttachError>(Chain::new(volume, Arc::clone(&inner.world.clock), wake))
     })?;
     Ok(Served::Writable { thread, closer })
 }
@@ -376,7 +383,7 @@ fn serve_read_only(
     let clock = Arc::clone(&inner.world.clock);
     let thread = ExportThread::spawn(options, move |wake| {
         let opened = ReadOnlyVolume::open(ReadOnlyParams {
-            wake,
+            wake: wake.clone(),
             clock: Arc::clone(&clock),
             store,
             version,
@@ -384,7 +391,7 @@ fn serve_read_only(
             block_size,
             page_cache_bytes,
         });
-        Ok::<_, AttachError>(Chain::new(opened?, clock))
+        Ok::<_, AttachError>(Chain::new(opened?, clock, wake))
     })?;
     Ok((Served::ReadOnly(thread), kept))
 }
@@ -454,8 +461,8 @@ impl Agent {
             }
         };
         let attached = Arc::new(Attached::new(wish.id, epoch, name, served?));
-        if let Some(chain) = &wish.chain {
-            let put = self.put_chain(Some(chain), &attached, SizeRule::MayChange);
+        if wish.chain.is_some() {
+            let put = self.put_chain(wish, &attached, SizeRule::MayChange);
             if let Err(error) = put.await {
                 self.abandon(attached).await?;
                 return Err(error.into());

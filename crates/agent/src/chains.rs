@@ -4,13 +4,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::host::{Assignment, ChainKey, WantedChain};
-use chain::{Exchange, ExchangeError, Policy, PolicyError, SizeRule};
+use api::host::{Assignment, ChainKey, EventLines, Refusal, WantedChain};
+use base::AttachmentId;
+use chain::{Attribution, EventSink, Exchange, ExchangeError, SizeRule, Surroundings, build};
 use frontend::nbd::ExportGone;
+use policy::{Policy, PolicyError};
 use tokio::sync::oneshot;
+use world::Wake;
 
-use crate::agent::{Agent, TaskEnded, blocking};
+use crate::agent::{Agent, TaskEnded, blocking, lock};
 use crate::attached::Attached;
+use crate::events::EventLog;
+use crate::worker::Worker;
 
 /// Why a volume is not served through the boxes that are wanted.
 #[derive(Debug, thiserror::Error)]
@@ -34,17 +39,28 @@ impl Agent {
     /// Nothing that was asked of it meanwhile is lost.
     pub(crate) async fn put_chain(
         &self,
-        chain: Option<&WantedChain>,
+        wish: &Assignment,
         attached: &Arc<Attached>,
         rule: SizeRule,
     ) -> Result<(), ChainError> {
-        let policy = chain.map(|chain| Policy::parse(&chain.policy));
-        let policy = policy.transpose()?;
-        let clock = Arc::clone(&self.inner.world.clock);
-        let build = move || policy.map_or_else(Vec::new, |policy| policy.build(&clock));
+        let boxes = match &wish.chain {
+            Some(chain) => {
+                let policy = Policy::parse(&chain.policy)?;
+                Some((policy, self.surroundings(wish, chain, attached)))
+            }
+            None => None,
+        };
         let (tell, told) = oneshot::channel();
-        let exchange = move || Exchange {
-            boxes: build(),
+        let exchange = move |wake| Exchange {
+            boxes: boxes.map_or_else(Vec::new, |(policy, surroundings)| {
+                build(
+                    &policy,
+                    &Surroundings {
+                        wake,
+                        ..surroundings
+                    },
+                )
+            }),
             rule,
             told: Box::new(move |ended| {
                 // Who has stopped waiting needs no answer.
@@ -60,6 +76,49 @@ impl Agent {
         // New clients hear what the disk is like by now.
         let served = Arc::clone(attached);
         Ok(blocking(move || served.publish()).await??)
+    }
+
+    /// What the boxes of a volume are given, but for its thread's wake.
+    fn surroundings(
+        &self,
+        wish: &Assignment,
+        chain: &WantedChain,
+        attached: &Attached,
+    ) -> Surroundings {
+        let events = attached.events.get_or_init(|| {
+            let folder = self.inner.folder.events();
+            Arc::new(EventLog::start(&self.inner.world, &folder, wish.volume))
+        });
+        Surroundings {
+            clock: Arc::clone(&self.inner.world.clock),
+            wake: Wake::silent(),
+            whose: Arc::new(Attribution {
+                tenant: chain.tenant.clone(),
+                vm: wish.vm.clone(),
+                volume: wish.name.clone(),
+                volume_id: Some(wish.volume.to_string()),
+            }),
+            events: Arc::clone(events) as Arc<dyn EventSink>,
+        }
+    }
+
+    /// What the boxes of an attachment have told.
+    pub(crate) async fn read_events(
+        &self,
+        id: AttachmentId,
+        after: Option<u64>,
+        count_max: u32,
+        wait: Duration,
+    ) -> Result<EventLines, Refusal> {
+        let open = lock(&self.inner.workers).get(&id).and_then(Worker::open);
+        let events = open.and_then(|(_, attached)| attached.events.get().cloned());
+        match events {
+            Some(events) => Ok(events.after(after, count_max as usize, wait).await),
+            None => Err(Refusal {
+                field: None,
+                reason: "it has no boxes that tell anything, or is not open".to_owned(),
+            }),
+        }
     }
 }
 

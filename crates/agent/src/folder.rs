@@ -3,6 +3,7 @@
 //! ```text
 //!   D/agent.lock       held by the agent
 //!   D/keys/            keys.toml and key files, unless they are kept elsewhere
+//!   D/events/vol-….jsonl   what the boxes of a volume have told
 //!   D/units/u1 …       folder units made on the first start
 //!   D/journal/vol-…    one journal for each volume that is attached
 //!   D/nbd.sock         NBD
@@ -65,7 +66,7 @@ impl Folder {
             Err(TryLockError::WouldBlock) => return Err(FolderError::Locked { path }),
             Err(TryLockError::Error(error)) => return Err(failed(&lock_path)(error)),
         }
-        for part in ["keys", "units", "journal", "vm"] {
+        for part in ["keys", "units", "journal", "events", "vm"] {
             let part = path.join(part);
             world.disk.create_directory(&part).map_err(failed(&part))?;
         }
@@ -110,6 +111,12 @@ impl Folder {
     #[must_use]
     pub fn journal(&self, volume: VolumeId) -> PathBuf {
         self.journals().join(volume.to_string())
+    }
+
+    /// What the boxes of volumes have told.
+    #[must_use]
+    pub fn events(&self) -> PathBuf {
+        self.path.join("events")
     }
 
     /// Where NBD listens.

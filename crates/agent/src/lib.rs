@@ -35,6 +35,7 @@ mod cleaning;
 mod closer;
 pub mod controller;
 mod database_age;
+mod events;
 pub mod folder;
 mod health;
 pub mod host_keys;

@@ -317,9 +317,7 @@ impl Work {
         if !self.chain.is_to_change(wish, now) {
             return;
         }
-        let put = self
-            .agent
-            .put_chain(wish.chain.as_ref(), attached, SizeRule::Keep);
+        let put = self.agent.put_chain(wish, attached, SizeRule::Keep);
         match put.await {
             Ok(()) => {
                 let revision = chains::wanted(wish).map(|chain| chain.revision);

@@ -7,7 +7,7 @@ use base::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Started,
     TOKEN_MAX, Token, ZeroMode,
 };
-use world::Clock;
+use world::{Clock, Wake};
 
 use crate::bottom::Bottom;
 use crate::exchange::{Exchange, ExchangeError, Exchanging, Phase};
@@ -48,6 +48,7 @@ pub struct Chain<D> {
     /// Nothing waits any more for what is away.
     is_stopping: bool,
     clock: Arc<dyn Clock>,
+    wake: Wake,
 }
 
 /// Some boxes of a chain, the lowest ones, with the device.
@@ -161,9 +162,9 @@ fn timer_of(boxes: &[Box<dyn MiddleBox>], bottom: &impl BlockDevice) -> Option<D
 }
 
 impl<D: BlockDevice> Chain<D> {
-    /// A chain of no boxes yet.
+    /// A chain of no boxes yet; `wake` has it polled.
     #[must_use]
-    pub fn new(bottom: D, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(bottom: D, clock: Arc<dyn Clock>, wake: Wake) -> Self {
         Self {
             boxes: Vec::new(),
             bottom,
@@ -176,12 +177,19 @@ impl<D: BlockDevice> Chain<D> {
             needs_poll: false,
             is_stopping: false,
             clock,
+            wake,
         }
     }
 
     /// The device below all boxes. Answers to what is asked there are nobody's.
     pub fn bottom(&mut self) -> &mut D {
         &mut self.bottom
+    }
+
+    /// Has it polled: for boxes that something ends for elsewhere.
+    #[must_use]
+    pub fn wake(&self) -> Wake {
+        self.wake.clone()
     }
 
     /// The device, without the boxes.

@@ -14,12 +14,13 @@ mod exchange;
 pub mod extfs;
 mod middle_box;
 pub mod partition;
-pub mod policy;
+mod surroundings;
+mod tokens;
 
 pub use chain::Chain;
 pub use exchange::{Exchange, ExchangeError, SizeRule, Told};
 pub use middle_box::{MiddleBox, Opening};
-pub use policy::{Policy, PolicyError};
+pub use surroundings::{Attribution, EventSink, Surroundings, build};
 
 #[cfg(test)]
 mod tests;

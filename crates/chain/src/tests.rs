@@ -220,7 +220,7 @@ impl Rig {
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
         let device = MemoryDevice::new(SIZE).with(manners, Wake::silent());
         Self {
-            chain: Chain::new(device, Arc::clone(&clock) as Arc<dyn Clock>),
+            chain: Chain::new(device, Arc::clone(&clock) as Arc<dyn Clock>, Wake::silent()),
             clock,
             ended: Ended::default(),
         }

@@ -7,13 +7,17 @@
 use std::str::FromStr as _;
 use std::time::Duration;
 
+use api::host::{EventLines, TaskDone, TaskKind};
 use api::vm::VmAddress;
-use base::ChainId;
-use chain::Policy;
+use base::{AttachmentId, ChainId};
+use policy::Policy;
 
 use crate::acting::Acting;
 use crate::database::{AttachmentRow, ChainRow, Need, NewChain, Page, Right, VolumeName};
 use crate::error::ControlError;
+
+/// A host that is there answers a question within so long.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A chain as it is shown.
 #[derive(Debug, Clone)]
@@ -140,6 +144,58 @@ impl Acting {
             views.push(self.view_chain(row).await?);
         }
         Ok((views, next))
+    }
+
+    /// What the boxes of an attachment have told after `after`, or from now on: as soon as
+    /// there is something, or when `wait` has passed.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`] (the attachment); [`ControlError::Forbidden`] unless the
+    /// asker administers the volume and may read it; [`ControlError::Conflict`] if it has no
+    /// boxes that tell anything; [`ControlError::Unavailable`] if its host does not answer.
+    pub async fn events(
+        &self,
+        id: AttachmentId,
+        after: Option<u64>,
+        count_max: u32,
+        wait: Duration,
+    ) -> Result<EventLines, ControlError> {
+        let database = &self.inner.database;
+        let row = database
+            .attachment_for(self.asker(), &id.to_string())
+            .await?;
+        database.check_watcher(self.asker(), row.volume).await?;
+        let host = database.host(row.host).await?;
+        let silent_before = self.silent_before().await?;
+        let heard = host.as_ref().and_then(|host| host.heard);
+        if heard.is_none_or(|heard| heard <= silent_before) {
+            return Err(ControlError::Unavailable {
+                reason: "the host that has it is not heard of; an administrator can start its \
+                         agent"
+                    .to_owned(),
+            });
+        }
+        let question = TaskKind::ReadEvents {
+            attachment: id,
+            after,
+            count_max,
+            wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+        };
+        let now = self.asker().by.at;
+        let task = database.insert_question(row.host, &question, now).await?;
+        match self.task_done_within(task, wait + ANSWERED_WITHIN).await? {
+            Some(Ok(TaskDone::Events(events))) => Ok(events),
+            Some(Ok(_)) => Err(ControlError::Internal {
+                reason: "the host has answered another question".to_owned(),
+            }),
+            Some(Err(refusal)) => Err(ControlError::conflict(format!(
+                "attachment {id}: {}",
+                refusal.reason
+            ))),
+            None => Err(ControlError::Unavailable {
+                reason: "the host does not answer; ask again".to_owned(),
+            }),
+        }
     }
 
     async fn view_chain(&self, row: ChainRow) -> Result<ChainView, ControlError> {

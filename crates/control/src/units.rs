@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use api::host::{HostUnit, Refusal, TaskDone, TaskKind, UnitReport};
+use api::host::{HostUnit, Refusal, TaskAnswer, TaskDone, TaskKind, UnitReport};
 use api::unit::SECOND_PLACE_MS;
 use api::words::UnitState;
 use base::{PartyId, UnitId};
@@ -414,22 +414,32 @@ impl Acting {
     ) -> Result<TaskDone, ControlError> {
         // No host would hear of it.
         debug_assert!(!self.is_dry_run(), "a task is not tried");
-        let database = &self.inner.database;
-        let now = self.asker().by.at;
-        let task = database.insert_task(self.asker(), host, what).await?;
-        let answer = self
-            .until(ADD_WITHIN, || async {
-                Ok(database.task_answer(task).await?)
-            })
-            .await?;
+        let task = self.inner.database.insert_task(self.asker(), host, what);
+        let answer = self.task_done_within(task.await?, ADD_WITHIN).await?;
         let Some(answer) = answer else {
             return Err(ControlError::Unavailable {
                 reason: format!("the host does not answer; {hint}"),
             });
         };
-        let old = Millis(now.0.saturating_sub(FORGET_MS));
-        database.forget_task(task, old).await?;
         answer.map_err(|refusal| refused(&refusal, field))
+    }
+
+    /// What came of a task, if anything did by then: it is forgotten then.
+    pub(crate) async fn task_done_within(
+        &self,
+        task: i64,
+        within: Duration,
+    ) -> Result<Option<TaskAnswer>, ControlError> {
+        let database = &self.inner.database;
+        let answer = self
+            .until(within, || async { Ok(database.task_answer(task).await?) })
+            .await?;
+        if answer.is_some() {
+            let now = self.asker().by.at;
+            let old = Millis(now.0.saturating_sub(FORGET_MS));
+            database.forget_task(task, old).await?;
+        }
+        Ok(answer)
     }
 }
 

@@ -97,6 +97,27 @@ pub fn write_out(bytes: &[u8]) -> io::Result<()> {
     }
 }
 
+/// Prints lines as they come; whether anybody reads them still.
+///
+/// # Errors
+/// As [`write_out`].
+pub fn print_lines(lines: &[String]) -> io::Result<bool> {
+    let mut text = String::new();
+    for line in lines {
+        text += &plain(line);
+        text.push('\n');
+    }
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => {
+            let message = format!("cannot write to standard output: {error}");
+            Err(io::Error::new(error.kind(), message))
+        }
+        Ok(()) => Ok(true),
+    }
+}
+
 /// Says on standard error why a command failed: in words, or as one JSON
 /// document if that is how it prints.
 pub fn print_failure(format: Format, failure: &Failure) {

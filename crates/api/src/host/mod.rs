@@ -44,7 +44,7 @@ pub use keys::{FIRST_KEY, FoundedKey, WrappedRow, WrappingKey};
 pub use leases::{Fenced, HeldLease, JOURNALS_MAX, LEASES_MAX, Renewal, Renewed};
 pub use mending::{Doubt, MEND_TERM_MS, MendEnd, MendProgress, MendTask};
 pub use report::{Report, UnitReport, VolumeReport};
-pub use tasks::{Refusal, Task, TaskAnswer, TaskDone, TaskKind};
+pub use tasks::{EventLines, Refusal, Task, TaskAnswer, TaskDone, TaskKind};
 
 /// What is true of the whole cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,5 +1,6 @@
 //! What is to be done once on a host, and what came of it.
 
+use base::AttachmentId;
 use serde::{Deserialize, Serialize};
 
 use super::{HostUnit, WrappingKey};
@@ -25,6 +26,18 @@ pub enum TaskKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         zone: Option<String>,
     },
+    /// To say what the boxes of an attachment have told.
+    ReadEvents {
+        /// Of which.
+        attachment: AttachmentId,
+        /// What came after this; what comes from now on, if nothing is said.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<u64>,
+        /// At most so many.
+        count_max: u32,
+        /// As soon as there is something, or after so many milliseconds.
+        wait_ms: u64,
+    },
     /// To found the wrapping key that the host's `keys.toml` has under a name.
     AddKey {
         /// The name.
@@ -43,6 +56,19 @@ pub enum TaskDone {
     Unit(HostUnit),
     /// A wrapping key, which the controllers know by now.
     Key(WrappingKey),
+    /// What boxes have told.
+    Events(EventLines),
+}
+
+/// What boxes have told, as lines of JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventLines {
+    /// In order.
+    pub lines: Vec<String>,
+    /// After what to ask for more.
+    pub next: u64,
+    /// Some that came before are not kept for this any more.
+    pub missed: bool,
 }
 
 /// Why something is not done.

@@ -58,6 +58,18 @@ pub struct ChainUse {
     pub problem: Option<String>,
 }
 
+/// What the boxes of an attachment have told.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Events {
+    /// In order: objects, with the fields that docs/chains.md names.
+    #[schema(value_type = Vec<Object>)]
+    pub items: Vec<serde_json::Value>,
+    /// What to ask for as `after` to get those that follow.
+    pub next: u64,
+    /// Some that came before the first one are not kept any more, but for the host's files.
+    pub missed: bool,
+}
+
 /// A chain to be put in the place of the one that there is.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

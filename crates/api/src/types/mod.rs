@@ -20,7 +20,7 @@ pub use attachments::{
     Attachment, CreateAttachment, Follower, MoveAttachment, READ_ONLY_ATTACHMENTS_MAX,
 };
 pub use certificates::{AuthorityView, Certificate, Enrol, Renew, Token};
-pub use chains::{ApplyChain, Chain, ChainBox, ChainUse};
+pub use chains::{ApplyChain, Chain, ChainBox, ChainUse, Events};
 pub use cluster::{
     AddKey, AddUnit, DrainUnits, Key, MendTask, RemoveUnit, RotateKey, Scrub, SetZone, Status,
     Unit, UnitFact, UnitMoved, UnitZone, UnitsWanted,

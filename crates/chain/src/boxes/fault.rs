@@ -8,7 +8,7 @@ use std::time::Duration;
 use base::{
     BlockDevice, Completion, Durability, Extent, IoError, Outcome, Started, Token, ZeroMode,
 };
-use serde::{Deserialize, Serialize};
+use policy::FaultConfig;
 use world::Clock;
 use world::simulated::SimulatedRandom;
 
@@ -16,25 +16,6 @@ use crate::MiddleBox;
 
 /// A write is torn at a multiple of this, in bytes: disks write sectors whole.
 const SECTOR_BYTES: usize = 512;
-
-/// How often what happens; never, where nothing is said.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct FaultConfig {
-    /// One read in so many fails.
-    pub read_errors_one_in: u64,
-    /// One write in so many fails, and nothing of it is written.
-    pub write_errors_one_in: u64,
-    /// One read or write in so many is answered `delay_ms` later than it could be.
-    pub delays_one_in: u64,
-    /// How much later, in milliseconds.
-    pub delay_ms: u64,
-    /// One write in so many is written in part, and is the last one: from then on
-    /// everything fails, as if the power had failed.
-    pub torn_writes_one_in: u64,
-    /// What chance begins with: the same requests meet the same faults.
-    pub seed: u64,
-}
 
 /// An answer that is kept back.
 struct Kept {

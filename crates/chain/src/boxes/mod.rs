@@ -1,7 +1,9 @@
 //! The boxes that there are.
 
 mod fault;
+mod monitor;
 mod rate;
 
-pub use fault::{Fault, FaultConfig};
-pub use rate::{Rate, RateConfig};
+pub use fault::Fault;
+pub use monitor::{Detail, Event, FileEvent, Monitor, What};
+pub use rate::Rate;

@@ -6,57 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{BlockDevice, Completion, Durability, Started, Token, ZeroMode, size};
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use base::{BlockDevice, Completion, Durability, Started, Token, ZeroMode};
+use policy::RateConfig;
 use world::Clock;
 
 use crate::MiddleBox;
 
 /// What was not used of so long may be used at once.
 const BURST: Duration = Duration::from_millis(100);
-
-/// The limits; none where nothing is said.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RateConfig {
-    /// Requests a second, at least 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub iops: Option<u64>,
-    /// Bytes that are read and written a second, at least 1.
-    #[serde(
-        deserialize_with = "bytes",
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
-    pub bytes_per_second: Option<u64>,
-}
-
-impl RateConfig {
-    /// Whether it limits anything, and lets something through.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        match (self.iops, self.bytes_per_second) {
-            (None, None) => Err("it limits nothing: say iops, bytes_per_second or both".to_owned()),
-            (Some(0), _) => Err("iops is at least 1".to_owned()),
-            (_, Some(0)) => Err("bytes_per_second is at least 1".to_owned()),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// A number, or as people write it: `"100M"`.
-fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Written {
-        Number(u64),
-        Words(String),
-    }
-    match Written::deserialize(from)? {
-        Written::Number(count) => Ok(Some(count)),
-        Written::Words(words) => size::parse(&words).map(Some).map_err(D::Error::custom),
-    }
-}
 
 /// Lets so much through a second. One request may be larger than that: what comes after
 /// it pays.

@@ -19,7 +19,11 @@ impl Image {
     }
 
     /// Which blocks are otherwise in `after`, with what they hold there.
-    fn written<'a>(&'a self, after: &'a Self, block_bytes: usize) -> Vec<(u64, &'a [u8])> {
+    pub(crate) fn written<'a>(
+        &'a self,
+        after: &'a Self,
+        block_bytes: usize,
+    ) -> Vec<(u64, &'a [u8])> {
         let blocks = self.0.chunks(block_bytes).zip(after.0.chunks(block_bytes));
         let changed = (0..).zip(blocks).filter(|(_, (was, is))| was != is);
         let block = |(number, (_, is)): (u64, (&'a [u8], &'a [u8]))| (number, is);
@@ -72,7 +76,11 @@ const CHANGES: &str = "mkdir etc/new\n\
     sif again size 100\n";
 
 /// Changes a file system of this kind.
-fn changed(name: &str, options: &[&str], folder: &TempDir) -> (std::path::PathBuf, Image, Image) {
+pub(crate) fn changed(
+    name: &str,
+    options: &[&str],
+    folder: &TempDir,
+) -> (std::path::PathBuf, Image, Image) {
     let (path, before) = make(name, options, folder);
     let script = folder.path().join("changes");
     let source = folder.path().join("files/etc/passwd");

@@ -51,6 +51,6 @@ pub trait Source {
 }
 
 #[cfg(test)]
-mod live_tests;
+pub(crate) mod live_tests;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -253,6 +253,16 @@ impl Superblock {
         self.block_bytes / self.inode_bytes
     }
 
+    /// Whether things lie where they do in `other`, and it is the same file system.
+    #[must_use]
+    pub fn is_laid_out_as(&self, other: &Self) -> bool {
+        let now = Self {
+            needs_recovery: other.needs_recovery,
+            ..self.clone()
+        };
+        now == *other
+    }
+
     /// Whether a group begins with a copy of the superblock.
     pub(super) fn has_copy(&self, group: u64) -> bool {
         match &self.sparse {

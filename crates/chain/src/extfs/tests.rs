@@ -16,10 +16,10 @@ use world::simulated::SimulatedRandom;
 
 use super::{FileKind, FormatError, Owner, ScanError, Source, View};
 
-pub(super) const BYTES_MAX: u64 = 64 << 20;
+pub(crate) const BYTES_MAX: u64 = 64 << 20;
 
 /// A disk that is in memory.
-pub(super) struct Image(pub(super) Vec<u8>);
+pub(crate) struct Image(pub(crate) Vec<u8>);
 
 impl Source for Image {
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), IoError> {
@@ -37,13 +37,13 @@ impl Source for Image {
 }
 
 impl Image {
-    pub(super) fn view(&self) -> Result<View, ScanError> {
+    pub(crate) fn view(&self) -> Result<View, ScanError> {
         View::read(self, self.0.len() as u64, BYTES_MAX)
     }
 }
 
 /// A program of e2fsprogs, which users that are not root do not have in their path.
-pub(super) fn program(name: &str) -> Command {
+pub(crate) fn program(name: &str) -> Command {
     let path = PathBuf::from("/usr/sbin").join(name);
     assert!(
         path.is_file(),
@@ -52,7 +52,7 @@ pub(super) fn program(name: &str) -> Command {
     Command::new(path)
 }
 
-pub(super) fn run(command: &mut Command) -> String {
+pub(crate) fn run(command: &mut Command) -> String {
     let done = command.output().expect("it can be run");
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
     let wrong = String::from_utf8_lossy(&done.stderr);
@@ -91,7 +91,7 @@ fn fill(folder: &Path, random: &SimulatedRandom) {
 }
 
 /// Features that change what lies where.
-pub(super) const KINDS: [(&str, &[&str]); 11] = [
+pub(crate) const KINDS: [(&str, &[&str]); 11] = [
     ("ext2", &["-t", "ext2", "-b", "1024"]),
     ("ext3", &["-t", "ext3", "-b", "1024", "-J", "size=4"]),
     ("ext4", &["-t", "ext4", "-b", "4096"]),
@@ -171,7 +171,7 @@ pub(super) const KINDS: [(&str, &[&str]); 11] = [
 ];
 
 /// A file system of one of the kinds, with files in it some of which were removed.
-pub(super) fn make(name: &str, options: &[&str], folder: &TempDir) -> (PathBuf, Image) {
+pub(crate) fn make(name: &str, options: &[&str], folder: &TempDir) -> (PathBuf, Image) {
     let files = folder.path().join("files");
     let image = folder.path().join(name);
     if !files.is_dir() {
@@ -209,7 +209,7 @@ pub(super) fn make(name: &str, options: &[&str], folder: &TempDir) -> (PathBuf, 
     (image, Image(bytes))
 }
 
-pub(super) fn debugfs(image: &Path, request: &str) -> String {
+pub(crate) fn debugfs(image: &Path, request: &str) -> String {
     run(program("debugfs").args(["-R", request]).arg(image))
 }
 
@@ -315,7 +315,7 @@ fn what_is_in_the_journal_counts() {
 }
 
 /// As `before`, and what is otherwise in `after` in the journal.
-pub(super) fn journalled(path: &Path, before: &Image, after: &Image, folder: &Path) -> Image {
+pub(crate) fn journalled(path: &Path, before: &Image, after: &Image, folder: &Path) -> Image {
     fs::write(path, &before.0).expect("written");
     let view = before.view().expect("a file system");
     let block_bytes = view.superblock().block_bytes as usize;

@@ -136,6 +136,25 @@ async fn wish_anew(change: &mut AnyConnection, volume: VolumeId) -> Result<(), D
     Ok(())
 }
 
+impl Database {
+    /// Refuses whoever may not know what passes between a volume and its users: who
+    /// administers it and may read it.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`].
+    pub async fn check_watcher(
+        &self,
+        asker: &Asker,
+        volume: VolumeId,
+    ) -> Result<(), DatabaseError> {
+        let connection = &mut *self.reader.acquire().await?;
+        for right in [Right::Administer, Right::Read] {
+            check_volume(&mut *connection, asker, volume, Need::Have(right)).await?;
+        }
+        Ok(())
+    }
+}
+
 async fn by_id(connection: &mut AnyConnection, id: ChainId) -> Result<ChainRow, DatabaseError> {
     let row = sqlx::query("SELECT * FROM chains WHERE id = $1")
         .bind(id.to_string())

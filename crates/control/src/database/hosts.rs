@@ -225,24 +225,34 @@ impl Database {
         host: PartyId,
         what: &TaskKind,
     ) -> Result<i64, DatabaseError> {
-        let text = serde_json::to_string(what).map_err(|error| DatabaseError::Refused {
-            reason: format!("the task cannot be kept: {error}"),
-        })?;
+        let text = task_text(what)?;
         act!(self, asker, change, {
-            let row = sqlx::query(
-                "INSERT INTO tasks (host, what, created_ms) VALUES ($1, $2, $3) RETURNING id",
-            )
-            .bind(host.to_string())
-            .bind(&text)
-            .bind(asker.by.at.0)
-            .fetch_one(&mut *change)
-            .await?;
+            let task = begin_task(&mut *change, host, &text, asker.by.at).await?;
             assign(&mut *change, host).await?;
             let place = super::audit::place(&mut *change, host, None).await?;
             asker
                 .note(change, "ask-host", format!("{place}: {text}"))
                 .await?;
-            Ok(row.try_get("id")?)
+            Ok(task)
+        })
+    }
+
+    /// Gives `host` something to do that changes nothing, and that nobody needs to read
+    /// about in the log; returns the task's number.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn insert_question(
+        &self,
+        host: PartyId,
+        what: &TaskKind,
+        now: Millis,
+    ) -> Result<i64, DatabaseError> {
+        let text = task_text(what)?;
+        change_and_tell!(self, change, {
+            let task = begin_task(&mut *change, host, &text, now).await?;
+            assign(change, host).await?;
+            Ok(task)
         })
     }
 
@@ -330,6 +340,29 @@ impl Database {
             Ok(())
         })
     }
+}
+
+fn task_text(what: &TaskKind) -> Result<String, DatabaseError> {
+    serde_json::to_string(what).map_err(|error| DatabaseError::Refused {
+        reason: format!("the task cannot be kept: {error}"),
+    })
+}
+
+async fn begin_task(
+    change: &mut AnyConnection,
+    host: PartyId,
+    text: &str,
+    now: Millis,
+) -> Result<i64, DatabaseError> {
+    let task = sqlx::query_scalar(
+        "INSERT INTO tasks (host, what, created_ms) VALUES ($1, $2, $3) RETURNING id",
+    )
+    .bind(host.to_string())
+    .bind(text)
+    .bind(now.0)
+    .fetch_one(change)
+    .await?;
+    Ok(task)
 }
 
 fn report_row(row: &AnyRow) -> Result<HostReport, DatabaseError> {

@@ -196,7 +196,7 @@ fn attached(view: AttachmentView) -> (StatusCode, Json<Attachment>) {
     }
 }
 
-fn parse(id: &str) -> Result<AttachmentId, ControlError> {
+pub(super) fn parse(id: &str) -> Result<AttachmentId, ControlError> {
     id.parse().map_err(|_| ControlError::NotFound {
         what: format!("attachment {id:?}"),
         hint: "`scree attachment list` shows those there are".into(),

@@ -1,17 +1,19 @@
-//! `/v1/chains`.
+//! `/v1/chains`, and what boxes tell.
 
-use api::types::{ApplyChain, Chain, ChainBox, ChainUse, Page};
+use std::time::Duration;
+
+use api::types::{ApplyChain, Chain, ChainBox, ChainUse, Events, Page};
 use axum::Json;
 use axum::http::StatusCode;
 use base::ChainId;
-use chain::Policy;
+use policy::Policy;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::asking::Paging;
-use super::{ApiError, Body, Name, Query, Wait};
+use super::{ApiError, Body, Name, Query, Wait, attachments};
 use crate::acting::Acting;
 use crate::chains::ChainView;
 use crate::control::Control;
@@ -23,6 +25,7 @@ pub(super) fn router() -> OpenApiRouter<Control> {
     OpenApiRouter::new()
         .routes(routes!(list, apply))
         .routes(routes!(show, delete))
+        .routes(routes!(events))
 }
 
 /// Which chains.
@@ -88,6 +91,57 @@ async fn show(
 async fn delete(acting: Acting, Name(id): Name) -> Result<(StatusCode, Json<Chain>), ApiError> {
     let view = acting.delete_chain(parse(&id)?).await?;
     Ok((StatusCode::OK, Json(shown(view))))
+}
+
+/// Which events.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(default)]
+struct WhichEvents {
+    /// What came after this; what comes from now on, if it is left out.
+    after: Option<u64>,
+    /// At most so many.
+    #[param(minimum = 1, maximum = 1000, default = 500)]
+    limit: Option<u32>,
+}
+
+/// So long a host is asked to wait for events: what asks again is sooner known to be there.
+const EVENTS_WAIT_MAX: Duration = Duration::from_secs(10);
+const EVENTS_MAX: u32 = 1000;
+const EVENTS: u32 = 500;
+
+/// Read what the boxes of an attachment tell
+///
+/// With `wait`, the answer is held back until there is something, 10 seconds at most.
+#[utoipa::path(get, path = "/v1/attachments/{attachment}/events",
+    operation_id = "read_events", tag = "chains",
+    params(("attachment" = String, Path, description = "Its id"), WhichEvents, Wait),
+    responses((status = 200, body = Events)))]
+async fn events(
+    acting: Acting,
+    Name(id): Name,
+    Query(which): Query<WhichEvents>,
+    Query(wait): Query<Wait>,
+) -> Result<Json<Events>, ApiError> {
+    let count_max = which.limit.unwrap_or(EVENTS);
+    if !(1..=EVENTS_MAX).contains(&count_max) {
+        let reason = format!("limit is 1 to {EVENTS_MAX}");
+        return Err(ControlError::invalid("limit", reason).into());
+    }
+    let wait = wait.duration().min(EVENTS_WAIT_MAX);
+    let read = acting
+        .events(attachments::parse(&id)?, which.after, count_max, wait)
+        .await?;
+    let items = read.lines.iter().map(|line| serde_json::from_str(line));
+    let items = items.collect::<Result<_, _>>();
+    let items = items.map_err(|error| ControlError::Internal {
+        reason: format!("the host has sent what is no event: {error}"),
+    })?;
+    Ok(Json(Events {
+        items,
+        next: read.next,
+        missed: read.missed,
+    }))
 }
 
 fn parse(id: &str) -> Result<ChainId, ControlError> {

@@ -58,6 +58,7 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
     let write = [401, 403, 404, 403, 202, 403, 202, 202, 403];
     // Administrators of the cluster would have to be given the use of it.
     let move_on = [401, 403, 404, 404, 404, 404, 202, 202, 403];
+    let watch = [401, 403, 404, 404, 404, 404, 200, 200, 403];
     // A box may send elsewhere what is written: whoever chooses it must be able to read it.
     let with_boxes = [401, 403, 404, 403, 403, 403, 200, 200, 403];
     let without_boxes = [401, 403, 404, 404, 404, 404, 200, 200, 403];
@@ -143,6 +144,12 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
             "DELETE /v1/attachments/{a}/move",
             none.clone(),
             with(HIDDEN, 409),
+        ),
+        // It has no boxes; but whoever is told so may know.
+        (
+            "GET /v1/attachments/{a}/events",
+            none.clone(),
+            with(watch, 503),
         ),
         ("GET /v1/chains", none.clone(), ANY),
         ("GET /v1/chains?volume={v}", none.clone(), MANAGE),

@@ -35,3 +35,15 @@ pub struct WhichChain {
     #[arg(long)]
     pub vm: Option<String>,
 }
+
+#[derive(Args)]
+pub struct MonitorArguments {
+    /// The volume (name or id).
+    pub volume: String,
+    /// The VM, if it is attached to several.
+    #[arg(long)]
+    pub vm: Option<String>,
+    /// Go on with what happens from now on, until this is stopped.
+    #[arg(long)]
+    pub follow: bool,
+}

@@ -25,7 +25,7 @@ use clap_complete::Shell;
 use crate::output::Format;
 
 pub use attachment::{AttachArguments, AttachmentCommand, DetachArguments};
-pub use chain::{ChainCommand, WhichChain};
+pub use chain::{ChainCommand, MonitorArguments, WhichChain};
 pub use grant::GrantCommand;
 pub use key::KeyCommand;
 pub use party::{EnrolArguments, HostCommand, LoginArguments, PartyCommand};
@@ -164,6 +164,9 @@ pub enum ApiCommand {
     /// Boxes between a volume and whoever uses it.
     #[command(subcommand)]
     Chain(ChainCommand),
+
+    /// What a volume's boxes tell: what happens to its files, if one of them is a monitor.
+    Monitor(MonitorArguments),
 
     /// Projects: on whose account volumes are, and how many there may be.
     #[command(subcommand)]

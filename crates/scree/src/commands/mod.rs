@@ -4,6 +4,7 @@ mod attachment;
 mod chain;
 mod grant;
 mod key;
+mod monitor;
 mod party;
 mod project;
 mod restoring;
@@ -120,6 +121,7 @@ pub fn run(
             ApiCommand::Detach(arguments) => session.detach(arguments).await,
             ApiCommand::Attachment(command) => session.attachment(command).await,
             ApiCommand::Chain(command) => session.chain(command).await,
+            ApiCommand::Monitor(arguments) => session.monitor(&arguments).await,
             ApiCommand::Project(command) => session.project(command).await,
             ApiCommand::Grant(command) => session.grant(command).await,
             ApiCommand::Unit(unit) => session.unit(unit.command).await,

@@ -19,6 +19,7 @@ mod keys;
 mod lifecycle;
 mod mending;
 mod monitoring;
+mod monitors;
 mod moves;
 mod networks;
 mod owners;

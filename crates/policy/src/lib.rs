@@ -1,4 +1,4 @@
-//! [`Policy`]: a chain as its owner writes it down (docs/chains.md, "Policies").
+//! Floor 2: a chain as its owner writes it down (docs/chains.md, "Policies").
 //!
 //! ```toml
 //! volume = "web-1"
@@ -12,16 +12,23 @@
 //!
 //! Invariant: what is parsed can be built. Whatever is refused is refused here, before
 //! anybody's disk depends on it.
+//!
+//! Must not know: how a box does its work, nor any key: a policy names keys, and controllers
+//! read policies.
+
+mod fault;
+mod monitor;
+mod rate;
+mod size;
+
+pub use fault::{DELAY_MS_MAX, FaultConfig};
+pub use monitor::{Action, Glob, MonitorConfig, Operation, Rule};
+pub use rate::RateConfig;
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use world::Clock;
-
-use crate::MiddleBox;
-use crate::boxes::{Fault, FaultConfig, Rate, RateConfig};
 
 /// A longer text is no policy, in bytes.
 pub const TEXT_BYTES_MAX: usize = 64 << 10;
@@ -34,7 +41,7 @@ pub const BOXES_MAX: usize = 16;
 const NAME_BYTES_MAX: usize = 32;
 
 /// The kinds of boxes, as they are written.
-const KINDS: [&str; 2] = ["rate", "fault"];
+const KINDS: [&str; 3] = ["monitor", "rate", "fault"];
 
 /// A chain, for a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +67,8 @@ pub struct BoxPolicy {
 /// What a box is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BoxKind {
+    /// Says what happens to files.
+    Monitor(MonitorConfig),
     /// Limits requests and bytes.
     Rate(RateConfig),
     /// Spoils requests.
@@ -71,6 +80,7 @@ impl BoxKind {
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
+            Self::Monitor(_) => "monitor",
             Self::Rate(_) => "rate",
             Self::Fault(_) => "fault",
         }
@@ -150,19 +160,6 @@ impl Policy {
             boxes,
         })
     }
-
-    /// The boxes, ready to be put in the place of others ([`crate::Exchange`]).
-    #[must_use]
-    pub fn build(&self, clock: &Arc<dyn Clock>) -> Vec<Box<dyn MiddleBox>> {
-        let build = |one: &BoxPolicy| -> Box<dyn MiddleBox> {
-            let clock = Arc::clone(clock);
-            match &one.kind {
-                BoxKind::Rate(config) => Box::new(Rate::new(config, clock)),
-                BoxKind::Fault(config) => Box::new(Fault::new(config.clone(), clock)),
-            }
-        };
-        self.boxes.iter().map(build).collect()
-    }
 }
 
 fn box_of(mut table: toml::Table) -> Result<BoxPolicy, String> {
@@ -178,12 +175,21 @@ fn box_of(mut table: toml::Table) -> Result<BoxPolicy, String> {
         ));
     }
     let kind = match kind.as_str() {
+        "monitor" => {
+            let config: MonitorConfig = parameters(table)?;
+            config.check()?;
+            BoxKind::Monitor(config)
+        }
         "rate" => {
             let config: RateConfig = parameters(table)?;
             config.check()?;
             BoxKind::Rate(config)
         }
-        "fault" => BoxKind::Fault(parameters(table)?),
+        "fault" => {
+            let config: FaultConfig = parameters(table)?;
+            config.check()?;
+            BoxKind::Fault(config)
+        }
         other => {
             let kinds = KINDS.join(", ");
             return Err(format!("there is no kind {other:?}; there are {kinds}"));
@@ -210,9 +216,6 @@ fn parameters<T: DeserializeOwned>(table: toml::Table) -> Result<T, String> {
 
 #[cfg(test)]
 mod tests {
-    use world::Millis;
-    use world::simulated::SimulatedClock;
-
     use super::*;
 
     const WHOLE: &str = r#"
@@ -259,8 +262,6 @@ mod tests {
             ],
         };
         assert_eq!(policy, expected);
-        let clock = Arc::new(SimulatedClock::new(Millis(0))) as Arc<dyn Clock>;
-        assert_eq!(policy.build(&clock).len(), 2);
     }
 
     #[test]
@@ -271,7 +272,7 @@ mod tests {
             (of_box("name = \"x\""), "box 1 (x): it has no kind"),
             (
                 of_box("kind = \"turbo\""),
-                "there is no kind \"turbo\"; there are rate",
+                "there is no kind \"turbo\"; there are monitor",
             ),
             (of_box("kind = 3"), "kind is 3, and has to be a string"),
             (of_box("kind = \"rate\"\niops = 0"), "iops is at least 1"),

@@ -1,0 +1,333 @@
+//! What the boxes of a volume say: as lines of JSON in D, and for whoever asks a controller.
+//!
+//! ```text
+//!  boxes ── batches, never waiting ──▶ channel ──▶ writer ──▶ D/events/vol-….jsonl
+//!   (the disk's thread)                                  └──▶ the last lines, by sequence
+//! ```
+//!
+//! Invariants: a disk never waits for its events. What the channel has no room for is
+//! lost, and how much is told. A file is as long at most, and so many are kept. Sequences
+//! grow, also over a restart: they begin with the time in microseconds.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use api::host::EventLines;
+use base::VolumeId;
+use chain::EventSink;
+use chain::boxes::Event;
+use tokio::sync::{mpsc, watch};
+use world::{Disk, File, OpenMode, World, host};
+
+use crate::agent::{blocking, lock};
+
+/// So many batches wait to be written at most.
+const BATCHES_MAX: usize = 256;
+
+/// A file is as long, in bytes; and so many of a volume are kept besides.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+const OLD_FILES: u32 = 4;
+
+/// The last lines are kept for whoever asks: so many bytes at most.
+const RECENT_BYTES_MAX: usize = 8 << 20;
+
+/// The events of one volume.
+pub(crate) struct EventLog {
+    batches: mpsc::Sender<Vec<Event>>,
+    lost: Arc<AtomicU64>,
+    recent: Arc<Mutex<Recent>>,
+    newest: watch::Receiver<u64>,
+}
+
+/// The last lines, each with its sequence.
+#[derive(Default)]
+struct Recent {
+    lines: VecDeque<(u64, String)>,
+    bytes: usize,
+}
+
+impl EventSink for EventLog {
+    fn tell(&self, events: Vec<Event>) {
+        if let Err(error) = self.batches.try_send(events) {
+            let events = error.into_inner();
+            self.lost.fetch_add(events.len() as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+impl EventLog {
+    /// Begins to write the events of a volume below `folder`. To be called within a
+    /// runtime; ends when it is dropped.
+    pub fn start(world: &World, folder: &Path, volume: VolumeId) -> Self {
+        let (batches, mut received) = mpsc::channel::<Vec<Event>>(BATCHES_MAX);
+        let lost = Arc::<AtomicU64>::default();
+        let recent = Arc::<Mutex<Recent>>::default();
+        let first = world.clock.wall().0.cast_unsigned().saturating_mul(1000);
+        let (tell, newest) = watch::channel(first);
+        let mut writer = Writer {
+            disk: Arc::clone(&world.disk),
+            path: folder.join(format!("{volume}.jsonl")),
+            file: None,
+            sequence: first,
+            lost: Arc::clone(&lost),
+            is_failing: false,
+            recent: Arc::clone(&recent),
+        };
+        tokio::spawn(async move {
+            while let Some(batch) = received.recv().await {
+                let written = blocking(move || {
+                    writer.write(&batch);
+                    writer
+                });
+                match written.await {
+                    Ok(back) => writer = back,
+                    Err(error) => {
+                        tracing::error!(%volume, %error, "events are written no more");
+                        return;
+                    }
+                }
+                tell.send_replace(writer.sequence);
+            }
+        });
+        Self {
+            batches,
+            lost,
+            recent,
+            newest,
+        }
+    }
+
+    /// The lines after `after`, `count_max` at most, as soon as there is one, or when `wait`
+    /// has passed; from the last one on, if nothing is said.
+    pub async fn after(&self, after: Option<u64>, count_max: usize, wait: Duration) -> EventLines {
+        let mut newest = self.newest.clone();
+        let after = after.unwrap_or_else(|| *newest.borrow());
+        // Whose box ends says nothing more.
+        let _ = host::within(wait, newest.wait_for(|newest| *newest > after)).await;
+        lock(&self.recent).after(after, count_max)
+    }
+}
+
+impl Recent {
+    fn add(&mut self, sequence: u64, line: String) {
+        self.bytes += line.len();
+        self.lines.push_back((sequence, line));
+        while self.bytes > RECENT_BYTES_MAX {
+            let Some((_, line)) = self.lines.pop_front() else {
+                break;
+            };
+            self.bytes -= line.len();
+        }
+    }
+
+    fn after(&self, after: u64, count_max: usize) -> EventLines {
+        let first = self
+            .lines
+            .partition_point(|(sequence, _)| *sequence <= after);
+        let found = self.lines.range(first..).take(count_max);
+        let lines: Vec<(u64, String)> = found.cloned().collect();
+        let oldest = self.lines.front().map_or(after, |(sequence, _)| *sequence);
+        EventLines {
+            next: lines.last().map_or(after, |(sequence, _)| *sequence),
+            // Those between are in the files only.
+            missed: first == 0 && oldest > after + 1 && after > 0 && !self.lines.is_empty(),
+            lines: lines.into_iter().map(|(_, line)| line).collect(),
+        }
+    }
+}
+
+/// Writes lines, and turns files over.
+struct Writer {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    file: Option<(Arc<dyn File>, u64)>,
+    sequence: u64,
+    lost: Arc<AtomicU64>,
+    is_failing: bool,
+    recent: Arc<Mutex<Recent>>,
+}
+
+impl Writer {
+    fn write(&mut self, batch: &[Event]) {
+        let mut text = String::new();
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        if lost > 0
+            && let Some(first) = batch.first()
+        {
+            let mut note = first.clone();
+            let why = format!("{lost} events are lost: more came than could be written");
+            note.what = chain::boxes::What::Note(why);
+            note.rule = None;
+            self.line(&note, &mut text);
+        }
+        for event in batch {
+            self.line(event, &mut text);
+        }
+        match self.append(text.as_bytes()) {
+            Ok(()) => self.is_failing = false,
+            Err(error) if !self.is_failing => {
+                self.is_failing = true;
+                tracing::warn!(path = %self.path.display(), %error, "events are not written");
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn line(&mut self, event: &Event, text: &mut String) {
+        let Ok(json) = serde_json::to_string(event) else {
+            return;
+        };
+        self.sequence += 1;
+        let line = format!("{{\"sequence\":{},{}", self.sequence, &json[1..]);
+        text.push_str(&line);
+        text.push('\n');
+        lock(&self.recent).add(self.sequence, line);
+    }
+
+    fn append(&mut self, text: &[u8]) -> io::Result<()> {
+        let (file, length) = match self.file.take() {
+            Some(open) => open,
+            None => self.open()?,
+        };
+        if length > 0 && length + text.len() as u64 > FILE_BYTES_MAX {
+            drop(file);
+            self.turn_over()?;
+            return self.append(text);
+        }
+        file.write_at(text, length)?;
+        self.file = Some((file, length + text.len() as u64));
+        Ok(())
+    }
+
+    fn open(&self) -> io::Result<(Arc<dyn File>, u64)> {
+        let file = match self.disk.open(&self.path, OpenMode::Write) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.disk.open(&self.path, OpenMode::CreateNew)?
+            }
+            opened => opened?,
+        };
+        let length = file.length()?;
+        Ok((file, length))
+    }
+
+    fn old(&self, number: u32) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(format!(".{number}"));
+        name.into()
+    }
+
+    /// The file is the first of the old ones, and the last of them is gone.
+    fn turn_over(&self) -> io::Result<()> {
+        let skip_missing = |done: io::Result<()>| match done {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done,
+        };
+        skip_missing(self.disk.remove(&self.old(OLD_FILES)))?;
+        for number in (1..OLD_FILES).rev() {
+            skip_missing(self.disk.rename(&self.old(number), &self.old(number + 1)))?;
+        }
+        self.disk.rename(&self.path, &self.old(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chain::Attribution;
+    use chain::boxes::What;
+    use world::Millis;
+
+    use super::*;
+
+    fn event(note: &str) -> Event {
+        Event {
+            time: Millis(0),
+            whose: Arc::new(Attribution {
+                tenant: "alice".to_owned(),
+                vm: None,
+                volume: "disk".to_owned(),
+                volume_id: None,
+            }),
+            monitor: "watch".into(),
+            partition: None,
+            what: What::Note(note.to_owned()),
+            rule: None,
+        }
+    }
+
+    fn notes(lines: &EventLines) -> Vec<String> {
+        let parse = |line: &String| {
+            let json: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            json["note"].as_str().expect("text").to_owned()
+        };
+        lines.lines.iter().map(parse).collect()
+    }
+
+    #[tokio::test]
+    async fn what_is_told_is_there_for_whoever_waits_and_in_a_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let world = World::real(1);
+        let volume = VolumeId::from_random(1);
+        let log = EventLog::start(&world, folder.path(), volume);
+        let long = Duration::from_secs(60);
+        let waiting = log.after(None, 10, long);
+        log.tell(vec![event("one"), event("two")]);
+        let heard = waiting.await;
+        assert_eq!(notes(&heard), ["one", "two"]);
+        log.tell(vec![event("three")]);
+        let next = log.after(Some(heard.next), 10, long).await;
+        assert_eq!(
+            (notes(&next), next.missed),
+            (vec!["three".to_owned()], false)
+        );
+        let none = log.after(Some(next.next), 10, Duration::ZERO).await;
+        assert_eq!((none.lines.len(), none.next), (0, next.next));
+        let two = log.after(Some(heard.next - 2), 2, long).await;
+        assert_eq!(notes(&two), ["one", "two"]);
+        let file = folder.path().join(format!("{volume}.jsonl"));
+        let read = host::read_small(&*world.disk, &file, 1 << 20).expect("read");
+        assert_eq!(read.iter().filter(|byte| **byte == b'\n').count(), 3);
+    }
+
+    #[test]
+    fn files_turn_over_and_the_last_of_them_goes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let world = World::real(1);
+        let mut writer = Writer {
+            disk: Arc::clone(&world.disk),
+            path: folder.path().join("a.jsonl"),
+            file: None,
+            sequence: 0,
+            lost: Arc::new(AtomicU64::new(5)),
+            is_failing: false,
+            recent: Arc::default(),
+        };
+        writer.write(&[event("first")]);
+        let lines = lock(&writer.recent).after(0, 10);
+        assert!(notes(&lines)[0].contains("5 events are lost"));
+        for number in 0..10_u8 {
+            let most = vec![number; FILE_BYTES_MAX as usize - 1];
+            writer.append(&most).expect("written");
+        }
+        let mut names: Vec<_> = world.disk.list(folder.path()).expect("listed");
+        names.sort_by(|one, other| one.name.cmp(&other.name));
+        let names = names.iter().map(|entry| entry.name.as_str());
+        let expected = [
+            "a.jsonl",
+            "a.jsonl.1",
+            "a.jsonl.2",
+            "a.jsonl.3",
+            "a.jsonl.4",
+        ];
+        assert_eq!(names.collect::<Vec<_>>(), expected);
+        let mut first = [0];
+        let newest = world
+            .disk
+            .open(&folder.path().join("a.jsonl.1"), OpenMode::Read);
+        newest.expect("there").read_at(&mut first, 0).expect("read");
+        assert_eq!(first, [8]);
+    }
+}

@@ -1,0 +1,260 @@
+//! [`Disk`]: what is known of a disk, and what that makes of what passes to it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use policy::Operation;
+
+use super::reader::Area;
+use crate::extfs::{self, Superblock};
+
+/// What lies before the first file of any file system is in so many bytes of its place:
+/// whoever makes one writes there.
+const BEGINNING_BYTES: u64 = 64 << 10;
+
+/// Where a superblock lies in its file system, in bytes.
+const SUPERBLOCK: Range<u64> = 1024..2048;
+
+/// More places of a part of a file are not told.
+const PLACES_MAX: usize = 16;
+
+/// Something that happened, and where.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// To a file of the area of this number.
+    File(usize, extfs::Event),
+    /// To blocks of no file system that is known, in bytes of the disk.
+    Blocks(Option<u32>, Operation, Range<u64>),
+}
+
+/// See the module's head.
+pub(super) struct Disk {
+    areas: Vec<Area>,
+}
+
+/// The part of `range` that lies in `place`.
+fn common(range: &Range<u64>, place: &Range<u64>) -> Option<Range<u64>> {
+    let (start, end) = (range.start.max(place.start), range.end.min(place.end));
+    (start < end).then_some(start..end)
+}
+
+fn place(area: &Area) -> Range<u64> {
+    area.place.offset..area.place.offset + area.place.length
+}
+
+impl Disk {
+    pub fn new(areas: Vec<Area>) -> Self {
+        Self { areas }
+    }
+
+    pub fn areas(&self) -> &[Area] {
+        &self.areas
+    }
+
+    /// `range` was read.
+    pub fn was_read(&self, range: &Range<u64>, seen: &mut Vec<Seen>) {
+        let mut events = Vec::new();
+        self.each(range, |at, part| {
+            let area = at.map(|at| (at, &self.areas[at]));
+            match area.and_then(|(at, area)| Some((at, area, area.found.as_ref().ok()?))) {
+                Some((at, area, live)) => {
+                    let offset = part.start - area.place.offset;
+                    live.was_read(offset, part.end - part.start, &mut events);
+                    seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
+                }
+                None => {
+                    let number = area.and_then(|(_, area)| area.number);
+                    seen.push(Seen::Blocks(number, Operation::Read, part));
+                }
+            }
+        });
+    }
+
+    /// `data` was written at `offset`; whether it may have changed what file systems there
+    /// are, so that the disk is to be read anew.
+    pub fn was_written(&mut self, offset: u64, data: &[u8], seen: &mut Vec<Seen>) -> bool {
+        let range = offset..offset + data.len() as u64;
+        let mut parts = Vec::new();
+        self.each(&range, |at, part| parts.push((at, part)));
+        let mut is_new = false;
+        let mut events = Vec::new();
+        for (at, part) in parts {
+            let content = &data[(part.start - offset) as usize..(part.end - offset) as usize];
+            let Some(at) = at else {
+                // Between areas there are tables of partitions.
+                is_new = true;
+                seen.push(Seen::Blocks(None, Operation::Write, part));
+                continue;
+            };
+            let area = &mut self.areas[at];
+            let begin = part.start - area.place.offset;
+            match &mut area.found {
+                Ok(live) => {
+                    let known = live.view().superblock();
+                    is_new |= is_another(known, begin, content);
+                    live.was_written(begin, content, &mut events);
+                    is_new |= !live.is_within_bounds();
+                    seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
+                }
+                Err(_) => {
+                    is_new |= begin < BEGINNING_BYTES;
+                    seen.push(Seen::Blocks(area.number, Operation::Write, part));
+                }
+            }
+        }
+        is_new
+    }
+
+    /// Whether it takes no more memory than it may.
+    pub fn is_within_bounds(&self) -> bool {
+        let mut found = self.areas.iter().map(|area| &area.found);
+        found.all(|found| found.as_ref().is_ok_and(extfs::Live::is_within_bounds) || found.is_err())
+    }
+
+    /// Blocks whose content is needed and was not seen, in bytes of the disk.
+    pub fn take_wanted(&mut self) -> Vec<(usize, u64, Range<u64>)> {
+        let mut wanted = Vec::new();
+        for (at, area) in self.areas.iter_mut().enumerate() {
+            let Ok(live) = &mut area.found else { continue };
+            let block_bytes = u64::from(live.view().superblock().block_bytes);
+            for block in live.take_wanted() {
+                let start = area.place.offset + block * block_bytes;
+                wanted.push((at, block, start..start + block_bytes));
+            }
+        }
+        wanted
+    }
+
+    /// A block that was wanted of an area holds this.
+    pub fn was_found(&mut self, at: usize, block: u64, content: &[u8], seen: &mut Vec<Seen>) {
+        if let Some(Ok(live)) = self.areas.get_mut(at).map(|area| &mut area.found) {
+            let mut events = Vec::new();
+            live.was_found(block, content, &mut events);
+            seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
+        }
+    }
+
+    /// Where a file is, if it has a name that is known.
+    pub fn path(&self, at: usize, inode: u32) -> Option<Vec<u8>> {
+        let live = self.areas[at].found.as_ref().ok()?;
+        live.view().path(inode)
+    }
+
+    /// Where a part of a file lies, in bytes of the disk, and how long each piece is.
+    pub fn places(&self, at: usize, inode: u32, offset: u64, length: u64) -> Vec<(u64, u64)> {
+        let area = &self.areas[at];
+        let Ok(live) = &area.found else {
+            return Vec::new();
+        };
+        let block_bytes = u64::from(live.view().superblock().block_bytes);
+        let wanted = offset..offset.saturating_add(length);
+        let runs = live.view().runs(inode);
+        let end_of =
+            |run: &extfs::Run| (u64::from(run.place) + u64::from(run.length)) * block_bytes;
+        let first = runs.partition_point(|run| end_of(run) <= wanted.start);
+        let mut places = Vec::new();
+        for run in runs[first..].iter().take(PLACES_MAX) {
+            let begin = u64::from(run.place) * block_bytes;
+            match common(&wanted, &(begin..end_of(run))) {
+                Some(part) => {
+                    let on_disk = area.place.offset + run.block * block_bytes;
+                    places.push((on_disk + part.start - begin, part.end - part.start));
+                }
+                None => break,
+            }
+        }
+        places
+    }
+
+    /// Each part of `range` with the area that it lies in.
+    fn each(&self, range: &Range<u64>, mut part: impl FnMut(Option<usize>, Range<u64>)) {
+        // By where they begin: partitions may be in any order, and may overlap.
+        let mut within = BTreeMap::new();
+        for (at, area) in self.areas.iter().enumerate() {
+            if let Some(common) = common(range, &place(area)) {
+                within.insert(common.start, (at, common.end));
+            }
+        }
+        let mut begin = range.start;
+        for (start, (at, end)) in within {
+            if start > begin {
+                part(None, begin..start);
+            }
+            let start = start.max(begin);
+            if start < end {
+                part(Some(at), start..end);
+                begin = end;
+            }
+        }
+        if begin < range.end {
+            part(None, begin..range.end);
+        }
+    }
+}
+
+/// Whether what is written at `begin` makes another file system of one.
+fn is_another(known: &Superblock, begin: u64, content: &[u8]) -> bool {
+    let written = begin..begin + content.len() as u64;
+    if common(&written, &SUPERBLOCK).is_none() {
+        return false;
+    }
+    let at = SUPERBLOCK.start.checked_sub(begin).map(|at| at as usize);
+    let bytes = at.and_then(|at| content.get(at..)?.first_chunk());
+    // Of what is written in part only, nobody knows.
+    let Some(Ok(new)) = bytes.map(Superblock::parse) else {
+        return true;
+    };
+    !new.is_laid_out_as(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::extfs::{FormatError, ScanError};
+    use crate::partition::Partition;
+
+    fn area(number: u32, offset: u64, length: u64) -> Area {
+        Area {
+            number: Some(number),
+            place: Partition { offset, length },
+            found: Err(ScanError::Format(FormatError::Magic)),
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_system_is_told_by_place_and_each_byte_once() {
+        let mut disk = Disk::new(vec![
+            area(1, 1 << 20, 1 << 20),
+            area(2, 3 << 20, 1 << 20),
+            // As somebody made it: it overlaps the one before.
+            area(3, (3 << 20) + 4096, 1 << 20),
+        ]);
+        let mut seen = Vec::new();
+        let is_new = disk.was_written((2 << 20) - 512, &vec![0; (2 << 20) + 8192], &mut seen);
+        assert!(is_new, "a table may lie between");
+        let mut end = (2 << 20) - 512;
+        for seen in &seen {
+            let Seen::Blocks(_, Operation::Write, range) = seen else {
+                panic!("{seen:?}");
+            };
+            assert_eq!(range.start, end);
+            end = range.end;
+        }
+        assert_eq!(end, (4 << 20) + 7680);
+        let numbers = seen.iter().map(|seen| match seen {
+            Seen::Blocks(number, ..) => *number,
+            Seen::File(..) => None,
+        });
+        assert_eq!(
+            numbers.collect::<Vec<_>>(),
+            [Some(1), None, Some(2), Some(3), None]
+        );
+
+        let mut seen = Vec::new();
+        assert!(
+            disk.was_written(1 << 20, &[0; 4096], &mut seen),
+            "its beginning"
+        );
+        assert!(!disk.was_written((1 << 20) + (128 << 10), &[0; 4096], &mut seen));
+    }
+}

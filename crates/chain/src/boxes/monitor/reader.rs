@@ -1,0 +1,136 @@
+//! Reading a disk's partition table and file systems, in a thread that asks the box for
+//! what lies where: the box alone may ask the disk.
+//!
+//! ```text
+//!  reader's thread ── where, how long ──▶ box ── read ──▶ below
+//!                  ◀─────── bytes ─────────
+//!                  ────── what was found ─▶
+//! ```
+
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::thread;
+
+use base::IoError;
+use world::Wake;
+
+use crate::extfs::{Live, ScanError, Source};
+use crate::partition::{Partition, partitions};
+
+/// Part of a disk with what is on it.
+pub(super) struct Area {
+    /// From 1; none, if there is no partition table.
+    pub number: Option<u32>,
+    pub place: Partition,
+    /// The file system; why there is none that can be followed.
+    pub found: Result<Live, ScanError>,
+}
+
+/// What the reader asks the box.
+pub(super) struct Ask {
+    pub offset: u64,
+    pub length: usize,
+    pub answer: Sender<Result<Vec<u8>, IoError>>,
+}
+
+/// A reading that goes on. Dropped, it ends with the next thing that it asks.
+pub(super) struct Reader {
+    asks: Receiver<Ask>,
+    found: Receiver<Result<Vec<Area>, IoError>>,
+}
+
+/// The disk, to the reader.
+struct Asking {
+    asks: Sender<Ask>,
+    wake: Wake,
+    begin: u64,
+}
+
+impl Source for Asking {
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), IoError> {
+        let gone = || IoError::Stopped("nobody waits for this any more".to_owned());
+        let (answer, answered) = mpsc::channel();
+        let ask = Ask {
+            offset: self.begin + offset,
+            length: out.len(),
+            answer,
+        };
+        self.asks.send(ask).map_err(|_| gone())?;
+        self.wake.wake();
+        let content = answered.recv().map_err(|_| gone())??;
+        out.copy_from_slice(&content);
+        Ok(())
+    }
+}
+
+impl Reader {
+    /// Begins to read a disk of `disk_bytes`; what is known of each file system may take
+    /// `bytes_max` of memory.
+    ///
+    /// # Errors
+    /// If no thread can be had.
+    pub fn start(disk_bytes: u64, bytes_max: u64, wake: &Wake) -> std::io::Result<Self> {
+        let (asks, asked) = mpsc::channel();
+        let (tell, found) = mpsc::channel();
+        let wake = wake.clone();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "it waits for the disk, whose own work would wait for a pool's threads"
+        )]
+        thread::Builder::new()
+            .name("monitor".to_owned())
+            .spawn(move || {
+                let disk = Asking {
+                    asks,
+                    wake: wake.clone(),
+                    begin: 0,
+                };
+                // Whoever has stopped waiting needs no answer.
+                let _ = tell.send(read(disk, disk_bytes, bytes_max));
+                wake.wake();
+            })?;
+        Ok(Self { asks: asked, found })
+    }
+
+    /// What it asks next, if anything.
+    pub fn next(&self) -> Option<Ask> {
+        self.asks.try_recv().ok()
+    }
+
+    /// What it has found, if it has ended.
+    pub fn found(&self) -> Option<Result<Vec<Area>, IoError>> {
+        match self.found.try_recv() {
+            Ok(found) => Some(found),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => {
+                let why = "what reads the disk ended before its time".to_owned();
+                Some(Err(IoError::Stopped(why)))
+            }
+        }
+    }
+}
+
+fn read(mut disk: Asking, disk_bytes: u64, bytes_max: u64) -> Result<Vec<Area>, IoError> {
+    let table = partitions(&disk, disk_bytes)?;
+    let mut places: Vec<(Option<u32>, Partition)> = (1..).map(Some).zip(table).collect();
+    if places.is_empty() {
+        let whole = Partition {
+            offset: 0,
+            length: disk_bytes,
+        };
+        places.push((None, whole));
+    }
+    let mut areas = Vec::new();
+    for (number, place) in places {
+        disk.begin = place.offset;
+        let found = match Live::read(&disk, place.length, bytes_max) {
+            Err(ScanError::Io(error)) => return Err(error),
+            found => found,
+        };
+        areas.push(Area {
+            number,
+            place,
+            found,
+        });
+    }
+    Ok(areas)
+}

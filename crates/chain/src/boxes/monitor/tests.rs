@@ -1,0 +1,313 @@
+//! A monitor in a chain, over file systems that e2fsprogs has made.
+
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base::{BlockDevice, Completion, Durability, IoError, Outcome, Started};
+use frontend::memory::{Manners, MemoryDevice};
+use policy::Policy;
+use serde_json::Value;
+use tempfile::TempDir;
+use world::simulated::SimulatedClock;
+use world::{Clock, Millis, Wake};
+
+use super::Event;
+use crate::extfs::live_tests::changed;
+use crate::extfs::tests::{Image, KINDS, journalled};
+use crate::{Attribution, Chain, EventSink, Exchange, SizeRule, Surroundings, build};
+
+/// What is to happen in another thread happens within so long.
+const WITHIN: Duration = Duration::from_secs(60);
+
+#[derive(Default)]
+struct Heard(Mutex<Vec<Event>>);
+
+impl EventSink for Heard {
+    fn tell(&self, events: Vec<Event>) {
+        self.0.lock().expect("not poisoned").extend(events);
+    }
+}
+
+struct Rig {
+    chain: Chain<MemoryDevice>,
+    clock: Arc<SimulatedClock>,
+    heard: Arc<Heard>,
+    rung: Receiver<()>,
+    token: u64,
+}
+
+impl Rig {
+    /// A disk with this content, behind a monitor.
+    fn new(content: &[u8], size: usize, monitor: &str) -> Self {
+        let clock = Arc::new(SimulatedClock::new(Millis(0)));
+        let (ring, rung) = mpsc::channel();
+        let ring = Mutex::new(ring);
+        let wake = Wake::new(move || {
+            // Nobody may listen any more.
+            let _ = ring.lock().expect("not poisoned").send(());
+        });
+        let mut device = MemoryDevice::new(size);
+        let written = device.write(1, 0, content, Durability::Volatile);
+        assert_eq!(written, Started::Done);
+        let manners = Manners {
+            pending_one_in: 3,
+            seed: 1,
+            ..Manners::default()
+        };
+        let device = device.with(manners, Wake::silent());
+        let heard = Arc::<Heard>::default();
+        let surroundings = Surroundings {
+            clock: Arc::clone(&clock) as Arc<dyn Clock>,
+            wake,
+            whose: Arc::new(Attribution {
+                tenant: "alice".to_owned(),
+                vm: None,
+                volume: "disk".to_owned(),
+                volume_id: None,
+            }),
+            events: Arc::clone(&heard) as Arc<dyn EventSink>,
+        };
+        let text = format!("volume = 'disk'\n[[box]]\nkind = 'monitor'\n{monitor}");
+        let policy = Policy::parse(&text).expect("a policy");
+        let mut rig = Self {
+            chain: Chain::new(device, Arc::clone(&clock) as Arc<dyn Clock>, Wake::silent()),
+            clock,
+            heard,
+            rung,
+            token: 0,
+        };
+        let (tell, told) = mpsc::channel();
+        rig.chain.exchange(Exchange {
+            boxes: build(&policy, &surroundings),
+            rule: SizeRule::Keep,
+            told: Box::new(move |ended| tell.send(ended).expect("somebody waits")),
+        });
+        rig.until(|_| told.try_recv().ok())
+            .expect("the monitor begins");
+        rig
+    }
+
+    /// Polls whenever that is asked for, until `find` finds something.
+    fn until<T>(&mut self, mut find: impl FnMut(&mut Self) -> Option<T>) -> T {
+        loop {
+            assert_eq!(self.poll(), []);
+            if let Some(found) = find(self) {
+                return found;
+            }
+            // A device of memory answers by the next poll, and rings nobody.
+            if self.chain.bottom().unanswered() == 0 {
+                self.rung.recv_timeout(WITHIN).expect("it goes on");
+            }
+        }
+    }
+
+    fn poll(&mut self) -> Vec<Completion> {
+        let mut completions = Vec::new();
+        self.chain.poll(&mut completions);
+        self.chain.commit().expect("committed");
+        completions
+    }
+
+    fn ended(&mut self, token: u64) -> Result<Outcome, IoError> {
+        loop {
+            let mut completions = self.poll();
+            if let Some(ended) = completions.pop() {
+                assert_eq!((ended.token, completions), (token, Vec::new()));
+                return ended.result;
+            }
+        }
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), IoError> {
+        self.token += 1;
+        let token = self.token;
+        match self.chain.write(token, offset, data, Durability::Volatile) {
+            Started::Done => Ok(()),
+            Started::Pending => self.ended(token).map(|_| ()),
+            Started::Failed(error) => Err(error),
+            Started::Busy => panic!("there is room"),
+        }
+    }
+
+    fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, IoError> {
+        self.token += 1;
+        let token = self.token;
+        let mut content = vec![0; length];
+        match self.chain.read(token, offset, &mut content) {
+            Started::Done => Ok(content),
+            Started::Pending => match self.ended(token)? {
+                Outcome::Data(content) => Ok(content),
+                other => panic!("{other:?}"),
+            },
+            Started::Failed(error) => Err(error),
+            Started::Busy => panic!("there is room"),
+        }
+    }
+
+    /// What was told since this was asked last, as JSON.
+    fn told(&mut self) -> Vec<Value> {
+        self.clock.advance(Duration::from_millis(5));
+        assert_eq!(self.poll(), []);
+        let events = std::mem::take(&mut *self.heard.0.lock().expect("not poisoned"));
+        let json = events.iter().map(serde_json::to_value);
+        json.collect::<Result<_, _>>().expect("written")
+    }
+}
+
+/// Those of an operation, by path.
+fn paths<'a>(told: &'a [Value], operation: &str) -> Vec<&'a str> {
+    let of = told.iter().filter(|event| event["operation"] == operation);
+    of.filter_map(|event| event["path"].as_str()).collect()
+}
+
+/// An ext4 file system, what it is with a trojan in its journal, and with that in its place.
+fn trojan() -> (Image, Image, Image) {
+    let folder = TempDir::new().expect("a folder");
+    let (name, options) = KINDS[2];
+    let (path, before, after) = changed(name, options, &folder);
+    let replayed = journalled(&path, &before, &after, folder.path());
+    (before, replayed, after)
+}
+
+#[test]
+fn each_step_of_a_trojan_is_named_as_it_commits() {
+    let (before, replayed, _) = trojan();
+    let rule = "[[box.rule]]\nname = 'binaries'\npaths = ['/bin/**']\n\
+                operations = ['create', 'delete']\naction = 'alert'\n";
+    let mut rig = Rig::new(&before.0, before.0.len(), rule);
+    let told = rig.told();
+    assert!(
+        told[0]["note"]
+            .as_str()
+            .expect("text")
+            .contains("is followed"),
+        "{told:?}"
+    );
+    for (block, content) in before.written(&replayed, 4096) {
+        rig.write(block * 4096, content).expect("written");
+    }
+    let told = rig.told();
+    assert!(paths(&told, "create").contains(&"/bin/trojan"), "{told:?}");
+    assert_eq!(paths(&told, "mkdir"), ["/etc/new"]);
+    assert_eq!(paths(&told, "delete"), ["/bin/large"]);
+    let alerts = told.iter().filter(|event| event["rule"] == "binaries");
+    let alerts: Vec<_> = alerts.map(|event| event["path"].as_str()).collect();
+    assert!(alerts.contains(&Some("/bin/trojan")) && alerts.contains(&Some("/bin/large")));
+    let chmod = told.iter().find(|event| event["operation"] == "chmod");
+    let chmod = chmod.expect("it is told");
+    assert_eq!(
+        (&chmod["mode"], &chmod["tenant"]),
+        (&"0600".into(), &"alice".into())
+    );
+}
+
+#[test]
+fn what_a_rule_denies_does_not_reach_the_disk() {
+    let (before, replayed, after) = trojan();
+    let rules = "[[box.rule]]\nname = 'sealed'\npaths = ['/bin/**']\n\
+                 operations = ['create']\naction = 'deny'\n\
+                 [[box.rule]]\nname = 'secret'\npaths = ['/again']\n\
+                 operations = ['read', 'write']\naction = 'deny'\n";
+    let mut rig = Rig::new(&before.0, before.0.len(), rules);
+    rig.told();
+    let mut denied = Vec::new();
+    for (block, content) in before.written(&replayed, 4096) {
+        if let Err(error) = rig.write(block * 4096, content) {
+            denied.push((block, error.to_string()));
+        }
+    }
+    let [(block, why)] = &denied[..] else {
+        panic!("one write completes the transaction: {denied:?}");
+    };
+    assert!(why.contains("\"sealed\""), "{why}");
+    let on_disk = rig.chain.bottom().bytes();
+    let at = (block * 4096) as usize..(block * 4096 + 4096) as usize;
+    assert_eq!(on_disk[at.clone()], before.0[at]);
+    let told = rig.told();
+    let event = told.iter().find(|event| event["rule"] == "sealed");
+    let event = event.expect("it is told");
+    assert_eq!(
+        (&event["action"], &event["path"]),
+        (&"deny".into(), &"/bin/trojan".into())
+    );
+    drop((replayed, after));
+
+    // The disk is read anew, since what was followed did not come to pass.
+    rig.until(|rig| {
+        let told = rig.told();
+        told.iter()
+            .any(|event| event["note"].is_string())
+            .then_some(())
+    });
+    let view = before.view().expect("a file system");
+    let mut inodes = view.inodes();
+    let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(b"/again"));
+    let run = view.runs(inode.expect("it is there"))[0];
+    let refused = rig.read(run.block * 4096, 4096).expect_err("denied");
+    assert!(refused.to_string().contains("\"secret\""), "{refused}");
+    let refused = rig.write(run.block * 4096, &[9; 4096]).expect_err("denied");
+    assert!(refused.to_string().contains("\"secret\""), "{refused}");
+    // What is beside it is not.
+    rig.read(0, 4096).expect("read");
+}
+
+#[test]
+fn a_disk_that_gets_a_file_system_is_told_by_block_until_then() {
+    let (before, replayed, _) = trojan();
+    let mut rig = Rig::new(&[], before.0.len(), "");
+    let told = rig.told();
+    assert!(
+        told[0]["note"].as_str().expect("text").contains("by block"),
+        "{told:?}"
+    );
+    rig.write(8192, &[1; 512]).expect("written");
+    let told = rig.told();
+    assert_eq!(
+        told[0]["disk"],
+        serde_json::json!([[8192, 512]]),
+        "{told:?}"
+    );
+    for (at, piece) in before.0.chunks(1 << 20).enumerate() {
+        rig.write((at << 20) as u64, piece).expect("written");
+    }
+    rig.told();
+    rig.clock.advance(Duration::from_secs(1));
+    rig.until(|rig| {
+        let told = rig.told();
+        let notes = told.iter().filter_map(|event| event["note"].as_str());
+        notes
+            .into_iter()
+            .any(|note| note.contains("is followed"))
+            .then_some(())
+    });
+    for (block, content) in before.written(&replayed, 4096) {
+        rig.write(block * 4096, content).expect("written");
+    }
+    assert!(paths(&rig.told(), "create").contains(&"/bin/trojan"));
+}
+
+/// What is written while the disk is read anew is not lost.
+#[test]
+fn what_passes_while_the_disk_is_read_is_told_afterwards() {
+    let (before, replayed, _) = trojan();
+    let mut rig = Rig::new(&before.0, before.0.len(), "");
+    rig.told();
+    // As another file system would: its beginning, in part.
+    rig.write(1024, &before.0[1024..1536]).expect("written");
+    rig.clock.advance(Duration::from_secs(1));
+    rig.poll();
+    for (block, content) in before.written(&replayed, 4096) {
+        rig.write(block * 4096, content).expect("written");
+    }
+    let mut told = Vec::new();
+    rig.until(|rig| {
+        told.extend(rig.told());
+        let is_over = told.iter().any(|event| event["note"].is_string());
+        is_over.then_some(())
+    });
+    told.extend(rig.told());
+    let has_seen = paths(&told, "create").contains(&"/bin/trojan");
+    let is_known = rig.chain.bottom().bytes() == &replayed.0[..];
+    assert!(has_seen && is_known, "{told:?}");
+}

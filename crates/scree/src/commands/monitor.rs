@@ -1,0 +1,123 @@
+//! `scree monitor`.
+
+use api::types::{Attachment, Events};
+use serde_json::Value;
+
+use super::{Failure, Session, query};
+use crate::args::MonitorArguments;
+use crate::output::{Format, print_lines, print_notice, time};
+
+/// How long one answer may be held back, in seconds.
+const WAIT_SECONDS: u64 = 10;
+
+impl Session {
+    pub(super) async fn monitor(&self, arguments: &MonitorArguments) -> Result<(), Failure> {
+        let attachment = self.watched(arguments).await?;
+        let id = &attachment.id;
+        // What is kept; or what comes from now on.
+        let mut after = (!arguments.follow).then_some(0);
+        loop {
+            let wait = if arguments.follow { WAIT_SECONDS } else { 0 };
+            let mut path = format!("/v1/attachments/{id}/events?wait={wait}");
+            if let Some(after) = after {
+                path += &format!("&after={after}");
+            }
+            let events: Events = self.client.get(&path).await?;
+            if events.missed {
+                let notice = "some events are in the host's files only: more came than is kept";
+                print_notice(self.format, notice);
+            }
+            let lines = events.items.iter().map(|event| match self.format {
+                Format::Table => plain(event),
+                Format::Json | Format::Yaml => event.to_string(),
+            });
+            let lines: Vec<String> = lines.collect();
+            if !print_lines(&lines)? {
+                return Ok(());
+            }
+            if !arguments.follow && lines.is_empty() {
+                return Ok(());
+            }
+            after = Some(events.next);
+        }
+    }
+
+    /// The attachment that is meant.
+    async fn watched(&self, arguments: &MonitorArguments) -> Result<Attachment, Failure> {
+        let volume = &arguments.volume;
+        let path = query("/v1/attachments", &[("volume", Some(volume))], &[])?;
+        let mut all: Vec<Attachment> = self.client.all(&path).await?;
+        if arguments.vm.is_some() {
+            all.retain(|one| one.vm == arguments.vm);
+        }
+        match all.pop() {
+            Some(one) if all.is_empty() => Ok(one),
+            Some(_) => Err(Failure::new(format!(
+                "volume {volume:?} is attached several times; say --vm, as `scree attachment \
+                 list` shows it"
+            ))),
+            None => Err(Failure::new(format!(
+                "volume {volume:?} is not attached so; its boxes are where it is"
+            ))),
+        }
+    }
+}
+
+/// An event as people read it.
+fn plain(event: &Value) -> String {
+    let text = |field: &str| event[field].as_str().unwrap_or_default();
+    let mut line = time(text("time"));
+    if let Some(action) = event["action"].as_str() {
+        line += &format!("  {} ({})", action.to_uppercase(), text("rule"));
+    }
+    if let Some(note) = event["note"].as_str() {
+        return format!("{line}  {note}");
+    }
+    line += &format!("  {:<8}", text("operation"));
+    match event["path"].as_str() {
+        Some(path) => line += &format!("  {path}"),
+        None if event["inode"].is_u64() => line += &format!("  inode {}", event["inode"]),
+        None => {}
+    }
+    if let Some(to) = event["to"].as_str() {
+        line += &format!(" → {to}");
+    }
+    let pairs = [
+        ("offset", "at"),
+        ("length", "bytes"),
+        ("size", "now of bytes"),
+        ("mode", "mode"),
+        ("owner", "owner"),
+    ];
+    for (field, word) in pairs {
+        match &event[field] {
+            Value::Null => {}
+            Value::String(value) => line += &format!("  {word} {value}"),
+            value => line += &format!("  {word} {value}"),
+        }
+    }
+    if event["inode"].is_null() {
+        line += &format!("  on disk {}", event["disk"]);
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_line() {
+        let event = json!({"time": "2026-01-02T03:04:05.678Z", "operation": "rename", "inode": 12,
+            "path": "/tmp/x", "to": "/bin/ls", "rule": "binaries", "action": "alert"});
+        assert_eq!(
+            plain(&event),
+            "2026-01-02T03:04:05Z  ALERT (binaries)  rename    /tmp/x → /bin/ls"
+        );
+        let event = json!({"time": "2026-01-02T03:04:05Z", "operation": "write",
+            "disk": [[4096, 512]]});
+        assert!(plain(&event).ends_with("write     on disk [[4096,512]]"));
+    }
+}
