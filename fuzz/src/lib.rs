@@ -24,6 +24,9 @@ use world::{OpenMode, World};
 
 mod units;
 
+pub use frontend::nbd::client::fuzz::{
+    fuzz_greeting as nbd_greeting, fuzz_replies as nbd_replies,
+};
 pub use frontend::nbd::fuzz::fuzz_handshake as nbd_handshake;
 pub use frontend::nbd::fuzz::fuzz_option as nbd_option;
 pub use frontend::nbd::fuzz::fuzz_transmission as nbd_transmission;
@@ -116,6 +119,16 @@ pub const TARGETS: &[Target] = &[
         name: "nbd_transmission",
         run: nbd_transmission,
         seeds: nbd_transmission_seeds,
+    },
+    Target {
+        name: "nbd_greeting",
+        run: nbd_greeting,
+        seeds: nbd_greeting_seeds,
+    },
+    Target {
+        name: "nbd_replies",
+        run: nbd_replies,
+        seeds: nbd_replies_seeds,
     },
 ];
 
@@ -527,6 +540,69 @@ fn nbd_handshake_seeds() -> Vec<Vec<u8>> {
         ]
         .concat(),
         [&[4, 0, 0, 0, 3][..], &option(5, b""), &option(GO, &go())].concat(),
+    ]
+}
+
+/// What a server says in the handshake, after a byte that says whether TLS is wanted.
+fn nbd_greeting_seeds() -> Vec<Vec<u8>> {
+    let reply = |option: u32, kind: u32, data: &[u8]| {
+        let words = [option, kind, data.len() as u32].map(u32::to_be_bytes);
+        [
+            &0x0003_e889_0455_65a9_u64.to_be_bytes(),
+            &words.concat()[..],
+            data,
+        ]
+        .concat()
+    };
+    let greeting = b"NBDMAGICIHAVEOPT\0\x03";
+    let export = [&[0, 0][..], &(1_u64 << 20).to_be_bytes(), &[4, 0xff]].concat();
+    let blocks = [0_u16, 3, 0, 512, 0, 4096, 512, 0].map(u16::to_be_bytes);
+    let new = [
+        reply(8, 1, &[]),
+        reply(10, 4, b"\0\0\0\x07base:allocation"),
+        reply(10, 1, &[]),
+        reply(7, 3, &export),
+        reply(7, 3, &blocks.concat()[2..]),
+        reply(7, 1, &[]),
+    ]
+    .concat();
+    let none = |option| reply(option, 1 << 31 | 1, b"no");
+    let old = [&none(8)[..], &none(7), &export[2..], &[0; 124]].concat();
+    vec![
+        [&[0][..], greeting, &new].concat(),
+        [&[0][..], greeting, &old].concat(),
+        [&[1][..], greeting, &reply(5, 1, &[])].concat(),
+    ]
+}
+
+/// Answers to a read, a block status and a flush.
+fn nbd_replies_seeds() -> Vec<Vec<u8>> {
+    let chunk = |flags: u8, kind: u16, cookie: u8, body: &[u8]| {
+        [
+            &[0x66, 0x8e, 0x33, 0xef, 0, flags][..],
+            &kind.to_be_bytes(),
+            &[0, 0, 0, 0, 0, 0, 0, cookie],
+            &(body.len() as u32).to_be_bytes(),
+            body,
+        ]
+        .concat()
+    };
+    let simple = |cookie| [&[0x67, 0x44, 0x66, 0x98][..], &[0; 11], &[cookie]].concat();
+    let extents = [7, 256, 0, 1 << 20, 3].map(u32::to_be_bytes).concat();
+    let structured = [
+        chunk(0, 1, 0, &[&[0; 8][..], &[5; 256]].concat()),
+        chunk(0, 2, 0, &[0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0]),
+        chunk(1, 5, 1, &extents),
+        chunk(1, 0, 0, &[]),
+        chunk(1, 0x8001, 3, &[0, 0, 0, 5, 0, 1, b'x']),
+        simple(2),
+    ]
+    .concat();
+    let plain = [&simple(2)[..], &simple(0), &[9; 512]].concat();
+    vec![
+        [&[1][..], &structured].concat(),
+        [&[41][..], &structured].concat(),
+        [&[6][..], &plain].concat(),
     ]
 }
 

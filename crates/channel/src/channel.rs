@@ -49,10 +49,20 @@ impl Channel {
     /// # Errors
     /// If `config` is not usable.
     pub fn start_tls(&mut self, config: Arc<ServerConfig>) -> Result<(), rustls::Error> {
-        let mut tls = ServerConnection::new(config)?;
-        tls.set_buffer_limit(Some(TLS_UNSENT_BYTES_MAX));
-        self.tls = Some(Box::new(tls.into()));
+        self.begin_tls(ServerConnection::new(config)?.into());
         Ok(())
+    }
+
+    /// From here on, everything is TLS, of which this is the side that `tls` is.
+    pub fn begin_tls(&mut self, mut tls: Connection) {
+        tls.set_buffer_limit(Some(TLS_UNSENT_BYTES_MAX));
+        self.tls = Some(Box::new(tls));
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn stream(&self) -> &Stream {
+        &self.stream
     }
 
     /// Whether both sides know whom they speak to; always, without TLS.

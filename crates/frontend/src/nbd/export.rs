@@ -22,6 +22,7 @@ use super::Limits;
 use super::connection::Settings;
 use super::spin::SPIN;
 use super::table::ExportInfo;
+use super::watcher::Watcher;
 use super::worker::Worker;
 use channel::Channel;
 
@@ -332,6 +333,18 @@ impl<D: BlockDevice + 'static> ExportThread<D> {
         options: ExportOptions,
         make_device: impl FnOnce(Wake) -> Result<D, E> + Send + 'static,
     ) -> Result<Self, SpawnError<E>> {
+        Self::spawn_watching(options, |wake, _| make_device(wake))
+    }
+
+    /// As [`ExportThread::spawn`], for a device that has descriptors of its own: what it
+    /// has watched by the [`Watcher`] has it polled.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn spawn_watching<E: Send + 'static>(
+        options: ExportOptions,
+        make_device: impl FnOnce(Wake, Watcher) -> Result<D, E> + Send + 'static,
+    ) -> Result<Self, SpawnError<E>> {
         let bell = Bell::new().map_err(SpawnError::Thread)?;
         let (commands, received) = mpsc::channel();
         let (made, result) = mpsc::channel();
@@ -345,7 +358,7 @@ impl<D: BlockDevice + 'static> ExportThread<D> {
         let thread = thread::Builder::new()
             .name(format!("nbd-{}", options.name))
             .spawn(move || {
-                let device = match make_device(wake) {
+                let device = match make_device(wake, worker.watcher()) {
                     Ok(device) => device,
                     Err(error) => {
                         let _ = made.send(Err(error));

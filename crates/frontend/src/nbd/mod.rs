@@ -20,6 +20,7 @@
 //! by [`Limits`], whatever its client sends or does not read.
 
 mod buffers;
+pub mod client;
 mod connection;
 mod desk;
 mod export;
@@ -35,6 +36,7 @@ mod slab;
 mod spin;
 mod table;
 mod tls;
+mod watcher;
 mod wire;
 mod worker;
 
@@ -48,6 +50,7 @@ pub use handshake::TlsPolicy;
 pub use server::{ListenOptions, Listening, Server, ServerOptions};
 pub use table::{Client, ExportInfo, ExportTable, Exports, Listed};
 pub use tls::{ServerTls, TlsError};
+pub use watcher::{Seen, Watched, Watcher};
 
 /// What one connection, and all of an export's together, may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -74,7 +74,7 @@ impl OptionHeader {
     }
 
     /// The header as a client sends it.
-    #[cfg(test)]
+    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::BYTES);
         bytes.put_bytes(&OPTION_MAGIC.to_be_bytes());

@@ -69,7 +69,7 @@ impl Header {
     }
 
     /// The header as a client sends it.
-    #[cfg(test)]
+    #[must_use]
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());

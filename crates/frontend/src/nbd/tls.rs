@@ -151,7 +151,7 @@ impl ServerTls {
     }
 }
 
-fn read_file(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
+pub(super) fn read_file(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
     let file = disk.open(path, OpenMode::Read)?;
     let length = file.length()?;
     if length > PEM_BYTES_MAX {

@@ -76,7 +76,8 @@ pub mod option_reply {
     pub const INFO: u32 = 3;
     /// One metadata context.
     pub const META_CONTEXT: u32 = 4;
-    const ERROR: u32 = 1 << 31;
+    /// Replies from here on say that the option failed.
+    pub const ERROR: u32 = 1 << 31;
     /// The server does not know, or does not offer, the option.
     pub const ERR_UNSUP: u32 = ERROR | 1;
     /// The server's configuration forbids it.
@@ -171,10 +172,14 @@ pub mod chunk {
     pub const NONE: u16 = 0;
     /// An offset and data.
     pub const OFFSET_DATA: u16 = 1;
+    /// An offset and the length of a run of zeroes.
+    pub const OFFSET_HOLE: u16 = 2;
     /// A metadata context and its extents.
     pub const BLOCK_STATUS: u16 = 5;
     /// An error number and a message.
     pub const ERROR: u16 = (1 << 15) | 1;
+    /// Kinds from here on say that the request failed.
+    pub const ERRORS: u16 = 1 << 15;
 }
 
 /// States of `base:allocation`.
@@ -183,6 +188,8 @@ pub mod allocation {
     pub const DATA: u32 = 0;
     /// A hole, which reads as zeroes.
     pub const HOLE_ZERO: u32 = 3;
+    /// It reads as zeroes.
+    pub const ZERO: u32 = 2;
 }
 
 /// The error numbers there are on the wire.

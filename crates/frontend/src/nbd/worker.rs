@@ -6,12 +6,13 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use base::{BlockDevice, IoError};
-use world::real::{Bell, Poller};
+use world::real::Bell;
 use world::{Interest, Ready};
 
 use super::export::{Arrival, Command, ExportOptions, Seat, Shared, Stopped};
 use super::service::Service;
 use super::spin::Spinner;
+use super::watcher::Watcher;
 use channel::Channel;
 use channel::{Pipe, Sent};
 
@@ -51,7 +52,7 @@ impl Pipe for Line {
 
 /// The thread's own things.
 pub(super) struct Worker<D> {
-    poller: Poller,
+    watcher: Watcher,
     bell: Bell,
     commands: Receiver<Command<D>>,
     options: ExportOptions,
@@ -65,14 +66,19 @@ impl<D: BlockDevice> Worker<D> {
         commands: Receiver<Command<D>>,
         options: ExportOptions,
     ) -> io::Result<Self> {
-        let poller = Poller::new()?;
-        poller.add(&bell, BELL, Interest::READABLE)?;
+        let watcher = Watcher::new()?;
+        watcher.poller().add(&bell, BELL, Interest::READABLE)?;
         Ok(Self {
-            poller,
+            watcher,
             bell,
             commands,
             options,
         })
+    }
+
+    /// Lets the device have descriptors of its own watched.
+    pub(super) fn watcher(&self) -> Watcher {
+        self.watcher.clone()
     }
 
     /// Serves `device` until it is told to stop.
@@ -102,7 +108,7 @@ impl<D: BlockDevice> Worker<D> {
         let clock = &self.options.clock;
         let until = clock.monotonic() + self.options.spin;
         loop {
-            let waited = self.poller.wait(Some(Duration::ZERO), ready);
+            let waited = self.watcher.poller().wait(Some(Duration::ZERO), ready);
             waited.expect("an epoll of this thread can be waited on");
             if !ready.is_empty() {
                 return true;
@@ -122,7 +128,7 @@ impl<D: BlockDevice> Worker<D> {
         ready: &mut Vec<Ready>,
     ) -> Option<Finish<D>> {
         if ready.is_empty() {
-            let waited = self.poller.wait(sleep, ready);
+            let waited = self.watcher.poller().wait(sleep, ready);
             waited.expect("an epoll of this thread can be waited on");
         }
         let mut stop = None;
@@ -130,13 +136,13 @@ impl<D: BlockDevice> Worker<D> {
             if ready.key == BELL {
                 self.bell.clear();
                 stop = self.obey(service, shared);
-            } else {
+            } else if !self.watcher.note(ready) {
                 service.ready(ready);
             }
         }
         service.turn();
         while let Some((key, line, interest)) = service.next_changed() {
-            if let Err(error) = self.poller.modify(&line.channel, key, interest) {
+            if let Err(error) = self.watcher.poller().modify(&line.channel, key, interest) {
                 tracing::error!(%error, "a connection cannot be watched any more");
             }
         }
@@ -176,7 +182,11 @@ impl<D: BlockDevice> Worker<D> {
             _seats: arrival.seats,
         };
         let key = service.next_key();
-        match self.poller.add(&line.channel, key, Interest::READABLE) {
+        match self
+            .watcher
+            .poller()
+            .add(&line.channel, key, Interest::READABLE)
+        {
             Ok(()) => {
                 let mut settings = arrival.settings;
                 settings.read_only |= self.options.read_only;

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use base::Durability;
+use frontend::nbd::client::{Broken, ClientTls, Target};
 use frontend::nbd::{
     Client as Peer, Export, ExportTable, Exports, Listed, ListenOptions, ServerTls, TlsError,
     TlsPolicy,
@@ -15,7 +17,9 @@ use rcgen::{
 use world::real::RealDisk;
 use world::{Disk, Endpoint, OpenMode};
 
+use crate::asker::{Asker, options};
 use crate::client::*;
+use crate::device::same_as_an_array;
 use crate::support::{Fixture, MIB, must_run, run};
 
 /// An authority and what it signed, as PEM.
@@ -155,6 +159,42 @@ fn libnbd_and_qemu_work_over_tls() {
             &target,
         ],
     );
+}
+
+#[test]
+fn a_device_speaks_tls_and_shows_who_it_is() {
+    let secure = Secure::new(TlsPolicy::Required);
+    let _export = secure.fixture.export("disk", MIB);
+    let open = |pki: &str, server: &str| {
+        let folder = secure.fixture.folder.path().join(pki);
+        let mut options = options("disk");
+        options.tls = Some(ClientTls::read(&RealDisk, &folder, server).expect("certificates"));
+        let address = format!("127.0.0.1:{}", secure.port);
+        let target = Target::Endpoint(Endpoint::Tcp(address.parse().expect("an address")));
+        let mut asker = Asker::over(target, options);
+        asker.device = asker.device.opened()?;
+        Ok::<_, Broken>(asker)
+    };
+    let mut asker = open("pki", "localhost").expect("it is let in");
+    same_as_an_array(&mut asker, MIB, 4, 20);
+    // Its data are longer than what TLS holds.
+    let data: Vec<u8> = (0..MIB).map(|at| (at / 4096) as u8).collect();
+    asker
+        .write(0, &data, Durability::Durable)
+        .expect("it is let in");
+    assert!(asker.read(0, MIB) == Ok(data));
+    for (pki, server) in [("stranger", "localhost"), ("pki", "elsewhere")] {
+        let refused = open(pki, server).err();
+        assert!(
+            matches!(refused, Some(Broken::Socket(_) | Broken::Closed)),
+            "{refused:?}"
+        );
+    }
+    let plain = secure.fixture.folder.path().join("secure");
+    let refused = Asker::at(&plain, options("disk"))
+        .err()
+        .expect("it wants TLS");
+    assert!(refused.to_string().contains("wants TLS"), "{refused}");
 }
 
 #[test]

@@ -1,0 +1,508 @@
+//! [`NbdClient`]: the connection's life, and who is told of what.
+//!
+//! ```text
+//!            ┌───────── pause over ─────────┐
+//!            ▼                              │
+//!  Connecting ─▶ Greeting ─▶ Ready ─▶ Broken ┴─▶ (Reconnect::Never: for good)
+//!       └───────────┴── late, refused ──▲
+//! ```
+
+use std::io;
+use std::time::Duration;
+
+use base::{Completion, IoError, Outcome, Token};
+use world::real::Stream;
+
+use super::super::buffers::BufferPool;
+use super::super::request::Header;
+use super::super::slab::{Key, Slab};
+use super::super::watcher::Watcher;
+use super::super::wire::{command, transmission_flags as flags};
+use super::line::Line;
+use super::log::{Answered, ENTRIES_MAX, Entry, Log, Owner};
+use super::{Agreed, Broken, ClientOptions, Greeting, Reconnect, Replies, State, Step, Target};
+
+/// A request that has been cut into several.
+pub(super) struct Whole {
+    pub token: Token,
+    pub left: usize,
+    /// Of a read.
+    pub data: Vec<u8>,
+    pub error: Option<IoError>,
+}
+
+pub(super) enum Phase {
+    Connecting(Line, Duration),
+    Greeting(Line, Greeting, Duration),
+    Ready(Line, Replies),
+    Broken {
+        why: Broken,
+        again_at: Option<Duration>,
+    },
+}
+
+/// A client. See the head of [`super`].
+pub struct NbdClient {
+    pub(super) options: ClientOptions,
+    way: Way,
+    watcher: Watcher,
+    pub(super) phase: Phase,
+    /// With the first connection that was ready.
+    pub(super) agreed: Option<Agreed>,
+    pub(super) log: Log,
+    pub(super) wholes: Slab<Whole>,
+    pub(super) completions: Vec<Completion>,
+    pool: BufferPool,
+    /// Scratch: what was answered.
+    done: Vec<u64>,
+    pause: Duration,
+    pub(super) now: Duration,
+    /// A flush of the client's own is under way.
+    flushes: bool,
+    /// The last one failed.
+    pub(super) flush_error: Option<IoError>,
+    /// An acknowledged change is lost.
+    pub(super) lost: Option<String>,
+}
+
+/// How to connect again.
+enum Way {
+    Endpoint(world::Endpoint),
+    /// Only the owner can say.
+    Given,
+}
+
+impl NbdClient {
+    /// Begins to connect; that and all else goes on as the device is polled.
+    #[must_use]
+    pub fn new(target: Target, options: ClientOptions, watcher: Watcher) -> Self {
+        let now = options.clock.monotonic();
+        let mut client = Self {
+            options,
+            way: Way::Given,
+            watcher,
+            phase: Phase::Broken {
+                why: Broken::Ended,
+                again_at: None,
+            },
+            agreed: None,
+            log: Log::default(),
+            wholes: Slab::default(),
+            completions: Vec::new(),
+            pool: BufferPool::default(),
+            done: Vec::new(),
+            pause: Duration::ZERO,
+            now,
+            flushes: false,
+            flush_error: None,
+            lost: None,
+        };
+        match target {
+            Target::Endpoint(endpoint) => {
+                client.way = Way::Endpoint(endpoint);
+                client.connect();
+            }
+            Target::Connected(stream) => client.connect_over(stream),
+        }
+        client
+    }
+
+    /// How the connection is.
+    #[must_use]
+    pub fn state(&self) -> State {
+        match &self.phase {
+            Phase::Connecting(..) | Phase::Greeting(..) => State::Connecting,
+            Phase::Ready(..) => State::Ready,
+            Phase::Broken { why, .. } => State::Broken { why: why.clone() },
+        }
+    }
+
+    /// Waits until requests can be answered, before the device is served: the only place
+    /// where it waits. The thread's own poller must be the one of the device.
+    ///
+    /// # Errors
+    /// Why there is no connection. It is not tried twice: what is wrong at the beginning is
+    /// likely to be wrong for ever.
+    pub fn opened(mut self) -> Result<Self, Broken> {
+        loop {
+            self.turn();
+            match &self.phase {
+                Phase::Ready(..) => return Ok(self),
+                Phase::Broken { why, .. } => return Err(why.clone()),
+                Phase::Connecting(..) | Phase::Greeting(..) => {}
+            }
+            self.watcher.wait(self.timer())?;
+        }
+    }
+
+    /// Goes on over `stream`, which is connected and does not block; what there was ends.
+    pub fn connect_over(&mut self, stream: Stream) {
+        self.now = self.options.clock.monotonic();
+        if matches!(self.phase, Phase::Broken { .. }) {
+            let deadline = self.now + self.options.connect_timeout;
+            match Line::new(stream, &self.watcher) {
+                Ok(line) => self.phase = Phase::Connecting(line, deadline),
+                Err(why) => self.lose(why),
+            }
+        } else {
+            self.lose(Broken::Ended);
+            self.connect_over(stream);
+        }
+    }
+
+    fn connect(&mut self) {
+        let Way::Endpoint(endpoint) = &self.way else {
+            return;
+        };
+        let deadline = self.now + self.options.connect_timeout;
+        let begun = Stream::connect(endpoint).map_err(Broken::from);
+        match begun.and_then(|stream| Line::new(stream, &self.watcher)) {
+            Ok(line) => self.phase = Phase::Connecting(line, deadline),
+            Err(why) => self.lose(why),
+        }
+    }
+
+    /// Ends it: what is unanswered fails, and all that comes. What is kept and was never
+    /// flushed is as durable as the server has made it.
+    pub fn end(&mut self) {
+        self.options.reconnect = Reconnect::Never;
+        self.lose(Broken::Ended);
+    }
+
+    /// The connection is lost.
+    fn lose(&mut self, why: Broken) {
+        tracing::debug!(%why, "an NBD server is lost");
+        let phase = Phase::Broken {
+            why: why.clone(),
+            again_at: None,
+        };
+        match std::mem::replace(&mut self.phase, phase) {
+            Phase::Connecting(line, _) | Phase::Greeting(line, ..) | Phase::Ready(line, _) => {
+                line.close(&mut self.pool);
+            }
+            Phase::Broken { .. } => {}
+        }
+        match self.options.reconnect {
+            Reconnect::Never => self.fail_all(&why),
+            Reconnect::Again { min, max } => {
+                self.log.interrupt();
+                self.pause = (self.pause * 2).clamp(min, max);
+                if matches!(self.way, Way::Endpoint(_)) {
+                    self.phase = Phase::Broken {
+                        why,
+                        again_at: Some(self.now + self.pause),
+                    };
+                }
+            }
+        }
+    }
+
+    fn fail_all(&mut self, why: &Broken) {
+        for mut answered in self.log.give_up() {
+            answered.error = Some(IoError::Unavailable(why.to_string()));
+            self.finish(answered);
+        }
+    }
+
+    /// An acknowledged change is lost: nothing more can be said of this disk.
+    fn stop(&mut self, error: &IoError) {
+        let reason = format!("an acknowledged write could not be made once more: {error}");
+        tracing::error!(reason, "an NBD client is stopped");
+        self.lost = Some(reason);
+        self.options.reconnect = Reconnect::Never;
+        self.lose(Broken::Ended);
+    }
+
+    /// Nothing waits for a connection any more.
+    pub(super) fn wait_no_more(&mut self) {
+        self.options.reconnect = Reconnect::Never;
+        if !matches!(self.phase, Phase::Ready(..)) {
+            self.lose(Broken::Ended);
+        }
+    }
+
+    /// Does all that can be done now.
+    pub(super) fn turn(&mut self) {
+        self.now = self.options.clock.monotonic();
+        if let Phase::Broken {
+            again_at: Some(at), ..
+        } = &self.phase
+            && *at <= self.now
+        {
+            self.connect();
+        }
+        let went_on = match &self.phase {
+            Phase::Connecting(..) | Phase::Greeting(..) => self.shake_hands(),
+            Phase::Ready(..) => self.exchange(),
+            Phase::Broken { .. } => Ok(()),
+        };
+        if let Err(why) = went_on {
+            self.lose(why);
+        }
+    }
+
+    fn shake_hands(&mut self) -> Result<(), Broken> {
+        let options = &self.options;
+        if let Phase::Connecting(line, deadline) = &mut self.phase {
+            line.look();
+            if !line.is_connected()? {
+                return late(*deadline, self.now, options.connect_timeout);
+            }
+            let nobody = Phase::Broken {
+                why: Broken::Ended,
+                again_at: None,
+            };
+            if let Phase::Connecting(line, deadline) = std::mem::replace(&mut self.phase, nobody) {
+                let greeting = Greeting::new(&options.export, options.tls.is_some());
+                self.phase = Phase::Greeting(line, greeting, deadline);
+            }
+        }
+        let Phase::Greeting(line, greeting, deadline) = &mut self.phase else {
+            return Ok(());
+        };
+        line.look();
+        loop {
+            line.send()?;
+            let (input, output) = line.talk();
+            let (used, step) = greeting.advance(input, output)?;
+            line.consume(used);
+            match (step, &options.tls) {
+                (Step::Agreed(agreed), _) => return self.agree(agreed),
+                (Step::StartTls, Some(tls)) => {
+                    line.channel().begin_tls(tls.begin()?);
+                    greeting.tls_started(line.talk().1);
+                }
+                (Step::StartTls | Step::Wait, _) => {
+                    if !line.receive(&mut self.pool)? {
+                        line.send()?;
+                        return late(*deadline, self.now, options.connect_timeout);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The handshake is over.
+    fn agree(&mut self, agreed: Agreed) -> Result<(), Broken> {
+        if let Some(was) = &self.agreed {
+            check_same(was, &agreed)?;
+        }
+        self.agreed = Some(agreed);
+        self.log.keeps =
+            self.options.reconnect != Reconnect::Never && agreed.can(flags::SEND_FLUSH);
+        let nobody = Phase::Broken {
+            why: Broken::Ended,
+            again_at: None,
+        };
+        if let Phase::Greeting(line, ..) = std::mem::replace(&mut self.phase, nobody) {
+            let replies = Replies::new(agreed.structured, agreed.allocation);
+            self.phase = Phase::Ready(line, replies);
+        }
+        self.log.resume(self.now);
+        self.exchange()
+    }
+
+    /// Receives answers, tells of them, and sends what there is.
+    fn exchange(&mut self) -> Result<(), Broken> {
+        let Phase::Ready(line, replies) = &mut self.phase else {
+            return Ok(());
+        };
+        line.look();
+        let mut done = std::mem::take(&mut self.done);
+        let (log, pool) = (&mut self.log, &mut self.pool);
+        let received = line.receive_replies(replies, log, pool, self.now, &mut done);
+        if !done.is_empty() {
+            self.pause = Duration::ZERO;
+        }
+        for cookie in done.drain(..) {
+            if let Some(answered) = self.log.answered(cookie) {
+                self.finish(answered);
+            }
+        }
+        self.done = done;
+        received?;
+        self.send()?;
+        let timeout = self.options.request_timeout;
+        match self.log.oldest_since() {
+            Some(since) if since + timeout <= self.now => Err(Broken::Late {
+                what: "nothing of a request went on",
+                within: timeout,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends what there is.
+    pub(super) fn send(&mut self) -> Result<(), Broken> {
+        self.flush_early();
+        match &mut self.phase {
+            Phase::Ready(line, _) => line.send_requests(&mut self.log, self.now),
+            _ => Ok(()),
+        }
+    }
+
+    /// As [`NbdClient::send`], and the consequences.
+    pub(super) fn send_now(&mut self) {
+        if let Err(why) = self.send() {
+            self.lose(why);
+        }
+    }
+
+    /// Asks for a flush before there is more to be kept than may be.
+    pub(super) fn flush_early(&mut self) {
+        let log = &self.log;
+        let is_much = log.kept_bytes() >= self.options.kept_bytes_max / 2
+            || log.kept() > 0 && log.len() >= ENTRIES_MAX / 2;
+        if is_much && !self.flushes && self.flush_error.is_none() {
+            self.flushes = true;
+            let flush = Entry::new(flush_header(), Vec::new(), Owner::Client, self.now);
+            self.log.push(flush);
+        }
+    }
+
+    /// Tells what came of a request.
+    fn finish(&mut self, answered: Answered) {
+        let Some(owner) = answered.owner else {
+            if let Some(error) = answered.error {
+                self.stop(&error);
+            }
+            return;
+        };
+        if answered.flush_after && answered.error.is_none() {
+            let flush = Entry::new(flush_header(), Vec::new(), owner, self.now);
+            return self.log.push(flush);
+        }
+        if answered.command == command::FLUSH {
+            self.flush_error = match owner {
+                Owner::Client => answered.error.clone(),
+                _ if answered.error.is_none() => None,
+                _ => self.flush_error.take(),
+            };
+        }
+        let result = match answered.error {
+            Some(error) => Err(error),
+            None => Ok(match answered.command {
+                command::READ => Outcome::Data(answered.data),
+                command::BLOCK_STATUS => Outcome::Extents(answered.extents),
+                _ => Outcome::Done,
+            }),
+        };
+        match owner {
+            Owner::Caller(token) => self.completions.push(Completion { token, result }),
+            Owner::Client => self.flushes = false,
+            Owner::Part(key, at) => self.finish_part(key, at, result),
+        }
+    }
+
+    fn finish_part(&mut self, key: Key, at: u64, result: Result<Outcome, IoError>) {
+        let Some(whole) = self.wholes.get_mut(key) else {
+            return;
+        };
+        whole.left -= 1;
+        match result {
+            Ok(Outcome::Data(data)) => {
+                whole.data[at as usize..][..data.len()].copy_from_slice(&data);
+            }
+            Ok(_) => {}
+            Err(error) => whole.error = Some(error),
+        }
+        if whole.left == 0
+            && let Some(whole) = self.wholes.remove(key)
+        {
+            let result = match (whole.error, whole.data) {
+                (Some(error), _) => Err(error),
+                (None, data) if data.is_empty() => Ok(Outcome::Done),
+                (None, data) => Ok(Outcome::Data(data)),
+            };
+            let token = whole.token;
+            self.completions.push(Completion { token, result });
+        }
+    }
+
+    /// How long nothing has to be done, if nothing is seen.
+    pub(super) fn timer(&self) -> Option<Duration> {
+        let now = self.options.clock.monotonic();
+        if !self.completions.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let at = match &self.phase {
+            Phase::Connecting(_, deadline) | Phase::Greeting(.., deadline) => Some(*deadline),
+            Phase::Broken { again_at, .. } => *again_at,
+            Phase::Ready(line, _) if line.is_busy(self.log.has_outgoing()) => Some(now),
+            Phase::Ready(..) => {
+                let since = self.log.oldest_since();
+                since.map(|since| since + self.options.request_timeout)
+            }
+        };
+        at.map(|at| at.saturating_sub(now))
+    }
+}
+
+impl Drop for NbdClient {
+    /// A server is told that its client leaves, if it can be told now.
+    fn drop(&mut self) {
+        if let Phase::Ready(..) = self.phase
+            && !self.log.has_outgoing()
+        {
+            let leave = Header {
+                command: command::DISC,
+                ..flush_header()
+            };
+            self.log
+                .push(Entry::new(leave, Vec::new(), Owner::Client, self.now));
+            let _ = self.send();
+        }
+    }
+}
+
+fn flush_header() -> Header {
+    Header {
+        flags: 0,
+        command: command::FLUSH,
+        cookie: 0,
+        offset: 0,
+        length: 0,
+    }
+}
+
+fn late(deadline: Duration, now: Duration, within: Duration) -> Result<(), Broken> {
+    if now < deadline {
+        return Ok(());
+    }
+    let what = "the server was not ready";
+    Err(Broken::Late { what, within })
+}
+
+/// Whoever uses the disk goes on with what he knows of it.
+fn check_same(was: &Agreed, is: &Agreed) -> Result<(), Broken> {
+    let same = |flags: u16| u64::from(flags & !flags::CAN_MULTI_CONN);
+    let facts = [
+        ("its size", was.size_bytes, is.size_bytes),
+        ("what it can do", same(was.flags), same(is.flags)),
+        (
+            "its smallest block",
+            was.block_min.into(),
+            is.block_min.into(),
+        ),
+        (
+            "its longest payload",
+            was.payload_max.into(),
+            is.payload_max.into(),
+        ),
+        (
+            "whether it tells of extents",
+            was.allocation.is_some().into(),
+            is.allocation.is_some().into(),
+        ),
+    ];
+    match facts.into_iter().find(|(_, was, is)| was != is) {
+        Some((what, was, is)) => Err(Broken::Changed { what, was, is }),
+        None => Ok(()),
+    }
+}
+
+impl From<rustls::Error> for Broken {
+    fn from(error: rustls::Error) -> Self {
+        Self::Socket(io::Error::other(error).to_string())
+    }
+}

@@ -1,0 +1,359 @@
+//! The client connects again, and nothing that it acknowledged is lost: a server that
+//! forgets at any moment what was not flushed, and hangs up.
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use base::{BlockDevice, Durability, IoError};
+use frontend::nbd::client::{Broken, ClientOptions, Reconnect, State};
+use world::simulated::SimulatedRandom;
+
+use crate::asker::{Asker, connected, options};
+use crate::support::eventually;
+
+const SIZE: usize = 64 << 10;
+
+/// A disk with a cache that is lost with its server.
+#[derive(Debug, Default)]
+struct Disk {
+    live: Vec<u8>,
+    durable: Vec<u8>,
+    /// What was written since the last flush: where, and what.
+    unflushed: Vec<(usize, Vec<u8>)>,
+    size: u64,
+    /// The server goes after as many commands; never, if there are none.
+    goes_after: Option<u64>,
+    served: u64,
+    refuses_writes: bool,
+    random: Option<SimulatedRandom>,
+}
+
+impl Disk {
+    fn new(seed: u64) -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self {
+            live: vec![0; SIZE],
+            durable: vec![0; SIZE],
+            size: SIZE as u64,
+            random: Some(SimulatedRandom::new(seed)),
+            ..Self::default()
+        }))
+    }
+
+    /// Any of what was not flushed is lost.
+    fn crash(&mut self) {
+        let random = self.random.as_ref().expect("it has one");
+        for (at, bytes) in self.unflushed.drain(..) {
+            if random.one_in(3) {
+                self.durable[at..at + bytes.len()].copy_from_slice(&bytes);
+            }
+        }
+        self.live = self.durable.clone();
+    }
+}
+
+struct Gone;
+
+fn take(stream: &mut UnixStream, count: usize) -> Result<Vec<u8>, Gone> {
+    let mut bytes = vec![0; count];
+    stream.read_exact(&mut bytes).map_err(|_| Gone)?;
+    Ok(bytes)
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// Serves one connection until it ends, or the disk crashes.
+fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Gone> {
+    let send = |stream: &mut UnixStream, bytes: &[u8]| stream.write_all(bytes).map_err(|_| Gone);
+    send(&mut stream, b"NBDMAGICIHAVEOPT\0\x03")?;
+    take(&mut stream, 4)?;
+    loop {
+        let header = take(&mut stream, 16)?;
+        let option = number(&header[8..12]);
+        take(&mut stream, number(&header[12..]) as usize)?;
+        let reply = |kind: u32, data: &[u8]| {
+            let words = [option as u32, kind, data.len() as u32].map(u32::to_be_bytes);
+            let magic = 0x0003_e889_0455_65a9_u64.to_be_bytes();
+            [&magic, &words.concat()[..], data].concat()
+        };
+        if option == 7 {
+            let size = disk.lock().expect("a lock").size.to_be_bytes();
+            // HAS_FLAGS, FLUSH, FUA, TRIM, WRITE_ZEROES.
+            let info = [&[0, 0][..], &size, &[0, 1 + 4 + 8 + 32 + 64]].concat();
+            send(&mut stream, &reply(3, &info))?;
+            send(&mut stream, &reply(1, &[]))?;
+            break;
+        }
+        send(&mut stream, &reply(1 << 31 | 1, b"never heard of it"))?;
+    }
+    loop {
+        let header = take(&mut stream, 28)?;
+        let (flags, command) = (number(&header[4..6]), number(&header[6..8]));
+        let (at, length) = (
+            number(&header[16..24]) as usize,
+            number(&header[24..]) as usize,
+        );
+        let payload = match command {
+            1 => take(&mut stream, length)?,
+            4 | 6 => vec![0; length],
+            _ => Vec::new(),
+        };
+        let mut disk = disk.lock().expect("a lock");
+        disk.served += 1;
+        if disk.goes_after == Some(disk.served) {
+            disk.crash();
+            return Err(Gone);
+        }
+        let mut errno = 0_u32;
+        let mut answer = Vec::new();
+        match command {
+            0 => answer = disk.live[at..at + length].to_vec(),
+            1 | 4 | 6 if disk.refuses_writes => errno = 5,
+            1 | 4 | 6 => {
+                disk.live[at..at + length].copy_from_slice(&payload);
+                if flags & 1 == 0 {
+                    disk.unflushed.push((at, payload));
+                } else {
+                    // Only this; older ones below it may still be lost.
+                    disk.durable[at..at + length].copy_from_slice(&payload);
+                    disk.unflushed.retain(|(from, bytes)| {
+                        !(*from < at + length && at < from + bytes.len())
+                            || (*from < at || from + bytes.len() > at + length)
+                    });
+                    disk.unflushed.push((at, payload));
+                }
+            }
+            3 => {
+                disk.durable = disk.live.clone();
+                disk.unflushed.clear();
+            }
+            2 => return Err(Gone),
+            other => panic!("command {other} was not offered"),
+        }
+        drop(disk);
+        let words = [0x6744_6698, errno].map(u32::to_be_bytes).concat();
+        send(&mut stream, &[&words, &header[8..16], &answer].concat())?;
+    }
+}
+
+/// Serves one connection after the other.
+fn serve_all(socket: &Path, disk: &Arc<Mutex<Disk>>) {
+    let listener = UnixListener::bind(socket).expect("a free name");
+    let disk = Arc::clone(disk);
+    thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            let _ = serve(stream, &disk);
+        }
+    });
+}
+
+fn again(export: &str) -> ClientOptions {
+    ClientOptions {
+        reconnect: Reconnect::Again {
+            min: Duration::from_millis(1),
+            max: Duration::from_millis(20),
+        },
+        ..options(export)
+    }
+}
+
+#[test]
+fn a_server_that_dies_and_forgets_loses_nothing_that_was_acknowledged() {
+    for seed in 0..40 {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("socket");
+        let disk = Disk::new(seed);
+        serve_all(&socket, &disk);
+        let mut few = again("disk");
+        few.kept_bytes_max = if seed % 2 == 0 { 20_000 } else { 1 << 20 };
+        let mut asker = Asker::at(&socket, few).expect("it is served");
+        let random = SimulatedRandom::new(seed);
+        let mut model = vec![0; SIZE];
+
+        for round in 0..30_u64 {
+            let dies_after = 1 + random.below(20);
+            {
+                let mut disk = disk.lock().expect("a lock");
+                disk.goes_after = Some(disk.served + dies_after);
+            }
+            // Overlapping writes follow each other; others go together.
+            let mut together = Vec::new();
+            for stripe in 0..8 {
+                let from = stripe * (SIZE / 8) + random.index(4000);
+                let length = 1 + random.index(4000);
+                let data = vec![(round * 8 + stripe as u64) as u8 | 1; length];
+                let durability = if random.one_in(5) {
+                    Durability::Durable
+                } else {
+                    Durability::Volatile
+                };
+                model[from..from + length].copy_from_slice(&data);
+                let offset = from as u64;
+                let token = loop {
+                    let begun =
+                        asker.begin(|device, token| device.write(token, offset, &data, durability));
+                    match begun {
+                        Some(token) => break token,
+                        None => asker.turn(Duration::from_millis(5)),
+                    }
+                };
+                together.push(token);
+            }
+            for token in together {
+                asker.wait(token).expect("nothing fails");
+            }
+            if random.one_in(4) {
+                asker.flush().expect("nothing fails");
+            }
+            assert!(
+                asker.read(0, SIZE) == Ok(model.clone()),
+                "seed {seed}, round {round}"
+            );
+        }
+        asker.flush().expect("nothing fails");
+        let mut disk = disk.lock().expect("a lock");
+        disk.crash();
+        assert!(disk.durable == model, "seed {seed}");
+    }
+}
+
+#[test]
+fn what_may_be_kept_is_bounded_by_flushes_of_its_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("socket");
+    let disk = Disk::new(0);
+    serve_all(&socket, &disk);
+    let mut few = again("disk");
+    few.kept_bytes_max = 10_000;
+    let mut asker = Asker::at(&socket, few).expect("it is served");
+    for _ in 0..100 {
+        let written = asker.write(0, &[1; 1000], Durability::Volatile);
+        written.expect("it goes on");
+        let unflushed = disk.lock().expect("a lock").unflushed.len();
+        assert!(unflushed <= 12, "{unflushed} writes are not flushed");
+    }
+}
+
+#[test]
+fn a_disk_of_another_size_is_not_the_same_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("socket");
+    let disk = Disk::new(0);
+    serve_all(&socket, &disk);
+    let mut asker = Asker::at(&socket, again("disk")).expect("it is served");
+    {
+        let mut disk = disk.lock().expect("a lock");
+        disk.goes_after = Some(disk.served + 1);
+        disk.size -= 512;
+    }
+    let token = asker.begin(|device, token| device.read(token, 0, &mut [0; 10]));
+    let token = token.expect("begun");
+    let changed = |asker: &Asker| {
+        matches!(
+            asker.device.state(),
+            State::Broken {
+                why: Broken::Changed {
+                    what: "its size",
+                    ..
+                }
+            }
+        )
+    };
+    while !changed(&asker) {
+        asker.turn(Duration::from_secs(1));
+        assert_eq!(
+            asker.take(token),
+            None,
+            "it is not answered by another disk"
+        );
+    }
+    disk.lock().expect("a lock").size += 512;
+    assert!(asker.wait(token).is_ok(), "it was waited for");
+}
+
+#[test]
+fn a_kept_write_that_is_refused_stops_the_device_for_good() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("socket");
+    let disk = Disk::new(0);
+    serve_all(&socket, &disk);
+    let mut asker = Asker::at(&socket, again("disk")).expect("it is served");
+    asker
+        .write(0, &[1; 10], Durability::Volatile)
+        .expect("written");
+    {
+        let mut disk = disk.lock().expect("a lock");
+        disk.goes_after = Some(disk.served + 1);
+        disk.refuses_writes = true;
+    }
+    assert!(asker.flush().is_err());
+    disk.lock().expect("a lock").refuses_writes = false;
+    let read = asker.read(0, 10);
+    assert!(matches!(read, Err(IoError::Stopped(_))), "{read:?}");
+}
+
+#[test]
+fn who_waits_for_a_server_that_is_gone_can_be_told_to_stop() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("socket");
+    let disk = Disk::new(0);
+    serve_all(&socket, &disk);
+    let mut asker = Asker::at(&socket, again("disk")).expect("it is served");
+    std::fs::remove_file(&socket).expect("it is there");
+    {
+        let mut disk = disk.lock().expect("a lock");
+        disk.goes_after = Some(disk.served + 1);
+    }
+    let token = asker.begin(|device, token| device.read(token, 0, &mut [0; 10]));
+    let token = token.expect("begun");
+    for _ in 0..20 {
+        asker.turn(Duration::from_millis(5));
+        assert_eq!(asker.take(token), None, "it waits");
+    }
+    assert!(asker.device.next_timer() <= Some(Duration::from_millis(20)));
+    asker.device.stop_waiting();
+    let answer = asker.wait(token);
+    assert!(matches!(answer, Err(IoError::Unavailable(_))), "{answer:?}");
+}
+
+#[test]
+fn the_owner_can_say_where_to_go_on() {
+    let disk = Disk::new(3);
+    let pair = || {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let disk = Arc::clone(&disk);
+        thread::spawn(move || serve(ours, &disk));
+        connected(theirs)
+    };
+    let mut asker = Asker::over(pair(), again("disk"));
+    asker.device = asker.device.opened().expect("it is served");
+    asker
+        .write(100, &[5; 100], Durability::Volatile)
+        .expect("written");
+    {
+        let mut disk = disk.lock().expect("a lock");
+        disk.goes_after = Some(disk.served + 1);
+    }
+    let token = asker.begin(|device, token| device.read(token, 100, &mut [0; 100]));
+    while asker.device.state() == State::Ready {
+        asker.turn(Duration::from_secs(1));
+    }
+    assert_eq!(asker.device.next_timer(), None, "only the owner knows");
+    let frontend::nbd::client::Target::Connected(stream) = pair() else {
+        panic!("it is a stream");
+    };
+    asker.device.connect_over(stream);
+    let read = asker.wait(token.expect("begun"));
+    assert_eq!(read, Ok(base::Outcome::Data(vec![5; 100])));
+    // It says farewell.
+    let served = disk.lock().expect("a lock").served;
+    drop(asker);
+    eventually("it leaves", || disk.lock().expect("a lock").served > served);
+}
