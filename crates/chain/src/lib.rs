@@ -12,6 +12,7 @@ pub mod boxes;
 mod chain;
 mod exchange;
 pub mod extfs;
+pub mod luks;
 mod middle_box;
 pub mod partition;
 pub mod policy;
