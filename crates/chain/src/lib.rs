@@ -16,11 +16,13 @@ pub mod luks;
 mod middle_box;
 pub mod partition;
 pub mod policy;
+mod surroundings;
 
 pub use chain::Chain;
 pub use exchange::{Exchange, ExchangeError, SizeRule, Told};
 pub use middle_box::{MiddleBox, Opening};
 pub use policy::{Policy, PolicyError};
+pub use surroundings::{KeyMissing, KeySource, NoKeys, Surroundings};
 
 #[cfg(test)]
 mod tests;

@@ -18,10 +18,9 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use world::Clock;
 
-use crate::MiddleBox;
-use crate::boxes::{Fault, FaultConfig, Rate, RateConfig};
+use crate::boxes::{Encrypt, EncryptConfig, Fault, FaultConfig, Rate, RateConfig};
+use crate::{MiddleBox, Surroundings};
 
 /// A longer text is no policy, in bytes.
 pub const TEXT_BYTES_MAX: usize = 64 << 10;
@@ -34,7 +33,7 @@ pub const BOXES_MAX: usize = 16;
 const NAME_BYTES_MAX: usize = 32;
 
 /// The kinds of boxes, as they are written.
-const KINDS: [&str; 2] = ["rate", "fault"];
+const KINDS: [&str; 3] = ["encrypt", "rate", "fault"];
 
 /// A chain, for a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +59,8 @@ pub struct BoxPolicy {
 /// What a box is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BoxKind {
+    /// Encrypts what lies below.
+    Encrypt(EncryptConfig),
     /// Limits requests and bytes.
     Rate(RateConfig),
     /// Spoils requests.
@@ -142,10 +143,13 @@ impl Policy {
 
     /// The boxes, ready to be put in the place of others ([`crate::Exchange`]).
     #[must_use]
-    pub fn build(&self, clock: &Arc<dyn Clock>) -> Vec<Box<dyn MiddleBox>> {
+    pub fn build(&self, surroundings: &Surroundings) -> Vec<Box<dyn MiddleBox>> {
         let build = |one: &BoxPolicy| -> Box<dyn MiddleBox> {
-            let clock = Arc::clone(clock);
+            let clock = Arc::clone(&surroundings.clock);
             match &one.kind {
+                BoxKind::Encrypt(config) => {
+                    Box::new(Encrypt::new(config.clone(), surroundings.clone()))
+                }
                 BoxKind::Rate(config) => Box::new(Rate::new(config, clock)),
                 BoxKind::Fault(config) => Box::new(Fault::new(config.clone(), clock)),
             }
@@ -167,6 +171,11 @@ fn box_of(mut table: toml::Table) -> Result<BoxPolicy, String> {
         ));
     }
     let kind = match kind.as_str() {
+        "encrypt" => {
+            let config: EncryptConfig = parameters(table)?;
+            config.check()?;
+            BoxKind::Encrypt(config)
+        }
         "rate" => {
             let config: RateConfig = parameters(table)?;
             config.check()?;
@@ -199,10 +208,11 @@ fn parameters<T: DeserializeOwned>(table: toml::Table) -> Result<T, String> {
 
 #[cfg(test)]
 mod tests {
-    use world::Millis;
-    use world::simulated::SimulatedClock;
+    use world::simulated::Simulation;
 
     use super::*;
+    use crate::NoKeys;
+    use crate::boxes::Format;
 
     const WHOLE: &str = r#"
         volume = "web-1"
@@ -213,6 +223,13 @@ mod tests {
         name = "limits"
         iops = 2000
         bytes_per_second = "100M"
+
+        [[box]]
+        kind = "encrypt"
+        key = "web-disk"
+        format = "if-empty"
+        allow_discard = true
+        reencrypt = 2
 
         [[box]]
         kind = "fault"
@@ -239,6 +256,15 @@ mod tests {
                     }),
                 },
                 BoxPolicy {
+                    name: "encrypt".to_owned(),
+                    kind: BoxKind::Encrypt(EncryptConfig {
+                        key: "web-disk".to_owned(),
+                        format: Format::IfEmpty,
+                        allow_discard: true,
+                        reencrypt: 2,
+                    }),
+                },
+                BoxPolicy {
                     name: "fault".to_owned(),
                     kind: BoxKind::Fault(FaultConfig {
                         read_errors_one_in: 1000,
@@ -248,8 +274,14 @@ mod tests {
             ],
         };
         assert_eq!(policy, expected);
-        let clock = Arc::new(SimulatedClock::new(Millis(0))) as Arc<dyn Clock>;
-        assert_eq!(policy.build(&clock).len(), 2);
+        let world = Simulation::new(1).world();
+        let surroundings = Surroundings {
+            clock: world.clock,
+            pool: world.pool,
+            random: world.random,
+            keys: Arc::new(NoKeys),
+        };
+        assert_eq!(policy.build(&surroundings).len(), 3);
     }
 
     #[test]
@@ -260,7 +292,7 @@ mod tests {
             (of_box("name = \"x\""), "box 1 (x): it has no kind"),
             (
                 of_box("kind = \"turbo\""),
-                "there is no kind \"turbo\"; there are rate",
+                "there is no kind \"turbo\"; there are encrypt, rate",
             ),
             (of_box("kind = 3"), "kind is 3, and has to be a string"),
             (of_box("kind = \"rate\"\niops = 0"), "iops is at least 1"),
@@ -273,6 +305,16 @@ mod tests {
             (
                 of_box("kind = \"rate\"\nbytes_per_second = \"fast\""),
                 "\"fast\" is not a size",
+            ),
+            (of_box("kind = \"encrypt\""), "missing field `key`"),
+            (of_box("kind = \"encrypt\"\nkey = \"\""), "key names a key"),
+            (
+                of_box("kind = \"encrypt\"\nkey = \"../x\""),
+                "key names a key",
+            ),
+            (
+                of_box("kind = \"encrypt\"\nkey = \"k\"\nformat = \"always\""),
+                "unknown variant `always`",
             ),
             (
                 of_box("kind = \"fault\"\nname = \"A b\""),

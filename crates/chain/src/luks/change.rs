@@ -1,4 +1,5 @@
-//! Changes of a header: a new one, and its key slots.
+//! Changes of a header: a new one, and its key slots. A new one is marked before and
+//! after, so that a disk on which it was broken off is known as one that has nothing on it.
 //!
 //! ```text
 //!  1. fill     the key slot's area, which is nobody's yet         flush
@@ -18,12 +19,19 @@ use super::check::{AREA_ALIGNMENT, CIPHER, SLOTS_MAX, VolumeDigest};
 use super::header::{Header, UnlockError, layout_of, seal};
 use super::kdf::{Argon2Cost, Kdf};
 use super::metadata::base64;
+use super::parts::journal_of;
+use super::reencrypt::put_done;
 use super::split::{SPLIT_BYTES, STRIPES};
 use super::xts::{KEY_BYTES, KeyBytes};
 use super::{DATA_OFFSET, HeaderError, Step};
 
 /// A copy of a new header with its JSON area, in bytes: cryptsetup's default.
 const HEADER_BYTES: u64 = 16 << 10;
+
+/// Lies on a disk while it is formatted, in the last sector before the data: what else is
+/// there was not there before.
+const MARK: &[u8; 32] = b"scree: this disk is formatted...";
+const MARK_OFFSET: u64 = DATA_OFFSET - 512;
 
 /// Of a digest. The key it is made of cannot be guessed, however fast.
 const DIGEST_ITERATIONS: u32 = 1000;
@@ -70,7 +78,7 @@ fn salt(random: &dyn Random) -> Vec<u8> {
 }
 
 /// A key that nobody can guess.
-fn fresh_key(random: &dyn Random) -> KeyBytes {
+pub(super) fn fresh_key(random: &dyn Random) -> KeyBytes {
     let mut key = Zeroizing::new([0; KEY_BYTES]);
     random.fill(&mut *key);
     key
@@ -96,7 +104,7 @@ fn uuid(random: &dyn Random) -> [u8; 40] {
     text
 }
 
-fn digest_of(key: &KeyBytes, random: &dyn Random) -> Value {
+pub(super) fn digest_of(key: &KeyBytes, random: &dyn Random) -> Value {
     let made = VolumeDigest::of(0, DIGEST_ITERATIONS, salt(random), key);
     json!({
         "type": "pbkdf2",
@@ -110,13 +118,14 @@ fn digest_of(key: &KeyBytes, random: &dyn Random) -> Value {
 }
 
 impl Header {
-    /// A header for a disk that has none, and its key. `sector_bytes` is 512 or 4096.
-    /// Takes as long as `cost` says.
+    /// A header for a disk that has none, and its key. `sector_bytes` is 512 or 4096;
+    /// `done` counts as so many re-encryptions. Takes as long as `cost` says.
     ///
     /// # Errors
     /// [`SlotError::Cost`], [`SlotError::Header`].
     pub fn format(
         sector_bytes: u32,
+        done: u64,
         cost: Argon2Cost,
         passphrase: &[u8],
         random: &dyn Random,
@@ -127,7 +136,7 @@ impl Header {
         digest["keyslots"] = json!(["0"]);
         let begin = 2 * HEADER_BYTES;
         let (slot, content) = new_slot(begin, cost, passphrase, &key, random)?;
-        let tree = json!({
+        let mut tree = json!({
             "keyslots": { "0": slot },
             "tokens": {},
             "segments": { "0": {
@@ -144,6 +153,9 @@ impl Header {
                 "keyslots_size": (DATA_OFFSET - begin).to_string(),
             },
         });
+        if done > 0 {
+            put_done(&mut tree, done);
+        }
         let mut header = Self {
             layout: layout_of(&tree, HEADER_BYTES)?,
             binary: Binary {
@@ -156,15 +168,22 @@ impl Header {
             },
             tree: Value::Null,
         };
-        let mut steps = vec![
-            Step::Write {
-                offset: begin,
-                bytes: content,
-            },
-            Step::Flush,
-        ];
+        let (mark, unmark) = (MARK.to_vec(), vec![0; MARK.len()]);
+        let write = |offset, bytes| [Step::Write { offset, bytes }, Step::Flush];
+        let mut steps = Vec::new();
+        steps.extend(write(MARK_OFFSET, mark));
+        steps.extend(write(begin, content));
         steps.extend(header.change(tree, random)?);
+        steps.extend(write(MARK_OFFSET, unmark));
         Ok((header, key, steps))
+    }
+
+    /// Whether formatting was broken off: then nothing is on the disk that anybody has
+    /// written. `disk` is what was read.
+    #[must_use]
+    pub fn is_being_formatted(disk: &[u8]) -> bool {
+        let there = disk.get(MARK_OFFSET as usize..);
+        there.is_some_and(|there| there.starts_with(MARK))
     }
 
     /// Gives the disk another passphrase; the number of its slot. Takes as long as `cost`
@@ -186,7 +205,14 @@ impl Header {
             return Err(SlotError::Key);
         }
         let mut tree = self.tree.clone();
-        let (id, mut steps) = self.put_slot(&mut tree, digest, key, cost, passphrase, random)?;
+        let (id, mut steps) = self.put_slot(
+            &mut tree,
+            &digest.to_string(),
+            key,
+            cost,
+            passphrase,
+            random,
+        )?;
         steps.extend(self.change(tree, random)?);
         Ok((id, steps))
     }
@@ -219,11 +245,11 @@ impl Header {
         }
     }
 
-    /// Puts a slot into the tree, which has room for it.
+    /// Puts a slot into the tree, if there is room for it.
     pub(super) fn put_slot(
         &self,
         tree: &mut Value,
-        digest: u32,
+        digest: &str,
         key: &KeyBytes,
         cost: Argon2Cost,
         passphrase: &[u8],
@@ -236,7 +262,7 @@ impl Header {
         let offset = self.free_area().ok_or(SlotError::Full)?;
         let (slot, bytes) = new_slot(offset, cost, passphrase, key, random)?;
         tree["keyslots"][id.to_string()] = slot;
-        if let Some(named) = tree["digests"][digest.to_string()]["keyslots"].as_array_mut() {
+        if let Some(named) = tree["digests"][digest]["keyslots"].as_array_mut() {
             named.push(json!(id.to_string()));
         }
         Ok((id, vec![Step::Write { offset, bytes }, Step::Flush]))
@@ -253,7 +279,9 @@ impl Header {
             }
             begin = area.end;
         }
-        (begin + SLOT_BYTES <= self.layout.area.end).then_some(begin)
+        // What is left is for a journal.
+        let end = journal_of(&self.layout.area).start;
+        (begin + SLOT_BYTES <= end).then_some(begin)
     }
 
     /// Says from now on what the tree says, which is checked as what is read is.

@@ -33,6 +33,7 @@ mod header;
 mod kdf;
 mod metadata;
 mod parts;
+mod reencrypt;
 mod split;
 mod xts;
 
@@ -41,6 +42,7 @@ pub use check::{Layout, Slot};
 pub use header::{Header, UnlockError};
 pub use kdf::{Argon2Cost, Kdf};
 pub use parts::{REQUIREMENT, Run, ZONE_BYTES};
+pub use reencrypt::Saved;
 pub use xts::{KEY_BYTES, KeyBytes, TWEAK_UNIT_BYTES, Xts};
 
 /// Where the data begins, in bytes: what cryptsetup makes, and nothing else is taken. So
@@ -87,7 +89,7 @@ pub enum HeaderError {
 /// Something to do to a disk, after what comes before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Bytes that lie before [`DATA_OFFSET`].
+    /// Bytes of the disk; but for a zone that is re-encrypted, before [`DATA_OFFSET`].
     Write {
         /// Where.
         offset: u64,

@@ -28,7 +28,7 @@ pub(super) fn carry_out(disk: &mut [u8], steps: &[Step]) {
 /// A disk's beginning, formatted, and its key.
 pub(super) fn formatted(random: &SimulatedRandom) -> (Vec<u8>, Header, KeyBytes) {
     let mut disk = vec![0; DATA_OFFSET as usize];
-    let made = Header::format(512, CHEAP, b"secret", random);
+    let made = Header::format(512, 0, CHEAP, b"secret", random);
     let (header, key, steps) = made.expect("made");
     carry_out(&mut disk, &steps);
     (disk, header, key)
@@ -283,7 +283,7 @@ fn cryptsetup_decrypts_what_was_encrypted() {
     for sector_bytes in [512, 4096] {
         let files = Files::new();
         let passphrase = files.write("key", b"secret");
-        let made = Header::format(sector_bytes, CHEAP, b"secret", &random);
+        let made = Header::format(sector_bytes, 0, CHEAP, b"secret", &random);
         let (_, key, steps) = made.expect("made");
         let mut disk = vec![0; 20 << 20];
         carry_out(&mut disk, &steps);
