@@ -300,6 +300,94 @@ fn what_lies_over_something_else_or_is_there_too_often_is_refused() {
 }
 
 #[test]
+fn what_a_reencryption_may_not_say_is_refused() {
+    let random = SimulatedRandom::new(5);
+    let (_, mut header, _) = formatted(&random);
+    let begun = header.begin_reencryption(1, super::tests::CHEAP, b"secret", &random);
+    begun.expect("begun");
+    header.advance(1 << 20, &random).expect("it goes on");
+    assert_eq!(said(header.tree.to_string()), "it is taken");
+    let max = u64::MAX.to_string();
+    for (place, value, expected) in [
+        (
+            "/config/requirements",
+            json!({}),
+            "the token of re-encryptions",
+        ),
+        (
+            "/config/requirements",
+            json!({ "mandatory": [REQUIREMENT, "x"] }),
+            "has to know \"x\"",
+        ),
+        (
+            "/tokens/0/type",
+            json!("other"),
+            "the token of re-encryptions",
+        ),
+        ("/tokens/0/run", json!(null), "the token of re-encryptions"),
+        ("/tokens/0/done", json!(1), "invalid type"),
+        ("/tokens/0/run/id", json!("AAAA"), "name has 16 bytes"),
+        (
+            "/tokens/0/run/digest",
+            json!("0"),
+            "its key is not the new one",
+        ),
+        (
+            "/tokens/0/run/digest",
+            json!("7"),
+            "its key is not the new one",
+        ),
+        (
+            "/segments/0/size",
+            json!("dynamic"),
+            "something comes after its end",
+        ),
+        ("/segments/0/size", json!("0"), "it has 0 bytes"),
+        ("/segments/0/size", json!("1048064"), "it has 1048064 bytes"),
+        ("/segments/0/size", json!(max), "bytes"),
+        ("/segments/0/size", json!("1052672"), "it begins at byte"),
+        (
+            "/segments/0/encryption",
+            json!("cipher_null-ecb"),
+            "encrypts nothing",
+        ),
+        (
+            "/segments/0/sector_size",
+            json!(4096),
+            "not those of the other one",
+        ),
+        (
+            "/segments/1/encryption",
+            json!("cipher_null-ecb"),
+            "encrypts nothing",
+        ),
+        ("/segments/1/offset", json!("16777216"), "it begins at byte"),
+        ("/segments/1/size", json!("4096"), "the end of the disk"),
+        ("/segments/1/iv_tweak", json!("0"), "its first tweak is 0"),
+        (
+            "/digests/0/segments",
+            json!(["0", "1"]),
+            "more than one digest",
+        ),
+        (
+            "/digests/1/segments",
+            json!(["1"]),
+            "no digest tells its key",
+        ),
+        (
+            "/keyslots/0/area/offset",
+            json!("16519168"),
+            "over the journal",
+        ),
+    ] {
+        let mut tree = header.tree.clone();
+        *tree.pointer_mut(place).expect("it is there") = value.clone();
+        let refused = said(tree.to_string());
+        assert!(refused.contains(expected), "{place} = {value}: {refused}");
+    }
+}
+
+#[test]
 fn a_text_that_is_none_is_refused() {
     for (text, expected) in [
         (String::new(), "EOF"),

@@ -241,6 +241,36 @@ impl Header {
         Ok(steps)
     }
 
+    /// Wipes what is left of an old key, if the end of its re-encryption was broken off.
+    /// `disk` is what was read.
+    #[must_use]
+    pub fn wipe_remains(&self, disk: &[u8]) -> Vec<Step> {
+        if self.layout.done == 0 || self.layout.run.is_some() {
+            return Vec::new();
+        }
+        let area = self.layout.area.clone();
+        let blocks = area.step_by(AREA_ALIGNMENT as usize);
+        let is_used = |block: &u64| {
+            let mut slots = self.layout.slots.iter();
+            slots.any(|slot| slot.area.contains(block))
+        };
+        let is_empty = |block: &u64| {
+            let there = disk.get(*block as usize..(*block + AREA_ALIGNMENT) as usize);
+            there.is_none_or(|there| there.iter().all(|byte| *byte == 0))
+        };
+        let remains = blocks.filter(|block| !is_used(block) && !is_empty(block));
+        let mut steps: Vec<Step> = remains
+            .map(|offset| Step::Write {
+                offset,
+                bytes: vec![0; AREA_ALIGNMENT as usize],
+            })
+            .collect();
+        if !steps.is_empty() {
+            steps.push(Step::Flush);
+        }
+        steps
+    }
+
     /// The names of the old and the new key's digest.
     fn both(&self) -> Result<(String, String), HeaderError> {
         match &self.layout.run {

@@ -163,6 +163,87 @@ fn what_is_not_understood_is_kept() {
     assert_eq!(header.tree["new"], 7);
 }
 
+#[test]
+fn a_reencryption_has_two_keys_until_it_ends() {
+    let random = SimulatedRandom::new(9);
+    let (mut disk, mut header, old) = formatted(&random);
+    let begun = header.begin_reencryption(3, CHEAP, b"secret", &random);
+    let (new, steps) = begun.expect("begun");
+    carry_out(&mut disk, &steps);
+    assert_ne!(old, new);
+    let again = header.begin_reencryption(4, CHEAP, b"secret", &random);
+    assert_eq!(again, Err(SlotError::UnderWay));
+    let added = header.add_key(&old, CHEAP, b"second", &random);
+    assert_eq!(added, Err(SlotError::UnderWay));
+    assert_eq!(header.remove_key(0, &random), Err(SlotError::UnderWay));
+    for boundary in [0, 4096, 1 << 20, 1 << 50] {
+        if boundary > 0 {
+            let steps = header.advance(boundary, &random).expect("it goes on");
+            carry_out(&mut disk, &steps);
+        }
+        let (read, mend) = Header::read(&disk).expect("read");
+        assert_eq!((read.layout(), mend), (header.layout(), None));
+        let run = read.layout().run.as_ref().expect("it is under way");
+        assert_eq!((run.to, run.boundary, read.layout().done), (3, boundary, 0));
+        let both = read.unlock_both(&disk, b"secret").expect("it opens");
+        assert_eq!(both, (old.clone(), new.clone()));
+    }
+    assert!(header.advance(4095, &random).is_err(), "no whole blocks");
+    carry_out(&mut disk, &header.finish(&random).expect("it ends"));
+    let (mut read, _) = Header::read(&disk).expect("read");
+    assert_eq!(read.layout().run, None);
+    assert_eq!((read.layout().done, read.layout().slots.len()), (3, 1));
+    assert_eq!(read.unlock(&disk, b"secret"), Ok(new));
+    assert_eq!(read.wipe_remains(&disk), []);
+    assert!(read.finish(&random).is_err() && read.advance(4096, &random).is_err());
+    // What a broken off end has left is wiped.
+    disk[40 << 10] = 1;
+    disk[(16 << 20) - 1] = 1;
+    let steps = read.wipe_remains(&disk);
+    assert_eq!(steps.len(), 3);
+    carry_out(&mut disk, &steps);
+    assert_eq!(read.wipe_remains(&disk), []);
+    assert!(read.unlock(&disk, b"secret").is_ok());
+}
+
+#[test]
+fn a_journal_counts_for_its_zone_and_as_a_whole() {
+    let random = SimulatedRandom::new(10);
+    let (mut disk, mut header, _) = formatted(&random);
+    assert_eq!(header.save(&[1; 4096]), [], "none is under way");
+    let begun = header.begin_reencryption(1, CHEAP, b"secret", &random);
+    carry_out(&mut disk, &begun.expect("begun").1);
+    carry_out(
+        &mut disk,
+        &header.advance(8192, &random).expect("it goes on"),
+    );
+    assert_eq!(header.saved(&disk), None);
+    let content: Vec<u8> = (0..ZONE_BYTES).map(|at| (at / 7) as u8).collect();
+    carry_out(&mut disk, &header.save(&content));
+    let saved = Saved {
+        begin: 8192,
+        content,
+    };
+    assert_eq!(header.saved(&disk).as_ref(), Some(&saved));
+    // Flipped bytes; the rest of its first block is nobody's.
+    let journal = (16 << 20) - ZONE_BYTES as usize - 4096;
+    for at in (0..72).chain((4096..4096 + ZONE_BYTES as usize).step_by(99_991)) {
+        disk[journal + at] ^= 0x10;
+        assert!(header.saved(&disk).is_none(), "byte {at}");
+        disk[journal + at] ^= 0x10;
+    }
+    assert_eq!(header.saved(&disk[..disk.len() - 1]), None);
+    // The zone is done, or the journal is of another re-encryption.
+    let mut other = header.clone();
+    other.layout.run.as_mut().expect("it is under way").id[3] ^= 1;
+    assert_eq!(other.saved(&disk), None);
+    carry_out(
+        &mut disk,
+        &header.advance(12_288, &random).expect("it goes on"),
+    );
+    assert_eq!(header.saved(&disk), None);
+}
+
 // What follows asks the real cryptsetup, on plain files.
 
 struct Files(tempfile::TempDir);
@@ -309,4 +390,35 @@ fn cryptsetup_decrypts_what_was_encrypted() {
             "{sector_bytes}"
         );
     }
+}
+
+/// It would take the new key for all of the data.
+#[test]
+fn cryptsetup_leaves_a_disk_alone_that_is_being_reencrypted() {
+    let random = SimulatedRandom::new(11);
+    let (mut disk, mut header, _) = formatted(&random);
+    disk.resize(20 << 20, 0);
+    let files = Files::new();
+    let key = files.write("key", b"secret");
+    let begun = header.begin_reencryption(1, CHEAP, b"secret", &random);
+    carry_out(&mut disk[..DATA_OFFSET as usize], &begun.expect("begun").1);
+    for boundary in [0, 1 << 20] {
+        if boundary > 0 {
+            carry_out(
+                &mut disk,
+                &header.advance(boundary, &random).expect("it goes on"),
+            );
+        }
+        let image = files.write("image", &disk);
+        assert!(cryptsetup(&["luksDump"], &[&image]).contains(REQUIREMENT));
+        let add = ["luksAddKey", "--batch-mode", "--key-file"];
+        let refused = run(&add, &[&key, &image, &key]);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(said.contains("Unmet LUKS2 requirements"), "{said}");
+    }
+    carry_out(&mut disk, &header.finish(&random).expect("it ends"));
+    let image = files.write("image", &disk);
+    cryptsetup(&OPEN, &[&key, &image]);
+    let said = cryptsetup(&["luksDump"], &[&image]);
+    assert!(!said.contains(REQUIREMENT), "{said}");
 }

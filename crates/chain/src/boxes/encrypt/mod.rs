@@ -21,6 +21,8 @@
 mod asking;
 mod cipher;
 mod config;
+#[cfg(test)]
+mod crash;
 mod opening;
 #[cfg(test)]
 mod tests;

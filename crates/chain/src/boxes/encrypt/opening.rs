@@ -160,10 +160,12 @@ impl From<'_> {
         }
         match Header::read(self.image) {
             Ok((header, mend)) => {
-                let steps = match mend.filter(|_| self.may_write) {
-                    Some(copy) => header.mend(copy, self.random),
-                    None => Vec::new(),
-                };
+                let mut steps = Vec::new();
+                if self.may_write {
+                    let mend = mend.map(|copy| header.mend(copy, self.random));
+                    steps.extend(mend.into_iter().flatten());
+                    steps.extend(header.wipe_remains(self.image));
+                }
                 self.open_header(header, steps)
             }
             Err(HeaderError::None) => self.format_empty(),
