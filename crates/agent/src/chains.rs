@@ -14,6 +14,7 @@ use world::Wake;
 
 use crate::agent::{Agent, TaskEnded, blocking, lock};
 use crate::attached::Attached;
+use crate::box_keys::BoxKeys;
 use crate::events::EventLog;
 use crate::worker::Worker;
 
@@ -91,6 +92,13 @@ impl Agent {
         });
         Surroundings {
             clock: Arc::clone(&self.inner.world.clock),
+            pool: Arc::clone(&self.inner.world.pool),
+            random: Arc::clone(&self.inner.world.random),
+            keys: Arc::new(BoxKeys::new(
+                &self.inner.world,
+                &self.inner.folder.box_keys(),
+                &chain.tenant,
+            )),
             wake: Wake::silent(),
             whose: Arc::new(Attribution {
                 tenant: chain.tenant.clone(),

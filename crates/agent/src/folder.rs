@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   D/agent.lock       held by the agent
+//!   D/box-keys/TENANT/NAME   keys of tenants, for the boxes of their volumes
 //!   D/keys/            keys.toml and key files, unless they are kept elsewhere
 //!   D/events/vol-….jsonl   what the boxes of a volume have told
 //!   D/units/u1 …       folder units made on the first start
@@ -111,6 +112,12 @@ impl Folder {
     #[must_use]
     pub fn journal(&self, volume: VolumeId) -> PathBuf {
         self.journals().join(volume.to_string())
+    }
+
+    /// Where tenants' keys are that their boxes have.
+    #[must_use]
+    pub fn box_keys(&self) -> PathBuf {
+        self.path.join("box-keys")
     }
 
     /// What the boxes of volumes have told.

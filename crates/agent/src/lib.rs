@@ -27,6 +27,7 @@
 
 pub mod agent;
 pub mod attached;
+mod box_keys;
 mod came_back;
 mod capability_cache;
 mod chains;

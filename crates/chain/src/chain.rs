@@ -299,13 +299,11 @@ impl<D: BlockDevice> Chain<D> {
             };
             self.last_generation = exchanging.generation;
             self.needs_poll = std::mem::take(&mut self.has_refused);
-            match &ended {
-                Ok(()) => {
-                    self.boxes = std::mem::take(&mut exchanging.boxes);
-                    self.generation = exchanging.generation;
-                }
-                Err(_) => self.boxes.iter_mut().for_each(|one| one.resume()),
+            if ended.is_ok() {
+                self.boxes = std::mem::take(&mut exchanging.boxes);
+                self.generation = exchanging.generation;
             }
+            self.boxes.iter_mut().for_each(|one| one.resume());
             return exchanging.tell(ended);
         }
     }

@@ -12,6 +12,7 @@ pub mod boxes;
 mod chain;
 mod exchange;
 pub mod extfs;
+pub mod luks;
 mod middle_box;
 pub mod partition;
 mod surroundings;
@@ -20,7 +21,9 @@ mod tokens;
 pub use chain::Chain;
 pub use exchange::{Exchange, ExchangeError, SizeRule, Told};
 pub use middle_box::{MiddleBox, Opening};
-pub use surroundings::{Attribution, EventSink, Surroundings, build};
+pub use surroundings::{
+    Attribution, EventSink, KeyMissing, KeySource, NoKeys, Surroundings, build,
+};
 
 #[cfg(test)]
 mod tests;

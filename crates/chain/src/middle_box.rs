@@ -29,7 +29,7 @@ pub enum Opening {
 ///   `commit`, before it passes that on.
 /// * A flush is passed on when all that was acknowledged before it was carried out below,
 ///   unless the box's own storage keeps it.
-/// * Until it is [`Opening::Ready`] it only reads.
+/// * Until it is told to [`MiddleBox::resume`], when it has come into use, it only reads.
 pub trait MiddleBox {
     /// What it makes of the size and the blocks below. Pure; the size may grow as that of
     /// any device.
@@ -153,6 +153,6 @@ pub trait MiddleBox {
         true
     }
 
-    /// It may begin something of its own again.
+    /// It may begin something of its own below: it is used from now on, or again.
     fn resume(&mut self) {}
 }

@@ -3,10 +3,45 @@
 use std::sync::Arc;
 
 use policy::{BoxKind, Policy};
-use world::{Clock, Wake};
+use world::{Clock, Pool, Random, Wake};
+use zeroize::Zeroizing;
 
 use crate::MiddleBox;
-use crate::boxes::{Event, Fault, Monitor, Rate};
+use crate::boxes::{Encrypt, Event, Fault, Monitor, Rate};
+
+/// There is none of this name, or it cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KeyMissing {
+    /// None of this name.
+    #[error("there is no key {0} here")]
+    None(String),
+    /// There is, and it is of no use.
+    #[error("the key {name} cannot be used: {reason}")]
+    Unusable {
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Where keys lie that policies name.
+pub trait KeySource: Send + Sync {
+    /// The passphrase of this name. It may wait: it is asked in a [`Pool`].
+    ///
+    /// # Errors
+    /// [`KeyMissing`].
+    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyMissing>;
+}
+
+/// There are none.
+pub struct NoKeys;
+
+impl KeySource for NoKeys {
+    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyMissing> {
+        Err(KeyMissing::None(name.to_owned()))
+    }
+}
 
 /// Whose disk a chain is before: what a box knows of each request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,12 +68,43 @@ pub trait EventSink: Send + Sync {
 pub struct Surroundings {
     /// Time.
     pub clock: Arc<dyn Clock>,
+    /// For what takes long.
+    pub pool: Arc<dyn Pool>,
+    /// For keys.
+    pub random: Arc<dyn Random>,
     /// Has the chain polled.
     pub wake: Wake,
     /// Whose disk it is.
     pub whose: Arc<Attribution>,
     /// Where its boxes' events go.
     pub events: Arc<dyn EventSink>,
+    /// Where keys lie.
+    pub keys: Arc<dyn KeySource>,
+}
+
+#[cfg(test)]
+impl Surroundings {
+    /// Those of a simulated world, where nobody hears and there are no keys.
+    pub(crate) fn simulated(world: world::World) -> Self {
+        struct Deaf;
+        impl EventSink for Deaf {
+            fn tell(&self, _: Vec<Event>) {}
+        }
+        Self {
+            clock: world.clock,
+            pool: world.pool,
+            random: world.random,
+            wake: Wake::silent(),
+            whose: Arc::new(Attribution {
+                tenant: "alice".to_owned(),
+                vm: None,
+                volume: "disk".to_owned(),
+                volume_id: None,
+            }),
+            events: Arc::new(Deaf),
+            keys: Arc::new(NoKeys),
+        }
+    }
 }
 
 /// The boxes of a policy, ready to be put in the place of others ([`crate::Exchange`]).
@@ -53,6 +119,9 @@ pub fn build(policy: &Policy, surroundings: &Surroundings) -> Vec<Box<dyn Middle
                 config.clone(),
                 surroundings.clone(),
             )),
+            BoxKind::Encrypt(config) => {
+                Box::new(Encrypt::new(config.clone(), surroundings.clone()))
+            }
             BoxKind::Rate(config) => Box::new(Rate::new(config, clock)),
             BoxKind::Fault(config) => Box::new(Fault::new(config.clone(), clock)),
         }

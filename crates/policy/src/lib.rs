@@ -16,11 +16,13 @@
 //! Must not know: how a box does its work, nor any key: a policy names keys, and controllers
 //! read policies.
 
+mod encrypt;
 mod fault;
 mod monitor;
 mod rate;
 mod size;
 
+pub use encrypt::{EncryptConfig, Format};
 pub use fault::{DELAY_MS_MAX, FaultConfig};
 pub use monitor::{Action, Glob, MonitorConfig, Operation, Rule};
 pub use rate::RateConfig;
@@ -41,7 +43,7 @@ pub const BOXES_MAX: usize = 16;
 const NAME_BYTES_MAX: usize = 32;
 
 /// The kinds of boxes, as they are written.
-const KINDS: [&str; 3] = ["monitor", "rate", "fault"];
+const KINDS: [&str; 4] = ["monitor", "encrypt", "rate", "fault"];
 
 /// A chain, for a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +71,8 @@ pub struct BoxPolicy {
 pub enum BoxKind {
     /// Says what happens to files.
     Monitor(MonitorConfig),
+    /// Encrypts what lies below.
+    Encrypt(EncryptConfig),
     /// Limits requests and bytes.
     Rate(RateConfig),
     /// Spoils requests.
@@ -81,6 +85,7 @@ impl BoxKind {
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Monitor(_) => "monitor",
+            Self::Encrypt(_) => "encrypt",
             Self::Rate(_) => "rate",
             Self::Fault(_) => "fault",
         }
@@ -180,6 +185,11 @@ fn box_of(mut table: toml::Table) -> Result<BoxPolicy, String> {
             config.check()?;
             BoxKind::Monitor(config)
         }
+        "encrypt" => {
+            let config: EncryptConfig = parameters(table)?;
+            config.check()?;
+            BoxKind::Encrypt(config)
+        }
         "rate" => {
             let config: RateConfig = parameters(table)?;
             config.check()?;
@@ -229,6 +239,13 @@ mod tests {
         bytes_per_second = "100M"
 
         [[box]]
+        kind = "encrypt"
+        key = "web-disk"
+        format = "if-empty"
+        allow_discard = true
+        reencrypt = 2
+
+        [[box]]
         kind = "fault"
         read_errors_one_in = 1000
     "#;
@@ -253,6 +270,15 @@ mod tests {
                     }),
                 },
                 BoxPolicy {
+                    name: "encrypt".to_owned(),
+                    kind: BoxKind::Encrypt(EncryptConfig {
+                        key: "web-disk".to_owned(),
+                        format: Format::IfEmpty,
+                        allow_discard: true,
+                        reencrypt: 2,
+                    }),
+                },
+                BoxPolicy {
                     name: "fault".to_owned(),
                     kind: BoxKind::Fault(FaultConfig {
                         read_errors_one_in: 1000,
@@ -272,7 +298,7 @@ mod tests {
             (of_box("name = \"x\""), "box 1 (x): it has no kind"),
             (
                 of_box("kind = \"turbo\""),
-                "there is no kind \"turbo\"; there are monitor",
+                "there is no kind \"turbo\"; there are monitor, encrypt, rate",
             ),
             (of_box("kind = 3"), "kind is 3, and has to be a string"),
             (of_box("kind = \"rate\"\niops = 0"), "iops is at least 1"),
@@ -285,6 +311,16 @@ mod tests {
             (
                 of_box("kind = \"rate\"\nbytes_per_second = \"fast\""),
                 "\"fast\" is not a size",
+            ),
+            (of_box("kind = \"encrypt\""), "missing field `key`"),
+            (of_box("kind = \"encrypt\"\nkey = \"\""), "key names a key"),
+            (
+                of_box("kind = \"encrypt\"\nkey = \"../x\""),
+                "key names a key",
+            ),
+            (
+                of_box("kind = \"encrypt\"\nkey = \"k\"\nformat = \"always\""),
+                "unknown variant `always`",
             ),
             (
                 of_box("kind = \"fault\"\nname = \"A b\""),

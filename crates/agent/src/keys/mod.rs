@@ -38,7 +38,7 @@ mod files;
 mod local;
 mod parameters;
 pub mod pkcs11;
-mod private;
+pub(crate) mod private;
 mod provider;
 mod registry;
 mod remote;

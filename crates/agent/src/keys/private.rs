@@ -70,7 +70,7 @@ pub(super) fn read_text(world: &World, path: &Path) -> Result<Zeroizing<String>,
 }
 
 /// Its first line, which must not be empty: the `what`.
-pub(super) fn read_line(
+pub(crate) fn read_line(
     world: &World,
     path: &Path,
     what: &'static str,

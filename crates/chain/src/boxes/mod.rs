@@ -1,9 +1,11 @@
 //! The boxes that there are.
 
+mod encrypt;
 mod fault;
 mod monitor;
 mod rate;
 
+pub use encrypt::Encrypt;
 pub use fault::Fault;
 pub use monitor::{Detail, Event, FileEvent, Monitor, What};
 pub use rate::Rate;

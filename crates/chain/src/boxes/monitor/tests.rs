@@ -9,13 +9,13 @@ use frontend::memory::{Manners, MemoryDevice};
 use policy::Policy;
 use serde_json::Value;
 use tempfile::TempDir;
-use world::simulated::SimulatedClock;
+use world::simulated::{SimulatedClock, Simulation};
 use world::{Clock, Millis, Wake};
 
 use super::Event;
 use crate::extfs::live_tests::changed;
 use crate::extfs::tests::{Image, KINDS, journalled};
-use crate::{Attribution, Chain, EventSink, Exchange, SizeRule, Surroundings, build};
+use crate::{Chain, EventSink, Exchange, SizeRule, Surroundings, build};
 
 /// What is to happen in another thread happens within so long.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -60,13 +60,8 @@ impl Rig {
         let surroundings = Surroundings {
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             wake,
-            whose: Arc::new(Attribution {
-                tenant: "alice".to_owned(),
-                vm: None,
-                volume: "disk".to_owned(),
-                volume_id: None,
-            }),
             events: Arc::clone(&heard) as Arc<dyn EventSink>,
+            ..Surroundings::simulated(Simulation::new(1).world())
         };
         let text = format!("volume = 'disk'\n[[box]]\nkind = 'monitor'\n{monitor}");
         let policy = Policy::parse(&text).expect("a policy");

@@ -1,0 +1,99 @@
+//! Keys of boxes: those that tenants' policies name.
+//!
+//! ```text
+//!   D/box-keys/TENANT/NAME     private to this user; the passphrase is its first line
+//! ```
+//!
+//! Whose a volume is says whose keys its boxes may have: nobody names another's.
+
+use std::path::{Path, PathBuf};
+
+use chain::{KeyMissing, KeySource};
+use identity::{Kind, Subject};
+use world::World;
+use zeroize::Zeroizing;
+
+use crate::keys::private::{self, PrivateFileError};
+
+/// The keys of one tenant.
+pub(crate) struct BoxKeys {
+    world: World,
+    /// None: of nobody there are keys.
+    folder: Option<PathBuf>,
+}
+
+impl BoxKeys {
+    /// Those below `folder` that are `tenant`'s.
+    pub fn new(world: &World, folder: &Path, tenant: &str) -> Self {
+        let is_name = Subject::new(Kind::User, tenant).is_ok();
+        Self {
+            world: world.clone(),
+            folder: is_name.then(|| folder.join(tenant)),
+        }
+    }
+}
+
+impl KeySource for BoxKeys {
+    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyMissing> {
+        let missing = || KeyMissing::None(name.to_owned());
+        // What a policy may call a key is no path; but it is one here.
+        let is_name = !name.is_empty() && !name.starts_with('.') && !name.contains('/');
+        let folder = self.folder.as_ref().filter(|_| is_name);
+        let path = folder.ok_or_else(missing)?.join(name);
+        match private::read_line(&self.world, &path, "passphrase") {
+            Ok(line) => Ok(Zeroizing::new(line.as_bytes().to_vec())),
+            Err(PrivateFileError::Read { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                Err(missing())
+            }
+            Err(error) => Err(KeyMissing::Unusable {
+                name: name.to_owned(),
+                reason: base::with_causes(&error),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "an operator puts keys there")]
+    fn a_tenant_has_its_own_keys_only_and_those_private() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let world = World::real(1);
+        for (tenant, key) in [("alice", "hers"), ("bob", "his")] {
+            let own = folder.path().join(tenant);
+            fs::create_dir(&own).expect("made");
+            let file = own.join("disk");
+            fs::write(&file, format!("{key}\nmore\n")).expect("written");
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("set");
+        }
+        let of = |tenant: &str| BoxKeys::new(&world, folder.path(), tenant);
+        assert_eq!(*of("alice").passphrase("disk").expect("hers"), b"hers");
+        assert_eq!(*of("bob").passphrase("disk").expect("his"), b"his");
+        for (tenant, name) in [
+            ("alice", "other"),
+            ("alice", "../bob/disk"),
+            ("alice", ".."),
+            ("carol", "disk"),
+            ("../alice", "disk"),
+            ("", "disk"),
+        ] {
+            let found = of(tenant).passphrase(name);
+            assert_eq!(found, Err(KeyMissing::None(name.to_owned())), "{tenant}");
+        }
+        let open = folder.path().join("alice/disk");
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).expect("set");
+        let refused = of("alice").passphrase("disk");
+        assert!(
+            matches!(refused, Err(KeyMissing::Unusable { .. })),
+            "{refused:?}"
+        );
+    }
+}
