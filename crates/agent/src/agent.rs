@@ -31,6 +31,7 @@ use volume::seal::KeyEncryptionKey;
 use volume::{Store, VolumeConfig};
 use world::{World, host};
 
+use crate::box_targets::Network;
 use crate::came_back::CameBack;
 use crate::claim::Claim;
 use crate::controller::{Controller, Pauses};
@@ -67,6 +68,8 @@ pub struct Settings {
     /// Volumes may be written in the clear, where that is what their owner
     /// wants.
     pub allows_unsealed: bool,
+    /// Networks that tenants' boxes may reach.
+    pub box_networks: Vec<Network>,
     /// Serve NBD over TCP here as well.
     pub listen_nbd: Option<SocketAddr>,
     /// TLS for that.
@@ -158,6 +161,8 @@ pub(crate) struct Inner {
     pub vouch: KeyEncryptionKey,
     /// Where journals are, if not in D.
     pub journals: Option<Journals>,
+    /// Networks that tenants' boxes may reach.
+    pub box_networks: Arc<[Network]>,
     pub allows_unsealed: bool,
     pub units: Mutex<Vec<Mounted>>,
     /// The ways to those that daemons keep.
@@ -274,6 +279,7 @@ impl Agent {
                 vouch: KeyEncryptionKey::from_bytes(vouch),
                 journals,
                 allows_unsealed: settings.allows_unsealed,
+                box_networks: settings.box_networks.into(),
                 units: Mutex::default(),
                 links: Links::new(
                     cluster.id,

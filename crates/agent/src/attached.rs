@@ -17,13 +17,13 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, mpsc};
 
 use api::host::{Access, Assignment, Seal, Want};
 use base::{AttachmentId, IoError, KeyId, Lineage, VolumeId, with_causes};
 use catalog::{CatalogError, Lease, WrappedKey};
 use chain::{Chain, Exchange, SizeRule};
-use frontend::nbd::{Export, ExportGone, ExportOptions, ExportThread, SpawnError};
+use frontend::nbd::{Export, ExportGone, ExportOptions, ExportThread, SpawnError, Watcher};
 use volume::journal::{JournalPlace, SharedFolder};
 use volume::seal::{DataKey, KeyError};
 use volume::{
@@ -63,15 +63,16 @@ enum Served {
     Writable {
         thread: ExportThread<Chain<Volume>>,
         closer: Closer,
+        watcher: Watcher,
     },
-    ReadOnly(ExportThread<Chain<ReadOnlyVolume>>),
+    ReadOnly(ExportThread<Chain<ReadOnlyVolume>>, Watcher),
 }
 
 impl Served {
     fn export(&self) -> Export {
         match self {
             Self::Writable { thread, .. } => thread.export(),
-            Self::ReadOnly(thread) => thread.export(),
+            Self::ReadOnly(thread, _) => thread.export(),
         }
     }
 }
@@ -107,7 +108,7 @@ impl Attached {
     ) -> Result<T, ExportGone> {
         self.with(|served| match served {
             Served::Writable { thread, .. } => thread.call(|chain| action(chain.bottom())),
-            Served::ReadOnly(_) => Err(ExportGone),
+            Served::ReadOnly(..) => Err(ExportGone),
         })
     }
 
@@ -115,7 +116,7 @@ impl Attached {
     fn status(&self) -> Result<VolumeStatus, ExportGone> {
         self.with(|served| match served {
             Served::Writable { thread, .. } => thread.call(|chain| chain.bottom().status()),
-            Served::ReadOnly(thread) => thread.call(|chain| chain.bottom().status()),
+            Served::ReadOnly(thread, _) => thread.call(|chain| chain.bottom().status()),
         })
     }
 
@@ -128,7 +129,16 @@ impl Attached {
             Served::Writable { thread, .. } => {
                 thread.call(|chain| chain.exchange(exchange(chain.wake())))
             }
-            Served::ReadOnly(thread) => thread.call(|chain| chain.exchange(exchange(chain.wake()))),
+            Served::ReadOnly(thread, _) => {
+                thread.call(|chain| chain.exchange(exchange(chain.wake())))
+            }
+        })
+    }
+
+    /// Watches descriptors for its boxes, in its thread.
+    pub(crate) fn watcher(&self) -> Result<Watcher, ExportGone> {
+        self.with(|served| match served {
+            Served::Writable { watcher, .. } | Served::ReadOnly(_, watcher) => Ok(watcher.clone()),
         })
     }
 
@@ -136,7 +146,7 @@ impl Attached {
     pub(crate) fn publish(&self) -> Result<(), ExportGone> {
         self.with(|served| match served {
             Served::Writable { thread, .. } => thread.call(|_| ()),
-            Served::ReadOnly(thread) => thread.call(|_| ()),
+            Served::ReadOnly(thread, _) => thread.call(|_| ()),
         })
     }
 
@@ -149,7 +159,7 @@ impl Attached {
     fn drop_volume(&self) -> Result<(), AttachError> {
         match self.take()? {
             Served::Writable { thread, .. } => thread.stop(|chain, _| drop(chain))?,
-            Served::ReadOnly(thread) => thread.stop(|chain, _| drop(chain))?,
+            Served::ReadOnly(thread, _) => thread.stop(|chain, _| drop(chain))?,
         }
         Ok(())
     }
@@ -157,13 +167,13 @@ impl Attached {
     /// Steps 5 and 6. Waits: for calls under way, and for the destage.
     fn stop(&self, clock: Arc<dyn Clock>) -> Result<(), AttachError> {
         match self.take()? {
-            Served::Writable { thread, closer } => thread.stop(move |chain, stopped| {
+            Served::Writable { thread, closer, .. } => thread.stop(move |chain, stopped| {
                 if let Err(error) = stopped.flushed {
                     tracing::warn!(%error, "the last flush failed");
                 }
                 closer.close(chain.into_bottom(), &*clock)
             })?,
-            Served::ReadOnly(thread) => Ok(thread.stop(|chain, _| drop(chain))?),
+            Served::ReadOnly(thread, _) => Ok(thread.stop(|chain, _| drop(chain))?),
         }
     }
 }
@@ -344,12 +354,20 @@ fn serve(
 ) -> Result<Served, AttachError> {
     let closer = Closer::default();
     let (wakes, inner) = (closer.clone(), Arc::clone(inner));
-    let thread = ExportThread::spawn(options, move |wake| {
+    let (tell, told) = mpsc::channel();
+    let thread = ExportThread::spawn_watching(options, move |wake, watcher| {
+        // Whoever has stopped waiting needs none.
+        let _ = tell.send(watcher);
         let wake = wakes.wake(wake);
         let volume = open(&inner, lease, is_first, wake.clone())?;
         Ok::<_, AttachError>(Chain::new(volume, Arc::clone(&inner.world.clock), wake))
     })?;
-    Ok(Served::Writable { thread, closer })
+    let watcher = told.recv().map_err(|_| ExportGone)?;
+    Ok(Served::Writable {
+        thread,
+        closer,
+        watcher,
+    })
 }
 
 /// As [`serve`], of a version that stays as it is: without lease and journal.
@@ -381,7 +399,10 @@ fn serve_read_only(
     );
     let (size_bytes, block_size) = (wish.size_bytes, wish.block_size);
     let clock = Arc::clone(&inner.world.clock);
-    let thread = ExportThread::spawn(options, move |wake| {
+    let (tell, told) = mpsc::channel();
+    let thread = ExportThread::spawn_watching(options, move |wake, watcher| {
+        // Whoever has stopped waiting needs none.
+        let _ = tell.send(watcher);
         let opened = ReadOnlyVolume::open(ReadOnlyParams {
             wake: wake.clone(),
             clock: Arc::clone(&clock),
@@ -393,7 +414,8 @@ fn serve_read_only(
         });
         Ok::<_, AttachError>(Chain::new(opened?, clock, wake))
     })?;
-    Ok((Served::ReadOnly(thread), kept))
+    let watcher = told.recv().map_err(|_| ExportGone)?;
+    Ok((Served::ReadOnly(thread, watcher), kept))
 }
 
 /// A key for a lineage, or the word that it has none, and which wrapping key

@@ -6,15 +6,18 @@ use std::time::Duration;
 
 use api::host::{Assignment, ChainKey, EventLines, Refusal, WantedChain};
 use base::AttachmentId;
-use chain::{Attribution, EventSink, Exchange, ExchangeError, SizeRule, Surroundings, build};
+use chain::{
+    Attribution, EventSink, Exchange, ExchangeError, SizeRule, StateFolder, Surroundings, build,
+};
 use frontend::nbd::ExportGone;
 use policy::{Policy, PolicyError};
 use tokio::sync::oneshot;
-use world::Wake;
+use world::{Wake, host};
 
 use crate::agent::{Agent, TaskEnded, blocking, lock};
 use crate::attached::Attached;
 use crate::box_keys::BoxKeys;
+use crate::box_targets::BoxTargets;
 use crate::events::EventLog;
 use crate::worker::Worker;
 
@@ -27,6 +30,9 @@ pub enum ChainError {
     /// The boxes that there were go on.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
+    /// Where boxes keep what they have to know.
+    #[error("its folder cannot be made: {0}")]
+    Folder(#[from] std::io::Error),
     /// Its thread ended.
     #[error(transparent)]
     Gone(#[from] ExportGone),
@@ -47,7 +53,8 @@ impl Agent {
         let boxes = match &wish.chain {
             Some(chain) => {
                 let policy = Policy::parse(&chain.policy)?;
-                Some((policy, self.surroundings(wish, chain, attached)))
+                let surroundings = self.surroundings(wish, chain, attached).await?;
+                Some((policy, surroundings))
             }
             None => None,
         };
@@ -80,17 +87,27 @@ impl Agent {
     }
 
     /// What the boxes of a volume are given, but for its thread's wake.
-    fn surroundings(
+    async fn surroundings(
         &self,
         wish: &Assignment,
         chain: &WantedChain,
         attached: &Attached,
-    ) -> Surroundings {
+    ) -> Result<Surroundings, ChainError> {
+        let inner = &self.inner;
+        let state = inner.folder.chain(wish.volume);
+        let (world, made) = (inner.world.clone(), state.clone());
+        blocking(move || host::make_folders(&*world.disk, &made)).await??;
+        let targets = BoxTargets::new(
+            &inner.folder.box_sockets(),
+            &chain.tenant,
+            Arc::clone(&inner.box_networks),
+            (attached.watcher()?, Arc::clone(&inner.world.clock)),
+        );
         let events = attached.events.get_or_init(|| {
             let folder = self.inner.folder.events();
             Arc::new(EventLog::start(&self.inner.world, &folder, wish.volume))
         });
-        Surroundings {
+        Ok(Surroundings {
             clock: Arc::clone(&self.inner.world.clock),
             pool: Arc::clone(&self.inner.world.pool),
             random: Arc::clone(&self.inner.world.random),
@@ -107,7 +124,12 @@ impl Agent {
                 volume_id: Some(wish.volume.to_string()),
             }),
             events: Arc::clone(events) as Arc<dyn EventSink>,
-        }
+            targets: Arc::new(targets),
+            state: Some(StateFolder {
+                disk: Arc::clone(&inner.world.disk),
+                path: state,
+            }),
+        })
     }
 
     /// What the boxes of an attachment have told.

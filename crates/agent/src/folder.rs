@@ -4,6 +4,8 @@
 //!   D/agent.lock       held by the agent
 //!   D/box-keys/TENANT/NAME   keys of tenants, for the boxes of their volumes
 //!   D/keys/            keys.toml and key files, unless they are kept elsewhere
+//!   D/box-sockets/TENANT/NAME   NBD servers for the boxes of a tenant's volumes
+//!   D/chains/vol-…/    what the boxes of a volume have to know after a crash
 //!   D/events/vol-….jsonl   what the boxes of a volume have told
 //!   D/units/u1 …       folder units made on the first start
 //!   D/journal/vol-…    one journal for each volume that is attached
@@ -67,7 +69,7 @@ impl Folder {
             Err(TryLockError::WouldBlock) => return Err(FolderError::Locked { path }),
             Err(TryLockError::Error(error)) => return Err(failed(&lock_path)(error)),
         }
-        for part in ["keys", "units", "journal", "events", "vm"] {
+        for part in ["keys", "units", "journal", "chains", "events", "vm"] {
             let part = path.join(part);
             world.disk.create_directory(&part).map_err(failed(&part))?;
         }
@@ -112,6 +114,18 @@ impl Folder {
     #[must_use]
     pub fn journal(&self, volume: VolumeId) -> PathBuf {
         self.journals().join(volume.to_string())
+    }
+
+    /// Where servers are that tenants' boxes may use.
+    #[must_use]
+    pub fn box_sockets(&self) -> PathBuf {
+        self.path.join("box-sockets")
+    }
+
+    /// What the boxes of a volume have to know after a crash.
+    #[must_use]
+    pub fn chain(&self, volume: VolumeId) -> PathBuf {
+        self.path.join("chains").join(volume.to_string())
     }
 
     /// Where tenants' keys are that their boxes have.

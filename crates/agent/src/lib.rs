@@ -28,6 +28,7 @@
 pub mod agent;
 pub mod attached;
 mod box_keys;
+mod box_targets;
 mod came_back;
 mod capability_cache;
 mod chains;
@@ -61,3 +62,4 @@ mod watch;
 mod worker;
 
 pub use agent::{Agent, Settings, StartError};
+pub use box_targets::Network;

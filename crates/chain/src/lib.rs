@@ -15,14 +15,16 @@ pub mod extfs;
 pub mod luks;
 mod middle_box;
 pub mod partition;
+mod remote;
 mod surroundings;
 mod tokens;
 
 pub use chain::Chain;
 pub use exchange::{Exchange, ExchangeError, SizeRule, Told};
 pub use middle_box::{MiddleBox, Opening};
+pub use remote::{Link, NoTargets, Remote, Targets};
 pub use surroundings::{
-    Attribution, EventSink, KeyMissing, KeySource, NoKeys, Surroundings, build,
+    Attribution, EventSink, KeyMissing, KeySource, NoKeys, StateFolder, Surroundings, build,
 };
 
 #[cfg(test)]

@@ -1,13 +1,16 @@
 //! [`Surroundings`]: what boxes are given by whoever runs them.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use policy::{BoxKind, Policy};
-use world::{Clock, Pool, Random, Wake};
+use world::{Clock, Disk, Pool, Random, Wake};
 use zeroize::Zeroizing;
 
-use crate::MiddleBox;
-use crate::boxes::{Encrypt, Event, Fault, Monitor, Rate};
+#[cfg(test)]
+use crate::NoTargets;
+use crate::boxes::{Encrypt, Event, Fault, Monitor, Rate, Replicate};
+use crate::{MiddleBox, Targets};
 
 /// There is none of this name, or it cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -80,6 +83,19 @@ pub struct Surroundings {
     pub events: Arc<dyn EventSink>,
     /// Where keys lie.
     pub keys: Arc<dyn KeySource>,
+    /// Disks elsewhere.
+    pub targets: Arc<dyn Targets>,
+    /// Where its boxes keep what they have to know after a crash; none, if they cannot.
+    pub state: Option<StateFolder>,
+}
+
+/// A folder, and how it is written.
+#[derive(Clone)]
+pub struct StateFolder {
+    /// Its disk.
+    pub disk: Arc<dyn Disk>,
+    /// Where it is; it is there.
+    pub path: PathBuf,
 }
 
 #[cfg(test)]
@@ -103,6 +119,8 @@ impl Surroundings {
             }),
             events: Arc::new(Deaf),
             keys: Arc::new(NoKeys),
+            targets: Arc::new(NoTargets),
+            state: None,
         }
     }
 }
@@ -121,6 +139,9 @@ pub fn build(policy: &Policy, surroundings: &Surroundings) -> Vec<Box<dyn Middle
             )),
             BoxKind::Encrypt(config) => {
                 Box::new(Encrypt::new(config.clone(), surroundings.clone()))
+            }
+            BoxKind::Replicate(config) => {
+                Box::new(Replicate::new(&one.name, config, surroundings.clone()))
             }
             BoxKind::Rate(config) => Box::new(Rate::new(config, clock)),
             BoxKind::Fault(config) => Box::new(Fault::new(config.clone(), clock)),

@@ -53,6 +53,13 @@ impl<T> Tokens<T> {
         self.places[place as usize].what = Some(what);
     }
 
+    /// A request is about to begin, with the token that is returned.
+    pub fn add(&mut self, what: T) -> Token {
+        let token = self.next();
+        self.insert(what);
+        token
+    }
+
     /// It has ended; `None` if there is none with this token.
     pub fn take(&mut self, token: Token) -> Option<T> {
         let place = (token & ((1 << PLACE_BITS) - 1)) as u32;
@@ -66,7 +73,25 @@ impl<T> Tokens<T> {
         Some(what)
     }
 
+    /// What a request that is under way is for.
+    pub fn get_mut(&mut self, token: Token) -> Option<&mut T> {
+        let place = (token & ((1 << PLACE_BITS) - 1)) as usize;
+        let found = self.places.get_mut(place)?;
+        let is_it = u64::from(found.generation) == token >> PLACE_BITS;
+        found.what.as_mut().filter(|_| is_it)
+    }
+
+    /// Whether none is under way.
+    pub fn is_empty(&self) -> bool {
+        self.places.len() == self.free.len()
+    }
+
     /// Those that are under way.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().filter_map(|place| place.what.as_ref())
+    }
+
+    /// The same, to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.places
             .iter_mut()

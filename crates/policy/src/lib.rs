@@ -20,12 +20,14 @@ mod encrypt;
 mod fault;
 mod monitor;
 mod rate;
+mod replicate;
 mod size;
 
 pub use encrypt::{EncryptConfig, Format};
 pub use fault::{DELAY_MS_MAX, FaultConfig};
 pub use monitor::{Action, Glob, MonitorConfig, Operation, Rule};
 pub use rate::RateConfig;
+pub use replicate::{Replica, ReplicateConfig};
 
 use std::collections::HashSet;
 
@@ -43,7 +45,7 @@ pub const BOXES_MAX: usize = 16;
 const NAME_BYTES_MAX: usize = 32;
 
 /// The kinds of boxes, as they are written.
-const KINDS: [&str; 4] = ["monitor", "encrypt", "rate", "fault"];
+const KINDS: [&str; 5] = ["monitor", "encrypt", "replicate", "rate", "fault"];
 
 /// A chain, for a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +75,8 @@ pub enum BoxKind {
     Monitor(MonitorConfig),
     /// Encrypts what lies below.
     Encrypt(EncryptConfig),
+    /// Writes elsewhere as well.
+    Replicate(ReplicateConfig),
     /// Limits requests and bytes.
     Rate(RateConfig),
     /// Spoils requests.
@@ -86,6 +90,7 @@ impl BoxKind {
         match self {
             Self::Monitor(_) => "monitor",
             Self::Encrypt(_) => "encrypt",
+            Self::Replicate(_) => "replicate",
             Self::Rate(_) => "rate",
             Self::Fault(_) => "fault",
         }
@@ -189,6 +194,11 @@ fn box_of(mut table: toml::Table) -> Result<BoxPolicy, String> {
             let config: EncryptConfig = parameters(table)?;
             config.check()?;
             BoxKind::Encrypt(config)
+        }
+        "replicate" => {
+            let config: ReplicateConfig = parameters(table)?;
+            config.check()?;
+            BoxKind::Replicate(config)
         }
         "rate" => {
             let config: RateConfig = parameters(table)?;
@@ -298,7 +308,7 @@ mod tests {
             (of_box("name = \"x\""), "box 1 (x): it has no kind"),
             (
                 of_box("kind = \"turbo\""),
-                "there is no kind \"turbo\"; there are monitor, encrypt, rate",
+                "there is no kind \"turbo\"; there are monitor, encrypt, replicate",
             ),
             (of_box("kind = 3"), "kind is 3, and has to be a string"),
             (of_box("kind = \"rate\"\niops = 0"), "iops is at least 1"),

@@ -297,6 +297,7 @@ impl Scree {
             key: None,
             keys_file: None,
             allows_unsealed: true,
+            box_networks: Vec::new(),
             listen_nbd: None,
             nbd_tls: None,
             vm: VmOptions {

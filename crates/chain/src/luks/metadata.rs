@@ -28,7 +28,7 @@ pub struct Keyslot {
     pub af: Splitter,
     pub area: Area,
     pub kdf: WrittenKdf,
-    /// 0: not tried unless it is named.
+    /// The highest is tried first.
     pub priority: Option<u64>,
 }
 

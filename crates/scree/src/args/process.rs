@@ -153,6 +153,11 @@ pub struct ServeArguments {
     #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_ca", "nbd_tls_cert"])]
     pub nbd_tls_key: Option<PathBuf>,
 
+    /// A network that tenants' boxes may reach, such as replicas' servers; may be given
+    /// again. [default: none]
+    #[arg(long = "box-network", value_name = "ADDRESS/BITS")]
+    pub box_networks: Vec<agent::Network>,
+
     /// The number of the user who runs the VMs, and may connect to their disks.
     /// [default: the owner of a VM's QMP socket]
     #[arg(long, value_name = "UID")]

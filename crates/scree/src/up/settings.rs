@@ -182,6 +182,7 @@ pub(super) fn agent_settings(
         key,
         keys_file: arguments.keys_file.clone(),
         allows_unsealed: false,
+        box_networks: arguments.box_networks.clone(),
         listen_nbd: arguments.listen_nbd,
         nbd_tls: tls(world, arguments)?,
         vm: VmOptions::default(),

@@ -23,6 +23,7 @@ mod monitors;
 mod moves;
 mod networks;
 mod owners;
+mod replicas;
 mod service;
 mod stores;
 mod streams;

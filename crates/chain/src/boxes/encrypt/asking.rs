@@ -21,6 +21,8 @@ pub enum Asked {
     },
     /// A change of these sectors, or none: the answer is handed up.
     Pass { token: Token, sectors: Range<u64> },
+    /// The sectors of a [`Modify`], changed: as [`Asked::Pass`].
+    Modified { token: Token, sectors: Range<u64> },
     /// The sectors of a write that has only a part of them; the bytes that it has, and where
     /// they begin.
     Modify {
@@ -42,7 +44,9 @@ pub struct Modify {
 impl Asked {
     fn sectors(&self) -> &Range<u64> {
         match self {
-            Self::Read { sectors, .. } | Self::Pass { sectors, .. } => sectors,
+            Self::Read { sectors, .. }
+            | Self::Pass { sectors, .. }
+            | Self::Modified { sectors, .. } => sectors,
             Self::Modify { modify, .. } => &modify.sectors,
         }
     }
@@ -80,7 +84,8 @@ impl Open {
         changes.any(|one| overlap(one.sectors(), sectors)) || self.is_stalled(sectors)
     }
 
-    /// Whether a write of parts of these sectors is under way.
+    /// Whether a write of parts of these sectors is under way. It has all of them, as they
+    /// were: until it is answered it may come after whatever else is written there.
     fn is_modified(&self, sectors: &Range<u64>) -> bool {
         self.modifying > 0 && self.is_changed(sectors)
     }
@@ -209,7 +214,12 @@ impl Open {
         self.put(&mut modify, at, data);
         let own = tokens.next();
         let started = below.write(own, from, &modify.content, modify.durability);
-        self.passed(own, modify.token, modify.sectors, started)
+        if started == Started::Pending {
+            self.modifying += 1;
+            let (token, sectors) = (modify.token, modify.sectors);
+            self.asked.insert(own, Asked::Modified { token, sectors });
+        }
+        started
     }
 
     /// Changes what was read.
@@ -235,8 +245,8 @@ impl Open {
                     return;
                 }
                 Started::Pending => {
-                    self.modifying -= 1;
-                    self.passed(own, modify.token, modify.sectors, Started::Pending);
+                    let (token, sectors) = (modify.token, modify.sectors);
+                    self.asked.insert(own, Asked::Modified { token, sectors });
                     continue;
                 }
                 Started::Done => Ok(Outcome::Done),
@@ -261,6 +271,10 @@ impl Open {
         };
         let (token, result) = match asked {
             Asked::Pass { token, .. } => (token, result),
+            Asked::Modified { token, .. } => {
+                self.modifying -= 1;
+                (token, result)
+            }
             Asked::Read {
                 token,
                 sectors,

@@ -1,11 +1,10 @@
-//! Re-encryptions that are killed, over a disk that keeps live and durable bytes apart.
-//!
-//! What was not flushed when it is killed may be there or not, sector by sector.
+//! Re-encryptions that are killed ([`Mortal`]), or find that something below fails.
 
 use std::collections::BTreeMap;
 
 use world::simulated::SimulatedRandom;
 
+use super::mortal::Mortal;
 use super::tests::{CHEAP, HEADER, Rig, decrypted};
 use super::*;
 use crate::luks::{Header, Step};
@@ -14,177 +13,6 @@ const SECTOR: usize = 512;
 
 /// Three zones and a bit.
 const SIZE: usize = (3 << 20) + (12 << 10);
-
-/// A disk that can be killed.
-struct Mortal {
-    live: Vec<u8>,
-    durable: Vec<u8>,
-    /// What was written since the last flush.
-    volatile: Vec<(usize, Vec<u8>)>,
-    /// So many writes and flushes are left to it.
-    left: u64,
-    /// Those that there were.
-    done: u64,
-    random: SimulatedRandom,
-    /// Each with the poll that brings it.
-    pending: Vec<(u64, Completion)>,
-    polls: u64,
-    /// One request in so many is answered later, or finds it busy.
-    late_one_in: u64,
-    /// Never written.
-    holes: Vec<bool>,
-}
-
-impl Mortal {
-    fn new(disk: Vec<u8>, seed: u64, late_one_in: u64) -> Self {
-        let holes = vec![false; disk.len() / 4096];
-        Self {
-            live: disk.clone(),
-            durable: disk,
-            volatile: Vec::new(),
-            left: u64::MAX,
-            done: 0,
-            random: SimulatedRandom::new(seed),
-            pending: Vec::new(),
-            polls: 0,
-            late_one_in,
-            holes,
-        }
-    }
-
-    /// What is there after the power was off.
-    fn killed(mut self) -> Vec<u8> {
-        for (at, bytes) in &self.volatile {
-            // All of it, nothing, or some sectors.
-            let keeps = self.random.below(3);
-            for (number, sector) in bytes.chunks(SECTOR).enumerate() {
-                if keeps == 0 || keeps == 1 && self.random.one_in(2) {
-                    let at = at + number * SECTOR;
-                    self.durable[at..at + sector.len()].copy_from_slice(sector);
-                }
-            }
-        }
-        self.durable
-    }
-
-    fn begins(&mut self, is_change: bool) -> Option<Started> {
-        if is_change && self.left == 0 {
-            return Some(Started::Failed(IoError::Stopped(
-                "it was killed".to_owned(),
-            )));
-        }
-        if self.random.one_in(self.late_one_in * 2) {
-            return Some(Started::Busy);
-        }
-        self.left -= u64::from(is_change);
-        self.done += u64::from(is_change);
-        None
-    }
-
-    fn answer(&mut self, token: Token, outcome: impl FnOnce() -> Outcome) -> Started {
-        if !self.random.one_in(self.late_one_in) {
-            return Started::Done;
-        }
-        let result = Ok(outcome());
-        // Few take so long that a zone is done meanwhile.
-        let longest = if self.random.one_in(8) { 60 } else { 3 };
-        let due = self.polls + 1 + self.random.below(longest);
-        self.pending.push((due, Completion { token, result }));
-        Started::Pending
-    }
-}
-
-impl BlockDevice for Mortal {
-    fn geometry(&self) -> DeviceGeometry {
-        DeviceGeometry {
-            size_bytes: self.live.len() as u64,
-            block_bytes: 4096,
-        }
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::ALL
-    }
-
-    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        if let Some(started) = self.begins(false) {
-            return started;
-        }
-        out.copy_from_slice(&self.live[offset as usize..][..out.len()]);
-        self.answer(token, || Outcome::Data(out.to_vec()))
-    }
-
-    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
-        if let Some(started) = self.begins(true) {
-            return started;
-        }
-        let at = offset as usize;
-        self.live[at..at + data.len()].copy_from_slice(data);
-        self.holes[at / 4096..(at + data.len()).div_ceil(4096)].fill(false);
-        match durability {
-            Durability::Durable => self.durable[at..at + data.len()].copy_from_slice(data),
-            Durability::Volatile => self.volatile.push((at, data.to_vec())),
-        }
-        self.answer(token, || Outcome::Done)
-    }
-
-    fn flush(&mut self, token: Token) -> Started {
-        if let Some(started) = self.begins(true) {
-            return started;
-        }
-        for (at, bytes) in self.volatile.drain(..) {
-            self.durable[at..at + bytes.len()].copy_from_slice(&bytes);
-        }
-        self.answer(token, || Outcome::Done)
-    }
-
-    fn trim(&mut self, _: Token, _: u64, _: u64, _: Durability) -> Started {
-        unreachable!("nobody may")
-    }
-
-    fn write_zeroes(&mut self, _: Token, _: u64, _: u64, _: ZeroMode) -> Started {
-        unreachable!("nobody may")
-    }
-
-    fn extents(
-        &mut self,
-        token: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started {
-        if let Some(started) = self.begins(false) {
-            return started;
-        }
-        let blocks = offset as usize / 4096..(offset + length).div_ceil(4096) as usize;
-        let found: Vec<Extent> = blocks
-            .map(|block| Extent {
-                length: 4096,
-                kind: match self.holes[block] {
-                    true => ExtentKind::Hole,
-                    false => ExtentKind::Data,
-                },
-            })
-            .collect();
-        runs.extend(&found);
-        self.answer(token, || Outcome::Extents(found))
-    }
-
-    fn commit(&mut self) -> Result<(), IoError> {
-        Ok(())
-    }
-
-    fn poll(&mut self, completions: &mut Vec<Completion>) {
-        self.polls += 1;
-        let polls = self.polls;
-        let (now, later) = std::mem::take(&mut self.pending)
-            .into_iter()
-            .partition(|(due, _)| *due <= polls);
-        self.pending = later;
-        let now: Vec<(u64, Completion)> = now;
-        completions.extend(now.into_iter().map(|(_, completion)| completion));
-    }
-}
 
 fn again(reencrypt: u64) -> EncryptConfig {
     EncryptConfig {
@@ -474,4 +302,88 @@ fn boxes_are_exchanged_while_the_data_is_reencrypted() {
     assert!(decrypted(disk) == content);
     let (header, _) = Header::read(disk).expect("read");
     assert_eq!(header.layout().done, 3);
+}
+
+/// So far that it goes on after something has failed.
+fn wait_a_second(rig: &mut Rig<Mortal>) {
+    (0..1100).for_each(|_| drop(rig.poll()));
+}
+
+#[test]
+fn a_zone_that_cannot_be_read_is_the_guests_meanwhile() {
+    let random = SimulatedRandom::new(3);
+    let mut content = content_of(&random);
+    let mut rig = Rig::new(Mortal::new(disk_of(&content, 3), 3, 0), 3);
+    let bad = HEADER as u64 + (1 << 20) + 700;
+    rig.chain.bottom().damaged = bad..bad + 1;
+    rig.attach(&again(1)).expect("attached");
+    wait_a_second(&mut rig);
+    assert!(is_under_way(&rig.chain.bottom().live));
+    // What is there is read, and what is not says why.
+    let at = 1 << 20;
+    rig.write(at, &[5; 512]);
+    content[at as usize..][..512].fill(5);
+    assert_eq!(rig.read(at, 512), [5; 512]);
+    let failed = rig.chain.read(1, at + 512, &mut [0; 512]);
+    assert!(matches!(failed, Started::Failed(IoError::Damaged(_))));
+    rig.chain.bottom().damaged = 0..0;
+    wait_a_second(&mut rig);
+    assert!(decrypted(&rig.chain.bottom().live) == content);
+}
+
+#[test]
+fn a_zone_that_cannot_be_saved_is_held_and_says_why() {
+    let random = SimulatedRandom::new(4);
+    let content = content_of(&random);
+    let mut rig = Rig::new(Mortal::new(disk_of(&content, 4), 4, 0), 4);
+    let end = HEADER as u64;
+    rig.attach(&again(1)).expect("attached");
+    rig.chain.bottom().damaged = end - 1..end;
+    (0..20).for_each(|_| drop(rig.poll()));
+    let failed = rig.chain.write(1, 0, &[0; 512], Durability::Volatile);
+    assert!(matches!(failed, Started::Failed(IoError::Damaged(_))));
+    // The rest is as it was.
+    let behind = rig.read(1 << 20, 512);
+    assert!(behind == content[1 << 20..][..512]);
+    rig.chain.bottom().damaged = 0..0;
+    wait_a_second(&mut rig);
+    assert!(decrypted(&rig.chain.bottom().live) == content);
+}
+
+/// A zone that was written back was released before it was done: what came then would
+/// have been overwritten by its journal, had it been killed once more.
+#[test]
+fn a_zone_that_was_written_back_is_held_until_it_is_done() {
+    let random = SimulatedRandom::new(5);
+    let content = content_of(&random);
+    // Killed when the journal of the first zone is durable: a key slot and two copies of
+    // the header come before it, each with a flush.
+    let mut rig = Rig::new(Mortal::new(disk_of(&content, 5), 5, 0), 5);
+    rig.attach(&again(1)).expect("attached");
+    rig.chain.bottom().left = 8;
+    (0..20).for_each(|_| drop(rig.poll()));
+    let disk = rig.chain.into_bottom().killed();
+    let (header, _) = Header::read(&disk).expect("read");
+    assert!(header.saved(&disk).is_some(), "the journal counts");
+    // It is written back, and then cannot be read.
+    let mut rig = Rig::new(Mortal::new(disk, 6, 1), 6);
+    rig.attach(&again(1)).expect("attached");
+    let written = rig.chain.bottom().done + 2;
+    while rig.chain.bottom().done < written {
+        rig.poll();
+    }
+    rig.chain.bottom().damaged = HEADER as u64..HEADER as u64 + 1;
+    (0..200).for_each(|_| drop(rig.poll()));
+    assert_eq!(rig.chain.bottom().done, written, "and nothing more");
+    let refused = rig.chain.write(1, 512, &[0; 512], Durability::Volatile);
+    assert!(
+        matches!(refused, Started::Failed(IoError::Damaged(_))),
+        "{refused:?}"
+    );
+    rig.chain.bottom().damaged = 0..0;
+    while is_under_way(&rig.chain.bottom().live) {
+        rig.poll();
+    }
+    wait_a_second(&mut rig);
+    assert!(decrypted(&rig.chain.bottom().live) == content);
 }

@@ -22,6 +22,8 @@ mod asking;
 mod cipher;
 #[cfg(test)]
 mod crash;
+#[cfg(test)]
+mod mortal;
 mod opening;
 #[cfg(test)]
 mod tests;
@@ -87,7 +89,7 @@ struct Open {
     asked: BTreeMap<Token, Asked>,
     /// Writes whose sectors were read and changed, and that found the device busy.
     stalled: Vec<Modify>,
-    /// So many of both are such writes.
+    /// So many of both are writes of parts of sectors.
     modifying: usize,
     work: Work,
     /// What is encrypted, until it is written.
@@ -131,7 +133,7 @@ impl Encrypt {
         Self { cost, ..self }
     }
 
-    /// Asks what is open for a part of the disk; `refused` says what is wrong with it.
+    /// Asks for a part of the disk, if it is open and nothing holds it.
     fn ask(
         &mut self,
         below: &mut dyn BlockDevice,

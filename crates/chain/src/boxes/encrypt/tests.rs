@@ -279,6 +279,49 @@ fn an_encrypted_disk_is_a_disk() {
     }
 }
 
+/// A write of a part of a sector carries the rest of it as it was: a write of all of the
+/// sector that was begun before it ended could be undone by it.
+#[test]
+fn what_meets_a_write_of_a_part_waits_until_that_is_answered() {
+    for is_read in [false, true] {
+        let mut rig = Rig::new(formatted(512, 1), 1);
+        rig.attach(&EncryptConfig::new("disk")).expect("attached");
+        rig.write(0, &[1; 1024]);
+        let manners = &mut rig.chain.bottom().manners;
+        manners.pending_one_in = 1;
+        manners.holds_answers = true;
+        let part = rig.chain.write(2, 10, &[2; 5], Durability::Volatile);
+        assert_eq!(part, Started::Pending);
+        if is_read {
+            // It was read, and its write is not answered.
+            rig.chain.bottom().manners.holds_answers = false;
+            assert_eq!(rig.poll(), []);
+            rig.chain.bottom().manners.holds_answers = true;
+        }
+        for data in [&[3; 512][..], &[3; 7]] {
+            let meets = rig.chain.write(3, 0, data, Durability::Volatile);
+            assert_eq!(meets, Started::Busy);
+        }
+        let beside = rig.chain.write(3, 512, &[3; 512], Durability::Volatile);
+        assert_eq!(beside, Started::Pending);
+        // And the other way round: it waits for a write of all of the sector.
+        let part = rig.chain.write(4, 600, &[4; 5], Durability::Volatile);
+        assert_eq!(part, Started::Busy);
+        rig.chain.bottom().manners.holds_answers = false;
+        let mut answered = Vec::new();
+        while answered.len() < 2 {
+            answered.extend(rig.poll().iter().map(|one| one.token));
+        }
+        rig.chain.bottom().manners.pending_one_in = 0;
+        rig.write(0, &[3; 8]);
+        let mut expected = [1; 1024];
+        expected[10..15].fill(2);
+        expected[..8].fill(3);
+        expected[512..].fill(3);
+        assert!(rig.read(0, 1024) == expected);
+    }
+}
+
 #[test]
 fn an_empty_disk_is_formatted_if_that_is_wanted() {
     let mut rig = rig(Manners {

@@ -275,8 +275,8 @@ impl Work {
                     Some(Step::Write { offset, bytes }) => {
                         below.write(own, *offset, bytes, Durability::Volatile)
                     }
-                    Some(Step::Flush) => below.flush(own),
-                    None => Started::Done,
+                    Some(Step::Flush) if below.capabilities().can_flush => below.flush(own),
+                    Some(Step::Flush) | None => Started::Done,
                 };
                 // The next step counts on it.
                 let started = match (started, below.commit()) {

@@ -1,0 +1,279 @@
+//! Disks elsewhere that boxes use: NBD servers that an operator lets tenants reach.
+//!
+//! A policy is a tenant's word, and is carried out with the agent's rights: whatever the
+//! agent can connect to is not for everybody. So sockets are those of the tenant's own
+//! folder, and addresses those of networks that the operator names; by default none.
+//!
+//! ```text
+//!   nbd+unix:///EXPORT?socket=NAME    D/box-sockets/TENANT/NAME
+//!   nbd://ADDRESS:PORT/EXPORT         if --box-network has it
+//! ```
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use base::{
+    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Started,
+    Token, ZeroMode, url,
+};
+use chain::{Link, Remote, Targets};
+use frontend::nbd::Watcher;
+use frontend::nbd::client::{ClientOptions, NbdClient, State, Target};
+use identity::{Kind, Subject};
+use world::{Clock, Endpoint};
+
+/// The port of NBD.
+const PORT: u16 = 10809;
+
+/// A network: an address, and how many of its bits count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    bits: u32,
+}
+
+impl Network {
+    /// Whether an address is of it.
+    #[must_use]
+    pub fn has(&self, address: IpAddr) -> bool {
+        match (self.address, address) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                let differ = own.to_bits() ^ other.to_bits();
+                differ.leading_zeros() >= self.bits
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                let differ = own.to_bits() ^ other.to_bits();
+                differ.leading_zeros() >= self.bits
+            }
+            _ => false,
+        }
+    }
+}
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is no network; write it as 10.0.0.0/8 or 10.1.2.3");
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map_or(Ok(most), |bits| bits.parse().map_err(|_| wrong()))?;
+        match bits <= most {
+            true => Ok(Self { address, bits }),
+            false => Err(wrong()),
+        }
+    }
+}
+
+/// Those that one tenant's boxes may use.
+pub(crate) struct BoxTargets {
+    /// None: nobody's are nobody's.
+    pub folder: Option<PathBuf>,
+    pub networks: Arc<[Network]>,
+    pub watcher: Watcher,
+    pub clock: Arc<dyn Clock>,
+}
+
+impl BoxTargets {
+    /// Those of `tenant`, whose sockets are below `folder`.
+    pub fn new(
+        folder: &Path,
+        tenant: &str,
+        networks: Arc<[Network]>,
+        (watcher, clock): (Watcher, Arc<dyn Clock>),
+    ) -> Self {
+        let is_name = Subject::new(Kind::User, tenant).is_ok();
+        Self {
+            folder: is_name.then(|| folder.join(tenant)),
+            networks,
+            watcher,
+            clock,
+        }
+    }
+
+    fn find(&self, uri: &str) -> Result<(Endpoint, String), String> {
+        let form = "it is nbd://ADDRESS:PORT/EXPORT or nbd+unix:///EXPORT?socket=NAME";
+        let wrong = || format!("{uri:?} is none: {form}");
+        let text = |part: &str| {
+            let path = url::decode(part)?;
+            path.to_str().map(str::to_owned)
+        };
+        if let Some(rest) = uri.strip_prefix("nbd+unix:///") {
+            let (export, socket) = rest.split_once("?socket=").ok_or_else(wrong)?;
+            let (export, socket) = text(export).zip(text(socket)).ok_or_else(wrong)?;
+            let is_name = !socket.is_empty() && !socket.starts_with('.') && !socket.contains('/');
+            let folder = self.folder.as_ref().filter(|_| is_name).ok_or_else(|| {
+                format!("{uri:?}: its socket is a name in the tenant's folder, and no path")
+            })?;
+            return Ok((Endpoint::Unix(folder.join(socket)), export));
+        }
+        let rest = uri.strip_prefix("nbd://").ok_or_else(wrong)?;
+        let (at, export) = rest.split_once('/').unwrap_or((rest, ""));
+        let export = text(export).ok_or_else(wrong)?;
+        let parsed = at.parse::<SocketAddr>().or_else(|_| {
+            let address = at.trim_start_matches('[').trim_end_matches(']');
+            address
+                .parse()
+                .map(|address: IpAddr| SocketAddr::new(address, PORT))
+        });
+        let at = parsed.map_err(|_| format!("{uri:?}: names are not looked up; {form}"))?;
+        match self.networks.iter().any(|network| network.has(at.ip())) {
+            true => Ok((Endpoint::Tcp(at), export)),
+            false => Err(format!(
+                "{at} is not for boxes of this host; its operator can let them reach a network: \
+                 --box-network"
+            )),
+        }
+    }
+}
+
+impl Targets for BoxTargets {
+    fn open(&self, uri: &str) -> Result<Box<dyn Remote>, String> {
+        let (endpoint, export) = self.find(uri)?;
+        let options = ClientOptions::new(export, Arc::clone(&self.clock));
+        let target = Target::Endpoint(endpoint);
+        let client = NbdClient::new(target, options, self.watcher.clone());
+        Ok(Box::new(Connected(client)))
+    }
+}
+
+/// An NBD server's export, to boxes.
+struct Connected(NbdClient);
+
+impl Remote for Connected {
+    fn link(&self) -> Link {
+        match self.0.state() {
+            State::Connecting => Link::Connecting,
+            State::Ready => Link::Ready,
+            State::Broken { why } => Link::Broken(why.to_string()),
+        }
+    }
+}
+
+impl BlockDevice for Connected {
+    fn geometry(&self) -> DeviceGeometry {
+        self.0.geometry()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
+        self.0.read(token, offset, out)
+    }
+
+    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
+        self.0.write(token, offset, data, durability)
+    }
+
+    fn flush(&mut self, token: Token) -> Started {
+        self.0.flush(token)
+    }
+
+    fn trim(&mut self, token: Token, offset: u64, length: u64, durability: Durability) -> Started {
+        self.0.trim(token, offset, length, durability)
+    }
+
+    fn write_zeroes(&mut self, token: Token, offset: u64, length: u64, mode: ZeroMode) -> Started {
+        self.0.write_zeroes(token, offset, length, mode)
+    }
+
+    fn extents(
+        &mut self,
+        token: Token,
+        offset: u64,
+        length: u64,
+        runs: &mut Vec<Extent>,
+    ) -> Started {
+        self.0.extents(token, offset, length, runs)
+    }
+
+    fn prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
+        self.0.prefetch(token, offset, length)
+    }
+
+    fn commit(&mut self) -> Result<(), IoError> {
+        self.0.commit()
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        self.0.poll(completions);
+    }
+
+    fn stop_waiting(&mut self) {
+        self.0.stop_waiting();
+    }
+
+    fn next_timer(&self) -> Option<std::time::Duration> {
+        self.0.next_timer()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use world::World;
+
+    use super::*;
+
+    fn find(tenant: &str, networks: &[&str], uri: &str) -> Result<String, String> {
+        let networks = networks.iter().map(|one| one.parse().expect("a network"));
+        let watcher = Watcher::new().expect("a poller");
+        let clock = World::real(1).clock;
+        let targets = BoxTargets::new(
+            Path::new("/d/box-sockets"),
+            tenant,
+            networks.collect(),
+            (watcher, clock),
+        );
+        let found = targets.find(uri);
+        found.map(|(endpoint, export)| format!("{endpoint} {export}"))
+    }
+
+    #[test]
+    fn a_tenant_reaches_what_an_operator_has_said_and_nothing_else() {
+        let at = |text: &str| Ok(text.to_owned());
+        let socket = "nbd+unix:///a%20b?socket=b.sock";
+        assert_eq!(
+            find("alice", &[], socket),
+            at("unix:/d/box-sockets/alice/b.sock a b")
+        );
+        let tcp = "nbd://10.1.2.3/x";
+        assert_eq!(
+            find("alice", &["10.0.0.0/8"], tcp),
+            at("tcp:10.1.2.3:10809 x")
+        );
+        let six = "nbd://[fd00::1]:7/x";
+        assert_eq!(find("alice", &["fd00::/8"], six), at("tcp:[fd00::1]:7 x"));
+        for (tenant, networks, uri, why) in [
+            ("alice", &[][..], tcp, "--box-network"),
+            ("alice", &["10.1.2.4"], tcp, "--box-network"),
+            ("alice", &["::/0"], tcp, "--box-network"),
+            ("alice", &["0.0.0.0/0"], six, "--box-network"),
+            ("alice", &[], "nbd+unix:///x?socket=/d/nbd.sock", "no path"),
+            ("alice", &[], "nbd+unix:///x?socket=..", "no path"),
+            (
+                "alice",
+                &[],
+                "nbd+unix:///x?socket=%2e%2e%2fbob%2fb",
+                "no path",
+            ),
+            ("../bob", &[], socket, "no path"),
+            ("", &[], socket, "no path"),
+            ("alice", &["0.0.0.0/0"], "nbd://host/x", "not looked up"),
+            ("alice", &[], "http://x", "is none"),
+        ] {
+            let refused = find(tenant, networks, uri).expect_err("refused");
+            assert!(refused.contains(why), "{uri}: {refused}");
+        }
+        for wrong in ["10.0.0.0/33", "host", "10.0.0.0/x", ""] {
+            assert!(wrong.parse::<Network>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! [`Mortal`]: a disk that keeps live and durable bytes apart, and can be killed. What was
+//! not flushed then may be there or not, sector by sector.
+
+use world::simulated::SimulatedRandom;
+
+use super::*;
+
+const SECTOR: usize = 512;
+
+/// A disk that can be killed.
+pub(super) struct Mortal {
+    pub live: Vec<u8>,
+    durable: Vec<u8>,
+    /// What was written since the last flush.
+    volatile: Vec<(usize, Vec<u8>)>,
+    /// So many writes and flushes are left to it.
+    pub left: u64,
+    /// Those that there were.
+    pub done: u64,
+    random: SimulatedRandom,
+    /// Each with the poll that brings it.
+    pending: Vec<(u64, Completion)>,
+    polls: u64,
+    /// One request in so many is answered later, or finds it busy.
+    late_one_in: u64,
+    /// Never written.
+    pub holes: Vec<bool>,
+    /// Requests that touch these bytes fail.
+    pub damaged: Range<u64>,
+}
+
+impl Mortal {
+    pub fn new(disk: Vec<u8>, seed: u64, late_one_in: u64) -> Self {
+        let holes = vec![false; disk.len() / 4096];
+        Self {
+            live: disk.clone(),
+            durable: disk,
+            volatile: Vec::new(),
+            left: u64::MAX,
+            done: 0,
+            random: SimulatedRandom::new(seed),
+            pending: Vec::new(),
+            polls: 0,
+            late_one_in,
+            holes,
+            damaged: 0..0,
+        }
+    }
+
+    /// What is there after the power was off.
+    pub fn killed(mut self) -> Vec<u8> {
+        for (at, bytes) in &self.volatile {
+            // All of it, nothing, or some sectors.
+            let keeps = self.random.below(3);
+            for (number, sector) in bytes.chunks(SECTOR).enumerate() {
+                if keeps == 0 || keeps == 1 && self.random.one_in(2) {
+                    let at = at + number * SECTOR;
+                    self.durable[at..at + sector.len()].copy_from_slice(sector);
+                }
+            }
+        }
+        self.durable
+    }
+
+    fn begins(&mut self, is_change: bool, range: Range<u64>) -> Option<Started> {
+        if overlap(&self.damaged, &range) {
+            return Some(Started::Failed(IoError::Damaged("on purpose".to_owned())));
+        }
+        if is_change && self.left == 0 {
+            return Some(Started::Failed(IoError::Stopped(
+                "it was killed".to_owned(),
+            )));
+        }
+        if self.random.one_in(self.late_one_in * 2) {
+            return Some(Started::Busy);
+        }
+        self.left -= u64::from(is_change);
+        self.done += u64::from(is_change);
+        None
+    }
+
+    fn answer(&mut self, token: Token, outcome: impl FnOnce() -> Outcome) -> Started {
+        if !self.random.one_in(self.late_one_in) {
+            return Started::Done;
+        }
+        let result = Ok(outcome());
+        // Few take so long that a zone is done meanwhile.
+        let longest = if self.random.one_in(8) { 60 } else { 3 };
+        let due = self.polls + 1 + self.random.below(longest);
+        self.pending.push((due, Completion { token, result }));
+        Started::Pending
+    }
+}
+
+impl BlockDevice for Mortal {
+    fn geometry(&self) -> DeviceGeometry {
+        DeviceGeometry {
+            size_bytes: self.live.len() as u64,
+            block_bytes: 4096,
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::ALL
+    }
+
+    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
+        let end = offset + out.len() as u64;
+        if let Some(started) = self.begins(false, offset..end) {
+            return started;
+        }
+        out.copy_from_slice(&self.live[offset as usize..][..out.len()]);
+        self.answer(token, || Outcome::Data(out.to_vec()))
+    }
+
+    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
+        let end = offset + data.len() as u64;
+        if let Some(started) = self.begins(true, offset..end) {
+            return started;
+        }
+        let at = offset as usize;
+        self.live[at..at + data.len()].copy_from_slice(data);
+        self.holes[at / 4096..(at + data.len()).div_ceil(4096)].fill(false);
+        match durability {
+            Durability::Durable => self.durable[at..at + data.len()].copy_from_slice(data),
+            Durability::Volatile => self.volatile.push((at, data.to_vec())),
+        }
+        self.answer(token, || Outcome::Done)
+    }
+
+    fn flush(&mut self, token: Token) -> Started {
+        if let Some(started) = self.begins(true, 0..0) {
+            return started;
+        }
+        for (at, bytes) in self.volatile.drain(..) {
+            self.durable[at..at + bytes.len()].copy_from_slice(&bytes);
+        }
+        self.answer(token, || Outcome::Done)
+    }
+
+    fn trim(&mut self, _: Token, _: u64, _: u64, _: Durability) -> Started {
+        unreachable!("nobody may")
+    }
+
+    fn write_zeroes(&mut self, _: Token, _: u64, _: u64, _: ZeroMode) -> Started {
+        unreachable!("nobody may")
+    }
+
+    fn extents(
+        &mut self,
+        token: Token,
+        offset: u64,
+        length: u64,
+        runs: &mut Vec<Extent>,
+    ) -> Started {
+        if let Some(started) = self.begins(false, 0..0) {
+            return started;
+        }
+        let blocks = offset as usize / 4096..(offset + length).div_ceil(4096) as usize;
+        let found: Vec<Extent> = blocks
+            .map(|block| Extent {
+                length: 4096,
+                kind: match self.holes[block] {
+                    true => ExtentKind::Hole,
+                    false => ExtentKind::Data,
+                },
+            })
+            .collect();
+        runs.extend(&found);
+        self.answer(token, || Outcome::Extents(found))
+    }
+
+    fn commit(&mut self) -> Result<(), IoError> {
+        Ok(())
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        self.polls += 1;
+        let polls = self.polls;
+        let (now, later) = std::mem::take(&mut self.pending)
+            .into_iter()
+            .partition(|(due, _)| *due <= polls);
+        self.pending = later;
+        let now: Vec<(u64, Completion)> = now;
+        completions.extend(now.into_iter().map(|(_, completion)| completion));
+    }
+}

@@ -1,0 +1,160 @@
+//! [`Member`]: one of the places where a disk is written, and what is under way there.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use base::{BlockDevice, Durability, IoError, Started, Token, ZeroMode};
+
+use crate::remote::Remote;
+use crate::tokens::Tokens;
+
+/// One that is out is tried again after so long, at first and at last.
+pub(super) const PAUSE_MIN: Duration = Duration::from_millis(500);
+pub(super) const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// What is asked of a member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ask {
+    Write {
+        offset: u64,
+        data: Vec<u8>,
+        durability: Durability,
+    },
+    Zeroes {
+        offset: u64,
+        length: u64,
+        mode: ZeroMode,
+    },
+    Flush,
+}
+
+/// How a member is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// It is being connected to, since then.
+    Connecting(Duration),
+    /// It has all that there is, and is read.
+    InSync,
+    /// It gets what it lacks, and what is written where it lacks nothing.
+    Filling,
+    /// It gets nothing.
+    Out,
+}
+
+/// What a request below is part of.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// None, if nobody waits for it any more.
+    pub request: Option<Token>,
+    pub begun: Duration,
+    pub bytes: u64,
+}
+
+/// See the module's head.
+pub(super) struct Member {
+    pub name: String,
+    /// None of the volume itself.
+    pub uri: Option<String>,
+    pub remote: Option<Box<dyn Remote>>,
+    pub state: State,
+    pub tokens: Tokens<Part>,
+    /// What could not begin yet, in order: whatever comes for it goes behind.
+    pub queue: VecDeque<(Token, Ask)>,
+    /// Bytes that are asked of it and not answered.
+    pub bytes: u64,
+    /// When it is tried again, and how long after.
+    pub again: Duration,
+    pub pause: Duration,
+}
+
+impl Member {
+    pub fn new(name: &str, uri: Option<&str>) -> Self {
+        Self {
+            name: name.to_owned(),
+            uri: uri.map(str::to_owned),
+            remote: None,
+            state: State::Out,
+            tokens: Tokens::default(),
+            queue: VecDeque::new(),
+            bytes: 0,
+            again: Duration::ZERO,
+            pause: PAUSE_MIN,
+        }
+    }
+
+    /// Begins a part of `request`.
+    pub fn begin(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        (request, bytes, now): (Token, u64, Duration),
+        ask: impl FnOnce(&mut dyn BlockDevice, Token) -> Started,
+    ) -> Started {
+        let own = self.tokens.next();
+        let started = match (&mut self.remote, &self.uri) {
+            (Some(remote), _) => ask(&mut **remote, own),
+            (None, None) => ask(below, own),
+            (None, Some(_)) => {
+                let why = format!("replica {} is not connected", self.name);
+                Started::Failed(IoError::Unavailable(why))
+            }
+        };
+        if started == Started::Pending {
+            self.bytes += bytes;
+            self.tokens.insert(Part {
+                request: Some(request),
+                begun: now,
+                bytes,
+            });
+        }
+        started
+    }
+
+    /// Carries out what is asked, or a piece of it at least.
+    pub fn carry_out(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        (request, now): (Token, Duration),
+        ask: &Ask,
+    ) -> Started {
+        match ask {
+            Ask::Write {
+                offset,
+                data,
+                durability,
+            } => self.begin(below, (request, data.len() as u64, now), |device, own| {
+                device.write(own, *offset, data, *durability)
+            }),
+            Ask::Zeroes {
+                offset,
+                length,
+                mode,
+            } => self.begin(below, (request, 0, now), |device, own| {
+                device.write_zeroes(own, *offset, *length, *mode)
+            }),
+            Ask::Flush => self.begin(below, (request, 0, now), |device, own| device.flush(own)),
+        }
+    }
+
+    /// Whether its oldest part has taken longer than `longest` by now.
+    pub fn is_stalled(&self, now: Duration, longest: Duration) -> bool {
+        let mut parts = self.tokens.iter();
+        parts.any(|part| part.request.is_some() && now.saturating_sub(part.begun) >= longest)
+    }
+
+    /// Nobody waits for its parts any more, and what is queued does not begin. Which
+    /// requests they were of.
+    pub fn abandon(&mut self) -> Vec<Token> {
+        let mut of: Vec<Token> = self.queue.drain(..).map(|(request, _)| request).collect();
+        of.extend(
+            self.tokens
+                .iter_mut()
+                .filter_map(|part| part.request.take()),
+        );
+        if self.uri.is_some() {
+            // Its answers go with its connection.
+            (self.remote, self.tokens) = (None, Tokens::default());
+            self.bytes = 0;
+        }
+        of
+    }
+}

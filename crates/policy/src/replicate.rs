@@ -1,0 +1,104 @@
+//! `replicate`: where else a disk is written.
+
+use serde::Deserialize;
+
+/// Beside the volume itself.
+const REPLICAS_MAX: usize = 2;
+
+/// An address is as long at most, in bytes.
+const URI_BYTES_MAX: usize = 1024;
+
+/// How long a replica may take, in milliseconds.
+const STALL_MS: std::ops::RangeInclusive<u64> = 10..=60_000;
+
+/// Where else a disk is written, and how long that may take.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReplicateConfig {
+    /// Each is as large as the volume at least.
+    #[serde(rename = "replica", default)]
+    pub replicas: Vec<Replica>,
+    /// One that has answered nothing for so long is put out, in milliseconds.
+    #[serde(default = "stall_ms")]
+    pub stall_ms: u64,
+}
+
+/// One place.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Replica {
+    /// By which it is told, and known after it was away.
+    pub name: String,
+    /// An NBD server's export, as `nbd://HOST:PORT/EXPORT` or
+    /// `nbd+unix:///EXPORT?socket=PATH`.
+    pub uri: String,
+}
+
+const fn stall_ms() -> u64 {
+    1000
+}
+
+impl ReplicateConfig {
+    /// Whether its names and numbers make sense.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if !(1..=REPLICAS_MAX).contains(&self.replicas.len()) {
+            let count = self.replicas.len();
+            return Err(format!(
+                "it has {count} [[box.replica]], and has 1 to {REPLICAS_MAX} beside the volume"
+            ));
+        }
+        if !STALL_MS.contains(&self.stall_ms) {
+            return Err("stall_ms is 10 to 60000".to_owned());
+        }
+        let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let mut names = vec!["volume"];
+        for replica in &self.replicas {
+            let name = &replica.name;
+            if name.is_empty() || name.len() > 32 || !name.bytes().all(is_name) {
+                return Err("a replica's name has 1 to 32 characters of a-z, 0-9 and -".to_owned());
+            }
+            if names.contains(&&**name) {
+                return Err(format!("two replicas are called {name:?}"));
+            }
+            names.push(name);
+            let is_nbd = ["nbd://", "nbd+unix://"]
+                .iter()
+                .any(|scheme| replica.uri.starts_with(scheme));
+            if !is_nbd || replica.uri.len() > URI_BYTES_MAX {
+                return Err(format!(
+                    "replica {name:?}: its uri is nbd://HOST:PORT/EXPORT or \
+                     nbd+unix:///EXPORT?socket=PATH"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_that_make_no_sense_are_refused() {
+        let check = |text: &str| {
+            let config: Result<ReplicateConfig, _> = toml::from_str(text);
+            config.map_err(|error| error.to_string())?.check()
+        };
+        let one = "[[replica]]\nname = 'b'\nuri = 'nbd://h:1/x'\n";
+        assert_eq!(check(one), Ok(()));
+        for (text, expected) in [
+            ("".to_owned(), "has 1 to 2"),
+            (one.repeat(3), "has 1 to 2"),
+            (one.repeat(2), "two replicas"),
+            (format!("stall_ms = 0\n{one}"), "stall_ms"),
+            (one.replace("'b'", "'volume'"), "two replicas"),
+            (one.replace("'b'", "'B'"), "1 to 32"),
+            (one.replace("nbd://", "http://"), "its uri"),
+            (format!("{one}colour = 1"), "unknown field"),
+        ] {
+            let refused = check(&text).expect_err("refused");
+            assert!(refused.contains(expected), "{text}: {refused}");
+        }
+    }
+}
