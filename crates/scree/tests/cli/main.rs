@@ -21,6 +21,7 @@ mod monitoring;
 mod moves;
 mod networks;
 mod owners;
+mod relay;
 mod service;
 mod stores;
 mod streams;
