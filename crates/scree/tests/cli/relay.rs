@@ -152,7 +152,10 @@ fn an_active_relay_that_is_killed_loses_nothing_that_it_acknowledged() {
         }
         let said = command.output().expect("qemu-io is installed");
         let out = String::from_utf8_lossy(&said.stdout);
-        assert_eq!(out.matches("wrote 51200/51200").count(), 40, "{out}");
+        // What it was about to print goes with it.
+        let wrote = out.matches("wrote 51200/51200").count();
+        assert!(wrote >= 30, "{out}");
+        reads.truncate(wrote);
         relay.0.kill().expect("killed");
         drop(relay);
         if server.is_none() {
