@@ -72,7 +72,7 @@ struct Waiting {
     empties: bool,
 }
 
-/// The box. See the head of [`super`].
+/// The box: a journal that acknowledges, and carries out later (docs/chains.md, "Relays").
 pub struct Journal {
     config: JournalConfig,
     world: World,
