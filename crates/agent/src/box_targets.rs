@@ -144,7 +144,7 @@ impl Targets for BoxTargets {
 }
 
 /// An NBD server's export, to boxes.
-struct Connected(NbdClient);
+pub struct Connected(pub NbdClient);
 
 impl Remote for Connected {
     fn link(&self) -> Link {

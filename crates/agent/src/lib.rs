@@ -62,4 +62,4 @@ mod watch;
 mod worker;
 
 pub use agent::{Agent, Settings, StartError};
-pub use box_targets::Network;
+pub use box_targets::{Connected, Network};

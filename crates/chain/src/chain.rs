@@ -10,7 +10,7 @@ use base::{
 use world::{Clock, Wake};
 
 use crate::bottom::Bottom;
-use crate::exchange::{Exchange, ExchangeError, Exchanging, Phase};
+use crate::exchange::{Exchange, ExchangeError, Exchanging, OPEN_WITHIN, Phase};
 use crate::middle_box::{MiddleBox, Opening};
 
 /// What somebody asks the device past the chain ([`Chain::bottom`]) has no generation.
@@ -47,6 +47,8 @@ pub struct Chain<D> {
     needs_poll: bool,
     /// Nothing waits any more for what is away.
     is_stopping: bool,
+    /// New boxes begin within this.
+    open_within: Duration,
     clock: Arc<dyn Clock>,
     wake: Wake,
 }
@@ -176,9 +178,16 @@ impl<D: BlockDevice> Chain<D> {
             has_refused: false,
             needs_poll: false,
             is_stopping: false,
+            open_within: OPEN_WITHIN,
             clock,
             wake,
         }
+    }
+
+    /// New boxes may take as long to begin; usually it is 15 s. For one who can wait: a
+    /// journal may have much to carry out.
+    pub fn set_open_within(&mut self, within: Duration) {
+        self.open_within = within;
     }
 
     /// The device below all boxes. Answers to what is asked there are nobody's.
@@ -329,7 +338,8 @@ impl<D: BlockDevice> Chain<D> {
             Phase::Flushed(Err(error)) => Step::Ended(Err(ExchangeError::Below(error.clone()))),
             Phase::Flushed(Ok(())) => match self.top().commit() {
                 Ok(()) => {
-                    exchanging.begin_opening(self.clock.monotonic());
+                    let deadline = self.clock.monotonic() + self.open_within;
+                    exchanging.begin_opening(deadline);
                     Step::Again
                 }
                 Err(error) => Step::Ended(Err(ExchangeError::Below(error))),

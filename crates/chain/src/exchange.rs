@@ -20,7 +20,7 @@ use crate::middle_box::MiddleBox;
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 
 /// New boxes begin within this.
-const OPEN_WITHIN: Duration = Duration::from_secs(15);
+pub(crate) const OPEN_WITHIN: Duration = Duration::from_secs(15);
 
 /// Whether the size and the verbs may become others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,9 +145,9 @@ impl Exchanging {
         matches!(self.phase, Phase::Opening { .. })
     }
 
-    pub fn begin_opening(&mut self, now: Duration) {
+    pub fn begin_opening(&mut self, deadline: Duration) {
         self.phase = Phase::Opening { ready: 0 };
-        self.deadline = now + OPEN_WITHIN;
+        self.deadline = deadline;
     }
 
     /// What took too long.

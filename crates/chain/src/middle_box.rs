@@ -29,7 +29,8 @@ pub enum Opening {
 ///   `commit`, before it passes that on.
 /// * A flush is passed on when all that was acknowledged before it was carried out below,
 ///   unless the box's own storage keeps it.
-/// * Until it is told to [`MiddleBox::resume`], when it has come into use, it only reads.
+/// * Until it is told to [`MiddleBox::resume`], when it has come into use, it only reads, but
+///   for what it has acknowledged in an earlier life (a journal).
 pub trait MiddleBox {
     /// What it makes of the size and the blocks below. Pure; the size may grow as that of
     /// any device.

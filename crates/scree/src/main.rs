@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         Command::Up(up) => up::run(&args::folder(folder), *up),
         Command::Controller(controller) => up::run_controller(&args::folder(folder), *controller),
         Command::Agent(agent) => up::run_agent(&args::folder(folder), *agent),
+        Command::Relay(relay) => up::run_relay(&relay),
         Command::Login(login) => {
             commands::login(profile.as_deref(), folder.as_deref(), format, &login)
         }

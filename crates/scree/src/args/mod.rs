@@ -9,6 +9,7 @@ mod key;
 mod party;
 mod process;
 mod project;
+mod relay;
 mod snapshot;
 mod unit;
 mod volume;
@@ -33,6 +34,7 @@ pub use process::{
     AgentArguments, ControllerArguments, KeepArguments, ServeArguments, TlsArguments, UpArguments,
 };
 pub use project::{ProjectCommand, QuotaArguments};
+pub use relay::{Flush, RelayArguments, RelayTarget, target as relay_target};
 pub use snapshot::SnapshotCommand;
 pub use unit::{DaemonArguments, RestoreArguments, UnitArguments, UnitCommand};
 pub use volume::VolumeCommand;
@@ -119,6 +121,10 @@ pub enum Command {
 
     /// Run the agent of this host, once it is enrolled.
     Agent(Box<AgentArguments>),
+
+    /// Stand between an NBD client and an NBD server, with boxes of a policy, or with a
+    /// journal that acknowledges writes before the server does.
+    Relay(Box<RelayArguments>),
 
     /// Become a user of a controller, with a token.
     Login(LoginArguments),

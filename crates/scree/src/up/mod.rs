@@ -1,5 +1,6 @@
 //! `scree up`, `scree controller` and `scree agent`: a controller, an agent, or
-//! both in one process, until SIGTERM. A unit daemon is less (`unit`).
+//! both in one process, until SIGTERM. A unit daemon is less (`unit`), and so is a
+//! relay (`relay`).
 //!
 //! 1. open D, 2. listen, 3. serve what was served, 4. say that it is ready,
 //! 5. wait for a signal, 6. refuse requests, 7. destage everything, 8. end.
@@ -19,6 +20,8 @@
 mod folder;
 mod parts;
 mod readiness;
+mod relay;
+mod relay_boxes;
 mod renewal;
 mod serving;
 mod settings;
@@ -41,6 +44,7 @@ use folder::check_folder;
 use serving::serve;
 use settings::{Identity, Settings, UNITS_DEFAULT, agent_settings, control_settings, database};
 
+pub use relay::run_relay;
 pub use settings::{check_private, identity_of};
 pub use unit::run_unit;
 

@@ -38,14 +38,14 @@ pub fn run_unit(folder: &Path, arguments: &DaemonArguments) -> Result<(), Failur
 }
 
 /// The signals that end it.
-struct Ends {
+pub(super) struct Ends {
     terminate: Signal,
     interrupt: Signal,
     quit: Signal,
 }
 
 impl Ends {
-    fn new() -> Result<Self, Failure> {
+    pub(super) fn new() -> Result<Self, Failure> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -53,7 +53,7 @@ impl Ends {
         })
     }
 
-    async fn come(&mut self) {
+    pub(super) async fn come(&mut self) {
         let name = tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",

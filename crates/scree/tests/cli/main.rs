@@ -23,6 +23,7 @@ mod monitors;
 mod moves;
 mod networks;
 mod owners;
+mod relay;
 mod replicas;
 mod service;
 mod stores;

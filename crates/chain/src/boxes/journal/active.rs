@@ -1,0 +1,784 @@
+//! [`Journal`]: what is asked, what the file has, and what is below.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::time::Duration;
+
+use base::{
+    BlockDevice, Capabilities, Completion, Durability, Extent, ExtentKind, IoError, Outcome,
+    Started, Token, ZeroMode,
+};
+use world::{File, Wake, World};
+
+use super::carry::{Carry, Change};
+use super::overlay::{Overlay, Patch, Run, are_whole};
+use super::record::{ALIGNMENT, HEADER_BYTES, Kind, PAYLOAD_BYTES_MAX, Start};
+use super::ring::{self, Found, Ring};
+use super::{FlushMode, JournalConfig};
+use crate::{MiddleBox, Opening};
+
+/// What failed below is tried again so often.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How soon a disk below that was busy is asked again.
+const BUSY_RETRY: Duration = Duration::from_millis(1);
+
+/// What a job brought.
+enum Told {
+    Opened(Arc<dyn File>, Start),
+    /// Records, and what follows.
+    Found(Vec<Found>, Option<Start>),
+    Started(Start),
+    /// All up to there.
+    Synced(u64),
+}
+
+/// How far a journal is with beginning.
+enum Stage {
+    Closed,
+    Opening,
+    /// Records are read; then, from where.
+    Scanning(Arc<dyn File>, Start),
+    /// What was read is carried out; then more is read, or below is flushed.
+    Replaying(Arc<dyn File>, Start, Option<Start>),
+    Flushing(Arc<dyn File>, Start),
+    Starting(Arc<dyn File>),
+    Open(Ring),
+    Failed(String),
+}
+
+/// What was asked below.
+enum Asked {
+    Read(Token, Vec<Patch>),
+    Extents(Token),
+    Other(Token),
+    Carry(u64),
+    /// All that was carried out when it was asked: where, and the sequence behind it.
+    Flush((u64, u64)),
+}
+
+/// Somebody who waits until what he wrote is as safe as he asked for.
+struct Waiting {
+    token: Token,
+    /// The records end there.
+    upto: u64,
+    /// Carried out and flushed below, too.
+    below: bool,
+    /// He flushes: what fails below is told.
+    is_flush: bool,
+    /// And the ring begins behind it: nothing is to be carried out once more.
+    empties: bool,
+}
+
+/// The box: a journal that acknowledges, and carries out later (docs/chains.md, "Relays").
+pub struct Journal {
+    config: JournalConfig,
+    world: World,
+    wake: Wake,
+    stage: Stage,
+    job: Option<Receiver<io::Result<Told>>>,
+    overlay: Overlay,
+    carry: Carry,
+    asked: HashMap<Token, Asked>,
+    last: Token,
+    waiting: VecDeque<Waiting>,
+    /// The file is durable up to there.
+    synced: u64,
+    /// So is the disk below, with the sequence behind that.
+    flushed: (u64, u64),
+    flushes_below: bool,
+    can_flush: bool,
+    /// The last error below, until something goes on.
+    failing: Option<IoError>,
+    retry_at: Option<Duration>,
+    was_busy: bool,
+    is_resting: bool,
+    is_ending: bool,
+    completions: Vec<Completion>,
+    done_at_once: Vec<u64>,
+}
+
+impl Journal {
+    /// A journal that is not open. `wake` has the chain polled when a job has ended.
+    #[must_use]
+    pub fn new(config: JournalConfig, world: World, wake: Wake) -> Self {
+        Self {
+            config,
+            world,
+            wake,
+            stage: Stage::Closed,
+            job: None,
+            overlay: Overlay::default(),
+            carry: Carry::default(),
+            asked: HashMap::new(),
+            last: 0,
+            waiting: VecDeque::new(),
+            synced: 0,
+            flushed: (0, 0),
+            flushes_below: false,
+            can_flush: false,
+            failing: None,
+            retry_at: None,
+            was_busy: false,
+            is_resting: false,
+            is_ending: false,
+            completions: Vec::new(),
+            done_at_once: Vec::new(),
+        }
+    }
+
+    /// Has the pool do what waits; one job at a time.
+    fn run(&mut self, job: impl FnOnce() -> io::Result<Told> + Send + 'static) {
+        let (tell, told) = mpsc::channel();
+        let wake = self.wake.clone();
+        self.job = Some(told);
+        self.world.pool.run(Box::new(move || {
+            let _ = tell.send(job());
+            wake.wake();
+        }));
+    }
+
+    fn fail(&mut self, reason: String) {
+        tracing::error!(reason, "a journal is stopped");
+        for waiting in self.waiting.drain(..) {
+            let result = Err(IoError::Stopped(reason.clone()));
+            let token = waiting.token;
+            self.completions.push(Completion { token, result });
+        }
+        self.stage = Stage::Failed(reason);
+    }
+
+    fn ask(&mut self, asked: Asked) -> Token {
+        self.last += 1;
+        self.asked.insert(self.last, asked);
+        self.last
+    }
+
+    /// What a verb is answered that is not to be begun.
+    fn refuses(&self) -> Option<Started> {
+        match &self.stage {
+            Stage::Open(_) => None,
+            Stage::Failed(reason) => Some(Started::Failed(IoError::Stopped(reason.clone()))),
+            _ => Some(Started::Busy),
+        }
+    }
+
+    /// Asks below with a token of its own, and forgets it unless the answer comes later.
+    fn pass(
+        &mut self,
+        asked: Asked,
+        ask: impl FnOnce(Token) -> Started,
+    ) -> (Started, Option<Asked>) {
+        let own = self.ask(asked);
+        let started = ask(own);
+        match started {
+            Started::Pending => (started, None),
+            _ => (started, self.asked.remove(&own)),
+        }
+    }
+
+    /// A change of a range: in the batch, and on its way.
+    fn change(
+        &mut self,
+        below: &dyn BlockDevice,
+        token: Token,
+        (kind, offset, length): (Kind, u64, u64),
+        data: &[u8],
+        durability: Durability,
+    ) -> Started {
+        if let Some(refusal) = self.refuses() {
+            return refusal;
+        }
+        if below.capabilities().read_only {
+            return Started::Failed(IoError::ReadOnly);
+        }
+        let size = below.geometry().size_bytes;
+        if offset.checked_add(length).is_none_or(|end| end > size) {
+            return Started::Failed(IoError::OutOfRange {
+                offset,
+                length,
+                size,
+            });
+        }
+        if length == 0 {
+            return Started::Done;
+        }
+        let Stage::Open(ring) = &mut self.stage else {
+            return Started::Busy;
+        };
+        let pieces = (data.len() as u64).div_ceil(PAYLOAD_BYTES_MAX).max(1);
+        let around = HEADER_BYTES + ALIGNMENT;
+        let needed = data.len() as u64 + pieces * around;
+        let longest = (data.len() as u64).min(PAYLOAD_BYTES_MAX) + around;
+        if needed > ring.ring_bytes() / 2 {
+            let words = format!("{length} bytes at once are too many for the journal");
+            return Started::Failed(IoError::NoSpace(words));
+        }
+        let memory = self.carry.bytes;
+        let is_full = memory > 0 && memory + data.len() as u64 > self.config.memory_max;
+        if is_full || !ring.has_room(needed, longest) {
+            self.was_busy = true;
+            return match self.failing.clone() {
+                Some(error) => Started::Failed(error),
+                None => Started::Busy,
+            };
+        }
+        let carried = match self.config.flush {
+            FlushMode::Through => durability,
+            FlushMode::Journal => Durability::Volatile,
+        };
+        if kind == Kind::Write {
+            let mut at = offset;
+            for piece in data.chunks(PAYLOAD_BYTES_MAX as usize) {
+                let length = piece.len() as u64;
+                let end = ring.append(kind, at, length, piece);
+                let data: Arc<[u8]> = piece.into();
+                self.overlay
+                    .insert(at, length, end.1, Some(Arc::clone(&data)));
+                let change = Change::new((kind, at, length), Some(data), end, carried);
+                self.carry.push(change);
+                at += length;
+            }
+        } else {
+            let end = ring.append(kind, offset, length, &[]);
+            self.overlay.insert(offset, length, end.1, None);
+            let change = Change::new((kind, offset, length), None, end, carried);
+            self.carry.push(change);
+        }
+        if durability == Durability::Volatile {
+            return Started::Done;
+        }
+        self.waiting.push_back(Waiting {
+            token,
+            upto: ring.head(),
+            below: self.config.flush == FlushMode::Through,
+            is_flush: false,
+            empties: false,
+        });
+        Started::Pending
+    }
+
+    /// Goes on with all that may go on. What it has begun below it commits.
+    fn go_on(&mut self, below: &mut dyn BlockDevice) {
+        self.hear(below);
+        let (written, head) = match &self.stage {
+            Stage::Open(ring) => (ring.written(), ring.head()),
+            Stage::Replaying(..) => (u64::MAX, u64::MAX),
+            _ => (0, 0),
+        };
+        let now = self.world.clock.monotonic();
+        let may_try = self.retry_at.is_none_or(|at| at <= now);
+        // While it rests it carries out what somebody waits for.
+        let may_carry = !self.is_resting || self.waiting.iter().any(|one| one.below);
+        if may_try && may_carry && written > 0 {
+            self.retry_at = None;
+            self.carry_out(below, written, now);
+        }
+        self.flush_below(below, head);
+        if let Err(error) = below.commit() {
+            return self.fail(error.to_string());
+        }
+        for sequence in std::mem::take(&mut self.done_at_once) {
+            self.carried(sequence);
+        }
+        self.answer();
+        self.sync_or_trim();
+        self.go_on_opening();
+    }
+
+    fn carry_out(&mut self, below: &mut dyn BlockDevice, written: u64, now: Duration) {
+        let (asked, last) = (&mut self.asked, &mut self.last);
+        let done_at_once = &mut self.done_at_once;
+        let mut stuck = None;
+        self.carry.start(written, |change| {
+            *last += 1;
+            let started = change.start(below, *last);
+            match &started {
+                Started::Done => done_at_once.push(change.sequence),
+                Started::Pending => {
+                    asked.insert(*last, Asked::Carry(change.sequence));
+                }
+                Started::Busy | Started::Failed(_) => {
+                    stuck = Some(started);
+                    return false;
+                }
+            }
+            true
+        });
+        match stuck {
+            Some(Started::Failed(error)) => self.failed_below(error, now),
+            Some(_) => self.was_busy = true,
+            None => {}
+        }
+    }
+
+    fn failed_below(&mut self, error: IoError, now: Duration) {
+        tracing::warn!(%error, "what a journal has cannot be carried out; it is tried again");
+        self.retry_at = Some(now + RETRY);
+        // Whoever flushes is told; the journal has it still.
+        let (flushing, others) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|one| one.is_flush && one.below);
+        self.waiting = others;
+        let flushing: VecDeque<Waiting> = flushing;
+        for waiting in flushing {
+            let result = Err(error.clone());
+            let token = waiting.token;
+            self.completions.push(Completion { token, result });
+        }
+        self.failing = Some(error);
+    }
+
+    fn carried(&mut self, sequence: u64) {
+        self.failing = None;
+        if let Some((offset, length)) = self.carry.finish(sequence) {
+            self.overlay.remove(offset, length, sequence);
+        }
+    }
+
+    /// Asks for a flush below if somebody waits for one, or the ring has to begin later.
+    fn flush_below(&mut self, below: &mut dyn BlockDevice, head: u64) {
+        let done = self.carry.done();
+        let (is_wanted, is_replayed) = match &self.stage {
+            Stage::Open(ring) => {
+                let waits = self.waiting.iter().find(|one| one.below);
+                let waits = waits.is_some_and(|one| one.upto <= done.0);
+                let is_full = ring.used_bytes() > ring.ring_bytes() / 2;
+                let is_behind = done.0 > self.flushed.0 || head == done.0 && waits;
+                (is_behind && (waits || is_full), false)
+            }
+            Stage::Flushing(..) => (true, true),
+            _ => (false, false),
+        };
+        if !is_wanted || self.flushes_below || self.retry_at.is_some() {
+            return;
+        }
+        if !self.can_flush {
+            self.flushed = done;
+            if is_replayed {
+                self.begin_start();
+            }
+            return;
+        }
+        let own = self.ask(Asked::Flush(done));
+        match below.flush(own) {
+            Started::Pending => self.flushes_below = true,
+            Started::Done => {
+                self.asked.remove(&own);
+                match below.commit() {
+                    Ok(()) => self.flushed_below(done),
+                    Err(error) => self.fail(error.to_string()),
+                }
+            }
+            Started::Busy => {
+                self.asked.remove(&own);
+                self.was_busy = true;
+            }
+            Started::Failed(error) => {
+                self.asked.remove(&own);
+                self.failed_below(error, self.world.clock.monotonic());
+            }
+        }
+    }
+
+    fn flushed_below(&mut self, done: (u64, u64)) {
+        self.flushed = done;
+        if matches!(self.stage, Stage::Flushing(..)) {
+            self.begin_start();
+        }
+    }
+
+    /// Tells those whose changes are safe.
+    fn answer(&mut self) {
+        let (synced, flushed, done) = (self.synced, self.flushed.0, self.carry.done().0);
+        let tail = match &self.stage {
+            Stage::Open(ring) => ring.tail(),
+            _ => 0,
+        };
+        let completions = &mut self.completions;
+        self.waiting.retain(|one| {
+            let is_below = match (one.below, one.is_flush) {
+                (false, _) => true,
+                (true, true) => one.upto <= flushed,
+                // Each was carried out as durable by itself.
+                (true, false) => one.upto <= done,
+            };
+            let is_safe = one.upto <= synced && is_below && !(one.empties && one.upto > tail);
+            if is_safe {
+                let result = Ok(Outcome::Done);
+                let token = one.token;
+                completions.push(Completion { token, result });
+            }
+            !is_safe
+        });
+    }
+
+    /// Begins a sync if somebody waits for one, or lets the ring begin later.
+    fn sync_or_trim(&mut self) {
+        let Stage::Open(ring) = &self.stage else {
+            return;
+        };
+        if self.job.is_some() {
+            return;
+        }
+        let (file, written) = (Arc::clone(ring.file()), ring.written());
+        let waits = self.waiting.iter().any(|one| one.upto > self.synced);
+        if waits && written > self.synced {
+            return self.run(move || file.sync_data().map(|()| Told::Synced(written)));
+        }
+        let empties = self.waiting.iter().any(|one| one.empties);
+        let is_full = empties || ring.used_bytes() > ring.ring_bytes() / 2;
+        let start = ring.next_start(self.flushed.0, self.flushed.1);
+        if is_full && ring.head() - self.flushed.0 < ring.used_bytes() {
+            self.run(move || ring::write_start(&*file, &start).map(|()| Told::Started(start)));
+        }
+    }
+
+    /// Hears of a job.
+    fn hear(&mut self, below: &mut dyn BlockDevice) {
+        let told = match self.job.as_ref().map(Receiver::try_recv) {
+            None | Some(Err(TryRecvError::Empty)) => return,
+            Some(Err(TryRecvError::Disconnected)) => {
+                self.job = None;
+                return self.fail("its file is not waited for any more".to_owned());
+            }
+            Some(Ok(told)) => told,
+        };
+        self.job = None;
+        let told = match told {
+            Ok(told) => told,
+            Err(error) => {
+                let path = self.config.path.display();
+                return self.fail(format!("the journal {path}: {error}"));
+            }
+        };
+        match (told, std::mem::replace(&mut self.stage, Stage::Closed)) {
+            (Told::Opened(file, start), Stage::Opening) => {
+                self.stage = Stage::Scanning(file, start);
+                self.carry = Carry::new(start.tail, start.sequence);
+                self.can_flush = below.capabilities().can_flush;
+                self.scan(start);
+            }
+            (Told::Found(found, next), Stage::Scanning(file, start)) => {
+                for (header, payload) in found {
+                    let data = (header.kind == Kind::Write).then(|| payload.into());
+                    let what = (header.kind, header.offset, header.length);
+                    let end = (0, header.sequence);
+                    self.carry
+                        .push(Change::new(what, data, end, Durability::Volatile));
+                }
+                self.stage = Stage::Replaying(file, start, next);
+            }
+            (Told::Started(start), Stage::Starting(file)) => {
+                self.synced = start.tail;
+                self.flushed = (start.tail, start.sequence);
+                self.carry = Carry::new(start.tail, start.sequence);
+                self.stage = Stage::Open(Ring::new(file, start));
+            }
+            (Told::Started(start), Stage::Open(mut ring)) => {
+                ring.started(start);
+                self.stage = Stage::Open(ring);
+            }
+            (Told::Synced(upto), Stage::Open(ring)) => {
+                self.synced = upto;
+                self.stage = Stage::Open(ring);
+            }
+            (_, stage) => self.stage = stage,
+        }
+    }
+
+    fn scan(&mut self, from: Start) {
+        if let Stage::Scanning(file, _) = &self.stage {
+            let file = Arc::clone(file);
+            self.run(move || {
+                let (found, next) = ring::scan(&*file, &from)?;
+                Ok(Told::Found(found, next))
+            });
+        }
+    }
+
+    /// What was found is below and durable: a new, empty ring begins.
+    fn begin_start(&mut self) {
+        if let Stage::Flushing(file, start) = std::mem::replace(&mut self.stage, Stage::Closed) {
+            // Records of earlier openings do not count any more, so it may begin anywhere.
+            let start = Start {
+                number: start.number + 1,
+                epoch: start.epoch + 1,
+                tail: 0,
+                sequence: 1,
+                ..start
+            };
+            self.stage = Stage::Starting(Arc::clone(&file));
+            self.run(move || ring::write_start(&*file, &start).map(|()| Told::Started(start)));
+        }
+    }
+
+    fn go_on_opening(&mut self) {
+        if !matches!(self.stage, Stage::Replaying(..)) || !self.carry.is_empty() {
+            return;
+        }
+        match std::mem::replace(&mut self.stage, Stage::Closed) {
+            Stage::Replaying(file, start, Some(next)) => {
+                self.stage = Stage::Scanning(file, start);
+                self.scan(next);
+            }
+            Stage::Replaying(file, start, None) => {
+                self.stage = Stage::Flushing(file, start);
+                self.was_busy = true;
+            }
+            stage => self.stage = stage,
+        }
+    }
+
+    fn heard_below(&mut self, completion: Completion) {
+        let Completion { token, result } = completion;
+        match self.asked.remove(&token) {
+            None => tracing::warn!(token, "the disk below answered nobody's request"),
+            Some(Asked::Read(token, patches)) => {
+                let result = result.map(|outcome| match outcome {
+                    Outcome::Data(mut data) => {
+                        patches.iter().for_each(|patch| patch.apply(&mut data));
+                        Outcome::Data(data)
+                    }
+                    other => other,
+                });
+                self.completions.push(Completion { token, result });
+            }
+            Some(Asked::Extents(token) | Asked::Other(token)) => {
+                self.completions.push(Completion { token, result });
+            }
+            Some(Asked::Carry(sequence)) => match result {
+                Ok(_) => self.carried(sequence),
+                Err(error) => {
+                    self.carry.put_back(sequence);
+                    self.failed_below(error, self.world.clock.monotonic());
+                }
+            },
+            Some(Asked::Flush(done)) => {
+                self.flushes_below = false;
+                match result {
+                    Ok(_) => self.flushed_below(done),
+                    Err(error) => self.failed_below(error, self.world.clock.monotonic()),
+                }
+            }
+        }
+    }
+}
+
+impl MiddleBox for Journal {
+    fn capabilities(&self, below: Capabilities) -> Capabilities {
+        let zeroes = below.can_write_zeroes && !below.read_only;
+        Capabilities {
+            can_flush: below.can_flush || self.config.flush == FlushMode::Journal,
+            // A trim is carried out as zeroes that may become a hole.
+            can_trim: zeroes,
+            can_write_zeroes: zeroes,
+            ..below
+        }
+    }
+
+    fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
+        match &self.stage {
+            Stage::Closed => {
+                let (disk, config) = (Arc::clone(&self.world.disk), self.config.clone());
+                let size = below.geometry().size_bytes;
+                self.stage = Stage::Opening;
+                self.run(move || {
+                    let opened = ring::open(&*disk, &config.path, config.ring_bytes, size);
+                    opened.map(|(file, start)| Told::Opened(file, start))
+                });
+                Opening::UnderWay
+            }
+            Stage::Open(_) => Opening::Ready,
+            Stage::Failed(reason) => Opening::Failed(reason.clone()),
+            _ => Opening::UnderWay,
+        }
+    }
+
+    fn read(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Started {
+        if let Some(refusal) = self.refuses() {
+            return refusal;
+        }
+        let patches = self.overlay.patches(offset, out.len() as u64);
+        if !patches.is_empty() && are_whole(&patches, out.len()) {
+            patches.iter().for_each(|patch| patch.apply(out));
+            return Started::Done;
+        }
+        let asked = Asked::Read(token, patches);
+        let (started, asked) = self.pass(asked, |own| below.read(own, offset, out));
+        if let (Started::Done, Some(Asked::Read(_, patches))) = (&started, asked) {
+            patches.iter().for_each(|patch| patch.apply(out));
+        }
+        started
+    }
+
+    fn write(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        offset: u64,
+        data: &[u8],
+        durability: Durability,
+    ) -> Started {
+        let what = (Kind::Write, offset, data.len() as u64);
+        self.change(below, token, what, data, durability)
+    }
+
+    fn flush(&mut self, _below: &mut dyn BlockDevice, token: Token) -> Started {
+        if let Some(refusal) = self.refuses() {
+            return refusal;
+        }
+        let Stage::Open(ring) = &self.stage else {
+            return Started::Busy;
+        };
+        // Others may use the disk below without this one: then all has to be there, and
+        // nothing of it may be carried out once more.
+        let empties = self.is_resting || self.is_ending;
+        let below = self.config.flush == FlushMode::Through || empties;
+        let upto = ring.head();
+        let is_there = !below || upto <= self.flushed.0;
+        if upto <= self.synced && is_there && !(empties && ring.used_bytes() > 0) {
+            return Started::Done;
+        }
+        self.waiting.push_back(Waiting {
+            token,
+            upto,
+            below,
+            is_flush: true,
+            empties,
+        });
+        Started::Pending
+    }
+
+    fn trim(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        offset: u64,
+        length: u64,
+        durability: Durability,
+    ) -> Started {
+        let mode = ZeroMode {
+            durability,
+            may_punch: true,
+            fast_only: false,
+        };
+        self.write_zeroes(below, token, offset, length, mode)
+    }
+
+    fn write_zeroes(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        offset: u64,
+        length: u64,
+        mode: ZeroMode,
+    ) -> Started {
+        if !below.capabilities().can_write_zeroes {
+            return Started::Failed(IoError::NotSupported);
+        }
+        let may_punch = mode.may_punch;
+        let what = (Kind::Zeroes { may_punch }, offset, length);
+        self.change(below, token, what, &[], mode.durability)
+    }
+
+    fn extents(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        offset: u64,
+        length: u64,
+        runs: &mut Vec<Extent>,
+    ) -> Started {
+        if let Some(refusal) = self.refuses() {
+            return refusal;
+        }
+        let size = below.geometry().size_bytes;
+        let end = offset.saturating_add(length).min(size);
+        if length == 0 || end <= offset {
+            return below.extents(token, offset, length, runs);
+        }
+        let (length, run) = self.overlay.run(offset, end);
+        let kind = match run {
+            Run::Data => ExtentKind::Data,
+            Run::Zeroes => ExtentKind::Hole,
+            Run::Below => {
+                let ask = |own| below.extents(own, offset, length, runs);
+                return self.pass(Asked::Extents(token), ask).0;
+            }
+        };
+        runs.push(Extent { length, kind });
+        Started::Done
+    }
+
+    fn prefetch(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        offset: u64,
+        length: u64,
+    ) -> Started {
+        self.pass(Asked::Other(token), |own| {
+            below.prefetch(own, offset, length)
+        })
+        .0
+    }
+
+    fn commit(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
+        if let Stage::Open(ring) = &mut self.stage {
+            if let Err(error) = ring.write_batch() {
+                let path = self.config.path.display();
+                self.fail(format!("the journal {path}: {error}"));
+            } else {
+                self.go_on(below);
+            }
+        }
+        match &self.stage {
+            Stage::Failed(reason) => Err(IoError::Stopped(reason.clone())),
+            _ => below.commit(),
+        }
+    }
+
+    fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
+        self.was_busy = false;
+        let mut heard = Vec::new();
+        below.poll(&mut heard);
+        for completion in heard {
+            self.heard_below(completion);
+        }
+        self.go_on(below);
+        completions.append(&mut self.completions);
+    }
+
+    fn stop_waiting(&mut self, below: &mut dyn BlockDevice) {
+        self.is_ending = true;
+        below.stop_waiting();
+    }
+
+    fn next_timer(&self) -> Option<Duration> {
+        if !self.completions.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let now = self.world.clock.monotonic();
+        let retry = self.retry_at.map(|at| at.saturating_sub(now));
+        let busy = self.was_busy.then_some(BUSY_RETRY);
+        retry.into_iter().chain(busy).min()
+    }
+
+    fn rest(&mut self) -> bool {
+        self.is_resting = true;
+        self.carry.under_way() == 0 && !self.flushes_below
+    }
+
+    fn resume(&mut self) {
+        self.is_resting = false;
+    }
+}

@@ -1,0 +1,173 @@
+//! Changes on their way below, in the order in which they were acknowledged.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use base::{BlockDevice, Durability, Started, Token, ZeroMode};
+
+use super::record::Kind;
+
+/// So many are under way below at once.
+const WINDOW: usize = 128;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Waiting,
+    UnderWay,
+    Done,
+}
+
+/// A change that the journal has.
+#[derive(Debug)]
+pub struct Change {
+    pub kind: Kind,
+    pub offset: u64,
+    pub length: u64,
+    /// Of a write.
+    pub data: Option<Arc<[u8]>>,
+    /// Where its record ends.
+    pub end: u64,
+    pub sequence: u64,
+    pub durability: Durability,
+    place: Place,
+}
+
+impl Change {
+    pub fn new(
+        (kind, offset, length): (Kind, u64, u64),
+        data: Option<Arc<[u8]>>,
+        (end, sequence): (u64, u64),
+        durability: Durability,
+    ) -> Self {
+        Self {
+            kind,
+            offset,
+            length,
+            data,
+            end,
+            sequence,
+            durability,
+            place: Place::Waiting,
+        }
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        self.offset < other.offset + other.length && other.offset < self.offset + self.length
+    }
+
+    /// Asks for it below.
+    pub fn start(&self, below: &mut dyn BlockDevice, token: Token) -> Started {
+        match (self.kind, &self.data) {
+            (Kind::Write, Some(data)) => below.write(token, self.offset, data, self.durability),
+            (Kind::Zeroes { may_punch }, _) => {
+                let mode = ZeroMode {
+                    durability: self.durability,
+                    may_punch,
+                    fast_only: false,
+                };
+                below.write_zeroes(token, self.offset, self.length, mode)
+            }
+            (Kind::Write, None) => unreachable!("a write has data"),
+        }
+    }
+}
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub struct Carry {
+    changes: VecDeque<Change>,
+    /// The first that waits, unless one is tried again.
+    next: u64,
+    under_way: usize,
+    /// Where all records end that are carried out; and the sequence behind them.
+    done: (u64, u64),
+    /// Of all that are not done, in bytes.
+    pub bytes: u64,
+}
+
+impl Carry {
+    /// Nothing yet: what is behind `end` comes, with `sequence`.
+    pub fn new(end: u64, sequence: u64) -> Self {
+        Self {
+            done: (end, sequence),
+            next: sequence,
+            ..Self::default()
+        }
+    }
+
+    pub fn push(&mut self, change: Change) {
+        self.bytes += change.data.as_ref().map_or(0, |data| data.len() as u64);
+        self.changes.push_back(change);
+    }
+
+    /// Where all records end that are carried out, and the sequence behind them.
+    pub fn done(&self) -> (u64, u64) {
+        self.done
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    pub fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    fn at(&mut self, sequence: u64) -> Option<&mut Change> {
+        let first = self.changes.front()?.sequence;
+        self.changes
+            .get_mut(usize::try_from(sequence.checked_sub(first)?).ok()?)
+    }
+
+    /// Has those begun that may be, of what ends at `written` or before, until `begin` says
+    /// that one was not.
+    pub fn start(&mut self, written: u64, mut begin: impl FnMut(&Change) -> bool) {
+        let Some(first) = self.changes.front().map(|change| change.sequence) else {
+            return;
+        };
+        while self.under_way < WINDOW {
+            let at = (self.next.max(first) - first) as usize;
+            let Some(change) = self.changes.get(at) else {
+                return;
+            };
+            let sequence = change.sequence;
+            if change.place == Place::Waiting {
+                let before = self.changes.iter().take(at);
+                let mut before = before.filter(|one| one.place != Place::Done);
+                let waits = change.end > written || before.any(|one| one.overlaps(change));
+                if waits || !begin(change) {
+                    return;
+                }
+                self.changes[at].place = Place::UnderWay;
+                self.under_way += 1;
+            }
+            self.next = sequence + 1;
+        }
+    }
+
+    /// A change is below; what it was.
+    pub fn finish(&mut self, sequence: u64) -> Option<(u64, u64)> {
+        let change = self.at(sequence)?;
+        change.place = Place::Done;
+        let range = (change.offset, change.length);
+        let bytes = change.data.take().map_or(0, |data| data.len() as u64);
+        self.bytes -= bytes;
+        self.under_way -= 1;
+        while let Some(change) = self.changes.front()
+            && change.place == Place::Done
+        {
+            self.done = (change.end, change.sequence + 1);
+            self.changes.pop_front();
+        }
+        Some(range)
+    }
+
+    /// A change could not be carried out: it is tried again.
+    pub fn put_back(&mut self, sequence: u64) {
+        if let Some(change) = self.at(sequence) {
+            change.place = Place::Waiting;
+            self.under_way -= 1;
+            self.next = self.next.min(sequence);
+        }
+    }
+}

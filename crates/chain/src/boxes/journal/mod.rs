@@ -1,0 +1,62 @@
+//! The box `journal`: an active relay. It acknowledges a change when its own journal has it,
+//! and carries it out below afterwards (docs/chains.md, "Relays").
+//!
+//! ```text
+//!  write ─▶ batch ─▶ commit: in the file ─▶ acknowledged
+//!                        └─▶ carried out below, a window of them, overlapping ones in order
+//! ```
+//!
+//! Lifecycle of a change: 1. append, 2. commit (in the file; survives this process),
+//! 3. carry out below, 4. flush below, 5. forget (the ring begins behind it).
+//!
+//! Invariants:
+//!
+//! * Nothing is carried out below before it is in the file, and nothing is acknowledged as
+//!   durable before a sync of the file that began after it was there.
+//! * The ring begins behind a change only when a flush below that was asked for after the
+//!   change was carried out has been answered, and the page that says so is durable before
+//!   what lies there is overwritten.
+//! * What the journal has and the disk below has not is read from memory: as much as
+//!   `memory_max`; beyond it, or with the ring full, the box is busy.
+//! * An error below loses nothing: it is tried again each second. An error of the file is
+//!   the end: every verb says `Stopped`.
+//!
+//! It chooses all tokens that it asks below with. A job on the pool does what waits for the
+//! file, one at a time.
+
+mod active;
+mod carry;
+mod overlay;
+mod record;
+mod ring;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+pub use active::Journal;
+
+/// When a flush is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlushMode {
+    /// When all before it is carried out and flushed below, and the journal is synced.
+    Through,
+    /// When the journal is synced: as good as the medium that it lies on.
+    Journal,
+}
+
+/// The smallest ring: some records of the longest payload.
+pub const RING_BYTES_MIN: u64 = 4 << 20;
+
+/// What a journal is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalConfig {
+    /// The file; its folder is there.
+    pub path: PathBuf,
+    /// The ring's length, if it is made; [`RING_BYTES_MIN`] at least, and a multiple of 4096.
+    pub ring_bytes: u64,
+    /// When a flush is answered.
+    pub flush: FlushMode,
+    /// Bytes of changes that are not below yet.
+    pub memory_max: u64,
+}

@@ -1,0 +1,224 @@
+//! The journal's bytes: two pages that say where it begins, and records (docs/chains.md,
+//! "The journal of an active relay").
+
+use base::checksum::{crc32c, crc32c_append};
+use base::codec::{OutOfBytes, Reader, Writer};
+
+/// Where the ring begins in the file: behind two pages for [`Start`].
+pub const RING_OFFSET: u64 = 2 * PAGE_BYTES;
+
+/// A page's length.
+pub const PAGE_BYTES: u64 = 4096;
+
+const START_MAGIC: u64 = 0x7472_6174_7365_656a;
+const RECORD_MAGIC: u32 = 0x6c6a_7263;
+
+/// Records begin at multiples of it.
+pub const ALIGNMENT: u64 = 16;
+
+/// A record without its payload.
+pub const HEADER_BYTES: u64 = 48;
+
+/// The longest payload of one record: a longer write is several.
+pub const PAYLOAD_BYTES_MAX: u64 = 256 << 10;
+
+/// Where a journal begins, and whose it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Start {
+    /// Of two pages, the one with the higher number counts.
+    pub number: u64,
+    /// Grows with each opening: records of another one do not count.
+    pub epoch: u64,
+    /// The position of the first record.
+    pub tail: u64,
+    /// Its sequence.
+    pub sequence: u64,
+    /// The ring's length, in bytes.
+    pub ring_bytes: u64,
+    /// The size of the disk that it is of.
+    pub size_bytes: u64,
+}
+
+impl Start {
+    /// As a page.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut page = Vec::with_capacity(PAGE_BYTES as usize);
+        page.put_u64(START_MAGIC);
+        for word in [
+            self.number,
+            self.epoch,
+            self.tail,
+            self.sequence,
+            self.ring_bytes,
+            self.size_bytes,
+        ] {
+            page.put_u64(word);
+        }
+        let checksum = crc32c(&page);
+        page.put_u64(checksum.into());
+        page.resize(PAGE_BYTES as usize, 0);
+        page
+    }
+
+    /// What a page says, if it is whole.
+    pub fn decode(page: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(page);
+        let mut word = || reader.u64().ok();
+        let magic = word()?;
+        let start = Self {
+            number: word()?,
+            epoch: word()?,
+            tail: word()?,
+            sequence: word()?,
+            ring_bytes: word()?,
+            size_bytes: word()?,
+        };
+        let is_whole = word()? == u64::from(crc32c(page.get(..56)?));
+        (magic == START_MAGIC && is_whole && start.ring_bytes > 0).then_some(start)
+    }
+}
+
+/// What is done to a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The payload is written.
+    Write,
+    /// It becomes zeroes.
+    Zeroes {
+        /// And may become a hole.
+        may_punch: bool,
+    },
+}
+
+/// A record without its payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Grows by one from record to record.
+    pub sequence: u64,
+    /// The opening that it was written in.
+    pub epoch: u64,
+    /// Where on the disk.
+    pub offset: u64,
+    /// How many bytes.
+    pub length: u64,
+    /// What.
+    pub kind: Kind,
+}
+
+impl Header {
+    /// How many bytes of payload follow.
+    pub fn payload_bytes(&self) -> u64 {
+        match self.kind {
+            Kind::Write => self.length,
+            Kind::Zeroes { .. } => 0,
+        }
+    }
+
+    /// How much of the ring the record takes.
+    pub fn record_bytes(&self) -> u64 {
+        (HEADER_BYTES + self.payload_bytes()).next_multiple_of(ALIGNMENT)
+    }
+
+    fn fields(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES as usize - 8);
+        for word in [self.sequence, self.epoch, self.offset, self.length] {
+            bytes.put_u64(word);
+        }
+        bytes.put_u64(match self.kind {
+            Kind::Write => 0,
+            Kind::Zeroes { may_punch: false } => 1,
+            Kind::Zeroes { may_punch: true } => 2,
+        });
+        bytes
+    }
+
+    /// Appends the record.
+    pub fn encode(&self, payload: &[u8], into: &mut Vec<u8>) {
+        let end = into.len() + self.record_bytes() as usize;
+        let fields = self.fields();
+        into.put_u32(RECORD_MAGIC);
+        into.put_u32(crc32c_append(crc32c(&fields), payload));
+        into.put_bytes(&fields);
+        into.put_bytes(payload);
+        into.resize(end, 0);
+    }
+
+    /// Reads the fixed part, and the checksum of the whole.
+    fn decode(bytes: &[u8]) -> Result<Option<(Self, u32)>, OutOfBytes> {
+        let mut reader = Reader::new(bytes);
+        let magic = reader.u32()?;
+        let checksum = reader.u32()?;
+        let (sequence, epoch) = (reader.u64()?, reader.u64()?);
+        let (offset, length) = (reader.u64()?, reader.u64()?);
+        let kind = match reader.u64()? {
+            0 => Kind::Write,
+            1 => Kind::Zeroes { may_punch: false },
+            2 => Kind::Zeroes { may_punch: true },
+            _ => return Ok(None),
+        };
+        let header = Self {
+            sequence,
+            epoch,
+            offset,
+            length,
+            kind,
+        };
+        Ok((magic == RECORD_MAGIC).then_some((header, checksum)))
+    }
+}
+
+/// The record at the front of `bytes`, if it is whole and the one that is expected.
+pub fn parse(bytes: &[u8], sequence: u64, epoch: u64) -> Option<(Header, &[u8])> {
+    let (header, checksum) = Header::decode(bytes).ok()??;
+    let is_next = header.sequence == sequence && header.epoch == epoch;
+    if !is_next || header.payload_bytes() > PAYLOAD_BYTES_MAX {
+        return None;
+    }
+    let payload = bytes.get(HEADER_BYTES as usize..)?;
+    let payload = payload.get(..header.payload_bytes() as usize)?;
+    let is_whole = crc32c_append(crc32c(&header.fields()), payload) == checksum;
+    is_whole.then_some((header, payload))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_and_a_start_come_back_and_a_flipped_bit_is_seen() {
+        let start = Start {
+            number: 3,
+            epoch: 4,
+            tail: 5,
+            sequence: 6,
+            ring_bytes: 7,
+            size_bytes: 8,
+        };
+        let page = start.encode();
+        assert_eq!(Start::decode(&page), Some(start));
+        for bit in 0..64 * 8 {
+            let mut page = page.clone();
+            page[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Start::decode(&page), None, "bit {bit}");
+        }
+        let header = Header {
+            sequence: 9,
+            epoch: 4,
+            offset: 70,
+            length: 5,
+            kind: Kind::Write,
+        };
+        let mut record = Vec::new();
+        header.encode(b"hello", &mut record);
+        assert_eq!(record.len() as u64, header.record_bytes());
+        assert_eq!(parse(&record, 9, 4), Some((header, &b"hello"[..])));
+        assert_eq!(parse(&record, 10, 4), None);
+        assert_eq!(parse(&record, 9, 5), None);
+        for bit in 0..(HEADER_BYTES as usize + 5) * 8 {
+            let mut record = record.clone();
+            record[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(parse(&record, 9, 4), None, "bit {bit}");
+        }
+        assert_eq!(parse(&record[..52], 9, 4), None);
+    }
+}

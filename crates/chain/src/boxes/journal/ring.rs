@@ -1,0 +1,286 @@
+//! The journal's file: a ring of records, and what of it has to be kept.
+//!
+//! ```text
+//!            tail            carried, flushed …     written   head
+//!  …─────────┬───────────────┬──────────────────────┬─────────┬ ─ ─ ─
+//!   free     │ below         │ not below            │ batch   │ free
+//!  …─────────┴───────────────┴──────────────────────┴─────────┴ ─ ─ ─
+//! ```
+//!
+//! Position `p` lies at byte `RING_OFFSET + p % ring_bytes`. A record never wraps: one that
+//! does not fit before the ring's end begins at its start.
+//!
+//! Invariant: `tail <= synced <= written <= head <= tail + ring_bytes`.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use world::{Disk, File, OpenMode};
+
+use super::record::{
+    HEADER_BYTES, Header, PAGE_BYTES, PAYLOAD_BYTES_MAX, RING_OFFSET, Start, parse,
+};
+
+/// A record that was read.
+pub type Found = (Header, Vec<u8>);
+
+/// So many bytes of records are read at once when a journal is opened.
+const SCAN_BYTES: u64 = 16 << 20;
+
+/// Opens the journal at `path`, or makes one.
+///
+/// # Errors
+/// As the operating system says; `InvalidData` if the file is another disk's, or none.
+pub fn open(
+    disk: &dyn Disk,
+    path: &Path,
+    ring_bytes: u64,
+    size_bytes: u64,
+) -> io::Result<(Arc<dyn File>, Start)> {
+    let file = match disk.open(path, OpenMode::Write) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return make(disk, path, ring_bytes, size_bytes);
+        }
+        file => file?,
+    };
+    if file.length()? < RING_OFFSET {
+        // It was being made: nothing was ever acknowledged from it.
+        drop(file);
+        disk.remove(path)?;
+        return make(disk, path, ring_bytes, size_bytes);
+    }
+    let mut pages = vec![0; RING_OFFSET as usize];
+    file.read_at(&mut pages, 0)?;
+    let starts = pages.chunks(PAGE_BYTES as usize).filter_map(Start::decode);
+    let Some(start) = starts.max_by_key(|start| start.number) else {
+        let is_new = pages.iter().all(|byte| *byte == 0);
+        if is_new {
+            drop(file);
+            disk.remove(path)?;
+            return make(disk, path, ring_bytes, size_bytes);
+        }
+        return Err(invalid("it is no journal of a relay"));
+    };
+    if start.size_bytes != size_bytes {
+        let words = format!(
+            "it is the journal of a disk of {} bytes, and this one has {size_bytes}",
+            start.size_bytes
+        );
+        return Err(invalid(&words));
+    }
+    if file.length()? < RING_OFFSET + start.ring_bytes {
+        return Err(invalid("it is shorter than it says"));
+    }
+    Ok((file, start))
+}
+
+fn invalid(words: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, words)
+}
+
+fn make(
+    disk: &dyn Disk,
+    path: &Path,
+    ring_bytes: u64,
+    size_bytes: u64,
+) -> io::Result<(Arc<dyn File>, Start)> {
+    let file = disk.open(path, OpenMode::CreateNew)?;
+    file.allocate(RING_OFFSET + ring_bytes)?;
+    let start = Start {
+        number: 1,
+        epoch: 1,
+        tail: 0,
+        sequence: 1,
+        ring_bytes,
+        size_bytes,
+    };
+    write_start(&*file, &start)?;
+    if let Some(folder) = path.parent() {
+        disk.sync_directory(folder)?;
+    }
+    Ok((file, start))
+}
+
+/// Makes `start` count, durably.
+///
+/// # Errors
+/// As the operating system says.
+pub fn write_start(file: &dyn File, start: &Start) -> io::Result<()> {
+    file.write_at(&start.encode(), start.number % 2 * PAGE_BYTES)?;
+    file.sync_data()
+}
+
+/// Reads records from where `start` says, some megabytes of them. What follows then; nothing
+/// if these were all.
+///
+/// # Errors
+/// As the operating system says.
+pub fn scan(file: &dyn File, start: &Start) -> io::Result<(Vec<Found>, Option<Start>)> {
+    let mut found = Vec::new();
+    let mut next = *start;
+    let mut bytes = vec![0; (HEADER_BYTES + PAYLOAD_BYTES_MAX) as usize];
+    let mut read = 0;
+    while read < SCAN_BYTES {
+        let Some((position, record)) = read_record(file, &next, &mut bytes)? else {
+            return Ok((found, None));
+        };
+        let record_bytes = record.0.record_bytes();
+        read += record_bytes;
+        next.tail = position + record_bytes;
+        next.sequence += 1;
+        found.push(record);
+        if next.tail - start.tail >= start.ring_bytes {
+            return Ok((found, None));
+        }
+    }
+    Ok((found, Some(next)))
+}
+
+/// The record that `next` is of: where it should be, or at the ring's start behind that.
+fn read_record(
+    file: &dyn File,
+    next: &Start,
+    bytes: &mut [u8],
+) -> io::Result<Option<(u64, Found)>> {
+    let ring = next.ring_bytes;
+    let lap = next.tail.next_multiple_of(ring);
+    for position in [next.tail, lap] {
+        let at = position % ring;
+        let length = (ring - at).min(bytes.len() as u64) as usize;
+        let bytes = &mut bytes[..length];
+        file.read_at(bytes, RING_OFFSET + at)?;
+        if let Some((header, payload)) = parse(bytes, next.sequence, next.epoch) {
+            return Ok(Some((position, (header, payload.to_vec()))));
+        }
+        if position == lap {
+            break;
+        }
+    }
+    Ok(None)
+}
+
+/// The ring of an open journal.
+pub struct Ring {
+    file: Arc<dyn File>,
+    start: Start,
+    head: u64,
+    written: u64,
+    sequence: u64,
+    /// Records that are not in the file: where, and their bytes.
+    batch: Vec<(u64, Vec<u8>)>,
+}
+
+impl Ring {
+    /// An empty ring, which `start` says.
+    pub fn new(file: Arc<dyn File>, start: Start) -> Self {
+        Self {
+            file,
+            start,
+            head: start.tail,
+            written: start.tail,
+            sequence: start.sequence,
+            batch: Vec::new(),
+        }
+    }
+
+    /// The file, for syncs on other threads.
+    pub fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
+    /// The end of the last record.
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// The end of the last record that is in the file.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Where the ring begins.
+    pub fn tail(&self) -> u64 {
+        self.start.tail
+    }
+
+    /// How much of the ring is in use.
+    pub fn used_bytes(&self) -> u64 {
+        self.head - self.start.tail
+    }
+
+    /// Its length.
+    pub fn ring_bytes(&self) -> u64 {
+        self.start.ring_bytes
+    }
+
+    /// Whether records of `bytes` in all fit, of which the longest has `longest` and may have
+    /// to begin at the ring's start.
+    pub fn has_room(&self, bytes: u64, longest: u64) -> bool {
+        self.used_bytes() + bytes + longest <= self.start.ring_bytes
+    }
+
+    /// Adds a record to the batch; returns where it ends and its sequence. There is room.
+    pub fn append(
+        &mut self,
+        kind: super::record::Kind,
+        offset: u64,
+        length: u64,
+        payload: &[u8],
+    ) -> (u64, u64) {
+        let header = Header {
+            sequence: self.sequence,
+            epoch: self.start.epoch,
+            offset,
+            length,
+            kind,
+        };
+        let (ring, record) = (self.start.ring_bytes, header.record_bytes());
+        if self.head % ring + record > ring {
+            self.head = self.head.next_multiple_of(ring);
+        }
+        let follows = |(position, bytes): &&mut (u64, Vec<u8>)| {
+            *position + bytes.len() as u64 == self.head && !self.head.is_multiple_of(ring)
+        };
+        match self.batch.last_mut().filter(follows) {
+            Some((_, bytes)) => header.encode(payload, bytes),
+            None => {
+                let mut bytes = Vec::with_capacity(record as usize);
+                header.encode(payload, &mut bytes);
+                self.batch.push((self.head, bytes));
+            }
+        }
+        self.head += record;
+        self.sequence += 1;
+        debug_assert!(self.used_bytes() <= ring, "room was asked for");
+        (self.head, header.sequence)
+    }
+
+    /// Writes the batch.
+    ///
+    /// # Errors
+    /// As the operating system says. Nothing may be acknowledged any more.
+    pub fn write_batch(&mut self) -> io::Result<()> {
+        for (position, bytes) in self.batch.drain(..) {
+            let at = RING_OFFSET + position % self.start.ring_bytes;
+            self.file.write_at(&bytes, at)?;
+        }
+        self.written = self.head;
+        Ok(())
+    }
+
+    /// The page that lets the ring begin at `tail`, with the record `sequence`.
+    pub fn next_start(&self, tail: u64, sequence: u64) -> Start {
+        Start {
+            number: self.start.number + 1,
+            tail,
+            sequence,
+            ..self.start
+        }
+    }
+
+    /// That page is durable.
+    pub fn started(&mut self, start: Start) {
+        self.start = start;
+    }
+}

@@ -1,0 +1,536 @@
+//! A journal over a disk that loses what was not flushed, killed and crashed at any moment.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{
+    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Outcome,
+    Started, Token, ZeroMode,
+};
+use world::Wake;
+use world::simulated::{SimulatedRandom, Simulation};
+
+use super::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
+use crate::{MiddleBox, Opening};
+
+const BLOCK: usize = 512;
+const BLOCKS: usize = 64;
+
+/// What is left of the disk below when its machine crashes.
+#[derive(Default)]
+struct Platter {
+    live: Vec<u8>,
+    durable: Vec<u8>,
+    unflushed: Vec<(usize, Vec<u8>)>,
+    fails: bool,
+}
+
+impl Platter {
+    fn crash(&mut self, random: &SimulatedRandom) {
+        let mut unflushed = std::mem::take(&mut self.unflushed);
+        random.shuffle(&mut unflushed);
+        for (at, bytes) in unflushed {
+            if random.one_in(2) {
+                self.durable[at..at + bytes.len()].copy_from_slice(&bytes);
+            }
+        }
+        self.live = self.durable.clone();
+    }
+}
+
+/// A disk that answers late, in any order, and is busy at times.
+struct Below {
+    platter: Rc<RefCell<Platter>>,
+    random: SimulatedRandom,
+    late: Vec<(Token, Asked)>,
+}
+
+enum Asked {
+    Read(usize, usize),
+    Write(usize, Vec<u8>, Durability),
+    Flush,
+}
+
+impl Below {
+    fn later(&mut self, token: Token, asked: Asked) -> Started {
+        if self.random.one_in(8) {
+            return Started::Busy;
+        }
+        if self.platter.borrow().fails {
+            return Started::Failed(IoError::Unavailable("on purpose".into()));
+        }
+        if self.random.one_in(3) && !matches!(asked, Asked::Read(..)) {
+            self.carry_out(asked);
+            return Started::Done;
+        }
+        self.late.push((token, asked));
+        Started::Pending
+    }
+
+    fn carry_out(&mut self, asked: Asked) -> Outcome {
+        let mut platter = self.platter.borrow_mut();
+        match asked {
+            Asked::Read(at, length) => Outcome::Data(platter.live[at..at + length].to_vec()),
+            Asked::Write(at, data, durability) => {
+                platter.live[at..at + data.len()].copy_from_slice(&data);
+                if durability == Durability::Durable {
+                    platter.durable[at..at + data.len()].copy_from_slice(&data);
+                }
+                platter.unflushed.push((at, data));
+                Outcome::Done
+            }
+            Asked::Flush => {
+                platter.durable = platter.live.clone();
+                platter.unflushed.clear();
+                Outcome::Done
+            }
+        }
+    }
+}
+
+impl BlockDevice for Below {
+    fn geometry(&self) -> DeviceGeometry {
+        DeviceGeometry {
+            size_bytes: (BLOCK * BLOCKS) as u64,
+            block_bytes: 512,
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::ALL
+    }
+
+    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
+        self.later(token, Asked::Read(offset as usize, out.len()))
+    }
+
+    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
+        self.later(
+            token,
+            Asked::Write(offset as usize, data.to_vec(), durability),
+        )
+    }
+
+    fn flush(&mut self, token: Token) -> Started {
+        self.later(token, Asked::Flush)
+    }
+
+    fn trim(&mut self, _: Token, _: u64, _: u64, _: Durability) -> Started {
+        panic!("a journal makes zeroes of it")
+    }
+
+    fn write_zeroes(&mut self, token: Token, offset: u64, length: u64, mode: ZeroMode) -> Started {
+        let zeroes = vec![0; length as usize];
+        self.later(
+            token,
+            Asked::Write(offset as usize, zeroes, mode.durability),
+        )
+    }
+
+    fn extents(&mut self, _: Token, _: u64, _: u64, _: &mut Vec<Extent>) -> Started {
+        Started::Failed(IoError::NotSupported)
+    }
+
+    fn commit(&mut self) -> Result<(), IoError> {
+        Ok(())
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        for _ in 0..self.random.index(4) {
+            if self.late.is_empty() {
+                return;
+            }
+            let at = self.random.index(self.late.len());
+            let (token, asked) = self.late.swap_remove(at);
+            let result = Ok(self.carry_out(asked));
+            completions.push(Completion { token, result });
+        }
+    }
+}
+
+/// A journal, what is below, and the machine that both are on.
+struct Machine {
+    simulation: Simulation,
+    platter: Rc<RefCell<Platter>>,
+    below: Below,
+    journal: Journal,
+    answers: HashMap<Token, Result<Outcome, IoError>>,
+    last: Token,
+    flush: FlushMode,
+}
+
+impl Machine {
+    fn new(seed: u64, flush: FlushMode) -> Self {
+        let simulation = Simulation::new(seed);
+        let platter = Rc::new(RefCell::new(Platter {
+            live: vec![0; BLOCK * BLOCKS],
+            durable: vec![0; BLOCK * BLOCKS],
+            ..Platter::default()
+        }));
+        let (journal, below) = Self::parts(&simulation, &platter, flush);
+        Self {
+            simulation,
+            platter,
+            below,
+            journal,
+            answers: HashMap::new(),
+            last: 0,
+            flush,
+        }
+    }
+
+    fn parts(
+        simulation: &Simulation,
+        platter: &Rc<RefCell<Platter>>,
+        flush: FlushMode,
+    ) -> (Journal, Below) {
+        let config = JournalConfig {
+            path: Path::new("/journal").to_owned(),
+            ring_bytes: RING_BYTES_MIN / 64,
+            flush,
+            memory_max: 40_000,
+        };
+        let below = Below {
+            platter: Rc::clone(platter),
+            random: simulation.random.split(),
+            late: Vec::new(),
+        };
+        let world = simulation.world();
+        (Journal::new(config, world, Wake::silent()), below)
+    }
+
+    fn turn(&mut self) {
+        let random = &self.simulation.random;
+        if random.one_in(2) {
+            self.simulation.pool.run_one(random);
+        }
+        self.simulation.clock.advance(Duration::from_millis(50));
+        let _ = self.journal.commit(&mut self.below);
+        let mut completions = Vec::new();
+        self.journal.poll(&mut self.below, &mut completions);
+        for Completion { token, result } in completions {
+            assert!(self.answers.insert(token, result).is_none());
+        }
+    }
+
+    fn open(&mut self) {
+        for _ in 0..100_000 {
+            match self.journal.open(&mut self.below) {
+                Opening::Ready => return,
+                Opening::UnderWay => self.turn(),
+                Opening::Failed(reason) => panic!("{reason}"),
+            }
+        }
+        panic!("it never opens");
+    }
+
+    /// The process dies; with it the machine, and that of the disk below, if `power` says.
+    fn die(&mut self, power: bool) {
+        let random = self.simulation.random.split();
+        if power {
+            self.simulation.crash();
+            self.platter.borrow_mut().crash(&random);
+        } else {
+            // What the process had asked for may still be carried out.
+            for (_, asked) in std::mem::take(&mut self.below.late) {
+                if random.one_in(2) {
+                    self.below.carry_out(asked);
+                }
+            }
+            self.simulation.kill();
+        }
+        let parts = Self::parts(&self.simulation, &self.platter, self.flush);
+        (self.journal, self.below) = parts;
+        self.answers.clear();
+        self.open();
+    }
+
+    /// Begins something, unless the journal is busy.
+    fn begin(
+        &mut self,
+        ask: impl FnOnce(&mut Journal, &mut Below, Token) -> Started,
+    ) -> Option<Token> {
+        self.last += 1;
+        let token = self.last;
+        match ask(&mut self.journal, &mut self.below, token) {
+            Started::Pending => {}
+            Started::Busy => return None,
+            Started::Done => {
+                self.journal.commit(&mut self.below).expect("it goes on");
+                self.answers.insert(token, Ok(Outcome::Done));
+            }
+            Started::Failed(error) => {
+                self.answers.insert(token, Err(error));
+            }
+        }
+        Some(token)
+    }
+
+    fn ask(
+        &mut self,
+        mut ask: impl FnMut(&mut Journal, &mut Below, Token) -> Started,
+    ) -> Result<Outcome, IoError> {
+        for _ in 0..100_000 {
+            let Some(token) = self.begin(&mut ask) else {
+                self.turn();
+                continue;
+            };
+            for _ in 0..100_000 {
+                if let Some(answer) = self.answers.remove(&token) {
+                    return answer;
+                }
+                self.turn();
+            }
+        }
+        panic!("it is never answered")
+    }
+
+    fn read(&mut self) -> Vec<u8> {
+        let mut out = vec![0; BLOCK * BLOCKS];
+        let answer = self.ask(|journal, below, token| journal.read(below, token, 0, &mut out));
+        match answer.expect("readable") {
+            Outcome::Data(data) => data,
+            _ => out,
+        }
+    }
+}
+
+/// What a block may hold: the version that was flushed last, or a later one.
+#[derive(Clone, Default)]
+struct Block {
+    durable: u8,
+    acknowledged: u8,
+    written: u8,
+}
+
+/// Writes versions, flushes, dies and looks, as `seed` says. Versions of a block only grow,
+/// so what was lost or came back is seen.
+fn lives(seed: u64, flush: FlushMode) {
+    let mut machine = Machine::new(seed, flush);
+    machine.open();
+    let random = SimulatedRandom::new(seed);
+    let mut blocks = vec![Block::default(); BLOCKS];
+    let mut under_way: Vec<(Token, usize, usize, bool)> = Vec::new();
+    let mut flushing: Option<(Token, Vec<u8>)> = None;
+    let mut writes = 0;
+    for _ in 0..600 {
+        match random.index(12) {
+            0..=6 => {
+                let first = random.index(BLOCKS);
+                let count = 1 + random.index((BLOCKS - first).min(12));
+                let range = first..first + count;
+                // Those that are under way do not overlap.
+                let overlaps = |(_, from, to, _): &(Token, usize, usize, bool)| {
+                    *from < first + count && first < *to
+                };
+                if under_way.iter().any(overlaps)
+                    || blocks[range.clone()].iter().any(|one| one.written > 250)
+                {
+                    continue;
+                }
+                let mut data = Vec::new();
+                for block in &mut blocks[range.clone()] {
+                    data.resize(data.len() + BLOCK, block.written + 1);
+                }
+                let durability = if random.one_in(4) {
+                    Durability::Durable
+                } else {
+                    Durability::Volatile
+                };
+                let offset = (first * BLOCK) as u64;
+                let begun = machine.begin(|journal, below, token| {
+                    journal.write(below, token, offset, &data, durability)
+                });
+                if let Some(token) = begun {
+                    blocks[range].iter_mut().for_each(|one| one.written += 1);
+                    writes += 1;
+                    let is_durable = durability == Durability::Durable;
+                    under_way.push((token, first, first + count, is_durable));
+                }
+            }
+            7 if flushing.is_none() => {
+                let versions = blocks.iter().map(|one| one.acknowledged).collect();
+                let token = machine.begin(|journal, below, token| journal.flush(below, token));
+                flushing = token.map(|token| (token, versions));
+            }
+            8 if random.one_in(3) => {
+                let power = random.one_in(2);
+                machine.die(power);
+                under_way.clear();
+                flushing = None;
+                let read = machine.read();
+                for (at, (block, bytes)) in blocks.iter_mut().zip(read.chunks(BLOCK)).enumerate() {
+                    let least = if power {
+                        block.durable
+                    } else {
+                        block.acknowledged
+                    };
+                    let version = bytes[0];
+                    assert!(
+                        (least..=block.written).contains(&version),
+                        "seed {seed}: block {at} has version {version}, of {least} to {} (power {power})",
+                        block.written
+                    );
+                    assert!(bytes.iter().all(|byte| *byte == version), "it is torn");
+                    // It may be read: so it may not go back, unless the power goes.
+                    (block.acknowledged, block.written) = (version, version);
+                }
+            }
+            9 => {
+                let read = machine.read();
+                for (block, bytes) in blocks.iter().zip(read.chunks(BLOCK)) {
+                    assert!((block.acknowledged..=block.written).contains(&bytes[0]));
+                }
+            }
+            _ => machine.turn(),
+        }
+        under_way.retain(|(token, from, to, is_durable)| {
+            let Some(answer) = machine.answers.remove(token) else {
+                return true;
+            };
+            answer.expect("nothing fails");
+            for block in &mut blocks[*from..*to] {
+                block.acknowledged = block.written;
+                if *is_durable {
+                    block.durable = block.written;
+                }
+            }
+            false
+        });
+        if let Some((token, versions)) = &flushing
+            && let Some(answer) = machine.answers.remove(token)
+        {
+            answer.expect("nothing fails");
+            for (block, version) in blocks.iter_mut().zip(versions) {
+                block.durable = block.durable.max(*version);
+            }
+            flushing = None;
+        }
+    }
+    assert!(writes > 50, "seed {seed}: {writes} writes try little");
+}
+
+#[test]
+fn what_was_acknowledged_survives_a_kill_and_what_was_flushed_a_crash() {
+    for seed in 0..150 {
+        lives(seed, FlushMode::Through);
+    }
+}
+
+#[test]
+fn a_journal_that_answers_flushes_itself_loses_nothing_either() {
+    for seed in 1000..1150 {
+        lives(seed, FlushMode::Journal);
+    }
+}
+
+fn write(machine: &mut Machine, at: u64, bytes: &[u8]) {
+    let written = machine
+        .ask(|journal, below, token| journal.write(below, token, at, bytes, Durability::Volatile));
+    assert_eq!(written, Ok(Outcome::Done));
+}
+
+#[test]
+fn a_disk_below_that_fails_loses_nothing_and_a_flush_says_so() {
+    let mut machine = Machine::new(5, FlushMode::Through);
+    machine.open();
+    write(&mut machine, 0, &[1; 512]);
+    machine.platter.borrow_mut().fails = true;
+    write(&mut machine, 512, &[2; 1024]);
+    let flushed = machine.ask(|journal, below, token| journal.flush(below, token));
+    assert!(
+        matches!(flushed, Err(IoError::Unavailable(_))),
+        "{flushed:?}"
+    );
+    let mut full = false;
+    for _ in 0..200 {
+        let token = machine.begin(|journal, below, token| {
+            journal.write(below, token, 4096, &[3; 4096], Durability::Volatile)
+        });
+        machine.turn();
+        let answer = token.and_then(|token| machine.answers.remove(&token));
+        full |= matches!(answer, Some(Err(IoError::Unavailable(_))));
+    }
+    assert!(full, "it is bounded, and says why");
+    machine.platter.borrow_mut().fails = false;
+    let flushed = machine.ask(|journal, below, token| journal.flush(below, token));
+    assert_eq!(flushed, Ok(Outcome::Done));
+    let durable = machine.platter.borrow().durable.clone();
+    assert_eq!(durable[..512], [1; 512]);
+    assert_eq!(durable[512..1536], [2; 1024]);
+    assert_eq!(durable[4096..8192], [3; 4096]);
+}
+
+#[test]
+fn a_journal_that_is_left_behind_is_empty_and_overwrites_nothing_later() {
+    for flush in [FlushMode::Through, FlushMode::Journal] {
+        let mut machine = Machine::new(6, flush);
+        machine.open();
+        write(&mut machine, 0, &[1; 512]);
+        while !machine.journal.rest() {
+            machine.turn();
+        }
+        let flushed = machine.ask(|journal, below, token| journal.flush(below, token));
+        assert_eq!(flushed, Ok(Outcome::Done));
+        // Somebody else writes to the disk meanwhile.
+        {
+            let mut platter = machine.platter.borrow_mut();
+            assert_eq!(platter.durable[..512], [1; 512]);
+            platter.live[..512].fill(9);
+            platter.durable[..512].fill(9);
+        }
+        machine.die(true);
+        assert_eq!(machine.read()[..512], [9; 512]);
+    }
+}
+
+#[test]
+fn the_journal_of_another_disk_is_refused() {
+    let mut machine = Machine::new(7, FlushMode::Through);
+    machine.open();
+    let (mut journal, _) = Machine::parts(&machine.simulation, &machine.platter, machine.flush);
+    let mut other = frontend::memory::MemoryDevice::new(1 << 20);
+    let reason = loop {
+        match journal.open(&mut other) {
+            Opening::Failed(reason) => break reason,
+            Opening::UnderWay => {
+                machine.simulation.pool.run_all(&machine.simulation.random);
+                journal.poll(&mut other, &mut Vec::new());
+            }
+            Opening::Ready => panic!("it is another's"),
+        }
+    };
+    assert!(
+        reason.contains("a disk of 32768 bytes, and this one has 1048576"),
+        "{reason}"
+    );
+}
+
+#[test]
+fn what_is_in_the_journal_only_is_told_as_data_and_as_zeroes() {
+    let mut machine = Machine::new(8, FlushMode::Through);
+    machine.open();
+    machine.platter.borrow_mut().fails = true;
+    write(&mut machine, 1024, &[1; 2048]);
+    let trimmed = machine
+        .ask(|journal, below, token| journal.trim(below, token, 2048, 512, Durability::Volatile));
+    assert_eq!(trimmed, Ok(Outcome::Done));
+    let mut run = |offset| {
+        let mut runs = Vec::new();
+        let (journal, below) = (&mut machine.journal, &mut machine.below);
+        let started = journal.extents(below, 99, offset, 8192, &mut runs);
+        (started == Started::Done).then(|| (runs[0].length, runs[0].kind))
+    };
+    use base::ExtentKind::{Data, Hole};
+    assert_eq!(run(1024), Some((1024, Data)));
+    assert_eq!(run(2048), Some((512, Hole)));
+    assert_eq!(run(2560), Some((512, Data)));
+    assert_eq!(run(0), None, "it is asked below");
+    let mut out = vec![7; 2048];
+    let read = machine.ask(|journal, below, token| journal.read(below, token, 1024, &mut out));
+    assert_eq!(read, Ok(Outcome::Done), "nothing is asked below");
+    assert_eq!(out, [vec![1; 1024], vec![0; 512], vec![1; 512]].concat());
+}

@@ -1,0 +1,246 @@
+//! `scree relay`: between an NBD client and an NBD server, neither of which need be Scree,
+//! until SIGTERM, SIGINT or SIGQUIT.
+//!
+//! ```text
+//!  client ── NBD ──▶ frontend ─▶ [boxes of the policy] ─▶ [journal] ─▶ NBD client ── NBD ──▶ server
+//! ```
+//!
+//! A connection to the server that is lost is made again, and requests wait for it.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use base::{BlockDevice as _, with_causes};
+use chain::boxes::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
+use chain::{Attribution, Chain, Exchange, MiddleBox, SizeRule, build};
+use frontend::nbd::client::{Broken, ClientOptions, ClientTls, NbdClient, Reconnect, Target};
+use frontend::nbd::{
+    ExportOptions, ExportTable, ExportThread, ListenOptions, Server, ServerOptions, Watcher,
+};
+use policy::Policy;
+use tokio::signal::unix::{SignalKind, signal};
+use world::{Wake, World, host};
+
+use super::prepare;
+use super::readiness::{announce, tell_init};
+use super::relay_boxes::Boxes;
+use super::unit::Ends;
+use crate::args::{Flush, RelayArguments, RelayTarget};
+use crate::commands::Failure;
+
+/// Pauses before a connection is made again.
+const AGAIN: Reconnect = Reconnect::Again {
+    min: Duration::from_millis(100),
+    max: Duration::from_secs(5),
+};
+
+/// A journal may have as much to carry out as it is long, over any network.
+const OPEN_WITHIN: Duration = Duration::from_secs(3600);
+
+/// How often a chain that is being opened is looked at, whatever wakes.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// What of a journal's changes is in memory.
+const MEMORY_MAX: u64 = 256 << 20;
+
+/// The name of an export that has none on the server.
+const UNNAMED: &str = "disk";
+
+/// How much is served, between whom.
+type Relayed = Chain<NbdClient>;
+
+/// Why nothing can be relayed.
+#[derive(Debug, thiserror::Error)]
+enum Unopened {
+    #[error("the server cannot be used")]
+    Server(#[from] Broken),
+    #[error("the boxes cannot be used")]
+    Boxes(#[from] chain::ExchangeError),
+    #[error("nothing can be waited for")]
+    Wait(#[from] io::Error),
+}
+
+/// Runs `scree relay`.
+pub fn run_relay(arguments: &RelayArguments) -> Result<(), Failure> {
+    let (world, runtime) = prepare()?;
+    runtime.block_on(serve(&world, arguments))
+}
+
+/// The boxes that somebody wrote down, if they are for this.
+fn policy(
+    world: &World,
+    arguments: &RelayArguments,
+    export: &str,
+) -> Result<Option<Policy>, Failure> {
+    let Some(path) = &arguments.policy else {
+        return Ok(None);
+    };
+    let name = path.display();
+    let failed = |reason: String| Failure::new(format!("the policy {name}: {reason}"));
+    let longest = policy::TEXT_BYTES_MAX as u64;
+    let bytes = host::read_small(&*world.disk, path, longest)
+        .map_err(|error| failed(with_causes(&error)))?;
+    let text = str::from_utf8(&bytes).map_err(|_| failed("it is no text".to_owned()))?;
+    let policy = Policy::parse(text).map_err(|error| failed(error.to_string()))?;
+    let volume = arguments.volume.as_deref().unwrap_or(export);
+    if policy.volume != "*" && policy.volume != volume {
+        let words = format!(
+            "it is for the volume {:?}, and this is {volume:?}",
+            policy.volume
+        );
+        return Err(failed(words));
+    }
+    if policy.vm.is_some() && policy.vm != arguments.vm {
+        return Err(failed(
+            "it is for another machine; say which with --vm".to_owned(),
+        ));
+    }
+    Ok(Some(policy))
+}
+
+/// A journal's folder, and that no other relay uses it.
+fn lock(world: &World, folder: &Path) -> Result<File, Failure> {
+    let failed = |words: &str| {
+        Failure::new(format!(
+            "the journal's folder {}: {words}",
+            folder.display()
+        ))
+    };
+    let opened = host::make_folders(&*world.disk, folder)
+        .and_then(|()| host::open_private(&folder.join("lock")));
+    let file = opened.map_err(|error| failed(&error.to_string()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(_) => Err(failed("another relay uses it")),
+    }
+}
+
+/// Connects, and opens the boxes. In the thread that will serve them.
+fn open(
+    client: NbdClient,
+    boxes: Vec<Box<dyn MiddleBox>>,
+    world: &World,
+    (wake, watcher): (Wake, &Watcher),
+) -> Result<Relayed, Unopened> {
+    let mut chain = Chain::new(client.opened()?, Arc::clone(&world.clock), wake);
+    if boxes.is_empty() {
+        return Ok(chain);
+    }
+    chain.set_open_within(OPEN_WITHIN);
+    let (tell, told) = mpsc::channel();
+    chain.exchange(Exchange {
+        boxes,
+        rule: SizeRule::MayChange,
+        told: Box::new(move |ended| drop(tell.send(ended))),
+    });
+    loop {
+        chain.poll(&mut Vec::new());
+        if let Ok(ended) = told.try_recv() {
+            ended?;
+            return Ok(chain);
+        }
+        let timer = chain.next_timer().unwrap_or(LOOK_AGAIN);
+        watcher.wait(Some(timer.min(LOOK_AGAIN)))?;
+    }
+}
+
+async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure> {
+    let mut ends = Ends::new()?;
+    // Taken, so that it does nothing.
+    let _hangup = signal(SignalKind::hangup())?;
+    let RelayTarget::Nbd { at, export, tls } = &arguments.to;
+    let policy = policy(world, arguments, export)?;
+    let mut options = ClientOptions::new(export, Arc::clone(&world.clock));
+    options.reconnect = AGAIN;
+    if let Some((folder, server)) = tls {
+        let read = ClientTls::read(&*world.disk, folder, server);
+        options.tls = Some(read.map_err(|error| Failure::of(&error))?);
+    }
+    let (journal, _locked) = match &arguments.journal {
+        None => (None, None),
+        Some(folder) => (
+            Some(journal(arguments, folder)?),
+            Some(lock(world, folder)?),
+        ),
+    };
+    let name = if export.is_empty() { UNNAMED } else { export };
+    let target = Target::Endpoint(at.clone());
+    let export_options = ExportOptions::new(name, Arc::clone(&world.clock));
+    let own = world.clone();
+    let volume = arguments.volume.as_deref().unwrap_or(name);
+    let whose = Attribution {
+        tenant: arguments.tenant.clone().unwrap_or_default(),
+        vm: arguments.vm.clone(),
+        volume: volume.to_owned(),
+        volume_id: None,
+    };
+    let given = Boxes::new(world, arguments.box_dir.as_deref(), whose)?;
+    let thread = tokio::task::block_in_place(|| {
+        ExportThread::spawn_watching(export_options, move |wake: Wake, watcher: Watcher| {
+            let client = NbdClient::new(target, options, watcher.clone());
+            let surroundings = given.surroundings(wake.clone(), &watcher);
+            let mut boxes = policy.map_or_else(Vec::new, |policy| build(&policy, &surroundings));
+            if let Some(config) = journal {
+                boxes.push(Box::new(Journal::new(config, own.clone(), wake.clone())));
+            }
+            open(client, boxes, &own, (wake, &watcher))
+        })
+    });
+    let thread = thread.map_err(|error| Failure::of(&error))?;
+    let table = Arc::new(ExportTable::new());
+    table.add(thread.export());
+    let server = Server::start(ServerOptions::new(Arc::clone(&world.clock)))?;
+    let listening = server.listen(&arguments.listen, ListenOptions::new(table));
+    let listening = listening
+        .map_err(|error| Failure::new(format!("cannot listen at {}: {error}", arguments.listen)))?;
+    if let Some(tenant) = &arguments.tenant {
+        tracing::info!(
+            tenant,
+            volume = arguments.volume,
+            vm = arguments.vm,
+            "relayed"
+        );
+    }
+    announce(&format!(
+        "scree relay is ready: {} of {at} at {}\n",
+        if export.is_empty() {
+            "the export"
+        } else {
+            export
+        },
+        listening.endpoint
+    ));
+    ends.come().await;
+    tell_init("STOPPING=1");
+    drop(server);
+    let stopped = tokio::task::block_in_place(|| thread.stop(|_, stopped| stopped));
+    let stopped = stopped.map_err(|error| Failure::of(&error))?;
+    stopped.flushed.map_err(|error| {
+        let journal = match &arguments.journal {
+            Some(_) => "; the journal has it, and the next start goes on with it",
+            None => "",
+        };
+        let words = "what was written could not be flushed on the server";
+        Failure::new(format!("{words}: {error}{journal}"))
+    })
+}
+
+fn journal(arguments: &RelayArguments, folder: &Path) -> Result<JournalConfig, Failure> {
+    let ring_bytes = arguments.journal_size / 4096 * 4096;
+    if ring_bytes < RING_BYTES_MIN {
+        let words = format!("a journal has {} MiB at least", RING_BYTES_MIN >> 20);
+        return Err(Failure::new(words));
+    }
+    Ok(JournalConfig {
+        path: folder.join("relay.journal"),
+        ring_bytes,
+        flush: match arguments.flush {
+            Flush::Through => FlushMode::Through,
+            Flush::Journal => FlushMode::Journal,
+        },
+        memory_max: MEMORY_MAX,
+    })
+}

@@ -1,0 +1,196 @@
+//! What the boxes of a relay are given: keys and a place for what they have to know from
+//! `--box-dir`, servers by any URI, and standard output for their events.
+//!
+//! ```text
+//!   DIR/keys/NAME      private to this user; the passphrase is its first line
+//!   DIR/state/         what boxes have to know after a crash
+//! ```
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, SyncSender};
+use std::thread;
+
+use agent::Connected;
+use chain::boxes::{Event, What};
+use chain::{
+    Attribution, EventSink, KeyMissing, KeySource, NoKeys, Remote, StateFolder, Surroundings,
+    Targets,
+};
+use frontend::nbd::Watcher;
+use frontend::nbd::client::{ClientOptions, NbdClient, Target};
+use world::{Clock, Wake, World, host};
+use zeroize::Zeroizing;
+
+use crate::args::{RelayTarget, relay_target};
+use crate::commands::Failure;
+
+/// So many batches of events wait for whoever reads them; what is more is lost.
+const BATCHES_MAX: usize = 256;
+
+/// A key's file is no longer, in bytes.
+const KEY_BYTES_MAX: u64 = 64 << 10;
+
+/// What does not depend on the thread that will serve.
+pub(super) struct Boxes {
+    world: World,
+    folder: Option<PathBuf>,
+    whose: Arc<Attribution>,
+    events: Arc<Printer>,
+}
+
+impl Boxes {
+    /// Of a disk of `whose`.
+    pub fn new(world: &World, folder: Option<&Path>, whose: Attribution) -> Result<Self, Failure> {
+        if let Some(folder) = folder {
+            let made = host::make_folders(&*world.disk, &folder.join("state"));
+            made.map_err(|error| Failure::new(format!("{}: {error}", folder.display())))?;
+        }
+        Ok(Self {
+            world: world.clone(),
+            folder: folder.map(Path::to_owned),
+            whose: Arc::new(whose),
+            events: Arc::new(Printer::start()?),
+        })
+    }
+
+    /// All that they are given.
+    pub fn surroundings(&self, wake: Wake, watcher: &Watcher) -> Surroundings {
+        let state = self.folder.as_ref().map(|folder| StateFolder {
+            disk: Arc::clone(&self.world.disk),
+            path: folder.join("state"),
+        });
+        let keys: Arc<dyn KeySource> = match &self.folder {
+            None => Arc::new(NoKeys),
+            Some(folder) => Arc::new(KeyFiles {
+                world: self.world.clone(),
+                folder: folder.join("keys"),
+            }),
+        };
+        Surroundings {
+            clock: Arc::clone(&self.world.clock),
+            pool: Arc::clone(&self.world.pool),
+            random: Arc::clone(&self.world.random),
+            wake,
+            whose: Arc::clone(&self.whose),
+            events: Arc::clone(&self.events) as _,
+            keys,
+            targets: Arc::new(Anywhere {
+                watcher: watcher.clone(),
+                clock: Arc::clone(&self.world.clock),
+            }),
+            state,
+        }
+    }
+}
+
+struct KeyFiles {
+    world: World,
+    folder: PathBuf,
+}
+
+impl KeySource for KeyFiles {
+    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyMissing> {
+        let path = self.folder.join(name);
+        let unusable = |reason: String| KeyMissing::Unusable {
+            name: name.to_owned(),
+            reason,
+        };
+        let read = match host::mode_for_others(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(KeyMissing::None(name.to_owned()));
+            }
+            Ok(Some(mode)) => {
+                return Err(unusable(format!(
+                    "others may use {} (mode {mode:o})",
+                    path.display()
+                )));
+            }
+            Ok(None) => host::read_small(&*self.world.disk, &path, KEY_BYTES_MAX),
+            Err(error) => Err(error),
+        };
+        let content = read.map_err(|error| unusable(error.to_string()))?;
+        let line = content
+            .split(|byte| *byte == b'\n')
+            .next()
+            .unwrap_or_default();
+        match line.is_empty() {
+            true => Err(unusable("its first line is empty".to_owned())),
+            false => Ok(Zeroizing::new(line.to_vec())),
+        }
+    }
+}
+
+/// Whoever runs a relay may connect to what they can connect to.
+struct Anywhere {
+    watcher: Watcher,
+    clock: Arc<dyn Clock>,
+}
+
+impl Targets for Anywhere {
+    fn open(&self, uri: &str) -> Result<Box<dyn Remote>, String> {
+        let RelayTarget::Nbd { at, export, tls } = relay_target(uri)?;
+        if tls.is_some() {
+            return Err(format!("{uri}: boxes speak to servers without TLS so far"));
+        }
+        let options = ClientOptions::new(export, Arc::clone(&self.clock));
+        let client = NbdClient::new(Target::Endpoint(at), options, self.watcher.clone());
+        Ok(Box::new(Connected(client)))
+    }
+}
+
+/// Prints events as lines of JSON, in a thread: a disk waits for nobody who reads them.
+struct Printer {
+    batches: SyncSender<Vec<Event>>,
+    lost: Arc<AtomicU64>,
+}
+
+impl Printer {
+    fn start() -> io::Result<Self> {
+        let (batches, received) = mpsc::sync_channel::<Vec<Event>>(BATCHES_MAX);
+        let lost = Arc::<AtomicU64>::default();
+        let missing = Arc::clone(&lost);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "it lasts as long as the relay, and waits for a reader"
+        )]
+        thread::Builder::new()
+            .name("events".to_owned())
+            .spawn(move || {
+                while let Ok(batch) = received.recv() {
+                    // Who reads no more wants no more.
+                    if print(&batch, missing.swap(0, Ordering::Relaxed)).is_err() {
+                        return;
+                    }
+                }
+            })?;
+        Ok(Self { batches, lost })
+    }
+}
+
+impl EventSink for Printer {
+    fn tell(&self, events: Vec<Event>) {
+        let count = events.len() as u64;
+        if self.batches.try_send(events).is_err() {
+            self.lost.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+}
+
+fn print(batch: &[Event], lost: u64) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if let (Some(first), 1..) = (batch.first(), lost) {
+        let mut note = first.clone();
+        note.what = What::Note(format!("{lost} events are lost: nobody read them in time"));
+        note.rule = None;
+        serde_json::to_writer(&mut out, &note)?;
+        out.write_all(b"\n")?;
+    }
+    for event in batch {
+        serde_json::to_writer(&mut out, event)?;
+        out.write_all(b"\n")?;
+    }
+    out.flush()
+}

@@ -1,0 +1,201 @@
+//! `scree relay` between foreign clients and a foreign server.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::host::{Said, scree, wait_until};
+
+const SCREE: &str = env!("CARGO_BIN_EXE_scree");
+
+/// A process that ends with its test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn qemu_nbd(folder: &Path) -> Running {
+    let (image, socket) = (folder.join("image"), folder.join("server"));
+    let server = Command::new("qemu-nbd")
+        .args(["-t", "-e", "8", "-f", "raw", "-x", "disk", "-k"])
+        .args([&socket, &image])
+        .spawn();
+    let server = Running(server.expect("qemu-nbd is installed"));
+    wait_until("the server listens", || socket.exists());
+    server
+}
+
+fn relay(folder: &Path, more: &[&str]) -> Running {
+    let to = format!(
+        "nbd+unix:///disk?socket={}",
+        folder.join("server").display()
+    );
+    let listen = format!("unix:{}", folder.join("relay").display());
+    let mut child = Command::new(SCREE)
+        .args(["relay", "--listen", &listen, "--to", &to])
+        .args(more)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("scree runs");
+    let mut line = String::new();
+    let out = child.stdout.take().expect("piped");
+    BufReader::new(out).read_line(&mut line).expect("readable");
+    assert!(
+        line.starts_with("scree relay is ready: disk of"),
+        "it said {line:?}"
+    );
+    Running(child)
+}
+
+fn qemu_io(uri: &str, commands: &[&str]) {
+    let mut command = Command::new("qemu-io");
+    command.args(["-f", "raw", uri]);
+    for one in commands {
+        command.args(["-c", one]);
+    }
+    let said = Said::of(command.output().expect("qemu-io is installed"));
+    assert_eq!(said.code, 0, "{commands:?}: {}", said.error);
+    assert!(!said.out.contains("failed"), "{commands:?}: {}", said.out);
+}
+
+fn uri(folder: &Path, socket: &str) -> String {
+    format!("nbd+unix:///disk?socket={}", folder.join(socket).display())
+}
+
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = std::fs::File::create(folder.path().join("image")).expect("a file");
+    image.set_len(64 << 20).expect("room");
+    folder
+}
+
+#[test]
+fn a_passive_relay_is_the_disk_that_the_server_has() {
+    let folder = folder();
+    let folder = folder.path();
+    let _server = qemu_nbd(folder);
+    let policy = folder.join("policy");
+    let text = "volume = \"disk\"\n[[box]]\nkind = \"rate\"\niops = 100000\n";
+    std::fs::write(&policy, text).expect("room");
+    let relay = relay(folder, &["--policy", policy.to_str().expect("text")]);
+    qemu_io(
+        &uri(folder, "relay"),
+        &["write -P 1 0 1M", "write -f -P 2 3M 5k"],
+    );
+    // It is there already: nothing is on the way.
+    qemu_io(
+        &uri(folder, "server"),
+        &["read -P 1 0 1M", "read -P 2 3M 5k"],
+    );
+    let trims = ["write -z -u 0 512k", "discard 512k 512k", "flush"];
+    qemu_io(&uri(folder, "relay"), &trims);
+    qemu_io(
+        &uri(folder, "relay"),
+        &["read -P 0 0 512k", "read -P 0 4M 1M"],
+    );
+    drop(relay);
+    let other = [
+        "relay",
+        "--listen",
+        "unix:/tmp/none",
+        "--to",
+        &uri(folder, "server"),
+    ];
+    let other = [&other[..], &["--volume", "other", "--policy"]].concat();
+    let said = scree(&[&other[..], &[policy.to_str().expect("text")]].concat());
+    assert_eq!(said.code, 1);
+    assert!(
+        said.error.contains("it is for the volume"),
+        "{}",
+        said.error
+    );
+}
+
+/// What a relay has acknowledged without a flush is in its journal, and nowhere else maybe:
+/// its process is killed, and the server with it.
+#[test]
+fn an_active_relay_that_is_killed_loses_nothing_that_it_acknowledged() {
+    let folder = folder();
+    let folder = folder.path();
+    let journal = folder.join("journal");
+    let journal = journal.to_str().expect("text");
+    let mut server = Some(qemu_nbd(folder));
+    for (round, flush) in ["through", "journal", "through", "journal"]
+        .into_iter()
+        .enumerate()
+    {
+        let active = ["--active", "--journal", journal, "--journal-size", "8M"];
+        let mut relay = relay(folder, &[&active[..], &["--flush", flush]].concat());
+        let pattern = round + 1;
+        if flush == "journal" {
+            // The server is away: nothing but the journal can have it.
+            drop(server.take());
+        }
+        let mut writes = Vec::new();
+        let mut reads = Vec::new();
+        for number in 0..40 {
+            let at = (round * 40 + number) * 60;
+            writes.push(format!("write -P {pattern} {at}k 50k"));
+            reads.push(format!("read -P {pattern} {at}k 50k"));
+        }
+        // They are acknowledged before qemu-io ends; it flushes only at its end, which waits
+        // for the server, unless the journal answers.
+        writes.push("abort".to_owned());
+        let mut command = Command::new("qemu-io");
+        command.args(["-f", "raw", &uri(folder, "relay")]);
+        for write in &writes {
+            command.args(["-c", write]);
+        }
+        let said = command.output().expect("qemu-io is installed");
+        let out = String::from_utf8_lossy(&said.stdout);
+        // What it was about to print goes with it.
+        let wrote = out.matches("wrote 51200/51200").count();
+        assert!(wrote >= 30, "{out}");
+        reads.truncate(wrote);
+        relay.0.kill().expect("killed");
+        drop(relay);
+        if server.is_none() {
+            let _ = std::fs::remove_file(folder.join("server"));
+            server = Some(qemu_nbd(folder));
+        }
+        let relay = self::relay(folder, &active);
+        let reads: Vec<&str> = reads.iter().map(String::as_str).collect();
+        qemu_io(&uri(folder, "relay"), &reads);
+        // Its journal is carried out before it is ready.
+        qemu_io(&uri(folder, "server"), &reads);
+        drop(relay);
+    }
+}
+
+#[test]
+fn a_journal_has_one_relay_and_a_clean_end_leaves_nothing_in_it() {
+    let folder = folder();
+    let folder = folder.path();
+    let _server = qemu_nbd(folder);
+    let journal = folder.join("journal");
+    let active = ["--active", "--journal", journal.to_str().expect("text")];
+    let active = [&active[..], &["--journal-size", "8M"]].concat();
+    let mut first = relay(folder, &active);
+    let to = uri(folder, "server");
+    let second = ["relay", "--listen", "unix:/tmp/none", "--to", &to];
+    let said = scree(&[&second[..], &active].concat());
+    assert_eq!(said.code, 1);
+    assert!(
+        said.error.contains("another relay uses it"),
+        "{}",
+        said.error
+    );
+    qemu_io(&uri(folder, "relay"), &["write -P 1 0 1M"]);
+    let pid = first.0.id().to_string();
+    let killed = Command::new("kill").arg(&pid).status().expect("kill runs");
+    assert!(killed.success());
+    assert_eq!(first.0.wait().expect("it ends").code(), Some(0));
+    // What is written without it is not overwritten by the journal later.
+    qemu_io(&uri(folder, "server"), &["write -P 2 0 1M"]);
+    let _again = relay(folder, &active);
+    qemu_io(&uri(folder, "relay"), &["read -P 2 0 1M"]);
+}
