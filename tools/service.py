@@ -153,9 +153,15 @@ class Busy(Failed):
 
 def cli(*arguments, **environment):
     """What a command prints with -o json; Failed, or Busy."""
+    printed = cli_text(*arguments, "-o", "json", **environment)
+    return json.loads(printed) if printed.strip() else {}
+
+
+def cli_text(*arguments, **environment):
+    """What a command prints for people."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("SCREE_")}
     done = subprocess.run(
-        [str(BINARY), *[str(argument) for argument in arguments], "-o", "json"],
+        [str(BINARY), *[str(argument) for argument in arguments]],
         env={**inherited, **environment}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
     )
@@ -163,7 +169,7 @@ def cli(*arguments, **environment):
         words = " ".join(str(argument) for argument in arguments)
         kind = Busy if "the database is busy" in done.stderr else Failed
         raise kind(f"`scree {words}` failed: {done.stderr.strip()}")
-    return json.loads(done.stdout) if done.stdout.strip() else {}
+    return done.stdout
 
 
 class Unknown(Exception):

@@ -12,7 +12,7 @@ use crate::commands::Failure;
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// What a folder that a start made, and did not get through with, may hold.
-const OURS: [&str; 15] = [
+const OURS: [&str; 19] = [
     "lock",
     "database",
     "authority.key",
@@ -22,6 +22,10 @@ const OURS: [&str; 15] = [
     "keys",
     "units",
     "journal",
+    "chains",
+    "events",
+    "box-keys",
+    "box-sockets",
     "vm",
     "api.sock",
     "nbd.sock",
