@@ -24,9 +24,7 @@ use world::{OpenMode, World};
 
 mod units;
 
-pub use frontend::nbd::client::fuzz::{
-    fuzz_greeting as nbd_greeting, fuzz_replies as nbd_replies,
-};
+pub use frontend::nbd::client::fuzz::{fuzz_greeting as nbd_greeting, fuzz_replies as nbd_replies};
 pub use frontend::nbd::fuzz::fuzz_handshake as nbd_handshake;
 pub use frontend::nbd::fuzz::fuzz_option as nbd_option;
 pub use frontend::nbd::fuzz::fuzz_transmission as nbd_transmission;
