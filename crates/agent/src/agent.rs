@@ -70,6 +70,8 @@ pub struct Settings {
     pub allows_unsealed: bool,
     /// Networks that tenants' boxes may reach.
     pub box_networks: Vec<Network>,
+    /// The program that boxes' processes are, Scree's own; none: they all run inline.
+    pub box_program: Option<PathBuf>,
     /// Serve NBD over TCP here as well.
     pub listen_nbd: Option<SocketAddr>,
     /// TLS for that.
@@ -163,6 +165,8 @@ pub(crate) struct Inner {
     pub journals: Option<Journals>,
     /// Networks that tenants' boxes may reach.
     pub box_networks: Arc<[Network]>,
+    /// The program that boxes' processes are.
+    pub box_program: Option<PathBuf>,
     pub allows_unsealed: bool,
     pub units: Mutex<Vec<Mounted>>,
     /// The ways to those that daemons keep.
@@ -280,6 +284,7 @@ impl Agent {
                 journals,
                 allows_unsealed: settings.allows_unsealed,
                 box_networks: settings.box_networks.into(),
+                box_program: settings.box_program,
                 units: Mutex::default(),
                 links: Links::new(
                     cluster.id,

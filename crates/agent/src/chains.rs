@@ -7,9 +7,11 @@ use std::time::Duration;
 use api::host::{Assignment, ChainKey, EventLines, Refusal, WantedChain};
 use base::AttachmentId;
 use chain::{
-    Attribution, EventSink, Exchange, ExchangeError, SizeRule, StateFolder, Surroundings, build,
+    Attribution, EventSink, Exchange, ExchangeError, NoPrograms, Programs, SizeRule, StateFolder,
+    Surroundings, build,
 };
-use frontend::nbd::ExportGone;
+use frontend::nbd::{ExportGone, Watcher};
+use hop::{Hops, HopsOptions};
 use policy::{Policy, PolicyError};
 use tokio::sync::oneshot;
 use world::{Wake, host};
@@ -97,11 +99,12 @@ impl Agent {
         let state = inner.folder.chain(wish.volume);
         let (world, made) = (inner.world.clone(), state.clone());
         blocking(move || host::make_folders(&*world.disk, &made)).await??;
+        let watcher = attached.watcher()?;
         let targets = BoxTargets::new(
             &inner.folder.box_sockets(),
             &chain.tenant,
             Arc::clone(&inner.box_networks),
-            (attached.watcher()?, Arc::clone(&inner.world.clock)),
+            (watcher.clone(), Arc::clone(&inner.world.clock)),
         );
         let events = attached.events.get_or_init(|| {
             let folder = self.inner.folder.events();
@@ -125,11 +128,27 @@ impl Agent {
             }),
             events: Arc::clone(events) as Arc<dyn EventSink>,
             targets: Arc::new(targets),
+            programs: self.box_programs(watcher),
             state: Some(StateFolder {
                 disk: Arc::clone(&inner.world.disk),
                 path: state,
             }),
         })
+    }
+
+    /// What makes the programs of boxes that do not run inline.
+    fn box_programs(&self, watcher: Watcher) -> Arc<dyn Programs> {
+        let inner = &self.inner;
+        let Some(program) = &inner.box_program else {
+            return Arc::new(NoPrograms);
+        };
+        let options = HopsOptions {
+            program: program.clone(),
+            foreign: Some(inner.folder.box_programs()),
+            sockets: Some(hop::sockets_folder(inner.folder.path())),
+            disk: Arc::clone(&inner.world.disk),
+        };
+        Arc::new(Hops::new(options, watcher))
     }
 
     /// What the boxes of an attachment have told.

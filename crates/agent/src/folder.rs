@@ -134,6 +134,12 @@ impl Folder {
         self.path.join("box-keys")
     }
 
+    /// Where the operator says which programs tenants' boxes may be.
+    #[must_use]
+    pub fn box_programs(&self) -> PathBuf {
+        self.path.join("box-programs")
+    }
+
     /// What the boxes of volumes have told.
     #[must_use]
     pub fn events(&self) -> PathBuf {

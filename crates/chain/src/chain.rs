@@ -317,13 +317,17 @@ impl<D: BlockDevice> Chain<D> {
         }
     }
 
+    /// Whether nothing of the boxes' own is under way. All of them are told to rest, whatever
+    /// the first one says.
+    fn are_resting(&mut self) -> bool {
+        let resting = self.boxes.iter_mut().map(|one| one.rest());
+        resting.fold(true, |all, one| all & one)
+    }
+
     fn step(&mut self, exchanging: &mut Exchanging) -> Step {
         match &exchanging.phase {
             Phase::Draining => {
-                // All of them are told, whatever the first one says.
-                let resting = self.boxes.iter_mut().map(|one| one.rest());
-                let are_resting = resting.fold(true, |all, one| all & one);
-                if !are_resting || self.under_way > 0 || self.late_flushes > 0 {
+                if !self.are_resting() || self.under_way > 0 || self.late_flushes > 0 {
                     return Step::Wait;
                 }
                 exchanging.phase = match self.start_flush() {
@@ -366,6 +370,8 @@ impl<D: BlockDevice> Chain<D> {
                         }
                     }
                 }
+                // A box that works for a program may have begun something since.
+                None if !self.are_resting() => Step::Wait,
                 None => Step::Ended(exchanging.check(
                     (self.geometry(), self.capabilities()),
                     (

@@ -10,18 +10,22 @@
 mod bottom;
 pub mod boxes;
 mod chain;
+mod door;
 mod exchange;
 pub mod extfs;
 pub mod luks;
 mod middle_box;
 pub mod partition;
+mod program;
 mod remote;
 mod surroundings;
 mod tokens;
 
 pub use chain::Chain;
+pub use door::{Asked, Door};
 pub use exchange::{Exchange, ExchangeError, SizeRule, Told};
 pub use middle_box::{MiddleBox, Opening};
+pub use program::{NoPrograms, Program, Programs};
 pub use remote::{Link, NoTargets, Remote, Targets};
 pub use surroundings::{
     Attribution, EventSink, KeyMissing, KeySource, NoKeys, StateFolder, Surroundings, build,

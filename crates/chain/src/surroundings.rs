@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use policy::{BoxKind, Policy};
+use policy::{BoxKind, BoxPolicy, Policy};
 use world::{Clock, Disk, Pool, Random, Wake};
 use zeroize::Zeroizing;
 
+use crate::boxes::{Encrypt, Event, Fault, Hop, Monitor, Rate, Replicate, What};
+use crate::{MiddleBox, Opening, Programs, Targets};
 #[cfg(test)]
-use crate::NoTargets;
-use crate::boxes::{Encrypt, Event, Fault, Monitor, Rate, Replicate};
-use crate::{MiddleBox, Targets};
+use crate::{NoPrograms, NoTargets};
 
 /// There is none of this name, or it cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -85,6 +85,8 @@ pub struct Surroundings {
     pub keys: Arc<dyn KeySource>,
     /// Disks elsewhere.
     pub targets: Arc<dyn Targets>,
+    /// Programs of boxes that do not run inline.
+    pub programs: Arc<dyn Programs>,
     /// Where its boxes keep what they have to know after a crash; none, if they cannot.
     pub state: Option<StateFolder>,
 }
@@ -96,6 +98,20 @@ pub struct StateFolder {
     pub disk: Arc<dyn Disk>,
     /// Where it is; it is there.
     pub path: PathBuf,
+}
+
+impl Surroundings {
+    /// Says something of a box, as an event.
+    pub(crate) fn note(&self, name: &Arc<str>, note: String) {
+        self.events.tell(vec![Event {
+            time: self.clock.wall(),
+            whose: Arc::clone(&self.whose),
+            monitor: Arc::clone(name),
+            partition: None,
+            what: What::Note(note),
+            rule: None,
+        }]);
+    }
 }
 
 #[cfg(test)]
@@ -120,6 +136,7 @@ impl Surroundings {
             events: Arc::new(Deaf),
             keys: Arc::new(NoKeys),
             targets: Arc::new(NoTargets),
+            programs: Arc::new(NoPrograms),
             state: None,
         }
     }
@@ -129,23 +146,30 @@ impl Surroundings {
 #[must_use]
 pub fn build(policy: &Policy, surroundings: &Surroundings) -> Vec<Box<dyn MiddleBox>> {
     let boxes = policy.boxes.iter();
-    let built = boxes.map(|one| -> Box<dyn MiddleBox> {
-        let clock = Arc::clone(&surroundings.clock);
-        match &one.kind {
-            BoxKind::Monitor(config) => Box::new(Monitor::new(
-                &one.name,
-                config.clone(),
-                surroundings.clone(),
-            )),
-            BoxKind::Encrypt(config) => {
-                Box::new(Encrypt::new(config.clone(), surroundings.clone()))
-            }
-            BoxKind::Replicate(config) => {
-                Box::new(Replicate::new(&one.name, config, surroundings.clone()))
-            }
-            BoxKind::Rate(config) => Box::new(Rate::new(config, clock)),
-            BoxKind::Fault(config) => Box::new(Fault::new(config.clone(), clock)),
-        }
-    });
-    built.collect()
+    boxes.map(|one| build_one(one, surroundings)).collect()
+}
+
+fn build_one(one: &BoxPolicy, surroundings: &Surroundings) -> Box<dyn MiddleBox> {
+    if let Some(hop) = &one.hop {
+        return Box::new(Hop::new(one, hop.on_failure, surroundings.clone()));
+    }
+    let clock = Arc::clone(&surroundings.clock);
+    let given = surroundings.clone();
+    match &one.kind {
+        BoxKind::Monitor(config) => Box::new(Monitor::new(&one.name, config.clone(), given)),
+        BoxKind::Encrypt(config) => Box::new(Encrypt::new(config.clone(), given)),
+        BoxKind::Replicate(config) => Box::new(Replicate::new(&one.name, config, given)),
+        BoxKind::Rate(config) => Box::new(Rate::new(config, clock)),
+        BoxKind::Fault(config) => Box::new(Fault::new(config.clone(), clock)),
+        BoxKind::Program(_) | BoxKind::Machine(_) => Box::new(Unbuilt),
+    }
+}
+
+/// A box that runs elsewhere, and of which nobody said how: policies that are read say it.
+struct Unbuilt;
+
+impl MiddleBox for Unbuilt {
+    fn open(&mut self, _: &mut dyn base::BlockDevice) -> Opening {
+        Opening::Failed("a box of this kind does not run inline".to_owned())
+    }
 }

@@ -16,21 +16,26 @@
 //! Must not know: how a box does its work, nor any key: a policy names keys, and controllers
 //! read policies.
 
+mod elsewhere;
 mod encrypt;
 mod fault;
+mod hop;
 mod monitor;
 mod rate;
 mod replicate;
 mod size;
 
+pub use elsewhere::{MachineConfig, ProgramConfig};
 pub use encrypt::{EncryptConfig, Format};
 pub use fault::{DELAY_MS_MAX, FaultConfig};
+pub use hop::{Hop, Limits, OnFailure};
 pub use monitor::{Action, Glob, MonitorConfig, Operation, Rule};
 pub use rate::RateConfig;
 pub use replicate::{Replica, ReplicateConfig};
 
 use std::collections::HashSet;
 
+use hop::{Runs, Words};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -45,7 +50,15 @@ pub const BOXES_MAX: usize = 16;
 const NAME_BYTES_MAX: usize = 32;
 
 /// The kinds of boxes, as they are written.
-const KINDS: [&str; 5] = ["monitor", "encrypt", "replicate", "rate", "fault"];
+const KINDS: [&str; 7] = [
+    "monitor",
+    "encrypt",
+    "replicate",
+    "rate",
+    "fault",
+    "program",
+    "machine",
+];
 
 /// A chain, for a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +79,8 @@ pub struct BoxPolicy {
     pub name: String,
     /// What it is, and how.
     pub kind: BoxKind,
+    /// How it runs elsewhere; none: inline.
+    pub hop: Option<Hop>,
 }
 
 /// What a box is.
@@ -81,6 +96,10 @@ pub enum BoxKind {
     Rate(RateConfig),
     /// Spoils requests.
     Fault(FaultConfig),
+    /// A program of the host's operator.
+    Program(ProgramConfig),
+    /// On another machine.
+    Machine(MachineConfig),
 }
 
 impl BoxKind {
@@ -93,6 +112,20 @@ impl BoxKind {
             Self::Replicate(_) => "replicate",
             Self::Rate(_) => "rate",
             Self::Fault(_) => "fault",
+            Self::Program(_) => "program",
+            Self::Machine(_) => "machine",
+        }
+    }
+
+    /// Where boxes of this kind run.
+    const fn runs(&self) -> Runs {
+        match self {
+            Self::Monitor(_) | Self::Rate(_) | Self::Fault(_) => Runs::Anywhere,
+            Self::Encrypt(_) => Runs::Needed,
+            // It has connections and state of its own.
+            Self::Replicate(_) => Runs::Inline,
+            Self::Program(_) => Runs::Program,
+            Self::Machine(_) => Runs::Machine,
         }
     }
 }
@@ -184,6 +217,8 @@ fn box_of(mut table: toml::Table) -> Result<BoxPolicy, String> {
             "a name has 1 to {NAME_BYTES_MAX} characters of a-z, 0-9 and -"
         ));
     }
+    let words = Words::take(&mut table)?;
+    let own = table.clone();
     let kind = match kind.as_str() {
         "monitor" => {
             let config: MonitorConfig = parameters(table)?;
@@ -210,12 +245,36 @@ fn box_of(mut table: toml::Table) -> Result<BoxPolicy, String> {
             config.check()?;
             BoxKind::Fault(config)
         }
+        "program" => {
+            let config: ProgramConfig = parameters(table)?;
+            config.check()?;
+            BoxKind::Program(config)
+        }
+        "machine" => {
+            let config: MachineConfig = parameters(table)?;
+            config.check()?;
+            BoxKind::Machine(config)
+        }
         other => {
             let kinds = KINDS.join(", ");
             return Err(format!("there is no kind {other:?}; there are {kinds}"));
         }
     };
-    Ok(BoxPolicy { name, kind })
+    let mut hop = words.hop(kind.runs())?;
+    if let Some(hop) = hop.as_mut().filter(|_| words.runs.is_some()) {
+        hop.alone = alone(own, &name, kind.as_str());
+    }
+    Ok(BoxPolicy { name, kind, hop })
+}
+
+/// The policy of a chain of one box, inline.
+fn alone(mut own: toml::Table, name: &str, kind: &str) -> String {
+    own.insert("name".to_owned(), name.into());
+    own.insert("kind".to_owned(), kind.into());
+    let mut policy = toml::Table::new();
+    policy.insert("volume".to_owned(), "*".into());
+    policy.insert("box".to_owned(), vec![toml::Value::from(own)].into());
+    policy.to_string()
 }
 
 /// A word that every box may have.
@@ -278,6 +337,7 @@ mod tests {
                         iops: Some(2000),
                         bytes_per_second: Some(100 << 20),
                     }),
+                    hop: None,
                 },
                 BoxPolicy {
                     name: "encrypt".to_owned(),
@@ -287,6 +347,7 @@ mod tests {
                         allow_discard: true,
                         reencrypt: 2,
                     }),
+                    hop: None,
                 },
                 BoxPolicy {
                     name: "fault".to_owned(),
@@ -294,10 +355,32 @@ mod tests {
                         read_errors_one_in: 1000,
                         ..FaultConfig::default()
                     }),
+                    hop: None,
                 },
             ],
         };
         assert_eq!(policy, expected);
+    }
+
+    #[test]
+    fn what_runs_in_a_process_has_a_policy_for_itself() {
+        let text = "volume = \"a\"\n[[box]]\nkind = \"monitor\"\nname = \"watch\"\nruns = \
+                    \"process\"\non_failure = \"bypass\"\nmemory = \"1G\"\ncpu_percent = 50\n\
+                    operations = [\"create\"]\n[[box.rule]]\nname = \"r\"\npaths = [\"/etc/**\"]\n\
+                    action = \"alert\"\n";
+        let policy = Policy::parse(text).expect("it is one");
+        let hop = policy.boxes[0].hop.clone().expect("it is a hop");
+        assert_eq!(hop.on_failure, OnFailure::Bypass);
+        let expected = Limits {
+            memory_bytes: 1 << 30,
+            cpu_percent: Some(50),
+        };
+        assert_eq!(hop.limits, expected);
+        let alone = Policy::parse(&hop.alone).expect("it is one too");
+        assert_eq!(alone.boxes.len(), 1);
+        assert_eq!(alone.boxes[0].name, "watch");
+        assert_eq!(alone.boxes[0].kind, policy.boxes[0].kind);
+        assert_eq!(alone.boxes[0].hop, None, "inline, there");
     }
 
     #[test]
@@ -323,6 +406,48 @@ mod tests {
                 "\"fast\" is not a size",
             ),
             (of_box("kind = \"encrypt\""), "missing field `key`"),
+            (
+                of_box("kind = \"rate\"\niops = 1\nruns = \"there\""),
+                "runs is \"inline\" or \"process\"",
+            ),
+            (
+                of_box("kind = \"rate\"\niops = 1\nmemory = \"1G\""),
+                "this one runs inline",
+            ),
+            (
+                of_box("kind = \"rate\"\niops = 1\nruns = \"process\"\nmemory = \"1M\""),
+                "memory is 64M to 64G",
+            ),
+            (
+                of_box("kind = \"rate\"\niops = 1\nruns = \"process\"\ncpu_percent = 0"),
+                "cpu_percent is 1 to",
+            ),
+            (
+                of_box("kind = \"rate\"\niops = 1\nruns = \"process\"\non_failure = \"x\""),
+                "on_failure is",
+            ),
+            (
+                of_box(
+                    "kind = \"encrypt\"\nkey = \"a\"\nruns = \"process\"\non_failure = \"bypass\"",
+                ),
+                "it cannot be left out",
+            ),
+            (
+                of_box("kind = \"program\"\nprogram = \"../x\""),
+                "program is a name",
+            ),
+            (
+                of_box("kind = \"program\"\nprogram = \"x\"\nruns = \"process\""),
+                "its kind says already",
+            ),
+            (
+                of_box("kind = \"machine\"\nat = \"10.0.0.1:1\"\nkey = \"sha256:12\""),
+                "key is as",
+            ),
+            (
+                of_box("kind = \"machine\"\nat = \"host\"\nkey = \"\""),
+                "invalid socket address",
+            ),
             (of_box("kind = \"encrypt\"\nkey = \"\""), "key names a key"),
             (
                 of_box("kind = \"encrypt\"\nkey = \"../x\""),

@@ -2,6 +2,7 @@
 
 mod encrypt;
 mod fault;
+mod hop;
 mod journal;
 mod monitor;
 mod rate;
@@ -9,6 +10,7 @@ mod replicate;
 
 pub use encrypt::Encrypt;
 pub use fault::Fault;
+pub use hop::Hop;
 pub use journal::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
 pub use monitor::{Detail, Event, FileEvent, Monitor, What};
 pub use rate::Rate;

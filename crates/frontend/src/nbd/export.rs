@@ -276,9 +276,9 @@ impl Export {
         self.entrance.shared().connections.load(Ordering::Acquire)
     }
 
-    /// An export that nobody serves, for the handshake's fuzzer.
-    pub(super) fn unserved(name: &str) -> Self {
-        let device = crate::memory::MemoryDevice::new(1 << 20);
+    /// An export whose connections its owner takes himself ([`super::Leg`]): nobody comes
+    /// in by it.
+    pub(super) fn without_thread(options: ExportOptions, device: &impl BlockDevice) -> Self {
         let shared = Shared::new(device.geometry(), device.capabilities());
         let bell = Bell::new().expect("a file descriptor is left");
         Self {
@@ -286,10 +286,17 @@ impl Export {
                 commands: Mutex::new(mpsc::channel().0),
                 bell,
                 shared: Arc::new(shared),
-                options: ExportOptions::new(name, Arc::new(world::real::RealClock::new())),
+                options,
             }),
             read_only: false,
         }
+    }
+
+    /// An export that nobody serves, for the handshake's fuzzer.
+    pub(super) fn unserved(name: &str) -> Self {
+        let device = crate::memory::MemoryDevice::new(1 << 20);
+        let options = ExportOptions::new(name, Arc::new(world::real::RealClock::new()));
+        Self::without_thread(options, &device)
     }
 
     /// Takes one of its places.

@@ -13,7 +13,7 @@
 //!   bytes. `service`: one device and all its connections, over pipes.
 //! * `channel`, `tls`: a pipe that is a socket.
 //! * `export`, `worker`: an export's ends and its thread. `server`, `guest`: the
-//!   acceptor's.
+//!   acceptor's. `leg`: a service without either.
 //!
 //! Invariants: a device is touched only by its export's thread; nothing on the
 //! path of a request locks or allocates; what one connection holds is bounded
@@ -26,6 +26,7 @@ mod desk;
 mod export;
 mod guest;
 mod handshake;
+mod leg;
 mod options;
 mod reply;
 mod request;
@@ -47,6 +48,7 @@ pub mod fuzz;
 
 pub use export::{Export, ExportGone, ExportOptions, ExportThread, SpawnError, Stopped};
 pub use handshake::TlsPolicy;
+pub use leg::Leg;
 pub use server::{ListenOptions, Listening, Server, ServerOptions};
 pub use table::{Client, ExportInfo, ExportTable, Exports, Listed};
 pub use tls::{ServerTls, TlsError};

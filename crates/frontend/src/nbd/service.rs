@@ -207,6 +207,10 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
         }
         self.desk.completions = completions;
         let mut stalled = std::mem::take(&mut self.stalled);
+        // Those who wait for a busy device are asked in turns: the first one may get all.
+        if !stalled.is_empty() {
+            stalled.rotate_left(1);
+        }
         for key in stalled.drain(..) {
             self.touch(key);
         }
@@ -250,9 +254,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
         if let Err(error) = self.desk.device.commit() {
             tracing::error!(%error, "the device stopped; its connections are dropped");
             self.failure = Some(error);
-            for key in self.links.keys().collect::<Vec<_>>() {
-                self.close(key, "the device stopped");
-            }
+            self.close_all("the device stopped");
         }
     }
 
@@ -326,14 +328,31 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
     }
 
     /// A pipe whose interest has changed since this was asked last.
-    pub fn next_changed(&mut self) -> Option<(Key, &P, Interest)> {
+    pub fn next_changed(&mut self) -> Option<(Key, &mut P, Interest)> {
         while let Some(key) = self.changed.pop() {
             if self.links.get(key).is_some() {
-                let link = self.links.get(key)?;
-                return Some((key, &link.pipe, link.interest));
+                let link = self.links.get_mut(key)?;
+                return Some((key, &mut link.pipe, link.interest));
             }
         }
         None
+    }
+
+    /// The pipe of a connection that is open.
+    pub fn pipe(&self, key: Key) -> Option<&P> {
+        self.links.get(key).map(|link| &link.pipe)
+    }
+
+    /// Those of all connections that are open.
+    pub fn keys(&self) -> Vec<Key> {
+        self.links.keys().collect()
+    }
+
+    /// Ends all connections: what they wait for is nobody's.
+    pub fn close_all(&mut self, reason: &str) {
+        for key in self.keys() {
+            self.close(key, reason);
+        }
     }
 
     /// From now on requests are refused, and those that wait for what is away fail.

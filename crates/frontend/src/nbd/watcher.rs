@@ -22,6 +22,9 @@ use super::slab::{Key, Slab};
 /// Marks the keys of devices' descriptors; those of connections are below 2^56.
 const DEVICE: Key = 1 << 63;
 
+/// A source is taken out with its watch's end.
+const THERE: &str = "what is watched is there";
+
 /// What a poller saw of a source since it was asked last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Seen {
@@ -70,7 +73,7 @@ impl Watcher {
             return Err(error);
         }
         Ok(Watched {
-            source,
+            source: Some(source),
             key,
             interest,
             watcher: self.clone(),
@@ -114,7 +117,8 @@ impl Watcher {
 /// Something that is watched. Dropping it ends that, and closes it.
 #[derive(Debug)]
 pub struct Watched<S: AsFd> {
-    source: S,
+    /// Until it is dropped, or taken out.
+    source: Option<S>,
     key: Key,
     interest: Interest,
     watcher: Watcher,
@@ -123,7 +127,18 @@ pub struct Watched<S: AsFd> {
 impl<S: AsFd> Watched<S> {
     /// What is watched.
     pub fn source(&mut self) -> &mut S {
-        &mut self.source
+        self.source.as_mut().expect(THERE)
+    }
+
+    /// The same, to be looked at.
+    pub fn get(&self) -> &S {
+        self.source.as_ref().expect(THERE)
+    }
+
+    /// It is not watched any more.
+    pub fn into_source(mut self) -> S {
+        self.unwatch();
+        self.source.take().expect(THERE)
     }
 
     /// What was seen since this was asked last.
@@ -143,16 +158,23 @@ impl<S: AsFd> Watched<S> {
             return Ok(());
         }
         let key = self.key | DEVICE;
-        self.watcher.0.poller.modify(&self.source, key, interest)?;
+        let poller = &self.watcher.0.poller;
+        poller.modify(self.source.as_ref().expect(THERE), key, interest)?;
         self.interest = interest;
         Ok(())
+    }
+
+    fn unwatch(&self) {
+        if let Some(source) = &self.source {
+            // It may be open elsewhere too, and would be reported for ever.
+            let _ = self.watcher.0.poller.remove(source);
+            self.watcher.seen().remove(self.key);
+        }
     }
 }
 
 impl<S: AsFd> Drop for Watched<S> {
     fn drop(&mut self) {
-        // It may be open elsewhere too, and would be reported for ever.
-        let _ = self.watcher.0.poller.remove(&self.source);
-        self.watcher.seen().remove(self.key);
+        self.unwatch();
     }
 }

@@ -3,6 +3,7 @@
 //! file of its own.
 
 mod attachment;
+mod box_process;
 mod chain;
 mod grant;
 mod key;
@@ -26,6 +27,7 @@ use clap_complete::Shell;
 use crate::output::Format;
 
 pub use attachment::{AttachArguments, AttachmentCommand, DetachArguments};
+pub use box_process::BoxProcessArguments;
 pub use chain::{ChainCommand, MonitorArguments, WhichChain};
 pub use grant::GrantCommand;
 pub use key::KeyCommand;
@@ -125,6 +127,10 @@ pub enum Command {
     /// Stand between an NBD client and an NBD server, with boxes of a policy, or with a
     /// journal that acknowledges writes before the server does.
     Relay(Box<RelayArguments>),
+
+    /// Be one box of a chain: agents start this.
+    #[command(hide = true)]
+    BoxProcess(BoxProcessArguments),
 
     /// Become a user of a controller, with a token.
     Login(LoginArguments),

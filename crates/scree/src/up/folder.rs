@@ -12,7 +12,7 @@ use crate::commands::Failure;
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// What a folder that a start made, and did not get through with, may hold.
-const OURS: [&str; 19] = [
+const OURS: [&str; 21] = [
     "lock",
     "database",
     "authority.key",
@@ -25,6 +25,8 @@ const OURS: [&str; 19] = [
     "chains",
     "events",
     "box-keys",
+    "box-programs",
+    "box-run",
     "box-sockets",
     "vm",
     "api.sock",

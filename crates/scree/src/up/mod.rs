@@ -17,6 +17,7 @@
 //! What standard output or standard error do not take is lost, and the service
 //! goes on.
 
+mod box_process;
 mod folder;
 mod parts;
 mod readiness;
@@ -44,6 +45,7 @@ use folder::check_folder;
 use serving::serve;
 use settings::{Identity, Settings, UNITS_DEFAULT, agent_settings, control_settings, database};
 
+pub use box_process::run_box_process;
 pub use relay::run_relay;
 pub use settings::{check_private, identity_of};
 pub use unit::run_unit;
@@ -109,6 +111,11 @@ pub fn run_agent(folder: &Path, arguments: AgentArguments) -> Result<(), Failure
 }
 
 /// What every process that serves begins with: its log, a world and a runtime.
+/// This program, as it is now: an upgrade in its place changes nothing of what it starts.
+fn this_program() -> io::Result<std::path::PathBuf> {
+    std::env::current_exe()
+}
+
 fn prepare() -> Result<(World, Runtime), Failure> {
     tracing_subscriber::fmt()
         .with_writer(io::stderr)

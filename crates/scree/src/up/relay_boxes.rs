@@ -4,6 +4,7 @@
 //! ```text
 //!   DIR/keys/NAME      private to this user; the passphrase is its first line
 //!   DIR/state/         what boxes have to know after a crash
+//!   DIR/programs/      programs that boxes may be
 //! ```
 
 use std::io::{self, Write as _};
@@ -16,11 +17,12 @@ use std::thread;
 use agent::Connected;
 use chain::boxes::{Event, What};
 use chain::{
-    Attribution, EventSink, KeyMissing, KeySource, NoKeys, Remote, StateFolder, Surroundings,
-    Targets,
+    Attribution, EventSink, KeyMissing, KeySource, NoKeys, Programs, Remote, StateFolder,
+    Surroundings, Targets,
 };
 use frontend::nbd::Watcher;
 use frontend::nbd::client::{ClientOptions, NbdClient, Target};
+use hop::{Hops, HopsOptions};
 use world::{Clock, Wake, World, host};
 use zeroize::Zeroizing;
 
@@ -39,6 +41,8 @@ pub(super) struct Boxes {
     folder: Option<PathBuf>,
     whose: Arc<Attribution>,
     events: Arc<Printer>,
+    /// This program.
+    program: PathBuf,
 }
 
 impl Boxes {
@@ -53,6 +57,7 @@ impl Boxes {
             folder: folder.map(Path::to_owned),
             whose: Arc::new(whose),
             events: Arc::new(Printer::start()?),
+            program: super::this_program()?,
         })
     }
 
@@ -82,7 +87,22 @@ impl Boxes {
                 clock: Arc::clone(&self.world.clock),
             }),
             state,
+            programs: self.programs(watcher),
         }
+    }
+
+    /// What makes the programs of boxes that do not run inline.
+    fn programs(&self, watcher: &Watcher) -> Arc<dyn Programs> {
+        let options = HopsOptions {
+            program: self.program.clone(),
+            foreign: self.folder.as_ref().map(|folder| folder.join("programs")),
+            sockets: self
+                .folder
+                .as_ref()
+                .map(|folder| hop::sockets_folder(folder)),
+            disk: Arc::clone(&self.world.disk),
+        };
+        Arc::new(Hops::new(options, watcher.clone()))
     }
 }
 

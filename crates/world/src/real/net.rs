@@ -345,6 +345,14 @@ impl Stream {
         }
     }
 
+    /// From now on it waits, or not, where there is nothing to receive or no room.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    pub fn set_blocking(&self, blocks: bool) -> io::Result<()> {
+        Ok(rustix::io::ioctl_fionbio(&self.socket, !blocks)?)
+    }
+
     /// Asks the kernel to hold this many bytes on their way out. It may give
     /// less.
     pub fn set_send_buffer(&self, bytes: usize) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use policy::{Action, Operation};
-use serde::ser::SerializeStruct as _;
+use serde::ser::{SerializeMap as _, SerializeStruct as _};
 use serde::{Serialize, Serializer};
 use world::Millis;
 
@@ -44,6 +44,9 @@ pub enum What {
     },
     /// What the monitor says of itself.
     Note(String),
+    /// What a box says that runs in a process of its own: as it has said it, but for whose
+    /// disk and which box it is.
+    Told(serde_json::Map<String, serde_json::Value>),
 }
 
 /// What happened to a file.
@@ -100,8 +103,51 @@ fn spelt(time: Millis) -> String {
         .map_or_else(|_| format!("{} ms", time.0), |time| time.to_string())
 }
 
+impl Event {
+    /// As a box has told it that runs elsewhere, and is not believed whose disk it is.
+    fn serialize_told<S: Serializer>(
+        &self,
+        told: &serde_json::Map<String, serde_json::Value>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        const OWN: [&str; 7] = [
+            "sequence",
+            "time",
+            "tenant",
+            "vm",
+            "volume",
+            "volume_id",
+            "box",
+        ];
+        let mut out = serializer.serialize_map(None)?;
+        match told.get("time") {
+            Some(time @ serde_json::Value::String(_)) => out.serialize_entry("time", time)?,
+            _ => out.serialize_entry("time", &spelt(self.time))?,
+        }
+        out.serialize_entry("tenant", &self.whose.tenant)?;
+        if let Some(vm) = &self.whose.vm {
+            out.serialize_entry("vm", vm)?;
+        }
+        out.serialize_entry("volume", &self.whose.volume)?;
+        if let Some(id) = &self.whose.volume_id {
+            out.serialize_entry("volume_id", id)?;
+        }
+        out.serialize_entry("box", &*self.monitor)?;
+        for (name, value) in told
+            .iter()
+            .filter(|(name, _)| !OWN.contains(&name.as_str()))
+        {
+            out.serialize_entry(name, value)?;
+        }
+        out.end()
+    }
+}
+
 impl Serialize for Event {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if let What::Told(told) = &self.what {
+            return self.serialize_told(told, serializer);
+        }
         let mut out = serializer.serialize_struct("Event", 16)?;
         out.serialize_field("time", &spelt(self.time))?;
         out.serialize_field("tenant", &self.whose.tenant)?;
@@ -137,6 +183,7 @@ impl Serialize for Event {
                 out.serialize_field("disk", &[[offset, length]])?;
             }
             What::Note(note) => out.serialize_field("note", note)?,
+            What::Told(_) => {}
         }
         if let Some((rule, action)) = &self.rule {
             out.serialize_field("rule", &**rule)?;

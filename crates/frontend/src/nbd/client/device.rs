@@ -197,9 +197,24 @@ impl NbdClient {
         }
     }
 
+    /// Ends the connection. What was not answered fails; acknowledged changes that no flush
+    /// has covered are kept for the next one ([`NbdClient::connect_over`]).
+    pub fn give_up(&mut self, why: &str) {
+        if !matches!(self.phase, Phase::Broken { .. }) {
+            self.lose(Broken::Ended);
+        }
+        let given_up = self.log.give_up_unanswered();
+        self.fail(given_up, why);
+    }
+
     fn fail_all(&mut self, why: &Broken) {
-        for mut answered in self.log.give_up() {
-            answered.error = Some(IoError::Unavailable(why.to_string()));
+        let given_up = self.log.give_up();
+        self.fail(given_up, &why.to_string());
+    }
+
+    fn fail(&mut self, given_up: Vec<Answered>, why: &str) {
+        for mut answered in given_up {
+            answered.error = Some(IoError::Unavailable(why.to_owned()));
             self.finish(answered);
         }
     }
@@ -284,9 +299,10 @@ impl NbdClient {
 
     /// The handshake is over.
     fn agree(&mut self, agreed: Agreed) -> Result<(), Broken> {
-        if let Some(was) = &self.agreed {
-            check_same(was, &agreed)?;
-        }
+        let agreed = match &self.agreed {
+            Some(was) => as_before(was, agreed)?,
+            None => agreed,
+        };
         self.agreed = Some(agreed);
         self.log.keeps =
             self.options.reconnect != Reconnect::Never && agreed.can(flags::SEND_FLUSH);
@@ -473,31 +489,40 @@ fn late(deadline: Duration, now: Duration, within: Duration) -> Result<(), Broke
     Err(Broken::Late { what, within })
 }
 
-/// Whoever uses the disk goes on with what he knows of it.
-fn check_same(was: &Agreed, is: &Agreed) -> Result<(), Broken> {
-    let same = |flags: u16| u64::from(flags & !flags::CAN_MULTI_CONN);
+/// Whoever uses the disk goes on with what he knows of it: what the server can do beside
+/// that does not count.
+fn as_before(was: &Agreed, is: Agreed) -> Result<Agreed, Broken> {
+    let read_only = |of: &Agreed| u64::from(of.flags & flags::READ_ONLY);
+    // Nobody knows how many connections this is.
+    let wanted = was.flags & !flags::CAN_MULTI_CONN;
+    let size = (was.size_bytes, is.size_bytes);
+    let kept = (wanted.into(), (wanted & is.flags).into());
+    let block = (was.block_min.into(), is.block_min.into());
+    let payload = (was.payload_max.into(), is.payload_max.into());
+    let extents = (was.allocation.is_some(), is.allocation.is_some());
     let facts = [
-        ("its size", was.size_bytes, is.size_bytes),
-        ("what it can do", same(was.flags), same(is.flags)),
+        ("its size", size, size.0 == size.1),
         (
-            "its smallest block",
-            was.block_min.into(),
-            is.block_min.into(),
+            "whether it can be written",
+            (read_only(was), read_only(&is)),
+            read_only(was) == read_only(&is),
         ),
-        (
-            "its longest payload",
-            was.payload_max.into(),
-            is.payload_max.into(),
-        ),
+        ("what it can do", kept, kept.0 == kept.1),
+        ("its smallest block", block, block.0.is_multiple_of(block.1)),
+        ("its longest payload", payload, payload.0 <= payload.1),
         (
             "whether it tells of extents",
-            was.allocation.is_some().into(),
-            is.allocation.is_some().into(),
+            (extents.0.into(), extents.1.into()),
+            extents.0 <= extents.1,
         ),
     ];
-    match facts.into_iter().find(|(_, was, is)| was != is) {
-        Some((what, was, is)) => Err(Broken::Changed { what, was, is }),
-        None => Ok(()),
+    match facts.into_iter().find(|(.., is_kept)| !is_kept) {
+        Some((what, (was, is), _)) => Err(Broken::Changed { what, was, is }),
+        None => Ok(Agreed {
+            structured: is.structured,
+            allocation: is.allocation.filter(|_| extents.0),
+            ..*was
+        }),
     }
 }
 

@@ -465,6 +465,24 @@ impl Log {
         self.entries.get(at as usize).map(|entry| entry.since)
     }
 
+    /// Gives up what nobody was told of; what is kept waits for the next connection. Who
+    /// waits is told.
+    pub fn give_up_unanswered(&mut self) -> Vec<Answered> {
+        self.interrupt();
+        let mut given_up = Vec::new();
+        for entry in &mut self.entries {
+            // What is kept was answered, and has no owner any more.
+            if let Some(owner) = entry.owner.take() {
+                entry.place = Place::Gone;
+                entry.data = Vec::new();
+                given_up.push(Answered::none(Some(owner), entry.header.command));
+            }
+        }
+        (self.unanswered, self.unanswered_bytes) = (0, 0);
+        self.trim();
+        given_up
+    }
+
     /// Gives everything up; who waits is told.
     pub fn give_up(&mut self) -> Vec<Answered> {
         self.interrupt();
@@ -475,14 +493,7 @@ impl Log {
         (self.kept, self.kept_bytes) = (0, 0);
         let waiting = entries.into_iter().filter(|entry| entry.owner.is_some());
         waiting
-            .map(|entry| Answered {
-                owner: entry.owner,
-                flush_after: false,
-                command: entry.header.command,
-                data: Vec::new(),
-                extents: Vec::new(),
-                error: None,
-            })
+            .map(|entry| Answered::none(entry.owner, entry.header.command))
             .collect()
     }
 }
@@ -502,4 +513,18 @@ pub struct Answered {
     pub extents: Vec<Extent>,
     /// It failed.
     pub error: Option<IoError>,
+}
+
+impl Answered {
+    /// Of a request that there is no answer to.
+    fn none(owner: Option<Owner>, command: u16) -> Self {
+        Self {
+            owner,
+            flush_after: false,
+            command,
+            data: Vec::new(),
+            extents: Vec::new(),
+            error: None,
+        }
+    }
 }

@@ -1,0 +1,213 @@
+//! [`Hops`]: what makes the programs of a chain's boxes.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, Receiver};
+
+use chain::{Door, Program, Programs, Surroundings};
+use frontend::nbd::Watcher;
+use policy::{BoxKind, BoxPolicy, Hop};
+use world::real::{Listener as SocketListener, Stream};
+use world::{Disk, Endpoint};
+
+use crate::events::Listener;
+use crate::launch::{self, Child, Start};
+use crate::program::{Asks, BoxProgram, EXPORT, Launch, Launched, Requests};
+use crate::sockets::SocketFolder;
+use crate::{Foreign, Spec};
+
+/// Users of boxes, one each: numbers that nobody has, and that no distribution gives away.
+const USERS_FROM: u32 = 1_900_000_000;
+const USERS: u32 = 1 << 20;
+
+/// What all processes of a host share.
+#[derive(Clone)]
+pub struct HopsOptions {
+    /// This program, which becomes a box when it is told to.
+    pub program: PathBuf,
+    /// Where the operator says which other programs there are; none: there are none.
+    pub foreign: Option<PathBuf>,
+    /// For sockets of such programs.
+    pub sockets: Option<PathBuf>,
+    /// Its disk.
+    pub disk: Arc<dyn Disk>,
+}
+
+/// See the module's head.
+pub struct Hops {
+    options: HopsOptions,
+    watcher: Watcher,
+}
+
+impl Hops {
+    /// Programs of the boxes of one disk, whose thread has `watcher`.
+    #[must_use]
+    pub fn new(options: HopsOptions, watcher: Watcher) -> Self {
+        Self { options, watcher }
+    }
+}
+
+impl Programs for Hops {
+    fn program(
+        &self,
+        of: &BoxPolicy,
+        surroundings: &Surroundings,
+        door: Door,
+    ) -> Result<Box<dyn Program>, String> {
+        let Some(hop) = &of.hop else {
+            return Err(format!("the box {} runs inline", of.name));
+        };
+        let common = Common {
+            options: self.options.clone(),
+            name: of.name.as_str().into(),
+            hop: hop.clone(),
+            surroundings: surroundings.clone(),
+        };
+        let mut export = EXPORT.to_owned();
+        let launch: Box<dyn Launch> = match &of.kind {
+            BoxKind::Machine(_) => {
+                return Err("boxes on other machines are not there yet".to_owned());
+            }
+            BoxKind::Program(config) => {
+                let folder = self.options.foreign.as_deref();
+                let folder = folder.ok_or("there are no programs for boxes here")?;
+                let program = Foreign::read(&*self.options.disk, folder, &config.program);
+                let program = program.map_err(|error| base::with_causes(&error))?;
+                program.export.clone_into(&mut export);
+                Box::new(OthersProcess { common, program })
+            }
+            kind => Box::new(OwnProcess {
+                key: match kind {
+                    BoxKind::Encrypt(config) => Some(config.key.clone()),
+                    _ => None,
+                },
+                common,
+            }),
+        };
+        let clock = Arc::clone(&surroundings.clock);
+        let watcher = self.watcher.clone();
+        let program = BoxProgram::new(door, launch, &export, clock, watcher);
+        Ok(Box::new(program.map_err(|error| error.to_string())?))
+    }
+}
+
+/// What every process needs.
+#[derive(Clone)]
+struct Common {
+    options: HopsOptions,
+    name: Arc<str>,
+    hop: Hop,
+    surroundings: Surroundings,
+}
+
+impl Common {
+    /// Runs `launch` where it may wait.
+    fn run(
+        &self,
+        launch: impl FnOnce() -> io::Result<Launched> + Send + 'static,
+    ) -> Receiver<io::Result<Launched>> {
+        let (tell, told) = mpsc::channel();
+        let wake = self.surroundings.wake.clone();
+        self.surroundings.pool.run(Box::new(move || {
+            // Who has given it up needs none.
+            let _ = tell.send(launch());
+            wake.wake();
+        }));
+        told
+    }
+
+    fn start(
+        &self,
+        user: Option<u32>,
+        arguments: Vec<String>,
+        (stdin, stdout): (Stdio, Stdio),
+    ) -> io::Result<Child> {
+        let given = &self.surroundings;
+        let start = Start {
+            program: &self.options.program,
+            user,
+            limits: self.hop.limits,
+            arguments,
+            stdin,
+            stdout,
+        };
+        let (child, said) = Child::start(start, &given.pool, &given.clock)?;
+        let listener = Listener {
+            whose: Arc::clone(&given.whose),
+            name: Arc::clone(&self.name),
+            events: Arc::clone(&given.events),
+            clock: Arc::clone(&given.clock),
+        };
+        listener.listen(said)?;
+        Ok(child)
+    }
+}
+
+/// A user that no other box has, if this is root.
+fn user() -> Option<u32> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let is_root = rustix::process::geteuid().is_root();
+    is_root.then(|| USERS_FROM + NEXT.fetch_add(1, Ordering::Relaxed) % USERS)
+}
+
+/// A process of Scree's own.
+struct OwnProcess {
+    common: Common,
+    key: Option<String>,
+}
+
+impl Launch for OwnProcess {
+    fn launch(&self) -> Receiver<io::Result<Launched>> {
+        let (common, key) = (self.common.clone(), self.key.clone());
+        self.common.run(move || {
+            let given = &common.surroundings;
+            let mut spec = Spec::new(&common.hop.alone, &given.whose);
+            if let Some(name) = key {
+                let passphrase = given.keys.passphrase(&name).map_err(io::Error::other)?;
+                spec.add_key(&name, &passphrase);
+            }
+            let (requests, to) = launch::raw_pair()?;
+            let (asks, from) = launch::raw_pair()?;
+            let child = common.start(user(), Vec::new(), (to.into(), from.into()))?;
+            let mut requests = Stream::from(requests);
+            spec.send(&mut requests).map_err(io::Error::other)?;
+            Ok(Launched {
+                requests: Requests::Over(requests),
+                asks: Asks::Over(asks.into()),
+                child,
+            })
+        })
+    }
+}
+
+/// A program of the operator's.
+struct OthersProcess {
+    common: Common,
+    program: Foreign,
+}
+
+impl Launch for OthersProcess {
+    fn launch(&self) -> Receiver<io::Result<Launched>> {
+        let (common, program) = (self.common.clone(), self.program.clone());
+        self.common.run(move || {
+            let folder = common.options.sockets.as_deref();
+            let folder = folder.ok_or_else(|| io::Error::other("there is no place for sockets"))?;
+            let user = user();
+            let own = SocketFolder::make(folder, user)?;
+            let (socket, below) = (own.path().join("box"), own.path().join("below"));
+            let listener = SocketListener::bind(&Endpoint::Unix(below.clone()), 0o666)?;
+            let mut arguments = vec!["--".to_owned()];
+            arguments.extend(program.command(&socket, &below));
+            let mut child = common.start(user, arguments, (Stdio::null(), Stdio::null()))?;
+            child.keep(own);
+            Ok(Launched {
+                requests: Requests::At(Endpoint::Unix(socket)),
+                asks: Asks::By(listener),
+                child,
+            })
+        })
+    }
+}

@@ -1,0 +1,35 @@
+//! Floor 4: boxes of a chain that run in processes of their own (docs/chains.md, "Where a box
+//! runs").
+//!
+//! ```text
+//!   agent                                     process, of a user of its own, confined
+//!  ┌──────────────┐    socket: requests      ┌─────────────────────────────┐
+//!  │ chain ─▶ hop │─────────────────────────▶│ Leg ─▶ chain of the one box │
+//!  │   ▲      Leg │◀─────────────────────────│              NbdClient      │
+//!  │   └──── door │    socket: what it asks  └─────────────────────────────┘
+//!  └──────────────┘◀─ events, as lines ────── standard error
+//! ```
+//!
+//! * [`Hops`]: makes programs of boxes, for a chain. `program`: one of them, on this side.
+//! * `launch`: starts processes, and ends them. `foreign`: those that are not Scree's.
+//! * [`serve`]: the other side of Scree's own. [`Spec`]: what it is told.
+//! * [`confine`]: what a process may not do.
+//!
+//! Must not know: volumes, units, or who may change a chain.
+
+mod confine;
+mod events;
+mod foreign;
+mod hops;
+mod launch;
+mod program;
+mod serve;
+mod sockets;
+mod spec;
+
+pub use confine::{ConfineError, Confinement, confine, confine_foreign};
+pub use foreign::{Foreign, ForeignError};
+pub use hops::{Hops, HopsOptions};
+pub use serve::{ServeError, serve};
+pub use sockets::sockets_folder;
+pub use spec::{Spec, SpecError};

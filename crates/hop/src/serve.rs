@@ -1,0 +1,164 @@
+//! The other side: a process that is one box, between two sockets.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+
+use base::BlockDevice as _;
+use chain::boxes::Event;
+use chain::{
+    Chain, EventSink, Exchange, ExchangeError, KeyMissing, KeySource, NoPrograms, NoTargets,
+    SizeRule, Surroundings, build,
+};
+use frontend::nbd::client::{Broken, ClientOptions, NbdClient, Target};
+use frontend::nbd::{ExportOptions, Leg, Watcher};
+use policy::{Policy, PolicyError};
+use world::real::{Bell, Stream};
+use world::{Interest, World};
+use zeroize::Zeroizing;
+
+use crate::program::EXPORT;
+use crate::{Spec, SpecError};
+
+/// So many batches of events wait for the agent to read them; what is more is lost.
+const BATCHES_MAX: usize = 256;
+
+/// Why a box cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// What it was told.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// The policy is none to this program.
+    #[error("the policy: {0}")]
+    Policy(#[from] PolicyError),
+    /// The disk below cannot be used.
+    #[error("the disk below cannot be used: {0}")]
+    Below(#[from] Broken),
+    /// The box cannot begin.
+    #[error(transparent)]
+    Box(#[from] ExchangeError),
+    /// A socket.
+    #[error("a socket cannot be used: {0}")]
+    Socket(#[from] io::Error),
+}
+
+struct Keys(Arc<Spec>);
+
+impl KeySource for Keys {
+    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyMissing> {
+        match self.0.key(name) {
+            Ok(Some(key)) => Ok(key),
+            Ok(None) => Err(KeyMissing::None(name.to_owned())),
+            Err(error) => Err(KeyMissing::Unusable {
+                name: name.to_owned(),
+                reason: error.to_string(),
+            }),
+        }
+    }
+}
+
+/// Writes events as lines, in a thread: a disk waits for nobody who reads them.
+struct Lines(Mutex<mpsc::SyncSender<Vec<Event>>>);
+
+impl Lines {
+    fn start(mut out: impl io::Write + Send + 'static) -> io::Result<Self> {
+        let (batches, received) = mpsc::sync_channel::<Vec<Event>>(BATCHES_MAX);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "it lasts as long as the box, and waits for a reader"
+        )]
+        std::thread::Builder::new()
+            .name("events".to_owned())
+            .spawn(move || {
+                while let Ok(batch) = received.recv() {
+                    let mut text = Vec::new();
+                    for event in &batch {
+                        if serde_json::to_writer(&mut text, event).is_ok() {
+                            text.push(b'\n');
+                        }
+                    }
+                    if out.write_all(&text).is_err() {
+                        return;
+                    }
+                }
+            })?;
+        Ok(Self(Mutex::new(batches)))
+    }
+}
+
+impl EventSink for Lines {
+    fn tell(&self, events: Vec<Event>) {
+        let batches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = batches.try_send(events) {
+            let count = match error {
+                mpsc::TrySendError::Full(events) | mpsc::TrySendError::Disconnected(events) => {
+                    events.len()
+                }
+            };
+            tracing::warn!(count, "events are lost: nobody read them in time");
+        }
+    }
+}
+
+/// Serves the box that `spec` tells of: takes requests by `requests`, asks by `asks`, and
+/// says what happens on `events`. Returns when nobody asks any more.
+///
+/// # Errors
+/// [`ServeError`].
+pub fn serve(
+    world: &World,
+    spec: Spec,
+    (requests, asks): (Stream, Stream),
+    events: impl io::Write + Send + 'static,
+) -> Result<(), ServeError> {
+    let policy = Policy::parse(&spec.policy)?;
+    let spec = Arc::new(spec);
+    let watcher = Watcher::new()?;
+    let bell = Bell::new()?;
+    let rung = watcher.watch(bell.clone(), Interest::READABLE)?;
+    let options = ClientOptions::new(EXPORT, Arc::clone(&world.clock));
+    let below = NbdClient::new(Target::Connected(asks), options, watcher.clone()).opened()?;
+    let mut chain = Chain::new(below, Arc::clone(&world.clock), bell.wake());
+    let surroundings = Surroundings {
+        clock: Arc::clone(&world.clock),
+        pool: Arc::clone(&world.pool),
+        random: Arc::clone(&world.random),
+        wake: bell.wake(),
+        whose: Arc::new(spec.whose()),
+        events: Arc::new(Lines::start(events)?),
+        keys: Arc::new(Keys(spec)),
+        targets: Arc::new(NoTargets),
+        programs: Arc::new(NoPrograms),
+        state: None,
+    };
+    let (tell, told) = mpsc::channel();
+    chain.exchange(Exchange {
+        boxes: build(&policy, &surroundings),
+        rule: SizeRule::MayChange,
+        told: Box::new(move |ended| drop(tell.send(ended))),
+    });
+    let mut completions = Vec::new();
+    loop {
+        chain.poll(&mut completions);
+        if let Ok(ended) = told.try_recv() {
+            ended?;
+            break;
+        }
+        watcher.wait(chain.next_timer())?;
+        bell.clear();
+    }
+    let export = ExportOptions::new(EXPORT, Arc::clone(&world.clock));
+    let mut leg = Leg::new(chain, export, None, watcher.clone());
+    leg.welcome(requests)?;
+    loop {
+        leg.turn();
+        if leg.connections() == 0 {
+            break;
+        }
+        watcher.wait(leg.sleep())?;
+        if rung.take_seen().readable {
+            bell.clear();
+        }
+    }
+    Ok(())
+}
