@@ -8,7 +8,6 @@ use base::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Outcome,
     Started, Token, ZeroMode,
 };
-use frontend::memory::{Manners, MemoryDevice};
 use policy::{BoxPolicy, Policy};
 use world::simulated::{SimulatedClock, SimulatedRandom};
 use world::{Clock, Millis, Wake, World};
@@ -292,6 +291,91 @@ impl BlockDevice for Loyal {
     }
 }
 
+/// A disk on which a write happens when it is answered, and answers come in any order.
+struct Late {
+    bytes: Vec<u8>,
+    pending: Vec<(Token, Verb)>,
+    /// Nothing is answered.
+    holds: bool,
+    random: SimulatedRandom,
+}
+
+impl Late {
+    fn begin(&mut self, token: Token, verb: Verb) -> Started {
+        if self.random.below(8) == 0 {
+            return Started::Busy;
+        }
+        self.pending.push((token, verb));
+        Started::Pending
+    }
+}
+
+impl BlockDevice for Late {
+    fn geometry(&self) -> DeviceGeometry {
+        DeviceGeometry {
+            size_bytes: SIZE as u64,
+            block_bytes: BLOCK as u32,
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::ALL
+    }
+
+    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
+        self.begin(token, Verb::Read(offset, out.len()))
+    }
+
+    fn write(&mut self, token: Token, offset: u64, data: &[u8], _: Durability) -> Started {
+        self.begin(token, Verb::Write(offset, data.to_vec()))
+    }
+
+    fn flush(&mut self, token: Token) -> Started {
+        self.begin(token, Verb::Flush)
+    }
+
+    fn trim(&mut self, _: Token, _: u64, _: u64, _: Durability) -> Started {
+        Started::Failed(IoError::NotSupported)
+    }
+
+    fn write_zeroes(&mut self, _: Token, _: u64, _: u64, _: ZeroMode) -> Started {
+        Started::Failed(IoError::NotSupported)
+    }
+
+    fn extents(&mut self, _: Token, _: u64, _: u64, _: &mut Vec<Extent>) -> Started {
+        Started::Failed(IoError::NotSupported)
+    }
+
+    fn commit(&mut self) -> Result<(), IoError> {
+        Ok(())
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        if !self.holds && !self.pending.is_empty() && self.random.below(2) > 0 {
+            let at = self.random.below(self.pending.len() as u64) as usize;
+            let (token, verb) = self.pending.swap_remove(at);
+            let outcome = match verb {
+                Verb::Read(at, length) => {
+                    Outcome::Data(self.bytes[at as usize..][..length].to_vec())
+                }
+                Verb::Write(at, data) => {
+                    self.bytes[at as usize..][..data.len()].copy_from_slice(&data);
+                    Outcome::Done
+                }
+                Verb::Flush => Outcome::Done,
+            };
+            completions.push(Completion {
+                token,
+                result: Ok(outcome),
+            });
+        }
+    }
+
+    fn next_timer(&self) -> Option<Duration> {
+        (!self.pending.is_empty()).then_some(Duration::from_millis(1))
+    }
+}
+
 struct Makes(Shared);
 
 impl Programs for Makes {
@@ -331,7 +415,7 @@ impl EventSink for Notes {
 }
 
 struct Rig {
-    chain: Chain<MemoryDevice>,
+    chain: Chain<Late>,
     clock: Arc<SimulatedClock>,
     random: SimulatedRandom,
     fate: Shared,
@@ -351,13 +435,12 @@ impl Rig {
         });
         surroundings.programs = Arc::new(Makes(Arc::clone(&fate)));
         surroundings.events = Arc::clone(&notes) as _;
-        let manners = Manners {
-            pending_one_in: 2,
-            busy_one_in: 8,
-            seed,
-            ..Manners::default()
+        let device = Late {
+            bytes: vec![0; SIZE],
+            pending: Vec::new(),
+            holds: false,
+            random: SimulatedRandom::new(seed),
         };
-        let device = MemoryDevice::new(SIZE).with(manners, Wake::silent());
         Self {
             chain: Chain::new(device, Arc::clone(&clock) as _, Wake::silent()),
             clock,
@@ -408,7 +491,7 @@ impl Rig {
     /// Asks until it is begun, and waits for the answer.
     fn all(
         &mut self,
-        mut ask: impl FnMut(&mut Chain<MemoryDevice>, Token) -> Started,
+        mut ask: impl FnMut(&mut Chain<Late>, Token) -> Started,
     ) -> Result<Outcome, IoError> {
         let token = self.next();
         let mut early = loop {
@@ -482,7 +565,7 @@ fn a_program_that_ends_or_hangs_is_started_anew_and_nobody_above_hears_of_it() {
                 18 => lock(&rig.fate).hangs = true,
                 _ => {
                     // What is below takes its time, and the program dies meanwhile.
-                    rig.chain.bottom().manners.holds_answers = true;
+                    rig.chain.bottom().holds = true;
                     let (token, at) = (rig.next(), (block * BLOCK) as u64);
                     let value = (step % 250) as u8 + 1;
                     while rig
@@ -499,11 +582,25 @@ fn a_program_that_ends_or_hangs_is_started_anew_and_nobody_above_hears_of_it() {
                             lock(&rig.fate).dies = true;
                         }
                     }
-                    rig.chain.bottom().manners.holds_answers = false;
+                    // It may be made once more before its first self has ended, if anybody
+                    // lets it.
+                    let before = lock(&rig.fate).starts;
+                    while lock(&rig.fate).starts == before {
+                        came.extend(rig.poll());
+                    }
+                    for _ in 0..50 {
+                        came.extend(rig.poll());
+                    }
+                    rig.chain.bottom().holds = false;
                     while came.is_empty() {
                         came.extend(rig.poll());
                     }
-                    now[block] = value;
+                    let newer = value ^ 0x80;
+                    rig.write(block, newer).expect("nobody hears of it");
+                    while !rig.chain.bottom().pending.is_empty() {
+                        rig.poll();
+                    }
+                    now[block] = newer;
                 }
             }
         }
