@@ -33,6 +33,7 @@ use world::{World, host};
 
 use crate::box_targets::Network;
 use crate::came_back::CameBack;
+use crate::chains::BoxCredentials;
 use crate::claim::Claim;
 use crate::controller::{Controller, Pauses};
 use crate::folder::{Folder, FolderError};
@@ -167,6 +168,8 @@ pub(crate) struct Inner {
     pub box_networks: Arc<[Network]>,
     /// The program that boxes' processes are.
     pub box_program: Option<PathBuf>,
+    /// What this host shows to machines of boxes.
+    pub box_credentials: Mutex<Option<BoxCredentials>>,
     pub allows_unsealed: bool,
     pub units: Mutex<Vec<Mounted>>,
     /// The ways to those that daemons keep.
@@ -285,6 +288,7 @@ impl Agent {
                 allows_unsealed: settings.allows_unsealed,
                 box_networks: settings.box_networks.into(),
                 box_program: settings.box_program,
+                box_credentials: Mutex::default(),
                 units: Mutex::default(),
                 links: Links::new(
                     cluster.id,

@@ -5,16 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::host::{Assignment, ChainKey, EventLines, Refusal, WantedChain};
-use base::AttachmentId;
+use base::{AttachmentId, with_causes};
 use chain::{
     Attribution, EventSink, Exchange, ExchangeError, NoPrograms, Programs, SizeRule, StateFolder,
     Surroundings, build,
 };
 use frontend::nbd::{ExportGone, Watcher};
-use hop::{Hops, HopsOptions};
+use hop::{Hops, HopsOptions, HostIdentity};
+use identity::KeyRequest;
 use policy::{Policy, PolicyError};
 use tokio::sync::oneshot;
 use world::{Wake, host};
+use zeroize::Zeroizing;
 
 use crate::agent::{Agent, TaskEnded, blocking, lock};
 use crate::attached::Attached;
@@ -41,6 +43,46 @@ pub enum ChainError {
     /// A task ended before its time.
     #[error(transparent)]
     Task(#[from] TaskEnded),
+}
+
+/// A certificate that was made for machines of boxes counts as long, of a day.
+const CREDENTIALS_FOR: Duration = Duration::from_secs(8 * 60 * 60);
+
+/// What this host shows to machines of boxes.
+pub(crate) struct BoxCredentials {
+    chain_pem: String,
+    key_pem: Zeroizing<String>,
+    made: Duration,
+}
+
+impl HostIdentity for Agent {
+    /// A key of its own, which controllers sign.
+    fn credentials(&self) -> Result<(String, Zeroizing<String>), String> {
+        let inner = &self.inner;
+        let now = inner.world.clock.monotonic();
+        let mut kept = lock(&inner.box_credentials);
+        if let Some(kept) = kept
+            .as_ref()
+            .filter(|kept| now < kept.made + CREDENTIALS_FOR)
+        {
+            return Ok((kept.chain_pem.clone(), kept.key_pem.clone()));
+        }
+        let key = KeyRequest::generate().map_err(|error| error.to_string())?;
+        // This is a thread of the pool.
+        let issued = inner
+            .runtime
+            .block_on(inner.controller.certificate(&key.request_pem))
+            .map_err(|error| {
+                let why = with_causes(&error);
+                format!("no controller has signed this host's key: {why}")
+            })?;
+        *kept = Some(BoxCredentials {
+            chain_pem: issued.certificate.clone(),
+            key_pem: key.key_pem.clone(),
+            made: now,
+        });
+        Ok((issued.certificate, key.key_pem))
+    }
 }
 
 impl Agent {
@@ -147,6 +189,11 @@ impl Agent {
             foreign: Some(inner.folder.box_programs()),
             sockets: Some(hop::sockets_folder(inner.folder.path())),
             disk: Arc::clone(&inner.world.disk),
+            host: Some(Arc::new(self.clone())),
+            may_reach: {
+                let networks = Arc::clone(&inner.box_networks);
+                Arc::new(move |address| networks.iter().any(|network| network.has(address)))
+            },
         };
         Arc::new(Hops::new(options, watcher))
     }

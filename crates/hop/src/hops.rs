@@ -1,6 +1,7 @@
 //! [`Hops`]: what makes the programs of a chain's boxes.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -8,16 +9,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver};
 
 use chain::{Door, Program, Programs, Surroundings};
+use channel::Channel;
 use frontend::nbd::Watcher;
-use policy::{BoxKind, BoxPolicy, Hop};
+use policy::{BoxKind, BoxPolicy, Hop, MachineConfig};
 use world::real::{Listener as SocketListener, Stream};
 use world::{Disk, Endpoint};
 
 use crate::events::Listener;
 use crate::launch::{self, Child, Start};
+use crate::machine::call;
 use crate::program::{Asks, BoxProgram, EXPORT, Launch, Launched, Requests};
 use crate::sockets::SocketFolder;
-use crate::{Foreign, Spec};
+use crate::{Foreign, HostIdentity, Spec};
 
 /// Users of boxes, one each: numbers that nobody has, and that no distribution gives away.
 const USERS_FROM: u32 = 1_900_000_000;
@@ -34,6 +37,10 @@ pub struct HopsOptions {
     pub sockets: Option<PathBuf>,
     /// Its disk.
     pub disk: Arc<dyn Disk>,
+    /// As whom it shows itself to machines of boxes; none: there are none.
+    pub host: Option<Arc<dyn HostIdentity>>,
+    /// Which addresses boxes may reach.
+    pub may_reach: Arc<dyn Fn(IpAddr) -> bool + Send + Sync>,
 }
 
 /// See the module's head.
@@ -68,8 +75,21 @@ impl Programs for Hops {
         };
         let mut export = EXPORT.to_owned();
         let launch: Box<dyn Launch> = match &of.kind {
-            BoxKind::Machine(_) => {
-                return Err("boxes on other machines are not there yet".to_owned());
+            BoxKind::Machine(config) => {
+                let host = self.options.host.clone();
+                let host = host.ok_or("nobody knows this host, so boxes run on it only")?;
+                if !(self.options.may_reach)(config.at.ip()) {
+                    return Err(format!(
+                        "{} is not for boxes of this host; its operator can let them reach a \
+                         network: --box-network",
+                        config.at
+                    ));
+                }
+                Box::new(OthersMachine {
+                    common,
+                    config: config.clone(),
+                    host,
+                })
             }
             BoxKind::Program(config) => {
                 let folder = self.options.foreign.as_deref();
@@ -175,9 +195,9 @@ impl Launch for OwnProcess {
             let mut requests = Stream::from(requests);
             spec.send(&mut requests).map_err(io::Error::other)?;
             Ok(Launched {
-                requests: Requests::Over(requests),
-                asks: Asks::Over(asks.into()),
-                child,
+                requests: Requests::Over(Channel::new(requests)),
+                asks: Asks::Over(Channel::new(asks.into())),
+                child: Some(child),
             })
         })
     }
@@ -206,8 +226,27 @@ impl Launch for OthersProcess {
             Ok(Launched {
                 requests: Requests::At(Endpoint::Unix(socket)),
                 asks: Asks::By(listener),
-                child,
+                child: Some(child),
             })
+        })
+    }
+}
+
+/// A machine of the tenant's.
+struct OthersMachine {
+    common: Common,
+    config: MachineConfig,
+    host: Arc<dyn HostIdentity>,
+}
+
+impl Launch for OthersMachine {
+    fn launch(&self) -> Receiver<io::Result<Launched>> {
+        let (common, config) = (self.common.clone(), self.config.clone());
+        let host = Arc::clone(&self.host);
+        self.common.run(move || {
+            let given = &common.surroundings;
+            let place = (config.at, config.key.as_str());
+            call(place, &common.name, &given.whose, &*host, &*given.random)
         })
     }
 }

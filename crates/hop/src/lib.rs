@@ -12,6 +12,7 @@
 //!
 //! * [`Hops`]: makes programs of boxes, for a chain. `program`: one of them, on this side.
 //! * `launch`: starts processes, and ends them. `foreign`: those that are not Scree's.
+//! * `machine`: those on other machines. [`BoxServer`]: the other side of them.
 //! * [`serve`]: the other side of Scree's own. [`Spec`]: what it is told.
 //! * [`confine`]: what a process may not do.
 //!
@@ -22,6 +23,8 @@ mod events;
 mod foreign;
 mod hops;
 mod launch;
+mod machine;
+mod machine_server;
 mod program;
 mod serve;
 mod sockets;
@@ -30,6 +33,8 @@ mod spec;
 pub use confine::{ConfineError, Confinement, confine, confine_foreign};
 pub use foreign::{Foreign, ForeignError};
 pub use hops::{Hops, HopsOptions};
+pub use machine::HostIdentity;
+pub use machine_server::{BoxServer, MakeBoxes};
 pub use serve::{ServeError, serve};
 pub use sockets::sockets_folder;
 pub use spec::{Spec, SpecError};

@@ -11,6 +11,7 @@ use base::{
     Token, ZeroMode,
 };
 use chain::{Door, Link, Program, Remote};
+use channel::Channel;
 use frontend::nbd::client::{ClientOptions, NbdClient, Reconnect, State, Target};
 use frontend::nbd::{ExportOptions, Leg, Watched, Watcher};
 use world::real::{Listener, Stream};
@@ -34,14 +35,14 @@ pub(crate) struct Launched {
     pub requests: Requests,
     /// Where it asks for what it needs.
     pub asks: Asks,
-    /// The process; it ends with this.
-    pub child: Child,
+    /// The process, which ends with this; none: it runs elsewhere.
+    pub child: Option<Child>,
 }
 
 /// Where a program takes requests.
 pub(crate) enum Requests {
     /// Over this, at once.
-    Over(Stream),
+    Over(Channel),
     /// At a socket that it makes.
     At(Endpoint),
 }
@@ -49,7 +50,7 @@ pub(crate) enum Requests {
 /// Where a program asks for what it needs.
 pub(crate) enum Asks {
     /// Over this.
-    Over(Stream),
+    Over(Channel),
     /// It connects, once or more often.
     By(Listener),
 }
@@ -67,7 +68,7 @@ enum Life {
     Starting(Receiver<io::Result<Launched>>),
     /// It runs, and may not have made its socket yet.
     Running {
-        child: Child,
+        child: Option<Child>,
         listener: Option<Watched<Listener>>,
         /// Where to connect, and when that is tried.
         connect: Option<(Endpoint, Duration)>,
@@ -103,12 +104,16 @@ impl BoxProgram {
         options.request_timeout = NEVER;
         let (nobody, other) = launch::pair()?;
         drop(other);
-        let mut client = NbdClient::new(Target::Connected(nobody), options, watcher.clone());
+        let mut client = NbdClient::new(
+            Target::Connected(Channel::new(nobody)),
+            options,
+            watcher.clone(),
+        );
         client.give_up("it was not started");
         let export = ExportOptions::new(EXPORT, Arc::clone(&clock));
         Ok(Self {
             client,
-            leg: Leg::new(door, export, None, watcher.clone()),
+            leg: Leg::new(door, export, watcher.clone()),
             life: Life::None("it was not started".to_owned()),
             launch,
             watcher,
@@ -125,15 +130,15 @@ impl BoxProgram {
     /// The program is there, or is coming.
     fn began(&mut self, launched: Launched) -> io::Result<()> {
         let listener = match launched.asks {
-            Asks::Over(stream) => {
-                self.leg.welcome(stream)?;
+            Asks::Over(channel) => {
+                self.leg.welcome(channel)?;
                 None
             }
             Asks::By(listener) => Some(self.watcher.watch(listener, Interest::READABLE)?),
         };
         let connect = match launched.requests {
-            Requests::Over(stream) => {
-                self.client.connect_over(stream);
+            Requests::Over(channel) => {
+                self.client.connect_over(channel);
                 None
             }
             Requests::At(endpoint) => Some((endpoint, self.clock.monotonic())),
@@ -166,14 +171,17 @@ impl BoxProgram {
             } => {
                 // While it is connected a socket says so first.
                 let is_waited_for = connect.is_some() || self.client.state() != State::Ready;
-                if is_waited_for && let Some(status) = child.ended()? {
+                if is_waited_for
+                    && let Some(child) = child
+                    && let Some(status) = child.ended()?
+                {
                     return Err(io::Error::other(format!("it has ended: {status}")));
                 }
                 if let Some(listener) = listener
                     && listener.take_seen().readable
                 {
                     while let Some(stream) = listener.source().accept()? {
-                        self.leg.welcome(stream)?;
+                        self.leg.welcome(Channel::new(stream))?;
                     }
                 }
                 let now = self.clock.monotonic();
@@ -183,7 +191,7 @@ impl BoxProgram {
                     match Stream::connect(endpoint) {
                         Ok(stream) => {
                             *connect = None;
-                            self.client.connect_over(stream);
+                            self.client.connect_over(Channel::new(stream));
                         }
                         // It has not made its socket yet; how long that may take its box says.
                         Err(_) => *at = now + TRY_AGAIN,
@@ -205,8 +213,8 @@ impl Program for BoxProgram {
     fn bypass(&mut self) {
         self.end("it was ended");
         let joined = launch::pair().and_then(|(one, other)| {
-            self.leg.welcome(other)?;
-            self.client.connect_over(one);
+            self.leg.welcome(Channel::new(other))?;
+            self.client.connect_over(Channel::new(one));
             Ok(())
         });
         self.life = match joined {

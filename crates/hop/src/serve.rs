@@ -6,14 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use base::BlockDevice as _;
 use chain::boxes::Event;
 use chain::{
-    Chain, EventSink, Exchange, ExchangeError, KeyMissing, KeySource, NoPrograms, NoTargets,
-    SizeRule, Surroundings, build,
+    Chain, EventSink, Exchange, ExchangeError, KeyMissing, KeySource, MiddleBox, NoPrograms,
+    NoTargets, SizeRule, Surroundings, build,
 };
+use channel::Channel;
 use frontend::nbd::client::{Broken, ClientOptions, NbdClient, Target};
 use frontend::nbd::{ExportOptions, Leg, Watcher};
 use policy::{Policy, PolicyError};
 use world::real::{Bell, Stream};
-use world::{Interest, World};
+use world::{Interest, Wake, World};
 use zeroize::Zeroizing;
 
 use crate::program::EXPORT;
@@ -34,6 +35,9 @@ pub enum ServeError {
     /// The disk below cannot be used.
     #[error("the disk below cannot be used: {0}")]
     Below(#[from] Broken),
+    /// There are no such boxes.
+    #[error("{0}")]
+    Boxes(String),
     /// The box cannot begin.
     #[error(transparent)]
     Box(#[from] ExchangeError),
@@ -113,27 +117,39 @@ pub fn serve(
 ) -> Result<(), ServeError> {
     let policy = Policy::parse(&spec.policy)?;
     let spec = Arc::new(spec);
+    let channels = (Channel::new(requests), Channel::new(asks));
+    serve_boxes(world, channels, |wake, _| {
+        let surroundings = Surroundings {
+            clock: Arc::clone(&world.clock),
+            pool: Arc::clone(&world.pool),
+            random: Arc::clone(&world.random),
+            wake,
+            whose: Arc::new(spec.whose()),
+            events: Arc::new(Lines::start(events)?),
+            keys: Arc::new(Keys(spec)),
+            targets: Arc::new(NoTargets),
+            programs: Arc::new(NoPrograms),
+            state: None,
+        };
+        Ok(build(&policy, &surroundings))
+    })
+}
+
+/// Serves boxes between two channels, in this thread, until nobody asks any more.
+pub(crate) fn serve_boxes(
+    world: &World,
+    (requests, asks): (Channel, Channel),
+    make: impl FnOnce(Wake, &Watcher) -> Result<Vec<Box<dyn MiddleBox>>, ServeError>,
+) -> Result<(), ServeError> {
     let watcher = Watcher::new()?;
     let bell = Bell::new()?;
     let rung = watcher.watch(bell.clone(), Interest::READABLE)?;
     let options = ClientOptions::new(EXPORT, Arc::clone(&world.clock));
     let below = NbdClient::new(Target::Connected(asks), options, watcher.clone()).opened()?;
     let mut chain = Chain::new(below, Arc::clone(&world.clock), bell.wake());
-    let surroundings = Surroundings {
-        clock: Arc::clone(&world.clock),
-        pool: Arc::clone(&world.pool),
-        random: Arc::clone(&world.random),
-        wake: bell.wake(),
-        whose: Arc::new(spec.whose()),
-        events: Arc::new(Lines::start(events)?),
-        keys: Arc::new(Keys(spec)),
-        targets: Arc::new(NoTargets),
-        programs: Arc::new(NoPrograms),
-        state: None,
-    };
     let (tell, told) = mpsc::channel();
     chain.exchange(Exchange {
-        boxes: build(&policy, &surroundings),
+        boxes: make(bell.wake(), &watcher)?,
         rule: SizeRule::MayChange,
         told: Box::new(move |ended| drop(tell.send(ended))),
     });
@@ -145,20 +161,21 @@ pub fn serve(
             break;
         }
         watcher.wait(chain.next_timer())?;
-        bell.clear();
+        if rung.take_seen().readable {
+            bell.clear();
+        }
     }
     let export = ExportOptions::new(EXPORT, Arc::clone(&world.clock));
-    let mut leg = Leg::new(chain, export, None, watcher.clone());
+    let mut leg = Leg::new(chain, export, watcher.clone());
     leg.welcome(requests)?;
     loop {
         leg.turn();
         if leg.connections() == 0 {
-            break;
+            return Ok(());
         }
         watcher.wait(leg.sleep())?;
         if rung.take_seen().readable {
             bell.clear();
         }
     }
-    Ok(())
 }

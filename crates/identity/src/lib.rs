@@ -28,7 +28,7 @@ pub use peer::{KeyFingerprint, NoSubject, Peer, PeerError, SignedBy};
 pub use request::KeyRequest;
 pub use subject::{BadSubject, Kind, Subject};
 pub use tls::{
-    Credentials, ServerTls, TlsError, certificate_end, certificate_fingerprint, client_config,
-    server_config, trusting_client_config,
+    Credentials, ServerTls, TlsError, certificate_end, certificate_fingerprint, certificate_key,
+    client_config, pinned_client_config, server_config, trusting_client_config,
 };
 pub use token::{BadToken, EnrolmentToken, TokenHash};

@@ -244,6 +244,40 @@ pub fn trusting_client_config() -> Result<ClientConfig, TlsError> {
         .with_no_client_auth())
 }
 
+/// A client of TLS 1.3 that trusts one server, whose key it knows, and shows `credentials`.
+///
+/// # Errors
+/// [`TlsError`].
+pub fn pinned_client_config(
+    server: KeyFingerprint,
+    credentials: Credentials<'_>,
+) -> Result<ClientConfig, TlsError> {
+    let provider = provider();
+    let pinned = Pinned {
+        server,
+        signatures: provider.signature_verification_algorithms,
+    };
+    let (chain, key) = credentials.parse()?;
+    ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])
+        .map_err(TlsError::Credentials)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(pinned))
+        .with_client_auth_cert(chain, key)
+        .map_err(TlsError::Credentials)
+}
+
+/// The key of the first certificate in a PEM text.
+///
+/// # Errors
+/// [`TlsError::Pem`], [`TlsError::Unreadable`].
+pub fn certificate_key(pem: &str) -> Result<KeyFingerprint, TlsError> {
+    let what = "certificate";
+    let certificate = CertificateDer::from_pem_slice(pem.as_bytes())
+        .map_err(|source| TlsError::Pem { what, source })?;
+    Ok(Peer::of(&certificate, SignedBy::NamedAuthority)?.key)
+}
+
 /// When the first certificate in a PEM text ends.
 ///
 /// # Errors
@@ -265,6 +299,56 @@ pub fn certificate_fingerprint(pem: &str) -> Result<String, TlsError> {
     let certificate = CertificateDer::from_pem_slice(pem.as_bytes())
         .map_err(|source| TlsError::Pem { what, source })?;
     Ok(KeyFingerprint::of(&certificate).to_string())
+}
+
+/// Takes the certificate of one key for good, whatever else it says.
+#[derive(Debug)]
+struct Pinned {
+    server: KeyFingerprint,
+    signatures: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        _between: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let shown = Peer::of(certificate, SignedBy::NamedAuthority);
+        let shown = shown
+            .map_err(|error| rustls::Error::General(error.to_string()))?
+            .key;
+        if shown != self.server {
+            let words = format!("it has the key {shown}, and not {}", self.server);
+            return Err(rustls::Error::General(words));
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.signatures)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.signatures)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.signatures.supported_schemes()
+    }
 }
 
 /// Takes every certificate for good, if its holder has its key.

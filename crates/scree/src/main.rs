@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         Command::Controller(controller) => up::run_controller(&args::folder(folder), *controller),
         Command::Agent(agent) => up::run_agent(&args::folder(folder), *agent),
         Command::Relay(relay) => up::run_relay(&relay),
+        Command::Box(arguments) => up::run_box_server(&arguments),
         Command::BoxProcess(arguments) => up::run_box_process(&arguments),
         Command::Login(login) => {
             commands::login(profile.as_deref(), folder.as_deref(), format, &login)

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use base::BlockDevice;
 use channel::{Channel, Pipe, Sent};
-use world::real::Stream;
 use world::{Interest, Ready};
 
 use super::export::{Export, ExportOptions, Seat};
@@ -20,7 +19,6 @@ use super::guest::{Fate, Guest};
 use super::handshake::{Offer, TlsPolicy};
 use super::service::Service;
 use super::table::{Client, Exports, Listed};
-use super::tls::ServerTls;
 use super::watcher::{Watched, Watcher};
 
 impl AsFd for Guest {
@@ -70,46 +68,37 @@ pub struct Leg<D> {
     /// In their handshakes.
     guests: Vec<Watched<Guest>>,
     options: ExportOptions,
-    tls: Option<ServerTls>,
     watcher: Watcher,
 }
 
 impl<D: BlockDevice> Leg<D> {
-    /// Offers `device` to who is given a connection; with `tls` nobody is served without.
+    /// Offers `device` to who is given a connection.
     #[must_use]
-    pub fn new(
-        device: D,
-        options: ExportOptions,
-        tls: Option<ServerTls>,
-        watcher: Watcher,
-    ) -> Self {
+    pub fn new(device: D, options: ExportOptions, watcher: Watcher) -> Self {
         Self {
             service: Service::new(device, options.limits),
             guests: Vec::new(),
             options,
-            tls,
             watcher,
         }
     }
 
-    /// Begins to serve a client over `stream`, which is connected and does not block. It is
+    /// Begins to serve a client over `channel`, which is connected and does not block. It is
     /// told of the device as it is now.
     ///
     /// # Errors
     /// If it cannot be watched.
-    pub fn welcome(&mut self, stream: Stream) -> io::Result<()> {
+    pub fn welcome(&mut self, channel: Channel) -> io::Result<()> {
         let export = Export::without_thread(self.options.clone(), &self.service.desk().device);
         let offer = Offer {
             exports: Arc::new(Only(export)),
             list: true,
-            tls: match self.tls {
-                Some(_) => TlsPolicy::Required,
-                None => TlsPolicy::Off,
-            },
+            // Whoever wants it has a channel with it.
+            tls: TlsPolicy::Off,
         };
         // The export bounds connections; there is no server that does.
         let seat = Seat::take(&Arc::new(AtomicUsize::new(0)), 1).expect("none of one is taken");
-        let guest = Guest::new(Channel::new(stream), offer, self.tls.clone(), seat);
+        let guest = Guest::new(channel, offer, None, seat);
         self.guests
             .push(self.watcher.watch(guest, Interest::READABLE)?);
         Ok(())

@@ -31,7 +31,7 @@ pub fn options(export: &str) -> ClientOptions {
 /// The end of `stream` that a device gets.
 pub fn connected(stream: UnixStream) -> Target {
     stream.set_nonblocking(true).expect("a socket");
-    Target::Connected(Stream::from(OwnedFd::from(stream)))
+    Target::Connected(Channel::new(Stream::from(OwnedFd::from(stream))))
 }
 
 impl Asker {

@@ -1,6 +1,11 @@
-//! What `scree box-process` is told.
+//! What `scree box-process` and `scree box` are told.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::Args;
+
+use super::address;
 
 #[derive(Args)]
 pub struct BoxProcessArguments {
@@ -15,4 +20,22 @@ pub struct BoxProcessArguments {
     /// Become this program.
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct BoxServerArguments {
+    /// Where hosts connect.
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
+    pub listen: SocketAddr,
+
+    /// The folder of this machine's key and boxes: DIR/policies/NAME.toml is what the box
+    /// NAME of a chain is here, DIR/keys/NAME are keys (private files), DIR/programs/NAME.toml
+    /// programs. The machine's own key is made there with the first start.
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+
+    /// The certificate (PEM) of the cluster's authority: its hosts are served, and nobody
+    /// else. `scree login` keeps it.
+    #[arg(long, value_name = "FILE")]
+    pub authority: PathBuf,
 }

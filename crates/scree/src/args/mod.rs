@@ -27,7 +27,7 @@ use clap_complete::Shell;
 use crate::output::Format;
 
 pub use attachment::{AttachArguments, AttachmentCommand, DetachArguments};
-pub use box_process::BoxProcessArguments;
+pub use box_process::{BoxProcessArguments, BoxServerArguments};
 pub use chain::{ChainCommand, MonitorArguments, WhichChain};
 pub use grant::GrantCommand;
 pub use key::KeyCommand;
@@ -127,6 +127,9 @@ pub enum Command {
     /// Stand between an NBD client and an NBD server, with boxes of a policy, or with a
     /// journal that acknowledges writes before the server does.
     Relay(Box<RelayArguments>),
+
+    /// Be boxes for disks of other machines, on this one.
+    Box(BoxServerArguments),
 
     /// Be one box of a chain: agents start this.
     #[command(hide = true)]

@@ -18,6 +18,7 @@
 //! goes on.
 
 mod box_process;
+mod box_server;
 mod folder;
 mod parts;
 mod readiness;
@@ -46,6 +47,7 @@ use serving::serve;
 use settings::{Identity, Settings, UNITS_DEFAULT, agent_settings, control_settings, database};
 
 pub use box_process::run_box_process;
+pub use box_server::run_box_server;
 pub use relay::run_relay;
 pub use settings::{check_private, identity_of};
 pub use unit::run_unit;

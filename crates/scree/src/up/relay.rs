@@ -177,7 +177,7 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
         volume: volume.to_owned(),
         volume_id: None,
     };
-    let given = Boxes::new(world, arguments.box_dir.as_deref(), whose)?;
+    let given = Boxes::new(world, arguments.box_dir.as_deref(), Path::new(""), whose)?;
     let thread = tokio::task::block_in_place(|| {
         ExportThread::spawn_watching(export_options, move |wake: Wake, watcher: Watcher| {
             let client = NbdClient::new(target, options, watcher.clone());

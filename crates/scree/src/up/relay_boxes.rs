@@ -39,6 +39,7 @@ const KEY_BYTES_MAX: u64 = 64 << 10;
 pub(super) struct Boxes {
     world: World,
     folder: Option<PathBuf>,
+    state: Option<PathBuf>,
     whose: Arc<Attribution>,
     events: Arc<Printer>,
     /// This program.
@@ -46,13 +47,20 @@ pub(super) struct Boxes {
 }
 
 impl Boxes {
-    /// Of a disk of `whose`.
-    pub fn new(world: &World, folder: Option<&Path>, whose: Attribution) -> Result<Self, Failure> {
-        if let Some(folder) = folder {
-            let made = host::make_folders(&*world.disk, &folder.join("state"));
-            made.map_err(|error| Failure::new(format!("{}: {error}", folder.display())))?;
+    /// Of a disk of `whose`, whose boxes' state is in `state` below the folder.
+    pub fn new(
+        world: &World,
+        folder: Option<&Path>,
+        state: &Path,
+        whose: Attribution,
+    ) -> Result<Self, Failure> {
+        let state = folder.map(|folder| folder.join("state").join(state));
+        if let Some(state) = &state {
+            let made = host::make_folders(&*world.disk, state);
+            made.map_err(|error| Failure::new(format!("{}: {error}", state.display())))?;
         }
         Ok(Self {
+            state,
             world: world.clone(),
             folder: folder.map(Path::to_owned),
             whose: Arc::new(whose),
@@ -63,9 +71,9 @@ impl Boxes {
 
     /// All that they are given.
     pub fn surroundings(&self, wake: Wake, watcher: &Watcher) -> Surroundings {
-        let state = self.folder.as_ref().map(|folder| StateFolder {
+        let state = self.state.as_ref().map(|path| StateFolder {
             disk: Arc::clone(&self.world.disk),
-            path: folder.join("state"),
+            path: path.clone(),
         });
         let keys: Arc<dyn KeySource> = match &self.folder {
             None => Arc::new(NoKeys),
@@ -101,6 +109,8 @@ impl Boxes {
                 .as_ref()
                 .map(|folder| hop::sockets_folder(folder)),
             disk: Arc::clone(&self.world.disk),
+            host: None,
+            may_reach: Arc::new(|_| true),
         };
         Arc::new(Hops::new(options, watcher.clone()))
     }

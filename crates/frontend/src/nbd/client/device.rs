@@ -11,6 +11,7 @@ use std::io;
 use std::time::Duration;
 
 use base::{Completion, IoError, Outcome, Token};
+use channel::Channel;
 use world::real::Stream;
 
 use super::super::buffers::BufferPool;
@@ -102,7 +103,7 @@ impl NbdClient {
                 client.way = Way::Endpoint(endpoint);
                 client.connect();
             }
-            Target::Connected(stream) => client.connect_over(stream),
+            Target::Connected(channel) => client.connect_over(channel),
         }
         client
     }
@@ -135,18 +136,19 @@ impl NbdClient {
         }
     }
 
-    /// Goes on over `stream`, which is connected and does not block; what there was ends.
-    pub fn connect_over(&mut self, stream: Stream) {
+    /// Goes on over `channel`, which does not block, and may not be connected yet; what there
+    /// was ends.
+    pub fn connect_over(&mut self, channel: Channel) {
         self.now = self.options.clock.monotonic();
         if matches!(self.phase, Phase::Broken { .. }) {
             let deadline = self.now + self.options.connect_timeout;
-            match Line::new(stream, &self.watcher) {
+            match Line::new(channel, &self.watcher) {
                 Ok(line) => self.phase = Phase::Connecting(line, deadline),
                 Err(why) => self.lose(why),
             }
         } else {
             self.lose(Broken::Ended);
-            self.connect_over(stream);
+            self.connect_over(channel);
         }
     }
 
@@ -156,7 +158,7 @@ impl NbdClient {
         };
         let deadline = self.now + self.options.connect_timeout;
         let begun = Stream::connect(endpoint).map_err(Broken::from);
-        match begun.and_then(|stream| Line::new(stream, &self.watcher)) {
+        match begun.and_then(|stream| Line::new(Channel::new(stream), &self.watcher)) {
             Ok(line) => self.phase = Phase::Connecting(line, deadline),
             Err(why) => self.lose(why),
         }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use channel::{Channel, Outbox, Pipe};
 use world::Interest;
-use world::real::Stream;
 
 use super::super::buffers::{BufferPool, Input};
 use super::super::watcher::{Watched, Watcher};
@@ -35,14 +34,14 @@ impl From<io::Error> for Broken {
 }
 
 impl Line {
-    /// A socket that may not be connected yet.
-    pub fn new(stream: Stream, watcher: &Watcher) -> Result<Self, Broken> {
+    /// A channel that may not be connected yet.
+    pub fn new(channel: Channel, watcher: &Watcher) -> Result<Self, Broken> {
         let interest = Interest {
             readable: true,
             writable: true,
         };
         Ok(Self {
-            socket: watcher.watch(Channel::new(stream), interest)?,
+            socket: watcher.watch(channel, interest)?,
             output: Outbox::default(),
             input: Input::default(),
             readable: false,

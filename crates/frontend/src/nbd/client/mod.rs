@@ -39,7 +39,7 @@ mod verbs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use world::real::Stream;
+use channel::Channel;
 use world::{Clock, Endpoint};
 
 pub(super) use greeting::{Agreed, Greeting, Step};
@@ -55,9 +55,9 @@ pub use tls::{ClientTls, ClientTlsError};
 pub enum Target {
     /// At an address.
     Endpoint(Endpoint),
-    /// At the other end of this, which is connected and does not block. If that ends only
-    /// the owner can say where to go on ([`NbdClient::connect_over`]).
-    Connected(Stream),
+    /// At the other end of this, which does not block, and may not be connected yet. If
+    /// that ends only the owner can say where to go on ([`NbdClient::connect_over`]).
+    Connected(Channel),
 }
 
 /// What becomes of a connection that is lost.

@@ -1,0 +1,133 @@
+//! `scree box`: boxes on a machine of the tenant's, for disks that hosts of a cluster serve.
+//!
+//! ```text
+//!   DIR/box.key, DIR/box.pem    this machine's own: made with the first start
+//!   DIR/policies/NAME.toml      what the box NAME is: a chain, inline
+//!   DIR/keys, DIR/programs      as of a relay's boxes
+//!   DIR/state/VOLUME/           what boxes have to know after a crash, of each disk
+//! ```
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::with_causes;
+use chain::{Attribution, MiddleBox, build};
+use frontend::nbd::Watcher;
+use hop::BoxServer;
+use identity::{Authority, Credentials, certificate_key, server_config};
+use policy::Policy;
+use world::real::Listener;
+use world::{Endpoint, Wake, World, host};
+use zeroize::Zeroizing;
+
+use super::prepare;
+use super::relay_boxes::Boxes;
+use crate::args::BoxServerArguments;
+use crate::commands::Failure;
+
+/// PEM files are no longer, in bytes.
+const PEM_BYTES_MAX: u64 = 1 << 20;
+
+/// Runs `scree box`.
+pub fn run_box_server(arguments: &BoxServerArguments) -> Result<(), Failure> {
+    let (world, _runtime) = prepare()?;
+    let folder = &arguments.dir;
+    host::make_folders(&*world.disk, folder)?;
+    let (chain_pem, key_pem) = own_key(&world, folder)?;
+    let authority = read(&world, &arguments.authority)?;
+    let credentials = Credentials {
+        chain_pem: &chain_pem,
+        key_pem: &key_pem,
+    };
+    let mut tls = server_config(&[&authority], credentials).map_err(|error| Failure::of(&error))?;
+    tls.alpn_protocols = Vec::new();
+    let key = certificate_key(&chain_pem).map_err(|error| Failure::of(&error))?;
+    let listener = Listener::bind(&Endpoint::Tcp(arguments.listen), 0o600)
+        .map_err(|error| Failure::new(format!("cannot listen at {}: {error}", arguments.listen)))?;
+    let at = listener.endpoint().clone();
+    let (own, boxes) = (world.clone(), folder.clone());
+    let make = move |name: &str, whose: Attribution, wake: Wake, watcher: &Watcher| {
+        make(&own, &boxes, name, whose, (wake, watcher)).map_err(|failure| failure.to_string())
+    };
+    let server = BoxServer::new(world, Arc::new(tls), Box::new(make));
+    super::readiness::announce(&format!("scree box is ready at {at}; its key is {key}"));
+    Ok(server.run(&listener)?)
+}
+
+fn read(world: &World, path: &Path) -> Result<String, Failure> {
+    let failed = |words: String| Failure::new(format!("{}: {words}", path.display()));
+    let bytes = host::read_small(&*world.disk, path, PEM_BYTES_MAX)
+        .map_err(|error| failed(with_causes(&error)))?;
+    let text = str::from_utf8(&bytes).map_err(|_| failed("it is no text".to_owned()))?;
+    Ok(text.to_owned())
+}
+
+/// This machine's certificate and key; they are made if there are none.
+fn own_key(world: &World, folder: &Path) -> Result<(String, Zeroizing<String>), Failure> {
+    let (certificate, key) = (folder.join("box.pem"), folder.join("box.key"));
+    let mut file = host::open_private(&key)?;
+    if file.metadata()?.len() > 0 {
+        super::check_private(&key)?;
+        let key = Zeroizing::new(read(world, &key)?);
+        return Ok((read(world, &certificate)?, key));
+    }
+    let (made, secret) = Authority::found("box", &*world.random, world.clock.wall())
+        .map_err(|error| Failure::of(&error))?;
+    let mut other = host::open_private(&certificate)?;
+    other.set_len(0)?;
+    other.write_all(made.certificate_pem().as_bytes())?;
+    other.sync_all()?;
+    // Last: with it the other one is there.
+    file.write_all(secret.as_bytes())?;
+    file.sync_all()?;
+    Ok((made.certificate_pem().to_owned(), secret))
+}
+
+fn make(
+    world: &World,
+    folder: &Path,
+    name: &str,
+    whose: Attribution,
+    (wake, watcher): (Wake, &Watcher),
+) -> Result<Vec<Box<dyn MiddleBox>>, Failure> {
+    // It comes from a host, and becomes a path.
+    let is_name = !name.is_empty()
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    if !is_name {
+        return Err(Failure::new(format!("there is no box {name:?} here")));
+    }
+    let path = folder.join("policies").join(format!("{name}.toml"));
+    let text = read(world, &path)?;
+    let failed = |words: String| Failure::new(format!("{}: {words}", path.display()));
+    let policy = Policy::parse(&text).map_err(|error| failed(error.to_string()))?;
+    if policy.volume != "*" && policy.volume != whose.volume {
+        return Err(failed(format!(
+            "it is for the volume {:?}, and this is {:?}",
+            policy.volume, whose.volume
+        )));
+    }
+    let boxes = Boxes::new(world, Some(folder), &state_folder(&whose), whose)?;
+    Ok(build(&policy, &boxes.surroundings(wake, watcher)))
+}
+
+/// Where the state of one disk's boxes is: by the volume's id, or its name, which may have
+/// any characters.
+fn state_folder(whose: &Attribution) -> PathBuf {
+    match &whose.volume_id {
+        Some(id)
+            if id
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') =>
+        {
+            id.into()
+        }
+        other => {
+            let name = other.as_ref().unwrap_or(&whose.volume);
+            let digits = name.bytes().map(|byte| format!("{byte:02x}"));
+            format!("named-{}", digits.collect::<String>()).into()
+        }
+    }
+}
