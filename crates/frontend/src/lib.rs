@@ -1,4 +1,4 @@
-//! Floor 4: virtual disks on sockets.
+//! Floor 3: virtual disks on sockets.
 //!
 //! A frontend serves any [`base::BlockDevice`] and knows nothing of what is
 //! behind it. [`nbd`] is the server; [`memory`] is a device to test a

@@ -32,7 +32,7 @@ pub struct BoxServerArguments {
     /// NAME of a chain is here, DIR/keys/NAME are keys (private files), DIR/programs/NAME.toml
     /// programs. The machine's own key is made there with the first start.
     #[arg(long, value_name = "DIR")]
-    pub dir: PathBuf,
+    pub box_dir: PathBuf,
 
     /// The certificate (PEM) of the cluster's authority: its hosts are served, and nobody
     /// else. `scree login` keeps it.

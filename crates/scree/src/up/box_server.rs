@@ -22,6 +22,7 @@ use world::{Endpoint, Wake, World, host};
 use zeroize::Zeroizing;
 
 use super::prepare;
+use super::readiness::announce;
 use super::relay_boxes::Boxes;
 use crate::args::BoxServerArguments;
 use crate::commands::Failure;
@@ -32,7 +33,7 @@ const PEM_BYTES_MAX: u64 = 1 << 20;
 /// Runs `scree box`.
 pub fn run_box_server(arguments: &BoxServerArguments) -> Result<(), Failure> {
     let (world, _runtime) = prepare()?;
-    let folder = &arguments.dir;
+    let folder = &arguments.box_dir;
     host::make_folders(&*world.disk, folder)?;
     let (chain_pem, key_pem) = own_key(&world, folder)?;
     let authority = read(&world, &arguments.authority)?;
@@ -51,7 +52,7 @@ pub fn run_box_server(arguments: &BoxServerArguments) -> Result<(), Failure> {
         make(&own, &boxes, name, whose, (wake, watcher)).map_err(|failure| failure.to_string())
     };
     let server = BoxServer::new(world, Arc::new(tls), Box::new(make));
-    super::readiness::announce(&format!("scree box is ready at {at}; its key is {key}"));
+    announce(&format!("scree box is ready at {at}; its key is {key}\n"));
     Ok(server.run(&listener)?)
 }
 

@@ -13,6 +13,7 @@ mod chains;
 mod crash;
 mod database;
 mod guest;
+mod hops;
 mod host;
 mod journals;
 mod keys;
