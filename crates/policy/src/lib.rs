@@ -19,6 +19,7 @@
 mod encrypt;
 mod fault;
 mod monitor;
+mod named;
 mod rate;
 mod replicate;
 mod size;
@@ -26,6 +27,7 @@ mod size;
 pub use encrypt::{EncryptConfig, Format};
 pub use fault::{DELAY_MS_MAX, FaultConfig};
 pub use monitor::{Action, Glob, MonitorConfig, Operation, Rule};
+pub use named::volume_of;
 pub use rate::RateConfig;
 pub use replicate::{Replica, ReplicateConfig};
 
