@@ -6,7 +6,7 @@ use std::ops::Range;
 use policy::Operation;
 
 use super::reader::Area;
-use crate::extfs::{self, Superblock};
+use crate::extfs::{self, ScanError, Superblock};
 
 /// What lies before the first file of any file system is in so many bytes of its place:
 /// whoever makes one writes there.
@@ -40,6 +40,19 @@ fn common(range: &Range<u64>, place: &Range<u64>) -> Option<Range<u64>> {
 
 fn place(area: &Area) -> Range<u64> {
     area.place.offset..area.place.offset + area.place.length
+}
+
+/// Ends to follow what takes more memory than it may: it is told by block from then on.
+/// Whether it did.
+fn give_up_if_large(area: &mut Area) -> bool {
+    match &area.found {
+        Ok(live) if !live.is_within_bounds() => {
+            let bytes_max = live.view().bytes_max();
+            area.found = Err(ScanError::Large(bytes_max));
+            true
+        }
+        _ => false,
+    }
 }
 
 impl Disk {
@@ -93,7 +106,7 @@ impl Disk {
                     let known = live.view().superblock();
                     is_new |= is_another(known, begin, content);
                     live.was_written(begin, content, &mut events);
-                    is_new |= !live.is_within_bounds();
+                    is_new |= give_up_if_large(area);
                     seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
                 }
                 Err(_) => {
@@ -103,12 +116,6 @@ impl Disk {
             }
         }
         is_new
-    }
-
-    /// Whether it takes no more memory than it may.
-    pub fn is_within_bounds(&self) -> bool {
-        let mut found = self.areas.iter().map(|area| &area.found);
-        found.all(|found| found.as_ref().is_ok_and(extfs::Live::is_within_bounds) || found.is_err())
     }
 
     /// Blocks whose content is needed and was not seen, in bytes of the disk.
@@ -125,13 +132,22 @@ impl Disk {
         wanted
     }
 
-    /// A block that was wanted of an area holds this.
-    pub fn was_found(&mut self, at: usize, block: u64, content: &[u8], seen: &mut Vec<Seen>) {
-        if let Some(Ok(live)) = self.areas.get_mut(at).map(|area| &mut area.found) {
+    /// Blocks that were wanted of an area hold this; whether the disk is to be read anew.
+    pub fn were_found(
+        &mut self,
+        at: usize,
+        blocks: BTreeMap<u64, Vec<u8>>,
+        seen: &mut Vec<Seen>,
+    ) -> bool {
+        let Some(area) = self.areas.get_mut(at) else {
+            return false;
+        };
+        if let Ok(live) = &mut area.found {
             let mut events = Vec::new();
-            live.was_found(block, content, &mut events);
+            live.were_found(blocks, &mut events);
             seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
         }
+        give_up_if_large(area)
     }
 
     /// Where a file is, if it has a name that is known.
@@ -210,7 +226,7 @@ fn is_another(known: &Superblock, begin: u64, content: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extfs::{FormatError, ScanError};
+    use crate::extfs::FormatError;
     use crate::partition::Partition;
 
     fn area(number: u32, offset: u64, length: u64) -> Area {

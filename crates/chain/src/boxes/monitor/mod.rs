@@ -25,6 +25,8 @@ mod telling;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+use std::mem::take;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +57,12 @@ const READ_ANEW_AFTER: Duration = Duration::from_secs(1);
 /// What could not be read is tried again after so long, at first and at last.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// So many blocks that file systems need are read at once, and followed together.
+const WANTED_AT_ONCE: usize = 64;
+
+/// If more are wanted the disk is read anew: that costs less.
+const WANTED_MAX: usize = 1 << 16;
 
 /// So many writes wait at most that were followed before they could be passed on.
 const FOLLOWED_MAX: usize = 1024;
@@ -120,6 +128,8 @@ pub struct Monitor {
     /// What the reader has asked and could not be asked below yet.
     asked: Option<Ask>,
     wanted: Vec<(usize, u64, Range<u64>)>,
+    /// By area: what was wanted, and is to be followed.
+    found: BTreeMap<usize, BTreeMap<u64, Vec<u8>>>,
     /// Writes that were followed, and could not be passed on yet: token, offset, length.
     followed: Vec<(Token, u64, u64)>,
     is_resting: bool,
@@ -143,6 +153,7 @@ impl Monitor {
             pause: PAUSE_MIN,
             asked: None,
             wanted: Vec::new(),
+            found: BTreeMap::new(),
             followed: Vec::new(),
             is_resting: false,
             own_under_way: 0,
@@ -162,7 +173,6 @@ impl Monitor {
     fn begin_reading(&mut self, disk_bytes: u64) {
         self.anew = None;
         self.asked = None;
-        self.disk = self.disk.take().filter(Disk::is_within_bounds);
         match Reader::start(disk_bytes, self.memory_max, &self.wake) {
             Ok(reader) => {
                 let kept = Kept::default();
@@ -199,7 +209,7 @@ impl Monitor {
         self.pause = PAUSE_MIN;
         let disk = Disk::new(areas);
         self.telling.found(&disk);
-        self.wanted.clear();
+        self.want_nothing();
         // What was known before has told what was written meanwhile.
         let is_told = self.disk.replace(disk).is_some();
         for (offset, data) in kept.writes {
@@ -222,7 +232,8 @@ impl Monitor {
                     let now = self.clock.monotonic();
                     self.anew.get_or_insert(now + READ_ANEW_AFTER);
                 }
-                self.wanted.extend(disk.take_wanted());
+                let wanted = disk.take_wanted();
+                self.want(wanted);
             }
             // What is kept is told when it is known what it is.
             None if self.reading.is_some() => {}
@@ -243,6 +254,21 @@ impl Monitor {
             }
         }
         seen
+    }
+
+    /// Blocks are to be read to follow on.
+    fn want(&mut self, wanted: Vec<(usize, u64, Range<u64>)>) {
+        self.wanted.extend(wanted);
+        if self.wanted.len() > WANTED_MAX {
+            self.want_nothing();
+            let now = self.clock.monotonic();
+            self.anew.get_or_insert(now + READ_ANEW_AFTER);
+        }
+    }
+
+    fn want_nothing(&mut self) {
+        self.wanted = Vec::new();
+        self.found.clear();
     }
 
     /// Tells of it; why it is denied, if a rule says so.
@@ -339,15 +365,17 @@ impl Monitor {
                 }
             }
         }
-        while let Some((area, block, place)) = self.wanted.pop() {
+        for _ in self.own_under_way..WANTED_AT_ONCE {
             if self.is_resting {
-                self.wanted.push((area, block, place));
                 break;
             }
+            let Some((area, block, place)) = self.wanted.pop() else {
+                break;
+            };
             let mut content = vec![0; (place.end - place.start) as usize];
             let own = self.tokens.next();
             match below.read(own, place.start, &mut content) {
-                Started::Done => self.is_found(area, block, &content),
+                Started::Done => self.is_found(area, block, content),
                 Started::Pending => {
                     self.own_under_way += 1;
                     let is_stale = false;
@@ -364,19 +392,33 @@ impl Monitor {
                 }
                 Started::Failed(error) => {
                     self.give_up(&error.to_string());
-                    self.wanted.clear();
+                    self.want_nothing();
                 }
             }
         }
+        self.follow_found();
     }
 
-    fn is_found(&mut self, area: usize, block: u64, content: &[u8]) {
-        let mut seen = Vec::new();
-        if let Some(disk) = &mut self.disk {
-            disk.was_found(area, block, content, &mut seen);
-            self.wanted.extend(disk.take_wanted());
+    fn is_found(&mut self, area: usize, block: u64, content: Vec<u8>) {
+        self.found.entry(area).or_default().insert(block, content);
+    }
+
+    /// Follows what was found.
+    fn follow_found(&mut self) {
+        for (area, blocks) in take(&mut self.found) {
+            let Some(disk) = &mut self.disk else {
+                continue;
+            };
+            let mut seen = Vec::new();
+            let is_new = disk.were_found(area, blocks, &mut seen);
+            let wanted = disk.take_wanted();
+            self.want(wanted);
+            if is_new {
+                let now = self.clock.monotonic();
+                self.anew.get_or_insert(now + READ_ANEW_AFTER);
+            }
+            self.tell(seen);
         }
-        self.tell(seen);
     }
 
     /// What was asked below has ended; what is to be told above.
@@ -405,7 +447,7 @@ impl Monitor {
                 self.own_under_way -= 1;
                 match result.and_then(content_of) {
                     Ok(_) if is_stale => self.wanted.push((area, block, place)),
-                    Ok(content) => self.is_found(area, block, &content),
+                    Ok(content) => self.is_found(area, block, content),
                     Err(error) => self.give_up(&error.to_string()),
                 }
             }
