@@ -87,7 +87,7 @@ struct Open {
     cipher: Cipher,
     /// By the tokens that they have below.
     asked: BTreeMap<Token, Asked>,
-    /// Writes whose sectors were read and changed, and that found the device busy.
+    /// Writes whose sectors were read and changed, and that are to be written.
     stalled: Vec<Modify>,
     /// So many of both are writes of parts of sectors.
     modifying: usize,
@@ -359,7 +359,7 @@ impl MiddleBox for Encrypt {
                 for completion in answered {
                     open.answered(completion, now, completions);
                 }
-                open.write_stalled(below, &mut self.tokens, completions);
+                open.write_modified(below, &mut self.tokens, completions);
                 open.go_on(below, &mut self.tokens, &self.surroundings);
             }
             State::Opening(Opening::Reading(reading)) => {

@@ -322,6 +322,107 @@ fn what_meets_a_write_of_a_part_waits_until_that_is_answered() {
     }
 }
 
+/// Reads are answered later and changes at once, though not before they are committed.
+struct Batching {
+    disk: MemoryDevice,
+    /// Changes that were answered `Done` or `Pending`, and not committed.
+    batch: usize,
+    /// Of these the answer comes with the commit.
+    late: Vec<Token>,
+    answers_late: bool,
+    committed: Vec<Token>,
+}
+
+impl BlockDevice for Batching {
+    fn geometry(&self) -> DeviceGeometry {
+        self.disk.geometry()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.disk.capabilities()
+    }
+
+    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
+        self.disk.read(token, offset, out)
+    }
+
+    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
+        self.disk.manners.pending_one_in = 0;
+        let started = self.disk.write(token, offset, data, durability);
+        self.disk.manners.pending_one_in = 1;
+        assert_eq!(started, Started::Done);
+        self.batch += 1;
+        if self.answers_late {
+            self.late.push(token);
+            return Started::Pending;
+        }
+        Started::Done
+    }
+
+    fn flush(&mut self, _: Token) -> Started {
+        self.batch = 0;
+        Started::Done
+    }
+
+    fn trim(&mut self, _: Token, _: u64, _: u64, _: Durability) -> Started {
+        Started::Failed(IoError::NotSupported)
+    }
+
+    fn write_zeroes(&mut self, _: Token, _: u64, _: u64, _: ZeroMode) -> Started {
+        Started::Failed(IoError::NotSupported)
+    }
+
+    fn extents(&mut self, _: Token, _: u64, _: u64, _: &mut Vec<Extent>) -> Started {
+        Started::Failed(IoError::NotSupported)
+    }
+
+    fn commit(&mut self) -> Result<(), IoError> {
+        self.batch = 0;
+        self.committed.append(&mut self.late);
+        Ok(())
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        self.disk.poll(completions);
+        completions.extend(self.committed.drain(..).map(|token| Completion {
+            token,
+            result: Ok(Outcome::Done),
+        }));
+    }
+}
+
+/// A service commits in the turns in which a verb came. Here the write began in a poll, and
+/// was acknowledged while a journal below had it in memory only; one that was to be durable
+/// waited for a commit that never came.
+#[test]
+fn a_write_of_a_part_is_committed_before_it_is_acknowledged() {
+    for answers_late in [false, true] {
+        let device = Batching {
+            disk: formatted(4096, 1),
+            batch: 0,
+            late: Vec::new(),
+            answers_late: false,
+            committed: Vec::new(),
+        };
+        let mut rig = Rig::new(device, 1);
+        rig.attach(&EncryptConfig::new("disk")).expect("attached");
+        rig.chain.bottom().disk.manners.pending_one_in = 1;
+        rig.chain.bottom().answers_late = answers_late;
+        let written = rig.chain.write(7, 512, &[5; 512], Durability::Durable);
+        assert_eq!(written, Started::Pending);
+        let mut completions = Vec::new();
+        for _ in 0..10 {
+            rig.chain.poll(&mut completions);
+        }
+        let done = Completion {
+            token: 7,
+            result: Ok(Outcome::Done),
+        };
+        assert_eq!(completions, [done]);
+        assert_eq!(rig.chain.bottom().batch, 0);
+    }
+}
+
 #[test]
 fn an_empty_disk_is_formatted_if_that_is_wanted() {
     let mut rig = rig(Manners {
