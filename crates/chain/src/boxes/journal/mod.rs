@@ -26,6 +26,7 @@
 
 mod active;
 mod carry;
+mod opening;
 mod overlay;
 mod record;
 mod ring;
