@@ -12,7 +12,7 @@ use base::{
 };
 use world::{Wake, World};
 
-use super::carry::{Carry, Change};
+use super::carry::{CHANGE_BYTES, Carry, Change};
 use super::opening::{Stage, Told};
 use super::overlay::{Overlay, Patch, Run, are_whole};
 use super::record::{ALIGNMENT, HEADER_BYTES, Kind, PAYLOAD_BYTES_MAX};
@@ -171,6 +171,11 @@ impl Journal {
         if length == 0 {
             return Started::Done;
         }
+        // What the disk below cannot take may not be acknowledged.
+        let block_min = u64::from(self.config.block_min);
+        if !offset.is_multiple_of(block_min) || !length.is_multiple_of(block_min) {
+            return Started::Failed(IoError::NotSupported);
+        }
         let Stage::Open(ring) = &mut self.stage else {
             return Started::Busy;
         };
@@ -183,7 +188,8 @@ impl Journal {
             return Started::Failed(IoError::NoSpace(words));
         }
         let memory = self.carry.bytes;
-        let is_full = memory > 0 && memory + data.len() as u64 > self.config.memory_max;
+        let more = data.len() as u64 + pieces * CHANGE_BYTES;
+        let is_full = memory > 0 && memory + more > self.config.memory_max;
         if is_full || !ring.has_room(needed, longest) {
             self.was_busy = true;
             return match self.failing.clone() {
@@ -238,9 +244,12 @@ impl Journal {
         let may_try = self.retry_at.is_none_or(|at| at <= now);
         // While it rests it carries out what somebody waits for.
         let may_carry = !self.is_resting || self.waiting.iter().any(|one| one.below);
-        if may_try && may_carry && written > 0 {
+        if may_try {
+            // Also where there is nothing to carry out: what failed may have been a flush.
             self.retry_at = None;
-            self.carry_out(below, written, now);
+            if may_carry && written > 0 {
+                self.carry_out(below, written, now);
+            }
         }
         self.flush_below(below, head);
         if let Err(error) = below.commit() {
@@ -535,7 +544,19 @@ impl MiddleBox for Journal {
             may_punch: true,
             fast_only: false,
         };
-        self.write_zeroes(below, token, offset, length, mode)
+        // Parts of blocks at its ends may keep their content.
+        let block_min = u64::from(self.config.block_min);
+        let end = offset.saturating_add(length);
+        let (from, to) = (
+            offset.div_ceil(block_min).saturating_mul(block_min),
+            end / block_min * block_min,
+        );
+        let is_there = end <= below.geometry().size_bytes;
+        match from < to {
+            true => self.write_zeroes(below, token, from, to - from, mode),
+            false if is_there => self.write_zeroes(below, token, end, 0, mode),
+            false => self.write_zeroes(below, token, offset, length, mode),
+        }
     }
 
     fn write_zeroes(
