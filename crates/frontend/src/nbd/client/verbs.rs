@@ -88,7 +88,8 @@ impl NbdClient {
         let moves = matches!(asked.command, command::READ | command::WRITE);
         let bytes = if moves { asked.length as usize } else { 0 };
         let is_full = log.unanswered() >= options.requests_max
-            || log.len() >= ENTRIES_MAX
+            // A flush makes room.
+            || log.len() >= ENTRIES_MAX && asked.command != command::FLUSH
             || bytes > 0
                 && log.unanswered_bytes() > 0
                 && log.unanswered_bytes() + bytes > options.bytes_max;
