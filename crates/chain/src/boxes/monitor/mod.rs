@@ -35,6 +35,7 @@ use base::{
     BlockDevice, Completion, Durability, Extent, IoError, Outcome, Started, Token, ZeroMode,
 };
 use policy::MonitorConfig;
+use sha2::{Digest as _, Sha256};
 use world::Clock;
 
 use disk::{Disk, Seen};
@@ -85,6 +86,25 @@ enum Waiting {
     },
 }
 
+/// A write that was followed, by what does not change when it is offered again: its token
+/// may. What it writes counts, since another one to the same place was not judged.
+struct Followed {
+    place: Range<u64>,
+    /// SHA-256 of the data; none of zeroes.
+    data: Option<[u8; 32]>,
+}
+
+impl Followed {
+    fn new(place: Range<u64>, data: Option<&[u8]>) -> Self {
+        let data = data.map(|data| Sha256::digest(data).into());
+        Self { place, data }
+    }
+
+    fn is(&self, place: &Range<u64>, data: Option<&[u8]>) -> bool {
+        self.place == *place && self.data == data.map(|data| <[u8; 32]>::from(Sha256::digest(data)))
+    }
+}
+
 /// The disk is being read; what was written meanwhile.
 struct Reading {
     reader: Reader,
@@ -130,8 +150,8 @@ pub struct Monitor {
     wanted: Vec<(usize, u64, Range<u64>)>,
     /// By area: what was wanted, and is to be followed.
     found: BTreeMap<usize, BTreeMap<u64, Vec<u8>>>,
-    /// Writes that were followed, and could not be passed on yet: token, offset, length.
-    followed: Vec<(Token, u64, u64)>,
+    /// Writes that were followed, and could not be passed on yet.
+    followed: Vec<Followed>,
     is_resting: bool,
     own_under_way: usize,
 }
@@ -290,15 +310,15 @@ impl Monitor {
         }
     }
 
-    /// Passes on what changes `length` bytes at `offset`, and follows it: before it is
+    /// Passes on what puts `data` in this place, or zeroes, and follows it: before it is
     /// passed, if it may be denied.
     fn change(
         &mut self,
-        (token, offset, length): (Token, u64, u64),
+        token: Token,
+        (place, data): (Range<u64>, Option<&[u8]>),
         mut follow: impl FnMut(&mut Self) -> Option<String>,
         ask: impl FnOnce(Token) -> Started,
     ) -> Started {
-        let this = (token, offset, length);
         if !self.telling.may_deny() {
             let started = self.pass(token, ask);
             if matches!(started, Started::Done | Started::Pending) {
@@ -306,9 +326,12 @@ impl Monitor {
             }
             return started;
         }
-        match self.followed.iter().position(|one| *one == this) {
-            Some(at) => drop(self.followed.swap_remove(at)),
+        match self.followed.iter().position(|one| one.is(&place, data)) {
+            Some(at) => drop(self.followed.remove(at)),
             None => {
+                // What waits and meets this comes after it, and is followed once more.
+                self.followed
+                    .retain(|one| one.place.end <= place.start || place.end <= one.place.start);
                 if let Some(why) = follow(self) {
                     return Started::Failed(IoError::Unavailable(why));
                 }
@@ -320,7 +343,7 @@ impl Monitor {
                 // Whoever asked that has gone.
                 self.followed.remove(0);
             }
-            self.followed.push(this);
+            self.followed.push(Followed::new(place, data));
         }
         started
     }
@@ -534,7 +557,8 @@ impl MiddleBox for Monitor {
         durability: Durability,
     ) -> Started {
         self.change(
-            (token, offset, data.len() as u64),
+            token,
+            (offset..offset + data.len() as u64, Some(data)),
             |monitor| monitor.saw_write(offset, data),
             |own| below.write(own, offset, data, durability),
         )
@@ -565,7 +589,8 @@ impl MiddleBox for Monitor {
         mode: ZeroMode,
     ) -> Started {
         self.change(
-            (token, offset, length),
+            token,
+            (offset..offset.saturating_add(length), None),
             |monitor| monitor.saw_zeroes(offset, length),
             |own| below.write_zeroes(own, offset, length, mode),
         )

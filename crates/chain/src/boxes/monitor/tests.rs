@@ -247,6 +247,44 @@ fn what_a_rule_denies_does_not_reach_the_disk() {
     rig.read(0, 4096).expect("read");
 }
 
+/// A frontend has another token when it offers a request again, and the same token for
+/// another request meanwhile: each write is told and counted once, and each is judged.
+#[test]
+fn a_write_that_is_offered_again_is_the_same_one_and_another_one_is_not() {
+    let (before, ..) = trojan();
+    let rules = "[[box.rule]]\nname = 'often'\npaths = ['/again']\n\
+                 operations = ['write']\nmore_than_a_minute = 2\naction = 'deny'\n";
+    let mut rig = Rig::new(&before.0, before.0.len(), rules);
+    rig.told();
+    let view = before.view().expect("a file system");
+    let mut inodes = view.inodes();
+    let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(b"/again"));
+    let run = view.runs(inode.expect("it is there"))[0];
+    let offer = |rig: &mut Rig, token: u64, data: &[u8], busy: u64| {
+        rig.chain.bottom().manners.pending_one_in = 0;
+        rig.chain.bottom().manners.busy_one_in = busy;
+        let at = run.block * 4096;
+        let started = rig.chain.write(token, at, data, Durability::Volatile);
+        rig.chain.bottom().manners.busy_one_in = 0;
+        started
+    };
+    let writes = |told: &[Value]| paths(told, "write").len();
+    for token in 100..110 {
+        assert_eq!(offer(&mut rig, token, &[1; 4096], 1), Started::Busy);
+    }
+    assert_eq!(offer(&mut rig, 110, &[1; 4096], 0), Started::Done);
+    assert_eq!(writes(&rig.told()), 1);
+    assert_eq!(offer(&mut rig, 111, &[2; 4096], 1), Started::Busy);
+    // Whoever asked that is gone. What comes to the same place is another write.
+    let denied = offer(&mut rig, 111, &[3; 4096], 0);
+    assert!(matches!(denied, Started::Failed(_)), "{denied:?}");
+    let told = rig.told();
+    assert!(
+        told.iter().any(|event| event["action"] == "deny"),
+        "{told:?}"
+    );
+}
+
 #[test]
 fn a_disk_that_gets_a_file_system_is_told_by_block_until_then() {
     let (before, replayed, _) = trojan();
