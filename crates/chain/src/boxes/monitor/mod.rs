@@ -43,6 +43,7 @@ pub use event::{Detail, Event, FileEvent, What};
 use reader::{Ask, Reader};
 use telling::Telling;
 
+use crate::extfs::ScanError;
 use crate::tokens::Tokens;
 use crate::{MiddleBox, Opening, Surroundings};
 
@@ -58,6 +59,9 @@ const READ_ANEW_AFTER: Duration = Duration::from_secs(1);
 /// What could not be read is tried again after so long, at first and at last.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// What could be read but for some of its file systems is read anew after so long.
+const PAUSE_PARTLY: Duration = Duration::from_secs(600);
 
 /// So many blocks that file systems need are read at once, and followed together.
 const WANTED_AT_ONCE: usize = 64;
@@ -144,6 +148,8 @@ pub struct Monitor {
     opened: Option<Duration>,
     /// The disk is to be read then.
     anew: Option<Duration>,
+    /// And then, if it was not before: some of it could not be read.
+    again: Option<Duration>,
     pause: Duration,
     /// What the reader has asked and could not be asked below yet.
     asked: Option<Ask>,
@@ -170,6 +176,7 @@ impl Monitor {
             reading: None,
             opened: None,
             anew: Some(Duration::ZERO),
+            again: None,
             pause: PAUSE_MIN,
             asked: None,
             wanted: Vec::new(),
@@ -191,7 +198,7 @@ impl Monitor {
     }
 
     fn begin_reading(&mut self, disk_bytes: u64) {
-        self.anew = None;
+        (self.anew, self.again) = (None, None);
         self.asked = None;
         match Reader::start(disk_bytes, self.memory_max, &self.wake) {
             Ok(reader) => {
@@ -200,6 +207,11 @@ impl Monitor {
             }
             Err(error) => self.give_up(&format!("no thread can be had to read it: {error}")),
         }
+    }
+
+    /// When the disk is to be read.
+    fn due(&self) -> Option<Duration> {
+        self.anew.into_iter().chain(self.again).min()
     }
 
     /// The disk is read later.
@@ -229,6 +241,10 @@ impl Monitor {
         self.pause = PAUSE_MIN;
         let disk = Disk::new(areas);
         self.telling.found(&disk);
+        let is_unread = |area: &reader::Area| matches!(area.found, Err(ScanError::Io(_)));
+        if disk.areas().iter().any(is_unread) {
+            self.again = Some(self.clock.monotonic() + PAUSE_PARTLY);
+        }
         self.want_nothing();
         // What was known before has told what was written meanwhile.
         let is_told = self.disk.replace(disk).is_some();
@@ -481,7 +497,7 @@ impl Monitor {
     /// Goes on with what the monitor does by itself.
     fn go_on(&mut self, below: &mut dyn BlockDevice) {
         let now = self.clock.monotonic();
-        let is_due = self.anew.is_some_and(|anew| now >= anew);
+        let is_due = self.due().is_some_and(|due| now >= due);
         if is_due && self.reading.is_none() && !self.is_resting {
             self.begin_reading(below.geometry().size_bytes);
         }
@@ -630,7 +646,7 @@ impl MiddleBox for Monitor {
     fn next_timer(&self) -> Option<Duration> {
         let now = self.clock.monotonic();
         let read = self
-            .anew
+            .due()
             .filter(|_| !self.is_resting && self.reading.is_none());
         let retry = (self.asked.is_some() || !self.wanted.is_empty()) && !self.is_resting;
         let retry = retry.then_some(now + telling::GATHER_FOR);

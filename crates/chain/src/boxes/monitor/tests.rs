@@ -1,5 +1,6 @@
 //! A monitor in a chain, over file systems that e2fsprogs has made.
 
+use std::ops::Range;
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use world::{Clock, Millis, Wake};
 
 use super::Event;
 use crate::extfs::live_tests::changed;
-use crate::extfs::tests::{Image, KINDS, journalled};
+use crate::extfs::tests::{Image, KINDS, journalled, make};
 use crate::{Chain, EventSink, Exchange, SizeRule, Surroundings, build};
 
 /// What is to happen in another thread happens within so long.
@@ -40,6 +41,11 @@ struct Rig {
 impl Rig {
     /// A disk with this content, behind a monitor.
     fn new(content: &[u8], size: usize, monitor: &str) -> Self {
+        Self::with(content, size, monitor, 0..0)
+    }
+
+    /// One of which a part cannot be read.
+    fn with(content: &[u8], size: usize, monitor: &str, damaged: Range<u64>) -> Self {
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
         let (ring, rung) = mpsc::channel();
         let ring = Mutex::new(ring);
@@ -52,6 +58,7 @@ impl Rig {
         assert_eq!(written, Started::Done);
         let manners = Manners {
             pending_one_in: 3,
+            damaged,
             seed: 1,
             ..Manners::default()
         };
@@ -283,6 +290,53 @@ fn a_write_that_is_offered_again_is_the_same_one_and_another_one_is_not() {
         told.iter().any(|event| event["action"] == "deny"),
         "{told:?}"
     );
+}
+
+/// Three partitions: the first has a file system whose last descriptors would lie behind
+/// its end, the second cannot be read, the third is as it should be.
+#[test]
+fn a_partition_that_cannot_be_read_hides_no_other_one() {
+    let folder = TempDir::new().expect("a folder");
+    let (_, image) = make(KINDS[4].0, KINDS[4].1, &folder);
+    let mut odd = image.0;
+    // The last group, of which a block of descriptors is, has one block; and a copy of the
+    // superblock is said to be everywhere.
+    let (groups, blocks) = (177, 1 + 176 * 512 + 1);
+    let at = |at: usize| 1024 + at..1024 + at + 4;
+    let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("4 bytes"));
+    let inodes = number(&odd[at(40)]) * groups;
+    let features = number(&odd[at(100)]) & !1;
+    for (place, number) in [(0, inodes), (4, blocks), (100, features)] {
+        odd[at(place)].copy_from_slice(&number.to_le_bytes());
+    }
+    odd.truncate(blocks as usize * 1024);
+    let (before, replayed, _) = trojan();
+    let mut disk = vec![0; 1 << 20];
+    let mut places = Vec::new();
+    for (number, content) in [&odd[..], &[0; 1 << 20], &before.0].iter().enumerate() {
+        let entry = 446 + number * 16;
+        disk[entry + 4] = 0x83;
+        let (begin, length) = (disk.len() as u32 / 512, content.len() as u32 / 512);
+        disk[entry + 8..entry + 12].copy_from_slice(&begin.to_le_bytes());
+        disk[entry + 12..entry + 16].copy_from_slice(&length.to_le_bytes());
+        places.push(disk.len() as u64..(disk.len() + content.len()) as u64);
+        disk.extend_from_slice(content);
+    }
+    disk[510..512].copy_from_slice(&[0x55, 0xAA]);
+    let mut rig = Rig::with(&disk, disk.len(), "", places[1].clone());
+    let told = rig.told();
+    let notes: Vec<&str> = told.iter().filter_map(|one| one["note"].as_str()).collect();
+    let [first, second, third] = notes[..] else {
+        panic!("{told:?}");
+    };
+    assert!(first.contains("beyond the end of its place"), "{first}");
+    assert!(second.contains("cannot be read"), "{second}");
+    assert!(third.contains("is followed"), "{third}");
+    for (block, content) in before.written(&replayed, 4096) {
+        let offset = places[2].start + block * 4096;
+        rig.write(offset, content).expect("written");
+    }
+    assert!(paths(&rig.told(), "create").contains(&"/bin/trojan"));
 }
 
 #[test]
