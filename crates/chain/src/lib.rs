@@ -10,6 +10,7 @@
 mod bottom;
 pub mod boxes;
 mod chain;
+mod derivations;
 mod exchange;
 pub mod extfs;
 pub mod luks;
@@ -20,6 +21,7 @@ mod surroundings;
 mod tokens;
 
 pub use chain::Chain;
+pub use derivations::{DERIVATIONS_MAX, Derivations};
 pub use exchange::{Exchange, ExchangeError, SizeRule, Told};
 pub use middle_box::{MiddleBox, Opening};
 pub use remote::{Link, NoTargets, Remote, Targets};

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 #[cfg(test)]
 use crate::NoTargets;
 use crate::boxes::{Encrypt, Event, Fault, Monitor, Rate, Replicate};
-use crate::{MiddleBox, Targets};
+use crate::{Derivations, MiddleBox, Targets};
 
 /// There is none of this name, or it cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +73,10 @@ pub struct Surroundings {
     pub clock: Arc<dyn Clock>,
     /// For what takes long.
     pub pool: Arc<dyn Pool>,
+    /// For keys that are derived; one for all disks of a host.
+    pub derivations: Arc<Derivations>,
+    /// What a box may take of memory at most, in bytes, whatever its policy gives it.
+    pub memory_max: u64,
     /// For keys.
     pub random: Arc<dyn Random>,
     /// Has the chain polled.
@@ -108,6 +112,8 @@ impl Surroundings {
         }
         Self {
             clock: world.clock,
+            derivations: Arc::new(Derivations::new(Arc::clone(&world.pool))),
+            memory_max: 1 << 30,
             pool: world.pool,
             random: world.random,
             wake: Wake::silent(),

@@ -298,6 +298,7 @@ impl Scree {
             keys_file: None,
             allows_unsealed: true,
             box_networks: Vec::new(),
+            box_memory: 1 << 30,
             listen_nbd: None,
             nbd_tls: None,
             vm: VmOptions {

@@ -72,12 +72,23 @@ impl Live {
         &self.view
     }
 
+    /// About how much memory it takes, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let pending = self.journal.as_ref().map_or(0, Following::bytes);
+        let noted = (self.unborn.len() + self.wanted.len()) as u64 * NOTED_BYTES;
+        self.view.bytes() + pending + noted
+    }
+
+    /// It may take so much from now on, in bytes.
+    pub fn set_bytes_max(&mut self, bytes_max: u64) {
+        self.view.bytes_max = bytes_max;
+    }
+
     /// Whether it takes no more memory than it may: if it does, it is to be given up.
     #[must_use]
     pub fn is_within_bounds(&self) -> bool {
-        let pending = self.journal.as_ref().map_or(0, Following::bytes);
-        let noted = (self.unborn.len() + self.wanted.len()) as u64 * NOTED_BYTES;
-        !self.is_lost && self.view.bytes() + pending + noted <= self.view.bytes_max
+        !self.is_lost && self.bytes() <= self.view.bytes_max
     }
 
     /// Something was read from the disk, in bytes from the file system's beginning.

@@ -183,6 +183,7 @@ pub(super) fn agent_settings(
         keys_file: arguments.keys_file.clone(),
         allows_unsealed: false,
         box_networks: arguments.box_networks.clone(),
+        box_memory: arguments.box_memory,
         listen_nbd: arguments.listen_nbd,
         nbd_tls: tls(world, arguments)?,
         vm: VmOptions::default(),

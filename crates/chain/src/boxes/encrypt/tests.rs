@@ -14,7 +14,7 @@ use policy::{EncryptConfig, Format};
 
 use super::*;
 use crate::luks::{Header, Step, Xts};
-use crate::{Chain, Exchange, ExchangeError, KeyMissing, KeySource, SizeRule};
+use crate::{Chain, Derivations, Exchange, ExchangeError, KeyMissing, KeySource, SizeRule};
 
 /// As cheap as Argon2 gets.
 pub(super) const CHEAP: Argon2Cost = Argon2Cost {
@@ -64,6 +64,7 @@ impl<D: BlockDevice> Rig<D> {
             ),
             surroundings: Surroundings {
                 clock: Arc::clone(&clock) as _,
+                derivations: Arc::new(Derivations::new(Arc::clone(&pool) as _)),
                 pool: Arc::clone(&pool) as _,
                 random: Arc::new(SimulatedRandom::new(seed)),
                 keys: Arc::new(OneKey(b"secret")),
@@ -520,6 +521,42 @@ fn a_disk_that_cannot_be_opened_says_why() {
     rig.pool.close();
     let reason = rig.attach(&EncryptConfig::new("disk")).expect_err("closed");
     assert!(reason.ends_with("the host is being stopped"), "{reason}");
+}
+
+/// A header that takes a minute was begun anew each time that nobody waited for it any more,
+/// until all threads of the host were deriving keys of one disk.
+#[test]
+fn a_disk_whose_key_takes_long_is_derived_once_at_a_time() {
+    let mut rig = Rig::new(formatted(512, 1), 1);
+    let config = EncryptConfig::new("disk");
+    for _ in 0..3 {
+        rig.begin(&config);
+        let ended = loop {
+            rig.clock.advance(Duration::from_secs(1));
+            rig.chain.poll(&mut Vec::new());
+            if let Some(ended) = rig.ended() {
+                break ended;
+            }
+        };
+        assert!(
+            matches!(ended, Err(ExchangeError::Late { .. })),
+            "{ended:?}"
+        );
+        assert_eq!(rig.pool.waiting(), 1);
+    }
+    // Another disk has its own turn.
+    let mut other = Rig::new(formatted(512, 2), 2);
+    other.surroundings.derivations = Arc::clone(&rig.surroundings.derivations);
+    other.surroundings.whose = Arc::new(crate::Attribution {
+        volume: "other".to_owned(),
+        ..(*rig.surroundings.whose).clone()
+    });
+    other.begin(&config);
+    for _ in 0..20 {
+        other.chain.poll(&mut Vec::new());
+    }
+    assert_eq!(rig.pool.waiting(), 2);
+    rig.attach(&config).expect("attached");
 }
 
 #[test]

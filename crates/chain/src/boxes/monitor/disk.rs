@@ -30,6 +30,8 @@ pub(super) enum Seen {
 /// See the module's head.
 pub(super) struct Disk {
     areas: Vec<Area>,
+    /// What is known of all file systems together may take so much memory, in bytes.
+    bytes_max: u64,
 }
 
 /// The part of `range` that lies in `place`.
@@ -56,8 +58,20 @@ fn give_up_if_large(area: &mut Area) -> bool {
 }
 
 impl Disk {
-    pub fn new(areas: Vec<Area>) -> Self {
-        Self { areas }
+    pub fn new(areas: Vec<Area>, bytes_max: u64) -> Self {
+        Self { areas, bytes_max }
+    }
+
+    /// An area, which may take of memory what the others leave it.
+    fn area(&mut self, at: usize) -> Option<&mut Area> {
+        let others = self.areas.iter().enumerate().filter(|(one, _)| *one != at);
+        let others: u64 = others.map(|(_, area)| area.bytes()).sum();
+        let left = self.bytes_max.saturating_sub(others);
+        let area = self.areas.get_mut(at)?;
+        if let Ok(live) = &mut area.found {
+            live.set_bytes_max(left);
+        }
+        Some(area)
     }
 
     pub fn areas(&self) -> &[Area] {
@@ -99,7 +113,9 @@ impl Disk {
                 seen.push(Seen::Blocks(None, Operation::Write, part));
                 continue;
             };
-            let area = &mut self.areas[at];
+            let Some(area) = self.area(at) else {
+                continue;
+            };
             let begin = part.start - area.place.offset;
             match &mut area.found {
                 Ok(live) => {
@@ -139,7 +155,7 @@ impl Disk {
         blocks: BTreeMap<u64, Vec<u8>>,
         seen: &mut Vec<Seen>,
     ) -> bool {
-        let Some(area) = self.areas.get_mut(at) else {
+        let Some(area) = self.area(at) else {
             return false;
         };
         if let Ok(live) = &mut area.found {
@@ -239,12 +255,13 @@ mod tests {
 
     #[test]
     fn what_is_no_file_system_is_told_by_place_and_each_byte_once() {
-        let mut disk = Disk::new(vec![
+        let areas = vec![
             area(1, 1 << 20, 1 << 20),
             area(2, 3 << 20, 1 << 20),
             // As somebody made it: it overlaps the one before.
             area(3, (3 << 20) + 4096, 1 << 20),
-        ]);
+        ];
+        let mut disk = Disk::new(areas, 0);
         let mut seen = Vec::new();
         let is_new = disk.was_written((2 << 20) - 512, &vec![0; (2 << 20) + 8192], &mut seen);
         assert!(is_new, "a table may lie between");

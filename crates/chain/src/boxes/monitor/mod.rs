@@ -50,7 +50,8 @@ use crate::{MiddleBox, Opening, Surroundings};
 /// A disk that takes longer to read is used meanwhile; what is written then is kept.
 const READ_FIRST_FOR: Duration = Duration::from_secs(5);
 
-/// So much of what is written while the disk is read is kept, in bytes.
+/// So much of what is written while the disk is read is kept, in bytes, or what the box may
+/// take of memory, if that is less.
 const KEPT_BYTES_MAX: usize = 256 << 20;
 
 /// Whoever makes a file system writes for a while.
@@ -116,19 +117,19 @@ struct Reading {
 }
 
 /// What is written while the disk is read, in order.
-#[derive(Default)]
 struct Kept {
     writes: Vec<(u64, Vec<u8>)>,
     bytes: usize,
+    bytes_max: usize,
     is_too_much: bool,
 }
 
 impl Kept {
     fn add(&mut self, offset: u64, data: &[u8]) {
         self.bytes += data.len();
-        self.is_too_much |= self.bytes > KEPT_BYTES_MAX;
+        self.is_too_much |= self.bytes > self.bytes_max;
         match self.is_too_much {
-            true => self.writes.clear(),
+            true => self.writes = Vec::new(),
             false => self.writes.push((offset, data.to_vec())),
         }
     }
@@ -136,6 +137,7 @@ impl Kept {
 
 /// See the module's head.
 pub struct Monitor {
+    /// Of all file systems of the disk together, in bytes.
     memory_max: u64,
     clock: Arc<dyn Clock>,
     wake: world::Wake,
@@ -167,7 +169,7 @@ impl Monitor {
     #[must_use]
     pub fn new(name: &str, config: MonitorConfig, surroundings: Surroundings) -> Self {
         Self {
-            memory_max: config.memory_max,
+            memory_max: config.memory_max.min(surroundings.memory_max),
             clock: Arc::clone(&surroundings.clock),
             wake: surroundings.wake.clone(),
             telling: Telling::new(name, config, surroundings),
@@ -202,7 +204,13 @@ impl Monitor {
         self.asked = None;
         match Reader::start(disk_bytes, self.memory_max, &self.wake) {
             Ok(reader) => {
-                let kept = Kept::default();
+                let kept = Kept {
+                    writes: Vec::new(),
+                    bytes: 0,
+                    bytes_max: usize::try_from(self.memory_max)
+                        .map_or(KEPT_BYTES_MAX, |most| most.min(KEPT_BYTES_MAX)),
+                    is_too_much: false,
+                };
                 self.reading = Some(Reading { reader, kept });
             }
             Err(error) => self.give_up(&format!("no thread can be had to read it: {error}")),
@@ -239,7 +247,7 @@ impl Monitor {
             return self.give_up("too much was written meanwhile");
         }
         self.pause = PAUSE_MIN;
-        let disk = Disk::new(areas);
+        let disk = Disk::new(areas, self.memory_max);
         self.telling.found(&disk);
         let is_unread = |area: &reader::Area| matches!(area.found, Err(ScanError::Io(_)));
         if disk.areas().iter().any(is_unread) {
@@ -525,6 +533,9 @@ fn content_of(outcome: Outcome) -> Result<Vec<u8>, IoError> {
 impl MiddleBox for Monitor {
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         let now = self.clock.monotonic();
+        if self.opened.is_none() {
+            self.telling.begins(self.memory_max);
+        }
         let opened = *self.opened.get_or_insert(now);
         self.go_on(below);
         let is_first = self.disk.is_none() && self.reading.is_some();

@@ -25,6 +25,13 @@ pub(super) struct Area {
     pub found: Result<Live, ScanError>,
 }
 
+impl Area {
+    /// What is known of it takes so much memory, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.found.as_ref().map_or(0, Live::bytes)
+    }
+}
+
 /// What the reader asks the box.
 pub(super) struct Ask {
     pub offset: u64,
@@ -71,8 +78,8 @@ impl Source for Asking {
 }
 
 impl Reader {
-    /// Begins to read a disk of `disk_bytes`; what is known of each file system may take
-    /// `bytes_max` of memory.
+    /// Begins to read a disk of `disk_bytes`; what is known of all file systems together may
+    /// take `bytes_max` of memory.
     ///
     /// # Errors
     /// If no thread can be had.
@@ -131,10 +138,12 @@ fn read(mut disk: Asking, disk_bytes: u64, bytes_max: u64) -> Result<Vec<Area>, 
     if places.is_empty() {
         places.push((None, whole(disk_bytes)));
     }
-    let mut areas = Vec::new();
+    let mut areas: Vec<Area> = Vec::new();
     for (number, place) in places {
         disk.place = place;
-        let found = match Live::read(&disk, place.length, bytes_max) {
+        let known: u64 = areas.iter().map(Area::bytes).sum();
+        let left = bytes_max.saturating_sub(known);
+        let found = match Live::read(&disk, place.length, left) {
             // The disk, or whoever asked for this, is gone.
             Err(ScanError::Io(error @ IoError::Stopped(_))) => return Err(error),
             Err(ScanError::Io(IoError::OutOfRange { .. })) => {

@@ -91,6 +91,17 @@ impl Telling {
         self.add(None, What::Note(note.to_owned()), None);
     }
 
+    /// It may take so much memory, in bytes: less than its policy gives it, maybe.
+    pub fn begins(&mut self, memory_max: u64) {
+        let given = self.rules.config().memory_max;
+        if memory_max < given {
+            self.note(&format!(
+                "it may take {memory_max} bytes of memory on this host, and not the {given} \
+                 of its policy"
+            ));
+        }
+    }
+
     /// What was found on the disk.
     pub fn found(&mut self, disk: &Disk) {
         self.paths.clear();

@@ -14,6 +14,7 @@ use world::simulated::{SimulatedClock, Simulation};
 use world::{Clock, Millis, Wake};
 
 use super::Event;
+use crate::extfs::Live;
 use crate::extfs::live_tests::changed;
 use crate::extfs::tests::{Image, KINDS, journalled, make};
 use crate::{Chain, EventSink, Exchange, SizeRule, Surroundings, build};
@@ -41,11 +42,21 @@ struct Rig {
 impl Rig {
     /// A disk with this content, behind a monitor.
     fn new(content: &[u8], size: usize, monitor: &str) -> Self {
-        Self::with(content, size, monitor, 0..0)
+        Self::with(content, size, monitor, (0..0, 1 << 30))
+    }
+
+    /// On a host that gives a box so much memory.
+    fn within(memory_max: u64, content: &[u8], monitor: &str) -> Self {
+        Self::with(content, content.len(), monitor, (0..0, memory_max))
     }
 
     /// One of which a part cannot be read.
-    fn with(content: &[u8], size: usize, monitor: &str, damaged: Range<u64>) -> Self {
+    fn with(
+        content: &[u8],
+        size: usize,
+        monitor: &str,
+        (damaged, memory_max): (Range<u64>, u64),
+    ) -> Self {
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
         let (ring, rung) = mpsc::channel();
         let ring = Mutex::new(ring);
@@ -68,6 +79,7 @@ impl Rig {
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             wake,
             events: Arc::clone(&heard) as Arc<dyn EventSink>,
+            memory_max,
             ..Surroundings::simulated(Simulation::new(1).world())
         };
         let text = format!("volume = 'disk'\n[[box]]\nkind = 'monitor'\n{monitor}");
@@ -323,7 +335,7 @@ fn a_partition_that_cannot_be_read_hides_no_other_one() {
         disk.extend_from_slice(content);
     }
     disk[510..512].copy_from_slice(&[0x55, 0xAA]);
-    let mut rig = Rig::with(&disk, disk.len(), "", places[1].clone());
+    let mut rig = Rig::with(&disk, disk.len(), "", (places[1].clone(), 1 << 30));
     let told = rig.told();
     let notes: Vec<&str> = told.iter().filter_map(|one| one["note"].as_str()).collect();
     let [first, second, third] = notes[..] else {
@@ -337,6 +349,35 @@ fn a_partition_that_cannot_be_read_hides_no_other_one() {
         rig.write(offset, content).expect("written");
     }
     assert!(paths(&rig.told(), "create").contains(&"/bin/trojan"));
+}
+
+/// Partitions cost a tenant nothing, and each was given as much memory as the policy said.
+#[test]
+fn all_partitions_together_have_the_memory_of_one() {
+    let (before, ..) = trojan();
+    let alone = Live::read(&before, before.0.len() as u64, 1 << 30).expect("a file system");
+    let mut disk = vec![0; 1 << 20];
+    for number in 0..3 {
+        let entry = 446 + number * 16;
+        disk[entry + 4] = 0x83;
+        let (begin, length) = (disk.len() as u32 / 512, before.0.len() as u32 / 512);
+        disk[entry + 8..entry + 12].copy_from_slice(&begin.to_le_bytes());
+        disk[entry + 12..entry + 16].copy_from_slice(&length.to_le_bytes());
+        disk.extend_from_slice(&before.0);
+    }
+    disk[510..512].copy_from_slice(&[0x55, 0xAA]);
+    let memory_max = alone.bytes() * 5 / 2;
+    assert!(memory_max < 64 << 20);
+    let mut rig = Rig::within(memory_max, &disk, "memory_max = '64M'\n");
+    let told = rig.told();
+    let notes: Vec<&str> = told.iter().filter_map(|one| one["note"].as_str()).collect();
+    let [less, first, second, third] = notes[..] else {
+        panic!("{told:?}");
+    };
+    assert!(less.contains("not the 67108864 of its policy"), "{less}");
+    assert!(first.contains("is followed"), "{first}");
+    assert!(second.contains("is followed"), "{second}");
+    assert!(third.contains("more files than fit"), "{third}");
 }
 
 #[test]
