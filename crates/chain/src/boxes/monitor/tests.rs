@@ -266,6 +266,37 @@ fn what_a_rule_denies_does_not_reach_the_disk() {
     rig.read(0, 4096).expect("read");
 }
 
+/// With a rule that denies something each read was judged twice: before it began, and when
+/// it was told. What was for the first time was so only before, and told nobody.
+#[test]
+fn a_read_is_judged_once() {
+    let (before, ..) = trojan();
+    let rules = "[[box.rule]]\nname = 'first'\npaths = ['/again']\n\
+                 operations = ['read']\nfirst_time = true\naction = 'alert'\n\
+                 [[box.rule]]\nname = 'often'\npaths = ['/again']\n\
+                 operations = ['read']\nmore_than_a_minute = 2\naction = 'deny'\n";
+    let mut rig = Rig::new(&before.0, before.0.len(), rules);
+    rig.told();
+    let view = before.view().expect("a file system");
+    let mut inodes = view.inodes();
+    let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(b"/again"));
+    let run = view.runs(inode.expect("it is there"))[0];
+    for number in 0..4 {
+        let read = rig.read(run.block * 4096, 4096);
+        assert_eq!(read.is_err(), number >= 2, "{number}: {read:?}");
+        let told = rig.told();
+        let reads = told.iter().filter(|event| event["operation"] == "read");
+        let rules: Vec<&Value> = reads.map(|event| &event["rule"]).collect();
+        let expected = [
+            Value::from("first"),
+            Value::Null,
+            "often".into(),
+            "often".into(),
+        ];
+        assert_eq!(rules, [&expected[number]], "{number}: {told:?}");
+    }
+}
+
 /// A frontend has another token when it offers a request again, and the same token for
 /// another request meanwhile: each write is told and counted once, and each is judged.
 #[test]
