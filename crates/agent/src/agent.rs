@@ -22,6 +22,7 @@ use api::host::{
 use api::{Client, ClientError};
 use base::{AttachmentId, ClusterId, VolumeId, with_causes};
 use catalog::{Catalog, CatalogError};
+use chain::{DERIVATIONS_MAX, Derivations};
 use frontend::nbd::ServerTls;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -29,6 +30,7 @@ use tokio::task::JoinSet;
 use volume::clean::Cleaner;
 use volume::seal::KeyEncryptionKey;
 use volume::{Store, VolumeConfig};
+use world::real::ThreadPool;
 use world::{World, host};
 
 use crate::box_targets::Network;
@@ -73,6 +75,8 @@ pub struct Settings {
     pub box_networks: Vec<Network>,
     /// The program that boxes' processes are, Scree's own; none: they all run inline.
     pub box_program: Option<PathBuf>,
+    /// What a tenant's box may take of memory, in bytes.
+    pub box_memory: u64,
     /// Serve NBD over TCP here as well.
     pub listen_nbd: Option<SocketAddr>,
     /// TLS for that.
@@ -170,6 +174,10 @@ pub(crate) struct Inner {
     pub box_program: Option<PathBuf>,
     /// What this host shows to machines of boxes.
     pub box_credentials: Mutex<Option<BoxCredentials>>,
+    /// What a tenant's box may take of memory, in bytes.
+    pub box_memory: u64,
+    /// Where the keys of tenants' boxes are derived.
+    pub derivations: Arc<Derivations>,
     pub allows_unsealed: bool,
     pub units: Mutex<Vec<Mounted>>,
     /// The ways to those that daemons keep.
@@ -289,6 +297,8 @@ impl Agent {
                 box_networks: settings.box_networks.into(),
                 box_program: settings.box_program,
                 box_credentials: Mutex::default(),
+                box_memory: settings.box_memory,
+                derivations: Arc::new(Derivations::new(Arc::new(ThreadPool::new(DERIVATIONS_MAX)))),
                 units: Mutex::default(),
                 links: Links::new(
                     cluster.id,

@@ -1,7 +1,8 @@
-//! Keys of boxes: those that tenants' policies name.
+//! Keys of boxes: those that policies name.
 //!
 //! ```text
 //!   D/box-keys/TENANT/NAME     private to this user; the passphrase is its first line
+//!   DIR/keys/NAME              the same, of a relay
 //! ```
 //!
 //! Whose a volume is says whose keys its boxes may have: nobody names another's.
@@ -15,8 +16,8 @@ use zeroize::Zeroizing;
 
 use crate::keys::private::{self, PrivateFileError};
 
-/// The keys of one tenant.
-pub(crate) struct BoxKeys {
+/// The keys of one tenant, or of a relay.
+pub struct BoxKeys {
     world: World,
     /// None: of nobody there are keys.
     folder: Option<PathBuf>,
@@ -24,11 +25,20 @@ pub(crate) struct BoxKeys {
 
 impl BoxKeys {
     /// Those below `folder` that are `tenant`'s.
-    pub fn new(world: &World, folder: &Path, tenant: &str) -> Self {
+    pub(crate) fn of_tenant(world: &World, folder: &Path, tenant: &str) -> Self {
         let is_name = Subject::new(Kind::User, tenant).is_ok();
         Self {
             world: world.clone(),
             folder: is_name.then(|| folder.join(tenant)),
+        }
+    }
+
+    /// Those in `folder`.
+    #[must_use]
+    pub fn in_folder(world: &World, folder: &Path) -> Self {
+        Self {
+            world: world.clone(),
+            folder: Some(folder.to_owned()),
         }
     }
 }
@@ -74,7 +84,7 @@ mod tests {
             fs::write(&file, format!("{key}\nmore\n")).expect("written");
             fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("set");
         }
-        let of = |tenant: &str| BoxKeys::new(&world, folder.path(), tenant);
+        let of = |tenant: &str| BoxKeys::of_tenant(&world, folder.path(), tenant);
         assert_eq!(*of("alice").passphrase("disk").expect("hers"), b"hers");
         assert_eq!(*of("bob").passphrase("disk").expect("his"), b"his");
         for (tenant, name) in [
@@ -88,6 +98,10 @@ mod tests {
             let found = of(tenant).passphrase(name);
             assert_eq!(found, Err(KeyMissing::None(name.to_owned())), "{tenant}");
         }
+        let relays = BoxKeys::in_folder(&world, &folder.path().join("bob"));
+        assert_eq!(*relays.passphrase("disk").expect("his"), b"his");
+        let other = relays.passphrase("../alice/disk");
+        assert!(matches!(other, Err(KeyMissing::None(_))), "{other:?}");
         let open = folder.path().join("alice/disk");
         fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).expect("set");
         let refused = of("alice").passphrase("disk");

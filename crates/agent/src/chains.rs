@@ -155,8 +155,10 @@ impl Agent {
         Ok(Surroundings {
             clock: Arc::clone(&self.inner.world.clock),
             pool: Arc::clone(&self.inner.world.pool),
+            derivations: Arc::clone(&inner.derivations),
+            memory_max: inner.box_memory,
             random: Arc::clone(&self.inner.world.random),
-            keys: Arc::new(BoxKeys::new(
+            keys: Arc::new(BoxKeys::of_tenant(
                 &self.inner.world,
                 &self.inner.folder.box_keys(),
                 &chain.tenant,

@@ -62,4 +62,5 @@ mod watch;
 mod worker;
 
 pub use agent::{Agent, Settings, StartError};
+pub use box_keys::BoxKeys;
 pub use box_targets::{Connected, Network};

@@ -342,8 +342,7 @@ impl<D: BlockDevice> Chain<D> {
             Phase::Flushed(Err(error)) => Step::Ended(Err(ExchangeError::Below(error.clone()))),
             Phase::Flushed(Ok(())) => match self.top().commit() {
                 Ok(()) => {
-                    let deadline = self.clock.monotonic() + self.open_within;
-                    exchanging.begin_opening(deadline);
+                    exchanging.begin_opening(self.clock.monotonic(), self.open_within);
                     Step::Again
                 }
                 Err(error) => Step::Ended(Err(ExchangeError::Below(error))),

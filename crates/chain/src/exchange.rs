@@ -111,6 +111,8 @@ pub(crate) struct Exchanging {
     pub phase: Phase,
     /// By the monotonic clock.
     pub deadline: Duration,
+    /// How long new boxes may take.
+    open_within: Duration,
     rule: SizeRule,
     told: Option<Told>,
 }
@@ -129,6 +131,7 @@ impl Exchanging {
             generation,
             phase: Phase::Draining,
             deadline: now + DRAIN_WITHIN,
+            open_within: OPEN_WITHIN,
             rule: exchange.rule,
             told: Some(exchange.told),
         }
@@ -145,9 +148,10 @@ impl Exchanging {
         matches!(self.phase, Phase::Opening { .. })
     }
 
-    pub fn begin_opening(&mut self, deadline: Duration) {
+    pub fn begin_opening(&mut self, now: Duration, within: Duration) {
         self.phase = Phase::Opening { ready: 0 };
-        self.deadline = deadline;
+        self.deadline = now + within;
+        self.open_within = within;
     }
 
     /// What took too long.
@@ -157,7 +161,7 @@ impl Exchanging {
             Phase::Flushing | Phase::Flushed(_) => {
                 ("what was written has not been flushed", DRAIN_WITHIN)
             }
-            Phase::Opening { .. } => ("a box has not begun", OPEN_WITHIN),
+            Phase::Opening { .. } => ("a box has not begun", self.open_within),
         };
         ExchangeError::Late { waited_for, within }
     }

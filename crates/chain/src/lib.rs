@@ -10,6 +10,7 @@
 mod bottom;
 pub mod boxes;
 mod chain;
+mod derivations;
 mod door;
 mod exchange;
 pub mod extfs;
@@ -22,6 +23,7 @@ mod surroundings;
 mod tokens;
 
 pub use chain::Chain;
+pub use derivations::{DERIVATIONS_MAX, Derivations};
 pub use door::{Asked, Door};
 pub use exchange::{Exchange, ExchangeError, SizeRule, Told};
 pub use middle_box::{MiddleBox, Opening};

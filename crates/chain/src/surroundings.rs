@@ -8,7 +8,7 @@ use world::{Clock, Disk, Pool, Random, Wake};
 use zeroize::Zeroizing;
 
 use crate::boxes::{Encrypt, Event, Fault, Hop, Monitor, Rate, Replicate, What};
-use crate::{MiddleBox, Opening, Programs, Targets};
+use crate::{Derivations, MiddleBox, Opening, Programs, Targets};
 #[cfg(test)]
 use crate::{NoPrograms, NoTargets};
 
@@ -73,6 +73,10 @@ pub struct Surroundings {
     pub clock: Arc<dyn Clock>,
     /// For what takes long.
     pub pool: Arc<dyn Pool>,
+    /// For keys that are derived; one for all disks of a host.
+    pub derivations: Arc<Derivations>,
+    /// What a box may take of memory at most, in bytes, whatever its policy gives it.
+    pub memory_max: u64,
     /// For keys.
     pub random: Arc<dyn Random>,
     /// Has the chain polled.
@@ -124,6 +128,8 @@ impl Surroundings {
         }
         Self {
             clock: world.clock,
+            derivations: Arc::new(Derivations::new(Arc::clone(&world.pool))),
+            memory_max: 1 << 30,
             pool: world.pool,
             random: world.random,
             wake: Wake::silent(),

@@ -569,3 +569,38 @@ fn what_is_zeroed_or_trimmed_passes_through() {
         "{failed:?}"
     );
 }
+
+/// It never begins.
+struct Never;
+
+impl MiddleBox for Never {
+    fn open(&mut self, _: &mut dyn BlockDevice) -> Opening {
+        Opening::UnderWay
+    }
+}
+
+/// A relay waits for an hour, and said that it had waited for 15 s.
+#[test]
+fn what_is_late_says_how_long_it_was_waited_for() {
+    for (within, expected) in [
+        (None, "a box has not begun within 15 s"),
+        (Some(3600), "a box has not begun within 3600 s"),
+    ] {
+        let mut rig = Rig::new(Manners::default());
+        if let Some(within) = within {
+            rig.chain.set_open_within(Duration::from_secs(within));
+        }
+        rig.begin_exchange(vec![Box::new(Never)], SizeRule::Keep);
+        assert_eq!(rig.poll(), []);
+        rig.clock
+            .advance(Duration::from_secs(within.unwrap_or(15) - 1));
+        assert_eq!(rig.poll(), []);
+        assert_eq!(rig.ended.take(), []);
+        rig.clock.advance(Duration::from_secs(1));
+        assert_eq!(rig.poll(), []);
+        let [Err(late)] = &rig.ended.take()[..] else {
+            panic!("it is late");
+        };
+        assert_eq!(late.to_string(), expected);
+    }
+}

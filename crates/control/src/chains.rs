@@ -38,10 +38,13 @@ impl ChainView {
     }
 }
 
+fn invalid(reason: impl ToString) -> ControlError {
+    ControlError::invalid("policy", reason.to_string())
+}
+
 /// Reads a policy.
 fn parse(text: &str) -> Result<Policy, ControlError> {
-    let invalid = |reason: String| ControlError::invalid("policy", reason);
-    let policy = Policy::parse(text).map_err(|error| invalid(error.to_string()))?;
+    let policy = Policy::parse(text).map_err(invalid)?;
     if let Some(vm) = &policy.vm {
         VmAddress::from_str(vm).map_err(|error| invalid(format!("vm: {error}")))?;
     }
@@ -65,8 +68,9 @@ impl Acting {
     }
 
     async fn apply(&self, text: String) -> Result<ChainView, ControlError> {
+        let volume = policy::volume_of(&text).map_err(invalid)?;
+        let volume = self.living(&volume, Right::Administer).await?;
         let policy = parse(&text)?;
-        let volume = self.living(&policy.volume, Right::Administer).await?;
         let world = &self.inner.world;
         let new = NewChain {
             id: ChainId::from_random(world.random.u128()),

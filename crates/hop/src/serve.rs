@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use base::BlockDevice as _;
 use chain::boxes::Event;
 use chain::{
-    Chain, EventSink, Exchange, ExchangeError, KeyMissing, KeySource, MiddleBox, NoPrograms,
-    NoTargets, SizeRule, Surroundings, build,
+    Chain, Derivations, EventSink, Exchange, ExchangeError, KeyMissing, KeySource, MiddleBox,
+    NoPrograms, NoTargets, SizeRule, Surroundings, build,
 };
 use channel::Channel;
 use frontend::nbd::client::{Broken, ClientOptions, NbdClient, Target};
@@ -22,6 +22,10 @@ use crate::{Spec, SpecError};
 
 /// So many batches of events wait for the agent to read them; what is more is lost.
 const BATCHES_MAX: usize = 256;
+
+/// A box that reads a disk anew takes up to three times its bound, and the process needs some
+/// itself: so a box's bound is such a part of the process's.
+const BOX_SHARE: u64 = 4;
 
 /// Why a box cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -105,7 +109,8 @@ impl EventSink for Lines {
 }
 
 /// Serves the box that `spec` tells of: takes requests by `requests`, asks by `asks`, and
-/// says what happens on `events`. Returns when nobody asks any more.
+/// says what happens on `events`. The process has `memory_bytes`. Returns when nobody asks any
+/// more.
 ///
 /// # Errors
 /// [`ServeError`].
@@ -114,6 +119,7 @@ pub fn serve(
     spec: Spec,
     (requests, asks): (Stream, Stream),
     events: impl io::Write + Send + 'static,
+    memory_bytes: u64,
 ) -> Result<(), ServeError> {
     let policy = Policy::parse(&spec.policy)?;
     let spec = Arc::new(spec);
@@ -129,6 +135,8 @@ pub fn serve(
             keys: Arc::new(Keys(spec)),
             targets: Arc::new(NoTargets),
             programs: Arc::new(NoPrograms),
+            derivations: Arc::new(Derivations::new(Arc::clone(&world.pool))),
+            memory_max: memory_bytes / BOX_SHARE,
             state: None,
         };
         Ok(build(&policy, &surroundings))

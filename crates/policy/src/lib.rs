@@ -21,6 +21,7 @@ mod encrypt;
 mod fault;
 mod hop;
 mod monitor;
+mod named;
 mod rate;
 mod replicate;
 mod size;
@@ -30,6 +31,7 @@ pub use encrypt::{EncryptConfig, Format};
 pub use fault::{DELAY_MS_MAX, FaultConfig};
 pub use hop::{Hop, Limits, OnFailure};
 pub use monitor::{Action, Glob, MonitorConfig, Operation, Rule};
+pub use named::volume_of;
 pub use rate::RateConfig;
 pub use replicate::{Replica, ReplicateConfig};
 

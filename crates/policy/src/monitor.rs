@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use globset::{GlobBuilder, GlobMatcher};
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// A monitor has as many rules at most.
@@ -13,6 +13,10 @@ const PATHS_MAX: usize = 256;
 
 /// A pattern is as long at most, in bytes.
 const PATTERN_BYTES_MAX: usize = 1024;
+
+/// Alternatives (`{a,b}`) are within each other as deep at most: each level is one of the
+/// regular expression that a pattern becomes.
+const NESTING_MAX: usize = 4;
 
 /// What it may take of memory at most, in bytes, and at least.
 const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=16 << 30;
@@ -109,7 +113,9 @@ pub enum Operation {
 #[derive(Debug, Clone)]
 pub struct Glob {
     pattern: String,
-    matcher: GlobMatcher,
+    /// Of this one alone. That of a single pattern is made of a regular expression that is
+    /// expected to be sound; a set of one says if it is not.
+    matcher: GlobSet,
 }
 
 impl Glob {
@@ -152,13 +158,32 @@ impl<'de> Deserialize<'de> for Glob {
                  {PATTERN_BYTES_MAX} bytes at most"
             )));
         }
-        let glob = GlobBuilder::new(&pattern)
-            .literal_separator(true)
-            .build()
-            .map_err(D::Error::custom)?;
-        let matcher = glob.compile_matcher();
+        if nesting(&pattern) > NESTING_MAX {
+            return Err(D::Error::custom(format!(
+                "{pattern:?} has {{ within {{ more than {NESTING_MAX} deep"
+            )));
+        }
+        let glob = GlobBuilder::new(&pattern).literal_separator(true).build();
+        let matcher = glob.and_then(|glob| GlobSetBuilder::new().add(glob).build());
+        let matcher = matcher.map_err(D::Error::custom)?;
         Ok(Self { pattern, matcher })
     }
+}
+
+/// How deep its alternatives are within each other, at most.
+fn nesting(pattern: &str) -> usize {
+    let (mut depth, mut deepest, mut is_escaped) = (0_usize, 0, false);
+    for byte in pattern.bytes() {
+        match byte {
+            _ if is_escaped => {}
+            b'{' => depth += 1,
+            b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+        is_escaped = byte == b'\\' && !is_escaped;
+    }
+    deepest
 }
 
 impl MonitorConfig {
@@ -223,6 +248,28 @@ mod tests {
         ] {
             assert!(!matches(path), "{}", path.escape_ascii());
         }
+    }
+
+    /// A regular expression is nested 250 deep at most, and a policy of 300 levels ended the
+    /// process that read it.
+    #[test]
+    fn a_pattern_that_is_nested_deep_is_refused() {
+        let nested = |depth: usize| {
+            let (open, close) = ("{".repeat(depth), "}".repeat(depth));
+            config(&format!("paths = ['/{open}a{close}']"))
+        };
+        for depth in [NESTING_MAX + 1, 100, 249, 300, 511] {
+            let refused = nested(depth).expect_err("refused");
+            assert!(refused.contains("more than 4 deep"), "{depth}: {refused}");
+        }
+        assert!(nested(NESTING_MAX).is_ok());
+        let flat = config("paths = ['/{a,b}/{c,d}{e,f}{g,h}{i,j}', '/\\{\\{\\{\\{\\{']");
+        let flat = flat.expect("side by side, and escaped");
+        assert!(flat.paths[0].is_match(b"/b/cfgj"));
+        assert!(flat.paths[1].is_match(b"/{{{{{"));
+        // What grows without being nested has its bound in the pattern's length.
+        let classes = "[!a-z]".repeat(170);
+        assert!(config(&format!("paths = ['/{classes}']")).is_ok());
     }
 
     #[test]

@@ -299,6 +299,7 @@ impl Scree {
             allows_unsealed: true,
             box_networks: Vec::new(),
             box_program: None,
+            box_memory: 1 << 30,
             listen_nbd: None,
             nbd_tls: None,
             vm: VmOptions {

@@ -17,6 +17,27 @@ use crate::MiddleBox;
 /// A write is torn at a multiple of this, in bytes: disks write sectors whole.
 const SECTOR_BYTES: usize = 512;
 
+/// So many requests wait at most to be offered again. The oldest are forgotten: whoever
+/// asked them has gone.
+const OFFERED_MAX: usize = 1024;
+
+/// What a request is known by when it is offered again: its token may be another one then.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Request {
+    is_write: bool,
+    offset: u64,
+    length: usize,
+}
+
+/// What chance has in store for a request.
+#[derive(Clone, Copy)]
+struct Fate {
+    fails: bool,
+    /// Only so many sectors of it are written, and nothing after it.
+    torn: Option<usize>,
+    is_slow: bool,
+}
+
 /// An answer that is kept back.
 struct Kept {
     due: Duration,
@@ -29,6 +50,8 @@ pub struct Fault {
     random: SimulatedRandom,
     clock: Arc<dyn Clock>,
     kept: VecDeque<Kept>,
+    /// Requests that found the device busy, with what they meet when they do not.
+    offered: VecDeque<(Request, Fate)>,
     /// Tokens of requests below whose answers are to be kept back.
     slow: Vec<Token>,
     /// The request that was torn, whose answer is nobody's.
@@ -45,6 +68,7 @@ impl Fault {
             config,
             clock,
             kept: VecDeque::new(),
+            offered: VecDeque::new(),
             slow: Vec::new(),
             torn: None,
             has_ended: false,
@@ -55,28 +79,61 @@ impl Fault {
         Duration::from_millis(self.config.delay_ms)
     }
 
+    /// What a request meets: drawn once, however often it is offered.
+    fn fate(&mut self, request: Request) -> Fate {
+        let mut offered = self.offered.iter();
+        if let Some(at) = offered.position(|(one, _)| *one == request)
+            && let Some((_, fate)) = self.offered.remove(at)
+        {
+            return fate;
+        }
+        let (config, random) = (&self.config, &self.random);
+        let errors = match request.is_write {
+            true => config.write_errors_one_in,
+            false => config.read_errors_one_in,
+        };
+        let fails = random.one_in(errors);
+        let is_torn = request.is_write && random.one_in(config.torn_writes_one_in);
+        Fate {
+            fails,
+            torn: is_torn.then(|| random.index(request.length / SECTOR_BYTES + 1)),
+            is_slow: random.one_in(config.delays_one_in),
+        }
+    }
+
+    /// It could not begin, and will be offered again.
+    fn is_busy(&mut self, request: Request, fate: Fate) -> Started {
+        if self.offered.len() == OFFERED_MAX {
+            self.offered.pop_front();
+        }
+        self.offered.push_back((request, fate));
+        Started::Busy
+    }
+
     /// Keeps an answer back, if chance wants it.
     fn answer(
         &mut self,
         token: Token,
+        (request, fate): (Request, Fate),
         started: Started,
         done: impl FnOnce() -> Outcome,
     ) -> Started {
-        let is_begun = matches!(started, Started::Done | Started::Pending);
-        if !is_begun || !self.random.one_in(self.config.delays_one_in) {
-            return started;
-        }
         match started {
-            Started::Done => {
+            Started::Busy => self.is_busy(request, fate),
+            Started::Done if fate.is_slow => {
                 let completion = Completion {
                     token,
                     result: Ok(done()),
                 };
                 self.keep(completion);
+                Started::Pending
             }
-            _ => self.slow.push(token),
+            Started::Pending if fate.is_slow => {
+                self.slow.push(token);
+                Started::Pending
+            }
+            other => other,
         }
-        Started::Pending
     }
 
     fn keep(&mut self, completion: Completion) {
@@ -104,11 +161,19 @@ impl MiddleBox for Fault {
         if self.has_ended {
             return Started::Failed(ended());
         }
-        if self.random.one_in(self.config.read_errors_one_in) {
+        let request = Request {
+            is_write: false,
+            offset,
+            length: out.len(),
+        };
+        let fate = self.fate(request);
+        if fate.fails {
             return failed("a read");
         }
         let started = below.read(token, offset, out);
-        self.answer(token, started, || Outcome::Data(out.to_vec()))
+        self.answer(token, (request, fate), started, || {
+            Outcome::Data(out.to_vec())
+        })
     }
 
     fn write(
@@ -122,15 +187,20 @@ impl MiddleBox for Fault {
         if self.has_ended {
             return Started::Failed(ended());
         }
-        if self.random.one_in(self.config.write_errors_one_in) {
+        let request = Request {
+            is_write: true,
+            offset,
+            length: data.len(),
+        };
+        let fate = self.fate(request);
+        if fate.fails {
             return failed("a write");
         }
-        if self.random.one_in(self.config.torn_writes_one_in) {
-            let sectors = self.random.index(data.len() / SECTOR_BYTES + 1);
+        if let Some(sectors) = fate.torn {
             let part = &data[..sectors * SECTOR_BYTES];
             if !part.is_empty() {
                 match below.write(token, offset, part, durability) {
-                    Started::Busy => return Started::Busy,
+                    Started::Busy => return self.is_busy(request, fate),
                     Started::Pending => self.torn = Some(token),
                     Started::Done | Started::Failed(_) => {}
                 }
@@ -139,7 +209,7 @@ impl MiddleBox for Fault {
             return Started::Failed(ended());
         }
         let started = below.write(token, offset, data, durability);
-        self.answer(token, started, || Outcome::Done)
+        self.answer(token, (request, fate), started, || Outcome::Done)
     }
 
     fn flush(&mut self, below: &mut dyn BlockDevice, token: Token) -> Started {
@@ -271,6 +341,52 @@ mod tests {
         }
         assert!((150..250).contains(&writes), "{writes}");
         assert!((60..140).contains(&reads), "{reads}");
+    }
+
+    /// Chance was drawn for each offer: what found the device busy failed the more often.
+    #[test]
+    fn a_request_that_is_offered_again_meets_no_other_fate() {
+        let config = FaultConfig {
+            write_errors_one_in: 10,
+            read_errors_one_in: 10,
+            seed: 3,
+            ..FaultConfig::default()
+        };
+        let fates = |busy_one_in: u64| {
+            let (mut fault, _) = with(config.clone());
+            let manners = Manners {
+                busy_one_in,
+                seed: 5,
+                ..Manners::default()
+            };
+            let mut below = MemoryDevice::new(4096 * 500).with(manners, Wake::silent());
+            let mut offers = 0;
+            let mut fails = Vec::new();
+            for number in 0..500 {
+                fails.push(loop {
+                    offers += 1;
+                    // Whoever asks may choose another token each time.
+                    let started = match number % 2 {
+                        0 => {
+                            let data = [1; 4096];
+                            let at = number * 4096;
+                            fault.write(&mut below, offers, at, &data, Durability::Volatile)
+                        }
+                        _ => fault.read(&mut below, offers, number * 4096, &mut [0; 512]),
+                    };
+                    match started {
+                        Started::Busy => {}
+                        Started::Failed(_) => break true,
+                        _ => break false,
+                    }
+                });
+            }
+            (fails, offers)
+        };
+        let (expected, _) = fates(0);
+        let (found, offers) = fates(2);
+        assert!(offers > 800, "{offers}");
+        assert_eq!(found, expected);
     }
 
     #[test]

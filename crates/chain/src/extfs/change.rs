@@ -184,12 +184,7 @@ impl<'a> Change<'a> {
             }
             self.directories.insert(names_key(inode), inode);
         }
-        for block in &file.nodes {
-            if let Some(content) = view.nodes.get(block) {
-                self.nodes.insert(*block, content.clone());
-            }
-        }
-        view.release_map(inode);
+        self.nodes.extend(view.release_map(inode));
     }
 
     /// The maps of files: all are taken before any is given, since blocks may go from one
@@ -205,8 +200,11 @@ impl<'a> Change<'a> {
             missing: RefCell::default(),
         };
         for inode in self.remapped.clone() {
-            let read = self.live.view.read_map(inode, &known);
-            debug_assert!(read.is_ok(), "what is in memory can be read");
+            // What is in memory can be read, but it may be too much.
+            if self.live.view.read_map(inode, &known).is_err() {
+                self.live.is_lost = true;
+                break;
+            }
             let runs: Vec<Run> = self.live.view.runs(inode).to_vec();
             match self.live.is_file(inode) {
                 true => self.written_before(inode, &runs),
@@ -325,6 +323,9 @@ impl<'a> Change<'a> {
         for entry in &gone {
             let (directory, key, own) = entry;
             let Entry { inode, name } = own;
+            if self.live.unborn.get(inode) == Some(key) {
+                self.live.unborn.remove(inode);
+            }
             if self.live.view.is_last_name(*inode, *key) {
                 has_none.insert(*inode);
             }

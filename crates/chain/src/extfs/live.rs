@@ -30,6 +30,10 @@ use super::names::FIRST_FILE;
 use super::owners::Owner;
 use super::view::{ScanError, View};
 
+/// What is counted for an inode that has a name and is not in use, and for a block that is
+/// wanted, in bytes.
+const NOTED_BYTES: u64 = 32;
+
 /// See the module's head.
 pub struct Live {
     pub(super) view: View,
@@ -40,6 +44,8 @@ pub struct Live {
     pub(super) block_bytes: u64,
     /// Blocks whose content is needed, and was not seen.
     pub(super) wanted: BTreeSet<u64>,
+    /// It would have taken more memory than it may, and is not followed to the end.
+    pub(super) is_lost: bool,
 }
 
 impl Live {
@@ -56,6 +62,7 @@ impl Live {
             fresh: Fresh::default(),
             unborn: HashMap::new(),
             wanted: BTreeSet::new(),
+            is_lost: false,
         })
     }
 
@@ -65,11 +72,23 @@ impl Live {
         &self.view
     }
 
+    /// About how much memory it takes, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let pending = self.journal.as_ref().map_or(0, Following::bytes);
+        let noted = (self.unborn.len() + self.wanted.len()) as u64 * NOTED_BYTES;
+        self.view.bytes() + pending + noted
+    }
+
+    /// It may take so much from now on, in bytes.
+    pub fn set_bytes_max(&mut self, bytes_max: u64) {
+        self.view.bytes_max = bytes_max;
+    }
+
     /// Whether it takes no more memory than it may: if it does, it is to be given up.
     #[must_use]
     pub fn is_within_bounds(&self) -> bool {
-        let pending = self.journal.as_ref().map_or(0, Following::bytes);
-        self.view.bytes() + pending <= self.view.bytes_max
+        !self.is_lost && self.bytes() <= self.view.bytes_max
     }
 
     /// Something was read from the disk, in bytes from the file system's beginning.
@@ -103,15 +122,17 @@ impl Live {
     }
 
     /// Blocks that are to be read, since what they hold was written before it was known
-    /// what they are; each is told with [`Live::was_found`].
+    /// what they are; they are told with [`Live::were_found`].
     pub fn take_wanted(&mut self) -> BTreeSet<u64> {
         std::mem::take(&mut self.wanted)
     }
 
-    /// A block that was wanted holds this now.
-    pub fn was_found(&mut self, block: u64, content: &[u8], events: &mut Vec<Event>) {
-        if content.len() as u64 == self.block_bytes {
-            self.change([(block, content.to_vec())].into(), events);
+    /// Blocks that were wanted hold this now. To tell many at once costs little more than
+    /// one: a map is read anew for all of them.
+    pub fn were_found(&mut self, mut blocks: BTreeMap<u64, Vec<u8>>, events: &mut Vec<Event>) {
+        blocks.retain(|_, content| content.len() as u64 == self.block_bytes);
+        if !blocks.is_empty() {
+            self.change(blocks, events);
         }
     }
 

@@ -174,11 +174,11 @@ fn what_is_written_without_a_journal_is_followed() {
             if wanted.is_empty() {
                 break;
             }
-            for block in wanted {
+            let found = wanted.into_iter().map(|block| {
                 let begin = block as usize * block_bytes;
-                let content = &after.0[begin..begin + block_bytes];
-                live.was_found(block, content, &mut events);
-            }
+                (block, after.0[begin..begin + block_bytes].to_vec())
+            });
+            live.were_found(found.collect(), &mut events);
         }
         assert_alike(name, live.view(), &after.view().expect(name));
         assert!(live.is_within_bounds());

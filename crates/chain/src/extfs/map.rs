@@ -2,16 +2,16 @@
 //!
 //! A node of a tree that was made to harm may be in it twice, or in another file's too;
 //! then the same would be read again and again. So every node is asked for through
-//! [`Nodes::claim`], which gives each block once.
+//! [`Nodes::claim`], which gives each block once. And before anything is kept of it,
+//! [`Nodes::has_room`] says whether that may be.
 
 use std::ops::Range;
-
-use base::IoError;
 
 use super::Source;
 use super::fields::{le16, le32};
 use super::inode::{MAP_BYTES, Map};
 use super::superblock::Superblock;
+use super::view::ScanError;
 
 const MAGIC: u16 = 0xF30A;
 /// A tree is no deeper.
@@ -40,6 +40,12 @@ pub struct Run {
 pub(super) trait Nodes {
     /// The block is one of this file's map; false if it cannot be.
     fn claim(&mut self, block: u64) -> bool;
+
+    /// Whether what is in them is needed later.
+    fn are_kept(&self) -> bool;
+
+    /// Says no, if `bytes` of runs and nodes are too much.
+    fn has_room(&self, bytes: u64) -> Result<(), ScanError>;
 }
 
 /// What a map was found to be.
@@ -47,7 +53,7 @@ pub(super) trait Nodes {
 pub(super) struct Walked {
     /// In the order of their places.
     pub runs: Vec<Run>,
-    /// The blocks of the map, and what is in them.
+    /// The blocks of the map, and what is in them, if that is kept.
     pub nodes: Vec<(u64, Box<[u8]>)>,
     /// How many things in it made no sense.
     pub damaged: u64,
@@ -59,12 +65,13 @@ pub(super) fn walk(
     superblock: &Superblock,
     source: &dyn Source,
     nodes: &mut dyn Nodes,
-) -> Result<Walked, IoError> {
+) -> Result<Walked, ScanError> {
     let mut walk = Walk {
         superblock,
         source,
         nodes,
         walked: Walked::default(),
+        bytes: 0,
     };
     match map {
         Map::Extents(root) => {
@@ -82,11 +89,13 @@ struct Walk<'a> {
     source: &'a dyn Source,
     nodes: &'a mut dyn Nodes,
     walked: Walked,
+    /// What that takes of memory.
+    bytes: u64,
 }
 
 impl Walk<'_> {
     /// A node of a tree of extents, which has places in this range.
-    fn extents(&mut self, node: &[u8], depth: u16, places: Range<u64>) -> Result<(), IoError> {
+    fn extents(&mut self, node: &[u8], depth: u16, places: Range<u64>) -> Result<(), ScanError> {
         let (magic, entries) = (le16(node, 0), usize::from(le16(node, 2)));
         let room = (node.len() - 12) / 12;
         if magic != MAGIC || entries > room || le16(node, 6) != depth || depth > DEPTH_MAX {
@@ -105,7 +114,7 @@ impl Walk<'_> {
             }
             begin = place;
             if depth == 0 {
-                self.leaf(entry, place..end);
+                self.leaf(entry, place..end)?;
                 continue;
             }
             let below = u64::from(le32(entry, 4)) | u64::from(le16(entry, 8)) << 32;
@@ -116,7 +125,19 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn leaf(&mut self, entry: &[u8], places: Range<u64>) {
+    /// Takes so much more memory.
+    fn grow(&mut self, bytes: usize) -> Result<(), ScanError> {
+        self.bytes += bytes as u64;
+        self.nodes.has_room(self.bytes)
+    }
+
+    fn push(&mut self, run: Run) -> Result<(), ScanError> {
+        self.grow(size_of::<Run>())?;
+        self.walked.runs.push(run);
+        Ok(())
+    }
+
+    fn leaf(&mut self, entry: &[u8], places: Range<u64>) -> Result<(), ScanError> {
         let length = le16(entry, 4);
         let block = u64::from(le32(entry, 8)) | u64::from(le16(entry, 6)) << 32;
         let run = Run {
@@ -129,10 +150,11 @@ impl Walk<'_> {
             is_unwritten: length > WRITTEN_MAX,
         };
         let fits = u64::from(run.length) <= places.end - places.start;
-        match fits && run.length > 0 && self.is_there(block, run.length.into()) {
-            true => self.walked.runs.push(run),
-            false => self.walked.damaged += 1,
+        if !fits || run.length == 0 || !self.is_there(block, run.length.into()) {
+            self.walked.damaged += 1;
+            return Ok(());
         }
+        self.push(run)
     }
 
     fn is_there(&self, block: u64, length: u64) -> bool {
@@ -141,7 +163,7 @@ impl Walk<'_> {
     }
 
     /// A block of the map; none if it cannot be one.
-    fn node(&mut self, block: u64) -> Result<Option<Vec<u8>>, IoError> {
+    fn node(&mut self, block: u64) -> Result<Option<Vec<u8>>, ScanError> {
         if !self.is_there(block, 1) || !self.nodes.claim(block) {
             self.walked.damaged += 1;
             return Ok(None);
@@ -149,14 +171,19 @@ impl Walk<'_> {
         let mut node = vec![0; self.superblock.block_bytes as usize];
         let offset = block * u64::from(self.superblock.block_bytes);
         self.source.read(offset, &mut node)?;
-        self.walked.nodes.push((block, node.clone().into()));
+        let is_kept = self.nodes.are_kept();
+        let content = if is_kept { node.len() } else { 0 };
+        self.grow(content + size_of::<(u64, Box<[u8]>)>())?;
+        if is_kept {
+            self.walked.nodes.push((block, node.clone().into()));
+        }
         Ok(Some(node))
     }
 
-    fn numbers_of(&mut self, numbers: &[u8; MAP_BYTES]) -> Result<(), IoError> {
+    fn numbers_of(&mut self, numbers: &[u8; MAP_BYTES]) -> Result<(), ScanError> {
         let mut place = 0;
         for at in 0..DIRECT {
-            self.one(le32(numbers, at * 4), place);
+            self.one(le32(numbers, at * 4), place)?;
             place += 1;
         }
         for (level, at) in (1..).zip(DIRECT..DIRECT + 3) {
@@ -167,7 +194,7 @@ impl Walk<'_> {
 
     /// A block of numbers, of blocks of a file if `level` is 1, or else of blocks of
     /// numbers.
-    fn numbers(&mut self, block: u32, level: u32, place: &mut u64) -> Result<(), IoError> {
+    fn numbers(&mut self, block: u32, level: u32, place: &mut u64) -> Result<(), ScanError> {
         let in_block = u64::from(self.superblock.block_bytes / 4);
         let below = in_block.pow(level - 1);
         let node = match block {
@@ -181,7 +208,7 @@ impl Walk<'_> {
         for number in node.chunks_exact(4).map(|number| le32(number, 0)) {
             match (level, number) {
                 (1, _) => {
-                    self.one(number, *place);
+                    self.one(number, *place)?;
                     *place += 1;
                 }
                 (_, 0) => *place += below,
@@ -192,28 +219,28 @@ impl Walk<'_> {
     }
 
     /// A block of the file, unless it is a hole.
-    fn one(&mut self, block: u32, place: u64) {
+    fn one(&mut self, block: u32, place: u64) -> Result<(), ScanError> {
         let (block, place) = (u64::from(block), u32::try_from(place));
         let Some(place) = place.ok().filter(|place| block != 0 && *place < u32::MAX) else {
-            return;
+            return Ok(());
         };
         if !self.is_there(block, 1) {
             self.walked.damaged += 1;
-            return;
+            return Ok(());
         }
         if let Some(last) = self.walked.runs.last_mut() {
             let follows =
                 last.block + u64::from(last.length) == block && last.place + last.length == place;
             if follows {
                 last.length += 1;
-                return;
+                return Ok(());
             }
         }
-        self.walked.runs.push(Run {
+        self.push(Run {
             place,
             length: 1,
             block,
             is_unwritten: false,
-        });
+        })
     }
 }

@@ -51,6 +51,8 @@ pub trait Source {
 }
 
 #[cfg(test)]
+mod hostile_tests;
+#[cfg(test)]
 pub(crate) mod live_tests;
 #[cfg(test)]
 pub(crate) mod tests;

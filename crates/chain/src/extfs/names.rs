@@ -77,12 +77,14 @@ impl View {
             return true;
         };
         let mut others = self.also_named_in.remove(&inode).unwrap_or_default();
+        let before = others.len();
         if file.named_in == key {
             file.named_in = others.pop().unwrap_or(0);
         } else if let Some(at) = others.iter().position(|other| *other == key) {
             others.swap_remove(at);
         }
         let is_last = file.named_in == 0;
+        self.names_bytes -= ((before - others.len()) * size_of::<u64>()) as u64;
         if !others.is_empty() {
             self.also_named_in.insert(inode, others);
         }

@@ -74,6 +74,9 @@ pub struct View {
 struct Claims<'a> {
     owners: &'a mut Owners,
     inode: u32,
+    /// What all else takes of memory, and all of it may.
+    bytes: u64,
+    bytes_max: u64,
 }
 
 impl File {
@@ -97,22 +100,50 @@ impl Nodes for Claims<'_> {
         }
         is_free
     }
-}
 
-/// Of one file that is read before all others: each block once.
-struct Visited(HashSet<u64>);
+    fn are_kept(&self) -> bool {
+        true
+    }
 
-impl Nodes for Visited {
-    fn claim(&mut self, block: u64) -> bool {
-        self.0.insert(block)
+    fn has_room(&self, bytes: u64) -> Result<(), ScanError> {
+        let bytes = self.bytes + self.owners.bytes() + bytes;
+        within(bytes, self.bytes_max)
     }
 }
 
-/// Where the blocks of a file are.
+/// Of one file that is read before all others: each block once.
+struct Visited {
+    blocks: HashSet<u64>,
+    bytes_max: u64,
+}
+
+impl Nodes for Visited {
+    fn claim(&mut self, block: u64) -> bool {
+        self.blocks.insert(block)
+    }
+
+    fn are_kept(&self) -> bool {
+        false
+    }
+
+    fn has_room(&self, bytes: u64) -> Result<(), ScanError> {
+        within(bytes, self.bytes_max)
+    }
+}
+
+fn within(bytes: u64, bytes_max: u64) -> Result<(), ScanError> {
+    match bytes <= bytes_max {
+        true => Ok(()),
+        false => Err(ScanError::Large(bytes_max)),
+    }
+}
+
+/// Where the blocks of a file are, if to know that takes `bytes_max` of memory at most.
 fn runs_of(
     inode: u32,
     superblock: &Superblock,
     source: &dyn Source,
+    bytes_max: u64,
 ) -> Result<Vec<Run>, ScanError> {
     let groups = Groups::read(superblock, source)?;
     let (group, at) = (
@@ -132,7 +163,10 @@ fn runs_of(
     let Some(inode) = Inode::parse(&bytes, superblock) else {
         return Ok(Vec::new());
     };
-    let mut visited = Visited(HashSet::new());
+    let mut visited = Visited {
+        blocks: HashSet::new(),
+        bytes_max,
+    };
     Ok(walk(&inode.map, superblock, source, &mut visited)?.runs)
 }
 
@@ -170,7 +204,7 @@ impl View {
         let mut following = None;
         // Nobody replays one that does not say so.
         if let Some(journal) = superblock.journal_inode {
-            let runs = runs_of(journal, &superblock, source)?;
+            let runs = runs_of(journal, &superblock, source, bytes_max)?;
             let blocks_max = (bytes_max / u64::from(superblock.block_bytes)) as usize;
             following = replayed.replay(&runs, blocks_max, superblock.needs_recovery)?;
         }
@@ -235,11 +269,14 @@ impl View {
         self.owners.bytes() + self.files.len() as u64 * FILE_BYTES + self.names_bytes
     }
 
+    /// How much it may take, in bytes.
+    #[must_use]
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
     fn may_grow(&self) -> Result<(), ScanError> {
-        match self.bytes() <= self.bytes_max {
-            true => Ok(()),
-            false => Err(ScanError::Large(self.bytes_max)),
-        }
+        within(self.bytes(), self.bytes_max)
     }
 
     /// What the file system has for itself. Returns the groups whose inode tables are where
@@ -278,6 +315,7 @@ impl View {
         for range in layout {
             let end = range.end.min(blocks);
             self.owners.set(range.start.min(end)..end, Owner::Layout);
+            within(self.owners.bytes(), self.bytes_max)?;
         }
         let mut tables = HashSet::new();
         for (number, group) in groups.iter() {
@@ -344,20 +382,25 @@ impl View {
         inodes.sort_unstable();
         for inode in inodes {
             self.read_map(inode, source)?;
-            self.may_grow()?;
         }
         Ok(())
     }
 
     /// The blocks of a file, which has none so far.
-    pub(super) fn read_map(&mut self, inode: u32, source: &dyn Source) -> Result<(), IoError> {
+    ///
+    /// # Errors
+    /// [`ScanError`]; then nothing of the view can be relied on any more.
+    pub(super) fn read_map(&mut self, inode: u32, source: &dyn Source) -> Result<(), ScanError> {
         let Some(file) = self.files.get(&inode) else {
             return Ok(());
         };
         let (map, attributes) = (file.inode.map.clone(), file.inode.attributes);
+        let bytes = self.bytes() - self.owners.bytes();
         let mut claims = Claims {
             owners: &mut self.owners,
             inode,
+            bytes,
+            bytes_max: self.bytes_max,
         };
         let walked = walk(&map, &self.superblock, source, &mut claims)?;
         self.damaged += walked.damaged;
@@ -373,8 +416,18 @@ impl View {
             }
         }
         let mut runs = walked.runs;
-        runs.retain(|run| self.claim(inode, run));
+        let bytes = (runs.len() * size_of::<Run>()) as u64;
+        let mut is_large = false;
+        // Whose blocks are that lie far from each other takes more than the runs.
+        runs.retain(|run| {
+            is_large |= self.bytes() + bytes > self.bytes_max;
+            !is_large && self.claim(inode, run)
+        });
+        if is_large {
+            return Err(ScanError::Large(self.bytes_max));
+        }
         self.names_bytes += (runs.len() * size_of::<Run>()) as u64;
+        self.may_grow()?;
         if let Some(file) = self.files.get_mut(&inode) {
             file.runs = runs.into();
             file.nodes = nodes;
@@ -382,10 +435,11 @@ impl View {
         Ok(())
     }
 
-    /// Takes the blocks of a file from it.
-    pub(super) fn release_map(&mut self, inode: u32) {
+    /// Takes the blocks of a file from it; returns those of its map, with what is in them.
+    pub(super) fn release_map(&mut self, inode: u32) -> Vec<(u64, Box<[u8]>)> {
+        let mut released = Vec::new();
         let Some(file) = self.files.get_mut(&inode) else {
-            return;
+            return released;
         };
         let (runs, nodes) = (take(&mut file.runs), take(&mut file.nodes));
         let attributes = file.inode.attributes;
@@ -401,8 +455,10 @@ impl View {
             }
             if let Some(content) = self.nodes.remove(&block) {
                 self.names_bytes -= content.len() as u64;
+                released.push((block, content));
             }
         }
+        released
     }
 
     /// The inodes in a block of a table.
@@ -417,7 +473,8 @@ impl View {
     /// A file is not in use any more; it has no blocks.
     pub(super) fn forget(&mut self, inode: u32) {
         self.files.remove(&inode);
-        self.also_named_in.remove(&inode);
+        let others = self.also_named_in.remove(&inode).unwrap_or_default();
+        self.names_bytes -= size_of_val(&*others) as u64;
     }
 
     /// Gives blocks to a file; false if that cannot be.

@@ -29,6 +29,11 @@ struct Disk {
     goes_after: Option<u64>,
     served: u64,
     refuses_writes: bool,
+    /// So many flushes fail, and then no more.
+    failing_flushes: u64,
+    /// Each command takes so long.
+    takes: Duration,
+    connections: u64,
     random: Option<SimulatedRandom>,
 }
 
@@ -116,6 +121,10 @@ fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Gone> {
         match command {
             0 => answer = disk.live[at..at + length].to_vec(),
             1 | 4 | 6 if disk.refuses_writes => errno = 5,
+            3 if disk.failing_flushes > 0 => {
+                disk.failing_flushes -= 1;
+                errno = 5;
+            }
             1 | 4 | 6 => {
                 disk.live[at..at + length].copy_from_slice(&payload);
                 if flags & 1 == 0 {
@@ -137,7 +146,9 @@ fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Gone> {
             2 => return Err(Gone),
             other => panic!("command {other} was not offered"),
         }
+        let takes = disk.takes;
         drop(disk);
+        thread::sleep(takes);
         let words = [0x6744_6698, errno].map(u32::to_be_bytes).concat();
         send(&mut stream, &[&words, &header[8..16], &answer].concat())?;
     }
@@ -149,6 +160,7 @@ fn serve_all(socket: &Path, disk: &Arc<Mutex<Disk>>) {
     let disk = Arc::clone(disk);
     thread::spawn(move || {
         while let Ok((stream, _)) = listener.accept() {
+            disk.lock().expect("a lock").connections += 1;
             let _ = serve(stream, &disk);
         }
     });
@@ -239,6 +251,55 @@ fn what_may_be_kept_is_bounded_by_flushes_of_its_own() {
         let unflushed = disk.lock().expect("a lock").unflushed.len();
         assert!(unflushed <= 12, "{unflushed} writes are not flushed");
     }
+}
+
+/// What is kept would be kept for ever otherwise, and the log fills behind it.
+#[test]
+fn a_flush_of_its_own_that_failed_is_asked_for_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("socket");
+    let disk = Disk::new(0);
+    disk.lock().expect("a lock").failing_flushes = 2;
+    serve_all(&socket, &disk);
+    let mut few = again("disk");
+    few.kept_bytes_max = 10_000;
+    let mut asker = Asker::at(&socket, few).expect("it is served");
+    let written = asker.write(0, &[1; 6000], Durability::Volatile);
+    written.expect("it goes on");
+    let is_flushed = (0..100).any(|_| {
+        asker.turn(Duration::from_millis(100));
+        disk.lock().expect("a lock").unflushed.is_empty()
+    });
+    assert!(is_flushed);
+}
+
+/// As many requests as take longer than one may: each has its own time.
+#[test]
+fn a_slow_server_is_not_a_late_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("socket");
+    let disk = Disk::new(0);
+    serve_all(&socket, &disk);
+    let mut slow = again("disk");
+    slow.request_timeout = Duration::from_millis(400);
+    let mut asker = Asker::at(&socket, slow).expect("it is served");
+    for number in 0..20 {
+        let written = asker.write(number % 3 * 512, &[number as u8; 512], Durability::Volatile);
+        written.expect("written");
+    }
+    {
+        let mut disk = disk.lock().expect("a lock");
+        disk.takes = Duration::from_millis(40);
+        disk.goes_after = Some(disk.served + 1);
+    }
+    let reads: Vec<_> = (0..20)
+        .map(|_| asker.begin(|device, token| device.read(token, 0, &mut [0; 512])))
+        .collect();
+    for read in reads {
+        let read = asker.wait(read.expect("begun"));
+        assert_eq!(read, Ok(base::Outcome::Data(vec![18; 512])));
+    }
+    assert_eq!(disk.lock().expect("a lock").connections, 2);
 }
 
 #[test]

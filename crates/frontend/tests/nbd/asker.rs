@@ -10,6 +10,7 @@ use std::time::Duration;
 use base::{
     BlockDevice, Completion, Durability, Extent, IoError, Outcome, Started, Token, ZeroMode,
 };
+use channel::Channel;
 use frontend::nbd::Watcher;
 use frontend::nbd::client::{Broken, ClientOptions, NbdClient, Target};
 use world::real::{RealClock, Stream};

@@ -158,6 +158,10 @@ pub struct ServeArguments {
     #[arg(long = "box-network", value_name = "ADDRESS/BITS")]
     pub box_networks: Vec<agent::Network>,
 
+    /// What a tenant's box may take of memory, whatever its policy gives it.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    pub box_memory: u64,
+
     /// The number of the user who runs the VMs, and may connect to their disks.
     /// [default: the owner of a VM's QMP socket]
     #[arg(long, value_name = "UID")]

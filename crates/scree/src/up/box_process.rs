@@ -37,6 +37,7 @@ pub fn run_box_process(arguments: &BoxProcessArguments) -> Result<(), Failure> {
     requests.set_blocking(true)?;
     let spec = Spec::receive(&mut requests).map_err(|error| Failure::of(&error))?;
     requests.set_blocking(false)?;
-    let served = serve(&world, spec, (requests, asks.into()), io::stderr());
+    let sockets = (requests, asks.into());
+    let served = serve(&world, spec, sockets, io::stderr(), arguments.memory);
     served.map_err(|error| Failure::new(with_causes(&error)))
 }

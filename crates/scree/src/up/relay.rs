@@ -121,11 +121,20 @@ fn lock(world: &World, folder: &Path) -> Result<File, Failure> {
 /// Connects, and opens the boxes. In the thread that will serve them.
 fn open(
     client: NbdClient,
-    boxes: Vec<Box<dyn MiddleBox>>,
+    mut boxes: Vec<Box<dyn MiddleBox>>,
+    journal: Option<JournalConfig>,
     world: &World,
     (wake, watcher): (Wake, &Watcher),
 ) -> Result<Relayed, Unopened> {
-    let mut chain = Chain::new(client.opened()?, Arc::clone(&world.clock), wake);
+    let client = client.opened()?;
+    if let Some(config) = journal {
+        let config = JournalConfig {
+            block_min: client.block_min(),
+            ..config
+        };
+        boxes.push(Box::new(Journal::new(config, world.clone(), wake.clone())));
+    }
+    let mut chain = Chain::new(client, Arc::clone(&world.clock), wake);
     if boxes.is_empty() {
         return Ok(chain);
     }
@@ -182,11 +191,8 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
         ExportThread::spawn_watching(export_options, move |wake: Wake, watcher: Watcher| {
             let client = NbdClient::new(target, options, watcher.clone());
             let surroundings = given.surroundings(wake.clone(), &watcher);
-            let mut boxes = policy.map_or_else(Vec::new, |policy| build(&policy, &surroundings));
-            if let Some(config) = journal {
-                boxes.push(Box::new(Journal::new(config, own.clone(), wake.clone())));
-            }
-            open(client, boxes, &own, (wake, &watcher))
+            let boxes = policy.map_or_else(Vec::new, |policy| build(&policy, &surroundings));
+            open(client, boxes, journal, &own, (wake, &watcher))
         })
     });
     let thread = thread.map_err(|error| Failure::of(&error))?;
@@ -242,5 +248,7 @@ fn journal(arguments: &RelayArguments, folder: &Path) -> Result<JournalConfig, F
             Flush::Journal => FlushMode::Journal,
         },
         memory_max: MEMORY_MAX,
+        // As the server says, when it is known.
+        block_min: 1,
     })
 }

@@ -14,26 +14,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, SyncSender};
 use std::thread;
 
-use agent::Connected;
+use agent::{BoxKeys, Connected};
 use chain::boxes::{Event, What};
 use chain::{
-    Attribution, EventSink, KeyMissing, KeySource, NoKeys, Programs, Remote, StateFolder,
-    Surroundings, Targets,
+    Attribution, DERIVATIONS_MAX, Derivations, EventSink, KeySource, NoKeys, Programs, Remote,
+    StateFolder, Surroundings, Targets,
 };
 use frontend::nbd::Watcher;
 use frontend::nbd::client::{ClientOptions, NbdClient, Target};
 use hop::{Hops, HopsOptions};
+use world::real::ThreadPool;
 use world::{Clock, Wake, World, host};
-use zeroize::Zeroizing;
 
 use crate::args::{RelayTarget, relay_target};
 use crate::commands::Failure;
 
 /// So many batches of events wait for whoever reads them; what is more is lost.
 const BATCHES_MAX: usize = 256;
-
-/// A key's file is no longer, in bytes.
-const KEY_BYTES_MAX: u64 = 64 << 10;
 
 /// What does not depend on the thread that will serve.
 pub(super) struct Boxes {
@@ -77,14 +74,14 @@ impl Boxes {
         });
         let keys: Arc<dyn KeySource> = match &self.folder {
             None => Arc::new(NoKeys),
-            Some(folder) => Arc::new(KeyFiles {
-                world: self.world.clone(),
-                folder: folder.join("keys"),
-            }),
+            Some(folder) => Arc::new(BoxKeys::in_folder(&self.world, &folder.join("keys"))),
         };
         Surroundings {
             clock: Arc::clone(&self.world.clock),
             pool: Arc::clone(&self.world.pool),
+            derivations: Arc::new(Derivations::new(Arc::new(ThreadPool::new(DERIVATIONS_MAX)))),
+            // Whoever runs a relay has written its policy.
+            memory_max: u64::MAX,
             random: Arc::clone(&self.world.random),
             wake,
             whose: Arc::clone(&self.whose),
@@ -113,43 +110,6 @@ impl Boxes {
             may_reach: Arc::new(|_| true),
         };
         Arc::new(Hops::new(options, watcher.clone()))
-    }
-}
-
-struct KeyFiles {
-    world: World,
-    folder: PathBuf,
-}
-
-impl KeySource for KeyFiles {
-    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyMissing> {
-        let path = self.folder.join(name);
-        let unusable = |reason: String| KeyMissing::Unusable {
-            name: name.to_owned(),
-            reason,
-        };
-        let read = match host::mode_for_others(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(KeyMissing::None(name.to_owned()));
-            }
-            Ok(Some(mode)) => {
-                return Err(unusable(format!(
-                    "others may use {} (mode {mode:o})",
-                    path.display()
-                )));
-            }
-            Ok(None) => host::read_small(&*self.world.disk, &path, KEY_BYTES_MAX),
-            Err(error) => Err(error),
-        };
-        let content = read.map_err(|error| unusable(error.to_string()))?;
-        let line = content
-            .split(|byte| *byte == b'\n')
-            .next()
-            .unwrap_or_default();
-        match line.is_empty() {
-            true => Err(unusable("its first line is empty".to_owned())),
-            false => Ok(Zeroizing::new(line.to_vec())),
-        }
     }
 }
 

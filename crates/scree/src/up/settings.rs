@@ -184,6 +184,7 @@ pub(super) fn agent_settings(
         allows_unsealed: false,
         box_networks: arguments.box_networks.clone(),
         box_program: Some(super::this_program()?),
+        box_memory: arguments.box_memory,
         listen_nbd: arguments.listen_nbd,
         nbd_tls: tls(world, arguments)?,
         vm: VmOptions::default(),

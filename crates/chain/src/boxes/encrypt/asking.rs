@@ -230,32 +230,49 @@ impl Open {
         self.cipher.encrypt(begin, &mut modify.content);
     }
 
-    /// Writes what found the device busy.
-    pub fn write_stalled(
+    /// Writes the sectors that were read and changed. No verb of anybody above began this,
+    /// so nobody commits it, and it is committed here before it is told.
+    pub fn write_modified(
         &mut self,
         below: &mut dyn BlockDevice,
         tokens: &mut Tokens,
         completions: &mut Vec<Completion>,
     ) {
+        let mut done = Vec::new();
+        let mut has_begun = false;
         while let Some(modify) = self.stalled.pop() {
             let (own, to) = (tokens.next(), modify.sectors.start + DATA_OFFSET);
-            let result = match below.write(own, to, &modify.content, modify.durability) {
+            let token = modify.token;
+            match below.write(own, to, &modify.content, modify.durability) {
                 Started::Busy => {
                     self.stalled.push(modify);
-                    return;
+                    break;
                 }
                 Started::Pending => {
-                    let (token, sectors) = (modify.token, modify.sectors);
+                    has_begun = true;
+                    let sectors = modify.sectors;
                     self.asked.insert(own, Asked::Modified { token, sectors });
-                    continue;
                 }
-                Started::Done => Ok(Outcome::Done),
-                Started::Failed(error) => Err(error),
-            };
-            self.modifying -= 1;
-            let token = modify.token;
-            completions.push(Completion { token, result });
+                Started::Done => {
+                    has_begun = true;
+                    self.modifying -= 1;
+                    done.push(token);
+                }
+                Started::Failed(error) => {
+                    self.modifying -= 1;
+                    let result = Err(error);
+                    completions.push(Completion { token, result });
+                }
+            }
         }
+        if !has_begun {
+            return;
+        }
+        let committed = below.commit().map(|()| Outcome::Done);
+        completions.extend(done.into_iter().map(|token| Completion {
+            token,
+            result: committed.clone(),
+        }));
     }
 
     /// The device below has answered.

@@ -31,6 +31,7 @@ mod work;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use base::{
@@ -87,7 +88,7 @@ struct Open {
     cipher: Cipher,
     /// By the tokens that they have below.
     asked: BTreeMap<Token, Asked>,
-    /// Writes whose sectors were read and changed, and that found the device busy.
+    /// Writes whose sectors were read and changed, and that are to be written.
     stalled: Vec<Modify>,
     /// So many of both are writes of parts of sectors.
     modifying: usize,
@@ -163,22 +164,31 @@ impl Encrypt {
 
     /// One step of [`MiddleBox::open`].
     fn step(&mut self, below: &mut dyn BlockDevice, opening: Opening) -> State {
-        let receiver = match opening {
+        let image = match opening {
             Opening::Reading(mut reading) => {
                 let read = reading.go_on(below, || self.tokens.next());
-                let image = match read {
+                match read {
                     Err(error) => {
                         return State::Failed(format!("its header cannot be read: {error}"));
                     }
                     Ok(None) => return State::Opening(Opening::Reading(reading)),
                     Ok(Some(image)) => image,
-                };
-                let may_write = !below.capabilities().read_only;
-                let (config, cost) = (&self.config, self.cost);
-                opening::derive(image, config, cost, may_write, &self.surroundings)
+                }
             }
-            Opening::Deriving(receiver) => receiver,
+            Opening::Waiting(image) => image,
+            Opening::Deriving(receiver) => return Self::derived(below, receiver),
         };
+        let surroundings = &self.surroundings;
+        let Some(turn) = surroundings.derivations.turn(&surroundings.whose) else {
+            return State::Opening(Opening::Waiting(image));
+        };
+        let may_write = !below.capabilities().read_only;
+        let (config, cost) = (&self.config, self.cost);
+        let receiver = opening::derive(image, config, cost, may_write, (turn, surroundings));
+        Self::derived(below, receiver)
+    }
+
+    fn derived(below: &dyn BlockDevice, receiver: Receiver<Result<Opened, String>>) -> State {
         match opening::derived(&receiver) {
             None => State::Opening(Opening::Deriving(receiver)),
             Some(Err(reason)) => State::Failed(reason),
@@ -359,14 +369,14 @@ impl MiddleBox for Encrypt {
                 for completion in answered {
                     open.answered(completion, now, completions);
                 }
-                open.write_stalled(below, &mut self.tokens, completions);
+                open.write_modified(below, &mut self.tokens, completions);
                 open.go_on(below, &mut self.tokens, &self.surroundings);
             }
             State::Opening(Opening::Reading(reading)) => {
                 answered.into_iter().for_each(|one| reading.answered(one));
             }
             // What was asked for before it failed is nobody's.
-            State::Opening(Opening::Deriving(_)) | State::Failed(_) => {}
+            State::Opening(_) | State::Failed(_) => {}
         }
     }
 

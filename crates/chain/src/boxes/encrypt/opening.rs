@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  1. read     the 16 MiB before the data
-//!  2. derive   the key, in the pool: it takes a second, and much memory
+//!  2. derive   the key, in threads for that alone: it takes a second, and much memory;
+//!              once no other one of this disk is derived, for whoever has given up
 //!  3. ready    what is to be written is, once the box is in use
 //! ```
 
@@ -13,6 +14,7 @@ use base::{BlockDevice, Completion, IoError, Outcome, Started, Token};
 
 use super::cipher::Cipher;
 use crate::Surroundings;
+use crate::derivations::Turn;
 use crate::luks::{Argon2Cost, DATA_OFFSET, Header, HeaderError, Saved, Step, Xts};
 use policy::{EncryptConfig, Format};
 
@@ -26,6 +28,8 @@ const SECTOR_BYTES: u32 = 512;
 /// What there is before the box may be used.
 pub enum Opening {
     Reading(Reading),
+    /// What was read; another key of this disk is being derived.
+    Waiting(Vec<u8>),
     Deriving(Receiver<Result<Opened, String>>),
 }
 
@@ -109,12 +113,12 @@ pub fn derive(
     config: &EncryptConfig,
     cost: Argon2Cost,
     may_write: bool,
-    surroundings: &Surroundings,
+    (turn, surroundings): (Turn, &Surroundings),
 ) -> Receiver<Result<Opened, String>> {
     let (sender, receiver) = channel();
     let (config, keys) = (config.clone(), Arc::clone(&surroundings.keys));
     let random = Arc::clone(&surroundings.random);
-    surroundings.pool.run(Box::new(move || {
+    surroundings.derivations.run(turn, move || {
         let passphrase = keys.passphrase(&config.key);
         let opened = passphrase
             .map_err(|missing| missing.to_string())
@@ -131,7 +135,7 @@ pub fn derive(
             });
         // Whoever asked may be gone.
         let _ = sender.send(opened);
-    }));
+    });
     receiver
 }
 

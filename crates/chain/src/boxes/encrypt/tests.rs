@@ -14,7 +14,7 @@ use policy::{EncryptConfig, Format};
 
 use super::*;
 use crate::luks::{Header, Step, Xts};
-use crate::{Chain, Exchange, ExchangeError, KeyMissing, KeySource, SizeRule};
+use crate::{Chain, Derivations, Exchange, ExchangeError, KeyMissing, KeySource, SizeRule};
 
 /// As cheap as Argon2 gets.
 pub(super) const CHEAP: Argon2Cost = Argon2Cost {
@@ -64,6 +64,7 @@ impl<D: BlockDevice> Rig<D> {
             ),
             surroundings: Surroundings {
                 clock: Arc::clone(&clock) as _,
+                derivations: Arc::new(Derivations::new(Arc::clone(&pool) as _)),
                 pool: Arc::clone(&pool) as _,
                 random: Arc::new(SimulatedRandom::new(seed)),
                 keys: Arc::new(OneKey(b"secret")),
@@ -322,6 +323,107 @@ fn what_meets_a_write_of_a_part_waits_until_that_is_answered() {
     }
 }
 
+/// Reads are answered later and changes at once, though not before they are committed.
+struct Batching {
+    disk: MemoryDevice,
+    /// Changes that were answered `Done` or `Pending`, and not committed.
+    batch: usize,
+    /// Of these the answer comes with the commit.
+    late: Vec<Token>,
+    answers_late: bool,
+    committed: Vec<Token>,
+}
+
+impl BlockDevice for Batching {
+    fn geometry(&self) -> DeviceGeometry {
+        self.disk.geometry()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.disk.capabilities()
+    }
+
+    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
+        self.disk.read(token, offset, out)
+    }
+
+    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
+        self.disk.manners.pending_one_in = 0;
+        let started = self.disk.write(token, offset, data, durability);
+        self.disk.manners.pending_one_in = 1;
+        assert_eq!(started, Started::Done);
+        self.batch += 1;
+        if self.answers_late {
+            self.late.push(token);
+            return Started::Pending;
+        }
+        Started::Done
+    }
+
+    fn flush(&mut self, _: Token) -> Started {
+        self.batch = 0;
+        Started::Done
+    }
+
+    fn trim(&mut self, _: Token, _: u64, _: u64, _: Durability) -> Started {
+        Started::Failed(IoError::NotSupported)
+    }
+
+    fn write_zeroes(&mut self, _: Token, _: u64, _: u64, _: ZeroMode) -> Started {
+        Started::Failed(IoError::NotSupported)
+    }
+
+    fn extents(&mut self, _: Token, _: u64, _: u64, _: &mut Vec<Extent>) -> Started {
+        Started::Failed(IoError::NotSupported)
+    }
+
+    fn commit(&mut self) -> Result<(), IoError> {
+        self.batch = 0;
+        self.committed.append(&mut self.late);
+        Ok(())
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        self.disk.poll(completions);
+        completions.extend(self.committed.drain(..).map(|token| Completion {
+            token,
+            result: Ok(Outcome::Done),
+        }));
+    }
+}
+
+/// A service commits in the turns in which a verb came. Here the write began in a poll, and
+/// was acknowledged while a journal below had it in memory only; one that was to be durable
+/// waited for a commit that never came.
+#[test]
+fn a_write_of_a_part_is_committed_before_it_is_acknowledged() {
+    for answers_late in [false, true] {
+        let device = Batching {
+            disk: formatted(4096, 1),
+            batch: 0,
+            late: Vec::new(),
+            answers_late: false,
+            committed: Vec::new(),
+        };
+        let mut rig = Rig::new(device, 1);
+        rig.attach(&EncryptConfig::new("disk")).expect("attached");
+        rig.chain.bottom().disk.manners.pending_one_in = 1;
+        rig.chain.bottom().answers_late = answers_late;
+        let written = rig.chain.write(7, 512, &[5; 512], Durability::Durable);
+        assert_eq!(written, Started::Pending);
+        let mut completions = Vec::new();
+        for _ in 0..10 {
+            rig.chain.poll(&mut completions);
+        }
+        let done = Completion {
+            token: 7,
+            result: Ok(Outcome::Done),
+        };
+        assert_eq!(completions, [done]);
+        assert_eq!(rig.chain.bottom().batch, 0);
+    }
+}
+
 #[test]
 fn an_empty_disk_is_formatted_if_that_is_wanted() {
     let mut rig = rig(Manners {
@@ -419,6 +521,42 @@ fn a_disk_that_cannot_be_opened_says_why() {
     rig.pool.close();
     let reason = rig.attach(&EncryptConfig::new("disk")).expect_err("closed");
     assert!(reason.ends_with("the host is being stopped"), "{reason}");
+}
+
+/// A header that takes a minute was begun anew each time that nobody waited for it any more,
+/// until all threads of the host were deriving keys of one disk.
+#[test]
+fn a_disk_whose_key_takes_long_is_derived_once_at_a_time() {
+    let mut rig = Rig::new(formatted(512, 1), 1);
+    let config = EncryptConfig::new("disk");
+    for _ in 0..3 {
+        rig.begin(&config);
+        let ended = loop {
+            rig.clock.advance(Duration::from_secs(1));
+            rig.chain.poll(&mut Vec::new());
+            if let Some(ended) = rig.ended() {
+                break ended;
+            }
+        };
+        assert!(
+            matches!(ended, Err(ExchangeError::Late { .. })),
+            "{ended:?}"
+        );
+        assert_eq!(rig.pool.waiting(), 1);
+    }
+    // Another disk has its own turn.
+    let mut other = Rig::new(formatted(512, 2), 2);
+    other.surroundings.derivations = Arc::clone(&rig.surroundings.derivations);
+    other.surroundings.whose = Arc::new(crate::Attribution {
+        volume: "other".to_owned(),
+        ..(*rig.surroundings.whose).clone()
+    });
+    other.begin(&config);
+    for _ in 0..20 {
+        other.chain.poll(&mut Vec::new());
+    }
+    assert_eq!(rig.pool.waiting(), 2);
+    rig.attach(&config).expect("attached");
 }
 
 #[test]

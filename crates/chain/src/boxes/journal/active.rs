@@ -3,19 +3,20 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use base::{
     BlockDevice, Capabilities, Completion, Durability, Extent, ExtentKind, IoError, Outcome,
     Started, Token, ZeroMode,
 };
-use world::{File, Wake, World};
+use world::{Wake, World};
 
-use super::carry::{Carry, Change};
+use super::carry::{CHANGE_BYTES, Carry, Change};
+use super::opening::{Stage, Told};
 use super::overlay::{Overlay, Patch, Run, are_whole};
-use super::record::{ALIGNMENT, HEADER_BYTES, Kind, PAYLOAD_BYTES_MAX, Start};
-use super::ring::{self, Found, Ring};
+use super::record::{ALIGNMENT, HEADER_BYTES, Kind, PAYLOAD_BYTES_MAX};
+use super::ring;
 use super::{FlushMode, JournalConfig};
 use crate::{MiddleBox, Opening};
 
@@ -24,30 +25,6 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// How soon a disk below that was busy is asked again.
 const BUSY_RETRY: Duration = Duration::from_millis(1);
-
-/// What a job brought.
-enum Told {
-    Opened(Arc<dyn File>, Start),
-    /// Records, and what follows.
-    Found(Vec<Found>, Option<Start>),
-    Started(Start),
-    /// All up to there.
-    Synced(u64),
-}
-
-/// How far a journal is with beginning.
-enum Stage {
-    Closed,
-    Opening,
-    /// Records are read; then, from where.
-    Scanning(Arc<dyn File>, Start),
-    /// What was read is carried out; then more is read, or below is flushed.
-    Replaying(Arc<dyn File>, Start, Option<Start>),
-    Flushing(Arc<dyn File>, Start),
-    Starting(Arc<dyn File>),
-    Open(Ring),
-    Failed(String),
-}
 
 /// What was asked below.
 enum Asked {
@@ -74,26 +51,26 @@ struct Waiting {
 
 /// The box: a journal that acknowledges, and carries out later (docs/chains.md, "Relays").
 pub struct Journal {
-    config: JournalConfig,
-    world: World,
-    wake: Wake,
-    stage: Stage,
-    job: Option<Receiver<io::Result<Told>>>,
+    pub(super) config: JournalConfig,
+    pub(super) world: World,
+    pub(super) wake: Wake,
+    pub(super) stage: Stage,
+    pub(super) job: Option<Receiver<io::Result<Told>>>,
     overlay: Overlay,
-    carry: Carry,
+    pub(super) carry: Carry,
     asked: HashMap<Token, Asked>,
     last: Token,
     waiting: VecDeque<Waiting>,
     /// The file is durable up to there.
-    synced: u64,
+    pub(super) synced: u64,
     /// So is the disk below, with the sequence behind that.
-    flushed: (u64, u64),
+    pub(super) flushed: (u64, u64),
     flushes_below: bool,
-    can_flush: bool,
+    pub(super) can_flush: bool,
     /// The last error below, until something goes on.
     failing: Option<IoError>,
     retry_at: Option<Duration>,
-    was_busy: bool,
+    pub(super) was_busy: bool,
     is_resting: bool,
     is_ending: bool,
     completions: Vec<Completion>,
@@ -129,18 +106,7 @@ impl Journal {
         }
     }
 
-    /// Has the pool do what waits; one job at a time.
-    fn run(&mut self, job: impl FnOnce() -> io::Result<Told> + Send + 'static) {
-        let (tell, told) = mpsc::channel();
-        let wake = self.wake.clone();
-        self.job = Some(told);
-        self.world.pool.run(Box::new(move || {
-            let _ = tell.send(job());
-            wake.wake();
-        }));
-    }
-
-    fn fail(&mut self, reason: String) {
+    pub(super) fn fail(&mut self, reason: String) {
         tracing::error!(reason, "a journal is stopped");
         for waiting in self.waiting.drain(..) {
             let result = Err(IoError::Stopped(reason.clone()));
@@ -205,6 +171,11 @@ impl Journal {
         if length == 0 {
             return Started::Done;
         }
+        // What the disk below cannot take may not be acknowledged.
+        let block_min = u64::from(self.config.block_min);
+        if !offset.is_multiple_of(block_min) || !length.is_multiple_of(block_min) {
+            return Started::Failed(IoError::NotSupported);
+        }
         let Stage::Open(ring) = &mut self.stage else {
             return Started::Busy;
         };
@@ -217,7 +188,8 @@ impl Journal {
             return Started::Failed(IoError::NoSpace(words));
         }
         let memory = self.carry.bytes;
-        let is_full = memory > 0 && memory + data.len() as u64 > self.config.memory_max;
+        let more = data.len() as u64 + pieces * CHANGE_BYTES;
+        let is_full = memory > 0 && memory + more > self.config.memory_max;
         if is_full || !ring.has_room(needed, longest) {
             self.was_busy = true;
             return match self.failing.clone() {
@@ -272,9 +244,12 @@ impl Journal {
         let may_try = self.retry_at.is_none_or(|at| at <= now);
         // While it rests it carries out what somebody waits for.
         let may_carry = !self.is_resting || self.waiting.iter().any(|one| one.below);
-        if may_try && may_carry && written > 0 {
+        if may_try {
+            // Also where there is nothing to carry out: what failed may have been a flush.
             self.retry_at = None;
-            self.carry_out(below, written, now);
+            if may_carry && written > 0 {
+                self.carry_out(below, written, now);
+            }
         }
         self.flush_below(below, head);
         if let Err(error) = below.commit() {
@@ -436,102 +411,6 @@ impl Journal {
         }
     }
 
-    /// Hears of a job.
-    fn hear(&mut self, below: &mut dyn BlockDevice) {
-        let told = match self.job.as_ref().map(Receiver::try_recv) {
-            None | Some(Err(TryRecvError::Empty)) => return,
-            Some(Err(TryRecvError::Disconnected)) => {
-                self.job = None;
-                return self.fail("its file is not waited for any more".to_owned());
-            }
-            Some(Ok(told)) => told,
-        };
-        self.job = None;
-        let told = match told {
-            Ok(told) => told,
-            Err(error) => {
-                let path = self.config.path.display();
-                return self.fail(format!("the journal {path}: {error}"));
-            }
-        };
-        match (told, std::mem::replace(&mut self.stage, Stage::Closed)) {
-            (Told::Opened(file, start), Stage::Opening) => {
-                self.stage = Stage::Scanning(file, start);
-                self.carry = Carry::new(start.tail, start.sequence);
-                self.can_flush = below.capabilities().can_flush;
-                self.scan(start);
-            }
-            (Told::Found(found, next), Stage::Scanning(file, start)) => {
-                for (header, payload) in found {
-                    let data = (header.kind == Kind::Write).then(|| payload.into());
-                    let what = (header.kind, header.offset, header.length);
-                    let end = (0, header.sequence);
-                    self.carry
-                        .push(Change::new(what, data, end, Durability::Volatile));
-                }
-                self.stage = Stage::Replaying(file, start, next);
-            }
-            (Told::Started(start), Stage::Starting(file)) => {
-                self.synced = start.tail;
-                self.flushed = (start.tail, start.sequence);
-                self.carry = Carry::new(start.tail, start.sequence);
-                self.stage = Stage::Open(Ring::new(file, start));
-            }
-            (Told::Started(start), Stage::Open(mut ring)) => {
-                ring.started(start);
-                self.stage = Stage::Open(ring);
-            }
-            (Told::Synced(upto), Stage::Open(ring)) => {
-                self.synced = upto;
-                self.stage = Stage::Open(ring);
-            }
-            (_, stage) => self.stage = stage,
-        }
-    }
-
-    fn scan(&mut self, from: Start) {
-        if let Stage::Scanning(file, _) = &self.stage {
-            let file = Arc::clone(file);
-            self.run(move || {
-                let (found, next) = ring::scan(&*file, &from)?;
-                Ok(Told::Found(found, next))
-            });
-        }
-    }
-
-    /// What was found is below and durable: a new, empty ring begins.
-    fn begin_start(&mut self) {
-        if let Stage::Flushing(file, start) = std::mem::replace(&mut self.stage, Stage::Closed) {
-            // Records of earlier openings do not count any more, so it may begin anywhere.
-            let start = Start {
-                number: start.number + 1,
-                epoch: start.epoch + 1,
-                tail: 0,
-                sequence: 1,
-                ..start
-            };
-            self.stage = Stage::Starting(Arc::clone(&file));
-            self.run(move || ring::write_start(&*file, &start).map(|()| Told::Started(start)));
-        }
-    }
-
-    fn go_on_opening(&mut self) {
-        if !matches!(self.stage, Stage::Replaying(..)) || !self.carry.is_empty() {
-            return;
-        }
-        match std::mem::replace(&mut self.stage, Stage::Closed) {
-            Stage::Replaying(file, start, Some(next)) => {
-                self.stage = Stage::Scanning(file, start);
-                self.scan(next);
-            }
-            Stage::Replaying(file, start, None) => {
-                self.stage = Stage::Flushing(file, start);
-                self.was_busy = true;
-            }
-            stage => self.stage = stage,
-        }
-    }
-
     fn heard_below(&mut self, completion: Completion) {
         let Completion { token, result } = completion;
         match self.asked.remove(&token) {
@@ -582,13 +461,7 @@ impl MiddleBox for Journal {
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         match &self.stage {
             Stage::Closed => {
-                let (disk, config) = (Arc::clone(&self.world.disk), self.config.clone());
-                let size = below.geometry().size_bytes;
-                self.stage = Stage::Opening;
-                self.run(move || {
-                    let opened = ring::open(&*disk, &config.path, config.ring_bytes, size);
-                    opened.map(|(file, start)| Told::Opened(file, start))
-                });
+                self.begin(below);
                 Opening::UnderWay
             }
             Stage::Open(_) => Opening::Ready,
@@ -671,7 +544,19 @@ impl MiddleBox for Journal {
             may_punch: true,
             fast_only: false,
         };
-        self.write_zeroes(below, token, offset, length, mode)
+        // Parts of blocks at its ends may keep their content.
+        let block_min = u64::from(self.config.block_min);
+        let end = offset.saturating_add(length);
+        let (from, to) = (
+            offset.div_ceil(block_min).saturating_mul(block_min),
+            end / block_min * block_min,
+        );
+        let is_there = end <= below.geometry().size_bytes;
+        match from < to {
+            true => self.write_zeroes(below, token, from, to - from, mode),
+            false if is_there => self.write_zeroes(below, token, end, 0, mode),
+            false => self.write_zeroes(below, token, offset, length, mode),
+        }
     }
 
     fn write_zeroes(

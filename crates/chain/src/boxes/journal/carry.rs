@@ -1,6 +1,6 @@
 //! Changes on their way below, in the order in which they were acknowledged.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use base::{BlockDevice, Durability, Started, Token, ZeroMode};
@@ -9,6 +9,9 @@ use super::record::Kind;
 
 /// So many are under way below at once.
 const WINDOW: usize = 128;
+
+/// What a change takes of memory beside its data, in bytes: here, and where reads look.
+pub const CHANGE_BYTES: u64 = 200;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -78,10 +81,11 @@ pub struct Carry {
     changes: VecDeque<Change>,
     /// The first that waits, unless one is tried again.
     next: u64,
-    under_way: usize,
+    /// At most [`WINDOW`].
+    under_way: BTreeSet<u64>,
     /// Where all records end that are carried out; and the sequence behind them.
     done: (u64, u64),
-    /// Of all that are not done, in bytes.
+    /// What they take of memory, in bytes.
     pub bytes: u64,
 }
 
@@ -96,7 +100,8 @@ impl Carry {
     }
 
     pub fn push(&mut self, change: Change) {
-        self.bytes += change.data.as_ref().map_or(0, |data| data.len() as u64);
+        let data = change.data.as_ref().map_or(0, |data| data.len() as u64);
+        self.bytes += data + CHANGE_BYTES;
         self.changes.push_back(change);
     }
 
@@ -110,7 +115,7 @@ impl Carry {
     }
 
     pub fn under_way(&self) -> usize {
-        self.under_way
+        self.under_way.len()
     }
 
     fn at(&mut self, sequence: u64) -> Option<&mut Change> {
@@ -125,21 +130,23 @@ impl Carry {
         let Some(first) = self.changes.front().map(|change| change.sequence) else {
             return;
         };
-        while self.under_way < WINDOW {
+        while self.under_way.len() < WINDOW {
             let at = (self.next.max(first) - first) as usize;
             let Some(change) = self.changes.get(at) else {
                 return;
             };
             let sequence = change.sequence;
             if change.place == Place::Waiting {
-                let before = self.changes.iter().take(at);
-                let mut before = before.filter(|one| one.place != Place::Done);
-                let waits = change.end > written || before.any(|one| one.overlaps(change));
+                // Of those before it none waits: it would be the next one.
+                let mut before = self.under_way.range(..sequence);
+                let overlaps =
+                    |other: &u64| self.changes[(other - first) as usize].overlaps(change);
+                let waits = change.end > written || before.any(overlaps);
                 if waits || !begin(change) {
                     return;
                 }
                 self.changes[at].place = Place::UnderWay;
-                self.under_way += 1;
+                self.under_way.insert(sequence);
             }
             self.next = sequence + 1;
         }
@@ -152,11 +159,12 @@ impl Carry {
         let range = (change.offset, change.length);
         let bytes = change.data.take().map_or(0, |data| data.len() as u64);
         self.bytes -= bytes;
-        self.under_way -= 1;
+        self.under_way.remove(&sequence);
         while let Some(change) = self.changes.front()
             && change.place == Place::Done
         {
             self.done = (change.end, change.sequence + 1);
+            self.bytes -= CHANGE_BYTES;
             self.changes.pop_front();
         }
         Some(range)
@@ -166,7 +174,7 @@ impl Carry {
     pub fn put_back(&mut self, sequence: u64) {
         if let Some(change) = self.at(sequence) {
             change.place = Place::Waiting;
-            self.under_way -= 1;
+            self.under_way.remove(&sequence);
             self.next = self.next.min(sequence);
         }
     }

@@ -26,6 +26,7 @@
 
 mod active;
 mod carry;
+mod opening;
 mod overlay;
 mod record;
 mod ring;
@@ -57,6 +58,9 @@ pub struct JournalConfig {
     pub ring_bytes: u64,
     /// When a flush is answered.
     pub flush: FlushMode,
-    /// Bytes of changes that are not below yet.
+    /// Bytes of changes that are not below yet, and of what is noted of each.
     pub memory_max: u64,
+    /// What the disk below takes multiples of only, in bytes, or 1. Other changes are refused:
+    /// they could be acknowledged, and never carried out.
+    pub block_min: u32,
 }

@@ -26,6 +26,8 @@ struct Platter {
     durable: Vec<u8>,
     unflushed: Vec<(usize, Vec<u8>)>,
     fails: bool,
+    /// So many flushes fail, and then no more.
+    failing_flushes: usize,
 }
 
 impl Platter {
@@ -61,6 +63,13 @@ impl Below {
         }
         if self.platter.borrow().fails {
             return Started::Failed(IoError::Unavailable("on purpose".into()));
+        }
+        if matches!(asked, Asked::Flush) {
+            let mut platter = self.platter.borrow_mut();
+            if platter.failing_flushes > 0 {
+                platter.failing_flushes -= 1;
+                return Started::Failed(IoError::Unavailable("on purpose".into()));
+            }
         }
         if self.random.one_in(3) && !matches!(asked, Asked::Read(..)) {
             self.carry_out(asked);
@@ -192,6 +201,7 @@ impl Machine {
             ring_bytes: RING_BYTES_MIN / 64,
             flush,
             memory_max: 40_000,
+            block_min: 1,
         };
         let below = Below {
             platter: Rc::clone(platter),
@@ -485,6 +495,83 @@ fn a_journal_that_is_left_behind_is_empty_and_overwrites_nothing_later() {
         machine.die(true);
         assert_eq!(machine.read()[..512], [9; 512]);
     }
+}
+
+/// A flush that failed while a journal began was never tried again, and the relay asked
+/// the clock instead, as often as it could.
+#[test]
+fn a_flush_that_fails_at_the_beginning_is_tried_again() {
+    for seed in 0..20 {
+        let mut machine = Machine::new(seed, FlushMode::Through);
+        machine.open();
+        machine.platter.borrow_mut().fails = true;
+        write(&mut machine, 512, &[2; 1024]);
+        machine.platter.borrow_mut().fails = false;
+        machine.platter.borrow_mut().failing_flushes = 2;
+        machine.die(false);
+        assert_eq!(machine.platter.borrow().failing_flushes, 0);
+        assert_eq!(machine.read()[512..1536], [2; 1024]);
+    }
+}
+
+/// A trim has no data, and yet it is noted, in the journal and in memory.
+#[test]
+fn what_has_no_data_is_bounded_too() {
+    let mut machine = Machine::new(9, FlushMode::Through);
+    machine.open();
+    machine.platter.borrow_mut().fails = true;
+    let mut count = 0;
+    loop {
+        let offset = count % BLOCKS as u64 * BLOCK as u64;
+        let token = machine.begin(|journal, below, token| {
+            journal.trim(below, token, offset, BLOCK as u64, Durability::Volatile)
+        });
+        match token.and_then(|token| machine.answers.remove(&token)) {
+            Some(Ok(_)) => count += 1,
+            None | Some(Err(_)) => break,
+        }
+    }
+    assert_eq!(count, 40_000 / super::carry::CHANGE_BYTES);
+    machine.platter.borrow_mut().fails = false;
+    let flushed = machine.ask(|journal, below, token| journal.flush(below, token));
+    assert_eq!(flushed, Ok(Outcome::Done));
+    assert_eq!(machine.journal.carry.bytes, 0);
+}
+
+/// A server that takes blocks of 4096 bytes only would refuse for ever what was
+/// acknowledged.
+#[test]
+fn what_the_disk_below_cannot_take_is_not_acknowledged() {
+    let mut machine = Machine::new(10, FlushMode::Through);
+    let config = JournalConfig {
+        block_min: 4096,
+        ..machine.journal.config.clone()
+    };
+    machine.journal = Journal::new(config, machine.simulation.world(), Wake::silent());
+    machine.open();
+    for (offset, length) in [(512, 4096), (4096, 512)] {
+        let data = vec![1; length];
+        let written = machine.ask(|journal, below, token| {
+            journal.write(below, token, offset, &data, Durability::Durable)
+        });
+        assert_eq!(written, Err(IoError::NotSupported));
+    }
+    let data = [3; 12_288];
+    let written = machine
+        .ask(|journal, below, token| journal.write(below, token, 0, &data, Durability::Durable));
+    assert_eq!(written, Ok(Outcome::Done));
+    // Of a trim the whole blocks count.
+    for (offset, length) in [(512, 8192), (512, 1024)] {
+        let trimmed = machine.ask(|journal, below, token| {
+            journal.trim(below, token, offset, length, Durability::Durable)
+        });
+        assert_eq!(trimmed, Ok(Outcome::Done));
+    }
+    let flushed = machine.ask(|journal, below, token| journal.flush(below, token));
+    assert_eq!(flushed, Ok(Outcome::Done));
+    let durable = machine.platter.borrow().durable.clone();
+    let expected = [vec![3; 4096], vec![0; 4096], vec![3; 4096]].concat();
+    assert_eq!(durable[..12_288], expected);
 }
 
 #[test]

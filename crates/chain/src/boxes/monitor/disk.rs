@@ -6,7 +6,7 @@ use std::ops::Range;
 use policy::Operation;
 
 use super::reader::Area;
-use crate::extfs::{self, Superblock};
+use crate::extfs::{self, ScanError, Superblock};
 
 /// What lies before the first file of any file system is in so many bytes of its place:
 /// whoever makes one writes there.
@@ -30,6 +30,8 @@ pub(super) enum Seen {
 /// See the module's head.
 pub(super) struct Disk {
     areas: Vec<Area>,
+    /// What is known of all file systems together may take so much memory, in bytes.
+    bytes_max: u64,
 }
 
 /// The part of `range` that lies in `place`.
@@ -42,9 +44,34 @@ fn place(area: &Area) -> Range<u64> {
     area.place.offset..area.place.offset + area.place.length
 }
 
+/// Ends to follow what takes more memory than it may: it is told by block from then on.
+/// Whether it did.
+fn give_up_if_large(area: &mut Area) -> bool {
+    match &area.found {
+        Ok(live) if !live.is_within_bounds() => {
+            let bytes_max = live.view().bytes_max();
+            area.found = Err(ScanError::Large(bytes_max));
+            true
+        }
+        _ => false,
+    }
+}
+
 impl Disk {
-    pub fn new(areas: Vec<Area>) -> Self {
-        Self { areas }
+    pub fn new(areas: Vec<Area>, bytes_max: u64) -> Self {
+        Self { areas, bytes_max }
+    }
+
+    /// An area, which may take of memory what the others leave it.
+    fn area(&mut self, at: usize) -> Option<&mut Area> {
+        let others = self.areas.iter().enumerate().filter(|(one, _)| *one != at);
+        let others: u64 = others.map(|(_, area)| area.bytes()).sum();
+        let left = self.bytes_max.saturating_sub(others);
+        let area = self.areas.get_mut(at)?;
+        if let Ok(live) = &mut area.found {
+            live.set_bytes_max(left);
+        }
+        Some(area)
     }
 
     pub fn areas(&self) -> &[Area] {
@@ -86,14 +113,16 @@ impl Disk {
                 seen.push(Seen::Blocks(None, Operation::Write, part));
                 continue;
             };
-            let area = &mut self.areas[at];
+            let Some(area) = self.area(at) else {
+                continue;
+            };
             let begin = part.start - area.place.offset;
             match &mut area.found {
                 Ok(live) => {
                     let known = live.view().superblock();
                     is_new |= is_another(known, begin, content);
                     live.was_written(begin, content, &mut events);
-                    is_new |= !live.is_within_bounds();
+                    is_new |= give_up_if_large(area);
                     seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
                 }
                 Err(_) => {
@@ -103,12 +132,6 @@ impl Disk {
             }
         }
         is_new
-    }
-
-    /// Whether it takes no more memory than it may.
-    pub fn is_within_bounds(&self) -> bool {
-        let mut found = self.areas.iter().map(|area| &area.found);
-        found.all(|found| found.as_ref().is_ok_and(extfs::Live::is_within_bounds) || found.is_err())
     }
 
     /// Blocks whose content is needed and was not seen, in bytes of the disk.
@@ -125,13 +148,22 @@ impl Disk {
         wanted
     }
 
-    /// A block that was wanted of an area holds this.
-    pub fn was_found(&mut self, at: usize, block: u64, content: &[u8], seen: &mut Vec<Seen>) {
-        if let Some(Ok(live)) = self.areas.get_mut(at).map(|area| &mut area.found) {
+    /// Blocks that were wanted of an area hold this; whether the disk is to be read anew.
+    pub fn were_found(
+        &mut self,
+        at: usize,
+        blocks: BTreeMap<u64, Vec<u8>>,
+        seen: &mut Vec<Seen>,
+    ) -> bool {
+        let Some(area) = self.area(at) else {
+            return false;
+        };
+        if let Ok(live) = &mut area.found {
             let mut events = Vec::new();
-            live.was_found(block, content, &mut events);
+            live.were_found(blocks, &mut events);
             seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
         }
+        give_up_if_large(area)
     }
 
     /// Where a file is, if it has a name that is known.
@@ -210,7 +242,7 @@ fn is_another(known: &Superblock, begin: u64, content: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extfs::{FormatError, ScanError};
+    use crate::extfs::FormatError;
     use crate::partition::Partition;
 
     fn area(number: u32, offset: u64, length: u64) -> Area {
@@ -223,12 +255,13 @@ mod tests {
 
     #[test]
     fn what_is_no_file_system_is_told_by_place_and_each_byte_once() {
-        let mut disk = Disk::new(vec![
+        let areas = vec![
             area(1, 1 << 20, 1 << 20),
             area(2, 3 << 20, 1 << 20),
             // As somebody made it: it overlaps the one before.
             area(3, (3 << 20) + 4096, 1 << 20),
-        ]);
+        ];
+        let mut disk = Disk::new(areas, 0);
         let mut seen = Vec::new();
         let is_new = disk.was_written((2 << 20) - 512, &vec![0; (2 << 20) + 8192], &mut seen);
         assert!(is_new, "a table may lie between");

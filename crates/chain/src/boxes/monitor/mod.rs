@@ -25,6 +25,8 @@ mod telling;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+use std::mem::take;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +35,7 @@ use base::{
     BlockDevice, Completion, Durability, Extent, IoError, Outcome, Started, Token, ZeroMode,
 };
 use policy::MonitorConfig;
+use sha2::{Digest as _, Sha256};
 use world::Clock;
 
 use disk::{Disk, Seen};
@@ -40,13 +43,15 @@ pub use event::{Detail, Event, FileEvent, What};
 use reader::{Ask, Reader};
 use telling::Telling;
 
+use crate::extfs::ScanError;
 use crate::tokens::Tokens;
 use crate::{MiddleBox, Opening, Surroundings};
 
 /// A disk that takes longer to read is used meanwhile; what is written then is kept.
 const READ_FIRST_FOR: Duration = Duration::from_secs(5);
 
-/// So much of what is written while the disk is read is kept, in bytes.
+/// So much of what is written while the disk is read is kept, in bytes, or what the box may
+/// take of memory, if that is less.
 const KEPT_BYTES_MAX: usize = 256 << 20;
 
 /// Whoever makes a file system writes for a while.
@@ -55,6 +60,15 @@ const READ_ANEW_AFTER: Duration = Duration::from_secs(1);
 /// What could not be read is tried again after so long, at first and at last.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// What could be read but for some of its file systems is read anew after so long.
+const PAUSE_PARTLY: Duration = Duration::from_secs(600);
+
+/// So many blocks that file systems need are read at once, and followed together.
+const WANTED_AT_ONCE: usize = 64;
+
+/// If more are wanted the disk is read anew: that costs less.
+const WANTED_MAX: usize = 1 << 16;
 
 /// So many writes wait at most that were followed before they could be passed on.
 const FOLLOWED_MAX: usize = 1024;
@@ -77,6 +91,25 @@ enum Waiting {
     },
 }
 
+/// A write that was followed, by what does not change when it is offered again: its token
+/// may. What it writes counts, since another one to the same place was not judged.
+struct Followed {
+    place: Range<u64>,
+    /// SHA-256 of the data; none of zeroes.
+    data: Option<[u8; 32]>,
+}
+
+impl Followed {
+    fn new(place: Range<u64>, data: Option<&[u8]>) -> Self {
+        let data = data.map(|data| Sha256::digest(data).into());
+        Self { place, data }
+    }
+
+    fn is(&self, place: &Range<u64>, data: Option<&[u8]>) -> bool {
+        self.place == *place && self.data == data.map(|data| <[u8; 32]>::from(Sha256::digest(data)))
+    }
+}
+
 /// The disk is being read; what was written meanwhile.
 struct Reading {
     reader: Reader,
@@ -84,19 +117,19 @@ struct Reading {
 }
 
 /// What is written while the disk is read, in order.
-#[derive(Default)]
 struct Kept {
     writes: Vec<(u64, Vec<u8>)>,
     bytes: usize,
+    bytes_max: usize,
     is_too_much: bool,
 }
 
 impl Kept {
     fn add(&mut self, offset: u64, data: &[u8]) {
         self.bytes += data.len();
-        self.is_too_much |= self.bytes > KEPT_BYTES_MAX;
+        self.is_too_much |= self.bytes > self.bytes_max;
         match self.is_too_much {
-            true => self.writes.clear(),
+            true => self.writes = Vec::new(),
             false => self.writes.push((offset, data.to_vec())),
         }
     }
@@ -104,6 +137,7 @@ impl Kept {
 
 /// See the module's head.
 pub struct Monitor {
+    /// Of all file systems of the disk together, in bytes.
     memory_max: u64,
     clock: Arc<dyn Clock>,
     wake: world::Wake,
@@ -116,12 +150,16 @@ pub struct Monitor {
     opened: Option<Duration>,
     /// The disk is to be read then.
     anew: Option<Duration>,
+    /// And then, if it was not before: some of it could not be read.
+    again: Option<Duration>,
     pause: Duration,
     /// What the reader has asked and could not be asked below yet.
     asked: Option<Ask>,
     wanted: Vec<(usize, u64, Range<u64>)>,
-    /// Writes that were followed, and could not be passed on yet: token, offset, length.
-    followed: Vec<(Token, u64, u64)>,
+    /// By area: what was wanted, and is to be followed.
+    found: BTreeMap<usize, BTreeMap<u64, Vec<u8>>>,
+    /// Writes that were followed, and could not be passed on yet.
+    followed: Vec<Followed>,
     is_resting: bool,
     own_under_way: usize,
 }
@@ -131,7 +169,7 @@ impl Monitor {
     #[must_use]
     pub fn new(name: &str, config: MonitorConfig, surroundings: Surroundings) -> Self {
         Self {
-            memory_max: config.memory_max,
+            memory_max: config.memory_max.min(surroundings.memory_max),
             clock: Arc::clone(&surroundings.clock),
             wake: surroundings.wake.clone(),
             telling: Telling::new(name, config, surroundings),
@@ -140,9 +178,11 @@ impl Monitor {
             reading: None,
             opened: None,
             anew: Some(Duration::ZERO),
+            again: None,
             pause: PAUSE_MIN,
             asked: None,
             wanted: Vec::new(),
+            found: BTreeMap::new(),
             followed: Vec::new(),
             is_resting: false,
             own_under_way: 0,
@@ -160,16 +200,26 @@ impl Monitor {
     }
 
     fn begin_reading(&mut self, disk_bytes: u64) {
-        self.anew = None;
+        (self.anew, self.again) = (None, None);
         self.asked = None;
-        self.disk = self.disk.take().filter(Disk::is_within_bounds);
         match Reader::start(disk_bytes, self.memory_max, &self.wake) {
             Ok(reader) => {
-                let kept = Kept::default();
+                let kept = Kept {
+                    writes: Vec::new(),
+                    bytes: 0,
+                    bytes_max: usize::try_from(self.memory_max)
+                        .map_or(KEPT_BYTES_MAX, |most| most.min(KEPT_BYTES_MAX)),
+                    is_too_much: false,
+                };
                 self.reading = Some(Reading { reader, kept });
             }
             Err(error) => self.give_up(&format!("no thread can be had to read it: {error}")),
         }
+    }
+
+    /// When the disk is to be read.
+    fn due(&self) -> Option<Duration> {
+        self.anew.into_iter().chain(self.again).min()
     }
 
     /// The disk is read later.
@@ -197,9 +247,13 @@ impl Monitor {
             return self.give_up("too much was written meanwhile");
         }
         self.pause = PAUSE_MIN;
-        let disk = Disk::new(areas);
+        let disk = Disk::new(areas, self.memory_max);
         self.telling.found(&disk);
-        self.wanted.clear();
+        let is_unread = |area: &reader::Area| matches!(area.found, Err(ScanError::Io(_)));
+        if disk.areas().iter().any(is_unread) {
+            self.again = Some(self.clock.monotonic() + PAUSE_PARTLY);
+        }
+        self.want_nothing();
         // What was known before has told what was written meanwhile.
         let is_told = self.disk.replace(disk).is_some();
         for (offset, data) in kept.writes {
@@ -222,7 +276,8 @@ impl Monitor {
                     let now = self.clock.monotonic();
                     self.anew.get_or_insert(now + READ_ANEW_AFTER);
                 }
-                self.wanted.extend(disk.take_wanted());
+                let wanted = disk.take_wanted();
+                self.want(wanted);
             }
             // What is kept is told when it is known what it is.
             None if self.reading.is_some() => {}
@@ -245,6 +300,21 @@ impl Monitor {
         seen
     }
 
+    /// Blocks are to be read to follow on.
+    fn want(&mut self, wanted: Vec<(usize, u64, Range<u64>)>) {
+        self.wanted.extend(wanted);
+        if self.wanted.len() > WANTED_MAX {
+            self.want_nothing();
+            let now = self.clock.monotonic();
+            self.anew.get_or_insert(now + READ_ANEW_AFTER);
+        }
+    }
+
+    fn want_nothing(&mut self) {
+        self.wanted = Vec::new();
+        self.found.clear();
+    }
+
     /// Tells of it; why it is denied, if a rule says so.
     fn tell(&mut self, seen: Vec<Seen>) -> Option<String> {
         let denied = self.telling.tell(self.disk.as_ref(), seen);
@@ -264,15 +334,15 @@ impl Monitor {
         }
     }
 
-    /// Passes on what changes `length` bytes at `offset`, and follows it: before it is
+    /// Passes on what puts `data` in this place, or zeroes, and follows it: before it is
     /// passed, if it may be denied.
     fn change(
         &mut self,
-        (token, offset, length): (Token, u64, u64),
+        token: Token,
+        (place, data): (Range<u64>, Option<&[u8]>),
         mut follow: impl FnMut(&mut Self) -> Option<String>,
         ask: impl FnOnce(Token) -> Started,
     ) -> Started {
-        let this = (token, offset, length);
         if !self.telling.may_deny() {
             let started = self.pass(token, ask);
             if matches!(started, Started::Done | Started::Pending) {
@@ -280,9 +350,12 @@ impl Monitor {
             }
             return started;
         }
-        match self.followed.iter().position(|one| *one == this) {
-            Some(at) => drop(self.followed.swap_remove(at)),
+        match self.followed.iter().position(|one| one.is(&place, data)) {
+            Some(at) => drop(self.followed.remove(at)),
             None => {
+                // What waits and meets this comes after it, and is followed once more.
+                self.followed
+                    .retain(|one| one.place.end <= place.start || place.end <= one.place.start);
                 if let Some(why) = follow(self) {
                     return Started::Failed(IoError::Unavailable(why));
                 }
@@ -294,7 +367,7 @@ impl Monitor {
                 // Whoever asked that has gone.
                 self.followed.remove(0);
             }
-            self.followed.push(this);
+            self.followed.push(Followed::new(place, data));
         }
         started
     }
@@ -339,15 +412,17 @@ impl Monitor {
                 }
             }
         }
-        while let Some((area, block, place)) = self.wanted.pop() {
+        for _ in self.own_under_way..WANTED_AT_ONCE {
             if self.is_resting {
-                self.wanted.push((area, block, place));
                 break;
             }
+            let Some((area, block, place)) = self.wanted.pop() else {
+                break;
+            };
             let mut content = vec![0; (place.end - place.start) as usize];
             let own = self.tokens.next();
             match below.read(own, place.start, &mut content) {
-                Started::Done => self.is_found(area, block, &content),
+                Started::Done => self.is_found(area, block, content),
                 Started::Pending => {
                     self.own_under_way += 1;
                     let is_stale = false;
@@ -364,19 +439,33 @@ impl Monitor {
                 }
                 Started::Failed(error) => {
                     self.give_up(&error.to_string());
-                    self.wanted.clear();
+                    self.want_nothing();
                 }
             }
         }
+        self.follow_found();
     }
 
-    fn is_found(&mut self, area: usize, block: u64, content: &[u8]) {
-        let mut seen = Vec::new();
-        if let Some(disk) = &mut self.disk {
-            disk.was_found(area, block, content, &mut seen);
-            self.wanted.extend(disk.take_wanted());
+    fn is_found(&mut self, area: usize, block: u64, content: Vec<u8>) {
+        self.found.entry(area).or_default().insert(block, content);
+    }
+
+    /// Follows what was found.
+    fn follow_found(&mut self) {
+        for (area, blocks) in take(&mut self.found) {
+            let Some(disk) = &mut self.disk else {
+                continue;
+            };
+            let mut seen = Vec::new();
+            let is_new = disk.were_found(area, blocks, &mut seen);
+            let wanted = disk.take_wanted();
+            self.want(wanted);
+            if is_new {
+                let now = self.clock.monotonic();
+                self.anew.get_or_insert(now + READ_ANEW_AFTER);
+            }
+            self.tell(seen);
         }
-        self.tell(seen);
     }
 
     /// What was asked below has ended; what is to be told above.
@@ -405,7 +494,7 @@ impl Monitor {
                 self.own_under_way -= 1;
                 match result.and_then(content_of) {
                     Ok(_) if is_stale => self.wanted.push((area, block, place)),
-                    Ok(content) => self.is_found(area, block, &content),
+                    Ok(content) => self.is_found(area, block, content),
                     Err(error) => self.give_up(&error.to_string()),
                 }
             }
@@ -416,7 +505,7 @@ impl Monitor {
     /// Goes on with what the monitor does by itself.
     fn go_on(&mut self, below: &mut dyn BlockDevice) {
         let now = self.clock.monotonic();
-        let is_due = self.anew.is_some_and(|anew| now >= anew);
+        let is_due = self.due().is_some_and(|due| now >= due);
         if is_due && self.reading.is_none() && !self.is_resting {
             self.begin_reading(below.geometry().size_bytes);
         }
@@ -444,6 +533,9 @@ fn content_of(outcome: Outcome) -> Result<Vec<u8>, IoError> {
 impl MiddleBox for Monitor {
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         let now = self.clock.monotonic();
+        if self.opened.is_none() {
+            self.telling.begins(self.memory_max);
+        }
         let opened = *self.opened.get_or_insert(now);
         self.go_on(below);
         let is_first = self.disk.is_none() && self.reading.is_some();
@@ -492,7 +584,8 @@ impl MiddleBox for Monitor {
         durability: Durability,
     ) -> Started {
         self.change(
-            (token, offset, data.len() as u64),
+            token,
+            (offset..offset + data.len() as u64, Some(data)),
             |monitor| monitor.saw_write(offset, data),
             |own| below.write(own, offset, data, durability),
         )
@@ -523,7 +616,8 @@ impl MiddleBox for Monitor {
         mode: ZeroMode,
     ) -> Started {
         self.change(
-            (token, offset, length),
+            token,
+            (offset..offset.saturating_add(length), None),
             |monitor| monitor.saw_zeroes(offset, length),
             |own| below.write_zeroes(own, offset, length, mode),
         )
@@ -563,7 +657,7 @@ impl MiddleBox for Monitor {
     fn next_timer(&self) -> Option<Duration> {
         let now = self.clock.monotonic();
         let read = self
-            .anew
+            .due()
             .filter(|_| !self.is_resting && self.reading.is_none());
         let retry = (self.asked.is_some() || !self.wanted.is_empty()) && !self.is_resting;
         let retry = retry.then_some(now + telling::GATHER_FOR);

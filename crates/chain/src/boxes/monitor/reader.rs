@@ -13,7 +13,7 @@ use std::thread;
 use base::IoError;
 use world::Wake;
 
-use crate::extfs::{Live, ScanError, Source};
+use crate::extfs::{FormatError, Live, ScanError, Source};
 use crate::partition::{Partition, partitions};
 
 /// Part of a disk with what is on it.
@@ -23,6 +23,13 @@ pub(super) struct Area {
     pub place: Partition,
     /// The file system; why there is none that can be followed.
     pub found: Result<Live, ScanError>,
+}
+
+impl Area {
+    /// What is known of it takes so much memory, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.found.as_ref().map_or(0, Live::bytes)
+    }
 }
 
 /// What the reader asks the box.
@@ -38,19 +45,27 @@ pub(super) struct Reader {
     found: Receiver<Result<Vec<Area>, IoError>>,
 }
 
-/// The disk, to the reader.
+/// A part of the disk, to the reader.
 struct Asking {
     asks: Sender<Ask>,
     wake: Wake,
-    begin: u64,
+    place: Partition,
 }
 
 impl Source for Asking {
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), IoError> {
+        let (length, size) = (out.len() as u64, self.place.length);
+        if offset.checked_add(length).is_none_or(|end| end > size) {
+            return Err(IoError::OutOfRange {
+                offset,
+                length,
+                size,
+            });
+        }
         let gone = || IoError::Stopped("nobody waits for this any more".to_owned());
         let (answer, answered) = mpsc::channel();
         let ask = Ask {
-            offset: self.begin + offset,
+            offset: self.place.offset + offset,
             length: out.len(),
             answer,
         };
@@ -63,8 +78,8 @@ impl Source for Asking {
 }
 
 impl Reader {
-    /// Begins to read a disk of `disk_bytes`; what is known of each file system may take
-    /// `bytes_max` of memory.
+    /// Begins to read a disk of `disk_bytes`; what is known of all file systems together may
+    /// take `bytes_max` of memory.
     ///
     /// # Errors
     /// If no thread can be had.
@@ -82,7 +97,7 @@ impl Reader {
                 let disk = Asking {
                     asks,
                     wake: wake.clone(),
-                    begin: 0,
+                    place: whole(disk_bytes),
                 };
                 // Whoever has stopped waiting needs no answer.
                 let _ = tell.send(read(disk, disk_bytes, bytes_max));
@@ -109,21 +124,32 @@ impl Reader {
     }
 }
 
+fn whole(disk_bytes: u64) -> Partition {
+    Partition {
+        offset: 0,
+        length: disk_bytes,
+    }
+}
+
+/// What is on the disk. One area that cannot be read hides none of the others.
 fn read(mut disk: Asking, disk_bytes: u64, bytes_max: u64) -> Result<Vec<Area>, IoError> {
     let table = partitions(&disk, disk_bytes)?;
     let mut places: Vec<(Option<u32>, Partition)> = (1..).map(Some).zip(table).collect();
     if places.is_empty() {
-        let whole = Partition {
-            offset: 0,
-            length: disk_bytes,
-        };
-        places.push((None, whole));
+        places.push((None, whole(disk_bytes)));
     }
-    let mut areas = Vec::new();
+    let mut areas: Vec<Area> = Vec::new();
     for (number, place) in places {
-        disk.begin = place.offset;
-        let found = match Live::read(&disk, place.length, bytes_max) {
-            Err(ScanError::Io(error)) => return Err(error),
+        disk.place = place;
+        let known: u64 = areas.iter().map(Area::bytes).sum();
+        let left = bytes_max.saturating_sub(known);
+        let found = match Live::read(&disk, place.length, left) {
+            // The disk, or whoever asked for this, is gone.
+            Err(ScanError::Io(error @ IoError::Stopped(_))) => return Err(error),
+            Err(ScanError::Io(IoError::OutOfRange { .. })) => {
+                let what = "it would lie beyond the end of its place";
+                Err(FormatError::Nonsense(what).into())
+            }
             found => found,
         };
         areas.push(Area {

@@ -5,28 +5,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use policy::{Action, Glob, MonitorConfig, Operation};
+use sha2::{Digest as _, Sha256};
 
 /// What a rate is counted over.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// So many paths are known to have been there before; beyond that all are.
-const SEEN_MAX: usize = 1 << 16;
+/// So many paths are known to have been there before, of all rules together; beyond that all
+/// are.
+const SEEN_MAX: usize = 1 << 18;
 
-/// So many paths' patterns are remembered.
+/// So many paths' patterns are remembered, and so many bytes of these paths: one may have
+/// 256 KiB.
 const MATCHES_MAX: usize = 1 << 14;
+const MATCHES_BYTES_MAX: usize = 8 << 20;
 
 /// See the module's head.
 pub(super) struct Rules {
     config: MonitorConfig,
     rules: Vec<State>,
+    /// What happened for the first time already: of which rule, and to what.
+    seen: HashSet<(usize, Operation, Seen)>,
     /// Which patterns a path is of: whether it is told of, and by which rules.
     matches: HashMap<Arc<[u8]>, Matches>,
+    matches_bytes: usize,
 }
+
+/// SHA-256 of a path: that of a file that lies deep is long, and there may be many.
+type Seen = [u8; 32];
 
 struct State {
     name: Arc<str>,
-    /// What happened for the first time already.
-    seen: HashSet<(Operation, Vec<u8>)>,
     /// When the minute began that is counted, and how much was in it.
     minute: (Duration, u32),
 }
@@ -58,13 +66,14 @@ impl Rules {
     pub fn new(config: MonitorConfig) -> Self {
         let rules = config.rules.iter().map(|rule| State {
             name: rule.name.as_str().into(),
-            seen: HashSet::new(),
             minute: (Duration::ZERO, 0),
         });
         Self {
             rules: rules.collect(),
             config,
+            seen: HashSet::new(),
             matches: HashMap::new(),
+            matches_bytes: 0,
         }
     }
 
@@ -103,8 +112,11 @@ impl Rules {
             if !is_one(&rule.operations, operation) {
                 continue;
             }
-            if rule.first_time && !state.is_first(operation, to.unwrap_or(path)) {
-                continue;
+            if rule.first_time {
+                let seen = (at, operation, seen(to.unwrap_or(path)));
+                if self.seen.len() >= SEEN_MAX || !self.seen.insert(seen) {
+                    continue;
+                }
             }
             if let Some(max) = rule.more_than_a_minute
                 && state.count(now) <= max
@@ -125,13 +137,32 @@ impl Rules {
         }
     }
 
+    /// Whether a rule would deny `operation` on the file at `path`. Nothing is counted: what is
+    /// denied or begins is judged then, once.
+    pub fn denies(&mut self, operation: Operation, path: &Arc<[u8]>, now: Duration) -> bool {
+        let matches = self.matches(path);
+        matches.rules.iter().copied().any(|at| {
+            let (rule, state) = (&self.config.rules[at], &self.rules[at]);
+            let is_known =
+                || self.seen.len() >= SEEN_MAX || self.seen.contains(&(at, operation, seen(path)));
+            rule.action == Action::Deny
+                && is_one(&rule.operations, operation)
+                && !(rule.first_time && is_known())
+                && rule
+                    .more_than_a_minute
+                    .is_none_or(|max| state.counted(now) >= max)
+        })
+    }
+
     fn matches(&mut self, path: &Arc<[u8]>) -> Matches {
         if let Some(known) = self.matches.get(path) {
             return known.clone();
         }
         let matches = self.look(path);
-        if self.matches.len() == MATCHES_MAX {
+        self.matches_bytes += path.len();
+        if self.matches.len() == MATCHES_MAX || self.matches_bytes > MATCHES_BYTES_MAX {
             self.matches.clear();
+            self.matches_bytes = path.len();
         }
         self.matches.insert(Arc::clone(path), matches.clone());
         matches
@@ -154,12 +185,17 @@ fn merged(one: &[usize], other: &[usize]) -> Arc<[usize]> {
     all.into()
 }
 
+fn seen(path: &[u8]) -> Seen {
+    Sha256::digest(path).into()
+}
+
 impl State {
-    fn is_first(&mut self, operation: Operation, path: &[u8]) -> bool {
-        if self.seen.len() >= SEEN_MAX {
-            return false;
+    /// How many there were in the minute that is counted at `now`.
+    fn counted(&self, now: Duration) -> u32 {
+        match now.saturating_sub(self.minute.0) >= MINUTE {
+            true => 0,
+            false => self.minute.1,
         }
-        self.seen.insert((operation, path.to_vec()))
     }
 
     /// Counts one more; how many there were within a minute.

@@ -26,6 +26,9 @@ const OPEN_AFTER: Duration = Duration::from_secs(10);
 /// Of so many files it is known when they were read, and where they are.
 const FILES_MAX: usize = 1 << 14;
 
+/// And so many bytes of the latter.
+const PATHS_BYTES_MAX: usize = 8 << 20;
+
 /// See the module's head.
 pub(super) struct Telling {
     name: Arc<str>,
@@ -35,6 +38,8 @@ pub(super) struct Telling {
     due: Option<Duration>,
     /// Where files are, until a name changes.
     paths: HashMap<(usize, u32), Option<Arc<[u8]>>>,
+    /// How long those are, and were that went since this was 0.
+    paths_bytes: usize,
     /// When they were read last.
     read: HashMap<(usize, u32), Duration>,
 }
@@ -57,6 +62,7 @@ impl Telling {
             gathered: Vec::new(),
             due: None,
             paths: HashMap::new(),
+            paths_bytes: 0,
             read: HashMap::new(),
         }
     }
@@ -89,6 +95,17 @@ impl Telling {
     /// What the monitor says of itself.
     pub fn note(&mut self, note: &str) {
         self.add(None, What::Note(note.to_owned()), None);
+    }
+
+    /// It may take so much memory, in bytes: less than its policy gives it, maybe.
+    pub fn begins(&mut self, memory_max: u64) {
+        let given = self.rules.config().memory_max;
+        if memory_max < given {
+            self.note(&format!(
+                "it may take {memory_max} bytes of memory on this host, and not the {given} \
+                 of its policy"
+            ));
+        }
     }
 
     /// What was found on the disk.
@@ -127,10 +144,8 @@ impl Telling {
                 continue;
             };
             let now = self.surroundings.clock.monotonic();
-            let verdict = self.rules.judge(Operation::Read, &path, None, now);
-            if let Some((rule, Action::Deny)) = verdict.rule {
-                self.tell(Some(disk), vec![seen]);
-                return Some(denied(&rule));
+            if self.rules.denies(Operation::Read, &path, now) {
+                return self.tell(Some(disk), vec![seen]);
             }
         }
         None
@@ -251,10 +266,13 @@ impl Telling {
         if let Some(known) = self.paths.get(&(area, inode)) {
             return known.clone();
         }
-        if self.paths.len() >= FILES_MAX {
-            self.paths.clear();
-        }
         let path: Option<Arc<[u8]>> = disk.path(area, inode).map(Into::into);
+        let length = path.as_ref().map_or(0, |path| path.len());
+        self.paths_bytes += length;
+        if self.paths.len() >= FILES_MAX || self.paths_bytes > PATHS_BYTES_MAX {
+            self.paths.clear();
+            self.paths_bytes = length;
+        }
         self.paths.insert((area, inode), path.clone());
         path
     }

@@ -1,5 +1,6 @@
 //! A monitor in a chain, over file systems that e2fsprogs has made.
 
+use std::ops::Range;
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,8 +14,9 @@ use world::simulated::{SimulatedClock, Simulation};
 use world::{Clock, Millis, Wake};
 
 use super::Event;
+use crate::extfs::Live;
 use crate::extfs::live_tests::changed;
-use crate::extfs::tests::{Image, KINDS, journalled};
+use crate::extfs::tests::{Image, KINDS, journalled, make};
 use crate::{Chain, EventSink, Exchange, SizeRule, Surroundings, build};
 
 /// What is to happen in another thread happens within so long.
@@ -40,6 +42,21 @@ struct Rig {
 impl Rig {
     /// A disk with this content, behind a monitor.
     fn new(content: &[u8], size: usize, monitor: &str) -> Self {
+        Self::with(content, size, monitor, (0..0, 1 << 30))
+    }
+
+    /// On a host that gives a box so much memory.
+    fn within(memory_max: u64, content: &[u8], monitor: &str) -> Self {
+        Self::with(content, content.len(), monitor, (0..0, memory_max))
+    }
+
+    /// One of which a part cannot be read.
+    fn with(
+        content: &[u8],
+        size: usize,
+        monitor: &str,
+        (damaged, memory_max): (Range<u64>, u64),
+    ) -> Self {
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
         let (ring, rung) = mpsc::channel();
         let ring = Mutex::new(ring);
@@ -52,6 +69,7 @@ impl Rig {
         assert_eq!(written, Started::Done);
         let manners = Manners {
             pending_one_in: 3,
+            damaged,
             seed: 1,
             ..Manners::default()
         };
@@ -61,6 +79,7 @@ impl Rig {
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             wake,
             events: Arc::clone(&heard) as Arc<dyn EventSink>,
+            memory_max,
             ..Surroundings::simulated(Simulation::new(1).world())
         };
         let text = format!("volume = 'disk'\n[[box]]\nkind = 'monitor'\n{monitor}");
@@ -245,6 +264,151 @@ fn what_a_rule_denies_does_not_reach_the_disk() {
     assert!(refused.to_string().contains("\"secret\""), "{refused}");
     // What is beside it is not.
     rig.read(0, 4096).expect("read");
+}
+
+/// With a rule that denies something each read was judged twice: before it began, and when
+/// it was told. What was for the first time was so only before, and told nobody.
+#[test]
+fn a_read_is_judged_once() {
+    let (before, ..) = trojan();
+    let rules = "[[box.rule]]\nname = 'first'\npaths = ['/again']\n\
+                 operations = ['read']\nfirst_time = true\naction = 'alert'\n\
+                 [[box.rule]]\nname = 'often'\npaths = ['/again']\n\
+                 operations = ['read']\nmore_than_a_minute = 2\naction = 'deny'\n";
+    let mut rig = Rig::new(&before.0, before.0.len(), rules);
+    rig.told();
+    let view = before.view().expect("a file system");
+    let mut inodes = view.inodes();
+    let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(b"/again"));
+    let run = view.runs(inode.expect("it is there"))[0];
+    for number in 0..4 {
+        let read = rig.read(run.block * 4096, 4096);
+        assert_eq!(read.is_err(), number >= 2, "{number}: {read:?}");
+        let told = rig.told();
+        let reads = told.iter().filter(|event| event["operation"] == "read");
+        let rules: Vec<&Value> = reads.map(|event| &event["rule"]).collect();
+        let expected = [
+            Value::from("first"),
+            Value::Null,
+            "often".into(),
+            "often".into(),
+        ];
+        assert_eq!(rules, [&expected[number]], "{number}: {told:?}");
+    }
+}
+
+/// A frontend has another token when it offers a request again, and the same token for
+/// another request meanwhile: each write is told and counted once, and each is judged.
+#[test]
+fn a_write_that_is_offered_again_is_the_same_one_and_another_one_is_not() {
+    let (before, ..) = trojan();
+    let rules = "[[box.rule]]\nname = 'often'\npaths = ['/again']\n\
+                 operations = ['write']\nmore_than_a_minute = 2\naction = 'deny'\n";
+    let mut rig = Rig::new(&before.0, before.0.len(), rules);
+    rig.told();
+    let view = before.view().expect("a file system");
+    let mut inodes = view.inodes();
+    let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(b"/again"));
+    let run = view.runs(inode.expect("it is there"))[0];
+    let offer = |rig: &mut Rig, token: u64, data: &[u8], busy: u64| {
+        rig.chain.bottom().manners.pending_one_in = 0;
+        rig.chain.bottom().manners.busy_one_in = busy;
+        let at = run.block * 4096;
+        let started = rig.chain.write(token, at, data, Durability::Volatile);
+        rig.chain.bottom().manners.busy_one_in = 0;
+        started
+    };
+    let writes = |told: &[Value]| paths(told, "write").len();
+    for token in 100..110 {
+        assert_eq!(offer(&mut rig, token, &[1; 4096], 1), Started::Busy);
+    }
+    assert_eq!(offer(&mut rig, 110, &[1; 4096], 0), Started::Done);
+    assert_eq!(writes(&rig.told()), 1);
+    assert_eq!(offer(&mut rig, 111, &[2; 4096], 1), Started::Busy);
+    // Whoever asked that is gone. What comes to the same place is another write.
+    let denied = offer(&mut rig, 111, &[3; 4096], 0);
+    assert!(matches!(denied, Started::Failed(_)), "{denied:?}");
+    let told = rig.told();
+    assert!(
+        told.iter().any(|event| event["action"] == "deny"),
+        "{told:?}"
+    );
+}
+
+/// Three partitions: the first has a file system whose last descriptors would lie behind
+/// its end, the second cannot be read, the third is as it should be.
+#[test]
+fn a_partition_that_cannot_be_read_hides_no_other_one() {
+    let folder = TempDir::new().expect("a folder");
+    let (_, image) = make(KINDS[4].0, KINDS[4].1, &folder);
+    let mut odd = image.0;
+    // The last group, of which a block of descriptors is, has one block; and a copy of the
+    // superblock is said to be everywhere.
+    let (groups, blocks) = (177, 1 + 176 * 512 + 1);
+    let at = |at: usize| 1024 + at..1024 + at + 4;
+    let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("4 bytes"));
+    let inodes = number(&odd[at(40)]) * groups;
+    let features = number(&odd[at(100)]) & !1;
+    for (place, number) in [(0, inodes), (4, blocks), (100, features)] {
+        odd[at(place)].copy_from_slice(&number.to_le_bytes());
+    }
+    odd.truncate(blocks as usize * 1024);
+    let (before, replayed, _) = trojan();
+    let mut disk = vec![0; 1 << 20];
+    let mut places = Vec::new();
+    for (number, content) in [&odd[..], &[0; 1 << 20], &before.0].iter().enumerate() {
+        let entry = 446 + number * 16;
+        disk[entry + 4] = 0x83;
+        let (begin, length) = (disk.len() as u32 / 512, content.len() as u32 / 512);
+        disk[entry + 8..entry + 12].copy_from_slice(&begin.to_le_bytes());
+        disk[entry + 12..entry + 16].copy_from_slice(&length.to_le_bytes());
+        places.push(disk.len() as u64..(disk.len() + content.len()) as u64);
+        disk.extend_from_slice(content);
+    }
+    disk[510..512].copy_from_slice(&[0x55, 0xAA]);
+    let mut rig = Rig::with(&disk, disk.len(), "", (places[1].clone(), 1 << 30));
+    let told = rig.told();
+    let notes: Vec<&str> = told.iter().filter_map(|one| one["note"].as_str()).collect();
+    let [first, second, third] = notes[..] else {
+        panic!("{told:?}");
+    };
+    assert!(first.contains("beyond the end of its place"), "{first}");
+    assert!(second.contains("cannot be read"), "{second}");
+    assert!(third.contains("is followed"), "{third}");
+    for (block, content) in before.written(&replayed, 4096) {
+        let offset = places[2].start + block * 4096;
+        rig.write(offset, content).expect("written");
+    }
+    assert!(paths(&rig.told(), "create").contains(&"/bin/trojan"));
+}
+
+/// Partitions cost a tenant nothing, and each was given as much memory as the policy said.
+#[test]
+fn all_partitions_together_have_the_memory_of_one() {
+    let (before, ..) = trojan();
+    let alone = Live::read(&before, before.0.len() as u64, 1 << 30).expect("a file system");
+    let mut disk = vec![0; 1 << 20];
+    for number in 0..3 {
+        let entry = 446 + number * 16;
+        disk[entry + 4] = 0x83;
+        let (begin, length) = (disk.len() as u32 / 512, before.0.len() as u32 / 512);
+        disk[entry + 8..entry + 12].copy_from_slice(&begin.to_le_bytes());
+        disk[entry + 12..entry + 16].copy_from_slice(&length.to_le_bytes());
+        disk.extend_from_slice(&before.0);
+    }
+    disk[510..512].copy_from_slice(&[0x55, 0xAA]);
+    let memory_max = alone.bytes() * 5 / 2;
+    assert!(memory_max < 64 << 20);
+    let mut rig = Rig::within(memory_max, &disk, "memory_max = '64M'\n");
+    let told = rig.told();
+    let notes: Vec<&str> = told.iter().filter_map(|one| one["note"].as_str()).collect();
+    let [less, first, second, third] = notes[..] else {
+        panic!("{told:?}");
+    };
+    assert!(less.contains("not the 67108864 of its policy"), "{less}");
+    assert!(first.contains("is followed"), "{first}");
+    assert!(second.contains("is followed"), "{second}");
+    assert!(third.contains("more files than fit"), "{third}");
 }
 
 #[test]

@@ -23,6 +23,9 @@ use super::line::Line;
 use super::log::{Answered, ENTRIES_MAX, Entry, Log, Owner};
 use super::{Agreed, Broken, ClientOptions, Greeting, Reconnect, Replies, State, Step, Target};
 
+/// A flush of the client's own that has failed is asked for again after so long.
+const FLUSH_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 /// A request that has been cut into several.
 pub(super) struct Whole {
     pub token: Token,
@@ -62,6 +65,8 @@ pub struct NbdClient {
     flushes: bool,
     /// The last one failed.
     pub(super) flush_error: Option<IoError>,
+    /// And is tried again then.
+    flush_again_at: Option<Duration>,
     /// An acknowledged change is lost.
     pub(super) lost: Option<String>,
 }
@@ -96,6 +101,7 @@ impl NbdClient {
             now,
             flushes: false,
             flush_error: None,
+            flush_again_at: None,
             lost: None,
         };
         match target {
@@ -333,7 +339,7 @@ impl NbdClient {
             self.pause = Duration::ZERO;
         }
         for cookie in done.drain(..) {
-            if let Some(answered) = self.log.answered(cookie) {
+            if let Some(answered) = self.log.answered(cookie, self.now) {
                 self.finish(answered);
             }
         }
@@ -341,7 +347,7 @@ impl NbdClient {
         received?;
         self.send()?;
         let timeout = self.options.request_timeout;
-        match self.log.oldest_since() {
+        match self.log.oldest_since(self.now) {
             Some(since) if since + timeout <= self.now => Err(Broken::Late {
                 what: "nothing of a request went on",
                 within: timeout,
@@ -366,13 +372,21 @@ impl NbdClient {
         }
     }
 
-    /// Asks for a flush before there is more to be kept than may be.
-    pub(super) fn flush_early(&mut self) {
+    /// Whether a flush is due, whoever asks for it.
+    fn keeps_much(&self) -> bool {
         let log = &self.log;
-        let is_much = log.kept_bytes() >= self.options.kept_bytes_max / 2
-            || log.kept() > 0 && log.len() >= ENTRIES_MAX / 2;
-        if is_much && !self.flushes && self.flush_error.is_none() {
+        log.kept_bytes() >= self.options.kept_bytes_max / 2
+            || log.kept() > 0 && log.len() >= ENTRIES_MAX / 2
+    }
+
+    /// Asks for a flush before there is more to be kept than may be. One that has failed is
+    /// asked for again after a pause, or when somebody was told.
+    pub(super) fn flush_early(&mut self) {
+        let may_try = self.flush_again_at.is_none_or(|at| at <= self.now);
+        let may_try = may_try || self.flush_error.is_none();
+        if self.keeps_much() && !self.flushes && may_try {
             self.flushes = true;
+            self.flush_again_at = None;
             let flush = Entry::new(flush_header(), Vec::new(), Owner::Client, self.now);
             self.log.push(flush);
         }
@@ -396,6 +410,8 @@ impl NbdClient {
                 _ if answered.error.is_none() => None,
                 _ => self.flush_error.take(),
             };
+            let again_at = self.now + FLUSH_AGAIN_AFTER;
+            self.flush_again_at = self.flush_error.is_some().then_some(again_at);
         }
         let result = match answered.error {
             Some(error) => Err(error),
@@ -448,8 +464,12 @@ impl NbdClient {
             Phase::Broken { again_at, .. } => *again_at,
             Phase::Ready(line, _) if line.is_busy(self.log.has_outgoing()) => Some(now),
             Phase::Ready(..) => {
-                let since = self.log.oldest_since();
-                since.map(|since| since + self.options.request_timeout)
+                let since = self.log.oldest_since(now);
+                let late = since.map(|since| since + self.options.request_timeout);
+                let flush = self
+                    .flush_again_at
+                    .filter(|_| self.keeps_much() && !self.flushes);
+                late.into_iter().chain(flush).min()
             }
         };
         at.map(|at| at.saturating_sub(now))

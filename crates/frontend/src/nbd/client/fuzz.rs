@@ -97,7 +97,8 @@ fn answers(data: &[u8], piece: usize, structured: bool) -> (Option<Broken>, Told
         input.extend_from_slice(piece);
         let advanced = replies.advance(&input, &mut log, &mut done);
         for cookie in done.drain(..) {
-            let answered = log.answered(cookie).expect("it was answered");
+            let answered = log.answered(cookie, Duration::ZERO);
+            let answered = answered.expect("it was answered");
             let extents = answered.extents.len();
             told.push((cookie, answered.data, extents, answered.error));
         }

@@ -11,7 +11,9 @@
 //! A change that was acknowledged is *kept* until a flush that was sent later is answered:
 //! if the connection is lost before, nobody knows whether the server has it.
 //!
-//! Invariant: `base` is the oldest entry that is not gone; entries never move.
+//! Invariant: the first entry and the last one are not gone; entries never move. So with
+//! nothing under way the log ends with what is kept, however much went by behind that, and a
+//! cookie is used again only when its reply was whole.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -186,6 +188,8 @@ pub struct Log {
     base: u64,
     /// Nothing before it is under way.
     oldest: Cell<u64>,
+    /// Since when that is the oldest one.
+    oldest_since: Cell<Duration>,
     /// What leaves next, in this order.
     outgoing: VecDeque<u64>,
     /// Of the first of these, so many bytes have left.
@@ -194,6 +198,8 @@ pub struct Log {
     again: VecDeque<u64>,
     /// Those that are being made.
     making: Vec<u64>,
+    /// When one of them was, or some were begun, last.
+    made: Duration,
     /// New requests may leave.
     is_open: bool,
     /// Changes are kept.
@@ -316,7 +322,7 @@ impl Log {
     }
 
     /// Returns the reply to a request, for its owner to be told.
-    pub fn answered(&mut self, cookie: u64) -> Option<Answered> {
+    pub fn answered(&mut self, cookie: u64, now: Duration) -> Option<Answered> {
         let (keeps, flushes) = (self.keeps, self.flushes);
         let at = self.at(cookie)?;
         let entry = &mut self.entries[at];
@@ -359,7 +365,7 @@ impl Log {
                 self.kept -= 1;
                 self.kept_bytes -= bytes;
             }
-            self.go_on_making();
+            self.go_on_making(now);
         }
         if is_flush && answered.error.is_none() {
             self.flushed(flush);
@@ -387,6 +393,15 @@ impl Log {
             self.entries.pop_front();
             self.base += 1;
         }
+        while self
+            .entries
+            .back()
+            .is_some_and(|entry| entry.place == Place::Gone)
+        {
+            self.entries.pop_back();
+        }
+        let end = self.base + self.entries.len() as u64;
+        self.oldest.set(self.oldest.get().min(end));
     }
 
     /// The connection is lost: nothing is under way.
@@ -415,13 +430,11 @@ impl Log {
 
     /// There is a connection: what is kept is made once more, and then the rest goes on.
     pub fn resume(&mut self, now: Duration) {
-        for entry in &mut self.entries {
-            entry.since = now;
-        }
-        self.go_on_making();
+        self.go_on_making(now);
     }
 
-    fn go_on_making(&mut self) {
+    fn go_on_making(&mut self, now: Duration) {
+        self.made = now;
         while self.making.len() < AGAIN_MAX
             && let Some(&cookie) = self.again.front()
         {
@@ -440,20 +453,24 @@ impl Log {
         }
         if !self.is_open && self.making.is_empty() && self.again.is_empty() {
             self.is_open = true;
-            let waiting = (self.base..).zip(&self.entries);
-            let waiting = waiting.filter(|(_, entry)| entry.place == Place::Waiting);
-            self.outgoing.extend(waiting.map(|(cookie, _)| cookie));
+            let waiting = (self.base..).zip(&mut self.entries);
+            for (cookie, entry) in waiting.filter(|(_, entry)| entry.place == Place::Waiting) {
+                entry.since = now;
+                self.outgoing.push_back(cookie);
+            }
         }
     }
 
-    /// When something went on last with the oldest request that is under way.
-    pub fn oldest_since(&self) -> Option<Duration> {
+    /// When something went on last with the oldest request that is under way, or it became
+    /// the oldest; while changes are made once more, with any of them.
+    pub fn oldest_since(&self, now: Duration) -> Option<Duration> {
         if !self.is_open {
             let making = self.making.iter();
             let since = |cookie: &u64| self.entries[(cookie - self.base) as usize].since;
-            return making.map(since).min();
+            return making.map(since).max().map(|since| since.max(self.made));
         }
-        let mut at = self.oldest.get().max(self.base) - self.base;
+        let before = self.oldest.get();
+        let mut at = before.max(self.base) - self.base;
         let under_way = |entry: &Entry| matches!(entry.place, Place::Waiting | Place::Sent);
         while let Some(entry) = self.entries.get(at as usize) {
             if under_way(entry) {
@@ -461,8 +478,12 @@ impl Log {
             }
             at += 1;
         }
-        self.oldest.set(self.base + at);
-        self.entries.get(at as usize).map(|entry| entry.since)
+        if self.base + at != before {
+            self.oldest.set(self.base + at);
+            self.oldest_since.set(now);
+        }
+        let since = self.entries.get(at as usize).map(|entry| entry.since);
+        since.map(|since| since.max(self.oldest_since.get()))
     }
 
     /// Gives up what nobody was told of; what is kept waits for the next connection. Who
@@ -526,5 +547,115 @@ impl Answered {
             extents: Vec::new(),
             error: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn entry(command: u16, offset: u64) -> Entry {
+        let header = Header {
+            flags: 0,
+            command,
+            cookie: 0,
+            offset,
+            length: 512,
+        };
+        let data = vec![1; if command == command::WRITE { 512 } else { 0 }];
+        Entry::new(header, data, Owner::Client, Duration::ZERO)
+    }
+
+    fn open() -> Log {
+        let mut log = Log {
+            keeps: true,
+            ..Log::default()
+        };
+        log.resume(Duration::ZERO);
+        log
+    }
+
+    /// Sends what there is; returns the cookies.
+    fn send(log: &mut Log, now: Duration) -> Vec<u64> {
+        let sent: Vec<u64> = log.outgoing.iter().copied().collect();
+        while log.has_outgoing() {
+            log.sent(1, now);
+        }
+        sent
+    }
+
+    fn answer(log: &mut Log, cookie: u64, now: Duration) {
+        log.end(cookie);
+        log.answered(cookie, now).expect("it was answered");
+    }
+
+    #[test]
+    fn what_went_by_behind_a_kept_change_takes_no_room() {
+        let mut log = open();
+        log.push(entry(command::WRITE, 0));
+        let kept = send(&mut log, SECOND)[0];
+        answer(&mut log, kept, SECOND);
+        for _ in 0..100 {
+            for _ in 0..3 {
+                log.push(entry(command::READ, 0));
+            }
+            for cookie in send(&mut log, SECOND) {
+                answer(&mut log, cookie, SECOND);
+            }
+            assert_eq!(log.len(), 1);
+        }
+        log.push(entry(command::READ, 0));
+        assert_eq!(log.oldest_since(SECOND), Some(SECOND));
+    }
+
+    /// A link that takes 9 s for each request is slow, and goes on.
+    #[test]
+    fn a_request_that_becomes_the_oldest_has_its_time_from_then_on() {
+        let mut log = open();
+        for _ in 0..5 {
+            log.push(entry(command::READ, 0));
+        }
+        let mut now = SECOND;
+        for cookie in send(&mut log, now) {
+            assert_eq!(log.oldest_since(now), Some(now));
+            now += 9 * SECOND;
+            assert_eq!(log.oldest_since(now), Some(now - 9 * SECOND));
+            answer(&mut log, cookie, now);
+        }
+        assert_eq!(log.oldest_since(now), None);
+    }
+
+    #[test]
+    fn changes_that_are_made_once_more_have_their_time_from_then_on() {
+        let mut log = open();
+        // Each after the other, since they overlap; and some together.
+        for number in 0..10 {
+            log.push(entry(command::WRITE, number / 5 * number * 512));
+        }
+        for cookie in send(&mut log, SECOND) {
+            answer(&mut log, cookie, SECOND);
+        }
+        log.push(entry(command::READ, 0));
+        log.interrupt();
+        let mut now = 100 * SECOND;
+        log.resume(now);
+        let mut made = 0;
+        loop {
+            let sent = send(&mut log, now);
+            let is_last = log.making.is_empty();
+            for cookie in sent {
+                assert_eq!(log.oldest_since(now), Some(now));
+                now += 9 * SECOND;
+                assert_eq!(log.oldest_since(now), Some(now - 9 * SECOND));
+                answer(&mut log, cookie, now);
+                made += 1;
+            }
+            if is_last {
+                break;
+            }
+        }
+        assert_eq!(made, 11);
     }
 }

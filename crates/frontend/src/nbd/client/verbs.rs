@@ -51,6 +51,12 @@ impl Asked<'_> {
 }
 
 impl NbdClient {
+    /// What the server takes multiples of only, in bytes; 1 if that is not known yet.
+    #[must_use]
+    pub fn block_min(&self) -> u32 {
+        self.agreed.map_or(1, |agreed| agreed.block_min)
+    }
+
     /// What the server can do, or why nothing can be asked now.
     fn server(&self) -> Result<Agreed, Started> {
         if let Some(lost) = &self.lost {
@@ -82,7 +88,8 @@ impl NbdClient {
         let moves = matches!(asked.command, command::READ | command::WRITE);
         let bytes = if moves { asked.length as usize } else { 0 };
         let is_full = log.unanswered() >= options.requests_max
-            || log.len() >= ENTRIES_MAX
+            // A flush makes room.
+            || log.len() >= ENTRIES_MAX && asked.command != command::FLUSH
             || bytes > 0
                 && log.unanswered_bytes() > 0
                 && log.unanswered_bytes() + bytes > options.bytes_max;
