@@ -1,0 +1,264 @@
+//! Asking members: a change is asked of all that are to have it, a read of one.
+
+use base::{BlockDevice, Completion, IoError, Outcome, Started, Token};
+
+use super::member::{Ask, State};
+use super::{Kind, Replicate, Request, none_is_there};
+
+impl Replicate {
+    /// Whether a change may begin now: nothing is under way that it overlaps, every region
+    /// of it is in flight in the file, and nobody has to catch up first.
+    ///
+    /// # Errors
+    /// If it never may.
+    pub(super) fn may_change(&mut self, offset: u64, length: u64) -> Result<bool, IoError> {
+        let end = offset
+            .checked_add(length)
+            .filter(|end| *end <= self.disk_bytes);
+        let Some(end) = end else {
+            return Err(IoError::OutOfRange {
+                offset,
+                length,
+                size: self.disk_bytes,
+            });
+        };
+        let before = self.ranges.range(..end).next_back();
+        let is_overlapped = before.is_some_and(|(_, other)| *other > offset);
+        if is_overlapped || self.members.iter().any(|member| !member.queue.is_empty()) {
+            return Ok(false);
+        }
+        let mut is_marked = true;
+        for region in self.map.regions_of(offset, length) {
+            self.map.in_flight.set(region);
+            self.touched.set(region);
+            self.covered.clear(region);
+            is_marked &= self.is_marked(region);
+        }
+        if !is_marked {
+            if let Some((why, _)) = &self.store_error {
+                return Err(IoError::NoSpace(why.clone()));
+            }
+            self.changed(false);
+        }
+        Ok(is_marked)
+    }
+
+    /// Whether a member gets what is written to `regions`.
+    pub(super) fn takes(&self, at: usize, regions: std::ops::Range<usize>) -> bool {
+        match self.members[at].state {
+            State::InSync => true,
+            State::Filling => {
+                let being_filled = self.fill.as_ref().filter(|fill| fill.member == at);
+                let lacks = |region| {
+                    let is_filled = being_filled.is_some_and(|fill| fill.region == region);
+                    self.map.lacking[at].has(region) && !is_filled
+                };
+                // One that lacks some of it would lack all of it.
+                !regions.clone().any(lacks)
+            }
+            State::Connecting(_) | State::Out => false,
+        }
+    }
+
+    /// Asks all members that are to have it.
+    pub(super) fn dispatch(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        kind: Kind,
+        ask: &Ask,
+    ) -> Started {
+        let now = self.now();
+        let regions = match kind {
+            Kind::Change { offset, length } => self.map.regions_of(offset, length),
+            _ => 0..0,
+        };
+        // One part more than there are, until all have been asked.
+        let id = self.requests.add(Request {
+            token: Some(token),
+            kind: kind.clone(),
+            parts: 1,
+            is_done: false,
+            data: None,
+            error: None,
+        });
+        if matches!(kind, Kind::Flush) && self.covering.is_none() {
+            self.covering = Some(id);
+        }
+        let (mut parts, mut is_done, mut error, mut failed) = (0, false, None, Vec::new());
+        for at in 0..self.members.len() {
+            if !self.takes(at, regions.clone()) {
+                for region in regions.clone() {
+                    self.map.lacking[at].set(region);
+                }
+                continue;
+            }
+            match self.members[at].carry_out(below, (id, now), ask) {
+                Started::Done => is_done = true,
+                Started::Pending => parts += 1,
+                Started::Busy if parts == 0 && !is_done && failed.is_empty() => {
+                    self.withdraw(id);
+                    return Started::Busy;
+                }
+                Started::Busy => {
+                    self.members[at].queue.push_back((id, ask.clone()));
+                    parts += 1;
+                }
+                Started::Failed(
+                    mistake @ (IoError::OutOfRange { .. }
+                    | IoError::ReadOnly
+                    | IoError::NotSupported),
+                ) if parts == 0 && !is_done && failed.is_empty() => {
+                    self.withdraw(id);
+                    return Started::Failed(mistake);
+                }
+                Started::Failed(why) => {
+                    failed.push((at, why.to_string()));
+                    error = Some(why);
+                }
+            }
+        }
+        let is_simple = failed.is_empty() && parts == 0 && is_done;
+        if is_simple && self.needed <= self.stored && !matches!(kind, Kind::Flush) {
+            self.withdraw(id);
+            return Started::Done;
+        }
+        if let Kind::Change { offset, length } = kind
+            && parts > 0
+        {
+            self.ranges.insert(offset, offset + length);
+        }
+        if let Some(request) = self.requests.get_mut(id) {
+            request.parts += parts;
+            request.is_done = is_done;
+            request.error.clone_from(&error);
+        }
+        // Whatever ends meanwhile is told by the next poll.
+        let mut completions = Vec::new();
+        for (at, why) in failed {
+            self.put_out(at, &why, &mut completions);
+        }
+        if parts == 0 && !is_done {
+            self.withdraw(id);
+            self.ended.append(&mut completions);
+            return Started::Failed(error.unwrap_or_else(none_is_there));
+        }
+        let is_over = self.requests.get_mut(id).is_some_and(|request| {
+            request.parts -= 1;
+            request.parts == 0
+        });
+        if is_over {
+            self.end(id, &mut completions);
+        }
+        self.ended.append(&mut completions);
+        Started::Pending
+    }
+
+    /// A request does not begin after all.
+    pub(super) fn withdraw(&mut self, id: Token) {
+        self.requests.take(id);
+        self.covering.take_if(|covering| *covering == id);
+    }
+
+    /// The member that has the least to read, of those in sync that were not tried: another
+    /// one each time, if they have the same.
+    pub(super) fn choose(&self, tried: u32) -> Option<usize> {
+        let count = self.members.len();
+        let in_turn = (0..count).map(|step| (self.turn + step) % count);
+        let may = |at: &usize| self.members[*at].state == State::InSync && tried >> at & 1 == 0;
+        in_turn.filter(may).min_by_key(|at| self.members[*at].bytes)
+    }
+
+    /// Reads from some member; `None` if it could not be asked anywhere now.
+    pub(super) fn read_somewhere(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        id: Token,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Option<Started> {
+        let (now, length) = (self.now(), out.len() as u64);
+        self.turn = (self.turn + 1) % self.members.len();
+        let mut tried = 0;
+        while let Some(at) = self.choose(tried) {
+            tried |= 1 << at;
+            let started = self.members[at].begin(below, (id, length, now), |device, own| {
+                device.read(own, offset, out)
+            });
+            match started {
+                Started::Busy => {}
+                Started::Failed(error) => {
+                    self.lacks(at, offset, length);
+                    let mut completions = Vec::new();
+                    self.put_out(at, &error.to_string(), &mut completions);
+                    self.ended.append(&mut completions);
+                }
+                started => return Some(started),
+            }
+        }
+        None
+    }
+
+    /// What a member could not read it is given anew.
+    pub(super) fn lacks(&mut self, at: usize, offset: u64, length: u64) {
+        for region in self.map.regions_of(offset, length) {
+            self.map.lacking[at].set(region);
+        }
+    }
+
+    /// Tries reads elsewhere that failed somewhere.
+    pub(super) fn read_again(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        completions: &mut Vec<Completion>,
+    ) {
+        for id in std::mem::take(&mut self.again) {
+            let Some(Request { kind, .. }) = self.requests.get_mut(id) else {
+                continue;
+            };
+            let Kind::Read { offset, length } = *kind else {
+                continue;
+            };
+            let mut out = vec![0; length];
+            let is_any = self.members.iter().any(|one| one.state == State::InSync);
+            let started = self.read_somewhere(below, id, offset, &mut out);
+            let Some(request) = self.requests.get_mut(id) else {
+                continue;
+            };
+            match started {
+                Some(Started::Done) => {
+                    (request.data, request.is_done) = (Some(out), true);
+                    self.end(id, completions);
+                }
+                Some(_) => request.parts += 1,
+                None if is_any => self.again.push(id),
+                None => self.end(id, completions),
+            }
+        }
+    }
+
+    /// What could not begin begins, in order.
+    pub(super) fn empty_queues(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        completions: &mut Vec<Completion>,
+    ) {
+        let now = self.now();
+        for at in 0..self.members.len() {
+            while let Some((id, ask)) = self.members[at].queue.pop_front() {
+                match self.members[at].carry_out(below, (id, now), &ask) {
+                    Started::Done => self.part_ended(id, Ok(Outcome::Done), completions),
+                    Started::Pending => {}
+                    Started::Busy => {
+                        self.members[at].queue.push_front((id, ask));
+                        break;
+                    }
+                    Started::Failed(error) => {
+                        self.part_ended(id, Err(error.clone()), completions);
+                        self.put_out(at, &error.to_string(), completions);
+                    }
+                }
+            }
+        }
+    }
+}
