@@ -50,8 +50,9 @@ impl Replicate {
             State::Filling => {
                 let being_filled = self.fill.as_ref().filter(|fill| fill.member == at);
                 let lacks = |region| {
-                    let is_filled = being_filled.is_some_and(|fill| fill.region == region);
-                    self.map.lacking[at].has(region) && !is_filled
+                    let is_copied = being_filled
+                        .is_some_and(|fill| fill.region == region || fill.copied.has(region));
+                    self.map.lacking[at].has(region) && !is_copied
                 };
                 // One that lacks some of it would lack all of it.
                 !regions.clone().any(lacks)
@@ -88,9 +89,7 @@ impl Replicate {
         let (mut parts, mut is_done, mut error, mut failed) = (0, false, None, Vec::new());
         for at in 0..self.members.len() {
             if !self.takes(at, regions.clone()) {
-                for region in regions.clone() {
-                    self.map.lacking[at].set(region);
-                }
+                self.lacks_regions(at, regions.clone());
                 continue;
             }
             match self.members[at].carry_out(below, (id, now), ask) {
@@ -201,7 +200,17 @@ impl Replicate {
 
     /// What a member could not read it is given anew.
     pub(super) fn lacks(&mut self, at: usize, offset: u64, length: u64) {
-        for region in self.map.regions_of(offset, length) {
+        let regions = self.map.regions_of(offset, length);
+        self.lacks_regions(at, regions);
+    }
+
+    /// A member lacks what was written there, also if it was copied a moment ago.
+    pub(super) fn lacks_regions(&mut self, at: usize, regions: std::ops::Range<usize>) {
+        if let Some(fill) = self.fill.as_mut().filter(|fill| fill.member == at) {
+            fill.has_missed |= regions.contains(&fill.region);
+            regions.clone().for_each(|region| fill.copied.clear(region));
+        }
+        for region in regions {
             self.map.lacking[at].set(region);
         }
     }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use base::{BlockDevice, Completion, Durability, Started, Token};
 
+use super::map::Regions;
 use super::member::{Ask, PAUSE_MIN, State};
 use super::{CONNECT_WITHIN, Kind, Replicate, Request, VOLUME};
 use crate::remote::Link;
@@ -24,6 +25,10 @@ const PIECE_BYTES: u64 = 256 << 10;
 pub(super) struct Fill {
     pub member: usize,
     pub region: usize,
+    /// Regions that were copied, and are lacking until that is flushed.
+    pub copied: Regions,
+    /// Something was written to this region that it did not get.
+    pub has_missed: bool,
     /// Where the next piece begins.
     at: u64,
     step: Step,
@@ -105,27 +110,33 @@ impl Replicate {
                 .iter()
                 .position(|one| one.state == State::Filling);
             if let Some(member) = filling {
-                self.fill = Some(self.next_region(member, 0));
+                self.fill = Some(self.first_region(member));
             }
         }
     }
 
-    fn next_region(&self, member: usize, from: usize) -> Fill {
-        let next = self.map.lacking[member].first(from, self.map.regions);
-        match next {
-            Some(region) => Fill {
-                member,
-                region,
-                at: region as u64 * self.map.region_bytes,
-                step: Step::Next,
-            },
-            None => Fill {
-                member,
-                region: self.map.regions,
-                at: 0,
-                step: Step::Flush,
-            },
-        }
+    fn first_region(&self, member: usize) -> Fill {
+        let mut fill = Fill {
+            member,
+            region: 0,
+            copied: Regions::new(self.map.regions),
+            has_missed: false,
+            at: 0,
+            step: Step::Next,
+        };
+        self.go_to_region(&mut fill, 0);
+        fill
+    }
+
+    /// Goes on with the next region that is lacking, or with the flush.
+    fn go_to_region(&self, fill: &mut Fill, from: usize) {
+        let next = self.map.lacking[fill.member].first(from, self.map.regions);
+        (fill.region, fill.step) = match next {
+            Some(region) => (region, Step::Next),
+            None => (self.map.regions, Step::Flush),
+        };
+        fill.at = fill.region as u64 * self.map.region_bytes;
+        fill.has_missed = false;
     }
 
     /// Fills a member as far as nothing has to be waited for.
@@ -178,11 +189,16 @@ impl Replicate {
     /// Holds the next piece and begins to read it.
     fn read_piece(&mut self, below: &mut dyn BlockDevice) -> bool {
         let Some(fill) = &self.fill else { return false };
-        let (member, region, at) = (fill.member, fill.region, fill.at);
+        let (region, at) = (fill.region, fill.at);
         let end = ((region as u64 + 1) * self.map.region_bytes).min(self.disk_bytes);
         if at >= end {
-            self.map.lacking[member].clear(region);
-            self.fill = Some(self.next_region(member, region + 1));
+            if let Some(mut fill) = self.fill.take() {
+                if !fill.has_missed {
+                    fill.copied.set(region);
+                }
+                self.go_to_region(&mut fill, region + 1);
+                self.fill = Some(fill);
+            }
             return true;
         }
         let length = PIECE_BYTES.min(end - at);
@@ -285,10 +301,12 @@ impl Replicate {
 
     /// A member has all, on its stable storage.
     fn is_whole(&mut self, member: usize) {
-        self.fill = None;
+        if let Some(fill) = self.fill.take() {
+            self.map.lacking[member].remove(&fill.copied);
+        }
         if self.map.lacking[member].count() > 0 {
             // Somebody wrote what it was not to have meanwhile.
-            self.fill = Some(self.next_region(member, 0));
+            self.fill = Some(self.first_region(member));
             return;
         }
         self.map.is_out[member] = false;

@@ -41,7 +41,8 @@ const REGION_BYTES_MIN: u64 = 1 << 20;
 pub(super) struct Regions(Vec<u64>);
 
 impl Regions {
-    fn new(count: usize) -> Self {
+    /// Of so many regions none.
+    pub fn new(count: usize) -> Self {
         Self(vec![0; count.div_ceil(64)])
     }
 
@@ -68,6 +69,13 @@ impl Regions {
 
     pub fn clear_all(&mut self) {
         self.0.fill(0);
+    }
+
+    /// Without those of `other`.
+    pub fn remove(&mut self, other: &Self) {
+        for (word, less) in self.0.iter_mut().zip(&other.0) {
+            *word &= !less;
+        }
     }
 
     fn merge(&mut self, other: &Self) {

@@ -50,7 +50,6 @@ use member::{Ask, Member, State};
 use store::Store;
 
 use crate::boxes::{Event, What};
-use crate::remote::Link;
 use crate::tokens::Tokens;
 use crate::{MiddleBox, Opening, Surroundings};
 

@@ -11,7 +11,7 @@ use world::simulated::{SimulatedClock, SimulatedPool, SimulatedRandom, Simulatio
 use world::{Clock, Disk, Millis, Wake};
 
 use super::*;
-use crate::{Chain, Exchange, Remote, SizeRule, StateFolder, Targets};
+use crate::{Chain, Exchange, Link, Remote, SizeRule, StateFolder, Targets};
 
 const SIZE: usize = 8 << 20;
 const BLOCK: usize = 4096;
@@ -391,6 +391,38 @@ fn replicas_get_what_they_lack_and_are_read_then() {
     }
     for place in &rig.places {
         assert!(lock(place).reads >= 20, "reads are dealt");
+    }
+}
+
+/// What had been copied counted as there, and was lost with the replica's power: nobody
+/// had flushed it.
+#[test]
+fn what_was_copied_and_not_flushed_is_copied_again() {
+    for seed in 0..20 {
+        let mut rig = Rig::new(seed, 1);
+        lock(&rig.places[0]).live.fill(7);
+        rig.begin().expect("it begins");
+        for _ in 0..seed * 8 {
+            rig.poll();
+        }
+        lock(&rig.places[1]).crash();
+        rig.until_alike();
+    }
+}
+
+/// A long write over a region that was being filled was for the next one to get, which lacked
+/// all; and the first one counted as filled.
+#[test]
+fn a_write_over_several_regions_is_in_all_of_a_member_that_is_filled() {
+    for seed in 0..20 {
+        let mut rig = Rig::new(seed, 1);
+        lock(&rig.places[0]).live.fill(7);
+        rig.begin().expect("it begins");
+        for region in 1..7_usize {
+            let length = (1 << 20) + 2 * BLOCK;
+            rig.write((region << 20) - BLOCK, &vec![region as u8; length]);
+        }
+        rig.until_alike();
     }
 }
 
