@@ -12,6 +12,7 @@ pub mod boxes;
 mod chain;
 mod exchange;
 pub mod extfs;
+mod follow;
 pub mod luks;
 mod middle_box;
 pub mod partition;

@@ -20,7 +20,7 @@ const PLACES_MAX: usize = 16;
 
 /// Something that happened, and where.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub enum Seen {
     /// To a file of the area of this number.
     File(usize, extfs::Event),
     /// To blocks of no file system that is known, in bytes of the disk.
@@ -28,7 +28,7 @@ pub(super) enum Seen {
 }
 
 /// See the module's head.
-pub(super) struct Disk {
+pub struct Disk {
     areas: Vec<Area>,
 }
 
