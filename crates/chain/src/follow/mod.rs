@@ -146,6 +146,12 @@ impl Follower {
         self.reading.is_some()
     }
 
+    /// Whether what is known is all that there is to know now.
+    pub fn is_settled(&self) -> bool {
+        let is_read = self.disk.is_some() && self.reading.is_none() && self.anew.is_none();
+        is_read && self.wanted.is_empty() && self.put_back.is_none() && self.is_idle()
+    }
+
     /// Whether nothing that it has asked for is under way.
     pub fn is_idle(&self) -> bool {
         self.under_way.is_empty()
