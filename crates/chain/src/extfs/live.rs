@@ -40,6 +40,10 @@ pub struct Live {
     pub(super) block_bytes: u64,
     /// Blocks whose content is needed, and was not seen.
     pub(super) wanted: BTreeSet<u64>,
+    /// What was told last has changed the blocks, the names or the kind of these.
+    pub(super) changed: BTreeSet<u32>,
+    /// It has given a directory another path that has names in it.
+    pub(super) has_moved: bool,
 }
 
 impl Live {
@@ -56,6 +60,8 @@ impl Live {
             fresh: Fresh::default(),
             unborn: HashMap::new(),
             wanted: BTreeSet::new(),
+            changed: BTreeSet::new(),
+            has_moved: false,
         })
     }
 
@@ -70,6 +76,19 @@ impl Live {
     pub fn is_within_bounds(&self) -> bool {
         let pending = self.journal.as_ref().map_or(0, Following::bytes);
         self.view.bytes() + pending <= self.view.bytes_max
+    }
+
+    /// Whose blocks, names or kind were changed by what was written or found last.
+    #[must_use]
+    pub fn changed(&self) -> &BTreeSet<u32> {
+        &self.changed
+    }
+
+    /// Whether that gave, or took, the path of a directory that has names in it: the paths
+    /// of whatever is below are others, too.
+    #[must_use]
+    pub fn has_moved(&self) -> bool {
+        self.has_moved
     }
 
     /// Something was read from the disk, in bytes from the file system's beginning.
@@ -92,6 +111,8 @@ impl Live {
     /// Something was written to the disk. Blocks that were written in part are told of
     /// files only.
     pub fn was_written(&mut self, offset: u64, data: &[u8], events: &mut Vec<Event>) {
+        self.changed.clear();
+        self.has_moved = false;
         for block in self.whole_blocks(offset, data.len() as u64) {
             let begin = block * self.block_bytes;
             let part = begin.checked_sub(offset).and_then(|at| {
@@ -110,6 +131,8 @@ impl Live {
 
     /// A block that was wanted holds this now.
     pub fn was_found(&mut self, block: u64, content: &[u8], events: &mut Vec<Event>) {
+        self.changed.clear();
+        self.has_moved = false;
         if content.len() as u64 == self.block_bytes {
             self.change([(block, content.to_vec())].into(), events);
         }
@@ -120,7 +143,9 @@ impl Live {
         offset / self.block_bytes..end.min(self.view.superblock.blocks)
     }
 
-    pub(super) fn is_file(&self, inode: u32) -> bool {
+    /// Whether an inode is somebody's regular file, not the file system's own.
+    #[must_use]
+    pub fn is_file(&self, inode: u32) -> bool {
         let inode = self.view.inode(inode).filter(|_| inode >= FIRST_FILE);
         inode.is_some_and(|inode| inode.kind == FileKind::File)
     }

@@ -30,6 +30,9 @@ pub enum Seen {
 /// See the module's head.
 pub struct Disk {
     areas: Vec<Area>,
+    /// Of what was written or found last: whose blocks, names or kind are others, by area.
+    changed: Vec<(usize, u32)>,
+    has_moved: bool,
 }
 
 /// The part of `range` that lies in `place`.
@@ -44,7 +47,22 @@ fn place(area: &Area) -> Range<u64> {
 
 impl Disk {
     pub fn new(areas: Vec<Area>) -> Self {
-        Self { areas }
+        Self {
+            areas,
+            changed: Vec::new(),
+            has_moved: false,
+        }
+    }
+
+    /// Whose blocks, names or kind were changed by what was written or found last: the
+    /// number of the area, and the inode's.
+    pub fn changed(&self) -> &[(usize, u32)] {
+        &self.changed
+    }
+
+    /// Whether a directory was moved with what is in it.
+    pub fn has_moved(&self) -> bool {
+        self.has_moved
     }
 
     pub fn areas(&self) -> &[Area] {
@@ -78,6 +96,8 @@ impl Disk {
         self.each(&range, |at, part| parts.push((at, part)));
         let mut is_new = false;
         let mut events = Vec::new();
+        self.changed.clear();
+        self.has_moved = false;
         for (at, part) in parts {
             let content = &data[(part.start - offset) as usize..(part.end - offset) as usize];
             let Some(at) = at else {
@@ -93,6 +113,9 @@ impl Disk {
                     let known = live.view().superblock();
                     is_new |= is_another(known, begin, content);
                     live.was_written(begin, content, &mut events);
+                    self.changed
+                        .extend(live.changed().iter().map(|inode| (at, *inode)));
+                    self.has_moved |= live.has_moved();
                     is_new |= !live.is_within_bounds();
                     seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
                 }
@@ -130,6 +153,8 @@ impl Disk {
         if let Some(Ok(live)) = self.areas.get_mut(at).map(|area| &mut area.found) {
             let mut events = Vec::new();
             live.was_found(block, content, &mut events);
+            self.changed = live.changed().iter().map(|inode| (at, *inode)).collect();
+            self.has_moved = live.has_moved();
             seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
         }
     }
@@ -167,7 +192,7 @@ impl Disk {
     }
 
     /// Each part of `range` with the area that it lies in.
-    fn each(&self, range: &Range<u64>, mut part: impl FnMut(Option<usize>, Range<u64>)) {
+    pub fn each(&self, range: &Range<u64>, mut part: impl FnMut(Option<usize>, Range<u64>)) {
         // By where they begin: partitions may be in any order, and may overlap.
         let mut within = BTreeMap::new();
         for (at, area) in self.areas.iter().enumerate() {

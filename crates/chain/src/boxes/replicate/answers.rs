@@ -5,26 +5,30 @@ use std::time::Duration;
 use base::{BlockDevice, Completion, IoError, Outcome, Token};
 
 use super::member::{PAUSE_MAX, State};
-use super::{Kind, Replicate, none_is_there};
+use super::{Kind, Replicate, VOLUME, none_is_there};
 use crate::remote::Link;
 
 impl Replicate {
-    /// A part of a request has ended.
+    /// A part of a request, of which a member was asked, has ended.
     pub(super) fn part_ended(
         &mut self,
         id: Token,
+        at: usize,
         result: Result<Outcome, IoError>,
         completions: &mut Vec<Completion>,
     ) {
+        let is_partial = self.is_partial(at);
         let Some(request) = self.requests.get_mut(id) else {
             return;
         };
+        // What one has that is not to have all is not carried out yet.
+        let counts = !is_partial || matches!(request.kind, Kind::Fill);
         match result {
             Ok(Outcome::Data(data)) => {
                 request.data = Some(data);
                 request.is_done = true;
             }
-            Ok(_) => request.is_done = true,
+            Ok(_) => request.is_done |= counts,
             Err(error) => request.error = Some(error),
         }
         request.parts -= 1;
@@ -53,7 +57,14 @@ impl Replicate {
             }
             _ => {}
         }
-        let Some(token) = request.token else { return };
+        let Some(token) = request.token else {
+            if let (Some(own), Some(looking)) = (request.look, &mut self.looking) {
+                let read = request.data.filter(|_| request.is_done);
+                let failed = || request.error.unwrap_or_else(none_is_there);
+                looking.was_read(own, read.map(Outcome::Data).ok_or_else(failed));
+            }
+            return;
+        };
         let result = match (request.is_done, request.error) {
             (true, _) => Ok(request.data.map_or(Outcome::Done, Outcome::Data)),
             (false, error) => Err(error.unwrap_or_else(none_is_there)),
@@ -80,6 +91,10 @@ impl Replicate {
                 (None, Some(_)) => {}
             }
             for Completion { token, result } in answers.drain(..) {
+                if at != VOLUME && self.members[at].state == State::Out {
+                    // Its answers went with its connection, when it was put out a moment ago.
+                    break;
+                }
                 let Some(part) = self.members[at].tokens.take(token) else {
                     debug_assert!(false, "nobody asked a member for {token}");
                     continue;
@@ -98,10 +113,10 @@ impl Replicate {
                     }
                     // This part is counted here, and not by what is abandoned.
                     let why = error.to_string();
-                    self.part_ended(request, result, completions);
+                    self.part_ended(request, at, result, completions);
                     self.put_out(at, &why, completions);
                 } else {
-                    self.part_ended(request, result, completions);
+                    self.part_ended(request, at, result, completions);
                 }
             }
         }
@@ -147,10 +162,18 @@ impl Replicate {
         // What it has acknowledged and not flushed may be lost there, and what is under way.
         let in_flight = self.map.in_flight.clone();
         self.map.lack(at, &in_flight);
+        if let Some(choice) = &mut self.members[at].choice {
+            // Nor is it known what it has of what it was given elsewhere.
+            let lacking = &self.map.lacking[at];
+            for region in (0..self.map.regions).filter(|region| lacking.has(*region)) {
+                let begin = region as u64 * self.map.region_bytes;
+                choice.has.clear(&(begin..begin + self.map.region_bytes));
+            }
+        }
         self.changed(true);
         let error = IoError::Unavailable(format!("replica {name}: {why}"));
         for request in of {
-            self.part_ended(request, Err(error.clone()), completions);
+            self.part_ended(request, at, Err(error.clone()), completions);
         }
     }
 }

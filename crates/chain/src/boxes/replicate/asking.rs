@@ -1,5 +1,7 @@
 //! Asking members: a change is asked of all that are to have it, a read of one.
 
+use std::ops::Range;
+
 use base::{BlockDevice, Completion, IoError, Outcome, Started, Token};
 
 use super::member::{Ask, State};
@@ -44,7 +46,7 @@ impl Replicate {
     }
 
     /// Whether a member gets what is written to `regions`.
-    pub(super) fn takes(&self, at: usize, regions: std::ops::Range<usize>) -> bool {
+    pub(super) fn takes(&self, at: usize, regions: Range<usize>) -> bool {
         match self.members[at].state {
             State::InSync => true,
             State::Filling => {
@@ -77,6 +79,7 @@ impl Replicate {
         // One part more than there are, until all have been asked.
         let id = self.requests.add(Request {
             token: Some(token),
+            look: None,
             kind: kind.clone(),
             parts: 1,
             is_done: false,
@@ -86,34 +89,46 @@ impl Replicate {
         if matches!(kind, Kind::Flush) && self.covering.is_none() {
             self.covering = Some(id);
         }
-        let (mut parts, mut is_done, mut error, mut failed) = (0, false, None, Vec::new());
+        let (mut parts, mut error, mut failed) = (0, None, Vec::new());
+        let (mut is_begun, mut is_done) = (false, false);
         for at in 0..self.members.len() {
-            if !self.takes(at, regions.clone()) {
+            let pieces;
+            let asks = if self.is_partial(at) {
+                pieces = self.pieces(at, &kind, ask);
+                &pieces[..]
+            } else if self.takes(at, regions.clone()) {
+                std::slice::from_ref(ask)
+            } else {
                 self.lacks_regions(at, regions.clone());
                 continue;
-            }
-            match self.members[at].carry_out(below, (id, now), ask) {
-                Started::Done => is_done = true,
-                Started::Pending => parts += 1,
-                Started::Busy if parts == 0 && !is_done && failed.is_empty() => {
-                    self.withdraw(id);
-                    return Started::Busy;
-                }
-                Started::Busy => {
-                    self.members[at].queue.push_back((id, ask.clone()));
-                    parts += 1;
-                }
-                Started::Failed(
-                    mistake @ (IoError::OutOfRange { .. }
-                    | IoError::ReadOnly
-                    | IoError::NotSupported),
-                ) if parts == 0 && !is_done && failed.is_empty() => {
-                    self.withdraw(id);
-                    return Started::Failed(mistake);
-                }
-                Started::Failed(why) => {
-                    failed.push((at, why.to_string()));
-                    error = Some(why);
+            };
+            let counts = !self.is_partial(at);
+            for ask in asks {
+                match self.members[at].carry_out(below, (id, now), ask) {
+                    Started::Done => (is_begun, is_done) = (true, is_done | counts),
+                    Started::Pending => (is_begun, parts) = (true, parts + 1),
+                    Started::Busy if !is_begun => {
+                        self.withdraw(id);
+                        return Started::Busy;
+                    }
+                    Started::Busy => {
+                        self.members[at].queue.push_back((id, ask.clone()));
+                        parts += 1;
+                    }
+                    Started::Failed(
+                        mistake @ (IoError::OutOfRange { .. }
+                        | IoError::ReadOnly
+                        | IoError::NotSupported),
+                    ) if !is_begun => {
+                        self.withdraw(id);
+                        return Started::Failed(mistake);
+                    }
+                    Started::Failed(why) => {
+                        is_begun = true;
+                        failed.push((at, why.to_string()));
+                        error = Some(why);
+                        break;
+                    }
                 }
             }
         }
@@ -159,12 +174,59 @@ impl Replicate {
         self.covering.take_if(|covering| *covering == id);
     }
 
+    /// Whether any member may be read.
+    pub(super) fn has_source(&self) -> bool {
+        (0..self.members.len()).any(|at| self.is_source(at))
+    }
+
+    /// What a partial replica is asked of a change: the pieces that it is to have.
+    fn pieces(&mut self, at: usize, kind: &Kind, ask: &Ask) -> Vec<Ask> {
+        let Kind::Change { offset, length } = *kind else {
+            return match self.members[at].state {
+                State::InSync | State::Filling => vec![ask.clone()],
+                State::Connecting(_) | State::Out => Vec::new(),
+            };
+        };
+        let range = offset..offset + length;
+        let looking = self.looking.as_ref();
+        let disk = looking.and_then(|looking| looking.follower.disk());
+        let member = &mut self.members[at];
+        let Some(choice) = &mut member.choice else {
+            return Vec::new();
+        };
+        if !matches!(member.state, State::InSync | State::Filling) {
+            choice.has.clear(&range);
+            let regions = self.map.regions_of(offset, length);
+            self.lacks_regions(at, regions);
+            return Vec::new();
+        }
+        match ask {
+            Ask::Write {
+                data, durability, ..
+            } => {
+                let pieces = choice.pieces(disk, &range).into_iter();
+                let piece = |piece: Range<u64>| Ask::Write {
+                    offset: piece.start,
+                    data: data[(piece.start - offset) as usize..(piece.end - offset) as usize]
+                        .to_vec(),
+                    durability: *durability,
+                };
+                pieces.map(piece).collect()
+            }
+            // They cost nothing, and give up what is there.
+            ask => {
+                choice.has.set(&range);
+                vec![ask.clone()]
+            }
+        }
+    }
+
     /// The member that has the least to read, of those in sync that were not tried: another
     /// one each time, if they have the same.
     pub(super) fn choose(&self, tried: u32) -> Option<usize> {
         let count = self.members.len();
         let in_turn = (0..count).map(|step| (self.turn + step) % count);
-        let may = |at: &usize| self.members[*at].state == State::InSync && tried >> at & 1 == 0;
+        let may = |at: &usize| self.is_source(*at) && tried >> at & 1 == 0;
         in_turn.filter(may).min_by_key(|at| self.members[*at].bytes)
     }
 
@@ -205,7 +267,7 @@ impl Replicate {
     }
 
     /// A member lacks what was written there, also if it was copied a moment ago.
-    pub(super) fn lacks_regions(&mut self, at: usize, regions: std::ops::Range<usize>) {
+    pub(super) fn lacks_regions(&mut self, at: usize, regions: Range<usize>) {
         if let Some(fill) = self.fill.as_mut().filter(|fill| fill.member == at) {
             fill.has_missed |= regions.contains(&fill.region);
             regions.clone().for_each(|region| fill.copied.clear(region));
@@ -229,7 +291,7 @@ impl Replicate {
                 continue;
             };
             let mut out = vec![0; length];
-            let is_any = self.members.iter().any(|one| one.state == State::InSync);
+            let is_any = self.has_source();
             let started = self.read_somewhere(below, id, offset, &mut out);
             let Some(request) = self.requests.get_mut(id) else {
                 continue;
@@ -256,14 +318,14 @@ impl Replicate {
         for at in 0..self.members.len() {
             while let Some((id, ask)) = self.members[at].queue.pop_front() {
                 match self.members[at].carry_out(below, (id, now), &ask) {
-                    Started::Done => self.part_ended(id, Ok(Outcome::Done), completions),
+                    Started::Done => self.part_ended(id, at, Ok(Outcome::Done), completions),
                     Started::Pending => {}
                     Started::Busy => {
                         self.members[at].queue.push_front((id, ask));
                         break;
                     }
                     Started::Failed(error) => {
-                        self.part_ended(id, Err(error.clone()), completions);
+                        self.part_ended(id, at, Err(error.clone()), completions);
                         self.put_out(at, &error.to_string(), completions);
                     }
                 }

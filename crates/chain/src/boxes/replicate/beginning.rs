@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use base::BlockDevice;
 
+use super::choice::Choice;
+use super::granules::Granules;
+use super::looking::READ_FIRST_FOR;
 use super::map::Map;
 use super::member::State;
 use super::store::Store;
@@ -18,8 +21,18 @@ impl Replicate {
         match self.begun {
             Begun::Not => {
                 self.disk_bytes = below.geometry().size_bytes;
-                let names: Vec<&str> = self.members.iter().map(|one| &*one.name).collect();
-                let fresh = Map::new(self.disk_bytes, &names);
+                let members = self.members.iter().map(|one| {
+                    let choice = one.choice.as_ref().map_or(0, Choice::number);
+                    (&*one.name, choice)
+                });
+                let fresh = Map::new(self.disk_bytes, &members.collect::<Vec<_>>());
+                for choice in self
+                    .members
+                    .iter_mut()
+                    .filter_map(|one| one.choice.as_mut())
+                {
+                    choice.has = Granules::new(self.disk_bytes);
+                }
                 self.use_map(fresh.clone());
                 let Some(state) = &self.surroundings.state else {
                     self.failed = Some("what replicas lack can be kept nowhere here".to_owned());
@@ -45,6 +58,13 @@ impl Replicate {
                 });
                 if !is_waiting || now.saturating_sub(since) >= CONNECT_WITHIN {
                     self.take_stock(now);
+                }
+            }
+            Begun::Looking { since } => {
+                let looking = self.looking.as_ref();
+                let is_certain = looking.is_none_or(super::looking::Looking::is_certain);
+                if is_certain || now.saturating_sub(since) >= READ_FIRST_FOR {
+                    self.settle();
                 }
             }
         }
@@ -105,11 +125,14 @@ impl Replicate {
             }
         }
         debug_assert!(completions.is_empty(), "nobody has asked anything");
-        if self.members.iter().any(|one| one.state == State::InSync) {
-            self.begun = Begun::Yes;
+        if self.has_source() {
+            self.begun = match self.looking.is_some() {
+                true => Begun::Looking { since: now },
+                false => Begun::Yes,
+            };
             return;
         }
-        let has_all = self.map.is_out.iter().position(|is| !is).unwrap_or(VOLUME);
+        let has_all = self.map.source().unwrap_or(VOLUME);
         let name = &self.members[has_all].name;
         self.failed = Some(format!(
             "only replica {name} has what was written last, and it does not answer"

@@ -9,6 +9,7 @@
 //!                                    3. write it        4. let go
 //! ```
 
+use std::ops::Range;
 use std::time::Duration;
 
 use base::{BlockDevice, Completion, Durability, Started, Token};
@@ -21,6 +22,11 @@ use crate::remote::Link;
 /// A piece is as long, in bytes.
 const PIECE_BYTES: u64 = 256 << 10;
 
+/// Of a member that is not to have all, so many bytes are looked at for what it is to have
+/// and has not, and so many times before others have their turn.
+const WINDOW_BYTES: u64 = 1 << 20;
+const WINDOWS_MAX: u32 = 64;
+
 /// A member that gets what it lacks.
 pub(super) struct Fill {
     pub member: usize,
@@ -29,6 +35,10 @@ pub(super) struct Fill {
     pub copied: Regions,
     /// Something was written to this region that it did not get.
     pub has_missed: bool,
+    /// How much was copied, in bytes.
+    bytes: u64,
+    /// How often nothing was found to be copied, in this turn.
+    windows: u32,
     /// Where the next piece begins.
     at: u64,
     step: Step,
@@ -88,7 +98,11 @@ impl Replicate {
                         let pieces = self.map.lacking[at].count();
                         let of = self.map.regions;
                         let name = &self.members[at].name;
-                        self.note(format!("{name} is filled: {pieces} of {of} regions"));
+                        let what = match self.is_partial(at) {
+                            true => "with what it is to have of",
+                            false => "with",
+                        };
+                        self.note(format!("{name} is filled {what} {pieces} of {of} regions"));
                     }
                     Err(why) => {
                         let remote = self.members[at].remote.as_ref();
@@ -105,14 +119,22 @@ impl Replicate {
             }
         }
         if self.fill.is_none() {
-            let filling = self
-                .members
-                .iter()
-                .position(|one| one.state == State::Filling);
-            if let Some(member) = filling {
+            if let Some(member) = self.next_to_fill() {
                 self.fill = Some(self.first_region(member));
             }
         }
+    }
+
+    /// Who is to be filled: one that is not in sync, or is to have more than it had.
+    fn next_to_fill(&self) -> Option<usize> {
+        let mut members = 0..self.members.len();
+        members.find(|at| match self.members[*at].state {
+            State::Filling => self.is_certain(*at),
+            State::InSync if self.is_partial(*at) => {
+                self.map.lacking[*at].count() > 0 && self.is_certain(*at)
+            }
+            _ => false,
+        })
     }
 
     fn first_region(&self, member: usize) -> Fill {
@@ -121,6 +143,8 @@ impl Replicate {
             region: 0,
             copied: Regions::new(self.map.regions),
             has_missed: false,
+            bytes: 0,
+            windows: 0,
             at: 0,
             step: Step::Next,
         };
@@ -145,12 +169,20 @@ impl Replicate {
         below: &mut dyn BlockDevice,
         completions: &mut Vec<Completion>,
     ) {
+        if let Some(fill) = &mut self.fill {
+            fill.windows = 0;
+        }
         loop {
             let Some(fill) = self.fill.as_mut().filter(|fill| fill.is_waiting()) else {
                 return;
             };
             let member = fill.member;
             let goes_on = match std::mem::replace(&mut fill.step, Step::Next) {
+                Step::Next | Step::Flush if !self.is_certain(member) => {
+                    // What it is to have is found out first.
+                    self.fill = None;
+                    false
+                }
                 Step::Next if self.is_resting => false,
                 Step::Next => self.read_piece(below),
                 Step::Read { data } => self.write_piece(below, data, completions),
@@ -178,6 +210,7 @@ impl Replicate {
     fn add_step(&mut self) -> Token {
         self.requests.add(Request {
             token: None,
+            look: None,
             kind: Kind::Fill,
             parts: 1,
             is_done: false,
@@ -201,7 +234,12 @@ impl Replicate {
             }
             return true;
         }
-        let length = PIECE_BYTES.min(end - at);
+        let Some((at, length)) = self.next_piece(at..end) else {
+            return self
+                .fill
+                .as_ref()
+                .is_some_and(|fill| fill.windows < WINDOWS_MAX);
+        };
         let before = self.ranges.range(..at + length).next_back();
         if before.is_some_and(|(_, other)| *other > at) {
             return false;
@@ -223,6 +261,34 @@ impl Replicate {
             None => {
                 self.withdraw(id);
                 false
+            }
+        }
+    }
+
+    /// The next piece of a region, and how long it is; none, if nothing was found so far: then
+    /// it is looked for further on.
+    fn next_piece(&mut self, rest: Range<u64>) -> Option<(u64, u64)> {
+        let fill = self.fill.as_mut()?;
+        let Some(choice) = &self.members[fill.member].choice else {
+            return Some((fill.at, PIECE_BYTES.min(rest.end - rest.start)));
+        };
+        let window = rest.start
+            ..rest
+                .end
+                .min(rest.start + WINDOW_BYTES.max(choice.has.bytes));
+        let looking = self.looking.as_ref();
+        let disk = looking.and_then(|looking| looking.follower.disk());
+        let piece_max = PIECE_BYTES.max(choice.has.bytes);
+        let missing = choice.missing(disk, &window, piece_max);
+        match missing {
+            Some(piece) => {
+                fill.at = piece.start;
+                Some((piece.start, piece.end - piece.start))
+            }
+            None => {
+                fill.at = window.end;
+                fill.windows += 1;
+                None
             }
         }
     }
@@ -275,7 +341,11 @@ impl Replicate {
         self.ranges.remove(&at);
         if let Some(fill) = &mut self.fill {
             fill.at = at + length;
+            fill.bytes += length;
             fill.step = Step::Next;
+            if let Some(choice) = &mut self.members[fill.member].choice {
+                choice.has.set(&(at..at + length));
+            }
         }
     }
 
@@ -301,20 +371,33 @@ impl Replicate {
 
     /// A member has all, on its stable storage.
     fn is_whole(&mut self, member: usize) {
+        let mut bytes = 0;
         if let Some(fill) = self.fill.take() {
             self.map.lacking[member].remove(&fill.copied);
+            bytes = fill.bytes;
         }
         if self.map.lacking[member].count() > 0 {
             // Somebody wrote what it was not to have meanwhile.
-            self.fill = Some(self.first_region(member));
+            let mut fill = self.first_region(member);
+            fill.bytes = bytes;
+            self.fill = Some(fill);
             return;
         }
+        let was_in_sync = self.members[member].state == State::InSync;
         self.map.is_out[member] = false;
         self.members[member].state = State::InSync;
         self.members[member].pause = PAUSE_MIN;
         self.changed(false);
         let name = &self.members[member].name;
-        self.note(format!("{name} is in sync"));
+        if !was_in_sync {
+            self.note(match self.is_partial(member) {
+                true => format!(
+                    "{name} is in sync: of {} bytes it got {bytes}",
+                    self.disk_bytes
+                ),
+                false => format!("{name} is in sync"),
+            });
+        }
     }
 
     /// A step that was under way has ended.

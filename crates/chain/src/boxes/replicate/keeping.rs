@@ -21,7 +21,13 @@ impl Replicate {
 
     pub(super) fn write_map(&mut self) {
         // Until it is in use, another box may have the file.
-        if self.is_resting || self.writing.is_some() || self.stored >= self.map.sequence {
+        // What is under way before it rests may wait for the file.
+        let is_held = self
+            .looking
+            .as_ref()
+            .is_some_and(|one| !one.held.is_empty());
+        let may_write = !self.is_resting || is_held || !self.late.is_empty();
+        if !may_write || self.writing.is_some() || self.stored >= self.map.sequence {
             return;
         }
         if let Some(store) = &mut self.store {

@@ -5,12 +5,14 @@
 //!  a slot of the file, of which there are two; the newer one that is whole counts
 //!
 //!    0 ┌───────────────┬───────────────┐
-//!      │ magic         │ sequence      │   "SCRMAP01"; grows by one
+//!      │ magic         │ sequence      │   "SCRMAP02"; grows by one
 //!   16 ├───────────────┼───────────────┤
 //!      │ disk's bytes  │ names' hash   │   another disk, or other members: worth nothing
 //!   32 ├───────┬───────┼───────────────┤
 //!      │members│ out   │ checksum      │   bits of members; CRC-32C of all the rest
-//!   48 ├───────┴───────┴───────────────┤
+//!   48 ├───────┼───────┼───────┬───────┤
+//!      │ what each is to have          │   4 bytes a member: 0 is all, else of the paths
+//!   64 ├───────┴───────┴───────┴───────┤
 //!      │ in flight: a bit a region     │   may have been written in part
 //!      ├───────────────────────────────┤
 //!      │ lacking: the same, a member   │   not written as the others
@@ -22,15 +24,20 @@
 //! * A region is in flight in the file before anything is written to it, and until a flush
 //!   has covered that: what a crash leaves different is found there.
 //! * A member that is out is out in the file before anything is acknowledged that it has
-//!   not: it is never what others are filled from.
+//!   not: it is never what others are filled from. Nor is one that is not to have all, ever.
+//! * Of one that is not to have all, what it is to have and has not is in regions that it
+//!   lacks.
 //!
 //! What is assumed of the media: a slot is written whole or not, or its checksum is wrong;
 //! what was synced stays.
 
 use base::checksum;
 
-const MAGIC: [u8; 8] = *b"SCRMAP01";
-const HEAD_BYTES: usize = 48;
+const MAGIC: [u8; 8] = *b"SCRMAP02";
+const HEAD_BYTES: usize = 64;
+
+/// So many members have room in the head.
+const MEMBERS_MAX: usize = 4;
 
 /// A disk has so many regions at most, of 1 MiB at least.
 const REGIONS_MAX: u64 = 1 << 16;
@@ -95,14 +102,19 @@ pub(super) struct Map {
     pub regions: usize,
     /// By member.
     pub is_out: Vec<bool>,
+    /// By member: 0, if it is to have all.
+    choices: Vec<u32>,
     pub in_flight: Regions,
     /// By member.
     pub lacking: Vec<Regions>,
 }
 
 impl Map {
-    /// Of a disk that was never written so: all but the first member lack everything.
-    pub fn new(disk_bytes: u64, names: &[&str]) -> Self {
+    /// Of a disk that was never written so: all but the first member lack everything. Each
+    /// has a name, and a number of what it is to have: 0 is all, as the first one has.
+    pub fn new(disk_bytes: u64, members: &[(&str, u32)]) -> Self {
+        assert!(members.len() <= MEMBERS_MAX, "policies have fewer");
+        let names: Vec<&str> = members.iter().map(|(name, _)| *name).collect();
         let region_bytes = (disk_bytes / REGIONS_MAX)
             .next_power_of_two()
             .max(REGION_BYTES_MIN);
@@ -116,10 +128,11 @@ impl Map {
         Self {
             sequence: 0,
             disk_bytes,
-            names: hash_of(names),
+            names: hash_of(&names),
             region_bytes,
             regions,
             is_out,
+            choices: members.iter().map(|(_, choice)| *choice).collect(),
             in_flight: Regions::new(regions),
             lacking,
         }
@@ -133,6 +146,14 @@ impl Map {
     /// A member may lack what is in `regions`.
     pub fn lack(&mut self, member: usize, regions: &Regions) {
         self.lacking[member].merge(regions);
+    }
+
+    /// A member may lack anything. Whether it did already.
+    pub fn lack_all(&mut self, member: usize) -> bool {
+        let lacking = &mut self.lacking[member];
+        let did = lacking.count() as usize == self.regions;
+        (0..self.regions).for_each(|region| lacking.set(region));
+        did
     }
 
     /// The regions that a range of the disk lies in.
@@ -153,6 +174,10 @@ impl Map {
         let out: u32 = bits.map(|(at, is)| u32::from(*is) << at).sum();
         bytes.extend(out.to_le_bytes());
         bytes.extend([0; 8]);
+        for member in 0..MEMBERS_MAX {
+            let choice = self.choices.get(member).copied().unwrap_or_default();
+            bytes.extend(choice.to_le_bytes());
+        }
         for regions in std::iter::once(&self.in_flight).chain(&self.lacking) {
             for word in &regions.0 {
                 bytes.extend(word.to_le_bytes());
@@ -184,7 +209,7 @@ impl Map {
             let first = HEAD_BYTES + number * words * 8;
             Regions((0..words).map(|at| word(first + at * 8)).collect())
         };
-        Some(Self {
+        let mut read = Self {
             sequence: word(8),
             is_out: (0..self.is_out.len())
                 .map(|at| out >> at & 1 == 1)
@@ -192,13 +217,28 @@ impl Map {
             in_flight: regions(0),
             lacking: (1..=self.lacking.len()).map(regions).collect(),
             ..self.clone()
-        })
+        };
+        for (member, choice) in self.choices.iter().enumerate() {
+            let before = (word(48 + member / 2 * 8) >> (member % 2 * 32)) as u32;
+            if before != *choice {
+                // Whatever it has, it is something else that it is to have.
+                read.lack_all(member);
+                read.is_out[member] = true;
+            }
+        }
+        Some(read)
     }
 
-    /// After a crash: what was in flight is as the first member has it that is not out.
-    /// Which one that is; `None` if all are.
+    /// The first member that has all.
+    pub fn source(&self) -> Option<usize> {
+        let mut members = 0..self.is_out.len();
+        members.find(|member| !self.is_out[*member] && self.choices[*member] == 0)
+    }
+
+    /// After a crash: what was in flight is as the first member has it that has all. Which
+    /// one that is; `None` if there is none.
     pub fn recover(&mut self) -> Option<usize> {
-        let source = self.is_out.iter().position(|is| !is)?;
+        let source = self.source()?;
         for (at, lacking) in self.lacking.iter_mut().enumerate() {
             if at != source {
                 lacking.merge(&self.in_flight);
@@ -220,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_map_is_read_as_it_was_written_and_no_byte_may_differ() {
-        let fresh = Map::new(100 << 20, &["volume", "b"]);
+        let fresh = Map::new(100 << 20, &[("volume", 0), ("b", 0)]);
         assert_eq!((fresh.regions, fresh.lacking[1].count()), (100, 100));
         let mut map = fresh.clone();
         map.sequence = 7;
@@ -236,13 +276,19 @@ mod tests {
             assert_eq!(fresh.decode(&flipped), None, "byte {at}");
         }
         assert_eq!(fresh.decode(&bytes[1..]), None);
-        assert_eq!(Map::new(100 << 20, &["volume", "c"]).decode(&bytes), None);
-        assert_eq!(Map::new(99 << 20, &["volume", "b"]).decode(&bytes), None);
+        assert_eq!(
+            Map::new(100 << 20, &[("volume", 0), ("c", 0)]).decode(&bytes),
+            None
+        );
+        assert_eq!(
+            Map::new(99 << 20, &[("volume", 0), ("b", 0)]).decode(&bytes),
+            None
+        );
     }
 
     #[test]
     fn what_was_in_flight_is_as_one_member_has_it() {
-        let mut map = Map::new(10 << 20, &["volume", "b", "c"]);
+        let mut map = Map::new(10 << 20, &[("volume", 0), ("b", 0), ("c", 0)]);
         map.is_out = vec![true, false, false];
         map.lacking = vec![Regions::new(10), Regions::new(10), Regions::new(10)];
         map.lacking[0].set(1);
@@ -256,8 +302,26 @@ mod tests {
     }
 
     #[test]
+    fn who_is_not_to_have_all_is_never_the_source_and_lacks_all_when_that_changes() {
+        let of = |b: u32, c: u32| Map::new(10 << 20, &[("volume", 0), ("b", b), ("c", c)]);
+        let mut map = of(7, 0);
+        map.is_out = vec![true, false, false];
+        map.lacking = vec![Regions::new(10), Regions::new(10), Regions::new(10)];
+        assert_eq!(map.clone().recover(), Some(2));
+        let bytes = map.encode();
+        assert_eq!(of(7, 0).decode(&bytes), Some(map));
+        for other in [of(0, 0), of(8, 0)] {
+            let read = other.decode(&bytes).expect("it is whole");
+            assert_eq!(read.is_out, [true, true, false]);
+            assert_eq!((read.lacking[1].count(), read.lacking[2].count()), (10, 0));
+        }
+        let mut read = of(7, 9).decode(&bytes).expect("it is whole");
+        assert_eq!(read.recover(), None, "nobody has all");
+    }
+
+    #[test]
     fn a_large_disk_has_large_regions() {
-        let map = Map::new(64 << 40, &["volume", "b"]);
+        let map = Map::new(64 << 40, &[("volume", 0), ("b", 0)]);
         assert!(map.regions <= 1 << 16 && map.slot_bytes() < 32 << 10);
         assert_eq!(map.regions_of(map.region_bytes - 1, 2), 0..2);
     }

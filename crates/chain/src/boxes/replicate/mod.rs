@@ -11,6 +11,7 @@
 //!   them, and what comes of it.
 //! * `map`, `store`, `keeping`: what each lacks, also after a crash. `beginning`, `fill`: how
 //!   it is found who has all, and how the others get it.
+//! * `choice`, `granules`, `looking`: replicas that are to have some files only.
 //!
 //! Invariants:
 //!
@@ -21,13 +22,17 @@
 //! * A member that fails, or answers nothing for so long, is out: whatever it was asked is
 //!   nobody's, and is read elsewhere. It is in sync again when it has all that it lacks, and
 //!   that is on its stable storage.
-//! * Only members in sync are read.
+//! * Only members in sync are read. One that is not to have all is never read, and what it
+//!   has acknowledged alone is not acknowledged.
 
 mod answers;
 mod asking;
 mod beginning;
+mod choice;
 mod fill;
+mod granules;
 mod keeping;
+mod looking;
 mod map;
 mod member;
 mod store;
@@ -44,7 +49,9 @@ use base::{
 };
 use policy::ReplicateConfig;
 
+use choice::Choice;
 use fill::Fill;
+use looking::Looking;
 use map::{Map, Regions};
 use member::{Ask, Member, State};
 use store::Store;
@@ -84,6 +91,8 @@ enum Kind {
 struct Request {
     /// By whom; nobody above asks to fill a member.
     token: Option<Token>,
+    /// It is read to know what is on the disk.
+    look: Option<Token>,
     kind: Kind,
     /// So many parts are under way.
     parts: usize,
@@ -96,8 +105,16 @@ struct Request {
 /// How far the box has come with beginning.
 enum Begun {
     Not,
-    Loading { since: Duration },
-    Connecting { since: Duration },
+    Loading {
+        since: Duration,
+    },
+    Connecting {
+        since: Duration,
+    },
+    /// It is found out what partial replicas are to have.
+    Looking {
+        since: Duration,
+    },
     Yes,
 }
 
@@ -138,6 +155,8 @@ pub struct Replicate {
     /// The flush that is under way, of which that will be true.
     covering: Option<Token>,
     fill: Option<Fill>,
+    /// What is on the disk, if replicas are to have some of it only.
+    looking: Option<Looking>,
     is_resting: bool,
     disk_bytes: u64,
     turn: usize,
@@ -149,9 +168,13 @@ impl Replicate {
     pub fn new(name: &str, config: &ReplicateConfig, surroundings: Surroundings) -> Self {
         let replicas = config.replicas.iter();
         let mut members = vec![Member::new("volume", None)];
-        members.extend(replicas.map(|one| Member::new(&one.name, Some(&one.uri))));
-        let map = Map::new(0, &["volume"]);
-        Self {
+        members.extend(replicas.map(|one| {
+            let mut member = Member::new(&one.name, Some(&one.uri));
+            member.choice = one.paths.clone().map(Choice::new);
+            member
+        }));
+        let map = Map::new(0, &[("volume", 0)]);
+        let mut new = Self {
             name: name.into(),
             surroundings,
             stall: Duration::from_millis(config.stall_ms),
@@ -175,10 +198,15 @@ impl Replicate {
             forget_at: Duration::ZERO,
             covering: None,
             fill: None,
+            looking: None,
             is_resting: true,
             disk_bytes: 0,
             turn: 0,
+        };
+        if new.members.iter().any(|member| member.choice.is_some()) {
+            new.looking = Some(Looking::new(new.follower(config.memory_max)));
         }
+        new
     }
 
     fn now(&self) -> Duration {
@@ -245,6 +273,7 @@ impl MiddleBox for Replicate {
         }
         let id = self.requests.add(Request {
             token: Some(token),
+            look: None,
             kind: Kind::Read { offset, length },
             parts: 1,
             is_done: false,
@@ -257,7 +286,7 @@ impl MiddleBox for Replicate {
         }
         match started {
             Some(started) => started,
-            None if self.members.iter().any(|one| one.state == State::InSync) => Started::Busy,
+            None if self.has_source() => Started::Busy,
             None => Started::Failed(none_is_there()),
         }
     }
@@ -271,17 +300,12 @@ impl MiddleBox for Replicate {
         durability: Durability,
     ) -> Started {
         let length = data.len() as u64;
-        match self.may_change(offset, length) {
-            Ok(true) => {}
-            Ok(false) => return Started::Busy,
-            Err(error) => return Started::Failed(error),
-        }
         let ask = Ask::Write {
             offset,
             data: data.to_vec(),
             durability,
         };
-        self.dispatch(below, token, Kind::Change { offset, length }, &ask)
+        self.change(below, token, (offset, length), ask)
     }
 
     fn flush(&mut self, below: &mut dyn BlockDevice, token: Token) -> Started {
@@ -327,11 +351,6 @@ impl MiddleBox for Replicate {
         length: u64,
         mode: ZeroMode,
     ) -> Started {
-        match self.may_change(offset, length) {
-            Ok(true) => {}
-            Ok(false) => return Started::Busy,
-            Err(error) => return Started::Failed(error),
-        }
         // A replica that has no fast way has a slow one.
         let mode = ZeroMode {
             fast_only: false,
@@ -342,7 +361,7 @@ impl MiddleBox for Replicate {
             length,
             mode,
         };
-        self.dispatch(below, token, Kind::Change { offset, length }, &ask)
+        self.change(below, token, (offset, length), ask)
     }
 
     fn extents(
@@ -395,7 +414,13 @@ impl MiddleBox for Replicate {
         self.collect(below, completions);
         self.look_at_members(now, completions);
         self.look_at_store(completions);
+        if matches!(self.begun, Begun::Looking { .. }) {
+            self.read_again(below, completions);
+            self.look(below);
+        }
         if matches!(self.begun, Begun::Yes) {
+            self.look(below);
+            self.let_go_of_held(below, completions);
             self.empty_queues(below, completions);
             self.read_again(below, completions);
             self.bring_back(below, now);
@@ -428,7 +453,15 @@ impl MiddleBox for Replicate {
         let stalled = oldest.map(|oldest| (oldest + self.stall).saturating_sub(now));
         let out = self.members.iter().filter(|one| one.state == State::Out);
         let again = out.map(|one| one.again.saturating_sub(now)).min();
+        let looking = self.looking.as_ref();
+        let due = looking.and_then(|one| one.follower.due());
+        let due = due.filter(|_| !self.is_resting);
+        let due = due.map(|due| due.saturating_sub(now));
+        let is_looking = looking.is_some_and(Looking::is_pressed);
+        let is_held = looking.is_some_and(|looking| !looking.held.is_empty());
         let is_pressed = !self.again.is_empty()
+            || is_held
+            || is_looking && (!self.is_resting || matches!(self.begun, Begun::Looking { .. }))
             || self.members.iter().any(|one| !one.queue.is_empty())
             || (self.fill.as_ref().is_some_and(Fill::is_waiting) && !self.is_resting);
         let pressed = match self.ended.is_empty() {
@@ -440,13 +473,16 @@ impl MiddleBox for Replicate {
             .store_error
             .as_ref()
             .map(|(_, at)| at.saturating_sub(now));
-        let timers = [stalled, again, pressed, forget, store];
+        let timers = [stalled, again, pressed, forget, store, due];
         remotes.chain(timers.into_iter().flatten()).min()
     }
 
     fn rest(&mut self) -> bool {
         self.is_resting = true;
-        self.fill.as_ref().is_none_or(|fill| !fill.is_under_way()) && self.writing.is_none()
+        let is_idle = self.fill.as_ref().is_none_or(|fill| !fill.is_under_way());
+        let looking = self.looking.as_ref();
+        let looks = looking.is_some_and(|looking| !looking.follower.is_idle());
+        is_idle && !looks && self.writing.is_none()
     }
 
     fn resume(&mut self) {

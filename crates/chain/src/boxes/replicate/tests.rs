@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +12,9 @@ use world::simulated::{SimulatedClock, SimulatedPool, SimulatedRandom, Simulatio
 use world::{Clock, Disk, Millis, Wake};
 
 use super::*;
-use crate::{Chain, Exchange, Link, Remote, SizeRule, StateFolder, Targets};
+use crate::{Chain, EventSink, Exchange, Link, Remote, SizeRule, StateFolder, Targets};
+
+mod partial;
 
 const SIZE: usize = 8 << 20;
 const BLOCK: usize = 4096;
@@ -37,10 +40,10 @@ fn lock(place: &Shared) -> MutexGuard<'_, Place> {
 }
 
 impl Place {
-    fn new(seed: u64) -> Shared {
+    fn new(seed: u64, content: Vec<u8>) -> Shared {
         Arc::new(Mutex::new(Self {
-            live: vec![0; SIZE],
-            durable: vec![0; SIZE],
+            durable: content.clone(),
+            live: content,
             volatile: Vec::new(),
             is_up: true,
             hangs: false,
@@ -113,7 +116,7 @@ impl Connection {
 impl BlockDevice for Connection {
     fn geometry(&self) -> DeviceGeometry {
         DeviceGeometry {
-            size_bytes: SIZE as u64,
+            size_bytes: lock(&self.place).live.len() as u64,
             block_bytes: BLOCK as u32,
         }
     }
@@ -220,14 +223,40 @@ struct Rig {
     chain: Chain<Connection>,
     random: SimulatedRandom,
     token: Token,
+    /// What is said of each replica beside its place.
+    more: Vec<String>,
+    heard: Arc<Heard>,
+    wake: Wake,
+    rung: Receiver<()>,
+}
+
+#[derive(Default)]
+struct Heard(Mutex<Vec<Event>>);
+
+impl EventSink for Heard {
+    fn tell(&self, events: Vec<Event>) {
+        self.0.lock().expect("not poisoned").extend(events);
+    }
 }
 
 impl Rig {
     fn new(seed: u64, replicas: usize) -> Self {
+        Self::with(seed, vec![0; SIZE], &vec![""; replicas])
+    }
+
+    /// A volume with this content, and empty replicas with this in their policy.
+    fn with(seed: u64, content: Vec<u8>, more: &[&str]) -> Self {
         let simulation = Simulation::new(seed);
-        let places: Vec<Shared> = (0..=replicas as u64)
-            .map(|at| Place::new(seed + at))
-            .collect();
+        let (ring, rung) = mpsc::channel();
+        let ring = Mutex::new(ring);
+        let wake = Wake::new(move || {
+            // Nobody may listen any more.
+            let _ = ring.lock().expect("not poisoned").send(());
+        });
+        let (length, replicas) = (content.len(), more.len());
+        let mut places = vec![Place::new(seed, content)];
+        let empty = (1..=replicas as u64).map(|at| Place::new(seed + at, vec![0; length]));
+        places.extend(empty);
         let named = (1..=replicas).map(|at| (format!("nbd://r{at}/x"), Arc::clone(&places[at])));
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
         let chain = Chain::new(
@@ -244,13 +273,17 @@ impl Rig {
             simulation,
             places,
             token: 0,
+            more: more.iter().map(|more| (*more).to_owned()).collect(),
+            heard: Arc::default(),
+            wake,
+            rung,
         }
     }
 
     fn build(&self) -> Vec<Box<dyn MiddleBox>> {
         let mut text = "volume = 'a'\n[[box]]\nkind = 'replicate'\n".to_owned();
-        for at in 1..self.places.len() {
-            text += &format!("[[box.replica]]\nname = 'r{at}'\nuri = 'nbd://r{at}/x'\n");
+        for (at, more) in (1..).zip(&self.more) {
+            text += &format!("[[box.replica]]\nname = 'r{at}'\nuri = 'nbd://r{at}/x'\n{more}\n");
         }
         let policy = Policy::parse(&text).expect("a policy");
         let BoxKind::Replicate(config) = &policy.boxes[0].kind else {
@@ -265,6 +298,8 @@ impl Rig {
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             pool: Arc::clone(&self.pool) as _,
             targets: Arc::clone(&self.servers) as _,
+            wake: self.wake.clone(),
+            events: Arc::clone(&self.heard) as _,
             state: Some(StateFolder {
                 disk: Arc::clone(&world.disk) as Arc<dyn Disk>,
                 path,
@@ -285,6 +320,7 @@ impl Rig {
             }),
         });
         for _ in 0..20_000 {
+            self.wait();
             self.poll();
             if let Some(ended) = ended.lock().expect("not poisoned").take() {
                 return ended.map_err(|error| error.to_string());
@@ -302,6 +338,13 @@ impl Rig {
         self.pool = Arc::new(SimulatedPool::new());
         self.simulation.crash();
         self.begin()
+    }
+
+    /// Of replicas of chosen files the disk is read in another thread.
+    fn wait(&self) {
+        if self.more.iter().any(|more| !more.is_empty()) {
+            let _ = self.rung.recv_timeout(Duration::from_micros(200));
+        }
     }
 
     fn poll(&mut self) -> Vec<Completion> {
