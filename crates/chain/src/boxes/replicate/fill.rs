@@ -118,10 +118,10 @@ impl Replicate {
                 _ => {}
             }
         }
-        if self.fill.is_none() {
-            if let Some(member) = self.next_to_fill() {
-                self.fill = Some(self.first_region(member));
-            }
+        if self.fill.is_none()
+            && let Some(member) = self.next_to_fill()
+        {
+            self.fill = Some(self.first_region(member));
         }
     }
 

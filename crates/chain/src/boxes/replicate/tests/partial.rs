@@ -77,11 +77,14 @@ impl Step {
         assert_eq!(commit.len(), 1, "a transaction");
         let is_superblock = |(block, _): &(u64, Vec<u8>)| *block == 1;
         let (open, journal) = journal.into_iter().partition(is_superblock);
-        let (close, home): (Vec<_>, Vec<_>) = owned(&replayed.written(after, FS_BLOCK))
-            .into_iter()
-            .partition(is_superblock);
+        // What was in the journal before is there again when it is empty.
         let first = view.runs(8)[0].block;
-        let (empty, home) = home.into_iter().partition(|(block, _)| *block == first);
+        let is_of_journal = |block| matches!(view.owner(block), Owner::Content { inode: 8, .. });
+        let is_late = |(block, _): &(u64, Vec<u8>)| *block == 1 || is_of_journal(*block);
+        let (late, home): (Vec<_>, Vec<_>) = owned(&replayed.written(after, FS_BLOCK))
+            .into_iter()
+            .partition(is_late);
+        let (empty, close) = late.into_iter().partition(|(block, _)| *block == first);
         let undo = owned(&replayed.written(&middle, FS_BLOCK));
         Self {
             phases: [content, open, journal, commit, home, empty, close],
