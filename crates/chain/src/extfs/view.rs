@@ -211,10 +211,13 @@ impl View {
     /// All blocks of a file: its content's, its map's, and its attributes'.
     pub fn blocks_of(&self, inode: u32) -> impl Iterator<Item = Range<u64>> {
         let file = self.files.get(&inode).into_iter();
-        file.flat_map(|file| {
+        let blocks = self.superblock.blocks;
+        file.flat_map(move |file| {
             let runs = file.runs.iter();
             let runs = runs.map(|run| run.block..run.block + u64::from(run.length));
-            let single = file.nodes.iter().copied().chain(file.inode.attributes);
+            // Nobody has checked what an inode says of its attributes.
+            let attributes = file.inode.attributes.filter(|block| *block < blocks);
+            let single = file.nodes.iter().copied().chain(attributes);
             runs.chain(single.map(|block| block..block + 1))
         })
     }

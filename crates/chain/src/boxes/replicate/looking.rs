@@ -21,13 +21,14 @@ use base::{BlockDevice, Completion, IoError, Outcome, Started, Token};
 
 use super::member::Ask;
 use super::{Begun, Kind, Replicate, Request, State};
-use crate::follow::{Follower, News};
+use crate::follow::{Disk, Follower, News};
 
 /// A disk that takes longer to read is used meanwhile.
 pub(super) const READ_FIRST_FOR: Duration = Duration::from_secs(5);
 
-/// So many changes are held at most.
+/// So many changes are held at most, and of content so much, in bytes.
 const HELD_MAX: usize = 128;
+const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// So many files are judged at a time.
 const JUDGED_AT_ONCE: usize = 1024;
@@ -44,6 +45,8 @@ pub(super) struct Looking {
     to_judge: Vec<(usize, u32)>,
     /// The disk was read since that was told.
     is_news: bool,
+    /// How many things on it made no sense so far.
+    damaged: u64,
     /// What was read for it.
     answers: Vec<(Token, Result<Outcome, IoError>)>,
     /// Changes that were followed, and are not dispatched.
@@ -67,6 +70,7 @@ impl Looking {
             follower,
             to_judge: Vec::new(),
             is_news: false,
+            damaged: 0,
             answers: Vec::new(),
             held: VecDeque::new(),
             hold_until: 0,
@@ -81,6 +85,32 @@ impl Looking {
     /// Whether it is known what is wanted.
     pub fn is_certain(&self) -> bool {
         self.follower.is_settled() && self.to_judge.is_empty()
+    }
+
+    /// Whether one more change may be held.
+    fn may_hold(&self) -> bool {
+        let bytes = |held: &Held| match &held.ask {
+            Ask::Write { data, .. } => data.len(),
+            _ => 0,
+        };
+        let held: usize = self.held.iter().map(bytes).sum();
+        self.held.len() < HELD_MAX && held < HELD_BYTES_MAX
+    }
+
+    /// If something made no sense that was followed, the disk is read anew: where there is no
+    /// journal a file's blocks may be written before whoever had them has given them up.
+    fn look_at_damage(&mut self) {
+        let before = self.damaged;
+        self.take_damage();
+        if self.damaged > before {
+            self.follower.read_anew(false);
+        }
+    }
+
+    fn take_damage(&mut self) {
+        let areas = self.follower.disk().map_or(&[][..], Disk::areas);
+        let lives = areas.iter().filter_map(|area| area.found.as_ref().ok());
+        self.damaged = lives.map(|live| live.view().damaged()).sum();
     }
 
     /// Whether something is left to be done that nothing else has polled for.
@@ -122,7 +152,7 @@ impl Replicate {
         let Some(looking) = &self.looking else {
             return self.dispatch(below, token, kind, &ask);
         };
-        if looking.held.len() >= HELD_MAX {
+        if !looking.may_hold() {
             return Started::Busy;
         }
         self.follow(&ask);
@@ -231,6 +261,9 @@ impl Replicate {
         if is_new {
             self.hold();
         }
+        if let Some(looking) = &mut self.looking {
+            looking.look_at_damage();
+        }
         self.lack_if_uncertain();
     }
 
@@ -335,13 +368,14 @@ impl Replicate {
                     if let Some(looking) = &mut self.looking {
                         looking.to_judge = looking.follower.disk().map_or_else(Vec::new, all_of);
                         looking.is_news = true;
+                        looking.take_damage();
                     }
                     self.lack_if_uncertain();
                     self.has_judged();
                 }
                 News::GivenUp(why, pause) => self.note(format!(
-                    "the disk could not be read: {why}; until it is, in {} s or later, replicas \
-                     of chosen files get all that is written, and nothing else",
+                    "the disk could not be read: {why}; replicas of chosen files are not filled \
+                     until it is; it is read again in {} s",
                     pause.as_secs()
                 )),
             }
@@ -493,7 +527,7 @@ impl Replicate {
 }
 
 /// All files of a disk.
-fn all_of(disk: &crate::follow::Disk) -> Vec<(usize, u32)> {
+fn all_of(disk: &Disk) -> Vec<(usize, u32)> {
     let areas = disk.areas().iter().enumerate();
     let lives = areas.filter_map(|(at, area)| Some((at, area.found.as_ref().ok()?)));
     let files = lives.flat_map(|(at, live)| live.view().inodes().map(move |inode| (at, inode)));

@@ -175,13 +175,13 @@ impl Story {
     }
 }
 
-/// Which bytes a replica of [`PATHS`] is to have of this disk; and of how many others there
-/// is content.
-fn wanted(image: &Image) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
+/// Which bytes a replica of these paths is to have of this disk; and where there is content
+/// of others.
+fn wanted(image: &Image, paths: &str) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
     let view = image.view().expect("a file system");
     let config = "volume = 'a'\n[[box]]\nkind = 'replicate'\n\
                   [[box.replica]]\nname = 'r'\nuri = 'nbd://r/x'\n";
-    let policy = Policy::parse(&format!("{config}{PATHS}")).expect("a policy");
+    let policy = Policy::parse(&format!("{config}{paths}")).expect("a policy");
     let BoxKind::Replicate(config) = &policy.boxes[0].kind else {
         panic!("{policy:?}");
     };
@@ -217,7 +217,7 @@ impl Rig {
     /// Until a replica has all that it is to have of what the volume has now.
     fn until_it_has_what_is_wanted(&mut self, replica: usize) -> Vec<Range<usize>> {
         let image = Image(lock(&self.places[0]).live.clone());
-        let (wanted, others) = wanted(&image);
+        let (wanted, others) = wanted(&image, &self.more[replica - 1]);
         for _ in 0..50_000 {
             self.wait();
             assert_eq!(self.poll(), [], "nobody asks");
@@ -417,6 +417,58 @@ fn a_partial_replica_follows_what_happens_and_mounts_after_any_crash() {
         let view = replica.view().expect("it is a file system");
         assert_eq!(view.damaged(), 0, "seed {seed}");
     }
+}
+
+/// Whoever changes a file system that nobody has mounted does so block by block, in any
+/// order: a directory's or a map's may be there before it is known to be one.
+#[test]
+fn a_partial_replica_follows_what_is_changed_without_a_journal() {
+    let story = Story::get();
+    for seed in 0..6 {
+        let mut rig = Rig::with(seed * 5, story.states[0].0.clone(), &[PATHS]);
+        rig.begin().expect("it begins");
+        for states in story.states.windows(2) {
+            let mut blocks = owned(&states[0].written(&states[1], FS_BLOCK));
+            rig.random.shuffle(&mut blocks);
+            if rig.random.below(3) == 0 {
+                rig.write_blocks(&blocks[..rig.random.index(blocks.len())]);
+                lock(&rig.places[1]).crash();
+                rig.crash().expect("the volume is there");
+            }
+            rig.write_blocks(&blocks);
+            rig.flush();
+            if rig.random.below(2) == 0 {
+                rig.until_it_has_what_is_wanted(1);
+            }
+        }
+        rig.until_it_has_what_is_wanted(1);
+        let replica = lock(&rig.places[1]).live.clone();
+        check(&replica, &format!("seed {seed}: the replica"));
+    }
+}
+
+/// What was chosen before is not what is chosen now; and whoever had some is not taken for
+/// one that has all.
+#[test]
+fn other_paths_or_none_are_another_replica() {
+    let story = Story::get();
+    let mut rig = Rig::with(9, story.states[0].0.clone(), &[PATHS]);
+    rig.begin().expect("it begins");
+    rig.until_it_has_what_is_wanted(1);
+    for _ in 0..1000 {
+        rig.poll();
+    }
+    rig.more[0] = "paths = ['/var/**']".to_owned();
+    rig.crash().expect("the volume is there");
+    rig.until_it_has_what_is_wanted(1);
+    for _ in 0..1000 {
+        rig.poll();
+    }
+    rig.more[0].clear();
+    lock(&rig.places[0]).reads = 0;
+    rig.crash().expect("the volume is there");
+    assert_eq!(rig.read(0, FS_BLOCK), story.states[0].0[..FS_BLOCK]);
+    rig.until_alike();
 }
 
 /// A partial replica has what was written last; nobody else has.
