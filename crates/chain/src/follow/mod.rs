@@ -174,6 +174,11 @@ impl Follower {
         } else {
             READ_ANEW_AFTER
         };
+        self.read_anew_after(after);
+    }
+
+    /// The same, after so long; or sooner, if that was wanted before.
+    pub fn read_anew_after(&mut self, after: Duration) {
         let at = self.clock.monotonic() + after;
         self.anew.get_or_insert(at);
     }

@@ -30,6 +30,10 @@ pub(super) const READ_FIRST_FOR: Duration = Duration::from_secs(5);
 const HELD_MAX: usize = 128;
 const HELD_BYTES_MAX: usize = 64 << 20;
 
+/// Where something makes no sense the disk is read anew after so long, at first and at last.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
 /// So many files are judged at a time.
 const JUDGED_AT_ONCE: usize = 1024;
 
@@ -45,8 +49,11 @@ pub(super) struct Looking {
     to_judge: Vec<(usize, u32)>,
     /// The disk was read since that was told.
     is_news: bool,
-    /// How many things on it made no sense so far.
+    /// How many things on it made no sense so far, and when it was read last.
     damaged: u64,
+    damaged_when_read: u64,
+    /// After how long it is read anew because of that.
+    pause: Duration,
     /// What was read for it.
     answers: Vec<(Token, Result<Outcome, IoError>)>,
     /// Changes that were followed, and are not dispatched.
@@ -71,6 +78,8 @@ impl Looking {
             to_judge: Vec::new(),
             is_news: false,
             damaged: 0,
+            damaged_when_read: 0,
+            pause: PAUSE_MIN,
             answers: Vec::new(),
             held: VecDeque::new(),
             hold_until: 0,
@@ -97,13 +106,31 @@ impl Looking {
         self.held.len() < HELD_MAX && held < HELD_BYTES_MAX
     }
 
-    /// If something made no sense that was followed, the disk is read anew: where there is no
-    /// journal a file's blocks may be written before whoever had them has given them up.
+    /// If something made no sense that was followed, or makes sense by now, the disk is read
+    /// anew: where there is no journal a file's blocks may be written before whoever had
+    /// them has given them up.
     fn look_at_damage(&mut self) {
         let before = self.damaged;
         self.take_damage();
-        if self.damaged > before {
-            self.follower.read_anew(false);
+        let has_changed = self
+            .follower
+            .disk()
+            .is_some_and(|disk| !disk.changed().is_empty());
+        if self.damaged > before || self.damaged > 0 && has_changed {
+            self.follower.read_anew_after(self.pause);
+        }
+    }
+
+    /// The same, of what was read. What is damaged for good is read less and less often.
+    fn look_at_damage_read(&mut self) {
+        self.take_damage();
+        let before = std::mem::replace(&mut self.damaged_when_read, self.damaged);
+        self.pause = match self.damaged {
+            0 => PAUSE_MIN,
+            _ => (self.pause * 2).min(PAUSE_MAX),
+        };
+        if self.damaged > 0 && self.damaged != before {
+            self.follower.read_anew_after(self.pause);
         }
     }
 
@@ -368,7 +395,7 @@ impl Replicate {
                     if let Some(looking) = &mut self.looking {
                         looking.to_judge = looking.follower.disk().map_or_else(Vec::new, all_of);
                         looking.is_news = true;
-                        looking.take_damage();
+                        looking.look_at_damage_read();
                     }
                     self.lack_if_uncertain();
                     self.has_judged();
