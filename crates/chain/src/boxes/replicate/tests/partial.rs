@@ -447,6 +447,54 @@ fn a_partial_replica_follows_what_is_changed_without_a_journal() {
     }
 }
 
+/// A transaction that moves a file into a path that matches waits for the file that says
+/// what is lacking: else a crash would leave the replica without its content, and nobody
+/// knew.
+#[test]
+fn what_makes_a_file_wanted_is_not_on_the_disk_before_it_is_known_to_be_lacking() {
+    let story = Story::get();
+    let step = &story.steps[1];
+    let mut rig = Rig::with(2, story.states[1].0.clone(), &[PATHS]);
+    rig.begin().expect("it begins");
+    rig.until_it_has_what_is_wanted(1);
+    for _ in 0..1000 {
+        rig.poll();
+    }
+    for phase in &step.phases[..3] {
+        rig.write_blocks(phase);
+        rig.flush();
+    }
+    let (block, content) = &step.phases[3][0];
+    let token = rig.next();
+    let mut is_begun = false;
+    for _ in 0..500 {
+        if !is_begun {
+            let offset = block * FS_BLOCK as u64;
+            let write = rig
+                .chain
+                .write(token, offset, content, Durability::Volatile);
+            is_begun = write == Started::Pending;
+        }
+        // What would write the file does not run.
+        rig.chain.poll(&mut Vec::new());
+        rig.chain.commit().expect("nothing stops it");
+    }
+    assert!(is_begun);
+    lock(&rig.places[0]).flush();
+    lock(&rig.places[1]).crash();
+    rig.crash().expect("the volume is there");
+    let begin = *block as usize * FS_BLOCK;
+    let is_there = lock(&rig.places[0]).live[begin..begin + FS_BLOCK] == **content;
+    assert!(!is_there, "it waits");
+    rig.write_blocks(&step.undo);
+    rig.flush();
+    for phase in &step.phases {
+        rig.write_blocks(phase);
+        rig.flush();
+    }
+    rig.until_it_has_what_is_wanted(1);
+}
+
 /// What was chosen before is not what is chosen now; and whoever had some is not taken for
 /// one that has all.
 #[test]
