@@ -320,6 +320,13 @@ impl<D: BlockDevice> Chain<D> {
     fn step(&mut self, exchanging: &mut Exchanging) -> Step {
         match &exchanging.phase {
             Phase::Draining => {
+                let held = |(at, one): (usize, &Box<dyn MiddleBox>)| {
+                    let reason = one.may_leave().err()?;
+                    Some(ExchangeError::Held { at, reason })
+                };
+                if let Some(held) = self.boxes.iter().enumerate().find_map(held) {
+                    return Step::Ended(Err(held));
+                }
                 // All of them are told, whatever the first one says.
                 let resting = self.boxes.iter_mut().map(|one| one.rest());
                 let are_resting = resting.fold(true, |all, one| all & one);

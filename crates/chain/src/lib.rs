@@ -25,7 +25,7 @@ pub use exchange::{Exchange, ExchangeError, SizeRule, Told};
 pub use middle_box::{MiddleBox, Opening};
 pub use remote::{Link, NoTargets, Remote, Targets};
 pub use surroundings::{
-    Attribution, EventSink, KeyMissing, KeySource, NoKeys, StateFolder, Surroundings, build,
+    Attribution, EventSink, KeyMissing, KeySource, NoKeys, StateFolder, Surroundings, Tenure, build,
 };
 
 #[cfg(test)]

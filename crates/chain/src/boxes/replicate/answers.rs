@@ -5,7 +5,7 @@ use std::time::Duration;
 use base::{BlockDevice, Completion, IoError, Outcome, Token};
 
 use super::member::{PAUSE_MAX, State};
-use super::{Kind, Replicate, VOLUME, none_is_there};
+use super::{Kind, Replicate, VOLUME, VOLUME_STALL_MIN, none_is_there};
 use crate::remote::Link;
 
 impl Replicate {
@@ -35,10 +35,28 @@ impl Replicate {
         if request.parts > 0 {
             return;
         }
-        match request.kind {
-            Kind::Fill => self.filled(id, completions),
-            Kind::Read { .. } if !request.is_done => self.again.push(id),
-            _ => self.end(id, completions),
+        let is_read = matches!(request.kind, Kind::Read { .. });
+        let (kind_is_fill, is_done) = (matches!(request.kind, Kind::Fill), request.is_done);
+        if kind_is_fill {
+            self.filled(id, completions);
+        } else if is_read && !is_done && !self.is_only_source(at) {
+            self.again.push(id);
+        } else {
+            self.end(id, completions);
+        }
+    }
+
+    /// Whether nobody else has all.
+    pub(super) fn is_only_source(&self, at: usize) -> bool {
+        let mut others = (0..self.members.len()).filter(|other| *other != at);
+        self.is_source(at) && !others.any(|other| self.is_source(other))
+    }
+
+    /// A member that answers nothing for so long is out.
+    pub(super) fn stalls_after(&self, at: usize) -> Duration {
+        match at {
+            VOLUME => self.stall.max(VOLUME_STALL_MIN),
+            _ => self.stall,
         }
     }
 
@@ -126,8 +144,10 @@ impl Replicate {
     pub(super) fn look_at_members(&mut self, now: Duration, completions: &mut Vec<Completion>) {
         for at in 0..self.members.len() {
             let member = &self.members[at];
-            if member.is_stalled(now, self.stall) {
-                let why = format!("it has answered nothing for {} ms", self.stall.as_millis());
+            // Whoever alone has all is waited for.
+            let stall = self.stalls_after(at);
+            if member.is_stalled(now, stall) && !self.is_only_source(at) {
+                let why = format!("it has answered nothing for {} ms", stall.as_millis());
                 self.put_out(at, &why, completions);
                 continue;
             }
@@ -141,8 +161,10 @@ impl Replicate {
     /// A member gets nothing any more. What it was asked counts as failed.
     pub(super) fn put_out(&mut self, at: usize, why: &str, completions: &mut Vec<Completion>) {
         let now = self.now();
+        let is_only = self.is_only_source(at);
         let member = &mut self.members[at];
-        if matches!(member.state, State::Out) {
+        if matches!(member.state, State::Out) || is_only && at == VOLUME {
+            // Nobody has what it has: whoever asks it is told what is wrong.
             return;
         }
         member.state = State::Out;
@@ -158,10 +180,13 @@ impl Replicate {
         if !self.map.is_out[at] {
             self.note(format!("{name} is out: {why}"));
         }
-        self.map.is_out[at] = true;
-        // What it has acknowledged and not flushed may be lost there, and what is under way.
-        let in_flight = self.map.in_flight.clone();
-        self.map.lack(at, &in_flight);
+        if !is_only {
+            self.map.is_out[at] = true;
+            // What it has acknowledged and not flushed may be lost there, and what is under
+            // way; of one that alone has all it is what there is.
+            let in_flight = self.map.in_flight.clone();
+            self.map.lack(at, &in_flight);
+        }
         if let Some(choice) = &mut self.members[at].choice {
             // Nor is it known what it has of what it was given elsewhere.
             let lacking = &self.map.lacking[at];

@@ -23,9 +23,13 @@ impl Replicate {
                 self.disk_bytes = below.geometry().size_bytes;
                 let members = self.members.iter().map(|one| {
                     let choice = one.choice.as_ref().map_or(0, Choice::number);
-                    (&*one.name, choice)
+                    let place = one.uri.as_deref().unwrap_or_default();
+                    (format!("{}\n{place}", one.name), choice)
                 });
-                let fresh = Map::new(self.disk_bytes, &members.collect::<Vec<_>>());
+                let members: Vec<(String, u32)> = members.collect();
+                let members = members.iter().map(|(name, choice)| (&**name, *choice));
+                let mut fresh = Map::new(self.disk_bytes, &members.collect::<Vec<_>>());
+                fresh.epoch = self.surroundings.tenure.epoch;
                 for choice in self
                     .members
                     .iter_mut()
@@ -33,14 +37,14 @@ impl Replicate {
                 {
                     choice.has = Granules::new(self.disk_bytes);
                 }
-                self.use_map(fresh.clone());
+                self.use_map(fresh);
                 let Some(state) = &self.surroundings.state else {
                     self.failed = Some("what replicas lack can be kept nowhere here".to_owned());
                     return;
                 };
                 let path = state.path.join(format!("{}.replicas", self.name));
                 let store = Store::new(&self.surroundings, state, &path);
-                store.load(fresh);
+                store.load();
                 self.store = Some(store);
                 for at in 1..self.members.len() {
                     self.connect(at, now);
@@ -85,9 +89,17 @@ impl Replicate {
             _ => return,
         };
         match loaded {
-            Ok(Some(map)) => {
-                self.stored = map.sequence;
-                self.use_map(map);
+            Ok(Some(before)) => {
+                self.stored = before.sequence;
+                let tenure = self.surroundings.tenure;
+                let fresh = self.map.clone();
+                match fresh.go_on_from(&before, tenure.epoch, tenure.follows) {
+                    Ok(map) => self.use_map(map),
+                    Err(useless) => {
+                        self.failed = Some(useless.to_string());
+                        return;
+                    }
+                }
             }
             // It was never written so, or elsewhere: all but the volume lack everything.
             Ok(None) => {}

@@ -26,7 +26,7 @@ impl Replicate {
             .looking
             .as_ref()
             .is_some_and(|one| !one.held.is_empty());
-        let may_write = !self.is_resting || is_held || !self.late.is_empty();
+        let may_write = !self.is_resting || is_held || self.map.left != 0 || !self.late.is_empty();
         if !may_write || self.writing.is_some() || self.stored >= self.map.sequence {
             return;
         }

@@ -67,6 +67,10 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// is soon written again, and each change of that costs a sync.
 const FORGET_AFTER: Duration = Duration::from_secs(10);
 
+/// The volume is not given up for a moment's slowness: what it lacks then keeps it from
+/// being used without the others.
+const VOLUME_STALL_MIN: Duration = Duration::from_secs(5);
+
 /// The volume itself, among the members.
 const VOLUME: usize = 0;
 
@@ -158,6 +162,8 @@ pub struct Replicate {
     /// What is on the disk, if replicas are to have some of it only.
     looking: Option<Looking>,
     is_resting: bool,
+    /// It was in use.
+    is_used: bool,
     disk_bytes: u64,
     turn: usize,
 }
@@ -200,6 +206,7 @@ impl Replicate {
             fill: None,
             looking: None,
             is_resting: true,
+            is_used: false,
             disk_bytes: 0,
             turn: 0,
         };
@@ -445,14 +452,19 @@ impl MiddleBox for Replicate {
             .members
             .iter()
             .filter_map(|one| one.remote.as_ref()?.next_timer());
-        let parts = self.members.iter().flat_map(|one| one.tokens.iter());
-        let oldest = parts
-            .filter(|part| part.request.is_some())
-            .map(|part| part.begun)
-            .min();
-        let stalled = oldest.map(|oldest| (oldest + self.stall).saturating_sub(now));
+        let members = (0..self.members.len()).filter(|at| !self.is_only_source(*at));
+        let stalled = members.filter_map(|at| {
+            let parts = self.members[at].tokens.iter();
+            let waited_for = parts.filter(|part| part.request.is_some());
+            let oldest = waited_for.map(|part| part.begun).min()?;
+            Some((oldest + self.stalls_after(at)).saturating_sub(now))
+        });
+        let stalled = stalled.min();
+        // One that hangs is tried when it has answered.
+        let may_try = |one: &&Member| one.uri.is_some() || one.tokens.is_empty();
         let out = self.members.iter().filter(|one| one.state == State::Out);
-        let again = out.map(|one| one.again.saturating_sub(now)).min();
+        let again = out.filter(may_try).map(|one| one.again.saturating_sub(now));
+        let again = again.min().filter(|_| !self.is_resting);
         let looking = self.looking.as_ref();
         let due = looking.and_then(|one| one.follower.due());
         let due = due.filter(|_| !self.is_resting);
@@ -477,16 +489,33 @@ impl MiddleBox for Replicate {
         remotes.chain(timers.into_iter().flatten()).min()
     }
 
+    fn may_leave(&self) -> Result<(), String> {
+        match self.is_source(VOLUME) || !self.is_used {
+            true => Ok(()),
+            false => Err("the volume lacks what its replicas have, and is being filled".to_owned()),
+        }
+    }
+
     fn rest(&mut self) -> bool {
         self.is_resting = true;
+        if self.is_used && self.map.left == 0 {
+            // Others may write the volume before it is used again.
+            self.map.left = self.surroundings.tenure.turn.max(1);
+            self.changed(true);
+        }
         let is_idle = self.fill.as_ref().is_none_or(|fill| !fill.is_under_way());
         let looking = self.looking.as_ref();
         let looks = looking.is_some_and(|looking| !looking.follower.is_idle());
-        is_idle && !looks && self.writing.is_none()
+        let is_kept = self.writing.is_none() && (!self.is_used || self.stored >= self.map.sequence);
+        is_idle && !looks && is_kept
     }
 
     fn resume(&mut self) {
         self.is_resting = false;
+        if std::mem::take(&mut self.map.left) != 0 {
+            self.changed(true);
+        }
+        self.is_used = true;
         self.write_map();
     }
 }
