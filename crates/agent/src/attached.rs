@@ -17,6 +17,7 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, mpsc};
 
 use api::host::{Access, Assignment, Seal, Want};
@@ -52,6 +53,8 @@ pub struct Attached {
     pub(crate) export: Export,
     /// What its boxes tell, since there were any.
     pub(crate) events: OnceLock<Arc<EventLog>>,
+    /// The number of the chain that it is served through; 0: none was put in place yet.
+    pub(crate) chain_turn: AtomicU64,
     /// Its thread, until it is told to stop.
     served: RwLock<Option<Served>>,
     /// What is read without a lease, on unit daemons.
@@ -90,6 +93,7 @@ impl Attached {
             epoch,
             export: served.export(),
             events: OnceLock::new(),
+            chain_turn: AtomicU64::new(0),
             served: RwLock::new(Some(served)),
             _kept: kept,
         }

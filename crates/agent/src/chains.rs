@@ -2,13 +2,14 @@
 //! exchanged while it is served, as its owner wants them (docs/chains.md).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::host::{Assignment, ChainKey, EventLines, Refusal, WantedChain};
 use base::{AttachmentId, with_causes};
 use chain::{
     Attribution, EventSink, Exchange, ExchangeError, NoPrograms, Programs, SizeRule, StateFolder,
-    Surroundings, build,
+    Surroundings, Tenure, build,
 };
 use frontend::nbd::{ExportGone, Watcher};
 use hop::{Hops, HopsOptions, HostIdentity};
@@ -94,10 +95,19 @@ impl Agent {
         attached: &Arc<Attached>,
         rule: SizeRule,
     ) -> Result<(), ChainError> {
+        // No other chain has it, of whatever life of this host.
+        let mut turn = [0; 8];
+        self.inner.world.random.fill(&mut turn);
+        let turn = u64::from_le_bytes(turn).max(1);
         let boxes = match &wish.chain {
             Some(chain) => {
                 let policy = Policy::parse(&chain.policy)?;
-                let surroundings = self.surroundings(wish, chain, attached).await?;
+                let tenure = Tenure {
+                    epoch: attached.epoch,
+                    turn,
+                    follows: attached.chain_turn.load(Ordering::Acquire),
+                };
+                let surroundings = self.surroundings(wish, chain, attached, tenure).await?;
                 Some((policy, surroundings))
             }
             None => None,
@@ -125,6 +135,7 @@ impl Agent {
             Ok(ended) => ended?,
             Err(_) => return Err(ExportGone.into()),
         }
+        attached.chain_turn.store(turn, Ordering::Release);
         // New clients hear what the disk is like by now.
         let served = Arc::clone(attached);
         Ok(blocking(move || served.publish()).await??)
@@ -136,6 +147,7 @@ impl Agent {
         wish: &Assignment,
         chain: &WantedChain,
         attached: &Attached,
+        tenure: Tenure,
     ) -> Result<Surroundings, ChainError> {
         let inner = &self.inner;
         let state = inner.folder.chain(wish.volume);
@@ -157,6 +169,7 @@ impl Agent {
             pool: Arc::clone(&self.inner.world.pool),
             derivations: Arc::clone(&inner.derivations),
             memory_max: inner.box_memory,
+            tenure,
             random: Arc::clone(&self.inner.world.random),
             keys: Arc::new(BoxKeys::of_tenant(
                 &self.inner.world,

@@ -61,6 +61,14 @@ pub enum ExchangeError {
         /// How long it was waited for.
         within: Duration,
     },
+    /// An old box keeps its place.
+    #[error("box {at} cannot be left: {reason}")]
+    Held {
+        /// Which, counted from the uppermost.
+        at: usize,
+        /// What it said.
+        reason: String,
+    },
     /// What the old boxes have acknowledged cannot be made durable.
     #[error("what was written before cannot be flushed")]
     Below(#[source] IoError),

@@ -14,6 +14,7 @@ mod derivations;
 mod door;
 mod exchange;
 pub mod extfs;
+mod follow;
 pub mod luks;
 mod middle_box;
 pub mod partition;
@@ -30,7 +31,7 @@ pub use middle_box::{MiddleBox, Opening};
 pub use program::{NoPrograms, Program, Programs};
 pub use remote::{Link, NoTargets, Remote, Targets};
 pub use surroundings::{
-    Attribution, EventSink, KeyMissing, KeySource, NoKeys, StateFolder, Surroundings, build,
+    Attribution, EventSink, KeyMissing, KeySource, NoKeys, StateFolder, Surroundings, Tenure, build,
 };
 
 #[cfg(test)]

@@ -148,6 +148,14 @@ pub trait MiddleBox {
         None
     }
 
+    /// Whether others may take its place now; if not, why, for people.
+    ///
+    /// # Errors
+    /// What keeps it.
+    fn may_leave(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// It is to begin nothing of its own below, until it is told to [`MiddleBox::resume`].
     /// Whether nothing of its own is under way there: it is asked again after each poll.
     fn rest(&mut self) -> bool {

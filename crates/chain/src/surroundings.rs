@@ -59,6 +59,19 @@ pub struct Attribution {
     pub volume_id: Option<String>,
 }
 
+/// When a chain has a volume: so that a box knows whether somebody may have written the
+/// volume without it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tenure {
+    /// Of the lease on the volume: whoever writes it later has a larger one. None, if nobody
+    /// says.
+    pub epoch: Option<u32>,
+    /// This chain's number, which no other one has.
+    pub turn: u64,
+    /// That of the chain in whose place it comes; 0: none.
+    pub follows: u64,
+}
+
 /// Where events go. Called in the thread that owns the disk: it never waits, and counts
 /// itself what it has no room for.
 pub trait EventSink: Send + Sync {
@@ -91,6 +104,8 @@ pub struct Surroundings {
     pub targets: Arc<dyn Targets>,
     /// Programs of boxes that do not run inline.
     pub programs: Arc<dyn Programs>,
+    /// When it has the volume.
+    pub tenure: Tenure,
     /// Where its boxes keep what they have to know after a crash; none, if they cannot.
     pub state: Option<StateFolder>,
 }
@@ -143,6 +158,7 @@ impl Surroundings {
             keys: Arc::new(NoKeys),
             targets: Arc::new(NoTargets),
             programs: Arc::new(NoPrograms),
+            tenure: Tenure::default(),
             state: None,
         }
     }

@@ -7,7 +7,7 @@ use base::BlockDevice as _;
 use chain::boxes::Event;
 use chain::{
     Chain, Derivations, EventSink, Exchange, ExchangeError, KeyMissing, KeySource, MiddleBox,
-    NoPrograms, NoTargets, SizeRule, Surroundings, build,
+    NoPrograms, NoTargets, SizeRule, Surroundings, Tenure, build,
 };
 use channel::Channel;
 use frontend::nbd::client::{Broken, ClientOptions, NbdClient, Target};
@@ -137,6 +137,7 @@ pub fn serve(
             programs: Arc::new(NoPrograms),
             derivations: Arc::new(Derivations::new(Arc::clone(&world.pool))),
             memory_max: memory_bytes / BOX_SHARE,
+            tenure: Tenure::default(),
             state: None,
         };
         Ok(build(&policy, &surroundings))

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 const RULES_MAX: usize = 256;
 
 /// And a rule, or the monitor itself, as many patterns of paths.
-const PATHS_MAX: usize = 256;
+pub(crate) const PATHS_MAX: usize = 256;
 
 /// A pattern is as long at most, in bytes.
 const PATTERN_BYTES_MAX: usize = 1024;
@@ -19,7 +19,10 @@ const PATTERN_BYTES_MAX: usize = 1024;
 const NESTING_MAX: usize = 4;
 
 /// What it may take of memory at most, in bytes, and at least.
-const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=16 << 30;
+pub(crate) const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=16 << 30;
+
+/// What it may take if nothing is said.
+pub(crate) const MEMORY_DEFAULT: u64 = 512 << 20;
 
 /// How a monitor is to be.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -42,7 +45,7 @@ impl Default for MonitorConfig {
         Self {
             paths: Vec::new(),
             operations: Vec::new(),
-            memory_max: 512 << 20,
+            memory_max: MEMORY_DEFAULT,
             rules: Vec::new(),
         }
     }

@@ -2,6 +2,9 @@
 
 use serde::Deserialize;
 
+use crate::Glob;
+use crate::monitor::{MEMORY_BYTES, MEMORY_DEFAULT, PATHS_MAX};
+
 /// Beside the volume itself.
 const REPLICAS_MAX: usize = 2;
 
@@ -21,6 +24,10 @@ pub struct ReplicateConfig {
     /// One that has answered nothing for so long is put out, in milliseconds.
     #[serde(default = "stall_ms")]
     pub stall_ms: u64,
+    /// How much memory what is known of each file system may take, in bytes, for replicas of
+    /// chosen files.
+    #[serde(default = "memory_max", deserialize_with = "crate::size::required")]
+    pub memory_max: u64,
 }
 
 /// One place.
@@ -32,6 +39,12 @@ pub struct Replica {
     /// An NBD server's export, as `nbd://HOST:PORT/EXPORT` or
     /// `nbd+unix:///EXPORT?socket=PATH`.
     pub uri: String,
+    /// Of which files it has the content: of all, if this is left out.
+    pub paths: Option<Vec<Glob>>,
+}
+
+const fn memory_max() -> u64 {
+    MEMORY_DEFAULT
 }
 
 const fn stall_ms() -> u64 {
@@ -50,6 +63,9 @@ impl ReplicateConfig {
         if !STALL_MS.contains(&self.stall_ms) {
             return Err("stall_ms is 10 to 60000".to_owned());
         }
+        if !MEMORY_BYTES.contains(&self.memory_max) {
+            return Err("memory_max is 1M to 16G".to_owned());
+        }
         let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         let mut names = vec!["volume"];
         for replica in &self.replicas {
@@ -59,6 +75,17 @@ impl ReplicateConfig {
             }
             if names.contains(&&**name) {
                 return Err(format!("two replicas are called {name:?}"));
+            }
+            match replica.paths.as_deref() {
+                Some([]) => {
+                    return Err(format!(
+                        "replica {name:?}: paths chooses nothing; leave it out for all files"
+                    ));
+                }
+                Some(paths) if paths.len() > PATHS_MAX => {
+                    return Err(format!("replica {name:?}: it may have {PATHS_MAX} paths"));
+                }
+                _ => {}
             }
             names.push(name);
             let is_nbd = ["nbd://", "nbd+unix://"]
@@ -87,6 +114,8 @@ mod tests {
         };
         let one = "[[replica]]\nname = 'b'\nuri = 'nbd://h:1/x'\n";
         assert_eq!(check(one), Ok(()));
+        let chosen = format!("memory_max = '64M'\n{one}paths = ['/etc/**', '/home/*/mail/**']");
+        assert_eq!(check(&chosen), Ok(()));
         for (text, expected) in [
             ("".to_owned(), "has 1 to 2"),
             (one.repeat(3), "has 1 to 2"),
@@ -95,6 +124,15 @@ mod tests {
             (one.replace("'b'", "'volume'"), "two replicas"),
             (one.replace("'b'", "'B'"), "1 to 32"),
             (one.replace("nbd://", "http://"), "its uri"),
+            (format!("{one}paths = []"), "chooses nothing"),
+            (format!("{one}paths = ['etc']"), "no pattern of paths"),
+            (format!("{one}paths = ['/[']"), "unclosed character class"),
+            (format!("{one}paths = '/etc'"), "expected a sequence"),
+            (
+                format!("{one}paths = [{}]", "'/a',".repeat(257)),
+                "it may have 256 paths",
+            ),
+            (format!("memory_max = 10\n{one}"), "1M to 16G"),
             (format!("{one}colour = 1"), "unknown field"),
         ] {
             let refused = check(&text).expect_err("refused");

@@ -304,10 +304,6 @@ impl<'a> Change<'a> {
     pub fn tell(mut self, events: &mut Vec<Event>) {
         let gone: Vec<_> = self.old.difference(&self.new).cloned().collect();
         let come: Vec<_> = self.new.difference(&self.old).cloned().collect();
-        let path_before = |directory: u32, name: &[u8]| {
-            let path = self.paths.get(&directory).cloned();
-            joined(path.flatten(), name)
-        };
         // By inode: the names that it lost, and those that it got.
         let mut changed: BTreeMap<u32, Renaming> = BTreeMap::new();
         let mut has_none: BTreeSet<u32> = BTreeSet::new();
@@ -320,6 +316,11 @@ impl<'a> Change<'a> {
             names.collect()
         };
         let (gone_names, come_names) = (names(&gone), names(&come));
+        self.note_changed(&gone_names, &come_names);
+        let path_before = |directory: u32, name: &[u8]| {
+            let path = self.paths.get(&directory).cloned();
+            joined(path.flatten(), name)
+        };
         for entry in &gone {
             let (directory, key, own) = entry;
             let Entry { inode, name } = own;
@@ -411,6 +412,19 @@ impl<'a> Change<'a> {
         }
         self.tell_of_inodes();
         events.append(&mut self.told);
+    }
+
+    /// Takes note of whose blocks, names or kind are others now.
+    fn note_changed(&mut self, gone: &BTreeSet<(u32, Entry)>, come: &BTreeSet<(u32, Entry)>) {
+        for (_, entry) in gone.symmetric_difference(come) {
+            let inode = entry.inode;
+            let is_new = matches!(self.before.get(&inode), Some(None));
+            self.live.has_moved |= !is_new && self.live.view.has_names_below(inode);
+            self.live.changed.insert(inode);
+        }
+        let live = &mut self.live;
+        live.changed.extend(self.before.keys().copied());
+        live.changed.extend(self.remapped.iter().copied());
     }
 
     /// What changed of files beside their names.

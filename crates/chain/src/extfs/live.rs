@@ -46,6 +46,10 @@ pub struct Live {
     pub(super) wanted: BTreeSet<u64>,
     /// It would have taken more memory than it may, and is not followed to the end.
     pub(super) is_lost: bool,
+    /// What was told last has changed the blocks, the names or the kind of these.
+    pub(super) changed: BTreeSet<u32>,
+    /// It has given a directory another path that has names in it.
+    pub(super) has_moved: bool,
 }
 
 impl Live {
@@ -63,6 +67,8 @@ impl Live {
             unborn: HashMap::new(),
             wanted: BTreeSet::new(),
             is_lost: false,
+            changed: BTreeSet::new(),
+            has_moved: false,
         })
     }
 
@@ -91,6 +97,19 @@ impl Live {
         !self.is_lost && self.bytes() <= self.view.bytes_max
     }
 
+    /// Whose blocks, names or kind were changed by what was written or found last.
+    #[must_use]
+    pub fn changed(&self) -> &BTreeSet<u32> {
+        &self.changed
+    }
+
+    /// Whether that gave, or took, the path of a directory that has names in it: the paths
+    /// of whatever is below are others, too.
+    #[must_use]
+    pub fn has_moved(&self) -> bool {
+        self.has_moved
+    }
+
     /// Something was read from the disk, in bytes from the file system's beginning.
     pub fn was_read(&self, offset: u64, length: u64, events: &mut Vec<Event>) {
         for block in self.whole_blocks(offset, length) {
@@ -111,6 +130,8 @@ impl Live {
     /// Something was written to the disk. Blocks that were written in part are told of
     /// files only.
     pub fn was_written(&mut self, offset: u64, data: &[u8], events: &mut Vec<Event>) {
+        self.changed.clear();
+        self.has_moved = false;
         for block in self.whole_blocks(offset, data.len() as u64) {
             let begin = block * self.block_bytes;
             let part = begin.checked_sub(offset).and_then(|at| {
@@ -130,6 +151,8 @@ impl Live {
     /// Blocks that were wanted hold this now. To tell many at once costs little more than
     /// one: a map is read anew for all of them.
     pub fn were_found(&mut self, mut blocks: BTreeMap<u64, Vec<u8>>, events: &mut Vec<Event>) {
+        self.changed.clear();
+        self.has_moved = false;
         blocks.retain(|_, content| content.len() as u64 == self.block_bytes);
         if !blocks.is_empty() {
             self.change(blocks, events);
@@ -141,7 +164,9 @@ impl Live {
         offset / self.block_bytes..end.min(self.view.superblock.blocks)
     }
 
-    pub(super) fn is_file(&self, inode: u32) -> bool {
+    /// Whether an inode is somebody's regular file, not the file system's own.
+    #[must_use]
+    pub fn is_file(&self, inode: u32) -> bool {
         let inode = self.view.inode(inode).filter(|_| inode >= FIRST_FILE);
         inode.is_some_and(|inode| inode.kind == FileKind::File)
     }

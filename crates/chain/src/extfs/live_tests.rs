@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use world::simulated::SimulatedRandom;
 
 use super::tests::{BYTES_MAX, Image, KINDS, journalled, make, program, run};
-use super::{Event, FileKind, Live, View};
+use super::{Event, FileKind, Live, Owner, View};
 
 impl Image {
     fn live(&self) -> Live {
@@ -188,6 +188,47 @@ fn what_is_written_without_a_journal_is_followed() {
             .any(|event| matches!(event, Event::Created { path, .. } if path == b"/bin/trojan"));
         assert!(is_told, "{name}: {events:?}");
     }
+}
+
+/// The first one that had it lost it, and the block counted as nobody's while others had it.
+#[test]
+fn a_block_of_attributes_is_somebodys_until_the_last_one_that_has_it_lost_it() {
+    let folder = TempDir::new().expect("a folder");
+    let (path, _) = make("ext4", KINDS[2].1, &folder);
+    let change = |requests: String| {
+        let script = folder.path().join("requests");
+        fs::write(&script, requests).expect("written");
+        run(program("debugfs")
+            .arg("-w")
+            .arg("-f")
+            .arg(&script)
+            .arg(&path));
+        Image(fs::read(&path).expect("read"))
+    };
+    let large = "x".repeat(2000);
+    let one = change(format!("ea_set etc/passwd user.a {large}\n"));
+    let view = one.view().expect("a file system");
+    let mut inodes = view.inodes();
+    let attributes = inodes.find_map(|inode| view.inode(inode)?.attributes);
+    let block = attributes.expect("they do not fit the inode");
+    let before = change(format!("sif again file_acl {block}\n"));
+    let mut live = before.live();
+    for name in ["etc/passwd", "again"] {
+        assert!(
+            matches!(live.view().owner(block), Owner::Map { .. }),
+            "{name}"
+        );
+        let after = change(format!("sif {name} file_acl 0\n"));
+        let mut events = Vec::new();
+        let view = before.view().expect("a file system");
+        let is_table =
+            |(block, _): &(u64, &[u8])| matches!(view.owner(*block), Owner::InodeTable(_));
+        let written = before.written(&after, 4096).into_iter();
+        for (block, content) in written.filter(is_table) {
+            live.was_written(block * 4096, content, &mut events);
+        }
+    }
+    assert_eq!(live.view().owner(block), Owner::Nobody);
 }
 
 #[test]

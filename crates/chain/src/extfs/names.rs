@@ -1,7 +1,10 @@
 //! The names of files: which block of a directory has them, and the paths they make.
 
+use std::collections::BTreeSet;
+
 use super::directory::Entry;
-use super::view::View;
+use super::inode::FileKind;
+use super::view::{View, directory_blocks};
 
 /// The inode of the uppermost directory.
 pub(super) const ROOT: u32 = 2;
@@ -50,6 +53,44 @@ impl View {
             true => Some(b"/".to_vec()),
             false => Some(path),
         }
+    }
+
+    /// All paths of a file: one for each of its names whose directory has a path.
+    #[must_use]
+    pub fn paths(&self, inode: u32) -> Vec<Vec<u8>> {
+        let Some(file) = self.files.get(&inode) else {
+            return Vec::new();
+        };
+        let others = self.also_named_in.get(&inode).into_iter().flatten();
+        let keys: BTreeSet<u64> = others.copied().chain([file.named_in]).collect();
+        let mut paths = Vec::new();
+        for names in keys.iter().filter_map(|key| self.names.get(key)) {
+            let Some(directory) = self.path(names.directory) else {
+                continue;
+            };
+            for entry in names.entries.iter().filter(|entry| entry.inode == inode) {
+                let mut path = directory.clone();
+                if path != b"/" {
+                    path.push(b'/');
+                }
+                path.extend(&entry.name);
+                paths.push(path);
+            }
+        }
+        paths
+    }
+
+    /// Whether something is a directory, and has names in it.
+    pub(super) fn has_names_below(&self, inode: u32) -> bool {
+        let Some(file) = self.files.get(&inode) else {
+            return false;
+        };
+        let has_names = |key: u64| {
+            let names = self.names.get(&key);
+            names.is_some_and(|names| names.directory == inode && !names.entries.is_empty())
+        };
+        file.inode.kind == FileKind::Directory
+            && (has_names(names_key(inode)) || directory_blocks(&file.runs).any(has_names))
     }
 
     /// Takes note of a name of a file in a block of a directory; whether it is the first

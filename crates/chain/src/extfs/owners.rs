@@ -117,6 +117,34 @@ impl Owners {
         page.map_or(Owner::Nobody, |page| page.of(block % PAGE_BLOCKS))
     }
 
+    /// Each run of `blocks` that are of one file, or of one purpose, with the first one's
+    /// owner; runs end with pages.
+    pub fn each(&self, blocks: Range<u64>, mut each: impl FnMut(Range<u64>, Owner)) {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let number = at / PAGE_BLOCKS;
+            let end = blocks.end.min((number + 1) * PAGE_BLOCKS);
+            match self.pages.get(&number) {
+                None => each(at..end, Owner::Nobody),
+                Some(page @ Page::Run(_)) => each(at..end, page.of(at % PAGE_BLOCKS)),
+                Some(Page::Mixed(owners)) => {
+                    let part = &owners[(at % PAGE_BLOCKS) as usize..];
+                    let part = &part[..(end - at) as usize];
+                    let is_one = |a: &(u32, u32), b: &(u32, u32)| {
+                        a.0 == b.0 && (a.1 == MAP_PLACE) == (b.1 == MAP_PLACE)
+                    };
+                    let mut begin = at;
+                    for run in part.chunk_by(is_one) {
+                        let end = begin + run.len() as u64;
+                        each(begin..end, Owner::of(run[0]));
+                        begin = end;
+                    }
+                }
+            }
+            at = end;
+        }
+    }
+
     /// Whether none of these is anybody's.
     pub fn are_free(&self, blocks: Range<u64>) -> bool {
         let mut at = blocks.start;
@@ -226,6 +254,18 @@ mod tests {
             for (block, expected) in (0..).zip(&model) {
                 assert_eq!(owners.of(block), *expected, "seed {seed}, block {block}");
             }
+            let begin = random.below(8000);
+            let (mut next, end) = (begin, begin + random.below(8000 - begin));
+            owners.each(begin..end, |run, first| {
+                assert!(run.start == next && run.end > next, "seed {seed}: {run:?}");
+                next = run.end;
+                let is_map = |owner: Owner| owner.pair().1 == MAP_PLACE;
+                for owner in &model[run.start as usize..run.end as usize] {
+                    assert_eq!(owner.pair().0, first.pair().0, "seed {seed}: {run:?}");
+                    assert_eq!(is_map(*owner), is_map(first), "seed {seed}: {run:?}");
+                }
+            });
+            assert_eq!(next, end, "seed {seed}");
             assert!(owners.bytes() <= 8 * (MIXED_BYTES + 48));
         }
     }

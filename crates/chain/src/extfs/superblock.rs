@@ -95,6 +95,8 @@ pub struct Superblock {
     pub journal_inode: Option<u32>,
     /// The journal may have what does not lie where it belongs yet.
     pub needs_recovery: bool,
+    /// The block in which who has it mounted says so, if there is one.
+    pub(super) mount_block: Option<u64>,
     /// How copies of superblock and descriptors are spread over groups.
     sparse: Sparse,
     /// Its 128-bit id.
@@ -175,6 +177,7 @@ impl Superblock {
                 .then(|| le32(bytes, 224))
                 .filter(|inode| *inode != 0),
             needs_recovery: incompat & INCOMPAT_RECOVER != 0,
+            mount_block: (incompat & INCOMPAT_MMP != 0).then(|| split64(bytes, 360, 364)),
             sparse: match () {
                 () if compat & COMPAT_SPARSE_SUPER2 != 0 => {
                     Sparse::Two([le32(bytes, 588), le32(bytes, 592)])

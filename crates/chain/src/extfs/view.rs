@@ -64,6 +64,8 @@ pub struct View {
     pub(super) also_named_in: HashMap<u32, Vec<u64>>,
     /// Blocks of maps.
     pub(super) nodes: HashMap<u64, Box<[u8]>>,
+    /// Blocks of attributes that several files have: how many beside the first one.
+    pub(super) sharers: HashMap<u64, u32>,
     pub(super) damaged: u64,
     /// What names, runs and maps take of memory.
     pub(super) names_bytes: u64,
@@ -217,6 +219,7 @@ impl View {
             names: HashMap::new(),
             also_named_in: HashMap::new(),
             nodes: HashMap::new(),
+            sharers: HashMap::new(),
             damaged: 0,
             names_bytes: 0,
             bytes_max,
@@ -232,6 +235,25 @@ impl View {
     #[must_use]
     pub fn owner(&self, block: u64) -> Owner {
         self.owners.of(block)
+    }
+
+    /// Whose some blocks are, in runs of one file, or of one purpose, each.
+    pub fn owners(&self, blocks: Range<u64>, each: impl FnMut(Range<u64>, Owner)) {
+        self.owners.each(blocks, each);
+    }
+
+    /// All blocks of a file: its content's, its map's, and its attributes'.
+    pub fn blocks_of(&self, inode: u32) -> impl Iterator<Item = Range<u64>> {
+        let file = self.files.get(&inode).into_iter();
+        let blocks = self.superblock.blocks;
+        file.flat_map(move |file| {
+            let runs = file.runs.iter();
+            let runs = runs.map(|run| run.block..run.block + u64::from(run.length));
+            // Nobody has checked what an inode says of its attributes.
+            let attributes = file.inode.attributes.filter(|block| *block < blocks);
+            let single = file.nodes.iter().copied().chain(attributes);
+            runs.chain(single.map(|block| block..block + 1))
+        })
     }
 
     /// How the file system is laid out.
@@ -310,6 +332,11 @@ impl View {
                 }
             }
         }
+        layout.extend(
+            superblock
+                .mount_block
+                .map(|block| block..block.saturating_add(1)),
+        );
         let blocks = superblock.blocks;
         let table_blocks = u64::from(superblock.table_blocks());
         for range in layout {
@@ -409,10 +436,11 @@ impl View {
             self.names_bytes += content.len() as u64;
             self.nodes.insert(block, content);
         }
-        if let Some(block) = attributes {
-            // Several may have the same.
-            if block < self.superblock.blocks && self.owners.of(block) == Owner::Nobody {
-                self.owners.set(block..block + 1, Owner::Map { inode });
+        if let Some(block) = attributes.filter(|block| *block < self.superblock.blocks) {
+            match self.owners.of(block) {
+                Owner::Nobody => self.owners.set(block..block + 1, Owner::Map { inode }),
+                Owner::Map { .. } => *self.sharers.entry(block).or_default() += 1,
+                _ => {}
             }
         }
         let mut runs = walked.runs;
@@ -450,8 +478,22 @@ impl View {
         }
         let own = Owner::Map { inode };
         for block in nodes.iter().copied().chain(attributes) {
-            if self.owners.of(block) == own {
-                self.owners.set(block..block + 1, Owner::Nobody);
+            let others = self.sharers.get(&block).copied().unwrap_or(0);
+            match self.owners.of(block) {
+                // It stays that of the first one, as long as others have it.
+                Owner::Map { .. } if others > 0 && Some(block) == attributes => {
+                    match others {
+                        1 => drop(self.sharers.remove(&block)),
+                        _ => drop(self.sharers.insert(block, others - 1)),
+                    }
+                    continue;
+                }
+                // The last one that has it need not be the first one.
+                Owner::Map { .. } if Some(block) == attributes => {
+                    self.owners.set(block..block + 1, Owner::Nobody);
+                }
+                owner if owner == own => self.owners.set(block..block + 1, Owner::Nobody),
+                _ => {}
             }
             if let Some(content) = self.nodes.remove(&block) {
                 self.names_bytes -= content.len() as u64;

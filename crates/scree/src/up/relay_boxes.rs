@@ -18,7 +18,7 @@ use agent::{BoxKeys, Connected};
 use chain::boxes::{Event, What};
 use chain::{
     Attribution, DERIVATIONS_MAX, Derivations, EventSink, KeySource, NoKeys, Programs, Remote,
-    StateFolder, Surroundings, Targets,
+    StateFolder, Surroundings, Targets, Tenure,
 };
 use frontend::nbd::Watcher;
 use frontend::nbd::client::{ClientOptions, NbdClient, Target};
@@ -91,6 +91,8 @@ impl Boxes {
                 watcher: watcher.clone(),
                 clock: Arc::clone(&self.world.clock),
             }),
+            // Nobody says who else has written the server's disk meanwhile.
+            tenure: Tenure::default(),
             state,
             programs: self.programs(watcher),
         }

@@ -1,8 +1,9 @@
-//! A chain of a monitor, encryption and replicas before the disk of a real guest: a replica
-//! dies and comes back, and each copy is a disk that cryptsetup opens and e2fsck finds whole.
+//! Replicas of the disk of a real guest. Behind a monitor and encryption: a replica dies and
+//! comes back, and each copy is a disk that cryptsetup opens and e2fsck finds whole. And one
+//! of chosen files: what it has is a file system with these, and little else.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -185,4 +186,99 @@ fn a_guest_writes_through_a_monitor_encryption_and_replicas_of_which_one_dies() 
         let found = run(Command::new("md5sum").arg(&dumped));
         assert!(found.out.starts_with(sum), "{path}");
     }
+}
+
+/// Whether what a crash has left of a file system is whole, and has these files in it.
+fn has_files(image: &Path, folder: &Path, sums: &str) -> bool {
+    let copy = folder.join("copy");
+    let copied = run(Command::new("cp")
+        .arg("--sparse=always")
+        .arg(image)
+        .arg(&copy));
+    assert_eq!(copied.code, 0, "{}", copied.error);
+    let replayed = run(Command::new("e2fsck").args(["-f", "-p"]).arg(&copy));
+    let checked = run(Command::new("e2fsck").args(["-f", "-n"]).arg(&copy));
+    let is_whole = matches!(replayed.code, 0 | 1) && checked.code == 0;
+    is_whole
+        && sums.lines().all(|line| {
+            let (sum, path) = line.split_once("  .").expect("a sum and a path");
+            let dumped = folder.join("dumped");
+            let _ = fs::remove_file(&dumped);
+            let request = format!("dump {path} {}", dumped.display());
+            run(Command::new("debugfs").arg("-R").arg(request).arg(&copy));
+            run(Command::new("md5sum").arg(&dumped))
+                .out
+                .starts_with(sum)
+        })
+}
+
+#[test]
+fn a_replica_of_chosen_files_is_a_file_system_with_these_after_its_guest_lost_its_power() {
+    let folder = TempDir::new().expect("a folder");
+    let host = Host::with(&["--units", "2"]);
+    host.json(&["volume", "create", "disk", "--size", "64M"]);
+    let image = folder.path().join("image");
+    let made = run(Command::new("mke2fs")
+        .args(["-q", "-t", "ext4"])
+        .arg(&image)
+        .arg("64M"));
+    assert_eq!(made.code, 0, "{}", made.error);
+    let export = host.json(&["volume", "export", "disk"]);
+    let uri = export["uri"].as_str().expect("text");
+    let copied = run(Command::new("nbdcopy").arg(&image).arg(uri));
+    assert_eq!(copied.code, 0, "{}", copied.error);
+    host.json(&["volume", "unexport", "disk"]);
+
+    let copy = folder.path().join("b");
+    let file = fs::File::create(&copy).expect("made");
+    file.set_len(SIZE).expect("room");
+    let mut b = serve(&host, "b", &copy);
+    let policy = folder.path().join("policy.toml");
+    let text = "volume = 'disk'\n\
+                [[box]]\nkind = 'replicate'\n\
+                [[box.replica]]\nname = 'b'\nuri = 'nbd+unix:///?socket=b'\n\
+                paths = ['/etc/**', '/home/*/mail/**']\n";
+    fs::write(&policy, text).expect("written");
+    host.json(&["chain", "apply", policy.to_str().expect("text")]);
+    let mut guest = Guest::boot();
+    guest.wait_for_boot();
+    let attached = host.json(&["attach", "disk", "--vm", &guest.address()]);
+    let serial = attached["device"].as_str().expect("text").to_owned();
+    guest.does(&format!(
+        "mkdir /m; mount -t ext4 $(disk {serial}) /m && cd /m && \
+         mkdir -p etc/deep home/a/new var && sync"
+    ));
+    wait_until("it is in sync", || count(&host, "b is in sync") == 1);
+    let put = |guest: &mut Guest, name: &str, blocks: u32| {
+        guest.does(&format!(
+            "dd if=/dev/urandom of=/m/{name} bs=100k count={blocks} 2>/dev/null"
+        ));
+    };
+    put(&mut guest, "var/large", 200);
+    put(&mut guest, "etc/deep/one", 5);
+    put(&mut guest, "var/up", 20);
+    put(&mut guest, "home/a/new/1", 4);
+    guest.does("sync; mv var/up etc/up; ln -s deep/one etc/link; sync");
+    kill(&mut b);
+    put(&mut guest, "etc/without", 7);
+    guest.does("mv home/a/new home/a/mail; sync");
+    wait_until("it is noticed", || count(&host, "b is out") >= 1);
+    let mut b = serve(&host, "b", &copy);
+    wait_until("b is back", || count(&host, "b is in sync") >= 2);
+    put(&mut guest, "home/a/mail/2", 3);
+    guest.does(
+        "dd if=/dev/urandom of=/m/etc/up bs=4k seek=30 count=9 conv=notrunc 2>/dev/null; \
+         mv etc/without var/with; sync",
+    );
+    let sums = guest.does("find etc home -type f | xargs md5sum | sed 's|  |  ./|'");
+    assert_eq!(sums.lines().count(), 4, "{sums}");
+    guest.kill();
+    wait_until("the replica has all that was chosen", || {
+        has_files(&copy, folder.path(), &sums)
+    });
+    kill(&mut b);
+    let bytes = fs::metadata(&copy).expect("it is there").blocks() * 512;
+    assert!(bytes < 24 << 20, "it has {bytes} bytes, of 64 MiB");
+    let said = count(&host, "b is to have the content of");
+    assert!(said >= 1, "{:?}", notes(&host));
 }

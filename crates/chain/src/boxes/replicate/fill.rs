@@ -1,4 +1,4 @@
-//! Beginning, and bringing back: members are connected to, and get what they lack.
+//! Bringing back: members are connected to anew, and get what they lack.
 //!
 //! ```text
 //!  out ── connected ──▶ filling ── all is there, flushed, and in the file ──▶ in sync
@@ -9,24 +9,36 @@
 //!                                    3. write it        4. let go
 //! ```
 
-use std::io;
+use std::ops::Range;
 use std::time::Duration;
 
 use base::{BlockDevice, Completion, Durability, Started, Token};
 
-use super::map::Map;
+use super::map::Regions;
 use super::member::{Ask, PAUSE_MIN, State};
-use super::store::Store;
-use super::{Begun, CONNECT_WITHIN, Kind, Replicate, Request, VOLUME};
+use super::{CONNECT_WITHIN, Kind, Replicate, Request, VOLUME};
 use crate::remote::Link;
 
 /// A piece is as long, in bytes.
 const PIECE_BYTES: u64 = 256 << 10;
 
+/// Of a member that is not to have all, so many bytes are looked at for what it is to have
+/// and has not, and so many times before others have their turn.
+const WINDOW_BYTES: u64 = 1 << 20;
+const WINDOWS_MAX: u32 = 64;
+
 /// A member that gets what it lacks.
 pub(super) struct Fill {
     pub member: usize,
     pub region: usize,
+    /// Regions that were copied, and are lacking until that is flushed.
+    pub copied: Regions,
+    /// Something was written to this region that it did not get.
+    pub has_missed: bool,
+    /// How much was copied, in bytes.
+    bytes: u64,
+    /// How often nothing was found to be copied, in this turn.
+    windows: u32,
     /// Where the next piece begins.
     at: u64,
     step: Step,
@@ -66,147 +78,6 @@ impl Fill {
 }
 
 impl Replicate {
-    /// Goes on with beginning.
-    pub(super) fn begin(&mut self, below: &mut dyn BlockDevice) {
-        let now = self.now();
-        match self.begun {
-            Begun::Not => {
-                self.disk_bytes = below.geometry().size_bytes;
-                let names: Vec<&str> = self.members.iter().map(|one| &*one.name).collect();
-                let fresh = Map::new(self.disk_bytes, &names);
-                self.use_map(fresh.clone());
-                let Some(state) = &self.surroundings.state else {
-                    self.failed = Some("what replicas lack can be kept nowhere here".to_owned());
-                    return;
-                };
-                let path = state.path.join(format!("{}.replicas", self.name));
-                let store = Store::new(&self.surroundings, state, &path);
-                store.load(fresh);
-                self.store = Some(store);
-                for at in 1..self.members.len() {
-                    self.connect(at, now);
-                }
-                self.begun = Begun::Loading { since: now };
-            }
-            Begun::Loading { .. } | Begun::Yes => {}
-            Begun::Connecting { since } => {
-                let is_waiting = self.members.iter().any(|member| {
-                    matches!(member.state, State::Connecting(_))
-                        && member
-                            .remote
-                            .as_ref()
-                            .is_some_and(|one| one.link() == Link::Connecting)
-                });
-                if !is_waiting || now.saturating_sub(since) >= CONNECT_WITHIN {
-                    self.take_stock(now);
-                }
-            }
-        }
-    }
-
-    fn use_map(&mut self, map: Map) {
-        self.in_file = map.in_flight.clone();
-        self.touched = map.in_flight.clone();
-        self.touched.clear_all();
-        self.covered = self.touched.clone();
-        self.map = map;
-    }
-
-    /// What the file says, as it was read.
-    pub(super) fn loaded(&mut self, loaded: io::Result<Option<Map>>) {
-        let since = match self.begun {
-            Begun::Loading { since } => since,
-            _ => return,
-        };
-        match loaded {
-            Ok(Some(map)) => {
-                self.stored = map.sequence;
-                self.use_map(map);
-            }
-            // It was never written so, or elsewhere: all but the volume lack everything.
-            Ok(None) => {}
-            Err(error) => {
-                self.failed = Some(format!("what replicas lack cannot be read: {error}"));
-                return;
-            }
-        }
-        if self.map.recover().is_none() {
-            self.failed = Some("by its file no replica has all".to_owned());
-            return;
-        }
-        self.map.sequence += 1;
-        self.needed = self.map.sequence;
-        self.begun = Begun::Connecting { since };
-    }
-
-    /// Those that are there and lack nothing are in sync; the others are out.
-    fn take_stock(&mut self, now: Duration) {
-        let mut completions = Vec::new();
-        for at in 0..self.members.len() {
-            let is_there = at == VOLUME || self.is_connected(at).is_ok();
-            if is_there && !self.map.is_out[at] {
-                self.members[at].state = State::InSync;
-            } else if at == VOLUME {
-                (self.members[at].state, self.members[at].again) = (State::Out, now);
-            } else if !is_there && self.map.is_out[at] {
-                let why = self.is_connected(at).err().unwrap_or_default();
-                let name = self.members[at].name.clone();
-                self.note(format!("{name} is out: {why}"));
-                self.put_out(at, &why, &mut completions);
-            } else if !is_there {
-                let why = self.is_connected(at).err().unwrap_or_default();
-                self.put_out(at, &why, &mut completions);
-            }
-        }
-        debug_assert!(completions.is_empty(), "nobody has asked anything");
-        if self.members.iter().any(|one| one.state == State::InSync) {
-            self.begun = Begun::Yes;
-            return;
-        }
-        let has_all = self.map.is_out.iter().position(|is| !is).unwrap_or(VOLUME);
-        let name = &self.members[has_all].name;
-        self.failed = Some(format!(
-            "only replica {name} has what was written last, and it does not answer"
-        ));
-    }
-
-    /// Whether a replica may be asked; why not.
-    fn is_connected(&self, at: usize) -> Result<(), String> {
-        let Some(remote) = &self.members[at].remote else {
-            return Err("it cannot be connected to".to_owned());
-        };
-        match remote.link() {
-            Link::Ready => {}
-            Link::Connecting => return Err("it does not answer".to_owned()),
-            Link::Broken(why) => return Err(why),
-        }
-        let (size, is) = (remote.geometry().size_bytes, remote.capabilities());
-        if size < self.disk_bytes {
-            let needed = self.disk_bytes;
-            return Err(format!("it has {size} bytes, and {needed} are needed"));
-        }
-        match is.read_only || !is.can_flush || !is.can_write_zeroes {
-            true => Err("it cannot be written, flushed or zeroed".to_owned()),
-            false => Ok(()),
-        }
-    }
-
-    fn connect(&mut self, at: usize, now: Duration) {
-        let member = &mut self.members[at];
-        let Some(uri) = &member.uri else { return };
-        match self.surroundings.targets.open(uri) {
-            Ok(remote) => {
-                member.remote = Some(remote);
-                member.state = State::Connecting(now);
-            }
-            Err(why) => {
-                member.again = now + member.pause;
-                let name = member.name.clone();
-                self.note(format!("{name} is out: {why}"));
-            }
-        }
-    }
-
     /// Those that are out are tried again, and filled if they are there.
     pub(super) fn bring_back(&mut self, _: &mut dyn BlockDevice, now: Duration) {
         if self.is_resting {
@@ -227,7 +98,11 @@ impl Replicate {
                         let pieces = self.map.lacking[at].count();
                         let of = self.map.regions;
                         let name = &self.members[at].name;
-                        self.note(format!("{name} is filled: {pieces} of {of} regions"));
+                        let what = match self.is_partial(at) {
+                            true => "with what it is to have of",
+                            false => "with",
+                        };
+                        self.note(format!("{name} is filled {what} {pieces} of {of} regions"));
                     }
                     Err(why) => {
                         let remote = self.members[at].remote.as_ref();
@@ -243,33 +118,49 @@ impl Replicate {
                 _ => {}
             }
         }
-        if self.fill.is_none() {
-            let filling = self
-                .members
-                .iter()
-                .position(|one| one.state == State::Filling);
-            if let Some(member) = filling {
-                self.fill = Some(self.next_region(member, 0));
-            }
+        if self.fill.is_none()
+            && let Some(member) = self.next_to_fill()
+        {
+            self.fill = Some(self.first_region(member));
         }
     }
 
-    fn next_region(&self, member: usize, from: usize) -> Fill {
-        let next = self.map.lacking[member].first(from, self.map.regions);
-        match next {
-            Some(region) => Fill {
-                member,
-                region,
-                at: region as u64 * self.map.region_bytes,
-                step: Step::Next,
-            },
-            None => Fill {
-                member,
-                region: self.map.regions,
-                at: 0,
-                step: Step::Flush,
-            },
-        }
+    /// Who is to be filled: one that is not in sync, or is to have more than it had.
+    fn next_to_fill(&self) -> Option<usize> {
+        let mut members = 0..self.members.len();
+        members.find(|at| match self.members[*at].state {
+            State::Filling => self.is_certain(*at),
+            State::InSync if self.is_partial(*at) => {
+                self.map.lacking[*at].count() > 0 && self.is_certain(*at)
+            }
+            _ => false,
+        })
+    }
+
+    fn first_region(&self, member: usize) -> Fill {
+        let mut fill = Fill {
+            member,
+            region: 0,
+            copied: Regions::new(self.map.regions),
+            has_missed: false,
+            bytes: 0,
+            windows: 0,
+            at: 0,
+            step: Step::Next,
+        };
+        self.go_to_region(&mut fill, 0);
+        fill
+    }
+
+    /// Goes on with the next region that is lacking, or with the flush.
+    fn go_to_region(&self, fill: &mut Fill, from: usize) {
+        let next = self.map.lacking[fill.member].first(from, self.map.regions);
+        (fill.region, fill.step) = match next {
+            Some(region) => (region, Step::Next),
+            None => (self.map.regions, Step::Flush),
+        };
+        fill.at = fill.region as u64 * self.map.region_bytes;
+        fill.has_missed = false;
     }
 
     /// Fills a member as far as nothing has to be waited for.
@@ -278,12 +169,20 @@ impl Replicate {
         below: &mut dyn BlockDevice,
         completions: &mut Vec<Completion>,
     ) {
+        if let Some(fill) = &mut self.fill {
+            fill.windows = 0;
+        }
         loop {
             let Some(fill) = self.fill.as_mut().filter(|fill| fill.is_waiting()) else {
                 return;
             };
             let member = fill.member;
             let goes_on = match std::mem::replace(&mut fill.step, Step::Next) {
+                Step::Next | Step::Flush if !self.is_certain(member) => {
+                    // What it is to have is found out first.
+                    self.fill = None;
+                    false
+                }
                 Step::Next if self.is_resting => false,
                 Step::Next => self.read_piece(below),
                 Step::Read { data } => self.write_piece(below, data, completions),
@@ -311,6 +210,7 @@ impl Replicate {
     fn add_step(&mut self) -> Token {
         self.requests.add(Request {
             token: None,
+            look: None,
             kind: Kind::Fill,
             parts: 1,
             is_done: false,
@@ -322,14 +222,24 @@ impl Replicate {
     /// Holds the next piece and begins to read it.
     fn read_piece(&mut self, below: &mut dyn BlockDevice) -> bool {
         let Some(fill) = &self.fill else { return false };
-        let (member, region, at) = (fill.member, fill.region, fill.at);
+        let (region, at) = (fill.region, fill.at);
         let end = ((region as u64 + 1) * self.map.region_bytes).min(self.disk_bytes);
         if at >= end {
-            self.map.lacking[member].clear(region);
-            self.fill = Some(self.next_region(member, region + 1));
+            if let Some(mut fill) = self.fill.take() {
+                if !fill.has_missed {
+                    fill.copied.set(region);
+                }
+                self.go_to_region(&mut fill, region + 1);
+                self.fill = Some(fill);
+            }
             return true;
         }
-        let length = PIECE_BYTES.min(end - at);
+        let Some((at, length)) = self.next_piece(at..end) else {
+            return self
+                .fill
+                .as_ref()
+                .is_some_and(|fill| fill.windows < WINDOWS_MAX);
+        };
         let before = self.ranges.range(..at + length).next_back();
         if before.is_some_and(|(_, other)| *other > at) {
             return false;
@@ -351,6 +261,34 @@ impl Replicate {
             None => {
                 self.withdraw(id);
                 false
+            }
+        }
+    }
+
+    /// The next piece of a region, and how long it is; none, if nothing was found so far: then
+    /// it is looked for further on.
+    fn next_piece(&mut self, rest: Range<u64>) -> Option<(u64, u64)> {
+        let fill = self.fill.as_mut()?;
+        let Some(choice) = &self.members[fill.member].choice else {
+            return Some((fill.at, PIECE_BYTES.min(rest.end - rest.start)));
+        };
+        let window = rest.start
+            ..rest
+                .end
+                .min(rest.start + WINDOW_BYTES.max(choice.has.bytes));
+        let looking = self.looking.as_ref();
+        let disk = looking.and_then(|looking| looking.follower.disk());
+        let piece_max = PIECE_BYTES.max(choice.has.bytes);
+        let missing = choice.missing(disk, &window, piece_max);
+        match missing {
+            Some(piece) => {
+                fill.at = piece.start;
+                Some((piece.start, piece.end - piece.start))
+            }
+            None => {
+                fill.at = window.end;
+                fill.windows += 1;
+                None
             }
         }
     }
@@ -403,7 +341,11 @@ impl Replicate {
         self.ranges.remove(&at);
         if let Some(fill) = &mut self.fill {
             fill.at = at + length;
+            fill.bytes += length;
             fill.step = Step::Next;
+            if let Some(choice) = &mut self.members[fill.member].choice {
+                choice.has.set(&(at..at + length));
+            }
         }
     }
 
@@ -429,18 +371,33 @@ impl Replicate {
 
     /// A member has all, on its stable storage.
     fn is_whole(&mut self, member: usize) {
-        self.fill = None;
+        let mut bytes = 0;
+        if let Some(fill) = self.fill.take() {
+            self.map.lacking[member].remove(&fill.copied);
+            bytes = fill.bytes;
+        }
         if self.map.lacking[member].count() > 0 {
             // Somebody wrote what it was not to have meanwhile.
-            self.fill = Some(self.next_region(member, 0));
+            let mut fill = self.first_region(member);
+            fill.bytes = bytes;
+            self.fill = Some(fill);
             return;
         }
+        let was_in_sync = self.members[member].state == State::InSync;
         self.map.is_out[member] = false;
         self.members[member].state = State::InSync;
         self.members[member].pause = PAUSE_MIN;
         self.changed(false);
         let name = &self.members[member].name;
-        self.note(format!("{name} is in sync"));
+        if !was_in_sync {
+            self.note(match self.is_partial(member) {
+                true => format!(
+                    "{name} is in sync: of {} bytes it got {bytes}",
+                    self.disk_bytes
+                ),
+                false => format!("{name} is in sync"),
+            });
+        }
     }
 
     /// A step that was under way has ended.

@@ -5,12 +5,18 @@
 //!  a slot of the file, of which there are two; the newer one that is whole counts
 //!
 //!    0 ┌───────────────┬───────────────┐
-//!      │ magic         │ sequence      │   "SCRMAP01"; grows by one
+//!      │ magic         │ sequence      │   "SCRMAP03"; grows by one
 //!   16 ├───────────────┼───────────────┤
-//!      │ disk's bytes  │ names' hash   │   another disk, or other members: worth nothing
+//!      │ disk's bytes  │ epoch + 1     │   of the lease that it was written under; 0: none
 //!   32 ├───────┬───────┼───────────────┤
 //!      │members│ out   │ checksum      │   bits of members; CRC-32C of all the rest
-//!   48 ├───────┴───────┴───────────────┤
+//!   48 ├───────┼───────┼───────┬───────┤
+//!      │ what each is to have          │   4 bytes a member: 0 is all, else of the paths
+//!   64 ├───────┬───────┬───────┬───────┤
+//!      │ which each is                 │   4 bytes a member: of its name and place
+//!   80 ├───────┴───────┼───────┴───────┤
+//!      │ left          │ zeroes        │   by which chain, if its boxes were exchanged; 0: not
+//!   96 ├───────────────┴───────────────┤
 //!      │ in flight: a bit a region     │   may have been written in part
 //!      ├───────────────────────────────┤
 //!      │ lacking: the same, a member   │   not written as the others
@@ -22,26 +28,56 @@
 //! * A region is in flight in the file before anything is written to it, and until a flush
 //!   has covered that: what a crash leaves different is found there.
 //! * A member that is out is out in the file before anything is acknowledged that it has
-//!   not: it is never what others are filled from.
+//!   not: it is never what others are filled from. Nor is one that is not to have all, ever.
+//! * Of one that is not to have all, what it is to have and has not is in regions that it
+//!   lacks.
 //!
 //! What is assumed of the media: a slot is written whole or not, or its checksum is wrong;
 //! what was synced stays.
 
 use base::checksum;
 
-const MAGIC: [u8; 8] = *b"SCRMAP01";
-const HEAD_BYTES: usize = 48;
+const MAGIC: [u8; 8] = *b"SCRMAP03";
+const HEAD_BYTES: usize = 96;
+
+/// So many members have room in the head.
+const MEMBERS_MAX: usize = 4;
 
 /// A disk has so many regions at most, of 1 MiB at least.
 const REGIONS_MAX: u64 = 1 << 16;
 const REGION_BYTES_MIN: u64 = 1 << 20;
+
+/// No slot is longer, in bytes.
+pub(super) const SLOT_BYTES_MAX: usize = HEAD_BYTES + REGIONS_MAX as usize / 8 * (1 + MEMBERS_MAX);
+
+/// Why a slot that is whole is of no use, though somebody needs what it says.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Useless {
+    /// It has another size now.
+    #[error(
+        "by its file others have what the volume lacks, and of a disk of {was} bytes; it has {is}"
+    )]
+    Size {
+        /// Then, in bytes.
+        was: u64,
+        /// Now, in bytes.
+        is: u64,
+    },
+    /// Somebody wrote it without this box.
+    #[error(
+        "by its file others have what the volume lacks, and the volume was used without this box \
+         since; give the box another name to go on from the volume as it is"
+    )]
+    Interrupted,
+}
 
 /// A bit for each region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Regions(Vec<u64>);
 
 impl Regions {
-    fn new(count: usize) -> Self {
+    /// Of so many regions none.
+    pub fn new(count: usize) -> Self {
         Self(vec![0; count.div_ceil(64)])
     }
 
@@ -70,6 +106,13 @@ impl Regions {
         self.0.fill(0);
     }
 
+    /// Without those of `other`.
+    pub fn remove(&mut self, other: &Self) {
+        for (word, less) in self.0.iter_mut().zip(&other.0) {
+            *word &= !less;
+        }
+    }
+
     fn merge(&mut self, other: &Self) {
         for (word, more) in self.0.iter_mut().zip(&other.0) {
             *word |= more;
@@ -82,36 +125,49 @@ impl Regions {
 pub(super) struct Map {
     pub sequence: u64,
     disk_bytes: u64,
-    names: u64,
+    /// Of the lease that it is written under.
+    pub epoch: Option<u32>,
+    /// By which chain it was left; 0: it was not.
+    pub left: u64,
+    /// Which members there are.
+    members: Vec<u32>,
     pub region_bytes: u64,
     pub regions: usize,
     /// By member.
     pub is_out: Vec<bool>,
+    /// By member: 0, if it is to have all.
+    choices: Vec<u32>,
     pub in_flight: Regions,
     /// By member.
     pub lacking: Vec<Regions>,
 }
 
 impl Map {
-    /// Of a disk that was never written so: all but the first member lack everything.
-    pub fn new(disk_bytes: u64, names: &[&str]) -> Self {
+    /// Of a disk that was never written so: all but the first member lack everything. Each
+    /// has a name and a place, and a number of what it is to have: 0 is all, as the first one
+    /// has.
+    pub fn new(disk_bytes: u64, members: &[(&str, u32)]) -> Self {
+        assert!(members.len() <= MEMBERS_MAX, "policies have fewer");
         let region_bytes = (disk_bytes / REGIONS_MAX)
             .next_power_of_two()
             .max(REGION_BYTES_MIN);
         let regions = disk_bytes.div_ceil(region_bytes) as usize;
         let mut all = Regions::new(regions);
         (0..regions).for_each(|region| all.set(region));
-        let mut lacking = vec![all; names.len()];
+        let mut lacking = vec![all; members.len()];
         lacking[0] = Regions::new(regions);
-        let mut is_out = vec![true; names.len()];
+        let mut is_out = vec![true; members.len()];
         is_out[0] = false;
         Self {
             sequence: 0,
             disk_bytes,
-            names: hash_of(names),
+            epoch: None,
+            left: 0,
+            members: members.iter().map(|(name, _)| hash_of(name)).collect(),
             region_bytes,
             regions,
             is_out,
+            choices: members.iter().map(|(_, choice)| *choice).collect(),
             in_flight: Regions::new(regions),
             lacking,
         }
@@ -127,6 +183,14 @@ impl Map {
         self.lacking[member].merge(regions);
     }
 
+    /// A member may lack anything. Whether it did already.
+    pub fn lack_all(&mut self, member: usize) -> bool {
+        let lacking = &mut self.lacking[member];
+        let did = lacking.count() as usize == self.regions;
+        (0..self.regions).for_each(|region| lacking.set(region));
+        did
+    }
+
     /// The regions that a range of the disk lies in.
     pub fn regions_of(&self, offset: u64, length: u64) -> std::ops::Range<usize> {
         let end = (offset + length).div_ceil(self.region_bytes);
@@ -139,11 +203,22 @@ impl Map {
         bytes.extend(MAGIC);
         bytes.extend(self.sequence.to_le_bytes());
         bytes.extend(self.disk_bytes.to_le_bytes());
-        bytes.extend(self.names.to_le_bytes());
+        let epoch = self.epoch.map_or(0, |epoch| u64::from(epoch) + 1);
+        bytes.extend(epoch.to_le_bytes());
         bytes.extend((self.is_out.len() as u32).to_le_bytes());
         let bits = (0..).zip(&self.is_out);
         let out: u32 = bits.map(|(at, is)| u32::from(*is) << at).sum();
         bytes.extend(out.to_le_bytes());
+        bytes.extend([0; 8]);
+        for member in 0..MEMBERS_MAX {
+            let choice = self.choices.get(member).copied().unwrap_or_default();
+            bytes.extend(choice.to_le_bytes());
+        }
+        for member in 0..MEMBERS_MAX {
+            let which = self.members.get(member).copied().unwrap_or_default();
+            bytes.extend(which.to_le_bytes());
+        }
+        bytes.extend(self.left.to_le_bytes());
         bytes.extend([0; 8]);
         for regions in std::iter::once(&self.in_flight).chain(&self.lacking) {
             for word in &regions.0 {
@@ -155,42 +230,108 @@ impl Map {
         bytes
     }
 
-    /// Takes over what a slot says, if it is whole, and of this disk and these members.
-    pub fn decode(&self, bytes: &[u8]) -> Option<Self> {
-        let bytes = bytes.get(..self.slot_bytes())?;
+    /// What a slot says, if it is whole; of whatever disk and members.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| {
-            let bytes = bytes[at..at + 8].try_into().unwrap_or_default();
-            u64::from_le_bytes(bytes)
+            let bytes = bytes.get(at..at + 8)?.try_into().ok()?;
+            Some(u64::from_le_bytes(bytes))
         };
-        let mut summed = bytes.to_vec();
-        summed[40..48].fill(0);
-        let is_whole = bytes[..8] == MAGIC && u64::from(checksum::crc32c(&summed)) == word(40);
-        let (members, out) = (word(32) as u32, (word(32) >> 32) as u32);
-        let is_ours = (word(16), word(24), members as usize)
-            == (self.disk_bytes, self.names, self.lacking.len());
-        if !is_whole || !is_ours {
+        let half = |at: usize| Some((word(at / 8 * 8)? >> (at % 8 * 8)) as u32);
+        if bytes.get(..8)? != MAGIC {
             return None;
         }
-        let words = self.regions.div_ceil(64);
+        let (disk_bytes, count) = (word(16)?, half(32)? as usize);
+        let is_possible = (1..=MEMBERS_MAX).contains(&count);
+        let members = vec![("", 0); count.min(MEMBERS_MAX)];
+        let mut read = is_possible.then(|| Self::new(disk_bytes, &members))?;
+        let mut summed = bytes.get(..read.slot_bytes())?.to_vec();
+        summed[40..48].fill(0);
+        if u64::from(checksum::crc32c(&summed)) != word(40)? {
+            return None;
+        }
+        let words = read.regions.div_ceil(64);
         let regions = |number: usize| {
             let first = HEAD_BYTES + number * words * 8;
-            Regions((0..words).map(|at| word(first + at * 8)).collect())
+            let words = (0..words).map(|at| word(first + at * 8));
+            words.collect::<Option<Vec<_>>>().map(Regions)
         };
-        Some(Self {
-            sequence: word(8),
-            is_out: (0..self.is_out.len())
-                .map(|at| out >> at & 1 == 1)
-                .collect(),
-            in_flight: regions(0),
-            lacking: (1..=self.lacking.len()).map(regions).collect(),
-            ..self.clone()
-        })
+        let out = half(36)?;
+        read.sequence = word(8)?;
+        read.epoch = word(24)?.checked_sub(1).map(|epoch| epoch as u32);
+        read.left = word(80)?;
+        read.in_flight = regions(0)?;
+        for at in 0..count {
+            read.is_out[at] = out >> at & 1 == 1;
+            read.choices[at] = half(48 + at * 4)?;
+            read.members[at] = half(64 + at * 4)?;
+            read.lacking[at] = regions(1 + at)?;
+        }
+        Some(read)
     }
 
-    /// After a crash: what was in flight is as the first member has it that is not out.
-    /// Which one that is; `None` if all are.
+    /// Goes on from what a file says, under a lease of `epoch`, after the chain `follows`:
+    /// what it says of the members that there are still. If somebody may have written the
+    /// volume without it, it says nothing.
+    ///
+    /// # Errors
+    /// [`Useless`], if others have what the volume lacks.
+    pub fn go_on_from(
+        self,
+        before: &Self,
+        epoch: Option<u32>,
+        follows: u64,
+    ) -> Result<Self, Useless> {
+        let is_next = match (before.epoch, epoch) {
+            // Nobody says what happened meanwhile.
+            (_, None) => true,
+            (Some(was), Some(is)) => was == is || was.checked_add(1) == Some(is),
+            (None, Some(_)) => false,
+        };
+        let is_whole = is_next && (before.left == 0 || before.left == follows);
+        let volume_lacks = before.is_out[0];
+        let mut new = Self {
+            sequence: before.sequence,
+            epoch,
+            ..self
+        };
+        if before.disk_bytes != new.disk_bytes {
+            let (was, is) = (before.disk_bytes, new.disk_bytes);
+            return match volume_lacks {
+                true => Err(Useless::Size { was, is }),
+                false => Ok(new),
+            };
+        }
+        if !is_whole {
+            return match volume_lacks {
+                true => Err(Useless::Interrupted),
+                false => Ok(new),
+            };
+        }
+        new.in_flight = before.in_flight.clone();
+        for at in 0..new.members.len() {
+            let which = new.members[at];
+            let Some(was) = before.members.iter().position(|other| *other == which) else {
+                continue;
+            };
+            // What is to have something else has whatever it may.
+            if before.choices[was] == new.choices[at] {
+                new.is_out[at] = before.is_out[was];
+                new.lacking[at] = before.lacking[was].clone();
+            }
+        }
+        Ok(new)
+    }
+
+    /// The first member that has all.
+    pub fn source(&self) -> Option<usize> {
+        let mut members = 0..self.is_out.len();
+        members.find(|member| !self.is_out[*member] && self.choices[*member] == 0)
+    }
+
+    /// After a crash: what was in flight is as the first member has it that has all. Which
+    /// one that is; `None` if there is none.
     pub fn recover(&mut self) -> Option<usize> {
-        let source = self.is_out.iter().position(|is| !is)?;
+        let source = self.source()?;
         for (at, lacking) in self.lacking.iter_mut().enumerate() {
             if at != source {
                 lacking.merge(&self.in_flight);
@@ -202,8 +343,8 @@ impl Map {
     }
 }
 
-fn hash_of(names: &[&str]) -> u64 {
-    checksum::crc32c(names.join("\n").as_bytes()).into()
+fn hash_of(name: &str) -> u32 {
+    checksum::crc32c(name.as_bytes())
 }
 
 #[cfg(test)]
@@ -212,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_map_is_read_as_it_was_written_and_no_byte_may_differ() {
-        let fresh = Map::new(100 << 20, &["volume", "b"]);
+        let fresh = Map::new(100 << 20, &[("volume", 0), ("b", 0)]);
         assert_eq!((fresh.regions, fresh.lacking[1].count()), (100, 100));
         let mut map = fresh.clone();
         map.sequence = 7;
@@ -220,21 +361,77 @@ mod tests {
         map.in_flight.set(3);
         map.lacking[1] = Regions::new(100);
         map.lacking[0].set(99);
+        (map.epoch, map.left) = (Some(0), 1 << 40);
         let bytes = map.encode();
-        assert_eq!(fresh.decode(&bytes), Some(map));
+        assert_eq!(Map::decode(&bytes), Some(map));
         for at in 0..bytes.len() {
             let mut flipped = bytes.clone();
             flipped[at] ^= 1;
-            assert_eq!(fresh.decode(&flipped), None, "byte {at}");
+            assert_eq!(Map::decode(&flipped), None, "byte {at}");
         }
-        assert_eq!(fresh.decode(&bytes[1..]), None);
-        assert_eq!(Map::new(100 << 20, &["volume", "c"]).decode(&bytes), None);
-        assert_eq!(Map::new(99 << 20, &["volume", "b"]).decode(&bytes), None);
+        for length in 0..bytes.len() {
+            assert_eq!(Map::decode(&bytes[..length]), None);
+        }
+    }
+
+    #[test]
+    fn a_file_counts_only_if_nobody_can_have_written_without_it() {
+        let fresh = || Map::new(10 << 20, &[("volume", 0), ("b", 0)]);
+        let mut before = fresh();
+        before.is_out = vec![false, false];
+        before.lacking[1] = Regions::new(10);
+        before.lacking[1].set(3);
+        (before.epoch, before.sequence) = (Some(7), 40);
+        let lacks = |before: &Map, epoch, follows| {
+            let map = fresh().go_on_from(before, epoch, follows);
+            map.map(|map| {
+                assert_eq!((map.sequence, map.left), (40, 0));
+                map.lacking[1].count()
+            })
+        };
+        for (epoch, expected) in [(Some(7), 1), (Some(8), 1), (None, 1), (Some(9), 10)] {
+            assert_eq!(lacks(&before, epoch, 0), Ok(expected), "{epoch:?}");
+        }
+        // Its boxes were exchanged: by those that follow, or by others.
+        before.left = 5;
+        assert_eq!(lacks(&before, Some(7), 5), Ok(1));
+        assert_eq!(lacks(&before, Some(7), 6), Ok(10));
+        before.is_out[0] = true;
+        assert_eq!(lacks(&before, Some(7), 6), Err(Useless::Interrupted));
+        assert_eq!(lacks(&before, Some(9), 5), Err(Useless::Interrupted));
+        assert_eq!(lacks(&before, Some(8), 5), Ok(1));
+        let grown = Map::new(11 << 20, &[("volume", 0), ("b", 0)]);
+        let refused = grown.clone().go_on_from(&before, Some(8), 5);
+        assert!(matches!(refused, Err(Useless::Size { .. })));
+        before.is_out[0] = false;
+        let begun = grown
+            .go_on_from(&before, Some(8), 5)
+            .expect("nobody needs it");
+        assert_eq!(begun.lacking[1].count(), 11);
+    }
+
+    #[test]
+    fn whoever_is_new_or_elsewhere_lacks_all() {
+        let mut before = Map::new(10 << 20, &[("volume", 0), ("b nbd://1", 0), ("c", 0)]);
+        before.is_out = vec![true, false, false];
+        for lacking in &mut before.lacking {
+            lacking.clear_all();
+        }
+        let members = [("volume", 0), ("d", 0), ("c", 0), ("b nbd://2", 0)];
+        let map = Map::new(10 << 20, &members[..]);
+        let map = map.go_on_from(&before, None, 0).expect("it goes on");
+        assert_eq!(map.is_out, [true, true, false, true]);
+        let counts: Vec<u32> = map.lacking.iter().map(Regions::count).collect();
+        assert_eq!(counts, [0, 10, 0, 10]);
+        // Who had all is not among them any more: nobody has.
+        let map = Map::new(10 << 20, &[("volume", 0), ("d", 0)]);
+        let mut map = map.go_on_from(&before, None, 0).expect("it goes on");
+        assert_eq!(map.recover(), None);
     }
 
     #[test]
     fn what_was_in_flight_is_as_one_member_has_it() {
-        let mut map = Map::new(10 << 20, &["volume", "b", "c"]);
+        let mut map = Map::new(10 << 20, &[("volume", 0), ("b", 0), ("c", 0)]);
         map.is_out = vec![true, false, false];
         map.lacking = vec![Regions::new(10), Regions::new(10), Regions::new(10)];
         map.lacking[0].set(1);
@@ -248,8 +445,26 @@ mod tests {
     }
 
     #[test]
+    fn who_is_not_to_have_all_is_never_the_source_and_lacks_all_when_that_changes() {
+        let of = |b: u32, c: u32| Map::new(10 << 20, &[("volume", 0), ("b", b), ("c", c)]);
+        let mut map = of(7, 0);
+        map.is_out = vec![true, false, false];
+        map.lacking = vec![Regions::new(10), Regions::new(10), Regions::new(10)];
+        assert_eq!(map.clone().recover(), Some(2));
+        let go_on = |other: Map| other.go_on_from(&map, None, 0).expect("it goes on");
+        assert_eq!(go_on(of(7, 0)), map);
+        for other in [of(0, 0), of(8, 0)] {
+            let read = go_on(other);
+            assert_eq!(read.is_out, [true, true, false]);
+            assert_eq!((read.lacking[1].count(), read.lacking[2].count()), (10, 0));
+        }
+        let mut read = go_on(of(7, 9));
+        assert_eq!(read.recover(), None, "nobody has all");
+    }
+
+    #[test]
     fn a_large_disk_has_large_regions() {
-        let map = Map::new(64 << 40, &["volume", "b"]);
+        let map = Map::new(64 << 40, &[("volume", 0), ("b", 0)]);
         assert!(map.regions <= 1 << 16 && map.slot_bytes() < 32 << 10);
         assert_eq!(map.regions_of(map.region_bytes - 1, 2), 0..2);
     }

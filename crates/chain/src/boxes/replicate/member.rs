@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base::{BlockDevice, Durability, IoError, Started, Token, ZeroMode};
 
+use super::choice::Choice;
 use crate::remote::Remote;
 use crate::tokens::Tokens;
 
@@ -55,6 +56,8 @@ pub(super) struct Member {
     pub name: String,
     /// None of the volume itself.
     pub uri: Option<String>,
+    /// What it is to have, if that is not all.
+    pub choice: Option<Choice>,
     pub remote: Option<Box<dyn Remote>>,
     pub state: State,
     pub tokens: Tokens<Part>,
@@ -72,6 +75,7 @@ impl Member {
         Self {
             name: name.to_owned(),
             uri: uri.map(str::to_owned),
+            choice: None,
             remote: None,
             state: State::Out,
             tokens: Tokens::default(),

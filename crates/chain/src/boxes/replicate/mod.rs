@@ -7,8 +7,11 @@
 //!               └──▶ replica c                   out: nothing
 //! ```
 //!
-//! * `member`: one place, and what is under way there. `map`, `store`: what each lacks, also
-//!   after a crash. `fill`: how it gets that.
+//! * `member`: one place, and what is under way there. `asking`, `answers`: what is asked of
+//!   them, and what comes of it.
+//! * `map`, `store`, `keeping`: what each lacks, also after a crash. `beginning`, `fill`: how
+//!   it is found who has all, and how the others get it.
+//! * `choice`, `granules`, `looking`: replicas that are to have some files only.
 //!
 //! Invariants:
 //!
@@ -19,9 +22,17 @@
 //! * A member that fails, or answers nothing for so long, is out: whatever it was asked is
 //!   nobody's, and is read elsewhere. It is in sync again when it has all that it lacks, and
 //!   that is on its stable storage.
-//! * Only members in sync are read.
+//! * Only members in sync are read. One that is not to have all is never read, and what it
+//!   has acknowledged alone is not acknowledged.
 
+mod answers;
+mod asking;
+mod beginning;
+mod choice;
 mod fill;
+mod granules;
+mod keeping;
+mod looking;
 mod map;
 mod member;
 mod store;
@@ -38,13 +49,14 @@ use base::{
 };
 use policy::ReplicateConfig;
 
+use choice::Choice;
 use fill::Fill;
+use looking::Looking;
 use map::{Map, Regions};
-use member::{Ask, Member, PAUSE_MAX, PAUSE_MIN, State};
-use store::{Store, Stored};
+use member::{Ask, Member, State};
+use store::Store;
 
 use crate::boxes::{Event, What};
-use crate::remote::Link;
 use crate::tokens::Tokens;
 use crate::{MiddleBox, Opening, Surroundings};
 
@@ -54,6 +66,10 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// Regions that a flush has covered are in flight for so long still: what is written once
 /// is soon written again, and each change of that costs a sync.
 const FORGET_AFTER: Duration = Duration::from_secs(10);
+
+/// The volume is not given up for a moment's slowness: what it lacks then keeps it from
+/// being used without the others.
+const VOLUME_STALL_MIN: Duration = Duration::from_secs(5);
 
 /// The volume itself, among the members.
 const VOLUME: usize = 0;
@@ -79,6 +95,8 @@ enum Kind {
 struct Request {
     /// By whom; nobody above asks to fill a member.
     token: Option<Token>,
+    /// It is read to know what is on the disk.
+    look: Option<Token>,
     kind: Kind,
     /// So many parts are under way.
     parts: usize,
@@ -91,8 +109,16 @@ struct Request {
 /// How far the box has come with beginning.
 enum Begun {
     Not,
-    Loading { since: Duration },
-    Connecting { since: Duration },
+    Loading {
+        since: Duration,
+    },
+    Connecting {
+        since: Duration,
+    },
+    /// It is found out what partial replicas are to have.
+    Looking {
+        since: Duration,
+    },
     Yes,
 }
 
@@ -133,7 +159,11 @@ pub struct Replicate {
     /// The flush that is under way, of which that will be true.
     covering: Option<Token>,
     fill: Option<Fill>,
+    /// What is on the disk, if replicas are to have some of it only.
+    looking: Option<Looking>,
     is_resting: bool,
+    /// It was in use.
+    is_used: bool,
     disk_bytes: u64,
     turn: usize,
 }
@@ -144,9 +174,13 @@ impl Replicate {
     pub fn new(name: &str, config: &ReplicateConfig, surroundings: Surroundings) -> Self {
         let replicas = config.replicas.iter();
         let mut members = vec![Member::new("volume", None)];
-        members.extend(replicas.map(|one| Member::new(&one.name, Some(&one.uri))));
-        let map = Map::new(0, &["volume"]);
-        Self {
+        members.extend(replicas.map(|one| {
+            let mut member = Member::new(&one.name, Some(&one.uri));
+            member.choice = one.paths.clone().map(Choice::new);
+            member
+        }));
+        let map = Map::new(0, &[("volume", 0)]);
+        let mut new = Self {
             name: name.into(),
             surroundings,
             stall: Duration::from_millis(config.stall_ms),
@@ -170,10 +204,18 @@ impl Replicate {
             forget_at: Duration::ZERO,
             covering: None,
             fill: None,
+            looking: None,
             is_resting: true,
+            is_used: false,
             disk_bytes: 0,
             turn: 0,
+        };
+        if new.members.iter().any(|member| member.choice.is_some()) {
+            new.looking = Some(Looking::new(
+                new.follower(config.memory_max.min(new.surroundings.memory_max)),
+            ));
         }
+        new
     }
 
     fn now(&self) -> Duration {
@@ -189,485 +231,6 @@ impl Replicate {
             what: What::Note(note),
             rule: None,
         }]);
-    }
-
-    /// The map is another one; nothing is acknowledged before that is in the file, if
-    /// `is_needed`.
-    fn changed(&mut self, is_needed: bool) {
-        self.map.sequence += 1;
-        if is_needed {
-            self.needed = self.map.sequence;
-        }
-        self.write_map();
-    }
-
-    fn write_map(&mut self) {
-        // Until it is in use, another box may have the file.
-        if self.is_resting || self.writing.is_some() || self.stored >= self.map.sequence {
-            return;
-        }
-        if let Some(store) = &mut self.store {
-            self.writing = Some(self.map.in_flight.clone());
-            store.write(&self.map);
-        }
-    }
-
-    /// What was written to the file, and what waits for that.
-    fn look_at_store(&mut self, completions: &mut Vec<Completion>) {
-        while let Some(stored) = self.store.as_mut().and_then(Store::next) {
-            match stored {
-                Stored::Loaded(loaded) => self.loaded(loaded),
-                Stored::Written(Ok(sequence)) => {
-                    self.stored = sequence;
-                    self.store_error = None;
-                    self.in_file = self.writing.take().unwrap_or_else(|| self.in_file.clone());
-                }
-                Stored::Written(Err(error)) => {
-                    self.writing = None;
-                    if self.store_error.is_none() {
-                        self.note(format!("what replicas lack cannot be kept: {error}"));
-                    }
-                    let why = format!("what replicas lack cannot be kept: {error}");
-                    self.store_error = Some((why, self.now() + PAUSE_MIN));
-                }
-            }
-        }
-        let may_try = |error: &(String, Duration)| error.1 <= self.now();
-        if self.store_error.as_ref().is_none_or(may_try) {
-            self.write_map();
-        }
-        if self.needed <= self.stored {
-            let late = std::mem::take(&mut self.late);
-            completions.extend(
-                late.into_iter()
-                    .map(|(token, result)| Completion { token, result }),
-            );
-        }
-    }
-
-    /// Whether a region is in flight in the file, and will be in what is written there now.
-    fn is_marked(&self, region: usize) -> bool {
-        let writing = self.writing.as_ref();
-        self.in_file.has(region) && writing.is_none_or(|writing| writing.has(region))
-    }
-
-    /// A member gets nothing any more. What it was asked counts as failed.
-    fn put_out(&mut self, at: usize, why: &str, completions: &mut Vec<Completion>) {
-        let now = self.now();
-        let member = &mut self.members[at];
-        if matches!(member.state, State::Out) {
-            return;
-        }
-        member.state = State::Out;
-        member.again = now + member.pause;
-        member.pause = (member.pause * 2).min(PAUSE_MAX);
-        let name = member.name.clone();
-        let of = member.abandon();
-        if let Some(fill) = self.fill.take_if(|fill| fill.member == at)
-            && let Some(held) = fill.held()
-        {
-            self.ranges.remove(&held);
-        }
-        if !self.map.is_out[at] {
-            self.note(format!("{name} is out: {why}"));
-        }
-        self.map.is_out[at] = true;
-        // What it has acknowledged and not flushed may be lost there, and what is under way.
-        let in_flight = self.map.in_flight.clone();
-        self.map.lack(at, &in_flight);
-        self.changed(true);
-        let error = IoError::Unavailable(format!("replica {name}: {why}"));
-        for request in of {
-            self.part_ended(request, Err(error.clone()), completions);
-        }
-    }
-
-    /// A part of a request has ended.
-    fn part_ended(
-        &mut self,
-        id: Token,
-        result: Result<Outcome, IoError>,
-        completions: &mut Vec<Completion>,
-    ) {
-        let Some(request) = self.requests.get_mut(id) else {
-            return;
-        };
-        match result {
-            Ok(Outcome::Data(data)) => {
-                request.data = Some(data);
-                request.is_done = true;
-            }
-            Ok(_) => request.is_done = true,
-            Err(error) => request.error = Some(error),
-        }
-        request.parts -= 1;
-        if request.parts > 0 {
-            return;
-        }
-        match request.kind {
-            Kind::Fill => self.filled(id, completions),
-            Kind::Read { .. } if !request.is_done => self.again.push(id),
-            _ => self.end(id, completions),
-        }
-    }
-
-    /// All parts of a request have ended.
-    fn end(&mut self, id: Token, completions: &mut Vec<Completion>) {
-        let Some(request) = self.requests.take(id) else {
-            return;
-        };
-        match request.kind {
-            Kind::Change { offset, .. } => drop(self.ranges.remove(&offset)),
-            Kind::Flush if self.covering == Some(id) => {
-                self.covering = None;
-                if request.is_done {
-                    self.flushed();
-                }
-            }
-            _ => {}
-        }
-        let Some(token) = request.token else { return };
-        let result = match (request.is_done, request.error) {
-            (true, _) => Ok(request.data.map_or(Outcome::Done, Outcome::Data)),
-            (false, error) => Err(error.unwrap_or_else(none_is_there)),
-        };
-        let is_read = matches!(request.kind, Kind::Read { .. });
-        match is_read || result.is_err() || self.needed <= self.stored {
-            true => completions.push(Completion { token, result }),
-            false => self.late.push((token, result)),
-        }
-    }
-
-    /// A flush has reached all members that are not out.
-    fn flushed(&mut self) {
-        let now = self.now();
-        for region in 0..self.map.regions {
-            if self.map.in_flight.has(region) && !self.touched.has(region) {
-                self.covered.set(region);
-            }
-        }
-        if self.forget_at.is_zero() {
-            self.forget_at = now + FORGET_AFTER;
-        }
-    }
-
-    /// Regions that were not written for some time are in flight no more.
-    fn forget(&mut self, now: Duration) {
-        if self.forget_at.is_zero() || now < self.forget_at || self.is_resting {
-            return;
-        }
-        self.forget_at = Duration::ZERO;
-        if self.covered.count() > 0 {
-            for region in 0..self.map.regions {
-                if self.covered.has(region) {
-                    self.map.in_flight.clear(region);
-                    self.covered.clear(region);
-                }
-            }
-            self.changed(false);
-        }
-    }
-
-    /// Whether a change may begin now: nothing is under way that it overlaps, every region
-    /// of it is in flight in the file, and nobody has to catch up first.
-    ///
-    /// # Errors
-    /// If it never may.
-    fn may_change(&mut self, offset: u64, length: u64) -> Result<bool, IoError> {
-        let end = offset
-            .checked_add(length)
-            .filter(|end| *end <= self.disk_bytes);
-        let Some(end) = end else {
-            return Err(IoError::OutOfRange {
-                offset,
-                length,
-                size: self.disk_bytes,
-            });
-        };
-        let before = self.ranges.range(..end).next_back();
-        let is_overlapped = before.is_some_and(|(_, other)| *other > offset);
-        if is_overlapped || self.members.iter().any(|member| !member.queue.is_empty()) {
-            return Ok(false);
-        }
-        let mut is_marked = true;
-        for region in self.map.regions_of(offset, length) {
-            self.map.in_flight.set(region);
-            self.touched.set(region);
-            self.covered.clear(region);
-            is_marked &= self.is_marked(region);
-        }
-        if !is_marked {
-            if let Some((why, _)) = &self.store_error {
-                return Err(IoError::NoSpace(why.clone()));
-            }
-            self.changed(false);
-        }
-        Ok(is_marked)
-    }
-
-    /// Whether a member gets what is written to `regions`.
-    fn takes(&self, at: usize, regions: std::ops::Range<usize>) -> bool {
-        match self.members[at].state {
-            State::InSync => true,
-            State::Filling => {
-                let being_filled = self.fill.as_ref().filter(|fill| fill.member == at);
-                let lacks = |region| {
-                    let is_filled = being_filled.is_some_and(|fill| fill.region == region);
-                    self.map.lacking[at].has(region) && !is_filled
-                };
-                // One that lacks some of it would lack all of it.
-                !regions.clone().any(lacks)
-            }
-            State::Connecting(_) | State::Out => false,
-        }
-    }
-
-    /// Asks all members that are to have it.
-    fn dispatch(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        kind: Kind,
-        ask: &Ask,
-    ) -> Started {
-        let now = self.now();
-        let regions = match kind {
-            Kind::Change { offset, length } => self.map.regions_of(offset, length),
-            _ => 0..0,
-        };
-        // One part more than there are, until all have been asked.
-        let id = self.requests.add(Request {
-            token: Some(token),
-            kind: kind.clone(),
-            parts: 1,
-            is_done: false,
-            data: None,
-            error: None,
-        });
-        if matches!(kind, Kind::Flush) && self.covering.is_none() {
-            self.covering = Some(id);
-        }
-        let (mut parts, mut is_done, mut error, mut failed) = (0, false, None, Vec::new());
-        for at in 0..self.members.len() {
-            if !self.takes(at, regions.clone()) {
-                for region in regions.clone() {
-                    self.map.lacking[at].set(region);
-                }
-                continue;
-            }
-            match self.members[at].carry_out(below, (id, now), ask) {
-                Started::Done => is_done = true,
-                Started::Pending => parts += 1,
-                Started::Busy if parts == 0 && !is_done && failed.is_empty() => {
-                    self.withdraw(id);
-                    return Started::Busy;
-                }
-                Started::Busy => {
-                    self.members[at].queue.push_back((id, ask.clone()));
-                    parts += 1;
-                }
-                Started::Failed(
-                    mistake @ (IoError::OutOfRange { .. }
-                    | IoError::ReadOnly
-                    | IoError::NotSupported),
-                ) if parts == 0 && !is_done && failed.is_empty() => {
-                    self.withdraw(id);
-                    return Started::Failed(mistake);
-                }
-                Started::Failed(why) => {
-                    failed.push((at, why.to_string()));
-                    error = Some(why);
-                }
-            }
-        }
-        let is_simple = failed.is_empty() && parts == 0 && is_done;
-        if is_simple && self.needed <= self.stored && !matches!(kind, Kind::Flush) {
-            self.withdraw(id);
-            return Started::Done;
-        }
-        if let Kind::Change { offset, length } = kind
-            && parts > 0
-        {
-            self.ranges.insert(offset, offset + length);
-        }
-        if let Some(request) = self.requests.get_mut(id) {
-            request.parts += parts;
-            request.is_done = is_done;
-            request.error.clone_from(&error);
-        }
-        // Whatever ends meanwhile is told by the next poll.
-        let mut completions = Vec::new();
-        for (at, why) in failed {
-            self.put_out(at, &why, &mut completions);
-        }
-        if parts == 0 && !is_done {
-            self.withdraw(id);
-            self.ended.append(&mut completions);
-            return Started::Failed(error.unwrap_or_else(none_is_there));
-        }
-        let is_over = self.requests.get_mut(id).is_some_and(|request| {
-            request.parts -= 1;
-            request.parts == 0
-        });
-        if is_over {
-            self.end(id, &mut completions);
-        }
-        self.ended.append(&mut completions);
-        Started::Pending
-    }
-
-    /// A request does not begin after all.
-    fn withdraw(&mut self, id: Token) {
-        self.requests.take(id);
-        self.covering.take_if(|covering| *covering == id);
-    }
-
-    /// The member that has the least to read, of those in sync that were not tried: another
-    /// one each time, if they have the same.
-    fn choose(&self, tried: u32) -> Option<usize> {
-        let count = self.members.len();
-        let in_turn = (0..count).map(|step| (self.turn + step) % count);
-        let may = |at: &usize| self.members[*at].state == State::InSync && tried >> at & 1 == 0;
-        in_turn.filter(may).min_by_key(|at| self.members[*at].bytes)
-    }
-
-    /// Reads from some member; `None` if it could not be asked anywhere now.
-    fn read_somewhere(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        id: Token,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Option<Started> {
-        let (now, length) = (self.now(), out.len() as u64);
-        self.turn = (self.turn + 1) % self.members.len();
-        let mut tried = 0;
-        while let Some(at) = self.choose(tried) {
-            tried |= 1 << at;
-            let started = self.members[at].begin(below, (id, length, now), |device, own| {
-                device.read(own, offset, out)
-            });
-            match started {
-                Started::Busy => {}
-                Started::Failed(error) => {
-                    self.lacks(at, offset, length);
-                    let mut completions = Vec::new();
-                    self.put_out(at, &error.to_string(), &mut completions);
-                    self.ended.append(&mut completions);
-                }
-                started => return Some(started),
-            }
-        }
-        None
-    }
-
-    /// What a member could not read it is given anew.
-    fn lacks(&mut self, at: usize, offset: u64, length: u64) {
-        for region in self.map.regions_of(offset, length) {
-            self.map.lacking[at].set(region);
-        }
-    }
-
-    /// Tries reads elsewhere that failed somewhere.
-    fn read_again(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
-        for id in std::mem::take(&mut self.again) {
-            let Some(Request { kind, .. }) = self.requests.get_mut(id) else {
-                continue;
-            };
-            let Kind::Read { offset, length } = *kind else {
-                continue;
-            };
-            let mut out = vec![0; length];
-            let is_any = self.members.iter().any(|one| one.state == State::InSync);
-            let started = self.read_somewhere(below, id, offset, &mut out);
-            let Some(request) = self.requests.get_mut(id) else {
-                continue;
-            };
-            match started {
-                Some(Started::Done) => {
-                    (request.data, request.is_done) = (Some(out), true);
-                    self.end(id, completions);
-                }
-                Some(_) => request.parts += 1,
-                None if is_any => self.again.push(id),
-                None => self.end(id, completions),
-            }
-        }
-    }
-
-    /// What could not begin begins, in order.
-    fn empty_queues(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
-        let now = self.now();
-        for at in 0..self.members.len() {
-            while let Some((id, ask)) = self.members[at].queue.pop_front() {
-                match self.members[at].carry_out(below, (id, now), &ask) {
-                    Started::Done => self.part_ended(id, Ok(Outcome::Done), completions),
-                    Started::Pending => {}
-                    Started::Busy => {
-                        self.members[at].queue.push_front((id, ask));
-                        break;
-                    }
-                    Started::Failed(error) => {
-                        self.part_ended(id, Err(error.clone()), completions);
-                        self.put_out(at, &error.to_string(), completions);
-                    }
-                }
-            }
-        }
-    }
-
-    /// What members have answered.
-    fn collect(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
-        let mut answers = Vec::new();
-        for at in 0..self.members.len() {
-            let member = &mut self.members[at];
-            match (&mut member.remote, &member.uri) {
-                (Some(remote), _) => remote.poll(&mut answers),
-                (None, None) => below.poll(&mut answers),
-                (None, Some(_)) => {}
-            }
-            for Completion { token, result } in answers.drain(..) {
-                let Some(part) = self.members[at].tokens.take(token) else {
-                    debug_assert!(false, "nobody asked a member for {token}");
-                    continue;
-                };
-                self.members[at].bytes -= part.bytes;
-                let Some(request) = part.request else {
-                    continue;
-                };
-                if let Err(error) = &result {
-                    let asked = self
-                        .requests
-                        .get_mut(request)
-                        .map(|request| request.kind.clone());
-                    if let Some(Kind::Read { offset, length }) = asked {
-                        self.lacks(at, offset, length as u64);
-                    }
-                    // This part is counted here, and not by what is abandoned.
-                    let why = error.to_string();
-                    self.part_ended(request, result, completions);
-                    self.put_out(at, &why, completions);
-                } else {
-                    self.part_ended(request, result, completions);
-                }
-            }
-        }
-    }
-
-    /// Whoever does not answer is out.
-    fn look_at_members(&mut self, now: Duration, completions: &mut Vec<Completion>) {
-        for at in 0..self.members.len() {
-            let member = &self.members[at];
-            if member.is_stalled(now, self.stall) {
-                let why = format!("it has answered nothing for {} ms", self.stall.as_millis());
-                self.put_out(at, &why, completions);
-                continue;
-            }
-            let link = member.remote.as_ref().map(|remote| remote.link());
-            if let Some(Link::Broken(why)) = link {
-                self.put_out(at, &why, completions);
-            }
-        }
     }
 }
 
@@ -719,6 +282,7 @@ impl MiddleBox for Replicate {
         }
         let id = self.requests.add(Request {
             token: Some(token),
+            look: None,
             kind: Kind::Read { offset, length },
             parts: 1,
             is_done: false,
@@ -731,7 +295,7 @@ impl MiddleBox for Replicate {
         }
         match started {
             Some(started) => started,
-            None if self.members.iter().any(|one| one.state == State::InSync) => Started::Busy,
+            None if self.has_source() => Started::Busy,
             None => Started::Failed(none_is_there()),
         }
     }
@@ -745,17 +309,12 @@ impl MiddleBox for Replicate {
         durability: Durability,
     ) -> Started {
         let length = data.len() as u64;
-        match self.may_change(offset, length) {
-            Ok(true) => {}
-            Ok(false) => return Started::Busy,
-            Err(error) => return Started::Failed(error),
-        }
         let ask = Ask::Write {
             offset,
             data: data.to_vec(),
             durability,
         };
-        self.dispatch(below, token, Kind::Change { offset, length }, &ask)
+        self.change(below, token, (offset, length), ask)
     }
 
     fn flush(&mut self, below: &mut dyn BlockDevice, token: Token) -> Started {
@@ -801,11 +360,6 @@ impl MiddleBox for Replicate {
         length: u64,
         mode: ZeroMode,
     ) -> Started {
-        match self.may_change(offset, length) {
-            Ok(true) => {}
-            Ok(false) => return Started::Busy,
-            Err(error) => return Started::Failed(error),
-        }
         // A replica that has no fast way has a slow one.
         let mode = ZeroMode {
             fast_only: false,
@@ -816,7 +370,7 @@ impl MiddleBox for Replicate {
             length,
             mode,
         };
-        self.dispatch(below, token, Kind::Change { offset, length }, &ask)
+        self.change(below, token, (offset, length), ask)
     }
 
     fn extents(
@@ -869,7 +423,13 @@ impl MiddleBox for Replicate {
         self.collect(below, completions);
         self.look_at_members(now, completions);
         self.look_at_store(completions);
+        if matches!(self.begun, Begun::Looking { .. }) {
+            self.read_again(below, completions);
+            self.look(below);
+        }
         if matches!(self.begun, Begun::Yes) {
+            self.look(below);
+            self.let_go_of_held(below, completions);
             self.empty_queues(below, completions);
             self.read_again(below, completions);
             self.bring_back(below, now);
@@ -894,15 +454,28 @@ impl MiddleBox for Replicate {
             .members
             .iter()
             .filter_map(|one| one.remote.as_ref()?.next_timer());
-        let parts = self.members.iter().flat_map(|one| one.tokens.iter());
-        let oldest = parts
-            .filter(|part| part.request.is_some())
-            .map(|part| part.begun)
-            .min();
-        let stalled = oldest.map(|oldest| (oldest + self.stall).saturating_sub(now));
+        let members = (0..self.members.len()).filter(|at| !self.is_only_source(*at));
+        let stalled = members.filter_map(|at| {
+            let parts = self.members[at].tokens.iter();
+            let waited_for = parts.filter(|part| part.request.is_some());
+            let oldest = waited_for.map(|part| part.begun).min()?;
+            Some((oldest + self.stalls_after(at)).saturating_sub(now))
+        });
+        let stalled = stalled.min();
+        // One that hangs is tried when it has answered.
+        let may_try = |one: &&Member| one.uri.is_some() || one.tokens.is_empty();
         let out = self.members.iter().filter(|one| one.state == State::Out);
-        let again = out.map(|one| one.again.saturating_sub(now)).min();
+        let again = out.filter(may_try).map(|one| one.again.saturating_sub(now));
+        let again = again.min().filter(|_| !self.is_resting);
+        let looking = self.looking.as_ref();
+        let due = looking.and_then(|one| one.follower.due());
+        let due = due.filter(|_| !self.is_resting);
+        let due = due.map(|due| due.saturating_sub(now));
+        let is_looking = looking.is_some_and(Looking::is_pressed);
+        let is_held = looking.is_some_and(|looking| !looking.held.is_empty());
         let is_pressed = !self.again.is_empty()
+            || is_held
+            || is_looking && (!self.is_resting || matches!(self.begun, Begun::Looking { .. }))
             || self.members.iter().any(|one| !one.queue.is_empty())
             || (self.fill.as_ref().is_some_and(Fill::is_waiting) && !self.is_resting);
         let pressed = match self.ended.is_empty() {
@@ -914,17 +487,37 @@ impl MiddleBox for Replicate {
             .store_error
             .as_ref()
             .map(|(_, at)| at.saturating_sub(now));
-        let timers = [stalled, again, pressed, forget, store];
+        let timers = [stalled, again, pressed, forget, store, due];
         remotes.chain(timers.into_iter().flatten()).min()
+    }
+
+    fn may_leave(&self) -> Result<(), String> {
+        match self.is_source(VOLUME) || !self.is_used {
+            true => Ok(()),
+            false => Err("the volume lacks what its replicas have, and is being filled".to_owned()),
+        }
     }
 
     fn rest(&mut self) -> bool {
         self.is_resting = true;
-        self.fill.as_ref().is_none_or(|fill| !fill.is_under_way()) && self.writing.is_none()
+        if self.is_used && self.map.left == 0 {
+            // Others may write the volume before it is used again.
+            self.map.left = self.surroundings.tenure.turn.max(1);
+            self.changed(true);
+        }
+        let is_idle = self.fill.as_ref().is_none_or(|fill| !fill.is_under_way());
+        let looking = self.looking.as_ref();
+        let looks = looking.is_some_and(|looking| !looking.follower.is_idle());
+        let is_kept = self.writing.is_none() && (!self.is_used || self.stored >= self.map.sequence);
+        is_idle && !looks && is_kept
     }
 
     fn resume(&mut self) {
         self.is_resting = false;
+        if std::mem::take(&mut self.map.left) != 0 {
+            self.changed(true);
+        }
+        self.is_used = true;
         self.write_map();
     }
 }

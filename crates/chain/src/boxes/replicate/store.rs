@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 
 use world::{Disk, OpenMode, Pool, Wake};
 
-use super::map::Map;
+use super::map::{Map, SLOT_BYTES_MAX};
 use crate::{StateFolder, Surroundings};
 
 /// Slots begin at a multiple of this: neither spoils the other.
@@ -56,9 +56,9 @@ impl Store {
         }));
     }
 
-    /// Begins to read what there is of a map like `fresh`.
-    pub fn load(&self, fresh: Map) {
-        self.run(move |disk, path| Stored::Loaded(load(disk, path, &fresh)));
+    /// Begins to read what there is of a map.
+    pub fn load(&self) {
+        self.run(|disk, path| Stored::Loaded(load(disk, path)));
     }
 
     /// Begins to write a map, unless one is being written: then later.
@@ -81,11 +81,11 @@ impl Store {
     }
 }
 
-fn slot(sequence: u64, bytes: usize) -> u64 {
-    (sequence % 2) * (bytes as u64).next_multiple_of(ALIGN)
+fn slot(sequence: u64) -> u64 {
+    (sequence % 2) * (SLOT_BYTES_MAX as u64).next_multiple_of(ALIGN)
 }
 
-fn load(disk: &dyn Disk, path: &Path, fresh: &Map) -> io::Result<Option<Map>> {
+fn load(disk: &dyn Disk, path: &Path) -> io::Result<Option<Map>> {
     let file = match disk.open(path, OpenMode::Read) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
@@ -93,13 +93,11 @@ fn load(disk: &dyn Disk, path: &Path, fresh: &Map) -> io::Result<Option<Map>> {
     let length = file.length()?;
     let mut newest: Option<Map> = None;
     for number in 0..2 {
-        let mut bytes = vec![0; fresh.slot_bytes()];
-        let at = slot(number, bytes.len());
-        if at + bytes.len() as u64 > length {
-            continue;
-        }
+        let at = slot(number);
+        let there = length.saturating_sub(at).min(SLOT_BYTES_MAX as u64);
+        let mut bytes = vec![0; there as usize];
         file.read_at(&mut bytes, at)?;
-        let found = fresh.decode(&bytes);
+        let found = Map::decode(&bytes);
         let is_newer = |found: &Map| {
             let mut known = newest.iter();
             known.all(|known| known.sequence < found.sequence)
@@ -122,7 +120,7 @@ fn write(disk: &dyn Disk, path: &Path, bytes: &[u8], sequence: u64) -> io::Resul
         }
         file => file?,
     };
-    file.write_at(bytes, slot(sequence, bytes.len()))?;
+    file.write_at(bytes, slot(sequence))?;
     file.sync_data()?;
     Ok(sequence)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +12,9 @@ use world::simulated::{SimulatedClock, SimulatedPool, SimulatedRandom, Simulatio
 use world::{Clock, Disk, Millis, Wake};
 
 use super::*;
-use crate::{Chain, Exchange, Remote, SizeRule, StateFolder, Targets};
+use crate::{Chain, EventSink, Exchange, Link, Remote, SizeRule, StateFolder, Targets, Tenure};
+
+mod partial;
 
 const SIZE: usize = 8 << 20;
 const BLOCK: usize = 4096;
@@ -37,10 +40,10 @@ fn lock(place: &Shared) -> MutexGuard<'_, Place> {
 }
 
 impl Place {
-    fn new(seed: u64) -> Shared {
+    fn new(seed: u64, content: Vec<u8>) -> Shared {
         Arc::new(Mutex::new(Self {
-            live: vec![0; SIZE],
-            durable: vec![0; SIZE],
+            durable: content.clone(),
+            live: content,
             volatile: Vec::new(),
             is_up: true,
             hangs: false,
@@ -113,7 +116,7 @@ impl Connection {
 impl BlockDevice for Connection {
     fn geometry(&self) -> DeviceGeometry {
         DeviceGeometry {
-            size_bytes: SIZE as u64,
+            size_bytes: lock(&self.place).live.len() as u64,
             block_bytes: BLOCK as u32,
         }
     }
@@ -220,14 +223,41 @@ struct Rig {
     chain: Chain<Connection>,
     random: SimulatedRandom,
     token: Token,
+    /// What is said of each replica beside its place.
+    more: Vec<String>,
+    heard: Arc<Heard>,
+    wake: Wake,
+    rung: Receiver<()>,
+    tenure: Tenure,
+}
+
+#[derive(Default)]
+struct Heard(Mutex<Vec<Event>>);
+
+impl EventSink for Heard {
+    fn tell(&self, events: Vec<Event>) {
+        self.0.lock().expect("not poisoned").extend(events);
+    }
 }
 
 impl Rig {
     fn new(seed: u64, replicas: usize) -> Self {
+        Self::with(seed, vec![0; SIZE], &vec![""; replicas])
+    }
+
+    /// A volume with this content, and empty replicas with this in their policy.
+    fn with(seed: u64, content: Vec<u8>, more: &[&str]) -> Self {
         let simulation = Simulation::new(seed);
-        let places: Vec<Shared> = (0..=replicas as u64)
-            .map(|at| Place::new(seed + at))
-            .collect();
+        let (ring, rung) = mpsc::channel();
+        let ring = Mutex::new(ring);
+        let wake = Wake::new(move || {
+            // Nobody may listen any more.
+            let _ = ring.lock().expect("not poisoned").send(());
+        });
+        let (length, replicas) = (content.len(), more.len());
+        let mut places = vec![Place::new(seed, content)];
+        let empty = (1..=replicas as u64).map(|at| Place::new(seed + at, vec![0; length]));
+        places.extend(empty);
         let named = (1..=replicas).map(|at| (format!("nbd://r{at}/x"), Arc::clone(&places[at])));
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
         let chain = Chain::new(
@@ -244,13 +274,18 @@ impl Rig {
             simulation,
             places,
             token: 0,
+            more: more.iter().map(|more| (*more).to_owned()).collect(),
+            heard: Arc::default(),
+            wake,
+            rung,
+            tenure: Tenure::default(),
         }
     }
 
     fn build(&self) -> Vec<Box<dyn MiddleBox>> {
         let mut text = "volume = 'a'\n[[box]]\nkind = 'replicate'\n".to_owned();
-        for at in 1..self.places.len() {
-            text += &format!("[[box.replica]]\nname = 'r{at}'\nuri = 'nbd://r{at}/x'\n");
+        for (at, more) in (1..).zip(&self.more) {
+            text += &format!("[[box.replica]]\nname = 'r{at}'\nuri = 'nbd://r{at}/x'\n{more}\n");
         }
         let policy = Policy::parse(&text).expect("a policy");
         let BoxKind::Replicate(config) = &policy.boxes[0].kind else {
@@ -265,6 +300,9 @@ impl Rig {
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             pool: Arc::clone(&self.pool) as _,
             targets: Arc::clone(&self.servers) as _,
+            wake: self.wake.clone(),
+            events: Arc::clone(&self.heard) as _,
+            tenure: self.tenure,
             state: Some(StateFolder {
                 disk: Arc::clone(&world.disk) as Arc<dyn Disk>,
                 path,
@@ -275,22 +313,44 @@ impl Rig {
     }
 
     fn begin(&mut self) -> Result<(), String> {
+        let boxes = self.build();
+        self.exchange(boxes)
+    }
+
+    /// The box is left: nothing stands before the volume.
+    fn leave(&mut self) -> Result<(), String> {
+        self.exchange(Vec::new())
+    }
+
+    fn exchange(&mut self, boxes: Vec<Box<dyn MiddleBox>>) -> Result<(), String> {
         let ended = Arc::<Mutex<Option<_>>>::default();
         let told = Arc::clone(&ended);
         self.chain.exchange(Exchange {
-            boxes: self.build(),
+            boxes,
             rule: SizeRule::MayChange,
             told: Box::new(move |result| {
                 *told.lock().expect("not poisoned") = Some(result);
             }),
         });
         for _ in 0..20_000 {
+            self.wait();
             self.poll();
             if let Some(ended) = ended.lock().expect("not poisoned").take() {
                 return ended.map_err(|error| error.to_string());
             }
         }
         panic!("it does not end");
+    }
+
+    /// Until the one replica has said that it has all.
+    fn until_in_sync(&mut self) {
+        let is_in_sync = |rig: &Self| {
+            let notes = format!("{:?}", rig.heard.0.lock().expect("not poisoned"));
+            notes.contains("r1 is in sync")
+        };
+        while !is_in_sync(self) {
+            assert_eq!(self.poll(), []);
+        }
     }
 
     /// The process ends at once, and so does the power of the volume.
@@ -302,6 +362,13 @@ impl Rig {
         self.pool = Arc::new(SimulatedPool::new());
         self.simulation.crash();
         self.begin()
+    }
+
+    /// Of replicas of chosen files the disk is read in another thread.
+    fn wait(&self) {
+        if self.more.iter().any(|more| !more.is_empty()) {
+            let _ = self.rung.recv_timeout(Duration::from_micros(200));
+        }
     }
 
     fn poll(&mut self) -> Vec<Completion> {
@@ -394,6 +461,38 @@ fn replicas_get_what_they_lack_and_are_read_then() {
     }
 }
 
+/// What had been copied counted as there, and was lost with the replica's power: nobody
+/// had flushed it.
+#[test]
+fn what_was_copied_and_not_flushed_is_copied_again() {
+    for seed in 0..20 {
+        let mut rig = Rig::new(seed, 1);
+        lock(&rig.places[0]).live.fill(7);
+        rig.begin().expect("it begins");
+        for _ in 0..seed * 8 {
+            rig.poll();
+        }
+        lock(&rig.places[1]).crash();
+        rig.until_alike();
+    }
+}
+
+/// A long write over a region that was being filled was for the next one to get, which lacked
+/// all; and the first one counted as filled.
+#[test]
+fn a_write_over_several_regions_is_in_all_of_a_member_that_is_filled() {
+    for seed in 0..20 {
+        let mut rig = Rig::new(seed, 1);
+        lock(&rig.places[0]).live.fill(7);
+        rig.begin().expect("it begins");
+        for region in 1..7_usize {
+            let length = (1 << 20) + 2 * BLOCK;
+            rig.write((region << 20) - BLOCK, &vec![region as u8; length]);
+        }
+        rig.until_alike();
+    }
+}
+
 #[test]
 fn who_fails_or_hangs_is_out_and_nobody_hears_of_it() {
     for (hangs, victim) in [(false, 1), (true, 1), (true, 0)] {
@@ -460,6 +559,97 @@ fn a_replica_that_is_too_small_or_missing_is_said_and_the_volume_goes_on() {
 }
 
 /// Each block has a value that was durable, and later ones that may be.
+#[test]
+fn whoever_alone_has_all_is_waited_for_and_not_put_out() {
+    let mut rig = Rig::new(21, 1);
+    rig.begin().expect("it begins");
+    rig.until_in_sync();
+    lock(&rig.places[1]).is_up = false;
+    rig.write(0, &[1; BLOCK]);
+    lock(&rig.places[0]).hangs = true;
+    let begun = rig.clock.monotonic();
+    let token = rig.next();
+    while rig.chain.write(token, 0, &[2; BLOCK], Durability::Volatile) == Started::Busy {
+        rig.poll();
+    }
+    while rig.clock.monotonic() < begun + Duration::from_secs(30) {
+        assert_eq!(rig.poll(), []);
+        rig.clock.advance(Duration::from_millis(10));
+    }
+    lock(&rig.places[0]).hangs = false;
+    while rig.poll().is_empty() {}
+    assert_eq!(rig.read(0, BLOCK), [2; BLOCK]);
+    rig.flush();
+    lock(&rig.places[1]).is_up = true;
+    rig.until_alike();
+    rig.crash().expect("the volume has all");
+    assert_eq!(rig.read(0, BLOCK), [2; BLOCK]);
+}
+
+#[test]
+fn a_volume_that_lacks_something_keeps_its_box() {
+    let mut rig = Rig::new(22, 1);
+    rig.begin().expect("it begins");
+    rig.until_in_sync();
+    lock(&rig.places[0]).hangs = true;
+    for _ in 0..10 {
+        // It is out after a while, and the replica has all.
+        rig.write(0, &[3; BLOCK]);
+    }
+    let refused = rig.leave().expect_err("the volume lacks something");
+    assert!(
+        refused.contains("cannot be left: the volume lacks"),
+        "{refused}"
+    );
+    lock(&rig.places[0]).hangs = false;
+    rig.until_alike();
+    while rig.leave().is_err() {
+        rig.poll();
+    }
+    assert_eq!(rig.read(0, BLOCK), [3; BLOCK]);
+}
+
+#[test]
+fn what_was_written_without_the_box_its_replicas_lack() {
+    for (epoch, turn, follows, is_filled) in [
+        (1, 2, 1, false), // The same box once more, in its own place.
+        (1, 3, 2, true),  // Another chain was there meanwhile.
+        (2, 2, 1, false), // The volume was opened anew.
+        (3, 2, 1, true),  // And by somebody else in between.
+    ] {
+        let mut rig = Rig::new(23, 1);
+        rig.tenure = Tenure {
+            epoch: Some(1),
+            turn: 1,
+            follows: 0,
+        };
+        rig.begin().expect("it begins");
+        rig.write(0, &[4; BLOCK]);
+        rig.flush();
+        rig.until_alike();
+        if is_filled {
+            rig.leave().expect("the volume has all");
+            rig.write(0, &[5; BLOCK]);
+            rig.flush();
+        }
+        rig.tenure = Tenure {
+            epoch: Some(epoch),
+            turn,
+            follows,
+        };
+        rig.begin().expect("it begins");
+        let expected = if is_filled { 5 } else { 4 };
+        for _ in 0..50 {
+            assert_eq!(
+                rig.read(0, BLOCK),
+                [expected; BLOCK],
+                "epoch {epoch}, turn {turn}"
+            );
+        }
+        rig.until_alike();
+    }
+}
+
 struct Model {
     blocks: Vec<BTreeSet<u8>>,
 }

@@ -17,7 +17,7 @@ use crate::extfs::{FormatError, Live, ScanError, Source};
 use crate::partition::{Partition, partitions};
 
 /// Part of a disk with what is on it.
-pub(super) struct Area {
+pub struct Area {
     /// From 1; none, if there is no partition table.
     pub number: Option<u32>,
     pub place: Partition,
@@ -33,14 +33,14 @@ impl Area {
 }
 
 /// What the reader asks the box.
-pub(super) struct Ask {
+pub struct Ask {
     pub offset: u64,
     pub length: usize,
     pub answer: Sender<Result<Vec<u8>, IoError>>,
 }
 
 /// A reading that goes on. Dropped, it ends with the next thing that it asks.
-pub(super) struct Reader {
+pub struct Reader {
     asks: Receiver<Ask>,
     found: Receiver<Result<Vec<Area>, IoError>>,
 }
@@ -92,7 +92,7 @@ impl Reader {
             reason = "it waits for the disk, whose own work would wait for a pool's threads"
         )]
         thread::Builder::new()
-            .name("monitor".to_owned())
+            .name("follow".to_owned())
             .spawn(move || {
                 let disk = Asking {
                     asks,

@@ -20,7 +20,7 @@ const PLACES_MAX: usize = 16;
 
 /// Something that happened, and where.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub enum Seen {
     /// To a file of the area of this number.
     File(usize, extfs::Event),
     /// To blocks of no file system that is known, in bytes of the disk.
@@ -28,10 +28,13 @@ pub(super) enum Seen {
 }
 
 /// See the module's head.
-pub(super) struct Disk {
+pub struct Disk {
     areas: Vec<Area>,
     /// What is known of all file systems together may take so much memory, in bytes.
     bytes_max: u64,
+    /// Of what was written or found last: whose blocks, names or kind are others, by area.
+    changed: Vec<(usize, u32)>,
+    has_moved: bool,
 }
 
 /// The part of `range` that lies in `place`.
@@ -59,7 +62,12 @@ fn give_up_if_large(area: &mut Area) -> bool {
 
 impl Disk {
     pub fn new(areas: Vec<Area>, bytes_max: u64) -> Self {
-        Self { areas, bytes_max }
+        Self {
+            areas,
+            bytes_max,
+            changed: Vec::new(),
+            has_moved: false,
+        }
     }
 
     /// An area, which may take of memory what the others leave it.
@@ -72,6 +80,23 @@ impl Disk {
             live.set_bytes_max(left);
         }
         Some(area)
+    }
+
+    /// Whose blocks, names or kind were changed since [`Disk::forget_changed`]: the
+    /// number of the area, and the inode's.
+    pub fn changed(&self) -> &[(usize, u32)] {
+        &self.changed
+    }
+
+    /// What was changed is known.
+    pub fn forget_changed(&mut self) {
+        self.changed.clear();
+        self.has_moved = false;
+    }
+
+    /// Whether a directory was moved with what is in it.
+    pub fn has_moved(&self) -> bool {
+        self.has_moved
     }
 
     pub fn areas(&self) -> &[Area] {
@@ -105,6 +130,7 @@ impl Disk {
         self.each(&range, |at, part| parts.push((at, part)));
         let mut is_new = false;
         let mut events = Vec::new();
+        let (mut changed, mut has_moved) = (Vec::new(), false);
         for (at, part) in parts {
             let content = &data[(part.start - offset) as usize..(part.end - offset) as usize];
             let Some(at) = at else {
@@ -122,6 +148,8 @@ impl Disk {
                     let known = live.view().superblock();
                     is_new |= is_another(known, begin, content);
                     live.was_written(begin, content, &mut events);
+                    changed.extend(live.changed().iter().map(|inode| (at, *inode)));
+                    has_moved |= live.has_moved();
                     is_new |= give_up_if_large(area);
                     seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
                 }
@@ -131,6 +159,8 @@ impl Disk {
                 }
             }
         }
+        self.changed.append(&mut changed);
+        self.has_moved |= has_moved;
         is_new
     }
 
@@ -158,12 +188,18 @@ impl Disk {
         let Some(area) = self.area(at) else {
             return false;
         };
+        let (mut changed, mut has_moved) = (Vec::new(), false);
         if let Ok(live) = &mut area.found {
             let mut events = Vec::new();
             live.were_found(blocks, &mut events);
+            changed.extend(live.changed().iter().map(|inode| (at, *inode)));
+            has_moved = live.has_moved();
             seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
         }
-        give_up_if_large(area)
+        let is_large = give_up_if_large(area);
+        self.changed.append(&mut changed);
+        self.has_moved |= has_moved;
+        is_large
     }
 
     /// Where a file is, if it has a name that is known.
@@ -199,7 +235,7 @@ impl Disk {
     }
 
     /// Each part of `range` with the area that it lies in.
-    fn each(&self, range: &Range<u64>, mut part: impl FnMut(Option<usize>, Range<u64>)) {
+    pub fn each(&self, range: &Range<u64>, mut part: impl FnMut(Option<usize>, Range<u64>)) {
         // By where they begin: partitions may be in any order, and may overlap.
         let mut within = BTreeMap::new();
         for (at, area) in self.areas.iter().enumerate() {
