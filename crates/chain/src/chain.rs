@@ -327,12 +327,10 @@ impl<D: BlockDevice> Chain<D> {
     fn step(&mut self, exchanging: &mut Exchanging) -> Step {
         match &exchanging.phase {
             Phase::Draining => {
-                let held = |(at, one): (usize, &Box<dyn MiddleBox>)| {
-                    let reason = one.may_leave().err()?;
-                    Some(ExchangeError::Held { at, reason })
-                };
-                if let Some(held) = self.boxes.iter().enumerate().find_map(held) {
-                    return Step::Ended(Err(held));
+                for (at, one) in self.boxes.iter().enumerate() {
+                    if let Err(reason) = one.may_leave() {
+                        return Step::Ended(Err(ExchangeError::Held { at, reason }));
+                    }
                 }
                 if !self.are_resting() || self.under_way > 0 || self.late_flushes > 0 {
                     return Step::Wait;

@@ -94,6 +94,14 @@ impl Programs for Hops {
             BoxKind::Program(config) => {
                 let folder = self.options.foreign.as_deref();
                 let folder = folder.ok_or("there are no programs for boxes here")?;
+                if !rustix::process::geteuid().is_root() {
+                    // Of the agent's own user it would have the agent's files.
+                    return Err(
+                        "a program needs a user of its own, which only an agent that is root can \
+                         give it"
+                            .to_owned(),
+                    );
+                }
                 let program = Foreign::read(&*self.options.disk, folder, &config.program);
                 let program = program.map_err(|error| base::with_causes(&error))?;
                 program.export.clone_into(&mut export);
