@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver};
 use chain::{Door, Program, Programs, Surroundings};
 use channel::Channel;
 use frontend::nbd::Watcher;
-use policy::{BoxKind, BoxPolicy, Hop, MachineConfig};
+use policy::{BoxKind, BoxPolicy, Hop, Limits, MachineConfig};
 use world::real::{Listener as SocketListener, Stream};
 use world::{Disk, Endpoint};
 
@@ -154,10 +154,15 @@ impl Common {
         (stdin, stdout): (Stdio, Stdio),
     ) -> io::Result<Child> {
         let given = &self.surroundings;
+        // What the policy says, as far as the host's operator gives it.
+        let memory_bytes = self.hop.limits.memory_bytes.min(given.memory_max);
         let start = Start {
             program: &self.options.program,
             user,
-            limits: self.hop.limits,
+            limits: Limits {
+                memory_bytes,
+                ..self.hop.limits
+            },
             arguments,
             stdin,
             stdout,

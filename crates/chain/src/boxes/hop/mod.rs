@@ -349,6 +349,10 @@ impl MiddleBox for Hop {
                             is.size_bytes, there.size_bytes
                         ));
                     }
+                    if below.capabilities().can_flush && !program.capabilities().can_flush {
+                        let why = "it cannot flush, and what is below can".to_owned();
+                        return Opening::Failed(why);
+                    }
                     self.geometry = Some(is);
                     self.capabilities = Some(program.capabilities());
                     self.phase = Phase::Up { since: now };

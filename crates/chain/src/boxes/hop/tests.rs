@@ -33,6 +33,7 @@ struct Fate {
     is_missing: bool,
     /// It says that its disk is as large.
     size: Option<u64>,
+    cannot_flush: bool,
     starts: u32,
 }
 
@@ -229,7 +230,10 @@ impl BlockDevice for Loyal {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.door.capabilities()
+        Capabilities {
+            can_flush: !lock(&self.fate).cannot_flush,
+            ..self.door.capabilities()
+        }
     }
 
     fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
@@ -676,6 +680,10 @@ fn who_cannot_begin_or_lies_about_its_size_is_refused() {
         "{refused}"
     );
     lock(&rig.fate).size = None;
+    lock(&rig.fate).cannot_flush = true;
+    let refused = rig.begin("bypass").expect_err("it cannot flush");
+    assert!(refused.to_string().contains("it cannot flush"), "{refused}");
+    lock(&rig.fate).cannot_flush = false;
     rig.begin("bypass").expect("it begins");
     assert_eq!(rig.read(0), Ok(0));
 }
