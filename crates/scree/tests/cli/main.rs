@@ -33,3 +33,5 @@ mod unit_daemons;
 mod units;
 mod vms;
 mod waits;
+mod watched;
+mod workload;
