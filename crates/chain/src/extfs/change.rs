@@ -41,6 +41,8 @@ pub(super) struct Change<'a> {
     nodes: HashMap<u64, Box<[u8]>>,
     /// What changed of files that have the names they had.
     told: Vec<Event>,
+    /// Part of a map is not known: where files have holes is not, either.
+    is_partly_known: bool,
 }
 
 /// The names in a block of a directory.
@@ -118,6 +120,7 @@ impl<'a> Change<'a> {
             paths,
             nodes: HashMap::new(),
             told: Vec::new(),
+            is_partly_known: false,
         }
     }
 
@@ -211,7 +214,9 @@ impl<'a> Change<'a> {
                 false => self.names_in(inode, &runs),
             }
         }
-        self.live.wanted.extend(known.missing.take());
+        let missing = known.missing.take();
+        self.is_partly_known = !missing.is_empty();
+        self.live.wanted.extend(missing);
     }
 
     /// What was written of a file before it was known whose it is.
@@ -302,8 +307,15 @@ impl<'a> Change<'a> {
 
     /// What comes of it.
     pub fn tell(mut self, events: &mut Vec<Event>) {
-        let gone: Vec<_> = self.old.difference(&self.new).cloned().collect();
-        let come: Vec<_> = self.new.difference(&self.old).cloned().collect();
+        // A name may be as before, and be another file's that got the number of the one that
+        // is gone.
+        let others: BTreeSet<u32> = self.others().collect();
+        let of = |one: &BTreeSet<(u32, u64, Entry)>, other: &BTreeSet<(u32, u64, Entry)>| {
+            let is_news =
+                |name: &&(u32, u64, Entry)| others.contains(&name.2.inode) || !other.contains(name);
+            one.iter().filter(is_news).cloned().collect::<Vec<_>>()
+        };
+        let (gone, come) = (of(&self.old, &self.new), of(&self.new, &self.old));
         // By inode: the names that it lost, and those that it got.
         let mut changed: BTreeMap<u32, Renaming> = BTreeMap::new();
         let mut has_none: BTreeSet<u32> = BTreeSet::new();
@@ -330,7 +342,7 @@ impl<'a> Change<'a> {
             if self.live.view.is_last_name(*inode, *key) {
                 has_none.insert(*inode);
             }
-            if !come_names.contains(&(*directory, own.clone())) {
+            if others.contains(inode) || !come_names.contains(&(*directory, own.clone())) {
                 let path = path_before(*directory, name);
                 changed.entry(*inode).or_default().lost.push_back(path);
             }
@@ -345,7 +357,7 @@ impl<'a> Change<'a> {
             if self.live.view.is_first_name(*inode, *key) {
                 is_first.insert(*inode);
             }
-            if !gone_names.contains(&(*directory, own.clone())) {
+            if others.contains(inode) || !gone_names.contains(&(*directory, own.clone())) {
                 let name = (*directory, name.clone());
                 changed.entry(*inode).or_default().got.push(name);
             }
@@ -377,10 +389,7 @@ impl<'a> Change<'a> {
             let mut got: VecDeque<Path> = got.collect();
             let before = self.before.get(&inode).and_then(Option::as_ref);
             let now = self.live.view.inode(inode);
-            let is_another = match (before, now) {
-                (Some(before), Some(now)) => before.generation != now.generation,
-                _ => false,
-            };
+            let is_another = others.contains(&inode);
             let kind_before = before.or(now).map(|inode| inode.kind);
             if !is_another {
                 while !lost.is_empty() && !got.is_empty() {
@@ -427,6 +436,30 @@ impl<'a> Change<'a> {
         live.changed.extend(self.remapped.iter().copied());
     }
 
+    /// Numbers that were one file's, and are another's.
+    fn others(&self) -> impl Iterator<Item = u32> {
+        let others = self.before.iter().filter(|(inode, before)| {
+            let now = self.live.view.inode(**inode).map(|now| now.generation);
+            let before = before.as_ref().map(|before| before.generation);
+            before.is_some() && now.is_some() && before != now
+        });
+        others.map(|(inode, _)| *inode)
+    }
+
+    /// Whether a file that is longer by now was not written there: it ends in a hole. Of one
+    /// without a journal its size may be known before its map is.
+    fn ends_in_hole(&self, inode: u32, now: &Inode) -> bool {
+        let is_known = self.live.is_live() && !self.is_partly_known;
+        let has_blocks = matches!(now.map, Map::Extents(_) | Map::Indirect(_));
+        let last = (now.size - 1) / self.live.block_bytes;
+        let is_last = |run: &&Run| {
+            let begin = u64::from(run.place);
+            (begin..begin + u64::from(run.length)).contains(&last)
+        };
+        let runs = self.live.view.runs(inode);
+        is_known && has_blocks && runs.iter().rev().find(is_last).is_none()
+    }
+
     /// What changed of files beside their names.
     fn tell_of_inodes(&mut self) {
         for (inode, before) in &self.before {
@@ -438,7 +471,9 @@ impl<'a> Change<'a> {
                 continue;
             }
             let inode = *inode;
-            if now.size < before.size && now.kind == FileKind::File {
+            let is_cut = now.size < before.size;
+            let is_longer = now.size > before.size && self.ends_in_hole(inode, now);
+            if now.kind == FileKind::File && (is_cut || is_longer) {
                 let (from, to) = (before.size, now.size);
                 self.told.push(Event::Truncated { inode, from, to });
             }

@@ -67,7 +67,7 @@ pub enum Event {
         /// How much.
         length: u64,
     },
-    /// It is shorter.
+    /// It is shorter; or longer, and was not written there.
     Truncated {
         /// Its number.
         inode: u32,

@@ -213,9 +213,14 @@ impl Live {
         events.push(new);
     }
 
+    /// Whether what changes in inodes and names is in a journal first.
+    pub(super) fn is_live(&self) -> bool {
+        self.journal.as_ref().is_some_and(Following::is_live)
+    }
+
     /// `content` is that of the whole block, if all of it was written.
     fn block_written(&mut self, block: u64, content: Option<&[u8]>, events: &mut Vec<Event>) {
-        let is_live = self.journal.as_ref().is_some_and(Following::is_live);
+        let is_live = self.is_live();
         match self.view.owner(block) {
             Owner::Content { inode, place } => {
                 if Some(inode) == self.view.superblock.journal_inode {

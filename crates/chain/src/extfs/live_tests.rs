@@ -81,11 +81,20 @@ pub(crate) fn changed(
     options: &[&str],
     folder: &TempDir,
 ) -> (std::path::PathBuf, Image, Image) {
+    changed_by(CHANGES, name, options, folder)
+}
+
+fn changed_by(
+    changes: &str,
+    name: &str,
+    options: &[&str],
+    folder: &TempDir,
+) -> (std::path::PathBuf, Image, Image) {
     let (path, before) = make(name, options, folder);
     let script = folder.path().join("changes");
     let source = folder.path().join("files/etc/passwd");
     let source = source.display().to_string();
-    let changes = CHANGES.replace("write etc/passwd", &format!("write {source}"));
+    let changes = changes.replace("write etc/passwd", &format!("write {source}"));
     fs::write(&script, changes).expect("written");
     run(program("debugfs")
         .arg("-w")
@@ -259,6 +268,73 @@ fn what_is_committed_is_told_at_once_and_before_it_lies_where_it_belongs() {
             let is_news = |event: &&Event| !matches!(event, Event::Written { .. });
             assert_eq!(events.iter().find(is_news), None, "{name}");
         }
+    }
+}
+
+/// What is committed with these changes, of an ext4 file system and an ext3 one.
+fn committed(changes: &str) -> Vec<(Live, Vec<Event>)> {
+    let folder = TempDir::new().expect("a folder");
+    let follow = |(name, options): (&str, &[&str])| {
+        let (path, before, after) = changed_by(changes, name, options, &folder);
+        let replayed = journalled(&path, &before, &after, folder.path());
+        fs::remove_file(path).expect("removed");
+        let mut live = before.live();
+        let block_bytes = live.view().superblock().block_bytes as usize;
+        let mut events = Vec::new();
+        for (block, content) in before.written(&replayed, block_bytes) {
+            live.was_written(block * block_bytes as u64, content, &mut events);
+        }
+        assert_alike(name, live.view(), &after.view().expect(name));
+        (live, events)
+    };
+    [KINDS[1], KINDS[2]].map(follow).into()
+}
+
+/// `rm f; make f` in one transaction: the directory has the same name with the same number
+/// as before, and neither the end of the one nor the beginning of the other was told.
+#[test]
+fn a_file_in_the_place_of_another_with_its_name_and_number_is_told() {
+    const FILE: &[u8] = b"/etc/deep/er/and/deeper/file";
+    let changes = "mkdir etc/deep/er/and/deeper/new\n\
+        sif etc/deep/er/and/deeper/file generation 77\n";
+    for (live, events) in committed(changes) {
+        let mut inodes = live.view().inodes();
+        let inode = inodes.find(|inode| live.view().path(*inode).as_deref() == Some(FILE));
+        let (inode, path) = (inode.expect("it has its name"), FILE.to_vec());
+        let kind = FileKind::File;
+        let told = [
+            Event::Removed {
+                inode,
+                kind: Some(kind),
+                path: path.clone(),
+            },
+            Event::Created { inode, kind, path },
+        ];
+        let found: Vec<&Event> = events.iter().filter(|event| told.contains(event)).collect();
+        assert_eq!(found, told.iter().collect::<Vec<_>>(), "{events:?}");
+    }
+}
+
+/// `truncate -s +N`: nothing of the file is written, and nothing was told.
+#[test]
+fn a_file_that_is_made_longer_and_not_written_is_told() {
+    let changes =
+        "mkdir later/new\nsif again size 3000200\nsif bin/large size 9000000\nsif sparse size 7\n";
+    for (live, events) in committed(changes) {
+        let mut told = Vec::new();
+        for event in &events {
+            if let Event::Truncated { inode, from, to } = event {
+                let path = live.view().path(*inode).expect("it has a name");
+                told.push((String::from_utf8(path).expect("UTF-8"), *from, *to));
+            }
+        }
+        told.sort();
+        // What ends in the block that it ended in may have been written there before.
+        let expected = [
+            ("/bin/large".to_owned(), 3_000_000, 9_000_000),
+            ("/sparse".to_owned(), (40 << 20) + 5000, 7),
+        ];
+        assert_eq!(told, expected, "{events:?}");
     }
 }
 

@@ -1,0 +1,482 @@
+//! A monitor against what a guest really does: some hundred operations on files, chosen at
+//! random by a seed, each of which is to be told, and nothing else.
+//!
+//! What was done is known from the script that the guest runs, which ends with the first
+//! command that fails; and strace says in the guest that its kernel was asked for just that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::guest::Guest;
+use crate::host::{Host, Said, wait_until};
+use crate::trace::{self, TRACED};
+use crate::workload::{Content, Happened, Step, Workload};
+
+/// The last that is done.
+const THE_END: &str = "/the-end";
+
+/// So many steps are in a script, so that none takes long.
+const STEPS_IN_PART: usize = 15;
+
+/// Files that are there before: with more names in a directory than fit a block.
+fn tree() -> Vec<(String, Vec<u8>)> {
+    let mut tree = Vec::new();
+    for directory in ["/many/", "/etc/", "/home/", "/home/data/"] {
+        tree.push((directory.to_owned(), Vec::new()));
+    }
+    for number in 0..250 {
+        let path = format!("/many/{number}-{}", "x".repeat(number % 30));
+        tree.push((path, vec![b'm'; number * 17]));
+    }
+    for (path, bytes) in [("/etc/passwd", 1500), ("/home/data/large", 200_000)] {
+        tree.push((path.to_owned(), vec![b'l'; bytes]));
+    }
+    tree
+}
+
+fn run(command: &mut Command) -> Said {
+    let path = "/usr/sbin:/sbin:/usr/bin:/bin";
+    let said = Said::of(command.env("PATH", path).output().expect("it is installed"));
+    assert!(
+        said.code == 0,
+        "{command:?} said {} {}",
+        said.out,
+        said.error
+    );
+    said
+}
+
+/// An ext4 file system of 48 MiB with these files.
+fn file_system(folder: &Path, tree: &[(String, Vec<u8>)], block_bytes: u64) -> Vec<u8> {
+    let root = folder.join("tree");
+    fs::create_dir_all(&root).expect("made");
+    for (path, content) in tree {
+        let at = root.join(&path[1..]);
+        match path.ends_with('/') {
+            true => fs::create_dir_all(at).expect("made"),
+            false => fs::write(at, content).expect("written"),
+        }
+    }
+    let image = folder.join("image");
+    run(Command::new("mke2fs")
+        .args(["-q", "-t", "ext4", "-b", &block_bytes.to_string(), "-d"])
+        .arg(&root)
+        .arg(&image)
+        .arg("48M"));
+    fs::read(image).expect("read")
+}
+
+fn events(host: &Host) -> Vec<Value> {
+    let said = host.run(&["monitor", "disk", "-o", "json"]);
+    assert_eq!(said.code, 0, "{}", said.error);
+    let lines = said.out.lines().map(serde_json::from_str);
+    lines.collect::<Result<_, _>>().expect("each line is JSON")
+}
+
+/// What an event says; of a write, each block.
+fn told(event: &Value, block_bytes: u64) -> Vec<Happened> {
+    let text = |field: &str| event[field].as_str().map(str::to_owned);
+    let Some(operation) = text("operation") else {
+        return Vec::new();
+    };
+    let known = [
+        "create", "mkdir", "rename", "link", "unlink", "delete", "chmod", "chown", "truncate",
+        "write",
+    ];
+    // What is read is what the guest does not have in its memory.
+    let Some(operation) = known.into_iter().find(|one| *one == operation) else {
+        assert!(["read", "open"].contains(&&*operation), "{event}");
+        return Vec::new();
+    };
+    let happened = Happened {
+        operation,
+        paths: text("path").into_iter().collect(),
+        to: text("to"),
+        block: None,
+        now: match operation {
+            "chmod" => event["mode"].clone(),
+            "chown" => event["owner"].clone(),
+            "truncate" => json!([event["size_before"], event["size"]]),
+            _ => Value::Null,
+        },
+    };
+    if operation != "write" {
+        return vec![happened];
+    }
+    let number = |field: &str| event[field].as_u64().expect("a number");
+    let (begin, length) = (number("offset"), number("length"));
+    assert!(begin.is_multiple_of(block_bytes) && length > 0, "{event}");
+    let blocks = begin / block_bytes..(begin + length).div_ceil(block_bytes);
+    let block = |block| Happened {
+        block: Some(block),
+        ..happened.clone()
+    };
+    blocks.map(block).collect()
+}
+
+fn is(expected: &Happened, told: &Happened) -> bool {
+    (
+        expected.operation,
+        &expected.to,
+        expected.block,
+        &expected.now,
+    ) == (told.operation, &told.to, told.block, &told.now)
+        && !expected.paths.is_disjoint(&told.paths)
+}
+
+/// Each step has to be told as it is required to, in their order, and nothing else.
+fn compare(steps: &[Step], told: &[Happened]) {
+    let mut told = told.iter().peekable();
+    let mut last: &[Happened] = &[];
+    let mut steps = steps.iter();
+    while let Some(step) = steps.next() {
+        let mut left: Vec<&Happened> = step.required.iter().collect();
+        let mut seen: Vec<&Happened> = Vec::new();
+        while let Some(one) = told.peek() {
+            let found = left.iter().position(|expected| is(expected, one));
+            // A block may be written twice, if the guest does so of its own accord.
+            let again = step.required.iter().chain(&step.optional).chain(last);
+            let is_more = || {
+                let mut again = again.clone();
+                one.block.is_some() && again.any(|expected| is(expected, one))
+            };
+            let next = || steps.clone();
+            match found {
+                Some(at) => drop(left.remove(at)),
+                None if left.is_empty() && is_told_next(next(), one, |step| &step.required) => {
+                    break;
+                }
+                None if is_more() => {}
+                None if left.is_empty() && is_told_next(next(), one, |step| &step.optional) => {
+                    break;
+                }
+                None => panic!(
+                    "{:?}: told {one:?}, before that {seen:#?}; not told {left:#?}; next {:#?}",
+                    step.commands,
+                    steps.next()
+                ),
+            }
+            seen.push(one);
+            told.next();
+        }
+        assert!(left.is_empty(), "{:?}: not told: {left:#?}", step.commands);
+        last = &step.optional;
+    }
+    assert!(
+        told.peek().is_none(),
+        "told besides: {:#?}",
+        told.collect::<Vec<_>>()
+    );
+}
+
+/// Whether this is of the next step that there is something to be told of, or of one that
+/// comes before it.
+fn is_told_next<'a>(
+    steps: impl Iterator<Item = &'a Step>,
+    told: &Happened,
+    part: impl Fn(&Step) -> &[Happened],
+) -> bool {
+    for step in steps {
+        if part(step).iter().any(|expected| is(expected, told)) {
+            return true;
+        }
+        if !step.required.is_empty() {
+            break;
+        }
+    }
+    false
+}
+
+/// What is on the disk is what the script has written.
+fn check_content(image: &Path, workload: &Workload, folder: &Path) {
+    run(Command::new("e2fsck").arg("-fn").arg(image));
+    let out = folder.join("out");
+    fs::create_dir_all(&out).expect("made");
+    let request = format!("rdump / {}", out.display());
+    run(Command::new("debugfs").args(["-R", &request]).arg(image));
+    let mut found = BTreeMap::new();
+    let mut waiting = vec![(String::new(), out)];
+    while let Some((above, at)) = waiting.pop() {
+        for entry in fs::read_dir(at).expect("listed") {
+            let entry = entry.expect("an entry");
+            let path = format!("{above}/{}", entry.file_name().to_str().expect("UTF-8"));
+            let kind = entry.file_type().expect("known");
+            let content = if kind.is_dir() {
+                waiting.push((path.clone(), entry.path()));
+                Content::Directory
+            } else if kind.is_symlink() {
+                let target = fs::read_link(entry.path()).expect("read");
+                Content::Symlink(target.to_str().expect("UTF-8").to_owned())
+            } else {
+                Content::File(fs::read(entry.path()).expect("read"))
+            };
+            found.insert(path, content);
+        }
+    }
+    found.remove("/lost+found");
+    found.remove(THE_END);
+    let expected = workload.files();
+    let names = |files: Vec<&str>| {
+        files
+            .into_iter()
+            .map(str::to_owned)
+            .collect::<BTreeSet<_>>()
+    };
+    assert_eq!(
+        names(found.keys().map(String::as_str).collect()),
+        names(expected.keys().copied().collect())
+    );
+    for (path, content) in &found {
+        assert!(&content == &expected[path.as_str()], "{path}");
+    }
+}
+
+/// A disk, and where its file system is.
+struct Tested {
+    disk: Vec<u8>,
+    place: std::ops::Range<usize>,
+    partition: Option<u32>,
+    block_bytes: u64,
+}
+
+/// Has a guest take the steps on the disk, and compares what is told and what is there.
+fn check(tested: &Tested, workload: &Workload, steps: &[Step], folder: &TempDir) {
+    let folder = folder.path();
+    let image = folder.join("disk");
+    fs::write(&image, &tested.disk).expect("written");
+    let host = Host::with(&["--units", "2"]);
+    let size = tested.disk.len().to_string();
+    host.json(&["volume", "create", "disk", "--size", &size]);
+    let copy = |volume: &str, arguments: &dyn Fn(&str) -> Vec<String>| {
+        let export = host.json(&["volume", "export", volume]);
+        let uri = export["uri"].as_str().expect("text");
+        run(Command::new("nbdcopy").args(arguments(uri)));
+        host.json(&["volume", "unexport", volume]);
+    };
+    let spelt = image.to_str().expect("text").to_owned();
+    copy("disk", &|uri| vec![spelt.clone(), uri.to_owned()]);
+    let policy = folder.join("policy.toml");
+    let text = "volume = 'disk'\n[[box]]\nkind = 'monitor'\n";
+    fs::write(&policy, text).expect("written");
+    host.json(&["chain", "apply", policy.to_str().expect("text")]);
+
+    // The scripts, and what files are written from, are on a disk of their own.
+    let scripts = folder.join("scripts");
+    fs::create_dir_all(&scripts).expect("made");
+    fs::write(scripts.join("source"), workload.source()).expect("written");
+    for (number, part) in steps.chunks(STEPS_IN_PART).enumerate() {
+        fs::write(scripts.join(number.to_string()), Workload::script(part)).expect("written");
+    }
+    let work = folder.join("work");
+    trace::put_strace(&scripts);
+    run(Command::new("mke2fs")
+        .args(["-q", "-t", "ext4", "-d"])
+        .arg(&scripts)
+        .arg(&work)
+        .arg("16M"));
+    host.json(&["volume", "create", "work", "--size", "16M"]);
+    let work = work.to_str().expect("text").to_owned();
+    copy("work", &|uri| vec![work.clone(), uri.to_owned()]);
+
+    let mut guest = Guest::boot();
+    guest.wait_for_boot();
+    let attach = |volume: &str| {
+        let attached = host.json(&["attach", volume, "--vm", &guest.address()]);
+        attached["device"].as_str().expect("text").to_owned()
+    };
+    let (disk, work) = (attach("disk"), attach("work"));
+    guest.does(&format!(
+        "mkdir /m /work && mount -t ext4 $(disk {work}) /work"
+    ));
+    let partition = tested
+        .partition
+        .map_or(String::new(), |one| one.to_string());
+    guest.does(&format!(
+        "mount -t ext4 $(disk {disk}){partition} /m && sync"
+    ));
+    for number in 0..steps.len().div_ceil(STEPS_IN_PART) {
+        guest.does(&format!("{TRACED} sh /work/{number}"));
+        guest.does(&format!("mv /log /work/log{number}"));
+    }
+    guest.does(&format!("mkdir /m{THE_END} && umount /m && umount /work"));
+
+    let mut heard = Vec::new();
+    wait_until("the last step is told", || {
+        heard = events(&host);
+        heard.iter().any(|event| event["path"] == THE_END)
+    });
+    let notes = heard.iter().filter_map(|event| event["note"].as_str());
+    let notes: Vec<&str> = notes.collect();
+    assert!(
+        notes
+            .iter()
+            .all(|note| note.contains("is followed") || tested.partition.is_some()),
+        "{notes:?}"
+    );
+    let is_file = |event: &&Value| event["inode"].is_number();
+    for event in heard.iter().filter(is_file) {
+        assert_eq!(event["partition"], json!(tested.partition), "{event}");
+    }
+    let happened: Vec<Happened> = heard
+        .iter()
+        .filter(is_file)
+        .flat_map(|event| told(event, tested.block_bytes))
+        .filter(|one| !one.paths.contains(THE_END))
+        .collect();
+    compare(steps, &happened);
+
+    host.json(&["chain", "delete", "disk"]);
+    for volume in ["disk", "work"] {
+        host.json(&["detach", volume]);
+    }
+    copy("work", &|uri| vec![uri.to_owned(), spelt.clone()]);
+    let mut traced = Vec::new();
+    for number in 0..steps.len().div_ceil(STEPS_IN_PART) {
+        let request = format!("cat log{number}");
+        let log = run(Command::new("debugfs").args(["-R", &request]).arg(&image));
+        traced.extend(trace::calls(&log.out));
+    }
+    let commands = steps.iter().flat_map(|step| &step.commands);
+    let asked: Vec<String> = commands.flat_map(|one| trace::expected(one)).collect();
+    let differs = traced
+        .iter()
+        .zip(&asked)
+        .position(|(one, other)| one != other);
+    let near = |all: &[String]| {
+        let at = differs.unwrap_or(traced.len().min(asked.len()));
+        all[at.saturating_sub(3)..(at + 4).min(all.len())].join("\n")
+    };
+    assert!(
+        traced == asked,
+        "strace:\n{}\nscript:\n{}",
+        near(&traced),
+        near(&asked)
+    );
+    copy("disk", &|uri| vec![uri.to_owned(), spelt.clone()]);
+    let disk = fs::read(&image).expect("read");
+    fs::write(&image, &disk[tested.place.clone()]).expect("written");
+    check_content(&image, workload, folder);
+}
+
+#[test]
+fn each_operation_of_a_guest_is_told_and_nothing_else() {
+    let folder = TempDir::new().expect("a folder");
+    let tree = tree();
+    let block_bytes = 4096;
+    let disk = file_system(folder.path(), &tree, block_bytes);
+    let mut workload = Workload::new(1, block_bytes, &tree);
+    let mut steps = workload.steps(300, 1);
+    // Then several between two `sync`: what they come to is told at once.
+    steps.extend(workload.steps(40, 5));
+    steps.extend(workload.steps(10, 20));
+    let place = 0..disk.len();
+    let tested = Tested {
+        disk,
+        place,
+        partition: None,
+        block_bytes,
+    };
+    check(&tested, &workload, &steps, &folder);
+}
+
+fn crc32(bytes: &[u8]) -> u32 {
+    let mut crc = u32::MAX;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = (crc >> 1) ^ (0xEDB8_8320 & (crc & 1).wrapping_neg());
+        }
+    }
+    !crc
+}
+
+/// A disk with a GPT: nothing in partition 1, and this in partition 2.
+fn partitioned(content: &[u8]) -> (Vec<u8>, std::ops::Range<usize>) {
+    const SECTOR: usize = 512;
+    let first = (2 << 20) / SECTOR;
+    let last = first + content.len() / SECTOR - 1;
+    let sectors = last + 1 + 2048;
+    let mut entries = vec![0; 128 * 128];
+    let linux: u128 = 0x0FC6_3DAF_8483_4772_8E79_3D69_D847_7DE4;
+    // The first three fields of a GUID are little-endian.
+    let mut linux = linux.to_be_bytes();
+    linux[..4].reverse();
+    linux[4..6].reverse();
+    linux[6..8].reverse();
+    for (number, (begin, end)) in [(2048, first - 1), (first, last)].into_iter().enumerate() {
+        let entry = &mut entries[number * 128..][..128];
+        entry[..16].copy_from_slice(&linux);
+        entry[16] = number as u8 + 1;
+        entry[32..40].copy_from_slice(&(begin as u64).to_le_bytes());
+        entry[40..48].copy_from_slice(&(end as u64).to_le_bytes());
+    }
+    let header = |own: usize, other: usize, at: usize| {
+        let mut header = vec![0; SECTOR];
+        header[..8].copy_from_slice(b"EFI PART");
+        let fields = [
+            (8, 0x1_0000),
+            (12, 92),
+            (80, 128),
+            (84, 128),
+            (88, crc32(&entries)),
+        ];
+        for (place, number) in fields {
+            header[place..place + 4].copy_from_slice(&number.to_le_bytes());
+        }
+        let fields = [
+            (24, own),
+            (32, other),
+            (40, 34),
+            (48, sectors - 34),
+            (72, at),
+        ];
+        for (place, number) in fields {
+            header[place..place + 8].copy_from_slice(&(number as u64).to_le_bytes());
+        }
+        header[56] = 9;
+        let crc = crc32(&header[..92]);
+        header[16..20].copy_from_slice(&crc.to_le_bytes());
+        header
+    };
+    let mut disk = vec![0; sectors * SECTOR];
+    let (backup, copy) = (sectors - 1, sectors - 33);
+    let mut put = |sector: usize, bytes: &[u8]| {
+        disk[sector * SECTOR..][..bytes.len()].copy_from_slice(bytes);
+    };
+    put(1, &header(1, backup, 2));
+    put(2, &entries);
+    put(copy, &entries);
+    put(backup, &header(backup, 1, copy));
+    put(first, content);
+    // What is for those who know no GPT: one partition over all of it.
+    disk[446 + 4] = 0xEE;
+    disk[446 + 8] = 1;
+    disk[446 + 12..446 + 16].copy_from_slice(&(sectors as u32 - 1).to_le_bytes());
+    disk[510..512].copy_from_slice(&[0x55, 0xAA]);
+    let begin = first * SECTOR;
+    (disk, begin..begin + content.len())
+}
+
+#[test]
+fn each_operation_in_a_partition_is_told_with_its_number() {
+    let folder = TempDir::new().expect("a folder");
+    let tree = tree();
+    let block_bytes = 1024;
+    let content = file_system(folder.path(), &tree, block_bytes);
+    let (disk, place) = partitioned(&content);
+    let mut workload = Workload::new(2, block_bytes, &tree);
+    let mut steps = workload.steps(100, 1);
+    steps.extend(workload.steps(10, 5));
+    let tested = Tested {
+        disk,
+        place,
+        partition: Some(2),
+        block_bytes,
+    };
+    check(&tested, &workload, &steps, &folder);
+}
