@@ -232,7 +232,7 @@ fn check_content(image: &Path, workload: &Workload, folder: &Path) {
         names(expected.keys().copied().collect())
     );
     for (path, content) in &found {
-        assert!(&content == &expected[path.as_str()], "{path}");
+        assert!(content == expected[path.as_str()], "{path}");
     }
 }
 

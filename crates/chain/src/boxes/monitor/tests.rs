@@ -216,6 +216,49 @@ fn each_step_of_a_trojan_is_named_as_it_commits() {
     );
 }
 
+/// In simulated time, by whoever polls when it is asked to: writes go on meanwhile, a
+/// millisecond apart, and put nothing off.
+#[test]
+fn a_commit_is_told_within_five_milliseconds_of_its_last_block() {
+    const WITHIN: Duration = Duration::from_millis(5);
+    const COMMIT: [u8; 8] = [0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 2];
+    let (before, replayed, _) = trojan();
+    let mut rig = Rig::new(&before.0, before.0.len(), "");
+    rig.told();
+    let has_heard = |rig: &Rig| {
+        let heard = rig.heard.0.lock().expect("not poisoned");
+        let json = heard
+            .iter()
+            .map(|event| serde_json::to_value(event).expect("written"));
+        paths(&json.collect::<Vec<_>>(), "create").contains(&"/bin/trojan")
+    };
+    let mut committed = None;
+    for (block, content) in before.written(&replayed, 4096) {
+        rig.write(block * 4096, content).expect("written");
+        if content.starts_with(&COMMIT) {
+            committed = Some(rig.clock.monotonic());
+            assert!(!has_heard(&rig), "it is not gathered");
+        } else if committed.is_none() {
+            rig.clock.advance(Duration::from_millis(1));
+            assert_eq!(rig.poll(), []);
+            assert!(!has_heard(&rig), "it has not happened");
+        }
+    }
+    let committed = committed.expect("there is a commit block");
+    let view = before.view().expect("a file system");
+    let mut inodes = view.inodes();
+    let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(b"/again"));
+    let run = view.runs(inode.expect("it is there"))[0];
+    while !has_heard(&rig) {
+        rig.write(run.block * 4096, &[1; 4096]).expect("written");
+        let timer = rig.chain.next_timer().expect("it is to be told");
+        rig.clock.advance(timer.min(Duration::from_millis(1)));
+        assert_eq!(rig.poll(), []);
+        let passed = rig.clock.monotonic().saturating_sub(committed);
+        assert!(passed <= WITHIN, "{passed:?}");
+    }
+}
+
 #[test]
 fn what_a_rule_denies_does_not_reach_the_disk() {
     let (before, replayed, after) = trojan();
