@@ -45,7 +45,7 @@ class Part:
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(
                 words, stdin=subprocess.PIPE if line else subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, stderr=log)
+                stdout=log, stderr=log)
         until = time.monotonic() + 30
         while not self.socket.exists():
             check(self.process.poll() is None and time.monotonic() < until,
@@ -145,13 +145,13 @@ def boxes(plan, results, folder, say):
     scree.start()
     try:
         image, size = file_system(plan, folder)
-        scree.cli("volume", "import", image, "disk")
-        uri = scree.export("disk")
+        uri = volume(scree, size)
+        run("nbdcopy", "--flush", image, uri)
         chains = [("none", None), ("three inline", INLINE), ("one in a process", PROCESS),
                   ("monitor", '[[box]]\nkind = "monitor"\npaths = ["/nothing/**"]\n'),
                   ("monitor, all told", '[[box]]\nkind = "monitor"\n')]
         # Requests are within one large file.
-        place = {"offset": size // 4, "size": size // 2}
+        place = {"offset": size // 8, "size": size * 3 // 8}
         works = [("random read 4K QD32", "randread", {"bs": "4k", "iodepth": 32}),
                  ("random write 4K QD32", "randwrite", {"bs": "4k", "iodepth": 32}),
                  ("random 50/50 16K QD32", "randrw", {"bs": "16k", "iodepth": 32}),
@@ -167,8 +167,6 @@ def boxes(plan, results, folder, say):
                     say(f"  {repetition + 1}/{plan.repetitions}  {work}: {name}")
                     found = of(job(folder, uri, rw, plan.seconds, **options, **place))
                     table.setdefault(work, {}).setdefault(name, []).append(found["iops"])
-            if chain is None:
-                continue
     finally:
         scree.kill()
 
@@ -179,8 +177,8 @@ def file_system(plan, folder):
     tree = folder / "tree"
     tree.mkdir()
     with open(tree / "file", "wb") as file:
-        file.truncate(size * 7 // 8)
-        for at in range(0, size * 7 // 8, MIB):
+        file.truncate(size * 5 // 8)
+        for at in range(0, size * 5 // 8, MIB):
             file.seek(at)
             file.write(os.urandom(4096) * 256)
     image = folder / "image"
