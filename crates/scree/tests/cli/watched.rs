@@ -1,4 +1,4 @@
-//! A monitor against what a guest really does: some hundred operations on files, chosen at
+//! A monitor against what a guest really does: some hundreds of operations on files, chosen at
 //! random by a seed, each of which is to be told, and nothing else.
 //!
 //! What was done is known from the script that the guest runs, which ends with the first
