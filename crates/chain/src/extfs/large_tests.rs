@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use world::simulated::SimulatedRandom;
 
 use super::tests::{program, run};
-use super::{Event, FileKind, Live, Owner, Source};
+use super::{Event, Live, Owner, Source};
 
 /// What a monitor may take if its policy says nothing.
 const BYTES_MAX: u64 = 512 << 20;
@@ -64,7 +64,9 @@ fn measure(directories: u32, folder: &TempDir) {
     let view = live.view();
     let files = view.inodes().count() as u64;
     assert!(files >= u64::from(directories) * 1001, "{files}");
-    assert!(live.is_within_bounds() && taken <= BYTES_MAX, "{taken}");
+    // The allocator's own beside it is no more than some MiB.
+    let counted = live.bytes() + (8 << 20);
+    assert!(live.is_within_bounds() && taken <= counted, "{taken}");
 
     let random = SimulatedRandom::new(1);
     let begun = Instant::now();
@@ -83,8 +85,6 @@ fn measure(directories: u32, folder: &TempDir) {
     let blocks = view.superblock().blocks;
     let tables = (0..blocks).filter(|block| matches!(view.owner(*block), Owner::InodeTable(_)));
     let tables: Vec<u64> = tables.take(2000).collect();
-    let is_file = |inode: &u32| view.inode(*inode).map(|one| one.kind) == Some(FileKind::File);
-    assert!(inodes.iter().any(is_file));
     let mut events = Vec::new();
     let mut changed_for = std::time::Duration::ZERO;
     for block in tables {

@@ -269,13 +269,10 @@ impl BlockDevice for Loyal {
         self.door.poll(&mut came);
         let answers = self.is_up() && !(matches!(self.life, Life::Runs) && lock(&self.fate).hangs);
         for completion in came {
-            // Of an earlier life, or of one that is dead: nobody hears it.
-            if let Some(id) = self.asked.remove(&completion.token) {
-                match answers {
-                    true => self.answered(id, completion.result),
-                    // It stays sent, for nobody.
-                    false => {}
-                }
+            // Of an earlier life, or of one that is dead: nobody hears it, and it stays sent.
+            let id = self.asked.remove(&completion.token);
+            if let Some(id) = id.filter(|_| answers) {
+                self.answered(id, completion.result);
             }
         }
         if answers {
