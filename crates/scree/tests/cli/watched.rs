@@ -321,7 +321,7 @@ fn check(tested: &Tested, workload: &Workload, steps: &[Step], folder: &TempDir)
     };
     let (disk, work) = (attach("disk"), attach("work"));
     guest.does(&format!(
-        "mkdir /m /work && mount -t ext4 $(disk {work}) /work"
+        "mkdir /m /given && mount -t ext4 $(disk {work}) /given"
     ));
     let partition = tested
         .partition
@@ -330,10 +330,10 @@ fn check(tested: &Tested, workload: &Workload, steps: &[Step], folder: &TempDir)
         "mount -t ext4 $(disk {disk}){partition} /m && sync"
     ));
     for number in 0..steps.len().div_ceil(STEPS_IN_PART) {
-        guest.does(&format!("{TRACED} sh /work/{number}"));
-        guest.does(&format!("mv /log /work/log{number}"));
+        guest.does(&format!("{TRACED} sh /given/{number}"));
+        guest.does(&format!("mv /log /given/log{number}"));
     }
-    guest.does(&format!("mkdir /m{THE_END} && umount /m && umount /work"));
+    guest.does(&format!("mkdir /m{THE_END} && umount /m && umount /given"));
 
     let mut heard = Vec::new();
     wait_until("the last step is told", || {
