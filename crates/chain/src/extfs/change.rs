@@ -170,7 +170,8 @@ impl<'a> Change<'a> {
         match self.live.view.files.get_mut(&inode) {
             Some(file) => file.inode = now,
             None => {
-                self.live.view.files.insert(inode, File::new(now));
+                let file = Box::new(File::new(now));
+                self.live.view.files.insert(inode, file);
             }
         }
     }

@@ -154,8 +154,8 @@ impl View {
     }
 }
 
-/// About how much memory the names of a block take.
+/// About how much memory the names of a block take, with what the allocator adds to each.
 fn bytes_of(entries: &[Entry]) -> u64 {
-    let one = |entry: &Entry| entry.name.len() + size_of::<Entry>();
-    entries.iter().map(one).sum::<usize>() as u64 + 64
+    let one = |entry: &Entry| entry.name.len().next_multiple_of(16) + 16 + size_of::<Entry>();
+    entries.iter().map(one).sum::<usize>() as u64 + 128
 }

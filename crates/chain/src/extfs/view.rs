@@ -25,8 +25,10 @@ const READ_BYTES: u64 = 1 << 20;
 /// What a group takes of memory while it is read, in bytes.
 const GROUP_BYTES: u64 = 128;
 
-/// What is counted for a file beside its names, in bytes.
-const FILE_BYTES: u64 = 160;
+/// What is counted for a file beside its names and runs, in bytes: itself, its place in a
+/// table that has just been doubled and is half empty, and what the allocator adds to it and
+/// to its runs.
+const FILE_BYTES: u64 = (size_of::<File>() + 3 * size_of::<(u32, Box<File>)>() + 32) as u64;
 
 /// Why a file system could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -57,7 +59,7 @@ pub(super) struct File {
 pub struct View {
     pub(super) superblock: Superblock,
     pub(super) owners: Owners,
-    pub(super) files: HashMap<u32, File>,
+    pub(super) files: HashMap<u32, Box<File>>,
     /// Of directories, by block. What lies in an inode has the key of [`names_key`].
     pub(super) names: HashMap<u64, Names>,
     /// Blocks with names of a file beside the one that it is said to be named in.
@@ -394,7 +396,7 @@ impl View {
                 for (inode, bytes) in inodes {
                     if let Some(parsed) = Inode::parse(bytes, &superblock) {
                         self.may_grow()?;
-                        self.files.insert(inode, File::new(parsed));
+                        self.files.insert(inode, Box::new(File::new(parsed)));
                     }
                 }
                 at += part.len() as u64;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 /// How strace is called in the guest, from the folder that has it there.
-pub const TRACED: &str = "/work/strace/ld --library-path /work/strace /work/strace/strace -f -y \
+pub const TRACED: &str = "/given/strace/ld --library-path /given/strace /given/strace/strace -f -y \
     -qq -a 1 -s 0 -e signal=none -e 'trace=/^(open|creat|write|pwrite|lseek|f?truncate|rename|link|\
     symlink|unlink|mkdir|rmdir|f?chmod|[fl]?chown)' -o /log";
 

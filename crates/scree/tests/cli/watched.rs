@@ -1,4 +1,4 @@
-//! A monitor against what a guest really does: some hundred operations on files, chosen at
+//! A monitor against what a guest really does: some hundreds of operations on files, chosen at
 //! random by a seed, each of which is to be told, and nothing else.
 //!
 //! What was done is known from the script that the guest runs, which ends with the first
@@ -244,6 +244,50 @@ struct Tested {
     block_bytes: u64,
 }
 
+/// A disk with the scripts, what files are written from, and strace.
+fn scripts(folder: &Path, workload: &Workload, steps: &[Step]) -> String {
+    let scripts = folder.join("scripts");
+    fs::create_dir_all(&scripts).expect("made");
+    fs::write(scripts.join("source"), workload.source()).expect("written");
+    for (number, part) in steps.chunks(STEPS_IN_PART).enumerate() {
+        fs::write(scripts.join(number.to_string()), Workload::script(part)).expect("written");
+    }
+    let work = folder.join("work");
+    trace::put_strace(&scripts);
+    run(Command::new("mke2fs")
+        .args(["-q", "-t", "ext4", "-d"])
+        .arg(&scripts)
+        .arg(&work)
+        .arg("16M"));
+    work.to_str().expect("text").to_owned()
+}
+
+/// What strace has said on this disk is what the steps are.
+fn check_traced(image: &Path, steps: &[Step]) {
+    let mut traced = Vec::new();
+    for number in 0..steps.len().div_ceil(STEPS_IN_PART) {
+        let request = format!("cat log{number}");
+        let log = run(Command::new("debugfs").args(["-R", &request]).arg(image));
+        traced.extend(trace::calls(&log.out));
+    }
+    let commands = steps.iter().flat_map(|step| &step.commands);
+    let asked: Vec<String> = commands.flat_map(|one| trace::expected(one)).collect();
+    let differs = traced
+        .iter()
+        .zip(&asked)
+        .position(|(one, other)| one != other);
+    let near = |all: &[String]| {
+        let at = differs.unwrap_or(traced.len().min(asked.len()));
+        all[at.saturating_sub(3)..(at + 4).min(all.len())].join("\n")
+    };
+    assert!(
+        traced == asked,
+        "strace:\n{}\nscript:\n{}",
+        near(&traced),
+        near(&asked)
+    );
+}
+
 /// Has a guest take the steps on the disk, and compares what is told and what is there.
 fn check(tested: &Tested, workload: &Workload, steps: &[Step], folder: &TempDir) {
     let folder = folder.path();
@@ -265,22 +309,8 @@ fn check(tested: &Tested, workload: &Workload, steps: &[Step], folder: &TempDir)
     fs::write(&policy, text).expect("written");
     host.json(&["chain", "apply", policy.to_str().expect("text")]);
 
-    // The scripts, and what files are written from, are on a disk of their own.
-    let scripts = folder.join("scripts");
-    fs::create_dir_all(&scripts).expect("made");
-    fs::write(scripts.join("source"), workload.source()).expect("written");
-    for (number, part) in steps.chunks(STEPS_IN_PART).enumerate() {
-        fs::write(scripts.join(number.to_string()), Workload::script(part)).expect("written");
-    }
-    let work = folder.join("work");
-    trace::put_strace(&scripts);
-    run(Command::new("mke2fs")
-        .args(["-q", "-t", "ext4", "-d"])
-        .arg(&scripts)
-        .arg(&work)
-        .arg("16M"));
+    let work = scripts(folder, workload, steps);
     host.json(&["volume", "create", "work", "--size", "16M"]);
-    let work = work.to_str().expect("text").to_owned();
     copy("work", &|uri| vec![work.clone(), uri.to_owned()]);
 
     let mut guest = Guest::boot();
@@ -291,7 +321,7 @@ fn check(tested: &Tested, workload: &Workload, steps: &[Step], folder: &TempDir)
     };
     let (disk, work) = (attach("disk"), attach("work"));
     guest.does(&format!(
-        "mkdir /m /work && mount -t ext4 $(disk {work}) /work"
+        "mkdir /m /given && mount -t ext4 $(disk {work}) /given"
     ));
     let partition = tested
         .partition
@@ -300,10 +330,10 @@ fn check(tested: &Tested, workload: &Workload, steps: &[Step], folder: &TempDir)
         "mount -t ext4 $(disk {disk}){partition} /m && sync"
     ));
     for number in 0..steps.len().div_ceil(STEPS_IN_PART) {
-        guest.does(&format!("{TRACED} sh /work/{number}"));
-        guest.does(&format!("mv /log /work/log{number}"));
+        guest.does(&format!("{TRACED} sh /given/{number}"));
+        guest.does(&format!("mv /log /given/log{number}"));
     }
-    guest.does(&format!("mkdir /m{THE_END} && umount /m && umount /work"));
+    guest.does(&format!("mkdir /m{THE_END} && umount /m && umount /given"));
 
     let mut heard = Vec::new();
     wait_until("the last step is told", || {
@@ -335,28 +365,7 @@ fn check(tested: &Tested, workload: &Workload, steps: &[Step], folder: &TempDir)
         host.json(&["detach", volume]);
     }
     copy("work", &|uri| vec![uri.to_owned(), spelt.clone()]);
-    let mut traced = Vec::new();
-    for number in 0..steps.len().div_ceil(STEPS_IN_PART) {
-        let request = format!("cat log{number}");
-        let log = run(Command::new("debugfs").args(["-R", &request]).arg(&image));
-        traced.extend(trace::calls(&log.out));
-    }
-    let commands = steps.iter().flat_map(|step| &step.commands);
-    let asked: Vec<String> = commands.flat_map(|one| trace::expected(one)).collect();
-    let differs = traced
-        .iter()
-        .zip(&asked)
-        .position(|(one, other)| one != other);
-    let near = |all: &[String]| {
-        let at = differs.unwrap_or(traced.len().min(asked.len()));
-        all[at.saturating_sub(3)..(at + 4).min(all.len())].join("\n")
-    };
-    assert!(
-        traced == asked,
-        "strace:\n{}\nscript:\n{}",
-        near(&traced),
-        near(&asked)
-    );
+    check_traced(&image, steps);
     copy("disk", &|uri| vec![uri.to_owned(), spelt.clone()]);
     let disk = fs::read(&image).expect("read");
     fs::write(&image, &disk[tested.place.clone()]).expect("written");

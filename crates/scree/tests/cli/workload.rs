@@ -22,8 +22,8 @@ const MODES: [u32; 4] = [0o700, 0o640, 0o604, 0o711];
 /// What the steps are spelt with, for the guest's shell.
 const WORDS: &str = "\
 set -e
-put() { dd if=/work/source of=/m$1 bs=700 skip=$2 seek=$3 count=$4 conv=notrunc 2>/dev/null; }
-add() { dd if=/work/source bs=700 skip=$2 count=$3 2>/dev/null >>/m$1; }
+put() { dd if=/given/source of=/m$1 bs=700 skip=$2 seek=$3 count=$4 conv=notrunc 2>/dev/null; }
+add() { dd if=/given/source bs=700 skip=$2 count=$3 2>/dev/null >>/m$1; }
 ";
 
 /// Something that is to be told of a step.
@@ -129,7 +129,7 @@ impl Workload {
         workload
     }
 
-    /// What `/work/source` has to be.
+    /// What `/given/source` has to be.
     pub fn source(&self) -> &[u8] {
         &self.source
     }
