@@ -41,6 +41,7 @@ fn boxes_come_and_go_while_a_disk_is_written_and_no_request_is_lost() {
         .args(["--name=w", "--ioengine=nbd", "--rw=randwrite", "--bs=4k"])
         .args(["--size=32M", "--io_size=96M", "--iodepth=16"])
         .args(["--verify=crc32c", "--verify_backlog=256", "--fsync=64"])
+        .args(["--verify_state_save=0"])
         .arg(format!("--uri={uri}"))
         .stdout(Stdio::piped())
         .spawn()

@@ -33,6 +33,7 @@ fn verified(uri: &str) -> Child {
         .args(["--name=w", "--ioengine=nbd", "--rw=randwrite", "--bs=4k"])
         .args(["--size=32M", "--io_size=32M", "--iodepth=16"])
         .args(["--verify=crc32c", "--verify_backlog=256", "--fsync=64"])
+        .args(["--verify_state_save=0"])
         .args(["--rate_iops=3000"])
         .arg(format!("--uri={uri}"))
         .stdout(Stdio::piped())
