@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::client::WantsClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::{
@@ -11,7 +12,10 @@ use rustls::crypto::{
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::version::TLS13;
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use rustls::{
+    ClientConfig, ConfigBuilder, DigitallySignedStruct, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
 use rustls_pki_types::pem::{self, PemObject as _};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
@@ -234,14 +238,23 @@ pub fn client_config(
 /// # Errors
 /// [`TlsError`].
 pub fn trusting_client_config() -> Result<ClientConfig, TlsError> {
+    Ok(client_by_key(None)?.with_no_client_auth())
+}
+
+/// A client that trusts whoever has this key, or any.
+fn client_by_key(
+    server: Option<KeyFingerprint>,
+) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, TlsError> {
     let provider = provider();
-    let trusting = Trusting(provider.signature_verification_algorithms);
+    let verifier = ByKey {
+        server,
+        signatures: provider.signature_verification_algorithms,
+    };
     Ok(ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .map_err(TlsError::Credentials)?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(trusting))
-        .with_no_client_auth())
+        .with_custom_certificate_verifier(Arc::new(verifier)))
 }
 
 /// A client of TLS 1.3 that trusts one server, whose key it knows, and shows `credentials`.
@@ -252,17 +265,8 @@ pub fn pinned_client_config(
     server: KeyFingerprint,
     credentials: Credentials<'_>,
 ) -> Result<ClientConfig, TlsError> {
-    let provider = provider();
-    let pinned = Pinned {
-        server,
-        signatures: provider.signature_verification_algorithms,
-    };
     let (chain, key) = credentials.parse()?;
-    ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&TLS13])
-        .map_err(TlsError::Credentials)?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(pinned))
+    client_by_key(Some(server))?
         .with_client_auth_cert(chain, key)
         .map_err(TlsError::Credentials)
 }
@@ -301,29 +305,31 @@ pub fn certificate_fingerprint(pem: &str) -> Result<String, TlsError> {
     Ok(KeyFingerprint::of(&certificate).to_string())
 }
 
-/// Takes the certificate of one key for good, whatever else it says.
+/// Takes a certificate for good, whatever it says, if its holder has its key: every one, or
+/// that of one key.
 #[derive(Debug)]
-struct Pinned {
-    server: KeyFingerprint,
+struct ByKey {
+    server: Option<KeyFingerprint>,
     signatures: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for ByKey {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
-        _between: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let shown = Peer::of(certificate, SignedBy::NamedAuthority);
-        let shown = shown
-            .map_err(|error| rustls::Error::General(error.to_string()))?
-            .key;
-        if shown != self.server {
-            let words = format!("it has the key {shown}, and not {}", self.server);
-            return Err(rustls::Error::General(words));
+        if let Some(server) = self.server {
+            let shown = Peer::of(certificate, SignedBy::NamedAuthority)
+                .map_err(|error| rustls::Error::General(error.to_string()))?
+                .key;
+            if shown != server {
+                let words = format!("it has the key {shown}, and not {server}");
+                return Err(rustls::Error::General(words));
+            }
         }
         Ok(ServerCertVerified::assertion())
     }
@@ -348,44 +354,5 @@ impl ServerCertVerifier for Pinned {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.signatures.supported_schemes()
-    }
-}
-
-/// Takes every certificate for good, if its holder has its key.
-#[derive(Debug)]
-struct Trusting(WebPkiSupportedAlgorithms);
-
-impl ServerCertVerifier for Trusting {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_schemes()
     }
 }
