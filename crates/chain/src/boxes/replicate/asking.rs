@@ -77,15 +77,7 @@ impl Replicate {
             _ => 0..0,
         };
         // One part more than there are, until all have been asked.
-        let id = self.requests.add(Request {
-            token: Some(token),
-            look: None,
-            kind: kind.clone(),
-            parts: 1,
-            is_done: false,
-            data: None,
-            error: None,
-        });
+        let id = self.requests.add(Request::new(Some(token), kind.clone()));
         if matches!(kind, Kind::Flush) && self.covering.is_none() {
             self.covering = Some(id);
         }

@@ -208,15 +208,7 @@ impl Replicate {
     }
 
     fn add_step(&mut self) -> Token {
-        self.requests.add(Request {
-            token: None,
-            look: None,
-            kind: Kind::Fill,
-            parts: 1,
-            is_done: false,
-            data: None,
-            error: None,
-        })
+        self.requests.add(Request::new(None, Kind::Fill))
     }
 
     /// Holds the next piece and begins to read it.

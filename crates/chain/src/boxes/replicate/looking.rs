@@ -350,15 +350,9 @@ impl Replicate {
         };
         let (offset, length) = (need.offset(), need.length());
         let mut content = vec![0; length];
-        let id = self.requests.add(Request {
-            token: None,
-            look: None,
-            kind: Kind::Read { offset, length },
-            parts: 1,
-            is_done: false,
-            data: None,
-            error: None,
-        });
+        let id = self
+            .requests
+            .add(Request::new(None, Kind::Read { offset, length }));
         let started = self.read_somewhere(below, id, offset, &mut content);
         let Some(looking) = &mut self.looking else {
             return false;

@@ -56,7 +56,6 @@ use map::{Map, Regions};
 use member::{Ask, Member, State};
 use store::Store;
 
-use crate::boxes::{Event, What};
 use crate::tokens::Tokens;
 use crate::{MiddleBox, Opening, Surroundings};
 
@@ -104,6 +103,21 @@ struct Request {
     is_done: bool,
     data: Option<Vec<u8>>,
     error: Option<IoError>,
+}
+
+impl Request {
+    /// One part of it is about to be asked.
+    fn new(token: Option<Token>, kind: Kind) -> Self {
+        Self {
+            token,
+            look: None,
+            kind,
+            parts: 1,
+            is_done: false,
+            data: None,
+            error: None,
+        }
+    }
 }
 
 /// How far the box has come with beginning.
@@ -223,14 +237,7 @@ impl Replicate {
     }
 
     fn note(&self, note: String) {
-        self.surroundings.events.tell(vec![Event {
-            time: self.surroundings.clock.wall(),
-            whose: Arc::clone(&self.surroundings.whose),
-            monitor: Arc::clone(&self.name),
-            partition: None,
-            what: What::Note(note),
-            rule: None,
-        }]);
+        self.surroundings.note(&self.name, note);
     }
 }
 
@@ -280,15 +287,9 @@ impl MiddleBox for Replicate {
                 size: self.disk_bytes,
             });
         }
-        let id = self.requests.add(Request {
-            token: Some(token),
-            look: None,
-            kind: Kind::Read { offset, length },
-            parts: 1,
-            is_done: false,
-            data: None,
-            error: None,
-        });
+        let id = self
+            .requests
+            .add(Request::new(Some(token), Kind::Read { offset, length }));
         let started = self.read_somewhere(below, id, offset, out);
         if started != Some(Started::Pending) {
             self.withdraw(id);

@@ -12,6 +12,7 @@ use world::simulated::{SimulatedClock, SimulatedPool, SimulatedRandom, Simulatio
 use world::{Clock, Disk, Millis, Wake};
 
 use super::*;
+use crate::boxes::Event;
 use crate::{Chain, EventSink, Exchange, Link, Remote, SizeRule, StateFolder, Targets, Tenure};
 
 mod partial;
