@@ -48,7 +48,8 @@ impl Below {
         }
     }
 
-    /// Tells the program what the disk is like.
+    /// Tells the program what the disk is like, once: in each of its lives it is told the
+    /// same, whether the disk has grown meanwhile or not.
     pub fn describe(&self, below: &dyn BlockDevice) {
         let mut capabilities = below.capabilities();
         // It has one connection, whose order is that of its requests.
@@ -80,7 +81,6 @@ impl Below {
     /// Collects what has ended, and begins what was asked. Whether there are answers for
     /// the program.
     pub fn serve(&mut self, below: &mut dyn BlockDevice) -> bool {
-        self.describe(below);
         let mut completions = std::mem::take(&mut self.completions);
         below.poll(&mut completions);
         for completion in completions.drain(..) {

@@ -75,6 +75,8 @@ struct Loyal {
     fate: Shared,
     random: SimulatedRandom,
     life: Life,
+    /// So large it was when it was there first; as another disk it is not there.
+    served: Option<u64>,
     log: BTreeMap<u64, Entry>,
     next: u64,
     flushes: u64,
@@ -267,7 +269,11 @@ impl BlockDevice for Loyal {
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         let is_missing = lock(&self.fate).is_missing;
         if matches!(self.life, Life::Starting) && !is_missing && self.random.below(3) == 0 {
-            self.life = Life::Runs;
+            let size = self.geometry().size_bytes;
+            self.life = match *self.served.get_or_insert(size) == size {
+                true => Life::Runs,
+                false => Life::None,
+            };
         }
         let mut came = Vec::new();
         self.door.poll(&mut came);
@@ -295,6 +301,8 @@ impl BlockDevice for Loyal {
 /// A disk on which a write happens when it is answered, and answers come in any order.
 struct Late {
     bytes: Vec<u8>,
+    /// It has grown by so much since, in bytes.
+    grown: u64,
     pending: Vec<(Token, Verb)>,
     /// Nothing is answered.
     holds: bool,
@@ -314,7 +322,7 @@ impl Late {
 impl BlockDevice for Late {
     fn geometry(&self) -> DeviceGeometry {
         DeviceGeometry {
-            size_bytes: SIZE as u64,
+            size_bytes: SIZE as u64 + self.grown,
             block_bytes: BLOCK as u32,
         }
     }
@@ -391,6 +399,7 @@ impl Programs for Makes {
             fate: Arc::clone(&self.0),
             random: SimulatedRandom::new(7),
             life: Life::None,
+            served: None,
             log: BTreeMap::new(),
             next: 0,
             flushes: 0,
@@ -438,6 +447,7 @@ impl Rig {
         surroundings.events = Arc::clone(&notes) as _;
         let device = Late {
             bytes: vec![0; SIZE],
+            grown: 0,
             pending: Vec::new(),
             holds: false,
             random: SimulatedRandom::new(seed),
@@ -664,6 +674,17 @@ fn who_stays_away_is_gone_round_and_comes_back() {
     assert_eq!(rig.read(3), Ok(199));
     rig.write(4, 44).expect("it is there");
     assert_eq!(rig.read(4), Ok(44));
+}
+
+#[test]
+fn a_program_is_told_of_the_same_disk_when_that_has_grown() {
+    let mut rig = Rig::new(6);
+    rig.begin("fail-closed").expect("it begins");
+    rig.write(1, 11).expect("it is there");
+    rig.chain.bottom().grown = BLOCK as u64;
+    lock(&rig.fate).dies = true;
+    assert_eq!(rig.read(1), Ok(11), "its next life serves the same disk");
+    assert_eq!(rig.chain.geometry().size_bytes, SIZE as u64);
 }
 
 #[test]
