@@ -123,13 +123,22 @@ impl BoxTargets {
                 .map(|address: IpAddr| SocketAddr::new(address, PORT))
         });
         let at = parsed.map_err(|_| format!("{uri:?}: names are not looked up; {form}"))?;
-        match self.networks.iter().any(|network| network.has(at.ip())) {
-            true => Ok((Endpoint::Tcp(at), export)),
-            false => Err(format!(
-                "{at} is not for boxes of this host; its operator can let them reach a network: \
-                 --box-network"
-            )),
-        }
+        may_reach(&self.networks, at)?;
+        Ok((Endpoint::Tcp(at), export))
+    }
+}
+
+/// Whether boxes of this host may reach an address.
+///
+/// # Errors
+/// That they may not, for people.
+pub(crate) fn may_reach(networks: &[Network], at: SocketAddr) -> Result<(), String> {
+    match networks.iter().any(|network| network.has(at.ip())) {
+        true => Ok(()),
+        false => Err(format!(
+            "{at} is not for boxes of this host; its operator can let them reach a network: \
+             --box-network"
+        )),
     }
 }
 

@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 use crate::agent::{Agent, TaskEnded, blocking, lock};
 use crate::attached::Attached;
 use crate::box_keys::BoxKeys;
-use crate::box_targets::BoxTargets;
+use crate::box_targets::{BoxTargets, may_reach};
 use crate::events::EventLog;
 use crate::worker::Worker;
 
@@ -207,7 +207,7 @@ impl Agent {
             host: Some(Arc::new(self.clone())),
             may_reach: {
                 let networks = Arc::clone(&inner.box_networks);
-                Arc::new(move |address| networks.iter().any(|network| network.has(address)))
+                Arc::new(move |at| may_reach(&networks, at))
             },
         };
         Arc::new(Hops::new(options, watcher))

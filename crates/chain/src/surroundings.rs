@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use policy::{BoxKind, BoxPolicy, Policy};
+use serde::{Deserialize, Serialize};
 use world::{Clock, Disk, Pool, Random, Wake};
 use zeroize::Zeroizing;
 
@@ -47,7 +48,8 @@ impl KeySource for NoKeys {
 }
 
 /// Whose disk a chain is before: what a box knows of each request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Attribution {
     /// Whose the volume is.
     pub tenant: String,

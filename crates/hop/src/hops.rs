@@ -1,7 +1,7 @@
 //! [`Hops`]: what makes the programs of a chain's boxes.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -39,8 +39,8 @@ pub struct HopsOptions {
     pub disk: Arc<dyn Disk>,
     /// As whom it shows itself to machines of boxes; none: there are none.
     pub host: Option<Arc<dyn HostIdentity>>,
-    /// Which addresses boxes may reach.
-    pub may_reach: Arc<dyn Fn(IpAddr) -> bool + Send + Sync>,
+    /// Whether boxes may reach an address; if not, why.
+    pub may_reach: Arc<dyn Fn(SocketAddr) -> Result<(), String> + Send + Sync>,
 }
 
 /// See the module's head.
@@ -78,13 +78,7 @@ impl Programs for Hops {
             BoxKind::Machine(config) => {
                 let host = self.options.host.clone();
                 let host = host.ok_or("nobody knows this host, so boxes run on it only")?;
-                if !(self.options.may_reach)(config.at.ip()) {
-                    return Err(format!(
-                        "{} is not for boxes of this host; its operator can let them reach a \
-                         network: --box-network",
-                        config.at
-                    ));
-                }
+                (self.options.may_reach)(config.at)?;
                 Box::new(OthersMachine {
                     common,
                     config: config.clone(),
@@ -118,7 +112,7 @@ impl Programs for Hops {
         let clock = Arc::clone(&surroundings.clock);
         let watcher = self.watcher.clone();
         let program = BoxProgram::new(door, launch, &export, clock, watcher);
-        Ok(Box::new(program.map_err(|error| error.to_string())?))
+        Ok(Box::new(program))
     }
 }
 

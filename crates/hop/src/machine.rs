@@ -63,22 +63,10 @@ pub(crate) struct Greeting {
     /// The box's name.
     #[serde(rename = "box")]
     pub name: String,
-    pub tenant: String,
-    pub vm: Option<String>,
-    pub volume: String,
-    pub volume_id: Option<String>,
+    pub whose: Attribution,
 }
 
 impl Greeting {
-    pub fn whose(&self) -> Attribution {
-        Attribution {
-            tenant: self.tenant.clone(),
-            vm: self.vm.clone(),
-            volume: self.volume.clone(),
-            volume_id: self.volume_id.clone(),
-        }
-    }
-
     fn encode(&self) -> io::Result<Vec<u8>> {
         let text = serde_json::to_vec(self)?;
         let mut whole = (text.len() as u32).to_le_bytes().to_vec();
@@ -144,10 +132,7 @@ pub(crate) fn call(
         role: Role::Requests,
         session: STANDARD.encode(session),
         name: name.to_owned(),
-        tenant: whose.tenant.clone(),
-        vm: whose.vm.clone(),
-        volume: whose.volume.clone(),
-        volume_id: whose.volume_id.clone(),
+        whose: whose.clone(),
     };
     let requests = connect(at, &config, &greeting)?;
     greeting.role = Role::Asks;

@@ -38,7 +38,8 @@ pub struct BoxServer {
     make: Box<MakeBoxes>,
     /// First connections of sessions, each with when it came.
     halves: Mutex<HashMap<String, (Duration, Greeting, Channel)>>,
-    connections: Mutex<usize>,
+    /// One for each connection, and this one.
+    places: Arc<()>,
 }
 
 impl BoxServer {
@@ -50,7 +51,7 @@ impl BoxServer {
             tls,
             make,
             halves: Mutex::default(),
-            connections: Mutex::new(0),
+            places: Arc::default(),
         })
     }
 
@@ -72,16 +73,11 @@ impl BoxServer {
     }
 
     fn welcome(self: &Arc<Self>, stream: Stream) {
-        {
-            let mut connections = self
-                .connections
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            if *connections >= CONNECTIONS_MAX {
-                tracing::warn!("a connection is refused: there are too many");
-                return;
-            }
-            *connections += 1;
+        // It is counted as long as its thread has this.
+        let place = Arc::clone(&self.places);
+        if Arc::strong_count(&place) > CONNECTIONS_MAX + 1 {
+            tracing::warn!("a connection is refused: there are too many");
+            return;
         }
         let server = Arc::clone(self);
         #[expect(
@@ -94,13 +90,10 @@ impl BoxServer {
                 if let Err(why) = server.attend(stream) {
                     tracing::warn!(why, "a connection has ended");
                 }
-                let connections = server.connections.lock();
-                *connections.unwrap_or_else(PoisonError::into_inner) -= 1;
+                drop(place);
             });
         if let Err(error) = begun {
             tracing::warn!(%error, "a connection is refused");
-            let connections = self.connections.lock();
-            *connections.unwrap_or_else(PoisonError::into_inner) -= 1;
         }
     }
 
@@ -128,7 +121,7 @@ impl BoxServer {
             (Role::Asks, Role::Requests) if matches == first => (channel, other),
             _ => return Err("two connections of a session do not belong together".to_owned()),
         };
-        let whose = greeting.whose();
+        let whose = greeting.whose;
         tracing::info!(
             tenant = whose.tenant,
             volume = whose.volume,

@@ -94,7 +94,7 @@ impl BoxProgram {
         export: &str,
         clock: Arc<dyn Clock>,
         watcher: Watcher,
-    ) -> io::Result<Self> {
+    ) -> Self {
         let mut options = ClientOptions::new(export, Arc::clone(&clock));
         // Only so that acknowledged changes are kept: where to go on the launch says.
         options.reconnect = Reconnect::Again {
@@ -102,23 +102,16 @@ impl BoxProgram {
             max: TRY_AGAIN,
         };
         options.request_timeout = NEVER;
-        let (nobody, other) = launch::pair()?;
-        drop(other);
-        let mut client = NbdClient::new(
-            Target::Connected(Channel::new(nobody)),
-            options,
-            watcher.clone(),
-        );
-        client.give_up("it was not started");
+        let client = NbdClient::new(Target::Later, options, watcher.clone());
         let export = ExportOptions::new(EXPORT, Arc::clone(&clock));
-        Ok(Self {
+        Self {
             client,
             leg: Leg::new(door, export, watcher.clone()),
             life: Life::None("it was not started".to_owned()),
             launch,
             watcher,
             clock,
-        })
+        }
     }
 
     /// Ends what runs.

@@ -1,13 +1,12 @@
 //! The other side: a process that is one box, between two sockets.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 
 use base::BlockDevice as _;
-use chain::boxes::Event;
 use chain::{
-    Chain, Derivations, EventSink, Exchange, ExchangeError, KeyMissing, KeySource, MiddleBox,
-    NoPrograms, NoTargets, SizeRule, Surroundings, Tenure, build,
+    Chain, Derivations, Exchange, ExchangeError, KeyMissing, KeySource, MiddleBox, NoPrograms,
+    NoTargets, SizeRule, Surroundings, Tenure, build,
 };
 use channel::Channel;
 use frontend::nbd::client::{Broken, ClientOptions, NbdClient, Target};
@@ -18,10 +17,7 @@ use world::{Interest, Wake, World};
 use zeroize::Zeroizing;
 
 use crate::program::EXPORT;
-use crate::{Spec, SpecError};
-
-/// So many batches of events wait for the agent to read them; what is more is lost.
-const BATCHES_MAX: usize = 256;
+use crate::{EventLines, Spec, SpecError};
 
 /// A box that reads a disk anew takes up to three times its bound, and the process needs some
 /// itself: so a box's bound is such a part of the process's.
@@ -65,49 +61,6 @@ impl KeySource for Keys {
     }
 }
 
-/// Writes events as lines, in a thread: a disk waits for nobody who reads them.
-struct Lines(Mutex<mpsc::SyncSender<Vec<Event>>>);
-
-impl Lines {
-    fn start(mut out: impl io::Write + Send + 'static) -> io::Result<Self> {
-        let (batches, received) = mpsc::sync_channel::<Vec<Event>>(BATCHES_MAX);
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "it lasts as long as the box, and waits for a reader"
-        )]
-        std::thread::Builder::new()
-            .name("events".to_owned())
-            .spawn(move || {
-                while let Ok(batch) = received.recv() {
-                    let mut text = Vec::new();
-                    for event in &batch {
-                        if serde_json::to_writer(&mut text, event).is_ok() {
-                            text.push(b'\n');
-                        }
-                    }
-                    if out.write_all(&text).is_err() {
-                        return;
-                    }
-                }
-            })?;
-        Ok(Self(Mutex::new(batches)))
-    }
-}
-
-impl EventSink for Lines {
-    fn tell(&self, events: Vec<Event>) {
-        let batches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = batches.try_send(events) {
-            let count = match error {
-                mpsc::TrySendError::Full(events) | mpsc::TrySendError::Disconnected(events) => {
-                    events.len()
-                }
-            };
-            tracing::warn!(count, "events are lost: nobody read them in time");
-        }
-    }
-}
-
 /// Serves the box that `spec` tells of: takes requests by `requests`, asks by `asks`, and
 /// says what happens on `events`. The process has `memory_bytes`. Returns when nobody asks any
 /// more.
@@ -130,8 +83,8 @@ pub fn serve(
             pool: Arc::clone(&world.pool),
             random: Arc::clone(&world.random),
             wake,
-            whose: Arc::new(spec.whose()),
-            events: Arc::new(Lines::start(events)?),
+            whose: Arc::new(spec.whose.clone()),
+            events: Arc::new(EventLines::start(events)?),
             keys: Arc::new(Keys(spec)),
             targets: Arc::new(NoTargets),
             programs: Arc::new(NoPrograms),

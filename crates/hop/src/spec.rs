@@ -37,13 +37,7 @@ pub struct Spec {
     /// A chain of this box, inline.
     pub policy: String,
     /// Whose disk it is.
-    pub tenant: String,
-    /// The machine that has it.
-    pub vm: Option<String>,
-    /// The volume's name.
-    pub volume: String,
-    /// The volume's id.
-    pub volume_id: Option<String>,
+    pub whose: Attribution,
     /// Passphrases by name, in base64.
     keys: BTreeMap<String, Zeroizing<String>>,
 }
@@ -54,10 +48,7 @@ impl Spec {
     pub fn new(policy: &str, whose: &Attribution) -> Self {
         Self {
             policy: policy.to_owned(),
-            tenant: whose.tenant.clone(),
-            vm: whose.vm.clone(),
-            volume: whose.volume.clone(),
-            volume_id: whose.volume_id.clone(),
+            whose: whose.clone(),
             keys: BTreeMap::new(),
         }
     }
@@ -76,17 +67,6 @@ impl Spec {
         let text = self.keys.get(name);
         let decoded = text.map(|text| STANDARD.decode(text.as_bytes()));
         Ok(decoded.transpose()?.map(Zeroizing::new))
-    }
-
-    /// Whose disk it is.
-    #[must_use]
-    pub fn whose(&self) -> Attribution {
-        Attribution {
-            tenant: self.tenant.clone(),
-            vm: self.vm.clone(),
-            volume: self.volume.clone(),
-            volume_id: self.volume_id.clone(),
-        }
     }
 
     /// Sends it. It is as short as fits into an empty socket.
@@ -137,7 +117,7 @@ mod tests {
         let mut sent = Vec::new();
         spec.send(&mut sent).expect("it fits");
         let received = Spec::receive(&mut &*sent).expect("it is one");
-        assert_eq!(received.whose(), whose);
+        assert_eq!(received.whose, whose);
         assert_eq!(received.policy, "volume = \"*\"");
         let key = received.key("disk").expect("base64").expect("it is there");
         assert_eq!(*key, b"secret\xff");

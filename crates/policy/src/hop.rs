@@ -1,7 +1,6 @@
 //! Boxes that do not run in the thread of the disk: where they run, and what happens to the
 //! disk when they fail (docs/chains.md, "Where a box runs").
 
-use base::size;
 use serde::Deserialize;
 
 /// A process has so much memory if nothing is said, in bytes.
@@ -78,14 +77,9 @@ impl Words {
                 .try_into()
                 .map_err(|_| "on_failure is \"fail-closed\" or \"bypass\"".to_owned())
         });
-        let memory = match table.remove("memory") {
-            None => None,
-            Some(toml::Value::String(words)) => Some(size::parse(&words)?),
-            Some(toml::Value::Integer(count)) => {
-                Some(u64::try_from(count).map_err(|_| "memory is a size".to_owned())?)
-            }
-            Some(_) => return Err("memory is a size".to_owned()),
-        };
+        let memory = table.remove("memory").map(|value| {
+            crate::size::required(value).map_err(|error| format!("memory: {}", error.message()))
+        });
         let cpu_percent = table.remove("cpu_percent").map(|value| {
             let percent = value
                 .as_integer()
@@ -97,7 +91,7 @@ impl Words {
         Ok(Self {
             runs: crate::word(table, "runs")?,
             on_failure: on_failure.transpose()?,
-            memory,
+            memory: memory.transpose()?,
             cpu_percent: cpu_percent.transpose()?,
         })
     }

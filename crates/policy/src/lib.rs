@@ -213,8 +213,7 @@ fn box_of(mut table: toml::Table) -> Result<BoxPolicy, String> {
         format!("it has no kind, which is one of {kinds}")
     })?;
     let name = word(&mut table, "name")?.unwrap_or_else(|| kind.clone());
-    let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_name) {
+    if !is_name(&name) {
         return Err(format!(
             "a name has 1 to {NAME_BYTES_MAX} characters of a-z, 0-9 and -"
         ));
@@ -267,6 +266,13 @@ fn box_of(mut table: toml::Table) -> Result<BoxPolicy, String> {
         hop.alone = alone(own, &name, kind.as_str());
     }
     Ok(BoxPolicy { name, kind, hop })
+}
+
+/// Whether a box may have this name.
+#[must_use]
+pub fn is_name(name: &str) -> bool {
+    let is_of_it = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_of_it)
 }
 
 /// The policy of a chain of one box, inline.

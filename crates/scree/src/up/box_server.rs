@@ -16,14 +16,13 @@ use chain::{Attribution, MiddleBox, build};
 use frontend::nbd::Watcher;
 use hop::BoxServer;
 use identity::{Authority, Credentials, certificate_key, server_config};
-use policy::Policy;
 use world::real::Listener;
 use world::{Endpoint, Wake, World, host};
 use zeroize::Zeroizing;
 
 use super::prepare;
 use super::readiness::announce;
-use super::relay_boxes::Boxes;
+use super::relay_boxes::{Boxes, policy_of};
 use crate::args::BoxServerArguments;
 use crate::commands::Failure;
 
@@ -93,23 +92,11 @@ fn make(
     (wake, watcher): (Wake, &Watcher),
 ) -> Result<Vec<Box<dyn MiddleBox>>, Failure> {
     // It comes from a host, and becomes a path.
-    let is_name = !name.is_empty()
-        && name
-            .bytes()
-            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-    if !is_name {
+    if !policy::is_name(name) {
         return Err(Failure::new(format!("there is no box {name:?} here")));
     }
     let path = folder.join("policies").join(format!("{name}.toml"));
-    let text = read(world, &path)?;
-    let failed = |words: String| Failure::new(format!("{}: {words}", path.display()));
-    let policy = Policy::parse(&text).map_err(|error| failed(error.to_string()))?;
-    if policy.volume != "*" && policy.volume != whose.volume {
-        return Err(failed(format!(
-            "it is for the volume {:?}, and this is {:?}",
-            policy.volume, whose.volume
-        )));
-    }
+    let policy = policy_of(world, &path, &whose.volume)?;
     let boxes = Boxes::new(world, Some(folder), &state_folder(&whose), whose)?;
     Ok(build(&policy, &boxes.surroundings(wake, watcher)))
 }

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use base::{BlockDevice as _, with_causes};
+use base::BlockDevice as _;
 use chain::boxes::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
 use chain::{Attribution, Chain, Exchange, MiddleBox, SizeRule, build};
 use frontend::nbd::client::{Broken, ClientOptions, ClientTls, NbdClient, Reconnect, Target};
@@ -26,7 +26,7 @@ use world::{Wake, World, host};
 
 use super::prepare;
 use super::readiness::{announce, tell_init};
-use super::relay_boxes::Boxes;
+use super::relay_boxes::{Boxes, policy_of};
 use super::unit::Ends;
 use crate::args::{Flush, RelayArguments, RelayTarget};
 use crate::commands::Failure;
@@ -78,25 +78,13 @@ fn policy(
     let Some(path) = &arguments.policy else {
         return Ok(None);
     };
-    let name = path.display();
-    let failed = |reason: String| Failure::new(format!("the policy {name}: {reason}"));
-    let longest = policy::TEXT_BYTES_MAX as u64;
-    let bytes = host::read_small(&*world.disk, path, longest)
-        .map_err(|error| failed(with_causes(&error)))?;
-    let text = str::from_utf8(&bytes).map_err(|_| failed("it is no text".to_owned()))?;
-    let policy = Policy::parse(text).map_err(|error| failed(error.to_string()))?;
     let volume = arguments.volume.as_deref().unwrap_or(export);
-    if policy.volume != "*" && policy.volume != volume {
-        let words = format!(
-            "it is for the volume {:?}, and this is {volume:?}",
-            policy.volume
-        );
-        return Err(failed(words));
-    }
+    let policy = policy_of(world, path, volume)?;
     if policy.vm.is_some() && policy.vm != arguments.vm {
-        return Err(failed(
-            "it is for another machine; say which with --vm".to_owned(),
-        ));
+        return Err(Failure::new(format!(
+            "the policy {}: it is for another machine; say which with --vm",
+            path.display()
+        )));
     }
     Ok(Some(policy))
 }

@@ -7,30 +7,25 @@
 //!   DIR/programs/      programs that boxes may be
 //! ```
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, SyncSender};
-use std::thread;
 
 use agent::{BoxKeys, Connected};
-use chain::boxes::{Event, What};
+use base::with_causes;
 use chain::{
-    Attribution, DERIVATIONS_MAX, Derivations, EventSink, KeySource, NoKeys, Programs, Remote,
-    StateFolder, Surroundings, Targets, Tenure,
+    Attribution, DERIVATIONS_MAX, Derivations, KeySource, NoKeys, Programs, Remote, StateFolder,
+    Surroundings, Targets, Tenure,
 };
 use frontend::nbd::Watcher;
 use frontend::nbd::client::{ClientOptions, NbdClient, Target};
-use hop::{Hops, HopsOptions};
+use hop::{EventLines, Hops, HopsOptions};
+use policy::Policy;
 use world::real::ThreadPool;
 use world::{Clock, Wake, World, host};
 
 use crate::args::{RelayTarget, relay_target};
 use crate::commands::Failure;
-
-/// So many batches of events wait for whoever reads them; what is more is lost.
-const BATCHES_MAX: usize = 256;
 
 /// What does not depend on the thread that will serve.
 pub(super) struct Boxes {
@@ -38,7 +33,7 @@ pub(super) struct Boxes {
     folder: Option<PathBuf>,
     state: Option<PathBuf>,
     whose: Arc<Attribution>,
-    events: Arc<Printer>,
+    events: Arc<EventLines>,
     /// This program.
     program: PathBuf,
 }
@@ -61,7 +56,7 @@ impl Boxes {
             world: world.clone(),
             folder: folder.map(Path::to_owned),
             whose: Arc::new(whose),
-            events: Arc::new(Printer::start()?),
+            events: Arc::new(EventLines::start(io::stdout())?),
             program: super::this_program()?,
         })
     }
@@ -109,10 +104,29 @@ impl Boxes {
                 .map(|folder| hop::sockets_folder(folder)),
             disk: Arc::clone(&self.world.disk),
             host: None,
-            may_reach: Arc::new(|_| true),
+            may_reach: Arc::new(|_| Ok(())),
         };
         Arc::new(Hops::new(options, watcher.clone()))
     }
+}
+
+/// Reads a policy that is for a volume: `*` is for all.
+pub(super) fn policy_of(world: &World, path: &Path, volume: &str) -> Result<Policy, Failure> {
+    let name = path.display();
+    let failed = |reason: String| Failure::new(format!("the policy {name}: {reason}"));
+    let longest = policy::TEXT_BYTES_MAX as u64;
+    let bytes = host::read_small(&*world.disk, path, longest)
+        .map_err(|error| failed(with_causes(&error)))?;
+    let text = str::from_utf8(&bytes).map_err(|_| failed("it is no text".to_owned()))?;
+    let policy = Policy::parse(text).map_err(|error| failed(error.to_string()))?;
+    if policy.volume != "*" && policy.volume != volume {
+        let words = format!(
+            "it is for the volume {:?}, and this is {volume:?}",
+            policy.volume
+        );
+        return Err(failed(words));
+    }
+    Ok(policy)
 }
 
 /// Whoever runs a relay may connect to what they can connect to.
@@ -131,58 +145,4 @@ impl Targets for Anywhere {
         let client = NbdClient::new(Target::Endpoint(at), options, self.watcher.clone());
         Ok(Box::new(Connected(client)))
     }
-}
-
-/// Prints events as lines of JSON, in a thread: a disk waits for nobody who reads them.
-struct Printer {
-    batches: SyncSender<Vec<Event>>,
-    lost: Arc<AtomicU64>,
-}
-
-impl Printer {
-    fn start() -> io::Result<Self> {
-        let (batches, received) = mpsc::sync_channel::<Vec<Event>>(BATCHES_MAX);
-        let lost = Arc::<AtomicU64>::default();
-        let missing = Arc::clone(&lost);
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "it lasts as long as the relay, and waits for a reader"
-        )]
-        thread::Builder::new()
-            .name("events".to_owned())
-            .spawn(move || {
-                while let Ok(batch) = received.recv() {
-                    // Who reads no more wants no more.
-                    if print(&batch, missing.swap(0, Ordering::Relaxed)).is_err() {
-                        return;
-                    }
-                }
-            })?;
-        Ok(Self { batches, lost })
-    }
-}
-
-impl EventSink for Printer {
-    fn tell(&self, events: Vec<Event>) {
-        let count = events.len() as u64;
-        if self.batches.try_send(events).is_err() {
-            self.lost.fetch_add(count, Ordering::Relaxed);
-        }
-    }
-}
-
-fn print(batch: &[Event], lost: u64) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    if let (Some(first), 1..) = (batch.first(), lost) {
-        let mut note = first.clone();
-        note.what = What::Note(format!("{lost} events are lost: nobody read them in time"));
-        note.rule = None;
-        serde_json::to_writer(&mut out, &note)?;
-        out.write_all(b"\n")?;
-    }
-    for event in batch {
-        serde_json::to_writer(&mut out, event)?;
-        out.write_all(b"\n")?;
-    }
-    out.flush()
 }

@@ -5,13 +5,6 @@ use std::process::{Command, Stdio};
 
 use crate::host::{Host, Said};
 
-/// Writes a policy for a volume, and applies it.
-fn apply(host: &Host, volume: &str, boxes: &str) -> Said {
-    let file = host.path().join("policy.toml");
-    std::fs::write(&file, format!("volume = {volume:?}\n{boxes}")).expect("written");
-    host.run(&["chain", "apply", file.to_str().expect("text")])
-}
-
 fn uri(host: &Host, volume: &str) -> String {
     let export = host.json(&["volume", "export", volume]);
     export["uri"].as_str().expect("text").to_owned()
@@ -49,7 +42,7 @@ fn boxes_come_and_go_while_a_disk_is_written_and_no_request_is_lost() {
     let mut exchanges = 0;
     while fio.try_wait().expect("asked").is_none() || exchanges < 6 {
         let boxes = [SLOW, LIMITED, BOTH][exchanges % 3];
-        let said = apply(&host, "disk", boxes);
+        let said = host.apply_chain("disk", boxes);
         assert_eq!(said.code, 0, "{}", said.error);
         exchanges += 1;
         if exchanges % 4 == 0 {
@@ -70,8 +63,7 @@ fn a_chain_is_in_force_when_it_is_applied_and_before_anybody_is_let_in() {
     host.json(&["volume", "create", "disk", "--size", "8M"]);
     let uri = uri(&host, "disk");
     assert!(succeeds(&uri, &["write -P 7 0 64k", "flush"]));
-    let said = apply(
-        &host,
+    let said = host.apply_chain(
         "disk",
         "[[box]]\nkind = \"fault\"\nread_errors_one_in = 1\n",
     );
@@ -103,7 +95,7 @@ fn a_chain_is_in_force_when_it_is_applied_and_before_anybody_is_let_in() {
 fn a_policy_that_makes_no_sense_changes_nothing() {
     let host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "8M"]);
-    assert_eq!(apply(&host, "disk", LIMITED).code, 0);
+    assert_eq!(host.apply_chain("disk", LIMITED).code, 0);
     let before = host.json(&["chain", "show", "disk"]);
     for (volume, boxes, word) in [
         ("disk", "[[box]]\nkind = \"turbo\"\n", "no kind \"turbo\""),
@@ -116,7 +108,7 @@ fn a_policy_that_makes_no_sense_changes_nothing() {
             "names no VM",
         ),
     ] {
-        let said = apply(&host, volume, boxes);
+        let said = host.apply_chain(volume, boxes);
         assert!(
             said.code == 1 && said.error.contains(word),
             "{boxes}: {}",

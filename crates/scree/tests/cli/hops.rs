@@ -8,15 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 use crate::host::{Host, Said, wait_until};
 
-/// Writes a policy for the volume `disk`, and applies it.
-fn apply(host: &Host, boxes: &str) -> Said {
-    let file = host.path().join("policy.toml");
-    fs::write(&file, format!("volume = \"disk\"\n{boxes}")).expect("written");
-    host.run(&["chain", "apply", file.to_str().expect("text")])
-}
-
 fn applied(host: &Host, boxes: &str) {
-    let said = apply(host, boxes);
+    let said = host.apply_chain("disk", boxes);
     assert_eq!(said.code, 0, "{}", said.error);
     assert!(said.out.contains("served through"), "{}", said.out);
 }
@@ -141,7 +134,7 @@ fn what_cannot_run_in_a_process_is_said_and_the_disk_goes_on() {
             "--box-network",
         ),
     ] {
-        let said = apply(&host, boxes);
+        let said = host.apply_chain("disk", boxes);
         let all = format!("{}{}", said.out, said.error);
         assert!(all.contains(words), "{boxes}: {all}");
         ended_well(verified(&uri));
@@ -200,7 +193,7 @@ fn a_box_on_another_machine_is_known_by_its_key_and_may_come_and_go() {
         format!("[[box]]\nkind = \"machine\"\nname = \"far\"\nat = \"{at}\"\nkey = \"{key}\"\n")
     };
     let other = format!("sha256:{}", "0".repeat(64));
-    let said = apply(&host, &policy(&other));
+    let said = host.apply_chain("disk", &policy(&other));
     let all = format!("{}{}", said.out, said.error);
     assert!(all.contains("it has the key sha256:"), "{all}");
     applied(&host, &policy(&key));

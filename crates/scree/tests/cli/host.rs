@@ -195,6 +195,13 @@ impl Host {
         Said::of(command.output().expect("scree runs"))
     }
 
+    /// Writes a policy for a volume, and applies it.
+    pub fn apply_chain(&self, volume: &str, boxes: &str) -> Said {
+        let file = self.path().join("policy.toml");
+        std::fs::write(&file, format!("volume = {volume:?}\n{boxes}")).expect("written");
+        self.run(&["chain", "apply", file.to_str().expect("text")])
+    }
+
     /// Runs a command that must succeed, and returns its JSON.
     pub fn json(&self, arguments: &[&str]) -> Value {
         let said = self.run(&[arguments, &["-o", "json"]].concat());

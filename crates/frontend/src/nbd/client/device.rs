@@ -110,6 +110,7 @@ impl NbdClient {
                 client.connect();
             }
             Target::Connected(channel) => client.connect_over(channel),
+            Target::Later => {}
         }
         client
     }

@@ -58,6 +58,8 @@ pub enum Target {
     /// At the other end of this, which does not block, and may not be connected yet. If
     /// that ends only the owner can say where to go on ([`NbdClient::connect_over`]).
     Connected(Channel),
+    /// The owner says later ([`NbdClient::connect_over`]).
+    Later,
 }
 
 /// What becomes of a connection that is lost.
