@@ -73,6 +73,8 @@ pub struct Journal {
     pub(super) was_busy: bool,
     is_resting: bool,
     is_ending: bool,
+    /// There are changes that were acknowledged in the turn before, and none was carried out.
+    has_news: bool,
     completions: Vec<Completion>,
     done_at_once: Vec<u64>,
 }
@@ -101,6 +103,7 @@ impl Journal {
             was_busy: false,
             is_resting: false,
             is_ending: false,
+            has_news: false,
             completions: Vec::new(),
             done_at_once: Vec::new(),
         }
@@ -205,8 +208,8 @@ impl Journal {
             let mut at = offset;
             for piece in data.chunks(PAYLOAD_BYTES_MAX as usize) {
                 let length = piece.len() as u64;
-                let end = ring.append(kind, at, length, piece);
                 let data: Arc<[u8]> = piece.into();
+                let end = ring.append(kind, (at, length), Some(&data));
                 self.overlay
                     .insert(at, length, end.1, Some(Arc::clone(&data)));
                 let change = Change::new((kind, at, length), Some(data), end, carried);
@@ -214,7 +217,7 @@ impl Journal {
                 at += length;
             }
         } else {
-            let end = ring.append(kind, offset, length, &[]);
+            let end = ring.append(kind, (offset, length), None);
             self.overlay.insert(offset, length, end.1, None);
             let change = Change::new((kind, offset, length), None, end, carried);
             self.carry.push(change);
@@ -234,6 +237,7 @@ impl Journal {
 
     /// Goes on with all that may go on. What it has begun below it commits.
     fn go_on(&mut self, below: &mut dyn BlockDevice) {
+        self.has_news = false;
         self.hear(below);
         let (written, head) = match &self.stage {
             Stage::Open(ring) => (ring.written(), ring.head()),
@@ -619,9 +623,13 @@ impl MiddleBox for Journal {
 
     fn commit(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
         if let Stage::Open(ring) = &mut self.stage {
+            let is_behind = ring.written() < ring.head();
             if let Err(error) = ring.write_batch() {
                 let path = self.config.path.display();
                 self.fail(format!("the journal {path}: {error}"));
+            } else if self.waiting.is_empty() {
+                // What is acknowledged now is told first, and carried out then.
+                self.has_news |= is_behind;
             } else {
                 self.go_on(below);
             }
@@ -649,7 +657,7 @@ impl MiddleBox for Journal {
     }
 
     fn next_timer(&self) -> Option<Duration> {
-        if !self.completions.is_empty() {
+        if self.has_news || !self.completions.is_empty() {
             return Some(Duration::ZERO);
         }
         let now = self.world.clock.monotonic();

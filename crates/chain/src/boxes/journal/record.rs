@@ -132,13 +132,18 @@ impl Header {
         bytes
     }
 
-    /// Appends the record.
-    pub fn encode(&self, payload: &[u8], into: &mut Vec<u8>) {
-        let end = into.len() + self.record_bytes() as usize;
+    /// Appends the record without its payload.
+    pub fn encode_head(&self, payload: &[u8], into: &mut Vec<u8>) {
         let fields = self.fields();
         into.put_u32(RECORD_MAGIC);
         into.put_u32(crc32c_append(crc32c(&fields), payload));
         into.put_bytes(&fields);
+    }
+
+    /// Appends the record.
+    pub fn encode(&self, payload: &[u8], into: &mut Vec<u8>) {
+        let end = into.len() + self.record_bytes() as usize;
+        self.encode_head(payload, into);
         into.put_bytes(payload);
         into.resize(end, 0);
     }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use world::{Disk, File, OpenMode};
 
 use super::record::{
-    HEADER_BYTES, Header, PAGE_BYTES, PAYLOAD_BYTES_MAX, RING_OFFSET, Start, parse,
+    ALIGNMENT, HEADER_BYTES, Header, PAGE_BYTES, PAYLOAD_BYTES_MAX, RING_OFFSET, Start, parse,
 };
 
 /// A record that was read.
@@ -27,6 +27,10 @@ pub type Found = (Header, Vec<u8>);
 
 /// So many bytes of records are read at once when a journal is opened.
 const SCAN_BYTES: u64 = 16 << 20;
+
+/// A payload of so many bytes is written from where it is: another write costs less than its
+/// copy. In tests some are.
+const SHARED_BYTES_MIN: usize = if cfg!(test) { 1 << 10 } else { 32 << 10 };
 
 /// Opens the journal at `path`, or makes one.
 ///
@@ -160,6 +164,23 @@ fn read_record(
     Ok(None)
 }
 
+/// A part of a batch.
+enum Part {
+    /// Records, or the head of one.
+    Records(Vec<u8>),
+    /// The payload of a record whose head lies before it.
+    Payload(Arc<[u8]>),
+}
+
+impl Part {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Records(bytes) => bytes,
+            Self::Payload(bytes) => bytes,
+        }
+    }
+}
+
 /// The ring of an open journal.
 pub struct Ring {
     file: Arc<dyn File>,
@@ -167,8 +188,8 @@ pub struct Ring {
     head: u64,
     written: u64,
     sequence: u64,
-    /// Records that are not in the file: where, and their bytes.
-    batch: Vec<(u64, Vec<u8>)>,
+    /// What is not in the file: where, and the bytes.
+    batch: Vec<(u64, Part)>,
 }
 
 impl Ring {
@@ -221,12 +242,12 @@ impl Ring {
     }
 
     /// Adds a record to the batch; returns where it ends and its sequence. There is room.
+    /// `payload` is that of a write.
     pub fn append(
         &mut self,
         kind: super::record::Kind,
-        offset: u64,
-        length: u64,
-        payload: &[u8],
+        (offset, length): (u64, u64),
+        payload: Option<&Arc<[u8]>>,
     ) -> (u64, u64) {
         let header = Header {
             sequence: self.sequence,
@@ -239,16 +260,16 @@ impl Ring {
         if self.head % ring + record > ring {
             self.head = self.head.next_multiple_of(ring);
         }
-        let follows = |(position, bytes): &&mut (u64, Vec<u8>)| {
-            *position + bytes.len() as u64 == self.head && !self.head.is_multiple_of(ring)
+        let is_long = |payload: &&Arc<[u8]>| {
+            payload.len() >= SHARED_BYTES_MIN && payload.len().is_multiple_of(ALIGNMENT as usize)
         };
-        match self.batch.last_mut().filter(follows) {
-            Some((_, bytes)) => header.encode(payload, bytes),
-            None => {
-                let mut bytes = Vec::with_capacity(record as usize);
-                header.encode(payload, &mut bytes);
-                self.batch.push((self.head, bytes));
-            }
+        if let Some(payload) = payload.filter(is_long) {
+            header.encode_head(payload, self.records(HEADER_BYTES));
+            let at = self.head + HEADER_BYTES;
+            self.batch.push((at, Part::Payload(Arc::clone(payload))));
+        } else {
+            let payload = payload.map_or(&[][..], |payload| payload);
+            header.encode(payload, self.records(record));
         }
         self.head += record;
         self.sequence += 1;
@@ -256,14 +277,31 @@ impl Ring {
         (self.head, header.sequence)
     }
 
+    /// The records of the batch that end at the head, for `more` bytes there.
+    fn records(&mut self, more: u64) -> &mut Vec<u8> {
+        let head = self.head;
+        let at_start = head.is_multiple_of(self.start.ring_bytes);
+        let follows = self.batch.last().is_some_and(|(position, part)| {
+            matches!(part, Part::Records(bytes) if *position + bytes.len() as u64 == head)
+        });
+        if !follows || at_start {
+            let bytes = Vec::with_capacity(more as usize);
+            self.batch.push((head, Part::Records(bytes)));
+        }
+        match self.batch.last_mut() {
+            Some((_, Part::Records(bytes))) => bytes,
+            _ => unreachable!("the last part is of records"),
+        }
+    }
+
     /// Writes the batch.
     ///
     /// # Errors
     /// As the operating system says. Nothing may be acknowledged any more.
     pub fn write_batch(&mut self) -> io::Result<()> {
-        for (position, bytes) in self.batch.drain(..) {
+        for (position, part) in self.batch.drain(..) {
             let at = RING_OFFSET + position % self.start.ring_bytes;
-            self.file.write_at(&bytes, at)?;
+            self.file.write_at(part.bytes(), at)?;
         }
         self.written = self.head;
         Ok(())
