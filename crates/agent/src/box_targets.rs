@@ -1,4 +1,5 @@
-//! Disks elsewhere that boxes use: NBD servers that an operator lets tenants reach.
+//! Disks elsewhere that boxes use: NBD servers that an operator lets tenants reach, and other
+//! volumes of the tenant that are attached to the same host.
 //!
 //! A policy is a tenant's word, and is carried out with the agent's rights: whatever the
 //! agent can connect to is not for everybody. So sockets are those of the tenant's own
@@ -7,8 +8,10 @@
 //! ```text
 //!   nbd+unix:///EXPORT?socket=NAME    D/box-sockets/TENANT/NAME
 //!   nbd://ADDRESS:PORT/EXPORT         if --box-network has it
+//!   volume NAME                       as controllers say which one that is
 //! ```
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -16,12 +19,13 @@ use std::sync::Arc;
 
 use base::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Started,
-    Token, ZeroMode, url,
+    Token, VolumeId, ZeroMode, url,
 };
 use chain::{Link, Remote, Targets};
 use frontend::nbd::Watcher;
 use frontend::nbd::client::{ClientOptions, NbdClient, State, Target};
 use identity::{Kind, Subject};
+use policy::Place;
 use world::{Clock, Endpoint};
 
 /// The port of NBD.
@@ -71,11 +75,34 @@ impl FromStr for Network {
     }
 }
 
+/// The volumes that a chain writes beside its own.
+pub(crate) struct OtherVolumes {
+    /// Which they are, by the names that its policy has for them.
+    pub named: BTreeMap<String, VolumeId>,
+    /// What one is called here, while it is attached.
+    pub export: Box<dyn Fn(VolumeId) -> Option<String> + Send + Sync>,
+    /// Where those that are attached without a machine are served.
+    pub socket: PathBuf,
+}
+
+impl OtherVolumes {
+    fn find(&self, name: &str) -> Result<(Endpoint, String), String> {
+        let gone = || format!("{name:?} is none of the tenant's volumes any more");
+        let id = self.named.get(name).ok_or_else(gone)?;
+        let export = (self.export)(*id);
+        let export = export.ok_or_else(|| {
+            format!("{name:?} is not attached to this host: `scree attach` it here, without --vm")
+        })?;
+        Ok((Endpoint::Unix(self.socket.clone()), export))
+    }
+}
+
 /// Those that one tenant's boxes may use.
 pub(crate) struct BoxTargets {
     /// None: nobody's are nobody's.
     pub folder: Option<PathBuf>,
     pub networks: Arc<[Network]>,
+    pub volumes: OtherVolumes,
     pub watcher: Watcher,
     pub clock: Arc<dyn Clock>,
 }
@@ -86,12 +113,14 @@ impl BoxTargets {
         folder: &Path,
         tenant: &str,
         networks: Arc<[Network]>,
+        volumes: OtherVolumes,
         (watcher, clock): (Watcher, Arc<dyn Clock>),
     ) -> Self {
         let is_name = Subject::new(Kind::User, tenant).is_ok();
         Self {
             folder: is_name.then(|| folder.join(tenant)),
             networks,
+            volumes,
             watcher,
             clock,
         }
@@ -143,12 +172,24 @@ pub(crate) fn may_reach(networks: &[Network], at: SocketAddr) -> Result<(), Stri
 }
 
 impl Targets for BoxTargets {
-    fn open(&self, uri: &str) -> Result<Box<dyn Remote>, String> {
-        let (endpoint, export) = self.find(uri)?;
+    fn open(&self, place: &Place) -> Result<Box<dyn Remote>, String> {
+        let (endpoint, export) = match place {
+            Place::Uri(uri) => self.find(uri)?,
+            Place::Volume(name) => self.volumes.find(name)?,
+        };
         let options = ClientOptions::new(export, Arc::clone(&self.clock));
         let target = Target::Endpoint(endpoint);
         let client = NbdClient::new(target, options, self.watcher.clone());
         Ok(Box::new(Connected(client)))
+    }
+
+    fn identity(&self, place: &Place) -> String {
+        let named = &self.volumes.named;
+        match place {
+            // Another one of this name is another place.
+            Place::Volume(name) if let Some(id) = named.get(name) => format!("volume {id}"),
+            _ => place.to_string(),
+        }
     }
 }
 
@@ -231,6 +272,27 @@ mod tests {
 
     use super::*;
 
+    /// Two volumes have names, of which the first is attached.
+    fn others() -> OtherVolumes {
+        let [first, second] = [1, 2].map(VolumeId::from_random);
+        OtherVolumes {
+            named: [("b".to_owned(), first), ("c".to_owned(), second)].into(),
+            export: Box::new(move |id| (id == first).then(|| "alice/b".to_owned())),
+            socket: "/d/nbd.sock".into(),
+        }
+    }
+
+    #[test]
+    fn a_volume_is_found_where_it_is_attached() {
+        let found = others().find("b");
+        let (endpoint, export) = found.expect("it is attached");
+        assert_eq!(format!("{endpoint} {export}"), "unix:/d/nbd.sock alice/b");
+        for (name, why) in [("c", "not attached"), ("d", "none of the tenant's")] {
+            let refused = others().find(name).expect_err("refused");
+            assert!(refused.contains(why), "{refused}");
+        }
+    }
+
     fn find(tenant: &str, networks: &[&str], uri: &str) -> Result<String, String> {
         let networks = networks.iter().map(|one| one.parse().expect("a network"));
         let watcher = Watcher::new().expect("a poller");
@@ -239,6 +301,7 @@ mod tests {
             Path::new("/d/box-sockets"),
             tenant,
             networks.collect(),
+            others(),
             (watcher, clock),
         );
         let found = targets.find(uri);

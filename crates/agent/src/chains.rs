@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 use crate::agent::{Agent, TaskEnded, blocking, lock};
 use crate::attached::Attached;
 use crate::box_keys::BoxKeys;
-use crate::box_targets::{BoxTargets, may_reach};
+use crate::box_targets::{BoxTargets, OtherVolumes, may_reach};
 use crate::events::EventLog;
 use crate::worker::Worker;
 
@@ -158,6 +158,7 @@ impl Agent {
             &inner.folder.box_sockets(),
             &chain.tenant,
             Arc::clone(&inner.box_networks),
+            self.other_volumes(chain),
             (watcher.clone(), Arc::clone(&inner.world.clock)),
         );
         let events = attached.events.get_or_init(|| {
@@ -191,6 +192,25 @@ impl Agent {
                 path: state,
             }),
         })
+    }
+
+    /// What its boxes write beside it.
+    fn other_volumes(&self, chain: &WantedChain) -> OtherVolumes {
+        // Its thread is one of those that the agent ends.
+        let inner = Arc::downgrade(&self.inner);
+        OtherVolumes {
+            named: chain.volumes.clone(),
+            export: Box::new(move |id| {
+                let inner = inner.upgrade()?;
+                let workers = lock(&inner.workers);
+                let mut open = workers.values().filter_map(Worker::open);
+                let is_it =
+                    |(volume, one): &(_, Arc<Attached>)| *volume == id && one.epoch.is_some();
+                let (_, attached) = open.find(is_it)?;
+                Some(attached.export.name().to_owned())
+            }),
+            socket: self.inner.folder.nbd_socket(),
+        }
     }
 
     /// What makes the programs of boxes that do not run inline.

@@ -1,6 +1,7 @@
 //! Disks elsewhere, which boxes write and read beside the one below them.
 
 use base::BlockDevice;
+use policy::Place;
 
 /// How the way to a disk elsewhere is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,14 +27,19 @@ pub trait Targets: Send + Sync {
     ///
     /// # Errors
     /// Why there can be no such disk, for people.
-    fn open(&self, uri: &str) -> Result<Box<dyn Remote>, String>;
+    fn open(&self, place: &Place) -> Result<Box<dyn Remote>, String>;
+
+    /// By what a place is known again: what another disk lies at is another one.
+    fn identity(&self, place: &Place) -> String {
+        place.to_string()
+    }
 }
 
 /// There are none.
 pub struct NoTargets;
 
 impl Targets for NoTargets {
-    fn open(&self, uri: &str) -> Result<Box<dyn Remote>, String> {
-        Err(format!("{uri}: disks elsewhere are not for boxes here"))
+    fn open(&self, place: &Place) -> Result<Box<dyn Remote>, String> {
+        Err(format!("{place}: disks elsewhere are not for boxes here"))
     }
 }

@@ -13,7 +13,9 @@ use base::{AttachmentId, ChainId};
 use policy::Policy;
 
 use crate::acting::Acting;
-use crate::database::{AttachmentRow, ChainRow, Need, NewChain, Page, Right, VolumeName};
+use crate::database::{
+    AttachmentRow, ChainRow, ChainVolumes, Need, NewChain, Page, Right, VolumeName,
+};
 use crate::error::ControlError;
 
 /// A host that is there answers a question within so long.
@@ -58,8 +60,8 @@ impl Acting {
     /// # Errors
     /// [`ControlError::Invalid`] if it is no policy; [`ControlError::NotFound`] (the
     /// volume); [`ControlError::Forbidden`] unless the asker administers the volume and
-    /// may use it; [`ControlError::Conflict`] if it is being deleted, or its name is not
-    /// clear; [`ControlError::QuotaExceeded`] of chains. That a host cannot carry it out
+    /// may use it, and what its boxes write beside it; [`ControlError::Conflict`] if it is
+    /// being deleted, its name is not clear, or its boxes would write in a circle; [`ControlError::QuotaExceeded`] of chains. That a host cannot carry it out
     /// is no error: its attachments say so.
     pub async fn apply_chain(&self, policy: &str) -> Result<ChainView, ControlError> {
         let policy = policy.to_owned();
@@ -71,12 +73,18 @@ impl Acting {
         let volume = policy::volume_of(&text).map_err(invalid)?;
         let volume = self.living(&volume, Right::Administer).await?;
         let policy = parse(&text)?;
+        let mut volumes = ChainVolumes::new();
+        for name in policy.volumes() {
+            let replica = self.living(name, Right::Use).await?;
+            volumes.insert(name.to_owned(), replica.id);
+        }
         let world = &self.inner.world;
         let new = NewChain {
             id: ChainId::from_random(world.random.u128()),
             volume: volume.id,
             vm: policy.vm,
             policy: text,
+            volumes,
             changed: world.clock.wall(),
         };
         let (row, is_news) = self.inner.database.set_chain(self.asker(), &new).await?;

@@ -16,7 +16,7 @@ use serde_json::Value;
 use world::Millis;
 
 use crate::control::Control;
-use crate::database::{AttachmentRow, ChainRow, DatabaseError, Reach, VersionRow, VolumeRow};
+use crate::database::{AttachmentRow, DatabaseError, Reach, VersionRow, VolumeRow};
 use crate::error::ControlError;
 use crate::parties::local;
 
@@ -50,10 +50,17 @@ impl Control {
         let mut attachments = Vec::new();
         let pending = database.pending_cuts().await?;
         let chains = database.chains_on(host).await?;
+        let written = database.chain_volumes_on(host).await?;
         for row in database.attachments_on(host).await? {
             match database.volume(row.volume).await {
                 Ok(volume) => {
-                    let chain = chains.for_one(row.volume, row.vm.as_deref()).cloned();
+                    let chain = chains.for_one(row.volume, row.vm.as_deref());
+                    let chain = chain.map(|chain| WantedChain {
+                        key: chain.key(),
+                        tenant: volume.owner_name.clone().unwrap_or_default(),
+                        policy: chain.policy.clone(),
+                        volumes: written.get(&chain.id).cloned().unwrap_or_default(),
+                    });
                     attachments.push(assignment(row, volume, chain, &pending));
                 }
                 // The report says what is damaged, and who is on the way out
@@ -328,7 +335,7 @@ impl Control {
 fn assignment(
     row: AttachmentRow,
     volume: VolumeRow,
-    chain: Option<ChainRow>,
+    chain: Option<WantedChain>,
     pending: &[(SnapshotId, VolumeId)],
 ) -> Assignment {
     let cuts = pending
@@ -348,11 +355,7 @@ fn assignment(
         access: row.access,
         version: row.version,
         cuts: cuts.map(|(snapshot, _)| *snapshot).collect(),
-        chain: chain.map(|chain| WantedChain {
-            key: chain.key(),
-            tenant: volume.owner_name.clone().unwrap_or_default(),
-            policy: chain.policy,
-        }),
+        chain,
         name: export_name(volume.owner_name, volume.name),
         size_bytes: volume.size_bytes,
         block_size: volume.block_size,

@@ -33,9 +33,9 @@ pub use hop::{Hop, Limits, OnFailure};
 pub use monitor::{Action, Glob, MonitorConfig, Operation, Rule};
 pub use named::volume_of;
 pub use rate::RateConfig;
-pub use replicate::{Replica, ReplicateConfig};
+pub use replicate::{Place, Replica, ReplicateConfig};
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use hop::{Runs, Words};
 use serde::Deserialize;
@@ -169,6 +169,22 @@ struct Written {
 }
 
 impl Policy {
+    /// The volumes beside its own that its boxes write, as they are named: each once.
+    #[must_use]
+    pub fn volumes(&self) -> BTreeSet<&str> {
+        let replicas = self.boxes.iter().filter_map(|one| match &one.kind {
+            BoxKind::Replicate(config) => Some(&config.replicas),
+            _ => None,
+        });
+        let places = replicas.flatten().map(|replica| &replica.place);
+        places
+            .filter_map(|place| match place {
+                Place::Volume(volume) => Some(&**volume),
+                Place::Uri(_) => None,
+            })
+            .collect()
+    }
+
     /// Reads what somebody wrote.
     ///
     /// # Errors

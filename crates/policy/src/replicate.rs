@@ -1,5 +1,7 @@
 //! `replicate`: where else a disk is written.
 
+use std::fmt;
+
 use serde::Deserialize;
 
 use crate::Glob;
@@ -10,6 +12,9 @@ const REPLICAS_MAX: usize = 2;
 
 /// An address is as long at most, in bytes.
 const URI_BYTES_MAX: usize = 1024;
+
+/// A volume's name or id is as long at most, in bytes.
+const VOLUME_BYTES_MAX: usize = 256;
 
 /// How long a replica may take, in milliseconds.
 const STALL_MS: std::ops::RangeInclusive<u64> = 10..=60_000;
@@ -30,17 +35,82 @@ pub struct ReplicateConfig {
     pub memory_max: u64,
 }
 
-/// One place.
+/// One of them.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "Written")]
 pub struct Replica {
     /// By which it is told, and known after it was away.
     pub name: String,
-    /// An NBD server's export, as `nbd://HOST:PORT/EXPORT` or
-    /// `nbd+unix:///EXPORT?socket=PATH`.
-    pub uri: String,
+    /// Where it lies.
+    pub place: Place,
     /// Of which files it has the content: of all, if this is left out.
     pub paths: Option<Vec<Glob>>,
+}
+
+/// Where a replica lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// An NBD server's export, as `nbd://HOST:PORT/EXPORT` or
+    /// `nbd+unix:///EXPORT?socket=PATH`.
+    Uri(String),
+    /// A volume of the same cluster and owner, by its name or id.
+    Volume(String),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uri(uri) => f.write_str(uri),
+            Self::Volume(volume) => write!(f, "volume {volume}"),
+        }
+    }
+}
+
+impl Place {
+    fn check(&self) -> Result<(), &'static str> {
+        match self {
+            Self::Uri(uri) => {
+                let schemes = ["nbd://", "nbd+unix://"];
+                let is_nbd = schemes.iter().any(|scheme| uri.starts_with(scheme));
+                match is_nbd && uri.len() <= URI_BYTES_MAX {
+                    true => Ok(()),
+                    false => Err("its uri is nbd://HOST:PORT/EXPORT or \
+                                  nbd+unix:///EXPORT?socket=PATH"),
+                }
+            }
+            Self::Volume(volume) => match (1..=VOLUME_BYTES_MAX).contains(&volume.len()) {
+                true => Ok(()),
+                false => Err("its volume is the name or id of one"),
+            },
+        }
+    }
+}
+
+/// A replica as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    name: String,
+    uri: Option<String>,
+    volume: Option<String>,
+    paths: Option<Vec<Glob>>,
+}
+
+impl TryFrom<Written> for Replica {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        let place = match (written.uri, written.volume) {
+            (Some(uri), None) => Place::Uri(uri),
+            (None, Some(volume)) => Place::Volume(volume),
+            _ => return Err("a replica has either a uri or a volume".to_owned()),
+        };
+        Ok(Self {
+            name: written.name,
+            place,
+            paths: written.paths,
+        })
+    }
 }
 
 const fn memory_max() -> u64 {
@@ -88,15 +158,10 @@ impl ReplicateConfig {
                 _ => {}
             }
             names.push(name);
-            let is_nbd = ["nbd://", "nbd+unix://"]
-                .iter()
-                .any(|scheme| replica.uri.starts_with(scheme));
-            if !is_nbd || replica.uri.len() > URI_BYTES_MAX {
-                return Err(format!(
-                    "replica {name:?}: its uri is nbd://HOST:PORT/EXPORT or \
-                     nbd+unix:///EXPORT?socket=PATH"
-                ));
-            }
+            replica
+                .place
+                .check()
+                .map_err(|reason| format!("replica {name:?}: {reason}"))?;
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Attachments, as they are wanted of a host and as it says they are.
 
+use std::collections::BTreeMap;
+
 use base::{AttachmentId, BlockSize, ChainId, Lineage, SnapshotId, VolumeId};
 use catalog::VersionKey;
 use serde::{Deserialize, Serialize};
@@ -59,6 +61,9 @@ pub struct WantedChain {
     pub tenant: String,
     /// The boxes, as their owner wrote them down.
     pub policy: String,
+    /// The volumes that they write beside this one, by the names that they have there.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub volumes: BTreeMap<String, VolumeId>,
 }
 
 /// A chain, as it was at a time.

@@ -16,8 +16,11 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
+use super::chain_volumes;
 use super::rights::{check_volume, refuse_if_deleting};
-use super::{Asker, Database, DatabaseError, Need, Page, Right, Thing, VolumeRow, rows};
+use super::{
+    Asker, ChainVolumes, Database, DatabaseError, Need, Page, Right, Thing, VolumeRow, rows,
+};
 
 /// So many a volume has at most: for VMs that have it one after another.
 const CHAINS_MAX: i64 = 64;
@@ -61,6 +64,8 @@ pub struct NewChain {
     pub vm: Option<String>,
     /// The boxes.
     pub policy: String,
+    /// The volumes that they write beside this one.
+    pub volumes: ChainVolumes,
     /// When.
     pub changed: Millis,
 }
@@ -99,6 +104,7 @@ pub(super) async fn forget(
     change: &mut AnyConnection,
     volume: VolumeId,
 ) -> Result<(), DatabaseError> {
+    super::chain_volumes::forget(&mut *change, volume).await?;
     sqlx::query("DELETE FROM chains WHERE volume = $1")
         .bind(volume.to_string())
         .execute(change)
@@ -121,7 +127,10 @@ async fn check(
 }
 
 /// The attachments of a volume that a chain for `vm` may concern are wanted anew.
-async fn wish_anew(change: &mut AnyConnection, volume: VolumeId) -> Result<(), DatabaseError> {
+pub(super) async fn wish_anew(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+) -> Result<(), DatabaseError> {
     let hosts = sqlx::query(
         "UPDATE attachments SET generation = generation + 1 \
          WHERE volume = $1 AND wanted = 1 AND state <> 'detached' RETURNING host",
@@ -170,7 +179,7 @@ impl Database {
     /// # Errors
     /// [`DatabaseError::NotFound`] (the volume); [`DatabaseError::Forbidden`] unless the
     /// asker administers the volume and may use it; [`DatabaseError::Refused`] if it is
-    /// being deleted; [`DatabaseError::Quota`] of chains of one volume.
+    /// being deleted, or of volumes that its boxes may not write; [`DatabaseError::Quota`] of chains of one volume.
     pub async fn set_chain(
         &self,
         asker: &Asker,
@@ -185,9 +194,12 @@ impl Database {
                 .fetch_optional(&mut *change)
                 .await?;
             let old = found.as_ref().map(chain_row).transpose()?;
-            if let Some(old) = old.as_ref().filter(|old| old.policy == new.policy) {
+            if let Some(old) = old.as_ref().filter(|old| old.policy == new.policy)
+                && chain_volumes::of(&mut *change, old.id).await? == new.volumes
+            {
                 return Ok((old.clone(), false));
             }
+            chain_volumes::check(&mut *change, asker, &volume, &new.volumes).await?;
             if old.is_none() {
                 refuse_too_many(&mut *change, new.volume).await?;
             }
@@ -205,6 +217,7 @@ impl Database {
             .fetch_one(&mut *change)
             .await?;
             let kept = chain_row(&kept)?;
+            chain_volumes::set(&mut *change, kept.id, &new.volumes).await?;
             wish_anew(&mut *change, new.volume).await?;
             let target = format!("{} {}: {}", volume.id, volume.name, told(&kept));
             asker.note(change, "apply-chain", target).await?;
@@ -225,6 +238,7 @@ impl Database {
         act!(self, asker, change, {
             let chain = seen(&mut *change, asker, id).await?;
             let volume = check(&mut *change, asker, chain.volume).await?;
+            chain_volumes::set(&mut *change, id, &ChainVolumes::new()).await?;
             sqlx::query("DELETE FROM chains WHERE id = $1")
                 .bind(id.to_string())
                 .execute(&mut *change)

@@ -3,7 +3,7 @@
 use api::host::{Access, AttachmentReport, AttachmentState, ChainKey};
 use base::{ChainId, PartyId, VolumeId};
 use control::database::{
-    Asker, AttachmentRow, ChainRow, Database, DatabaseError, NewAttachment, NewChain,
+    Asker, AttachmentRow, ChainRow, ChainVolumes, Database, DatabaseError, NewAttachment, NewChain,
 };
 use world::Millis;
 
@@ -57,6 +57,7 @@ impl Rows {
             volume: self.volume,
             vm: vm.map(str::to_owned),
             policy: policy.to_owned(),
+            volumes: ChainVolumes::new(),
             changed: NOW,
         };
         self.database.set_chain(&self.asker, &new).await

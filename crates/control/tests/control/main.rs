@@ -21,6 +21,7 @@ mod mending_scene;
 mod moves;
 #[macro_use]
 mod parties;
+mod chain_volumes;
 mod daemons;
 mod postgres;
 mod reach;

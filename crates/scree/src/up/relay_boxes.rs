@@ -20,7 +20,7 @@ use chain::{
 use frontend::nbd::Watcher;
 use frontend::nbd::client::{ClientOptions, NbdClient, Target};
 use hop::{EventLines, Hops, HopsOptions};
-use policy::Policy;
+use policy::{Place, Policy};
 use world::real::ThreadPool;
 use world::{Clock, Wake, World, host};
 
@@ -136,7 +136,10 @@ struct Anywhere {
 }
 
 impl Targets for Anywhere {
-    fn open(&self, uri: &str) -> Result<Box<dyn Remote>, String> {
+    fn open(&self, place: &Place) -> Result<Box<dyn Remote>, String> {
+        let Place::Uri(uri) = place else {
+            return Err(format!("{place}: volumes by name are for boxes on hosts"));
+        };
         let RelayTarget::Nbd { at, export, tls } = relay_target(uri)?;
         if tls.is_some() {
             return Err(format!("{uri}: boxes speak to servers without TLS so far"));

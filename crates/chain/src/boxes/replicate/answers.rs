@@ -103,7 +103,7 @@ impl Replicate {
         let mut answers = Vec::new();
         for at in 0..self.members.len() {
             let member = &mut self.members[at];
-            match (&mut member.remote, &member.uri) {
+            match (&mut member.remote, &member.place) {
                 (Some(remote), _) => remote.poll(&mut answers),
                 (None, None) => below.poll(&mut answers),
                 (None, Some(_)) => {}

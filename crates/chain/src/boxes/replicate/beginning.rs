@@ -23,7 +23,9 @@ impl Replicate {
                 self.disk_bytes = below.geometry().size_bytes;
                 let members = self.members.iter().map(|one| {
                     let choice = one.choice.as_ref().map_or(0, Choice::number);
-                    let place = one.uri.as_deref().unwrap_or_default();
+                    let targets = &self.surroundings.targets;
+                    let place = one.place.as_ref().map(|place| targets.identity(place));
+                    let place = place.unwrap_or_default();
                     (format!("{}\n{place}", one.name), choice)
                 });
                 let members: Vec<(String, u32)> = members.collect();
@@ -174,8 +176,8 @@ impl Replicate {
 
     pub(super) fn connect(&mut self, at: usize, now: Duration) {
         let member = &mut self.members[at];
-        let Some(uri) = &member.uri else { return };
-        match self.surroundings.targets.open(uri) {
+        let Some(place) = &member.place else { return };
+        match self.surroundings.targets.open(place) {
             Ok(remote) => {
                 member.remote = Some(remote);
                 member.state = State::Connecting(now);

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use base::{BlockDevice, Durability, IoError, Started, Token, ZeroMode};
 
+use policy::Place;
+
 use super::choice::Choice;
 use crate::remote::Remote;
 use crate::tokens::Tokens;
@@ -55,7 +57,7 @@ pub(super) struct Part {
 pub(super) struct Member {
     pub name: String,
     /// None of the volume itself.
-    pub uri: Option<String>,
+    pub place: Option<Place>,
     /// What it is to have, if that is not all.
     pub choice: Option<Choice>,
     pub remote: Option<Box<dyn Remote>>,
@@ -71,10 +73,10 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub fn new(name: &str, uri: Option<&str>) -> Self {
+    pub fn new(name: &str, place: Option<Place>) -> Self {
         Self {
             name: name.to_owned(),
-            uri: uri.map(str::to_owned),
+            place,
             choice: None,
             remote: None,
             state: State::Out,
@@ -94,7 +96,7 @@ impl Member {
         ask: impl FnOnce(&mut dyn BlockDevice, Token) -> Started,
     ) -> Started {
         let own = self.tokens.next();
-        let started = match (&mut self.remote, &self.uri) {
+        let started = match (&mut self.remote, &self.place) {
             (Some(remote), _) => ask(&mut **remote, own),
             (None, None) => ask(below, own),
             (None, Some(_)) => {
@@ -154,7 +156,7 @@ impl Member {
                 .iter_mut()
                 .filter_map(|part| part.request.take()),
         );
-        if self.uri.is_some() {
+        if self.place.is_some() {
             // Its answers go with its connection.
             (self.remote, self.tokens) = (None, Tokens::default());
             self.bytes = 0;

@@ -189,7 +189,7 @@ impl Replicate {
         let replicas = config.replicas.iter();
         let mut members = vec![Member::new("volume", None)];
         members.extend(replicas.map(|one| {
-            let mut member = Member::new(&one.name, Some(&one.uri));
+            let mut member = Member::new(&one.name, Some(one.place.clone()));
             member.choice = one.paths.clone().map(Choice::new);
             member
         }));
@@ -464,7 +464,7 @@ impl MiddleBox for Replicate {
         });
         let stalled = stalled.min();
         // One that hangs is tried when it has answered.
-        let may_try = |one: &&Member| one.uri.is_some() || one.tokens.is_empty();
+        let may_try = |one: &&Member| one.place.is_some() || one.tokens.is_empty();
         let out = self.members.iter().filter(|one| one.state == State::Out);
         let again = out.filter(may_try).map(|one| one.again.saturating_sub(now));
         let again = again.min().filter(|_| !self.is_resting);

@@ -207,8 +207,8 @@ impl Remote for Connection {
 struct Servers(BTreeMap<String, Shared>);
 
 impl Targets for Servers {
-    fn open(&self, uri: &str) -> Result<Box<dyn Remote>, String> {
-        let place = self.0.get(uri).ok_or("no such server")?;
+    fn open(&self, place: &policy::Place) -> Result<Box<dyn Remote>, String> {
+        let place = self.0.get(&place.to_string()).ok_or("no such server")?;
         Ok(Box::new(Connection::new(place)))
     }
 }

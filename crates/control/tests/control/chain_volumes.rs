@@ -1,0 +1,88 @@
+//! What is claimed of volumes that are replicas of others, by name.
+
+use serde_json::{Value, json};
+
+use crate::parties::Scene;
+use crate::tls::Party;
+
+/// Asks for a chain of `volume` with one replica; what is answered.
+async fn replicate(scene: &Scene, who: &Party, volume: &str, to: &str, status: u16) -> Value {
+    let policy = format!(
+        "volume = {volume:?}\n[[box]]\nkind = 'replicate'\n[[box.replica]]\nname = 'r'\n\
+         volume = {to:?}\n"
+    );
+    let body = json!({"policy": policy});
+    let done = scene.ask(Some(who), "POST /v1/chains", body, status).await;
+    match status {
+        200 => done,
+        _ => done["detail"].clone(),
+    }
+}
+
+fn says(refused: &Value, words: &str) {
+    let text = refused.as_str().expect("text");
+    assert!(text.contains(words), "{text}");
+}
+
+async fn volumes(scene: &Scene, of: &Party, names: &[&str]) {
+    for name in names {
+        let new = json!({"name": name, "size": 1 << 20});
+        scene.ask(Some(of), "POST /v1/volumes", new, 201).await;
+    }
+}
+
+async fn no_chains_are_in_a_circle_and_a_replica_is_of_one(scene: Scene) {
+    let alice = scene.member("users", "alice").await;
+    volumes(&scene, &alice, &["a", "b", "c", "d"]).await;
+    let refused = replicate(&scene, &alice, "a", "a", 409).await;
+    says(&refused, "of itself");
+    replicate(&scene, &alice, "a", "b", 200).await;
+    replicate(&scene, &alice, "b", "c", 200).await;
+    let refused = replicate(&scene, &alice, "c", "a", 409).await;
+    says(&refused, "circle");
+    let refused = replicate(&scene, &alice, "d", "b", 409).await;
+    says(&refused, "is a replica of \"a\"");
+    replicate(&scene, &alice, "a", "none", 404).await;
+    // Once the circle has a gap it is none.
+    let chain = replicate(&scene, &alice, "b", "d", 200).await;
+    replicate(&scene, &alice, "c", "a", 200).await;
+    let refused = replicate(&scene, &alice, "b", "c", 409).await;
+    says(&refused, "circle");
+    let id = chain["id"].as_str().expect("an id");
+    let delete = format!("DELETE /v1/chains/{id}");
+    scene.ask(Some(&alice), &delete, Value::Null, 200).await;
+    replicate(&scene, &alice, "d", "c", 200).await;
+}
+
+async fn a_replica_has_the_owner_of_what_it_is_of(scene: Scene) {
+    let alice = scene.member("users", "alice").await;
+    let bob = scene.member("users", "bob").await;
+    volumes(&scene, &alice, &["a", "b", "c"]).await;
+    volumes(&scene, &bob, &["d"]).await;
+    // It is not there for who may not see it, and may not be used by who may.
+    replicate(&scene, &alice, "a", "bob/d", 404).await;
+    let grant = json!({"user": "alice", "right": "use", "volume": "d"});
+    scene.ask(Some(&bob), "POST /v1/grants", grant, 201).await;
+    let refused = replicate(&scene, &alice, "a", "bob/d", 409).await;
+    says(&refused, "another owner's");
+    // One that gets another owner, or is deleted, is a replica no more: the chain is news.
+    let first = replicate(&scene, &alice, "a", "b", 200).await;
+    let give = json!({"user": "bob"});
+    let path = "POST /v1/volumes/alice%2Fb/give";
+    scene.ask(Some(&scene.root), path, give, 200).await;
+    let id = first["id"].as_str().expect("an id");
+    let show = format!("GET /v1/chains/{id}");
+    let after = scene.ask(Some(&alice), &show, Value::Null, 200).await;
+    assert_eq!(after["revision"], json!(2), "{after}");
+    replicate(&scene, &bob, "d", "b", 200).await;
+    replicate(&scene, &alice, "a", "c", 200).await;
+    let delete = "DELETE /v1/volumes/c";
+    scene.ask(Some(&alice), delete, Value::Null, 202).await;
+    let after = scene.ask(Some(&alice), &show, Value::Null, 200).await;
+    assert_eq!(after["revision"], json!(4), "{after}");
+}
+
+on_both!(
+    no_chains_are_in_a_circle_and_a_replica_is_of_one
+    a_replica_has_the_owner_of_what_it_is_of
+);
