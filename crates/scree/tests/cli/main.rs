@@ -33,6 +33,7 @@ mod trace;
 mod unit_daemons;
 mod units;
 mod vms;
+mod volume_replicas;
 mod waits;
 mod watched;
 mod workload;

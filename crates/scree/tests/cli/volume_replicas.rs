@@ -1,0 +1,79 @@
+//! A volume that is a replica of another one, by name.
+
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::host::{Host, Said, wait_until};
+
+const CHAIN: &str =
+    "[[box]]\nkind = 'replicate'\nname = 'copies'\n[[box.replica]]\nname = 'r'\nvolume = 'b'\n";
+
+fn export(host: &Host, volume: &str) -> String {
+    let export = host.json(&["volume", "export", volume]);
+    export["uri"].as_str().expect("text").to_owned()
+}
+
+fn times_told(host: &Host, words: &str) -> usize {
+    let said = host.run(&["monitor", "disk", "-o", "json"]);
+    let lines = said.out.lines().map(serde_json::from_str::<Value>);
+    let notes = lines.map(|line| line.expect("JSON")["note"].clone());
+    notes
+        .filter(|note| note.as_str().is_some_and(|note| note.contains(words)))
+        .count()
+}
+
+fn wait_for(host: &Host, words: &str, times: usize) {
+    wait_until(words, || times_told(host, words) >= times);
+}
+
+/// All of a disk, once what was written is flushed.
+fn content(folder: &TempDir, uri: &str) -> Vec<u8> {
+    let file = folder.path().join("content");
+    let copied = Command::new("nbdcopy").arg(uri).arg(&file).output();
+    let copied = Said::of(copied.expect("nbdcopy is installed"));
+    assert_eq!(copied.code, 0, "{}", copied.error);
+    std::fs::read(file).expect("copied")
+}
+
+#[test]
+fn a_volume_is_a_replica_while_it_is_attached_and_another_of_its_name_is_another() {
+    let folder = TempDir::new().expect("a folder");
+    let host = Host::with(&["--units", "2"]);
+    for name in ["disk", "b"] {
+        host.json(&["volume", "create", name, "--size", "16M"]);
+    }
+    let disk = export(&host, "disk");
+    host.qemu_io_at(&disk, &["write -P 1 0 8M", "flush"]);
+    let said = host.apply_chain("disk", CHAIN);
+    assert_eq!(said.code, 0, "{}", said.error);
+    wait_for(&host, "\"b\" is not attached to this host", 1);
+    let b = export(&host, "b");
+    wait_for(&host, "r is in sync", 1);
+    host.qemu_io_at(&disk, &["write -P 2 4M 8M", "flush"]);
+    let alike = |b: &str| content(&folder, &disk) == content(&folder, b);
+    assert!(alike(&b));
+
+    // It is away for a while.
+    host.json(&["volume", "unexport", "b"]);
+    host.qemu_io_at(&disk, &["write -P 3 1M 2M", "flush"]);
+    wait_for(&host, "r is out", 2);
+    let b = export(&host, "b");
+    wait_for(&host, "r is in sync", 2);
+    assert!(alike(&b));
+
+    // What has its name next has nothing of it.
+    host.json(&["volume", "unexport", "b"]);
+    host.json(&["volume", "delete", "b"]);
+    host.json(&["volume", "create", "b", "--size", "16M"]);
+    wait_for(&host, "\"b\" is none of the tenant's volumes any more", 1);
+    let b = export(&host, "b");
+    let said = host.apply_chain("disk", CHAIN);
+    assert_eq!(said.code, 0, "{}", said.error);
+    wait_for(&host, "r is in sync", 3);
+    assert!(alike(&b));
+    let circle = host.apply_chain("b", &CHAIN.replace("'b'", "'disk'"));
+    assert_eq!(circle.code, 1, "{}", circle.out);
+    assert!(circle.error.contains("circle"), "{}", circle.error);
+}
