@@ -8,6 +8,7 @@
 //! ```text
 //!   nbd+unix:///EXPORT?socket=NAME    D/box-sockets/TENANT/NAME
 //!   nbd://ADDRESS:PORT/EXPORT         if --box-network has it
+//!   nbds…?tls-certificates=NAME       D/box-certificates/TENANT/NAME
 //!   volume NAME                       as controllers say which one that is
 //! ```
 
@@ -19,17 +20,14 @@ use std::sync::Arc;
 
 use base::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Started,
-    Token, VolumeId, ZeroMode, url,
+    Token, VolumeId, ZeroMode, with_causes,
 };
 use chain::{Link, Remote, Targets};
 use frontend::nbd::Watcher;
-use frontend::nbd::client::{ClientOptions, NbdClient, State, Target};
+use frontend::nbd::client::{ClientOptions, ClientTls, NbdClient, NbdUri, State, Target};
 use identity::{Kind, Subject};
 use policy::Place;
-use world::{Clock, Endpoint};
-
-/// The port of NBD.
-const PORT: u16 = 10809;
+use world::{Clock, Disk, Endpoint};
 
 /// A network: an address, and how many of its bits count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,21 +84,28 @@ pub(crate) struct OtherVolumes {
 }
 
 impl OtherVolumes {
-    fn find(&self, name: &str) -> Result<(Endpoint, String), String> {
+    fn find(&self, name: &str) -> Result<NbdUri, String> {
         let gone = || format!("{name:?} is none of the tenant's volumes any more");
         let id = self.named.get(name).ok_or_else(gone)?;
         let export = (self.export)(*id);
         let export = export.ok_or_else(|| {
             format!("{name:?} is not attached to this host: `scree attach` it here, without --vm")
         })?;
-        Ok((Endpoint::Unix(self.socket.clone()), export))
+        Ok(NbdUri {
+            at: Endpoint::Unix(self.socket.clone()),
+            export,
+            tls: None,
+        })
     }
 }
 
 /// Those that one tenant's boxes may use.
 pub(crate) struct BoxTargets {
     /// None: nobody's are nobody's.
-    pub folder: Option<PathBuf>,
+    pub sockets: Option<PathBuf>,
+    /// Folders of certificates; none, too.
+    pub certificates: Option<PathBuf>,
+    pub disk: Arc<dyn Disk>,
     pub networks: Arc<[Network]>,
     pub volumes: OtherVolumes,
     pub watcher: Watcher,
@@ -108,9 +113,10 @@ pub(crate) struct BoxTargets {
 }
 
 impl BoxTargets {
-    /// Those of `tenant`, whose sockets are below `folder`.
+    /// Those of `tenant`, whose sockets and certificates are below these folders.
     pub fn new(
-        folder: &Path,
+        [sockets, certificates]: [&Path; 2],
+        disk: Arc<dyn Disk>,
         tenant: &str,
         networks: Arc<[Network]>,
         volumes: OtherVolumes,
@@ -118,7 +124,9 @@ impl BoxTargets {
     ) -> Self {
         let is_name = Subject::new(Kind::User, tenant).is_ok();
         Self {
-            folder: is_name.then(|| folder.join(tenant)),
+            sockets: is_name.then(|| sockets.join(tenant)),
+            certificates: is_name.then(|| certificates.join(tenant)),
+            disk,
             networks,
             volumes,
             watcher,
@@ -126,35 +134,39 @@ impl BoxTargets {
         }
     }
 
-    fn find(&self, uri: &str) -> Result<(Endpoint, String), String> {
-        let form = "it is nbd://ADDRESS:PORT/EXPORT or nbd+unix:///EXPORT?socket=NAME";
-        let wrong = || format!("{uri:?} is none: {form}");
-        let text = |part: &str| {
-            let path = url::decode(part)?;
-            path.to_str().map(str::to_owned)
-        };
-        if let Some(rest) = uri.strip_prefix("nbd+unix:///") {
-            let (export, socket) = rest.split_once("?socket=").ok_or_else(wrong)?;
-            let (export, socket) = text(export).zip(text(socket)).ok_or_else(wrong)?;
-            let is_name = !socket.is_empty() && !socket.starts_with('.') && !socket.contains('/');
-            let folder = self.folder.as_ref().filter(|_| is_name).ok_or_else(|| {
-                format!("{uri:?}: its socket is a name in the tenant's folder, and no path")
-            })?;
-            return Ok((Endpoint::Unix(folder.join(socket)), export));
+    /// What a tenant means by a URI: the sockets and certificates in it are names.
+    fn find(&self, uri: &str) -> Result<NbdUri, String> {
+        let mut found: NbdUri = uri.parse().map_err(|why| format!("{uri:?}: {why}"))?;
+        match &mut found.at {
+            Endpoint::Unix(socket) => *socket = named(self.sockets.as_deref(), socket, uri)?,
+            Endpoint::Tcp(at) => may_reach(&self.networks, *at)?,
         }
-        let rest = uri.strip_prefix("nbd://").ok_or_else(wrong)?;
-        let (at, export) = rest.split_once('/').unwrap_or((rest, ""));
-        let export = text(export).ok_or_else(wrong)?;
-        let parsed = at.parse::<SocketAddr>().or_else(|_| {
-            let address = at.trim_start_matches('[').trim_end_matches(']');
-            address
-                .parse()
-                .map(|address: IpAddr| SocketAddr::new(address, PORT))
-        });
-        let at = parsed.map_err(|_| format!("{uri:?}: names are not looked up; {form}"))?;
-        may_reach(&self.networks, at)?;
-        Ok((Endpoint::Tcp(at), export))
+        if let Some(tls) = &mut found.tls {
+            let folder = self.certificates.as_deref();
+            tls.certificates = named(folder, &tls.certificates, uri)?;
+        }
+        Ok(found)
     }
+
+    fn client_of(&self, found: NbdUri) -> Result<NbdClient, String> {
+        let mut options = ClientOptions::new(found.export, Arc::clone(&self.clock));
+        if let Some(tls) = found.tls {
+            let read = ClientTls::read(&*self.disk, &tls.certificates, &tls.server);
+            options.tls = Some(read.map_err(|error| with_causes(&error))?);
+        }
+        let target = Target::Endpoint(found.at);
+        Ok(NbdClient::new(target, options, self.watcher.clone()))
+    }
+}
+
+/// What a tenant calls `name` in their folder.
+fn named(folder: Option<&Path>, name: &Path, uri: &str) -> Result<PathBuf, String> {
+    let text = name.to_str().unwrap_or_default();
+    let is_name = !text.is_empty() && !text.starts_with('.') && !text.contains('/');
+    let folder = folder.filter(|_| is_name).ok_or_else(|| {
+        format!("{uri:?}: {text:?} is to be a name in the tenant's folder, and no path")
+    })?;
+    Ok(folder.join(text))
 }
 
 /// Whether boxes of this host may reach an address.
@@ -173,14 +185,11 @@ pub(crate) fn may_reach(networks: &[Network], at: SocketAddr) -> Result<(), Stri
 
 impl Targets for BoxTargets {
     fn open(&self, place: &Place) -> Result<Box<dyn Remote>, String> {
-        let (endpoint, export) = match place {
+        let found = match place {
             Place::Uri(uri) => self.find(uri)?,
             Place::Volume(name) => self.volumes.find(name)?,
         };
-        let options = ClientOptions::new(export, Arc::clone(&self.clock));
-        let target = Target::Endpoint(endpoint);
-        let client = NbdClient::new(target, options, self.watcher.clone());
-        Ok(Box::new(Connected(client)))
+        Ok(Box::new(Connected(self.client_of(found)?)))
     }
 
     fn identity(&self, place: &Place) -> String {
@@ -285,8 +294,8 @@ mod tests {
     #[test]
     fn a_volume_is_found_where_it_is_attached() {
         let found = others().find("b");
-        let (endpoint, export) = found.expect("it is attached");
-        assert_eq!(format!("{endpoint} {export}"), "unix:/d/nbd.sock alice/b");
+        let NbdUri { at, export, .. } = found.expect("it is attached");
+        assert_eq!(format!("{at} {export}"), "unix:/d/nbd.sock alice/b");
         for (name, why) in [("c", "not attached"), ("d", "none of the tenant's")] {
             let refused = others().find(name).expect_err("refused");
             assert!(refused.contains(why), "{refused}");
@@ -296,16 +305,22 @@ mod tests {
     fn find(tenant: &str, networks: &[&str], uri: &str) -> Result<String, String> {
         let networks = networks.iter().map(|one| one.parse().expect("a network"));
         let watcher = Watcher::new().expect("a poller");
-        let clock = World::real(1).clock;
+        let World { clock, disk, .. } = World::real(1);
         let targets = BoxTargets::new(
-            Path::new("/d/box-sockets"),
+            [Path::new("/d/box-sockets"), Path::new("/d/certificates")],
+            disk,
             tenant,
             networks.collect(),
             others(),
             (watcher, clock),
         );
         let found = targets.find(uri);
-        found.map(|(endpoint, export)| format!("{endpoint} {export}"))
+        found.map(|found| {
+            let tls = found
+                .tls
+                .map(|tls| format!(" {}", tls.certificates.display()));
+            format!("{} {}{}", found.at, found.export, tls.unwrap_or_default())
+        })
     }
 
     #[test]
@@ -320,6 +335,11 @@ mod tests {
         assert_eq!(
             find("alice", &["10.0.0.0/8"], tcp),
             at("tcp:10.1.2.3:10809 x")
+        );
+        let tls = "nbds://10.1.2.3/x?tls-certificates=pki";
+        assert_eq!(
+            find("alice", &["10.0.0.0/8"], tls),
+            at("tcp:10.1.2.3:10809 x /d/certificates/alice/pki")
         );
         let six = "nbd://[fd00::1]:7/x";
         assert_eq!(find("alice", &["fd00::/8"], six), at("tcp:[fd00::1]:7 x"));
@@ -339,7 +359,13 @@ mod tests {
             ("../bob", &[], socket, "no path"),
             ("", &[], socket, "no path"),
             ("alice", &["0.0.0.0/0"], "nbd://host/x", "not looked up"),
-            ("alice", &[], "http://x", "is none"),
+            (
+                "alice",
+                &["0.0.0.0/0"],
+                "nbds://10.1.2.3/x?tls-certificates=/pki",
+                "no path",
+            ),
+            ("alice", &[], "http://x", "begins with"),
         ] {
             let refused = find(tenant, networks, uri).expect_err("refused");
             assert!(refused.contains(why), "{uri}: {refused}");

@@ -155,7 +155,11 @@ impl Agent {
         blocking(move || host::make_folders(&*world.disk, &made)).await??;
         let watcher = attached.watcher()?;
         let targets = BoxTargets::new(
-            &inner.folder.box_sockets(),
+            [
+                &inner.folder.box_sockets(),
+                &inner.folder.box_certificates(),
+            ],
+            Arc::clone(&inner.world.disk),
             &chain.tenant,
             Arc::clone(&inner.box_networks),
             self.other_volumes(chain),

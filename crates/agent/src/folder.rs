@@ -4,6 +4,7 @@
 //!   D/agent.lock       held by the agent
 //!   D/box-keys/TENANT/NAME   keys of tenants, for the boxes of their volumes
 //!   D/keys/            keys.toml and key files, unless they are kept elsewhere
+//!   D/box-certificates/TENANT/NAME/   with which those boxes speak TLS
 //!   D/box-sockets/TENANT/NAME   NBD servers for the boxes of a tenant's volumes
 //!   D/chains/vol-…/    what the boxes of a volume have to know after a crash
 //!   D/events/vol-….jsonl   what the boxes of a volume have told
@@ -120,6 +121,12 @@ impl Folder {
     #[must_use]
     pub fn box_sockets(&self) -> PathBuf {
         self.path.join("box-sockets")
+    }
+
+    /// Where certificates are with which tenants' boxes speak TLS.
+    #[must_use]
+    pub fn box_certificates(&self) -> PathBuf {
+        self.path.join("box-certificates")
     }
 
     /// What the boxes of a volume have to know after a crash.

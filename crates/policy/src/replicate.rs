@@ -50,8 +50,9 @@ pub struct Replica {
 /// Where a replica lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// An NBD server's export, as `nbd://HOST:PORT/EXPORT` or
-    /// `nbd+unix:///EXPORT?socket=PATH`.
+    /// An NBD server's export, as `nbd://HOST:PORT/EXPORT`,
+    /// `nbd+unix:///EXPORT?socket=PATH`, or over TLS
+    /// `nbds://HOST:PORT/EXPORT?tls-certificates=FOLDER`.
     Uri(String),
     /// A volume of the same cluster and owner, by its name or id.
     Volume(String),
@@ -70,12 +71,13 @@ impl Place {
     fn check(&self) -> Result<(), &'static str> {
         match self {
             Self::Uri(uri) => {
-                let schemes = ["nbd://", "nbd+unix://"];
+                let schemes = ["nbd://", "nbd+unix://", "nbds://", "nbds+unix://"];
                 let is_nbd = schemes.iter().any(|scheme| uri.starts_with(scheme));
                 match is_nbd && uri.len() <= URI_BYTES_MAX {
                     true => Ok(()),
-                    false => Err("its uri is nbd://HOST:PORT/EXPORT or \
-                                  nbd+unix:///EXPORT?socket=PATH"),
+                    false => Err("its uri is nbd://HOST:PORT/EXPORT, \
+                                  nbd+unix:///EXPORT?socket=PATH, or over TLS \
+                                  nbds://HOST:PORT/EXPORT?tls-certificates=FOLDER"),
                 }
             }
             Self::Volume(volume) => match (1..=VOLUME_BYTES_MAX).contains(&volume.len()) {

@@ -36,7 +36,7 @@ pub use process::{
     AgentArguments, ControllerArguments, KeepArguments, ServeArguments, TlsArguments, UpArguments,
 };
 pub use project::{ProjectCommand, QuotaArguments};
-pub use relay::{Flush, RelayArguments, RelayTarget, target as relay_target};
+pub use relay::{Flush, RelayArguments, RelayTarget};
 pub use snapshot::SnapshotCommand;
 pub use unit::{DaemonArguments, RestoreArguments, UnitArguments, UnitCommand};
 pub use volume::VolumeCommand;

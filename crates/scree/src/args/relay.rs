@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use base::url;
 use clap::{Args, ValueEnum};
+use frontend::nbd::client::NbdUri;
 use world::Endpoint;
 
 use super::size;
@@ -81,15 +81,7 @@ pub enum Flush {
 #[derive(Clone)]
 pub enum RelayTarget {
     /// An NBD server's export.
-    Nbd {
-        /// Where the server is.
-        at: Endpoint,
-        /// Its name there.
-        export: String,
-        /// A folder with ca-cert.pem, client-cert.pem and client-key.pem, and the name that
-        /// the server's certificate has.
-        tls: Option<(PathBuf, String)>,
-    },
+    Nbd(NbdUri),
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
@@ -116,102 +108,17 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
     }
 }
 
-pub fn target(text: &str) -> Result<RelayTarget, String> {
-    let (scheme, rest) = text
-        .split_once("://")
-        .ok_or("it is a URI, as nbd+unix:///EXPORT?socket=PATH")?;
-    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let (host, export) = rest.split_once('/').unwrap_or((rest, ""));
-    let decoded = |text: &str| {
-        let path = url::decode(text).ok_or(format!("{text:?} is not percent-encoded"))?;
-        Ok::<_, String>(path)
-    };
-    let export = decoded(export)?;
-    let export = export.to_str().ok_or("the export's name is no text")?;
-    let said = |key: &str| {
-        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-        let value = pairs.find(|(found, _)| *found == key);
-        value.map(|(_, value)| decoded(value)).transpose()
-    };
-    let known = ["socket", "tls-certificates", "tls-hostname"];
-    let mut keys = query.split('&').filter(|pair| !pair.is_empty());
-    let keys = keys
-        .by_ref()
-        .map(|pair| pair.split('=').next().unwrap_or(pair));
-    if let Some(other) = keys.into_iter().find(|key| !known.contains(key)) {
-        return Err(format!("nothing is known of {other:?}"));
-    }
-    let (at, is_tls) = match scheme {
-        "nbd+unix" | "nbds+unix" if host.is_empty() => {
-            let socket = said("socket")?.ok_or("say which socket: ?socket=PATH")?;
-            (Endpoint::Unix(socket), scheme == "nbds+unix")
-        }
-        "nbd" | "nbds" => (Endpoint::Tcp(address(host)?), scheme == "nbds"),
-        _ => return Err("it begins with nbd+unix:///, nbd:// or nbds://".to_owned()),
-    };
-    let tls = match (is_tls, said("tls-certificates")?) {
-        (false, None) => None,
-        (false, Some(_)) => return Err("there is no TLS: it would begin with nbds".to_owned()),
-        (true, None) => return Err("say where certificates are: ?tls-certificates=DIR".to_owned()),
-        (true, Some(folder)) => {
-            let name = said("tls-hostname")?;
-            let name = name.as_deref().and_then(Path::to_str).map(str::to_owned);
-            let own = match &at {
-                Endpoint::Tcp(at) => at.ip().to_string(),
-                Endpoint::Unix(_) => "localhost".to_owned(),
-            };
-            Some((folder, name.unwrap_or(own)))
-        }
-    };
-    Ok(RelayTarget::Nbd {
-        at,
-        export: export.to_owned(),
-        tls,
-    })
+fn target(text: &str) -> Result<RelayTarget, String> {
+    text.parse().map(RelayTarget::Nbd)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<(String, String, bool), String> {
-        let RelayTarget::Nbd { at, export, tls } = target(text)?;
-        Ok((at.to_string(), export, tls.is_some()))
-    }
-
     #[test]
-    fn uris_are_read_as_libnbd_does() {
-        let ok = |at: &str, export: &str, tls| Ok((at.to_owned(), export.to_owned(), tls));
-        assert_eq!(
-            read("nbd+unix:///a%20b?socket=/tmp/s"),
-            ok("unix:/tmp/s", "a b", false)
-        );
-        assert_eq!(read("nbd+unix:///?socket=/s"), ok("unix:/s", "", false));
-        assert_eq!(
-            read("nbd://127.0.0.1"),
-            ok("tcp:127.0.0.1:10809", "", false)
-        );
-        assert_eq!(read("nbd://[::1]:7/x"), ok("tcp:[::1]:7", "x", false));
-        assert_eq!(
-            read("nbds://10.0.0.1/x?tls-certificates=/pki"),
-            ok("tcp:10.0.0.1:10809", "x", true)
-        );
-        for (text, why) in [
-            ("/tmp/s", "it is a URI"),
-            ("http://x/", "begins with"),
-            ("nbd+unix:///x", "say which socket"),
-            ("nbd://host/x", "names are not looked up"),
-            ("nbds://10.0.0.1/x", "say where certificates are"),
-            ("nbd://10.0.0.1/x?tls-certificates=/pki", "there is no TLS"),
-            (
-                "nbd://10.0.0.1/x?colour=red",
-                "nothing is known of \"colour\"",
-            ),
-            ("nbd://10.0.0.1/%zz", "not percent-encoded"),
-        ] {
-            let said = read(text).expect_err(text);
-            assert!(said.contains(why), "{text}: {said}");
-        }
+    fn a_relay_listens_where_no_other_machine_comes_in() {
+        assert!(endpoint("tcp:127.0.0.1:1").is_ok());
         assert!(endpoint("tcp:0.0.0.0:1").is_err());
         assert!(endpoint("unix:relative").is_err());
     }

@@ -12,7 +12,7 @@ use crate::commands::Failure;
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// What a folder that a start made, and did not get through with, may hold.
-const OURS: [&str; 21] = [
+const OURS: [&str; 22] = [
     "lock",
     "database",
     "authority.key",
@@ -24,6 +24,7 @@ const OURS: [&str; 21] = [
     "journal",
     "chains",
     "events",
+    "box-certificates",
     "box-keys",
     "box-programs",
     "box-run",

@@ -16,7 +16,9 @@ use std::time::Duration;
 use base::BlockDevice as _;
 use chain::boxes::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
 use chain::{Attribution, Chain, Exchange, MiddleBox, SizeRule, build};
-use frontend::nbd::client::{Broken, ClientOptions, ClientTls, NbdClient, Reconnect, Target};
+use frontend::nbd::client::{
+    Broken, ClientOptions, ClientTls, NbdClient, NbdUri, Reconnect, Target,
+};
 use frontend::nbd::{
     ExportOptions, ExportTable, ExportThread, ListenOptions, Server, ServerOptions, Watcher,
 };
@@ -148,12 +150,12 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
     let mut ends = Ends::new()?;
     // Taken, so that it does nothing.
     let _hangup = signal(SignalKind::hangup())?;
-    let RelayTarget::Nbd { at, export, tls } = &arguments.to;
+    let RelayTarget::Nbd(NbdUri { at, export, tls }) = &arguments.to;
     let policy = policy(world, arguments, export)?;
     let mut options = ClientOptions::new(export, Arc::clone(&world.clock));
     options.reconnect = AGAIN;
-    if let Some((folder, server)) = tls {
-        let read = ClientTls::read(&*world.disk, folder, server);
+    if let Some(tls) = tls {
+        let read = ClientTls::read(&*world.disk, &tls.certificates, &tls.server);
         options.tls = Some(read.map_err(|error| Failure::of(&error))?);
     }
     let (journal, _locked) = match &arguments.journal {

@@ -18,13 +18,12 @@ use chain::{
     Surroundings, Targets, Tenure,
 };
 use frontend::nbd::Watcher;
-use frontend::nbd::client::{ClientOptions, NbdClient, Target};
+use frontend::nbd::client::{ClientOptions, ClientTls, NbdClient, NbdUri, Target, UriTls};
 use hop::{EventLines, Hops, HopsOptions};
 use policy::{Place, Policy};
 use world::real::ThreadPool;
-use world::{Clock, Wake, World, host};
+use world::{Clock, Disk, Wake, World, host};
 
-use crate::args::{RelayTarget, relay_target};
 use crate::commands::Failure;
 
 /// What does not depend on the thread that will serve.
@@ -85,6 +84,7 @@ impl Boxes {
             targets: Arc::new(Anywhere {
                 watcher: watcher.clone(),
                 clock: Arc::clone(&self.world.clock),
+                disk: Arc::clone(&self.world.disk),
             }),
             // Nobody says who else has written the server's disk meanwhile.
             tenure: Tenure::default(),
@@ -133,6 +133,7 @@ pub(super) fn policy_of(world: &World, path: &Path, volume: &str) -> Result<Poli
 struct Anywhere {
     watcher: Watcher,
     clock: Arc<dyn Clock>,
+    disk: Arc<dyn Disk>,
 }
 
 impl Targets for Anywhere {
@@ -140,11 +141,16 @@ impl Targets for Anywhere {
         let Place::Uri(uri) = place else {
             return Err(format!("{place}: volumes by name are for boxes on hosts"));
         };
-        let RelayTarget::Nbd { at, export, tls } = relay_target(uri)?;
-        if tls.is_some() {
-            return Err(format!("{uri}: boxes speak to servers without TLS so far"));
+        let NbdUri { at, export, tls } = uri.parse().map_err(|why| format!("{uri}: {why}"))?;
+        let mut options = ClientOptions::new(export, Arc::clone(&self.clock));
+        if let Some(UriTls {
+            certificates,
+            server,
+        }) = tls
+        {
+            let read = ClientTls::read(&*self.disk, &certificates, &server);
+            options.tls = Some(read.map_err(|error| with_causes(&error))?);
         }
-        let options = ClientOptions::new(export, Arc::clone(&self.clock));
         let client = NbdClient::new(Target::Endpoint(at), options, self.watcher.clone());
         Ok(Box::new(Connected(client)))
     }

@@ -34,6 +34,7 @@ mod log;
 mod nonsense;
 mod replies;
 mod tls;
+mod uri;
 mod verbs;
 
 use std::sync::Arc;
@@ -49,6 +50,7 @@ pub(super) use replies::Replies;
 pub use device::NbdClient;
 pub use nonsense::Nonsense;
 pub use tls::{ClientTls, ClientTlsError};
+pub use uri::{NbdUri, UriTls};
 
 /// Where a server is.
 #[derive(Debug)]

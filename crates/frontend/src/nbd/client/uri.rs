@@ -1,0 +1,161 @@
+//! Where an export is, as people write it: NBD's URIs, as libnbd reads them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use base::url;
+use world::Endpoint;
+
+/// The port of NBD.
+const PORT: u16 = 10809;
+
+/// What may stand behind the question mark.
+const KEYS: [&str; 3] = ["socket", "tls-certificates", "tls-hostname"];
+
+/// An export on a server.
+///
+/// ```text
+///   nbd+unix:///EXPORT?socket=PATH
+///   nbd://ADDRESS:PORT/EXPORT
+///   nbds://ADDRESS:PORT/EXPORT?tls-certificates=DIR&tls-hostname=NAME
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NbdUri {
+    /// Where the server is.
+    pub at: Endpoint,
+    /// What the export is called there; may be empty.
+    pub export: String,
+    /// With which certificates, if it speaks TLS.
+    pub tls: Option<UriTls>,
+}
+
+/// How an export is reached over TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UriTls {
+    /// A folder with ca-cert.pem, client-cert.pem and client-key.pem.
+    pub certificates: PathBuf,
+    /// The name that the server's certificate has.
+    pub server: String,
+}
+
+/// `ADDRESS`, `ADDRESS:PORT` or `[ADDRESS]:PORT`.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let alone = text.trim_start_matches('[').trim_end_matches(']');
+    text.parse()
+        .or_else(|_| alone.parse().map(|at: IpAddr| SocketAddr::new(at, PORT)))
+        .map_err(|_| format!("{text:?} is no address; names are not looked up"))
+}
+
+fn decoded(text: &str) -> Result<PathBuf, String> {
+    url::decode(text).ok_or(format!("{text:?} is not percent-encoded"))
+}
+
+fn text_of(path: &Path, what: &str) -> Result<String, String> {
+    let text = path.to_str().ok_or(format!("{what} is no text"))?;
+    Ok(text.to_owned())
+}
+
+impl FromStr for NbdUri {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (scheme, rest) = text
+            .split_once("://")
+            .ok_or("it is a URI, as nbd+unix:///EXPORT?socket=PATH")?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (host, export) = rest.split_once('/').unwrap_or((rest, ""));
+        let export = text_of(&decoded(export)?, "the export's name")?;
+        let said = |key: &str| {
+            let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+            let value = pairs.find(|(found, _)| *found == key);
+            value.map(|(_, value)| decoded(value)).transpose()
+        };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let key = pair.split('=').next().unwrap_or(pair);
+            if !KEYS.contains(&key) {
+                return Err(format!("nothing is known of {key:?}"));
+            }
+        }
+        let at = match scheme {
+            "nbd+unix" | "nbds+unix" if host.is_empty() => {
+                Endpoint::Unix(said("socket")?.ok_or("say which socket: ?socket=PATH")?)
+            }
+            "nbd" | "nbds" => Endpoint::Tcp(address(host)?),
+            _ => return Err("it begins with nbd+unix:///, nbd:// or nbds://".to_owned()),
+        };
+        let tls = match (scheme.starts_with("nbds"), said("tls-certificates")?) {
+            (false, None) => None,
+            (false, Some(_)) => {
+                return Err("there is no TLS: it would begin with nbds".to_owned());
+            }
+            (true, None) => {
+                return Err("say where certificates are: ?tls-certificates=DIR".to_owned());
+            }
+            (true, Some(certificates)) => {
+                let name = said("tls-hostname")?;
+                let name = name.map(|name| text_of(&name, "the server's name"));
+                let own = match &at {
+                    Endpoint::Tcp(at) => at.ip().to_string(),
+                    Endpoint::Unix(_) => "localhost".to_owned(),
+                };
+                Some(UriTls {
+                    certificates,
+                    server: name.transpose()?.unwrap_or(own),
+                })
+            }
+        };
+        Ok(Self { at, export, tls })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<(String, String, bool), String> {
+        let uri: NbdUri = text.parse()?;
+        Ok((uri.at.to_string(), uri.export, uri.tls.is_some()))
+    }
+
+    #[test]
+    fn uris_are_read_as_libnbd_does() {
+        let ok = |at: &str, export: &str, tls| Ok((at.to_owned(), export.to_owned(), tls));
+        assert_eq!(
+            read("nbd+unix:///a%20b?socket=/tmp/s"),
+            ok("unix:/tmp/s", "a b", false)
+        );
+        assert_eq!(read("nbd+unix:///?socket=/s"), ok("unix:/s", "", false));
+        assert_eq!(
+            read("nbd://127.0.0.1"),
+            ok("tcp:127.0.0.1:10809", "", false)
+        );
+        assert_eq!(read("nbd://[::1]:7/x"), ok("tcp:[::1]:7", "x", false));
+        assert_eq!(read("nbd://[::1]/x"), ok("tcp:[::1]:10809", "x", false));
+        assert_eq!(
+            read("nbds://10.0.0.1/x?tls-certificates=/pki"),
+            ok("tcp:10.0.0.1:10809", "x", true)
+        );
+        let named: NbdUri = "nbds://10.0.0.1/x?tls-hostname=disks&tls-certificates=/pki"
+            .parse()
+            .expect("a URI");
+        assert_eq!(named.tls.expect("it is there").server, "disks");
+        for (text, why) in [
+            ("/tmp/s", "it is a URI"),
+            ("http://x/", "begins with"),
+            ("nbd+unix://h/x?socket=/s", "begins with"),
+            ("nbd+unix:///x", "say which socket"),
+            ("nbd://host/x", "names are not looked up"),
+            ("nbds://10.0.0.1/x", "say where certificates are"),
+            ("nbd://10.0.0.1/x?tls-certificates=/pki", "there is no TLS"),
+            (
+                "nbd://10.0.0.1/x?colour=red",
+                "nothing is known of \"colour\"",
+            ),
+            ("nbd://10.0.0.1/%zz", "not percent-encoded"),
+        ] {
+            let said = read(text).expect_err(text);
+            assert!(said.contains(why), "{text}: {said}");
+        }
+    }
+}
