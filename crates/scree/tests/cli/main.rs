@@ -29,6 +29,7 @@ mod replicas;
 mod service;
 mod stores;
 mod streams;
+mod tls_replicas;
 mod trace;
 mod unit_daemons;
 mod units;
