@@ -92,6 +92,10 @@ impl Machine {
         simulation
             .disk
             .set_read_now_misses(setup.read_misses_one_in);
+        let at_once = SimulatedRandom::new(seed ^ 0xA7_0C4E);
+        simulation
+            .pool
+            .set_at_once(setup.jobs_at_once_one_in, at_once);
         let cluster = ClusterId::from_random(1);
         let ids: Vec<UnitId> = (0..setup.units).map(unit_id).collect();
         let random = SimulatedRandom::new(seed);

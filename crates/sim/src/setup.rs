@@ -86,6 +86,8 @@ pub struct Setup {
     pub tail_pages_max: usize,
     /// One in so many reads misses the page cache.
     pub read_misses_one_in: u64,
+    /// One in so many jobs ends before whoever begins it goes on.
+    pub jobs_at_once_one_in: u64,
     /// How many steps the run takes.
     pub steps: usize,
     /// How often frees are put off: the grace period.
@@ -115,6 +117,7 @@ impl Setup {
             tail_entries_max: 64,
             tail_pages_max: 8,
             read_misses_one_in: 0,
+            jobs_at_once_one_in: 0,
             steps: 0,
             grace_ms: 0,
             hazards: Hazards::default(),
@@ -158,6 +161,7 @@ impl Setup {
             tail_entries_max: 8 + random.index(120),
             tail_pages_max: 2 + random.index(14),
             read_misses_one_in: [0, 0, 2, 5, 20][random.index(5)],
+            jobs_at_once_one_in: 0,
             steps: 60 + random.index(240),
             grace_ms: [0, 0, 60_000][random.index(3)],
             hazards: Hazards {
@@ -183,6 +187,7 @@ impl Setup {
             setup.replicas = 1;
         }
         setup.hazards.members = !no_hazards && random.below(2) == 0;
+        setup.jobs_at_once_one_in = [0, 2, 10][random.index(3)];
         setup
     }
 

@@ -88,6 +88,7 @@ impl Run {
             is_sealed: random.below(3) > 0,
             journal_bytes: 4096 * (40 + random.below(80)),
             read_misses_one_in: [0, 3][random.index(2)],
+            jobs_at_once_one_in: [0, 3][(seed % 2) as usize],
             net: NetSetup::choose(seed),
             ..Setup::quiet(1 + random.index(4), 1)
         };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use base::{BlockDevice, Durability, IoError, Started};
+use base::{BlockDevice, BlockSize, Durability, IoError, Started};
 use volume::Volume;
 use volume::catalog::{Catalog, VersionKey};
 use volume::clean::Removal;
@@ -372,4 +372,45 @@ fn a_write_that_waited_is_not_acknowledged_if_the_journal_does_not_take_it() {
         "{:?}",
         answer.result
     );
+}
+
+/// A request for several blocks, one of them in the journal's batch and another on units,
+/// was read by a job that was quicker than the owner: it found the journal's file as it
+/// was before the batch, took that for damage, and the guest got an I/O error.
+#[test]
+fn what_is_read_in_a_job_is_in_the_journals_file_by_then() {
+    let mut setup = sim::setup::Setup::quiet(1, 1);
+    setup.read_misses_one_in = 1;
+    setup.jobs_at_once_one_in = 1;
+    let mut bench = Bench::with(setup);
+    let id = bench.create(None);
+    let mut volume = bench.attach(id);
+    bench.write(&mut volume, 0..2, 1);
+    bench.close(volume);
+    let mut volume = bench.attach(id);
+    let block = BlockSize::DEFAULT.bytes();
+    let (mut out, half) = (vec![0; 2 * block], block as u64 / 2);
+    let content = vec![2; block];
+    let requests = [
+        volume.write(1, 0, &content, Durability::Volatile),
+        volume.read(2, 0, &mut out),
+        volume.write(3, half, &content, Durability::Volatile),
+        volume.prefetch(4, 0, 2 * block as u64),
+    ];
+    let waits = [false, true, true, true];
+    for (started, waits) in requests.iter().zip(waits) {
+        let expected = if waits {
+            Started::Pending
+        } else {
+            Started::Done
+        };
+        assert_eq!(*started, expected);
+    }
+    volume.commit().expect("the journal is well");
+    let answers = bench.turn(&mut volume, 30);
+    for token in [2, 3, 4] {
+        let answer = answers.iter().find(|answer| answer.token == token);
+        let result = &answer.expect("an answer").result;
+        assert!(result.is_ok(), "{token}: {result:?}");
+    }
 }

@@ -36,6 +36,16 @@ pub enum Wanted {
 }
 
 impl Wanted {
+    fn is_of_journal(&self) -> bool {
+        match self {
+            Self::Blocks(blocks) => {
+                let mut sources = blocks.iter().map(|(_, source)| source);
+                sources.any(|source| matches!(source, Source::Journal(_)))
+            }
+            Self::Pages(_) => false,
+        }
+    }
+
     fn locations(&self) -> Vec<Location> {
         match self {
             Self::Blocks(blocks) => blocks
@@ -48,6 +58,14 @@ impl Wanted {
             Self::Pages(pages) => pages.iter().map(|(_, entry)| entry.location).collect(),
         }
     }
+}
+
+/// A reading of what may be in the batch of the journal and not yet in its file, where
+/// whoever reads on another thread would find what was there before.
+pub struct Unwritten {
+    id: u64,
+    wanted: Wanted,
+    avoid: Vec<UnitId>,
 }
 
 /// When to look whether readings have ended.
@@ -94,7 +112,23 @@ impl Reader {
         asked
     }
 
-    fn start_avoiding(&self, id: u64, wanted: Wanted, avoid: &[UnitId]) {
+    fn start_avoiding(&mut self, id: u64, wanted: Wanted, avoid: &[UnitId]) {
+        if wanted.is_of_journal() {
+            let avoid = avoid.to_vec();
+            self.unwritten.push(Unwritten { id, wanted, avoid });
+        } else {
+            self.start_now(id, wanted, avoid);
+        }
+    }
+
+    /// Starts what has waited until all that the layers name is in the journal's file.
+    pub fn start_unwritten(&mut self) {
+        for Unwritten { id, wanted, avoid } in std::mem::take(&mut self.unwritten) {
+            self.start_now(id, wanted, &avoid);
+        }
+    }
+
+    fn start_now(&self, id: u64, wanted: Wanted, avoid: &[UnitId]) {
         match wanted {
             Wanted::Blocks(blocks) => self.fetcher.start(id, blocks, avoid),
             Wanted::Pages(pages) => self.fetcher.start_pages(id, pages, avoid),

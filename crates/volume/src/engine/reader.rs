@@ -14,7 +14,7 @@ use base::{Completion, Extent, IoError, Started, Token, VolumeId};
 
 use super::away::Away;
 use super::fetch::Fetcher;
-use super::late::{Asked, Late, Wanted};
+use super::late::{Asked, Late, Unwritten, Wanted};
 use super::layers::Layers;
 use super::read::Scratch;
 use super::write::Change;
@@ -31,6 +31,8 @@ pub struct Reader {
     pub parked: HashMap<u64, Parked>,
     pub parked_next: u64,
     pub late: Late,
+    /// Readings that begin when the journal's batch is in its file.
+    pub unwritten: Vec<Unwritten>,
     /// Requests that wait for units that are away.
     pub away: Away,
     /// Finished requests that `poll` will hand over.
@@ -86,6 +88,7 @@ impl Reader {
             parked: HashMap::new(),
             parked_next: 0,
             late: Late::default(),
+            unwritten: Vec::new(),
             away: Away::new(volume),
             ready: Vec::new(),
         }

@@ -210,6 +210,7 @@ impl Volume {
         for (_, parked) in self.reader.parked.drain() {
             fail(parked.waiting.token());
         }
+        self.reader.unwritten.clear();
         self.reader.away.drain().for_each(&mut fail);
         for (change, _) in self.deferred.drain(..) {
             fail(change.token);
@@ -228,6 +229,7 @@ impl Volume {
             self.stop(IoError::Stopped(with_causes(&error)));
             return;
         }
+        self.reader.start_unwritten();
         self.start_sync();
         self.start_destage_if_due();
         self.start_checkpoint_if_due();

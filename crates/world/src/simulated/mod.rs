@@ -5,7 +5,7 @@
 //!  Simulation ── disk ───── processes come and go, the machine crashes
 //!             ├─ clock ──── stands still
 //!             ├─ random ─── the driver's; every world has a stream of its own
-//!             └─ pool ───── jobs wait for `run_one`
+//!             └─ pool ───── jobs wait for `run_one`, or some of them not at all
 //! ```
 //!
 //! The life of a test, in numbered verbs:
@@ -106,13 +106,13 @@ impl Simulation {
     /// `other`, on the same disk, has crashed and booted, and so does this one.
     pub fn restart_beside(&mut self, other: &Self) {
         self.pool.close();
-        self.pool = Arc::default();
+        self.pool = Arc::new(self.pool.next());
         self.disk = Arc::new(other.disk.spawn());
     }
 
     fn restart(&mut self) {
         self.pool.close();
-        self.pool = Arc::default();
+        self.pool = Arc::new(self.pool.next());
         self.disk = Arc::new(self.disk.spawn());
     }
 }

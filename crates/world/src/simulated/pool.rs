@@ -1,6 +1,6 @@
 //! Jobs that wait until the driver runs them.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::SimulatedRandom;
 use crate::{Job, Pool};
@@ -10,6 +10,8 @@ use crate::{Job, Pool};
 pub struct SimulatedPool {
     /// `None` once the process has died.
     jobs: Mutex<Option<Vec<Job>>>,
+    /// One in so many does not wait, and what chooses them.
+    at_once: OnceLock<(u64, SimulatedRandom)>,
 }
 
 impl SimulatedPool {
@@ -18,7 +20,29 @@ impl SimulatedPool {
     pub fn new() -> Self {
         Self {
             jobs: Mutex::new(Some(Vec::new())),
+            at_once: OnceLock::new(),
         }
+    }
+
+    /// Lets one in `one_in` jobs end before whoever hands it in goes on, as one does on a
+    /// core that has nothing else to do; none if that is zero. Said once in a pool's life.
+    pub fn set_at_once(&self, one_in: u64, random: SimulatedRandom) {
+        let is_first = self.at_once.set((one_in, random)).is_ok();
+        assert!(is_first, "it was said before");
+    }
+
+    /// The pool of the process that comes after this one.
+    pub(super) fn next(&self) -> Self {
+        let next = Self::new();
+        if let Some((one_in, random)) = self.at_once.get() {
+            next.set_at_once(*one_in, random.split());
+        }
+        next
+    }
+
+    fn is_at_once(&self) -> bool {
+        let at_once = self.at_once.get();
+        at_once.is_some_and(|(one_in, random)| random.one_in(*one_in))
     }
 
     /// Runs one of the waiting jobs; false if none waits.
@@ -68,6 +92,10 @@ impl Pool for SimulatedPool {
     fn run(&self, job: Job) {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         match jobs.as_mut() {
+            Some(_) if self.is_at_once() => {
+                drop(jobs);
+                job();
+            }
             Some(jobs) => jobs.push(job),
             None => {
                 drop(jobs);
@@ -99,6 +127,20 @@ mod tests {
     fn the_seed_chooses_the_order_of_jobs() {
         assert_eq!(order_by(1), order_by(1));
         assert_ne!(order_by(1), order_by(2));
+    }
+
+    #[test]
+    fn some_jobs_end_before_others_know_of_them() {
+        let pool = SimulatedPool::new();
+        pool.set_at_once(3, SimulatedRandom::new(1));
+        let (sender, receiver) = mpsc::channel();
+        for number in 0..300 {
+            let sender = sender.clone();
+            pool.run(Box::new(move || sender.send(number).expect("listening")));
+        }
+        let at_once = receiver.try_iter().count();
+        assert!((50..150).contains(&at_once), "{at_once}");
+        assert_eq!(pool.waiting(), 300 - at_once);
     }
 
     #[test]
