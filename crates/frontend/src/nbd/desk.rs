@@ -1,13 +1,14 @@
 //! What all connections of one export share: the device, the requests that it
 //! has not answered yet, and the buffers not in use.
 
-use base::{BlockDevice, Capabilities, Completion, DeviceGeometry, Extent};
+use base::{BlockDevice, Capabilities, Completion, DeviceGeometry, Extent, IoError};
 
 use super::Limits;
 use super::buffers::BufferPool;
 use super::connection::Settings;
 use super::request::Rules;
 use super::slab::{Key, Slab};
+use super::wire::Fault;
 
 /// A request, or a piece of one, that the device will answer. Its key in
 /// [`Desk::operations`] is the token.
@@ -21,6 +22,16 @@ pub struct Operation {
     pub offset: u64,
     /// How many bytes it holds in memory until it ends.
     pub bytes: usize,
+}
+
+/// What a device could not do although it was asked properly: a guest may make little of
+/// its error, so whoever runs the host is told as well.
+#[derive(Debug, Default)]
+pub struct Failures {
+    /// How many requests, and pieces of them.
+    pub count: u64,
+    /// Why the last of them failed.
+    pub last: Option<IoError>,
 }
 
 /// See the module's head.
@@ -46,6 +57,8 @@ pub struct Desk<D> {
     pub uncommitted: bool,
     /// Requests answered so far, whatever the answer.
     pub answered: u64,
+    /// What the device could not do.
+    pub failures: Failures,
     /// The device.
     pub device: D,
 }
@@ -64,12 +77,22 @@ impl<D: BlockDevice> Desk<D> {
             stopping: false,
             uncommitted: false,
             answered: 0,
+            failures: Failures::default(),
             device,
         }
     }
 }
 
 impl<D> Desk<D> {
+    /// The device's error as a client is told of it.
+    pub fn fault(&mut self, error: IoError) -> Fault {
+        if let IoError::Damaged(_) | IoError::Unavailable(_) | IoError::NoSpace(_) = error {
+            self.failures.count += 1;
+            self.failures.last = Some(error.clone());
+        }
+        error.into()
+    }
+
     /// What a client's requests are held against.
     pub fn rules(&self, settings: Settings) -> Rules {
         Rules {

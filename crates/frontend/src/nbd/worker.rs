@@ -9,6 +9,7 @@ use base::{BlockDevice, IoError};
 use world::real::Bell;
 use world::{Interest, Ready};
 
+use super::desk::Failures;
 use super::export::{Arrival, Command, ExportOptions, Seat, Shared, Stopped};
 use super::service::Service;
 use super::spin::Spinner;
@@ -25,6 +26,9 @@ const STOP_TICK: Duration = Duration::from_millis(5);
 /// How long replies may take to leave when an export stops: a client that does
 /// not read has no claim to hold a detach up.
 const STOP_SEND_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How often, at most, it is logged that requests failed.
+const FAILURES_TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// A channel with the places it takes.
 struct Line {
@@ -58,6 +62,14 @@ pub(super) struct Worker<D> {
     options: ExportOptions,
 }
 
+/// What was logged of failed requests.
+#[derive(Default)]
+struct Told {
+    count: u64,
+    /// When more may be said.
+    next: Option<Duration>,
+}
+
 type Finish<D> = Box<dyn FnOnce(D, Stopped) + Send>;
 
 impl<D: BlockDevice> Worker<D> {
@@ -87,6 +99,7 @@ impl<D: BlockDevice> Worker<D> {
         let mut ready = Vec::new();
         let mut spinner = Spinner::default();
         let mut answered = 0;
+        let mut told = Told::default();
         loop {
             let sleep = service.sleep();
             let served = service.desk().answered != answered;
@@ -95,11 +108,32 @@ impl<D: BlockDevice> Worker<D> {
             if may_spin && spinner.should_spin(served) {
                 spinner.spun(self.spin(&mut ready));
             }
-            if let Some(finish) = self.turn(&mut service, shared, sleep, &mut ready) {
+            let finish = self.turn(&mut service, shared, sleep, &mut ready);
+            self.tell_failures(&service.desk().failures, &mut told);
+            if let Some(finish) = finish {
                 let flushed = self.finish(&mut service, shared, &mut ready);
                 finish(service.into_device(), Stopped { flushed });
                 return;
             }
+        }
+    }
+
+    fn tell_failures(&self, failures: &Failures, told: &mut Told) {
+        let Some(error) = failures
+            .last
+            .as_ref()
+            .filter(|_| failures.count > told.count)
+        else {
+            return;
+        };
+        let now = self.options.clock.monotonic();
+        if told.next.is_none_or(|next| now >= next) {
+            let (export, more) = (&self.options.name, failures.count - told.count);
+            tracing::warn!(export, more, %error, "requests ended with I/O errors");
+            *told = Told {
+                count: failures.count,
+                next: Some(now + FAILURES_TOLD_EVERY),
+            };
         }
     }
 

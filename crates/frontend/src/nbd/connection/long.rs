@@ -130,7 +130,7 @@ impl Connection {
                     entry.outstanding += 1;
                     self.wait(desk, request, piece.offset, piece.length as usize);
                 }
-                Started::Failed(error) => entry.fault = Some(error.into()),
+                Started::Failed(error) => entry.fault = Some(desk.fault(error)),
                 Started::Done | Started::Busy => {}
             }
         }

@@ -309,7 +309,7 @@ impl Connection {
                 self.wait(desk, request, offset, bytes);
                 return Continue(());
             }
-            Started::Failed(error) => request.fault = Some(error.into()),
+            Started::Failed(error) => request.fault = Some(desk.fault(error)),
             Started::Done | Started::Busy => {
                 if let Kind::Extents { length, one } = request.kind {
                     let runs = std::mem::take(&mut desk.runs);

@@ -115,7 +115,8 @@ impl Connection {
         request.outstanding -= 1;
         match (request.kind, result) {
             (_, Err(error)) => {
-                request.fault.get_or_insert(error.into());
+                let fault = desk.fault(error);
+                request.fault.get_or_insert(fault);
             }
             (Kind::Plain, Ok(Outcome::Done)) => {}
             (Kind::Extents { length, one }, Ok(Outcome::Extents(runs))) => {
