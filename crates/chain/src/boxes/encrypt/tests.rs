@@ -56,6 +56,7 @@ impl<D: BlockDevice> Rig<D> {
     pub fn new(device: D, seed: u64) -> Self {
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
         let pool = Arc::new(SimulatedPool::new());
+        pool.set_at_once(2 * (seed % 2), SimulatedRandom::new(seed));
         Self {
             chain: Chain::new(
                 device,

@@ -174,6 +174,8 @@ struct Machine {
 impl Machine {
     fn new(seed: u64, flush: FlushMode) -> Self {
         let simulation = Simulation::new(seed);
+        let at_once = SimulatedRandom::new(seed);
+        simulation.pool.set_at_once(2 * (seed % 2), at_once);
         let platter = Rc::new(RefCell::new(Platter {
             live: vec![0; BLOCK * BLOCKS],
             durable: vec![0; BLOCK * BLOCKS],

@@ -213,6 +213,13 @@ impl Targets for Servers {
     }
 }
 
+/// In every other one, some jobs end at once.
+fn a_pool(seed: u64) -> Arc<SimulatedPool> {
+    let pool = SimulatedPool::new();
+    pool.set_at_once(2 * (seed % 2), SimulatedRandom::new(seed));
+    Arc::new(pool)
+}
+
 /// A chain of one box over a volume, with replicas.
 struct Rig {
     simulation: Simulation,
@@ -269,7 +276,7 @@ impl Rig {
         Self {
             clock,
             chain,
-            pool: Arc::new(SimulatedPool::new()),
+            pool: a_pool(seed),
             servers: Arc::new(Servers(named.collect())),
             random: SimulatedRandom::new(seed),
             simulation,
@@ -360,7 +367,7 @@ impl Rig {
         let device = Connection::new(&self.places[0]);
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
         self.chain = Chain::new(device, clock, Wake::silent());
-        self.pool = Arc::new(SimulatedPool::new());
+        self.pool = a_pool(self.random.next());
         self.simulation.crash();
         self.begin()
     }
