@@ -26,10 +26,12 @@ test-engines: ## units on a real Ceph and a real GlusterFS whose daemons are kil
 	@$(MAKE) --no-print-directory build
 	@tools/engines
 
-bench: ## measure Scree beside qcow2, raw and nbdkit; writes docs/benchmarks.md
-	@tools/packages build bench
+bench: ## measure Scree beside qcow2, raw, nbdkit, Ceph; writes docs/benchmarks*.md (45 min)
+	@tools/packages build guest bench
 	@$(MAKE) --no-print-directory build
-	@tools/bench --write docs/benchmarks.md
+	@cargo build --release -p frontend --example nbd_delay -p chain --example small_files
+	@tools/guest
+	@tools/bench --write docs
 
 bench-service: ## measure the API with 10,000 volumes; writes docs/benchmarks-service.md
 	@tools/packages build guest test
@@ -85,7 +87,7 @@ clippy: ## lints, as in test
 scripts: ## check the shell scripts and compile the Python ones
 	@shellcheck tools/packages tools/guest tools/test tools/fuzz tools/venv tools/ceph-cluster tools/gluster-volume .ci/run crates/agent/tests/agent/fake-virsh \
 	  packaging/build-deb packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm
-	@for script in tools/{demo,bench,bench_ceph.py,bench_chains.py,bench_report.py,engines,soak,loss,chaos,bench-service,lib.py,service.py,daemons.py,bench_units.py,parse-metrics,machine.py,package-test,example-test,api-test,api/client.py,api/hooks.py} packaging/third-party crates/object/tests/object/s3-server.py; do \
+	@for script in tools/{demo,bench,bench_ceph.py,bench_chains.py,bench_guest.py,bench_report.py,engines,soak,loss,chaos,bench-service,lib.py,service.py,daemons.py,bench_units.py,parse-metrics,machine.py,package-test,example-test,api-test,api/client.py,api/hooks.py} packaging/third-party crates/object/tests/object/s3-server.py; do \
 	  python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' $$script || exit 1; \
 	done
 

@@ -32,15 +32,19 @@ def cell(cells, name, what):
     return number(median(cells[name][what])) if name in cells else "–"
 
 
+def target_row(what, target, value, at_least=True, unit="×"):
+    met = value >= target if at_least else value <= target
+    sign = "≥" if at_least else "≤"
+    spoken = f"{value:.2f}" if value < 100 else number(value)
+    return [what, f"{sign} {target}{unit}", f"{spoken}{unit}", "yes" if met else "**no**"]
+
+
 def targets(results, others):
     """What is to be reached, and what was; `others` as for `report`."""
     rows = []
 
-    def add(what, target, value, at_least=True, unit="×"):
-        met = value >= target if at_least else value <= target
-        sign = "≥" if at_least else "≤"
-        spoken = f"{value:.2f}" if value < 100 else number(value)
-        rows.append([what, f"{sign} {target}{unit}", f"{spoken}{unit}", "yes" if met else "**no**"])
+    def add(*row):
+        rows.append(target_row(*row))
 
     table = results.get("workloads", {})
 
@@ -85,17 +89,45 @@ def targets(results, others):
     return rows
 
 
-def report(results, workloads, others):
-    """The report on `results`; `workloads` are those of the bench, and `others` modules
-    that add targets and sections for what they have measured."""
-    parts = ["# Benchmarks", "", "Made by `make bench`; do not edit by hand.", ""]
+def head(title, results, rows):
     conditions = results["conditions"]
+    parts = [f"# {title}", "", "Made by `make bench`; do not edit by hand.", ""]
     if conditions["quick"]:
         parts += ["**A quick run: it exercises every path and its numbers mean nothing.**", ""]
     if conditions["load"] > 0.5 and not conditions["quick"]:
         parts += [f"**Other work was running when this began (load {conditions['load']:.1f} on"
                   f" {conditions['cores']} cores), so the numbers are disturbed.**", ""]
-    parts += ["## What is to be reached", "", markdown(["", "target", "measured", "met"], targets(results, others)), ""]
+    return parts + ["## What is to be reached", "",
+                    markdown(["", "target", "measured", "met"], rows), ""]
+
+
+def machine(conditions):
+    return (f"- {conditions['cpu']}, {conditions['cores']} cores; Linux {conditions['kernel']};"
+            f" {conditions['file_system']}; {conditions['versions']}")
+
+
+def report_of_chains(results, others):
+    """The report on chains, of modules that have measured them."""
+    conditions = results["conditions"]
+    rows = [target_row(*row) for other in others for row in other.targets(results)]
+    parts = head("Benchmarks of chains", results, rows)
+    parts += [section for other in others if (section := other.report(results))]
+    parts += ["## Conditions", "", machine(conditions),
+              "- Nothing is pinned: the client, links, relays, Scree and QEMU share the two cores.",
+              f"- {conditions['repetitions']} repetitions of {conditions['seconds']} s, in turns, the order"
+              " reversed each time; medians, and medians of the ratios of each repetition.",
+              "- A write is acknowledged by Scree when the journal's file has it (in the page cache), by an"
+              " active relay when its own has it, by nbdkit's memory plugin when it is in memory: a flush"
+              " makes it durable in the first two.",
+              ""]
+    return "\n".join(parts)
+
+
+def report(results, workloads, others):
+    """The report on `results`; `workloads` are those of the bench, and `others` modules
+    that add targets and sections for what they have measured."""
+    conditions = results["conditions"]
+    parts = head("Benchmarks", results, targets(results, others))
     table = results.get("workloads", {})
     if table:
         names = conditions["servers"]
@@ -160,8 +192,7 @@ def report(results, workloads, others):
                   f" median of {len(rows)})"]
     parts += [section for other in others if (section := other.report(results))]
     parts += ["", "## Conditions", "",
-              f"- {conditions['cpu']}, {conditions['cores']} cores; Linux {conditions['kernel']};"
-              f" {conditions['file_system']}; {conditions['versions']}",
+              machine(conditions),
               "- Servers pinned to core 0, the client (fio; nbdcopy for"
               " sequential writes; NBD over a unix socket) to core 1. All disks"
               " and units lie on one file system of one disk, so Scree's units share what it can do.",
