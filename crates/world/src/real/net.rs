@@ -84,19 +84,19 @@ impl Poller {
 
     /// Waits until something is ready or `timeout` has passed (`None`: for
     /// ever), and puts what is ready into `ready`, which is cleared first.
-    /// A timeout is rounded up to whole milliseconds; zero only looks.
+    /// A timeout is rounded up to whole multiples of 50 µs; zero only looks.
     ///
     /// # Errors
     /// As the operating system says. Being interrupted is no error.
     pub fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<Ready>) -> io::Result<()> {
         ready.clear();
         let timeout = timeout.map(|timeout| {
-            let whole_ms = timeout.as_nanos().div_ceil(1_000_000);
             // A day is as good as any longer time: the owner just looks again.
-            let whole_ms = i64::try_from(whole_ms).unwrap_or(i64::MAX).min(86_400_000);
+            let timeout = timeout.min(Duration::from_hours(24));
+            let rounded = Duration::from_micros(timeout.as_nanos().div_ceil(50_000) as u64 * 50);
             Timespec {
-                tv_sec: whole_ms / 1000,
-                tv_nsec: whole_ms % 1000 * 1_000_000,
+                tv_sec: rounded.as_secs() as i64,
+                tv_nsec: rounded.subsec_nanos().into(),
             }
         });
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_MAX];

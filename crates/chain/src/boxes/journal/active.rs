@@ -23,6 +23,12 @@ use crate::{MiddleBox, Opening};
 /// What failed below is tried again so often.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// What was acknowledged is carried out when it is as old, or there is as much of it: whoever
+/// asked is told meanwhile, and has the processor, and what comes in quick succession goes
+/// below together.
+const GATHER: Duration = Duration::from_micros(100);
+const GATHER_BYTES: u64 = 128 << 10;
+
 /// How soon a disk below that was busy is asked again.
 const BUSY_RETRY: Duration = Duration::from_millis(1);
 
@@ -73,8 +79,10 @@ pub struct Journal {
     pub(super) was_busy: bool,
     is_resting: bool,
     is_ending: bool,
-    /// There are changes that were acknowledged in the turn before, and none was carried out.
-    has_news: bool,
+    /// There are changes that were acknowledged, since then, and not carried out.
+    news: Option<Duration>,
+    /// What of the ring's file was there when something was last carried out.
+    gathered_upto: u64,
     completions: Vec<Completion>,
     done_at_once: Vec<u64>,
 }
@@ -103,7 +111,8 @@ impl Journal {
             was_busy: false,
             is_resting: false,
             is_ending: false,
-            has_news: false,
+            news: None,
+            gathered_upto: 0,
             completions: Vec::new(),
             done_at_once: Vec::new(),
         }
@@ -237,7 +246,6 @@ impl Journal {
 
     /// Goes on with all that may go on. What it has begun below it commits.
     fn go_on(&mut self, below: &mut dyn BlockDevice) {
-        self.has_news = false;
         self.hear(below);
         let (written, head) = match &self.stage {
             Stage::Open(ring) => (ring.written(), ring.head()),
@@ -248,10 +256,16 @@ impl Journal {
         let may_try = self.retry_at.is_none_or(|at| at <= now);
         // While it rests it carries out what somebody waits for.
         let may_carry = !self.is_resting || self.waiting.iter().any(|one| one.below);
+        let gathers = self.gathers(now);
+        if let (false, Stage::Open(ring)) = (gathers, &self.stage) {
+            // What may not be carried out now waits for something else.
+            self.news = None;
+            self.gathered_upto = ring.written();
+        }
         if may_try {
             // Also where there is nothing to carry out: what failed may have been a flush.
             self.retry_at = None;
-            if may_carry && written > 0 {
+            if may_carry && written > 0 && !gathers {
                 self.carry_out(below, written, now);
             }
         }
@@ -265,6 +279,16 @@ impl Journal {
         self.answer();
         self.sync_or_trim();
         self.go_on_opening();
+    }
+
+    /// Whether what there is to be carried out may wait for more.
+    fn gathers(&self, now: Duration) -> bool {
+        let (Some(since), Stage::Open(ring)) = (self.news, &self.stage) else {
+            return false;
+        };
+        let is_free = self.waiting.is_empty() && !self.is_resting && !self.is_ending;
+        let is_little = ring.written() - self.gathered_upto < GATHER_BYTES;
+        is_free && is_little && now < since + GATHER
     }
 
     fn carry_out(&mut self, below: &mut dyn BlockDevice, written: u64, now: Duration) {
@@ -629,7 +653,9 @@ impl MiddleBox for Journal {
                 self.fail(format!("the journal {path}: {error}"));
             } else if self.waiting.is_empty() {
                 // What is acknowledged now is told first, and carried out then.
-                self.has_news |= is_behind;
+                if is_behind && self.news.is_none() {
+                    self.news = Some(self.world.clock.monotonic());
+                }
             } else {
                 self.go_on(below);
             }
@@ -657,13 +683,17 @@ impl MiddleBox for Journal {
     }
 
     fn next_timer(&self) -> Option<Duration> {
-        if self.has_news || !self.completions.is_empty() {
+        if !self.completions.is_empty() {
             return Some(Duration::ZERO);
         }
         let now = self.world.clock.monotonic();
+        let news = self.news.map(|since| match self.gathers(now) {
+            true => (since + GATHER).saturating_sub(now),
+            false => Duration::ZERO,
+        });
         let retry = self.retry_at.map(|at| at.saturating_sub(now));
         let busy = self.was_busy.then_some(BUSY_RETRY);
-        retry.into_iter().chain(busy).min()
+        retry.into_iter().chain(busy).chain(news).min()
     }
 
     fn rest(&mut self) -> bool {
