@@ -31,7 +31,8 @@ pub use middle_box::{MiddleBox, Opening};
 pub use program::{NoPrograms, Program, Programs};
 pub use remote::{Link, NoTargets, Remote, Targets};
 pub use surroundings::{
-    Attribution, EventSink, KeyMissing, KeySource, NoKeys, StateFolder, Surroundings, Tenure, build,
+    Attribution, EventSink, KeyMissing, KeySource, Lease, NoKeys, Room, StateFolder, Surroundings,
+    Tenure, Unlimited, build,
 };
 
 #[cfg(test)]
