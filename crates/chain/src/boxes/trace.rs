@@ -8,6 +8,9 @@
 //! It passes on tokens as they are. What it costs is a look at the clock for each request and
 //! each turn, and forty bytes.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
