@@ -7,7 +7,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use base::checksum::crc32c;
+use ::trace::{Batch, BatchHead, Batches, RECORD_BYTES, Record, Trace, Verb};
+use base::checksum::{crc32c, crc32c_append};
 use base::{
     BlockIndex, BlockSize, ClusterId, DatabaseId, Location, SegmentId, Sequence, UnitId, VolumeId,
 };
@@ -67,6 +68,11 @@ pub const TARGETS: &[Target] = &[
         name: "daemon_answer",
         run: daemon_answer,
         seeds: units::daemon_answer_seeds,
+    },
+    Target {
+        name: "trace",
+        run: trace,
+        seeds: trace_seeds,
     },
     Target {
         name: "journal_page",
@@ -184,6 +190,60 @@ fn unit_marker_seeds() -> Vec<Vec<u8>> {
 /// docs/format.md.
 const PAGE_VOLUME: std::ops::Range<usize> = 24..40;
 const PAGE_CRC: std::ops::Range<usize> = 48..52;
+
+/// Where the checksum of a trace's batch lies.
+const TRACE_CRC: std::ops::Range<usize> = 60..64;
+
+/// A file of a trace. What is read of it is what was written.
+pub fn trace(data: &[u8]) {
+    let check = |bytes: &[u8]| {
+        let mut again = Vec::new();
+        for batch in Batches::new(bytes) {
+            match batch {
+                Ok(batch) => again.extend(batch.encode()),
+                Err(error) => assert!(!error.to_string().is_empty()),
+            }
+        }
+        assert!(bytes.starts_with(&again), "a batch was read as another one");
+        let (traces, broken) = Trace::read([bytes, bytes]);
+        assert!(broken.len() <= 2);
+        let records: usize = traces.iter().map(|one| one.records.len()).sum();
+        assert!(records * RECORD_BYTES <= bytes.len());
+    };
+    check(data);
+    if data.len() >= TRACE_CRC.end {
+        let mut mended = data.to_vec();
+        let crc = crc32c_append(crc32c(&data[..TRACE_CRC.start]), &data[TRACE_CRC.end..]);
+        mended[TRACE_CRC].copy_from_slice(&crc.to_le_bytes());
+        check(&mended);
+    }
+}
+
+fn trace_seeds() -> Vec<Vec<u8>> {
+    let record = |number: u64| Record {
+        time_ns: number * 1000,
+        latency_ns: 500,
+        offset: number * 4096,
+        length: 4096,
+        verb: [Verb::Read, Verb::Write, Verb::Flush][number as usize % 3],
+        is_fua: number.is_multiple_of(2),
+        may_punch: false,
+        outcome: ::trace::Outcome::Done,
+    };
+    let batch = |sequence: u64, count: u64| Batch {
+        head: BatchHead {
+            began_us: 1,
+            trace: 2,
+            sequence,
+            before: sequence * 3,
+            lost: 0,
+            disk_bytes: 1 << 30,
+        },
+        records: (0..count).map(record).collect(),
+    };
+    let several = [batch(0, 3).encode(), batch(1, 5).encode()].concat();
+    vec![batch(0, 1).encode(), batch(0, 0).encode(), several]
+}
 
 /// The beginning of a journal's file. What is no journal of the volume is left
 /// as it is.

@@ -77,6 +77,8 @@ pub struct Settings {
     pub box_program: Option<PathBuf>,
     /// What a tenant's box may take of memory, in bytes.
     pub box_memory: u64,
+    /// What it may take of D's disk.
+    pub box_room: chain::Room,
     /// Serve NBD over TCP here as well.
     pub listen_nbd: Option<SocketAddr>,
     /// TLS for that.
@@ -176,6 +178,8 @@ pub(crate) struct Inner {
     pub box_credentials: Mutex<Option<BoxCredentials>>,
     /// What a tenant's box may take of memory, in bytes.
     pub box_memory: u64,
+    /// What it may take of D's disk.
+    pub box_room: chain::Room,
     /// Where the keys of tenants' boxes are derived.
     pub derivations: Arc<Derivations>,
     pub allows_unsealed: bool,
@@ -298,6 +302,7 @@ impl Agent {
                 box_program: settings.box_program,
                 box_credentials: Mutex::default(),
                 box_memory: settings.box_memory,
+                box_room: settings.box_room,
                 derivations: Arc::new(Derivations::new(Arc::new(ThreadPool::new(DERIVATIONS_MAX)))),
                 units: Mutex::default(),
                 links: Links::new(

@@ -19,6 +19,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, mpsc};
+use std::time::Duration;
 
 use api::host::{Access, Assignment, Seal, Want};
 use base::{AttachmentId, IoError, KeyId, Lineage, VolumeId, with_causes};
@@ -47,6 +48,7 @@ use crate::serving::ServingError;
 pub struct Attached {
     pub(crate) name: String,
     id: AttachmentId,
+    volume: VolumeId,
     /// Its lease's epoch, if it can be written.
     pub(crate) epoch: Option<u32>,
     /// The door for connections.
@@ -82,7 +84,7 @@ impl Served {
 
 impl Attached {
     fn new(
-        id: AttachmentId,
+        (id, volume): (AttachmentId, VolumeId),
         epoch: Option<u32>,
         name: String,
         (served, kept): (Served, Option<Kept>),
@@ -90,6 +92,7 @@ impl Attached {
         Self {
             name,
             id,
+            volume,
             epoch,
             export: served.export(),
             events: OnceLock::new(),
@@ -125,14 +128,17 @@ impl Attached {
     }
 
     /// Begins to exchange its boxes, in its thread. Waits for that, and not for the end.
+    /// The new ones may take `within` to begin, if that is said.
     pub(crate) fn exchange(
         &self,
         exchange: impl FnOnce(Wake) -> Exchange + Send + 'static,
+        within: Option<Duration>,
     ) -> Result<(), ExportGone> {
         self.with(|served| match served {
-            Served::Writable { thread, .. } => {
-                thread.call(|chain| chain.exchange(exchange(chain.wake())))
-            }
+            Served::Writable { thread, .. } => thread.call(move |chain| {
+                chain.set_open_within(within.unwrap_or(chain::OPEN_WITHIN));
+                chain.exchange(exchange(chain.wake()));
+            }),
             Served::ReadOnly(thread, _) => {
                 thread.call(|chain| chain.exchange(exchange(chain.wake())))
             }
@@ -228,6 +234,12 @@ pub enum AttachError {
     /// The boxes of its chain do not begin.
     #[error("its chain: {}", with_causes(.0))]
     Chain(#[from] ChainError),
+    /// What journals among its boxes have cannot be looked for, or put aside.
+    #[error("the journals of its boxes cannot be looked through: {0}")]
+    BoxJournals(std::io::Error),
+    /// They have acknowledged what is not below.
+    #[error("what was acknowledged by its boxes ({0}) is not carried out")]
+    BoxesHold(String),
     /// Nobody can connect to it.
     #[error(transparent)]
     Serving(#[from] ServingError),
@@ -486,7 +498,15 @@ impl Agent {
                 blocking(move || serve_read_only(&inner, &wish, options)).await?
             }
         };
-        let attached = Arc::new(Attached::new(wish.id, epoch, name, served?));
+        let attached = Arc::new(Attached::new((wish.id, wish.volume), epoch, name, served?));
+        if epoch.is_some() {
+            let put = self.put_box_journals_aside(wish).await;
+            let put = put.map_err(AttachError::Task);
+            if let Err(error) = put.and_then(|put| put.map_err(AttachError::BoxJournals)) {
+                self.abandon(attached).await?;
+                return Err(error);
+            }
+        }
         if wish.chain.is_some() {
             let put = self.put_chain(wish, &attached, SizeRule::MayChange);
             if let Err(error) = put.await {
@@ -518,10 +538,24 @@ impl Agent {
     pub(crate) async fn stop_and_close(&self, attached: Arc<Attached>) -> Result<(), AttachError> {
         self.inner.serving.withdraw(attached.id, &attached.name);
         let clock = Arc::clone(&self.inner.world.clock);
-        let (id, epoch) = (attached.id, attached.epoch);
+        let (id, epoch, volume) = (attached.id, attached.epoch, attached.volume);
         let stopped = blocking(move || attached.stop(clock)).await;
         self.release(id, epoch);
-        stopped?
+        stopped??;
+        match epoch {
+            Some(_) => self.boxes_hold_nothing(volume).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the journals of a volume's boxes are empty.
+    pub(crate) async fn boxes_hold_nothing(&self, volume: VolumeId) -> Result<(), AttachError> {
+        let left = self.box_journals_left(volume).await?;
+        let left = left.map_err(AttachError::BoxJournals)?;
+        match left.is_empty() {
+            true => Ok(()),
+            false => Err(AttachError::BoxesHold(left.join(", "))),
+        }
     }
 
     /// Serves a volume no more. What it has not destaged stays in its journal.

@@ -9,14 +9,15 @@ use api::host::{Assignment, ChainKey, EventLines, Refusal, WantedChain};
 use base::{AttachmentId, with_causes};
 use chain::{
     Attribution, EventSink, Exchange, ExchangeError, NoPrograms, Programs, SizeRule, StateFolder,
-    Surroundings, Tenure, build,
+    Surroundings, Tenure, Unlimited, build,
 };
 use frontend::nbd::{ExportGone, Watcher};
 use hop::{Hops, HopsOptions, HostIdentity};
 use identity::KeyRequest;
 use policy::{Policy, PolicyError};
 use tokio::sync::oneshot;
-use world::{Wake, host};
+use volume::LeaseTerm;
+use world::{Clock, Wake, host};
 use zeroize::Zeroizing;
 
 use crate::agent::{Agent, TaskEnded, blocking, lock};
@@ -36,7 +37,7 @@ pub enum ChainError {
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
     /// Where boxes keep what they have to know.
-    #[error("its folder cannot be made: {0}")]
+    #[error("the folder of its boxes cannot be used: {0}")]
     Folder(#[from] std::io::Error),
     /// Its thread ended.
     #[error(transparent)]
@@ -44,6 +45,19 @@ pub enum ChainError {
     /// A task ended before its time.
     #[error(transparent)]
     Task(#[from] TaskEnded),
+}
+
+/// At an attach boxes may take as long to begin, where what a journal has is carried out:
+/// without it nobody may be let in. If that ends before, it goes on where it was.
+const CARRY_OUT_WITHIN: Duration = Duration::from_secs(10 * 60);
+
+/// The lease on a volume, as its boxes see it.
+struct BoxLease(LeaseTerm, Arc<dyn Clock>);
+
+impl chain::Lease for BoxLease {
+    fn holds(&self) -> bool {
+        self.0.holds(&*self.1)
+    }
 }
 
 /// A certificate that was made for machines of boxes counts as long, of a day.
@@ -99,13 +113,15 @@ impl Agent {
         let mut turn = [0; 8];
         self.inner.world.random.fill(&mut turn);
         let turn = u64::from_le_bytes(turn).max(1);
+        let follows = attached.chain_turn.load(Ordering::Acquire);
+        let has_left = !self.box_journals_left(wish.volume).await??.is_empty();
         let boxes = match &wish.chain {
             Some(chain) => {
                 let policy = Policy::parse(&chain.policy)?;
                 let tenure = Tenure {
                     epoch: attached.epoch,
                     turn,
-                    follows: attached.chain_turn.load(Ordering::Acquire),
+                    follows,
                 };
                 let surroundings = self.surroundings(wish, chain, attached, tenure).await?;
                 Some((policy, surroundings))
@@ -130,7 +146,8 @@ impl Agent {
             }),
         };
         let served = Arc::clone(attached);
-        blocking(move || served.exchange(exchange)).await??;
+        let within = (follows == 0 && has_left).then_some(CARRY_OUT_WITHIN);
+        blocking(move || served.exchange(exchange, within)).await??;
         match told.await {
             Ok(ended) => ended?,
             Err(_) => return Err(ExportGone.into()),
@@ -175,6 +192,8 @@ impl Agent {
             derivations: Arc::clone(&inner.derivations),
             memory_max: inner.box_memory,
             tenure,
+            lease: self.box_lease(wish),
+            room: inner.box_room,
             random: Arc::clone(&self.inner.world.random),
             keys: Arc::new(BoxKeys::of_tenant(
                 &self.inner.world,
@@ -196,6 +215,14 @@ impl Agent {
                 path: state,
             }),
         })
+    }
+
+    /// Until when what is written to a volume may be acknowledged.
+    fn box_lease(&self, wish: &Assignment) -> Arc<dyn chain::Lease> {
+        match self.lease_term(wish.id) {
+            Some(term) => Arc::new(BoxLease(term, Arc::clone(&self.inner.world.clock))),
+            None => Arc::new(Unlimited),
+        }
     }
 
     /// What its boxes write beside it.

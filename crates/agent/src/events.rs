@@ -10,7 +10,6 @@
 //! grow, also over a restart: they begin with the time in microseconds.
 
 use std::collections::VecDeque;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,7 +20,7 @@ use base::VolumeId;
 use chain::EventSink;
 use chain::boxes::Event;
 use tokio::sync::{mpsc, watch};
-use world::{Disk, File, OpenMode, World, host};
+use world::{RollingFile, World, host};
 
 use crate::agent::{blocking, lock};
 
@@ -68,10 +67,11 @@ impl EventLog {
         let recent = Arc::<Mutex<Recent>>::default();
         let first = world.clock.wall().0.cast_unsigned().saturating_mul(1000);
         let (tell, newest) = watch::channel(first);
+        let path = folder.join(format!("{volume}.jsonl"));
+        let disk = Arc::clone(&world.disk);
         let mut writer = Writer {
-            disk: Arc::clone(&world.disk),
-            path: folder.join(format!("{volume}.jsonl")),
-            file: None,
+            file: RollingFile::new(disk, path.clone(), FILE_BYTES_MAX, OLD_FILES),
+            path,
             sequence: first,
             lost: Arc::clone(&lost),
             is_failing: false,
@@ -140,11 +140,10 @@ impl Recent {
     }
 }
 
-/// Writes lines, and turns files over.
+/// Writes lines.
 struct Writer {
-    disk: Arc<dyn Disk>,
     path: PathBuf,
-    file: Option<(Arc<dyn File>, u64)>,
+    file: RollingFile,
     sequence: u64,
     lost: Arc<AtomicU64>,
     is_failing: bool,
@@ -167,7 +166,7 @@ impl Writer {
         for event in batch {
             self.line(event, &mut text);
         }
-        match self.append(text.as_bytes()) {
+        match self.file.append(text.as_bytes()) {
             Ok(()) => self.is_failing = false,
             Err(error) if !self.is_failing => {
                 self.is_failing = true;
@@ -186,51 +185,6 @@ impl Writer {
         text.push_str(&line);
         text.push('\n');
         lock(&self.recent).add(self.sequence, line);
-    }
-
-    fn append(&mut self, text: &[u8]) -> io::Result<()> {
-        let (file, length) = match self.file.take() {
-            Some(open) => open,
-            None => self.open()?,
-        };
-        if length > 0 && length + text.len() as u64 > FILE_BYTES_MAX {
-            drop(file);
-            self.turn_over()?;
-            return self.append(text);
-        }
-        file.write_at(text, length)?;
-        self.file = Some((file, length + text.len() as u64));
-        Ok(())
-    }
-
-    fn open(&self) -> io::Result<(Arc<dyn File>, u64)> {
-        let file = match self.disk.open(&self.path, OpenMode::Write) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.disk.open(&self.path, OpenMode::CreateNew)?
-            }
-            opened => opened?,
-        };
-        let length = file.length()?;
-        Ok((file, length))
-    }
-
-    fn old(&self, number: u32) -> PathBuf {
-        let mut name = self.path.clone().into_os_string();
-        name.push(format!(".{number}"));
-        name.into()
-    }
-
-    /// The file is the first of the old ones, and the last of them is gone.
-    fn turn_over(&self) -> io::Result<()> {
-        let skip_missing = |done: io::Result<()>| match done {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            done => done,
-        };
-        skip_missing(self.disk.remove(&self.old(OLD_FILES)))?;
-        for number in (1..OLD_FILES).rev() {
-            skip_missing(self.disk.rename(&self.old(number), &self.old(number + 1)))?;
-        }
-        self.disk.rename(&self.path, &self.old(1))
     }
 }
 
@@ -293,13 +247,12 @@ mod tests {
     }
 
     #[test]
-    fn files_turn_over_and_the_last_of_them_goes() {
+    fn what_is_lost_is_told_with_the_next_event() {
         let folder = tempfile::tempdir().expect("a folder");
-        let world = World::real(1);
+        let (world, path) = (World::real(1), folder.path().join("a.jsonl"));
         let mut writer = Writer {
-            disk: Arc::clone(&world.disk),
-            path: folder.path().join("a.jsonl"),
-            file: None,
+            file: RollingFile::new(world.disk, path.clone(), FILE_BYTES_MAX, OLD_FILES),
+            path,
             sequence: 0,
             lost: Arc::new(AtomicU64::new(5)),
             is_failing: false,
@@ -308,26 +261,6 @@ mod tests {
         writer.write(&[event("first")]);
         let lines = lock(&writer.recent).after(0, 10);
         assert!(notes(&lines)[0].contains("5 events are lost"));
-        for number in 0..10_u8 {
-            let most = vec![number; FILE_BYTES_MAX as usize - 1];
-            writer.append(&most).expect("written");
-        }
-        let mut names: Vec<_> = world.disk.list(folder.path()).expect("listed");
-        names.sort_by(|one, other| one.name.cmp(&other.name));
-        let names = names.iter().map(|entry| entry.name.as_str());
-        let expected = [
-            "a.jsonl",
-            "a.jsonl.1",
-            "a.jsonl.2",
-            "a.jsonl.3",
-            "a.jsonl.4",
-        ];
-        assert_eq!(names.collect::<Vec<_>>(), expected);
-        let mut first = [0];
-        let newest = world
-            .disk
-            .open(&folder.path().join("a.jsonl.1"), OpenMode::Read);
-        newest.expect("there").read_at(&mut first, 0).expect("read");
-        assert_eq!(first, [8]);
+        assert_eq!(notes(&lines)[1], "first");
     }
 }

@@ -6,7 +6,8 @@
 //!   D/keys/            keys.toml and key files, unless they are kept elsewhere
 //!   D/box-certificates/TENANT/NAME/   with which those boxes speak TLS
 //!   D/box-sockets/TENANT/NAME   NBD servers for the boxes of a tenant's volumes
-//!   D/chains/vol-…/    what the boxes of a volume have to know after a crash
+//!   D/chains/vol-…/    what the boxes of a volume have to know after a crash, what they
+//!                      have acknowledged, and what they have recorded
 //!   D/events/vol-….jsonl   what the boxes of a volume have told
 //!   D/units/u1 …       folder units made on the first start
 //!   D/journal/vol-…    one journal for each volume that is attached
@@ -129,10 +130,16 @@ impl Folder {
         self.path.join("box-certificates")
     }
 
+    /// Where that of all volumes is.
+    #[must_use]
+    pub fn chains(&self) -> PathBuf {
+        self.path.join("chains")
+    }
+
     /// What the boxes of a volume have to know after a crash.
     #[must_use]
     pub fn chain(&self, volume: VolumeId) -> PathBuf {
-        self.path.join("chains").join(volume.to_string())
+        self.chains().join(volume.to_string())
     }
 
     /// Where tenants' keys are that their boxes have.

@@ -21,6 +21,7 @@ use world::{Disk, OpenMode, host};
 
 use crate::agent::{Agent, blocking, lock};
 use crate::attached::AttachError;
+use crate::box_journals;
 
 /// What the name of a journal that was put aside has in it.
 const ASIDE: &str = ".fenced-";
@@ -79,6 +80,7 @@ impl Agent {
             .iter()
             .filter_map(|name| name.parse().ok())
             .collect();
+        journals.extend(self.volumes_with_box_journals().await);
         let workers = lock(&self.inner.workers);
         journals.retain(|volume| !workers.values().any(|worker| worker.is_of(*volume)));
         // Those that nobody wants are put aside, and so make room for the others.
@@ -121,8 +123,11 @@ impl Agent {
             return;
         }
         // Under the lock: no worker may begin meanwhile.
-        let journal = self.inner.folder.journal(fenced.volume);
-        let put = put_aside(&*self.inner.world.disk, &journal, fenced.epoch);
+        let (disk, folder) = (&*self.inner.world.disk, &self.inner.folder);
+        let put = put_aside(disk, &folder.journal(fenced.volume), fenced.epoch).and_then(|()| {
+            let boxes = folder.chain(fenced.volume);
+            box_journals::put_aside(disk, &boxes, &HashSet::new())
+        });
         drop(workers);
         if let Err(error) = put {
             tracing::error!(volume = %fenced.volume, %error, "its journal is not put aside");
@@ -133,9 +138,13 @@ impl Agent {
     pub(crate) async fn put_aside(&self, volume: VolumeId, epoch: u32) -> Result<(), AttachError> {
         let disk = Arc::clone(&self.inner.world.disk);
         let journal = self.inner.folder.journal(volume);
-        blocking(move || put_aside(&*disk, &journal, epoch))
-            .await?
-            .map_err(AttachError::PutAside)
+        let boxes = self.inner.folder.chain(volume);
+        blocking(move || {
+            put_aside(&*disk, &journal, epoch)?;
+            box_journals::put_aside(&*disk, &boxes, &HashSet::new())
+        })
+        .await?
+        .map_err(AttachError::PutAside)
     }
 
     /// What journals were put aside, and that they cannot be looked for: one

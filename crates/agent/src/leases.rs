@@ -67,6 +67,12 @@ impl Agent {
         term
     }
 
+    /// Until when the lease of an attachment holds; none, if it has none.
+    pub(crate) fn lease_term(&self, attachment: AttachmentId) -> Option<LeaseTerm> {
+        let leases = lock(&self.inner.leases);
+        leases.get(&attachment).map(|held| held.term.clone())
+    }
+
     /// Renews a lease no more: its volume is closed, or dropped.
     pub(crate) fn release(&self, attachment: AttachmentId, epoch: Option<u32>) {
         let mut leases = lock(&self.inner.leases);

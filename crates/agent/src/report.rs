@@ -72,6 +72,7 @@ impl Agent {
             problems.push(format!("old versions are not all removed: {why}"));
         }
         problems.extend(self.journals_aside().await);
+        problems.extend(self.box_journals_aside().await);
         if let Some(why) = lock(&self.inner.freeing_problem).as_ref() {
             problems.push(format!("room is not all given back: {why}"));
         }

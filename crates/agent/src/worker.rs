@@ -485,7 +485,16 @@ impl Work {
             }
             self.is_unplugged = true;
         }
-        let settled = match wish.leased && wish.access == Access::ReadWrite {
+        // What was acknowledged goes below through the boxes that have acknowledged it.
+        let is_writable = wish.leased && wish.access == Access::ReadWrite;
+        if is_writable && !wish.forced {
+            match self.agent.boxes_hold_nothing(wish.volume).await {
+                Ok(()) => {}
+                Err(AttachError::BoxesHold(_)) => return self.open(wish).await,
+                Err(error) => return self.closed(wish, Err(error)).await,
+            }
+        }
+        let settled = match is_writable {
             true => self.agent.settle(wish).await.map(Some),
             false => Ok(None),
         };

@@ -19,8 +19,8 @@ use crate::middle_box::MiddleBox;
 /// What is under way ends, and is flushed, within this; or the old boxes go on.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 
-/// New boxes begin within this.
-pub(crate) const OPEN_WITHIN: Duration = Duration::from_secs(15);
+/// New boxes begin within this, if nothing else is said.
+pub const OPEN_WITHIN: Duration = Duration::from_secs(15);
 
 /// Whether the size and the verbs may become others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -26,12 +26,13 @@ mod tokens;
 pub use chain::Chain;
 pub use derivations::{DERIVATIONS_MAX, Derivations};
 pub use door::{Asked, Door};
-pub use exchange::{Exchange, ExchangeError, SizeRule, Told};
+pub use exchange::{Exchange, ExchangeError, OPEN_WITHIN, SizeRule, Told};
 pub use middle_box::{MiddleBox, Opening};
 pub use program::{NoPrograms, Program, Programs};
 pub use remote::{Link, NoTargets, Remote, Targets};
 pub use surroundings::{
-    Attribution, EventSink, KeyMissing, KeySource, NoKeys, StateFolder, Surroundings, Tenure, build,
+    Attribution, EventSink, KeyMissing, KeySource, Lease, NoKeys, Room, StateFolder, Surroundings,
+    Tenure, Unlimited, build,
 };
 
 #[cfg(test)]

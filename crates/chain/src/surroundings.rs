@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use world::{Clock, Disk, Pool, Random, Wake};
 use zeroize::Zeroizing;
 
-use crate::boxes::{Encrypt, Event, Fault, Hop, Monitor, Rate, Replicate, What};
+use crate::boxes::{Encrypt, Event, Fault, Hop, Journal, Monitor, Rate, Replicate, Trace, What};
 use crate::{Derivations, MiddleBox, Opening, Programs, Targets};
 #[cfg(test)]
 use crate::{NoPrograms, NoTargets};
@@ -74,6 +74,38 @@ pub struct Tenure {
     pub follows: u64,
 }
 
+/// The right to acknowledge what is written to what lies below a chain.
+pub trait Lease: Send + Sync {
+    /// Whether it holds now. Asked once a turn, in the thread that owns the disk.
+    fn holds(&self) -> bool;
+}
+
+/// One that never ends.
+pub struct Unlimited;
+
+impl Lease for Unlimited {
+    fn holds(&self) -> bool {
+        true
+    }
+}
+
+/// What boxes may take of the disk on which their state is kept, whatever their policies say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// The ring of a journal, in bytes.
+    pub journal_bytes: u64,
+    /// A trace, in bytes.
+    pub trace_bytes: u64,
+}
+
+impl Room {
+    /// Whoever writes the policy decides.
+    pub const UNLIMITED: Self = Self {
+        journal_bytes: u64::MAX,
+        trace_bytes: u64::MAX,
+    };
+}
+
 /// Where events go. Called in the thread that owns the disk: it never waits, and counts
 /// itself what it has no room for.
 pub trait EventSink: Send + Sync {
@@ -108,6 +140,10 @@ pub struct Surroundings {
     pub programs: Arc<dyn Programs>,
     /// When it has the volume.
     pub tenure: Tenure,
+    /// Whether what is written there may be acknowledged.
+    pub lease: Arc<dyn Lease>,
+    /// What its boxes may take of the disk with their state.
+    pub room: Room,
     /// Where its boxes keep what they have to know after a crash; none, if they cannot.
     pub state: Option<StateFolder>,
 }
@@ -161,6 +197,8 @@ impl Surroundings {
             targets: Arc::new(NoTargets),
             programs: Arc::new(NoPrograms),
             tenure: Tenure::default(),
+            lease: Arc::new(Unlimited),
+            room: Room::UNLIMITED,
             state: None,
         }
     }
@@ -185,15 +223,25 @@ fn build_one(one: &BoxPolicy, surroundings: &Surroundings) -> Box<dyn MiddleBox>
         BoxKind::Replicate(config) => Box::new(Replicate::new(&one.name, config, given)),
         BoxKind::Rate(config) => Box::new(Rate::new(config, clock)),
         BoxKind::Fault(config) => Box::new(Fault::new(config.clone(), clock)),
-        BoxKind::Program(_) | BoxKind::Machine(_) => Box::new(Unbuilt),
+        BoxKind::Journal(config) => match given.state.clone() {
+            Some(state) => Box::new(Journal::of_policy(&one.name, config, given, state)),
+            None => Box::new(Unbuilt("what it acknowledges can be kept nowhere here")),
+        },
+        BoxKind::Trace(config) => match given.state.clone() {
+            Some(state) => Box::new(Trace::new(&one.name, config, given, state)),
+            None => Box::new(Unbuilt("what it records can be kept nowhere here")),
+        },
+        BoxKind::Program(_) | BoxKind::Machine(_) => {
+            Box::new(Unbuilt("a box of this kind does not run inline"))
+        }
     }
 }
 
-/// A box that runs elsewhere, and of which nobody said how: policies that are read say it.
-struct Unbuilt;
+/// A box that cannot be made here, and why.
+struct Unbuilt(&'static str);
 
 impl MiddleBox for Unbuilt {
     fn open(&mut self, _: &mut dyn base::BlockDevice) -> Opening {
-        Opening::Failed("a box of this kind does not run inline".to_owned())
+        Opening::Failed(self.0.to_owned())
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use base::BlockDevice as _;
 use chain::{
     Chain, Derivations, Exchange, ExchangeError, KeyMissing, KeySource, MiddleBox, NoPrograms,
-    NoTargets, SizeRule, Surroundings, Tenure, build,
+    NoTargets, Room, SizeRule, Surroundings, Tenure, Unlimited, build,
 };
 use channel::Channel;
 use frontend::nbd::client::{Broken, ClientOptions, NbdClient, Target};
@@ -91,6 +91,8 @@ pub fn serve(
             derivations: Arc::new(Derivations::new(Arc::clone(&world.pool))),
             memory_max: memory_bytes / BOX_SHARE,
             tenure: Tenure::default(),
+            lease: Arc::new(Unlimited),
+            room: Room::UNLIMITED,
             state: None,
         };
         Ok(build(&policy, &surroundings))

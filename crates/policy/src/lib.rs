@@ -20,20 +20,24 @@ mod elsewhere;
 mod encrypt;
 mod fault;
 mod hop;
+mod journal;
 mod monitor;
 mod named;
 mod rate;
 mod replicate;
 mod size;
+mod trace;
 
 pub use elsewhere::{MachineConfig, ProgramConfig};
 pub use encrypt::{EncryptConfig, Format};
 pub use fault::{DELAY_MS_MAX, FaultConfig};
 pub use hop::{Hop, Limits, OnFailure};
+pub use journal::{FlushRule, JournalConfig};
 pub use monitor::{Action, Glob, MonitorConfig, Operation, Rule};
 pub use named::volume_of;
 pub use rate::RateConfig;
 pub use replicate::{Place, Replica, ReplicateConfig};
+pub use trace::TraceConfig;
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -52,10 +56,12 @@ pub const BOXES_MAX: usize = 16;
 const NAME_BYTES_MAX: usize = 32;
 
 /// The kinds of boxes, as they are written.
-const KINDS: [&str; 7] = [
+const KINDS: [&str; 9] = [
     "monitor",
     "encrypt",
     "replicate",
+    "journal",
+    "trace",
     "rate",
     "fault",
     "program",
@@ -94,6 +100,10 @@ pub enum BoxKind {
     Encrypt(EncryptConfig),
     /// Writes elsewhere as well.
     Replicate(ReplicateConfig),
+    /// Acknowledges what is carried out below later.
+    Journal(JournalConfig),
+    /// Records requests.
+    Trace(TraceConfig),
     /// Limits requests and bytes.
     Rate(RateConfig),
     /// Spoils requests.
@@ -112,6 +122,8 @@ impl BoxKind {
             Self::Monitor(_) => "monitor",
             Self::Encrypt(_) => "encrypt",
             Self::Replicate(_) => "replicate",
+            Self::Journal(_) => "journal",
+            Self::Trace(_) => "trace",
             Self::Rate(_) => "rate",
             Self::Fault(_) => "fault",
             Self::Program(_) => "program",
@@ -124,8 +136,8 @@ impl BoxKind {
         match self {
             Self::Monitor(_) | Self::Rate(_) | Self::Fault(_) => Runs::Anywhere,
             Self::Encrypt(_) => Runs::Needed,
-            // It has connections and state of its own.
-            Self::Replicate(_) => Runs::Inline,
+            // They have connections or files of their own.
+            Self::Replicate(_) | Self::Journal(_) | Self::Trace(_) => Runs::Inline,
             Self::Program(_) => Runs::Program,
             Self::Machine(_) => Runs::Machine,
         }
@@ -201,7 +213,7 @@ impl Policy {
             _ => {}
         }
         let mut names = HashSet::new();
-        let mut boxes = Vec::new();
+        let mut boxes: Vec<BoxPolicy> = Vec::new();
         for (number, table) in (1..).zip(written.boxes) {
             let name = table.get("name").and_then(|name| name.as_str());
             let name = name.map(str::to_owned);
@@ -209,6 +221,7 @@ impl Policy {
                 true => Ok(read),
                 false => Err("another box of this chain has its name".to_owned()),
             });
+            let read = read.and_then(|read| may_follow(&boxes, &read).map(|()| read));
             boxes.push(read.map_err(|reason| PolicyError::Box {
                 number,
                 name,
@@ -220,6 +233,27 @@ impl Policy {
             vm: written.vm,
             boxes,
         })
+    }
+}
+
+/// Whether a box may stand below these.
+fn may_follow(above: &[BoxPolicy], one: &BoxPolicy) -> Result<(), String> {
+    let journal = above
+        .iter()
+        .find(|above| matches!(above.kind, BoxKind::Journal(_)));
+    let Some(BoxPolicy { name, .. }) = journal else {
+        return Ok(());
+    };
+    let denies = |rule: &Rule| rule.action == Action::Deny;
+    match &one.kind {
+        BoxKind::Journal(_) => Err(format!(
+            "box {name} acknowledges already, and a chain has one journal at most"
+        )),
+        BoxKind::Monitor(config) if config.rules.iter().any(denies) => Err(format!(
+            "it denies what box {name} above has acknowledged, and never could carry out; put it \
+             above that one"
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -251,6 +285,16 @@ fn box_of(mut table: toml::Table) -> Result<BoxPolicy, String> {
             let config: ReplicateConfig = parameters(table)?;
             config.check()?;
             BoxKind::Replicate(config)
+        }
+        "journal" => {
+            let config: JournalConfig = parameters(table)?;
+            config.check()?;
+            BoxKind::Journal(config)
+        }
+        "trace" => {
+            let config: TraceConfig = parameters(table)?;
+            config.check()?;
+            BoxKind::Trace(config)
         }
         "rate" => {
             let config: RateConfig = parameters(table)?;
@@ -455,6 +499,33 @@ mod tests {
                     "kind = \"encrypt\"\nkey = \"a\"\nruns = \"process\"\non_failure = \"bypass\"",
                 ),
                 "it cannot be left out",
+            ),
+            (
+                of_box("kind = \"journal\"\nsize = \"1M\""),
+                "size is 4M to 1T",
+            ),
+            (
+                of_box("kind = \"journal\"\nflush = \"never\""),
+                "unknown variant `never`",
+            ),
+            (
+                of_box("kind = \"journal\"\nruns = \"process\""),
+                "run inline only",
+            ),
+            (
+                of_box("kind = \"journal\"\n[[box]]\nkind = \"journal\"\nname = \"b\""),
+                "box 2 (b): box journal acknowledges already",
+            ),
+            (
+                of_box(
+                    "kind = \"journal\"\n[[box]]\nkind = \"monitor\"\n[[box.rule]]\nname = \
+                     \"r\"\npaths = [\"/etc/**\"]\naction = \"deny\"",
+                ),
+                "box 2: it denies what box journal above has acknowledged",
+            ),
+            (
+                of_box("kind = \"trace\"\nbytes_max = 5"),
+                "bytes_max is 1M to 1T",
             ),
             (
                 of_box("kind = \"program\"\nprogram = \"../x\""),

@@ -110,6 +110,12 @@ impl LeaseTerm {
         self.0.is_awaited.store(true, Ordering::SeqCst);
     }
 
+    /// Whether something may be acknowledged now.
+    #[must_use]
+    pub fn holds(&self, clock: &dyn Clock) -> bool {
+        self.standing(clock) == Standing::Holds
+    }
+
     /// How the lease stands. Asks the clock only if it can end.
     #[inline]
     pub(crate) fn standing(&self, clock: &dyn Clock) -> Standing {

@@ -26,6 +26,7 @@ mod pool;
 mod random;
 #[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
 pub mod real;
+mod rolling;
 pub mod simulated;
 mod wake;
 
@@ -37,6 +38,7 @@ pub use net::{Endpoint, Interest, Ready};
 pub use parallel::parallel;
 pub use pool::{Job, Pool};
 pub use random::Random;
+pub use rolling::RollingFile;
 pub use wake::Wake;
 
 use std::sync::Arc;

@@ -300,6 +300,7 @@ impl Scree {
             box_networks: Vec::new(),
             box_program: None,
             box_memory: 1 << 30,
+            box_room: chain::Room::UNLIMITED,
             listen_nbd: None,
             nbd_tls: None,
             vm: VmOptions {

@@ -7,11 +7,16 @@ mod journal;
 mod monitor;
 mod rate;
 mod replicate;
+mod trace;
 
 pub use encrypt::Encrypt;
 pub use fault::Fault;
 pub use hop::Hop;
-pub use journal::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
+pub use journal::{
+    ASIDE, FlushMode, JOURNAL_SUFFIX, Journal, JournalConfig, JournalLeft, RING_BYTES_MIN,
+    journal_left, put_journal_aside,
+};
 pub use monitor::{Detail, Event, FileEvent, Monitor, What};
 pub use rate::Rate;
 pub use replicate::Replicate;
+pub use trace::Trace;

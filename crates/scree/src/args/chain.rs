@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 #[derive(Subcommand)]
 pub enum ChainCommand {
@@ -34,6 +34,28 @@ pub struct WhichChain {
     /// The one for this VM. [default: the one for all others]
     #[arg(long)]
     pub vm: Option<String>,
+}
+
+#[derive(Args)]
+pub struct TraceArguments {
+    /// The volume: its name, or its id, which does without a running Scree.
+    pub volume: String,
+    /// The box that has recorded it.
+    #[arg(long = "box", value_name = "NAME", default_value = "trace")]
+    pub name: String,
+    /// As a log that `fio --read_iolog` replays (version 3).
+    #[arg(long, value_enum)]
+    pub format: Option<TraceFormat>,
+    /// What the disk is called in such a log.
+    #[arg(long, value_name = "FILE", default_value = "disk")]
+    pub device: String,
+}
+
+/// How a trace is exported, beside `-o`.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TraceFormat {
+    /// fio's.
+    Iolog,
 }
 
 #[derive(Args)]

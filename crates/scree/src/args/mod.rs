@@ -28,7 +28,7 @@ use crate::output::Format;
 
 pub use attachment::{AttachArguments, AttachmentCommand, DetachArguments};
 pub use box_process::{BoxProcessArguments, BoxServerArguments};
-pub use chain::{ChainCommand, MonitorArguments, WhichChain};
+pub use chain::{ChainCommand, MonitorArguments, TraceArguments, WhichChain};
 pub use grant::GrantCommand;
 pub use key::KeyCommand;
 pub use party::{EnrolArguments, HostCommand, LoginArguments, PartyCommand};
@@ -182,6 +182,10 @@ pub enum ApiCommand {
 
     /// What a volume's boxes tell: what happens to its files, if one of them is a monitor.
     Monitor(MonitorArguments),
+
+    /// What was asked of a volume, if one of its boxes is a trace. To be run on its host: it
+    /// reads what lies in the host's folder, as long as that is there.
+    Trace(TraceArguments),
 
     /// Projects: on whose account volumes are, and how many there may be.
     #[command(subcommand)]

@@ -162,6 +162,16 @@ pub struct ServeArguments {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub box_memory: u64,
 
+    /// What a tenant's box that acknowledges writes may take of D's disk, whatever its policy
+    /// gives it.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    pub box_journal: u64,
+
+    /// What a trace of a tenant's volume may take of D's disk, whatever its policy gives it;
+    /// with 0 there are none.
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    pub box_trace: u64,
+
     /// The number of the user who runs the VMs, and may connect to their disks.
     /// [default: the owner of a VM's QMP socket]
     #[arg(long, value_name = "UID")]

@@ -10,6 +10,7 @@ mod project;
 mod restoring;
 mod snapshot;
 mod status;
+mod trace;
 mod unit;
 mod volume;
 
@@ -122,6 +123,7 @@ pub fn run(
             ApiCommand::Attachment(command) => session.attachment(command).await,
             ApiCommand::Chain(command) => session.chain(command).await,
             ApiCommand::Monitor(arguments) => session.monitor(&arguments).await,
+            ApiCommand::Trace(arguments) => session.trace(folder, &arguments).await,
             ApiCommand::Project(command) => session.project(command).await,
             ApiCommand::Grant(command) => session.grant(command).await,
             ApiCommand::Unit(unit) => session.unit(unit.command).await,

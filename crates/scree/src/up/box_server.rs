@@ -16,6 +16,7 @@ use chain::{Attribution, MiddleBox, build};
 use frontend::nbd::Watcher;
 use hop::BoxServer;
 use identity::{Authority, Credentials, certificate_key, server_config};
+use policy::{BoxKind, BoxPolicy};
 use world::real::Listener;
 use world::{Endpoint, Wake, World, host};
 use zeroize::Zeroizing;
@@ -97,6 +98,16 @@ fn make(
     }
     let path = folder.join("policies").join(format!("{name}.toml"));
     let policy = policy_of(world, &path, &whose.volume)?;
+    // Nobody here hears of leases: it would carry out what is old by now over what another
+    // host wrote.
+    let acknowledges = |one: &BoxPolicy| matches!(one.kind, BoxKind::Journal(_));
+    if let Some(one) = policy.boxes.iter().find(|one| acknowledges(one)) {
+        return Err(Failure::new(format!(
+            "{}: box {} acknowledges writes, which is done on the disk's own host only",
+            path.display(),
+            one.name
+        )));
+    }
     let boxes = Boxes::new(world, Some(folder), &state_folder(&whose), whose)?;
     Ok(build(&policy, &boxes.surroundings(wake, watcher)))
 }

@@ -240,5 +240,7 @@ fn journal(arguments: &RelayArguments, folder: &Path) -> Result<JournalConfig, F
         memory_max: MEMORY_MAX,
         // As the server says, when it is known.
         block_min: 1,
+        // It has a folder for itself, of one disk.
+        tenure: None,
     })
 }

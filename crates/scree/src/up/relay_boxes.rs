@@ -14,8 +14,8 @@ use std::sync::Arc;
 use agent::{BoxKeys, Connected};
 use base::with_causes;
 use chain::{
-    Attribution, DERIVATIONS_MAX, Derivations, KeySource, NoKeys, Programs, Remote, StateFolder,
-    Surroundings, Targets, Tenure,
+    Attribution, DERIVATIONS_MAX, Derivations, KeySource, NoKeys, Programs, Remote, Room,
+    StateFolder, Surroundings, Targets, Tenure, Unlimited,
 };
 use frontend::nbd::Watcher;
 use frontend::nbd::client::{ClientOptions, ClientTls, NbdClient, NbdUri, Target, UriTls};
@@ -88,6 +88,8 @@ impl Boxes {
             }),
             // Nobody says who else has written the server's disk meanwhile.
             tenure: Tenure::default(),
+            lease: Arc::new(Unlimited),
+            room: Room::UNLIMITED,
             state,
             programs: self.programs(watcher),
         }

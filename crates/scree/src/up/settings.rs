@@ -12,6 +12,7 @@ use api::{Client, Profile};
 use base::size::exact_bytes;
 use catalog::RESTORE_SKIPS_BYTES;
 use catalog::retention::Retention;
+use chain::Room;
 use control::database::{AddressError, PostgresUrl};
 use control::folder::{LookForRemains, Remains};
 use frontend::nbd::ServerTls;
@@ -185,6 +186,10 @@ pub(super) fn agent_settings(
         box_networks: arguments.box_networks.clone(),
         box_program: Some(super::this_program()?),
         box_memory: arguments.box_memory,
+        box_room: Room {
+            journal_bytes: arguments.box_journal,
+            trace_bytes: arguments.box_trace,
+        },
         listen_nbd: arguments.listen_nbd,
         nbd_tls: tls(world, arguments)?,
         vm: VmOptions::default(),

@@ -13,6 +13,7 @@ use base::{
 use world::{Wake, World};
 
 use super::carry::{CHANGE_BYTES, Carry, Change};
+use super::of_chain::OfChain;
 use super::opening::{Stage, Told};
 use super::overlay::{Overlay, Patch, Run, are_whole};
 use super::record::{ALIGNMENT, HEADER_BYTES, Kind, PAYLOAD_BYTES_MAX};
@@ -28,6 +29,9 @@ const RETRY: Duration = Duration::from_secs(1);
 /// below together.
 const GATHER: Duration = Duration::from_micros(100);
 const GATHER_BYTES: u64 = 128 << 10;
+
+/// So often it is looked whether a lease that had run out was renewed.
+const LEASE_RETRY: Duration = Duration::from_millis(20);
 
 /// How soon a disk below that was busy is asked again.
 const BUSY_RETRY: Duration = Duration::from_millis(1);
@@ -85,6 +89,16 @@ pub struct Journal {
     gathered_upto: u64,
     completions: Vec<Completion>,
     done_at_once: Vec<u64>,
+    /// Of what the file had as it was opened nothing was looked at yet.
+    pub(super) is_untouched: bool,
+    /// As it was opened.
+    pub(super) disk_bytes: u64,
+    /// Whose box it is in a chain.
+    pub(super) of_chain: Option<OfChain>,
+    /// Whether the lease held when that was looked at in this turn.
+    lease_holds: Option<bool>,
+    /// Somebody waits because it did not.
+    lease_ran_out: bool,
 }
 
 impl Journal {
@@ -115,7 +129,24 @@ impl Journal {
             gathered_upto: 0,
             completions: Vec::new(),
             done_at_once: Vec::new(),
+            is_untouched: false,
+            disk_bytes: 0,
+            of_chain: None,
+            lease_holds: None,
+            lease_ran_out: false,
         }
+    }
+
+    /// Whether anything may be acknowledged: it is looked at once a turn.
+    fn may_acknowledge(&mut self) -> bool {
+        let holds = match (self.lease_holds, &self.of_chain) {
+            (Some(known), _) => known,
+            (None, Some(of_chain)) => of_chain.lease_holds(),
+            (None, None) => true,
+        };
+        self.lease_holds = Some(holds);
+        self.lease_ran_out |= !holds;
+        holds
     }
 
     pub(super) fn fail(&mut self, reason: String) {
@@ -137,7 +168,7 @@ impl Journal {
     /// What a verb is answered that is not to be begun.
     fn refuses(&self) -> Option<Started> {
         match &self.stage {
-            Stage::Open(_) => None,
+            Stage::Open(_) | Stage::ReadOnly => None,
             Stage::Failed(reason) => Some(Started::Failed(IoError::Stopped(reason.clone()))),
             _ => Some(Started::Busy),
         }
@@ -182,6 +213,9 @@ impl Journal {
         }
         if length == 0 {
             return Started::Done;
+        }
+        if !self.may_acknowledge() {
+            return Started::Busy;
         }
         // What the disk below cannot take may not be acknowledged.
         let block_min = u64::from(self.config.block_min);
@@ -247,15 +281,16 @@ impl Journal {
     /// Goes on with all that may go on. What it has begun below it commits.
     fn go_on(&mut self, below: &mut dyn BlockDevice) {
         self.hear(below);
-        let (written, head) = match &self.stage {
-            Stage::Open(ring) => (ring.written(), ring.head()),
-            Stage::Replaying(..) => (u64::MAX, u64::MAX),
-            _ => (0, 0),
+        let written = match &self.stage {
+            Stage::Open(ring) => ring.written(),
+            Stage::Replaying(..) => u64::MAX,
+            _ => 0,
         };
         let now = self.world.clock.monotonic();
         let may_try = self.retry_at.is_none_or(|at| at <= now);
         // While it rests it carries out what somebody waits for.
-        let may_carry = !self.is_resting || self.waiting.iter().any(|one| one.below);
+        let may_carry =
+            !self.is_resting || self.empties_alone() || self.waiting.iter().any(|one| one.below);
         let gathers = self.gathers(now);
         if let (false, Stage::Open(ring)) = (gathers, &self.stage) {
             // What may not be carried out now waits for something else.
@@ -269,7 +304,7 @@ impl Journal {
                 self.carry_out(below, written, now);
             }
         }
-        self.flush_below(below, head);
+        self.flush_below(below);
         if let Err(error) = below.commit() {
             return self.fail(error.to_string());
         }
@@ -342,15 +377,19 @@ impl Journal {
     }
 
     /// Asks for a flush below if somebody waits for one, or the ring has to begin later.
-    fn flush_below(&mut self, below: &mut dyn BlockDevice, head: u64) {
+    fn flush_below(&mut self, below: &mut dyn BlockDevice) {
         let done = self.carry.done();
         let (is_wanted, is_replayed) = match &self.stage {
             Stage::Open(ring) => {
-                let waits = self.waiting.iter().find(|one| one.below);
-                let waits = waits.is_some_and(|one| one.upto <= done.0);
-                let is_full = ring.used_bytes() > ring.ring_bytes() / 2;
-                let is_behind = done.0 > self.flushed.0 || head == done.0 && waits;
-                (is_behind && (waits || is_full), false)
+                // What is flushed already waits for the file only: another flush would not
+                // have ended when the box is left.
+                let (flushed, done) = (self.flushed.0, done.0);
+                let waits_for = |one: &Waiting| {
+                    one.below && one.is_flush && flushed < one.upto && one.upto <= done
+                };
+                let waits = self.waiting.iter().any(waits_for);
+                let is_full = self.empties_alone() || ring.used_bytes() > ring.ring_bytes() / 2;
+                (waits || is_full && done > flushed, false)
             }
             Stage::Flushing(..) => (true, true),
             _ => (false, false),
@@ -393,8 +432,16 @@ impl Journal {
         }
     }
 
+    /// Nobody flushes before it is left, as the disk below cannot: it has to become empty.
+    fn empties_alone(&self) -> bool {
+        self.is_resting && !self.can_flush
+    }
+
     /// Tells those whose changes are safe.
     fn answer(&mut self) {
+        if self.waiting.is_empty() || !self.may_acknowledge() {
+            return;
+        }
         let (synced, flushed, done) = (self.synced, self.flushed.0, self.carry.done().0);
         let tail = match &self.stage {
             Stage::Open(ring) => ring.tail(),
@@ -431,7 +478,7 @@ impl Journal {
         if waits && written > self.synced {
             return self.run(move || file.sync_data().map(|()| Told::Synced(written)));
         }
-        let empties = self.waiting.iter().any(|one| one.empties);
+        let empties = self.empties_alone() || self.waiting.iter().any(|one| one.empties);
         let is_full = empties || ring.used_bytes() > ring.ring_bytes() / 2;
         let start = ring.next_start(self.flushed.0, self.flushed.1);
         if is_full && ring.head() - self.flushed.0 < ring.used_bytes() {
@@ -478,7 +525,8 @@ impl MiddleBox for Journal {
     fn capabilities(&self, below: Capabilities) -> Capabilities {
         let zeroes = below.can_write_zeroes && !below.read_only;
         Capabilities {
-            can_flush: below.can_flush || self.config.flush == FlushMode::Journal,
+            can_flush: below.can_flush
+                || self.config.flush == FlushMode::Journal && !below.read_only,
             // A trim is carried out as zeroes that may become a hole.
             can_trim: zeroes,
             can_write_zeroes: zeroes,
@@ -489,10 +537,11 @@ impl MiddleBox for Journal {
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         match &self.stage {
             Stage::Closed => {
+                self.disk_bytes = below.geometry().size_bytes;
                 self.begin(below);
                 Opening::UnderWay
             }
-            Stage::Open(_) => Opening::Ready,
+            Stage::Open(_) | Stage::Idle(..) | Stage::ReadOnly => Opening::Ready,
             Stage::Failed(reason) => Opening::Failed(reason.clone()),
             _ => Opening::UnderWay,
         }
@@ -533,9 +582,15 @@ impl MiddleBox for Journal {
         self.change(below, token, what, data, durability)
     }
 
-    fn flush(&mut self, _below: &mut dyn BlockDevice, token: Token) -> Started {
+    fn flush(&mut self, below: &mut dyn BlockDevice, token: Token) -> Started {
         if let Some(refusal) = self.refuses() {
             return refusal;
+        }
+        if matches!(self.stage, Stage::ReadOnly) {
+            return self.pass(Asked::Other(token), |own| below.flush(own)).0;
+        }
+        if !self.may_acknowledge() {
+            return Started::Busy;
         }
         let Stage::Open(ring) = &self.stage else {
             return Started::Busy;
@@ -543,16 +598,16 @@ impl MiddleBox for Journal {
         // Others may use the disk below without this one: then all has to be there, and
         // nothing of it may be carried out once more.
         let empties = self.is_resting || self.is_ending;
-        let below = self.config.flush == FlushMode::Through || empties;
+        let goes_below = self.config.flush == FlushMode::Through || empties;
         let upto = ring.head();
-        let is_there = !below || upto <= self.flushed.0;
+        let is_there = !goes_below || upto <= self.flushed.0;
         if upto <= self.synced && is_there && !(empties && ring.used_bytes() > 0) {
             return Started::Done;
         }
         self.waiting.push_back(Waiting {
             token,
             upto,
-            below,
+            below: goes_below,
             is_flush: true,
             empties,
         });
@@ -660,6 +715,7 @@ impl MiddleBox for Journal {
                 self.go_on(below);
             }
         }
+        self.lease_holds = None;
         match &self.stage {
             Stage::Failed(reason) => Err(IoError::Stopped(reason.clone())),
             _ => below.commit(),
@@ -668,6 +724,8 @@ impl MiddleBox for Journal {
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
         self.was_busy = false;
+        self.lease_holds = None;
+        self.lease_ran_out = false;
         let mut heard = Vec::new();
         below.poll(&mut heard);
         for completion in heard {
@@ -693,15 +751,24 @@ impl MiddleBox for Journal {
         });
         let retry = self.retry_at.map(|at| at.saturating_sub(now));
         let busy = self.was_busy.then_some(BUSY_RETRY);
-        retry.into_iter().chain(busy).chain(news).min()
+        let lease = self.lease_ran_out.then_some(LEASE_RETRY);
+        let all = retry.into_iter().chain(busy).chain(news).chain(lease);
+        all.min()
     }
 
     fn rest(&mut self) -> bool {
         self.is_resting = true;
-        self.carry.under_way() == 0 && !self.flushes_below
+        let is_full = match &self.stage {
+            Stage::Open(ring) => ring.used_bytes() > 0,
+            _ => false,
+        };
+        self.carry.under_way() == 0
+            && !self.flushes_below
+            && !(self.empties_alone() && (is_full || self.job.is_some()))
     }
 
     fn resume(&mut self) {
         self.is_resting = false;
+        self.begin_idle();
     }
 }

@@ -26,6 +26,8 @@
 
 mod active;
 mod carry;
+mod left;
+mod of_chain;
 mod opening;
 mod overlay;
 mod record;
@@ -35,7 +37,10 @@ mod tests;
 
 use std::path::PathBuf;
 
+use crate::Tenure;
+
 pub use active::Journal;
+pub use left::{ASIDE, JOURNAL_SUFFIX, JournalLeft, journal_left, put_journal_aside};
 
 /// When a flush is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,4 +68,6 @@ pub struct JournalConfig {
     /// What the disk below takes multiples of only, in bytes, or 1. Other changes are refused:
     /// they could be acknowledged, and never carried out.
     pub block_min: u32,
+    /// In whose time it has the disk; none: whoever starts it sees to that.
+    pub tenure: Option<Tenure>,
 }

@@ -1,15 +1,18 @@
 //! How a journal begins, and what the jobs bring that wait for its file.
 //!
 //! ```text
-//!  closed ─▶ opening ─▶ scanning ─▶ replaying ─┬▶ flushing ─▶ starting ─▶ open
-//!                          ▲   what there is    │
-//!                          └────────────────────┘ there is more
+//!  closed ─▶ opening ─▶ scanning ─▶ replaying ─▶ flushing ─▶ starting ─▶ open
+//!                        │ ▲   what there is                     │          ▲
+//!                        │ └─────────────────────────────────────┘ more     │
+//!                        └▶ idle: it is empty ── it comes into use ─────────┘
 //! ```
 //!
-//! Invariant: a ring begins, with an epoch of its own, only when what the one before it had
-//! is below and flushed there.
+//! Invariants: a ring begins, with an epoch of its own, only when what the one before it had
+//! is below and flushed there. Of an empty one nothing is written before the box is used: the
+//! one in whose place it comes may go on with the file.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 
@@ -18,12 +21,17 @@ use world::File;
 
 use super::active::Journal;
 use super::carry::{Carry, Change};
+use super::left::put_journal_aside;
 use super::record::{Kind, Start};
-use super::ring::{self, Found, Ring};
+use super::ring::{self, Found, Ring, Shape};
 
 /// What a job brought.
 pub(super) enum Told {
     Opened(Arc<dyn File>, Start),
+    /// What there was is put aside there, and another one made.
+    PutAside(PathBuf, (Arc<dyn File>, Start)),
+    /// Another file in its place, which is empty.
+    Made(Arc<dyn File>, Start),
     /// Records, and what follows.
     Found(Vec<Found>, Option<Start>),
     Started(Start),
@@ -39,8 +47,13 @@ pub(super) enum Stage {
     Scanning(Arc<dyn File>, Start),
     /// What was read is carried out; then more is read, or below is flushed.
     Replaying(Arc<dyn File>, Start, Option<Start>),
-    Flushing(Arc<dyn File>, Start),
-    Starting(Arc<dyn File>),
+    Flushing(Arc<dyn File>, Start, Option<Start>),
+    /// The page is written; of the empty ring, or of what is left.
+    Starting(Arc<dyn File>, Option<Start>),
+    /// It is empty, and the box not in use yet.
+    Idle(Arc<dyn File>, Start),
+    /// The disk below is only read: there is nothing to acknowledge.
+    ReadOnly,
     Open(Ring),
     Failed(String),
 }
@@ -48,13 +61,27 @@ pub(super) enum Stage {
 impl Journal {
     /// Begins to open it.
     pub(super) fn begin(&mut self, below: &dyn BlockDevice) {
-        let (disk, config) = (Arc::clone(&self.world.disk), self.config.clone());
-        let size = below.geometry().size_bytes;
+        if self.config.tenure.is_some() && below.capabilities().read_only {
+            // The file may be that of the one who writes it.
+            self.stage = Stage::ReadOnly;
+            return;
+        }
+        let disk = Arc::clone(&self.world.disk);
+        let (path, shape) = (self.config.path.clone(), self.shape(below));
         self.stage = Stage::Opening;
         self.run(move || {
-            let opened = ring::open(&*disk, &config.path, config.ring_bytes, size);
+            let opened = ring::open(&*disk, &path, &shape);
             opened.map(|(file, start)| Told::Opened(file, start))
         });
+    }
+
+    /// What it is to be, if it is made now.
+    fn shape(&self, below: &dyn BlockDevice) -> Shape {
+        Shape {
+            ring_bytes: self.config.ring_bytes,
+            size_bytes: below.geometry().size_bytes,
+            lease: self.config.tenure.and_then(|tenure| tenure.epoch),
+        }
     }
 
     /// Has the pool do what waits; one job at a time.
@@ -88,12 +115,33 @@ impl Journal {
         };
         match (told, std::mem::replace(&mut self.stage, Stage::Closed)) {
             (Told::Opened(file, start), Stage::Opening) => {
-                self.stage = Stage::Scanning(file, start);
-                self.carry = Carry::new(start.tail, start.sequence);
+                if self.config.tenure.is_none() && start.size_bytes != self.shape(below).size_bytes
+                {
+                    return self.is_anothers(&start, below);
+                }
+                self.begin_scan(file, start, below);
+            }
+            (Told::PutAside(path, (file, start)), Stage::Opening) => {
+                self.note(format!(
+                    "the volume was used without what this journal had acknowledged: that is kept \
+                     in {}, and not carried out",
+                    path.display()
+                ));
+                self.begin_scan(file, start, below);
+            }
+            (Told::Made(file, start), Stage::Opening) => {
                 self.can_flush = below.capabilities().can_flush;
-                self.scan(start);
+                self.begun(file, start);
+            }
+            (Told::Found(found, None), Stage::Scanning(file, start))
+                if found.is_empty() && self.is_untouched =>
+            {
+                self.stage = Stage::Idle(file, start);
             }
             (Told::Found(found, next), Stage::Scanning(file, start)) => {
+                if std::mem::take(&mut self.is_untouched) && !self.may_carry_out(&start, below) {
+                    return;
+                }
                 for (header, payload) in found {
                     let data = (header.kind == Kind::Write).then(|| payload.into());
                     let what = (header.kind, header.offset, header.length);
@@ -103,12 +151,11 @@ impl Journal {
                 }
                 self.stage = Stage::Replaying(file, start, next);
             }
-            (Told::Started(start), Stage::Starting(file)) => {
-                self.synced = start.tail;
-                self.flushed = (start.tail, start.sequence);
-                self.carry = Carry::new(start.tail, start.sequence);
-                self.stage = Stage::Open(Ring::new(file, start));
+            (Told::Started(_), Stage::Starting(file, Some(next))) => {
+                self.stage = Stage::Scanning(file, next);
+                self.scan(next);
             }
+            (Told::Started(start), Stage::Starting(file, None)) => self.begun(file, start),
             (Told::Started(start), Stage::Open(mut ring)) => {
                 ring.started(start);
                 self.stage = Stage::Open(ring);
@@ -118,6 +165,97 @@ impl Journal {
                 self.stage = Stage::Open(ring);
             }
             (_, stage) => self.stage = stage,
+        }
+    }
+
+    fn begin_scan(&mut self, file: Arc<dyn File>, start: Start, below: &dyn BlockDevice) {
+        self.stage = Stage::Scanning(file, start);
+        self.carry = Carry::new(start.tail, start.sequence);
+        self.can_flush = below.capabilities().can_flush;
+        self.is_untouched = true;
+        self.scan(start);
+    }
+
+    /// An empty ring is in use.
+    fn begun(&mut self, file: Arc<dyn File>, start: Start) {
+        self.synced = start.tail;
+        self.flushed = (start.tail, start.sequence);
+        self.carry = Carry::new(start.tail, start.sequence);
+        self.stage = Stage::Open(Ring::new(file, start));
+    }
+
+    fn is_anothers(&mut self, start: &Start, below: &dyn BlockDevice) {
+        let path = self.config.path.display();
+        let (was, is) = (start.size_bytes, self.shape(below).size_bytes);
+        self.fail(format!(
+            "the journal {path}: it is the journal of a disk of {was} bytes, and this one has {is}"
+        ));
+    }
+
+    /// Whether what a journal has may go below, if it has anything; otherwise it fails, or
+    /// that is put aside.
+    fn may_carry_out(&mut self, start: &Start, below: &dyn BlockDevice) -> bool {
+        let Some(tenure) = self.config.tenure else {
+            return true;
+        };
+        let path = self.config.path.display();
+        if start.lease > tenure.epoch && tenure.epoch.is_some() {
+            self.fail(format!(
+                "the journal {path} is of a later lease than this one: the database is an older \
+                 copy, or another volume's"
+            ));
+            return false;
+        }
+        if tenure.follows == 0 {
+            if start.size_bytes > self.shape(below).size_bytes {
+                self.is_anothers(start, below);
+                return false;
+            }
+            return true;
+        }
+        // Whoever was let in before this chain has written the volume without it.
+        let disk = Arc::clone(&self.world.disk);
+        let (path, shape) = (self.config.path.clone(), self.shape(below));
+        let lease = start.lease;
+        self.stage = Stage::Opening;
+        self.run(move || {
+            let aside = put_journal_aside(&*disk, &path, lease)?;
+            Ok(Told::PutAside(aside, ring::open(&*disk, &path, &shape)?))
+        });
+        false
+    }
+
+    /// The box comes into use: an empty ring begins, of the length that it is to have by now.
+    pub(super) fn begin_idle(&mut self) {
+        match std::mem::replace(&mut self.stage, Stage::Closed) {
+            Stage::Idle(file, start) => {
+                let size_bytes = self.disk_bytes;
+                let shape = Shape {
+                    ring_bytes: self.config.ring_bytes,
+                    size_bytes,
+                    lease: self.config.tenure.and_then(|tenure| tenure.epoch),
+                };
+                let is_shaped = start.ring_bytes == shape.ring_bytes;
+                if self.config.tenure.is_some() && !is_shaped {
+                    let (disk, path) = (Arc::clone(&self.world.disk), self.config.path.clone());
+                    self.stage = Stage::Opening;
+                    drop(file);
+                    return self.run(move || {
+                        let made = ring::make_anew(&*disk, &path, &shape);
+                        made.map(|(file, start)| Told::Made(file, start))
+                    });
+                }
+                self.stage = Stage::Flushing(
+                    file,
+                    Start {
+                        size_bytes,
+                        ..start
+                    },
+                    None,
+                );
+                self.begin_start();
+            }
+            stage => self.stage = stage,
         }
     }
 
@@ -131,19 +269,26 @@ impl Journal {
         }
     }
 
-    /// What was found is below and durable: a new, empty ring begins.
+    /// What was found is below and durable: the ring begins behind it, or a new, empty one.
     pub(super) fn begin_start(&mut self) {
-        if let Stage::Flushing(file, start) = std::mem::replace(&mut self.stage, Stage::Closed) {
-            // Records of earlier openings do not count any more, so it may begin anywhere.
-            let start = Start {
-                number: start.number + 1,
-                epoch: start.epoch + 1,
-                tail: 0,
-                sequence: 1,
-                ..start
-            };
-            self.stage = Stage::Starting(Arc::clone(&file));
-            self.run(move || ring::write_start(&*file, &start).map(|()| Told::Started(start)));
+        match std::mem::replace(&mut self.stage, Stage::Closed) {
+            Stage::Flushing(file, start, next) => {
+                let number = start.number + 1;
+                let next = next.map(|next| Start { number, ..next });
+                // Records of earlier openings do not count any more, so an empty one may
+                // begin anywhere.
+                let start = next.unwrap_or(Start {
+                    number,
+                    epoch: start.epoch + 1,
+                    tail: 0,
+                    sequence: 1,
+                    lease: self.config.tenure.and_then(|tenure| tenure.epoch),
+                    ..start
+                });
+                self.stage = Stage::Starting(Arc::clone(&file), next);
+                self.run(move || ring::write_start(&*file, &start).map(|()| Told::Started(start)));
+            }
+            stage => self.stage = stage,
         }
     }
 
@@ -152,12 +297,8 @@ impl Journal {
             return;
         }
         match std::mem::replace(&mut self.stage, Stage::Closed) {
-            Stage::Replaying(file, start, Some(next)) => {
-                self.stage = Stage::Scanning(file, start);
-                self.scan(next);
-            }
-            Stage::Replaying(file, start, None) => {
-                self.stage = Stage::Flushing(file, start);
+            Stage::Replaying(file, start, next) => {
+                self.stage = Stage::Flushing(file, start, next);
                 self.was_busy = true;
             }
             stage => self.stage = stage,

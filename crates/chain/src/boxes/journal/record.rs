@@ -10,7 +10,9 @@ pub const RING_OFFSET: u64 = 2 * PAGE_BYTES;
 /// A page's length.
 pub const PAGE_BYTES: u64 = 4096;
 
-const START_MAGIC: u64 = 0x7472_6174_7365_656a;
+/// Of a page that says under which lease it was written, and of one of before.
+const START_MAGIC: u64 = 0x3274_7261_7473_656a;
+const START_MAGIC_1: u64 = 0x7472_6174_7365_656a;
 const RECORD_MAGIC: u32 = 0x6c6a_7263;
 
 /// Records begin at multiples of it.
@@ -37,6 +39,8 @@ pub struct Start {
     pub ring_bytes: u64,
     /// The size of the disk that it is of.
     pub size_bytes: u64,
+    /// The lease under which its records are written; none, if nobody says.
+    pub lease: Option<u32>,
 }
 
 impl Start {
@@ -51,6 +55,7 @@ impl Start {
             self.sequence,
             self.ring_bytes,
             self.size_bytes,
+            self.lease.map_or(0, |lease| u64::from(lease) + 1),
         ] {
             page.put_u64(word);
         }
@@ -65,16 +70,28 @@ impl Start {
         let mut reader = Reader::new(page);
         let mut word = || reader.u64().ok();
         let magic = word()?;
-        let start = Self {
+        let mut start = Self {
             number: word()?,
             epoch: word()?,
             tail: word()?,
             sequence: word()?,
             ring_bytes: word()?,
             size_bytes: word()?,
+            lease: None,
         };
-        let is_whole = word()? == u64::from(crc32c(page.get(..56)?));
-        (magic == START_MAGIC && is_whole && start.ring_bytes > 0).then_some(start)
+        let length = match magic {
+            START_MAGIC => {
+                start.lease = match word()? {
+                    0 => None,
+                    more => Some(u32::try_from(more - 1).ok()?),
+                };
+                64
+            }
+            START_MAGIC_1 => 56,
+            _ => return None,
+        };
+        let is_whole = word()? == u64::from(crc32c(page.get(..length)?));
+        (is_whole && start.ring_bytes > 0).then_some(start)
     }
 }
 
@@ -189,6 +206,21 @@ pub fn parse(bytes: &[u8], sequence: u64, epoch: u64) -> Option<(Header, &[u8])>
 mod tests {
     use super::*;
 
+    /// As it was written before pages said under which lease.
+    #[test]
+    fn a_page_of_before_is_read() {
+        let mut page = Vec::new();
+        page.put_u64(START_MAGIC_1);
+        (1..=6).for_each(|word| page.put_u64(word));
+        let checksum = crc32c(&page);
+        page.put_u64(checksum.into());
+        page.resize(PAGE_BYTES as usize, 0);
+        let start = Start::decode(&page).expect("it is whole");
+        assert_eq!((start.number, start.size_bytes, start.lease), (1, 6, None));
+        page[16] ^= 1;
+        assert_eq!(Start::decode(&page), None);
+    }
+
     #[test]
     fn a_record_and_a_start_come_back_and_a_flipped_bit_is_seen() {
         let start = Start {
@@ -198,10 +230,11 @@ mod tests {
             sequence: 6,
             ring_bytes: 7,
             size_bytes: 8,
+            lease: Some(u32::MAX),
         };
         let page = start.encode();
         assert_eq!(Start::decode(&page), Some(start));
-        for bit in 0..64 * 8 {
+        for bit in 0..72 * 8 {
             let mut page = page.clone();
             page[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(Start::decode(&page), None, "bit {bit}");

@@ -32,72 +32,92 @@ const SCAN_BYTES: u64 = 16 << 20;
 /// copy. In tests some are.
 const SHARED_BYTES_MIN: usize = if cfg!(test) { 1 << 10 } else { 32 << 10 };
 
+/// What a journal is to be, if it is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// The ring's length, in bytes.
+    pub ring_bytes: u64,
+    /// The size of the disk that it is of, in bytes.
+    pub size_bytes: u64,
+    /// The lease that it is written under.
+    pub lease: Option<u32>,
+}
+
 /// Opens the journal at `path`, or makes one.
 ///
 /// # Errors
-/// As the operating system says; `InvalidData` if the file is another disk's, or none.
-pub fn open(
+/// As the operating system says; `InvalidData` if the file is no journal.
+pub fn open(disk: &dyn Disk, path: &Path, shape: &Shape) -> io::Result<(Arc<dyn File>, Start)> {
+    match find(disk, path, OpenMode::Write)? {
+        Some(found) => Ok(found),
+        None => make_anew(disk, path, shape),
+    }
+}
+
+/// The journal at `path`; none if there is none, or one that was being made: nothing was ever
+/// acknowledged from that.
+///
+/// # Errors
+/// As [`open`].
+pub fn find(
     disk: &dyn Disk,
     path: &Path,
-    ring_bytes: u64,
-    size_bytes: u64,
-) -> io::Result<(Arc<dyn File>, Start)> {
-    let file = match disk.open(path, OpenMode::Write) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return make(disk, path, ring_bytes, size_bytes);
-        }
+    mode: OpenMode,
+) -> io::Result<Option<(Arc<dyn File>, Start)>> {
+    let file = match disk.open(path, mode) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
     };
     if file.length()? < RING_OFFSET {
-        // It was being made: nothing was ever acknowledged from it.
-        drop(file);
-        disk.remove(path)?;
-        return make(disk, path, ring_bytes, size_bytes);
+        return Ok(None);
     }
     let mut pages = vec![0; RING_OFFSET as usize];
     file.read_at(&mut pages, 0)?;
     let starts = pages.chunks(PAGE_BYTES as usize).filter_map(Start::decode);
     let Some(start) = starts.max_by_key(|start| start.number) else {
         let is_new = pages.iter().all(|byte| *byte == 0);
-        if is_new {
-            drop(file);
-            disk.remove(path)?;
-            return make(disk, path, ring_bytes, size_bytes);
-        }
-        return Err(invalid("it is no journal of a relay"));
+        return match is_new {
+            true => Ok(None),
+            false => Err(invalid("it is no journal of a relay")),
+        };
     };
-    if start.size_bytes != size_bytes {
-        let words = format!(
-            "it is the journal of a disk of {} bytes, and this one has {size_bytes}",
-            start.size_bytes
-        );
-        return Err(invalid(&words));
-    }
     if file.length()? < RING_OFFSET + start.ring_bytes {
         return Err(invalid("it is shorter than it says"));
     }
-    Ok((file, start))
+    Ok(Some((file, start)))
+}
+
+/// Makes a journal in the place of one that has nothing.
+///
+/// # Errors
+/// As the operating system says.
+pub fn make_anew(
+    disk: &dyn Disk,
+    path: &Path,
+    shape: &Shape,
+) -> io::Result<(Arc<dyn File>, Start)> {
+    match disk.remove(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        removed => removed?,
+    }
+    make(disk, path, shape)
 }
 
 fn invalid(words: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, words)
 }
 
-fn make(
-    disk: &dyn Disk,
-    path: &Path,
-    ring_bytes: u64,
-    size_bytes: u64,
-) -> io::Result<(Arc<dyn File>, Start)> {
+fn make(disk: &dyn Disk, path: &Path, shape: &Shape) -> io::Result<(Arc<dyn File>, Start)> {
     let file = disk.open(path, OpenMode::CreateNew)?;
-    file.allocate(RING_OFFSET + ring_bytes)?;
+    file.allocate(RING_OFFSET + shape.ring_bytes)?;
     let start = Start {
         number: 1,
         epoch: 1,
         tail: 0,
         sequence: 1,
-        ring_bytes,
-        size_bytes,
+        ring_bytes: shape.ring_bytes,
+        size_bytes: shape.size_bytes,
+        lease: shape.lease,
     };
     write_start(&*file, &start)?;
     if let Some(folder) = path.parent() {
@@ -121,11 +141,27 @@ pub fn write_start(file: &dyn File, start: &Start) -> io::Result<()> {
 /// # Errors
 /// As the operating system says.
 pub fn scan(file: &dyn File, start: &Start) -> io::Result<(Vec<Found>, Option<Start>)> {
+    scan_bytes(file, start, SCAN_BYTES)
+}
+
+/// Whether it has any record: something that was acknowledged, and may not be below.
+///
+/// # Errors
+/// As the operating system says.
+pub fn has_records(file: &dyn File, start: &Start) -> io::Result<bool> {
+    Ok(!scan_bytes(file, start, 1)?.0.is_empty())
+}
+
+fn scan_bytes(
+    file: &dyn File,
+    start: &Start,
+    bytes_max: u64,
+) -> io::Result<(Vec<Found>, Option<Start>)> {
     let mut found = Vec::new();
     let mut next = *start;
     let mut bytes = vec![0; (HEADER_BYTES + PAYLOAD_BYTES_MAX) as usize];
     let mut read = 0;
-    while read < SCAN_BYTES {
+    while read < bytes_max {
         let Some((position, record)) = read_record(file, &next, &mut bytes)? else {
             return Ok((found, None));
         };

@@ -1,5 +1,7 @@
 //! A journal over a disk that loses what was not flushed, killed and crashed at any moment.
 
+mod of_chain;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,6 +15,7 @@ use base::{
 use world::Wake;
 use world::simulated::{SimulatedRandom, Simulation};
 
+use super::opening::Stage;
 use super::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
 use crate::{MiddleBox, Opening};
 
@@ -28,6 +31,8 @@ struct Platter {
     fails: bool,
     /// So many flushes fail, and then no more.
     failing_flushes: usize,
+    /// It is so much smaller than it was.
+    blocks_less: usize,
 }
 
 impl Platter {
@@ -103,7 +108,7 @@ impl Below {
 impl BlockDevice for Below {
     fn geometry(&self) -> DeviceGeometry {
         DeviceGeometry {
-            size_bytes: (BLOCK * BLOCKS) as u64,
+            size_bytes: (BLOCK * (BLOCKS - self.platter.borrow().blocks_less)) as u64,
             block_bytes: 512,
         }
     }
@@ -204,6 +209,7 @@ impl Machine {
             flush,
             memory_max: 40_000,
             block_min: 1,
+            tenure: None,
         };
         let below = Below {
             platter: Rc::clone(platter),
@@ -231,7 +237,11 @@ impl Machine {
     fn open(&mut self) {
         for _ in 0..100_000 {
             match self.journal.open(&mut self.below) {
-                Opening::Ready => return,
+                Opening::Ready if matches!(self.journal.stage, Stage::Open(_)) => return,
+                Opening::Ready => {
+                    self.journal.resume();
+                    self.turn();
+                }
                 Opening::UnderWay => self.turn(),
                 Opening::Failed(reason) => panic!("{reason}"),
             }

@@ -1,0 +1,206 @@
+//! What journals among the boxes of volumes have acknowledged and not carried out: looked for
+//! before a volume is served, and when it is not any more (docs/chains.md, "An active relay in
+//! a chain").
+//!
+//! ```text
+//!  D/chains/vol-…/BOX.journal            of the box, if one is in use
+//!  D/chains/vol-…/BOX.journal.aside-7    kept: acknowledged under lease 7, and not carried out
+//! ```
+//!
+//! Invariants: nobody is let in to a volume while there is something in a journal that no box
+//! of its chain is to carry out: that is put aside before. Nor is a volume closed for good, but
+//! by force, while there is.
+
+use std::collections::HashSet;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use api::host::Assignment;
+use base::VolumeId;
+use base::size::about_bytes;
+use chain::boxes::{ASIDE, JOURNAL_SUFFIX, journal_left, put_journal_aside};
+use policy::{BoxKind, Policy};
+use world::{Disk, OpenMode};
+
+use crate::agent::{Agent, TaskEnded, blocking};
+
+/// The journals in a folder, by their boxes' names.
+fn journals(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<String>> {
+    let entries = match disk.list(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        listed => listed?,
+    };
+    let names = entries.into_iter().map(|entry| entry.name);
+    let of_boxes = names.filter_map(|name| name.strip_suffix(JOURNAL_SUFFIX).map(str::to_owned));
+    Ok(of_boxes.collect())
+}
+
+/// Those that have something. One that cannot be read may have: it counts.
+fn left(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<(PathBuf, String, Option<u32>)>> {
+    let mut found = Vec::new();
+    for name in journals(disk, folder)? {
+        let path = folder.join(format!("{name}{JOURNAL_SUFFIX}"));
+        match journal_left(disk, &path) {
+            Ok(None) => {}
+            Ok(Some(left)) => found.push((path, name, left.lease)),
+            Err(error) if error.kind() == ErrorKind::InvalidData => found.push((path, name, None)),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+/// Puts aside those that have something, but for the boxes of these names.
+pub(crate) fn put_aside(disk: &dyn Disk, folder: &Path, but: &HashSet<String>) -> io::Result<()> {
+    for (path, name, lease) in left(disk, folder)? {
+        if but.contains(&name) {
+            continue;
+        }
+        let aside = put_journal_aside(disk, &path, lease)?;
+        tracing::warn!(journal = %aside.display(), "put aside: no box of the volume carries it out");
+    }
+    Ok(())
+}
+
+/// The journals among the boxes that are wanted of a volume; none, if this program cannot
+/// tell.
+fn wanted(wish: &Assignment) -> Option<HashSet<String>> {
+    let boxes = match &wish.chain {
+        Some(chain) => Policy::parse(&chain.policy).ok()?.boxes,
+        None => Vec::new(),
+    };
+    let journals = boxes
+        .into_iter()
+        .filter(|one| matches!(one.kind, BoxKind::Journal(_)));
+    Some(journals.map(|one| one.name).collect())
+}
+
+impl Agent {
+    /// Puts aside what no box that is wanted would carry out, before anybody is let in.
+    pub(crate) async fn put_box_journals_aside(
+        &self,
+        wish: &Assignment,
+    ) -> Result<io::Result<()>, TaskEnded> {
+        let Some(but) = wanted(wish) else {
+            // Such a chain does not begin, and nobody is let in.
+            return Ok(Ok(()));
+        };
+        let disk = Arc::clone(&self.inner.world.disk);
+        let folder = self.inner.folder.chain(wish.volume);
+        blocking(move || put_aside(&*disk, &folder, &but)).await
+    }
+
+    /// The boxes of a volume whose journals have something that was not carried out.
+    pub(crate) async fn box_journals_left(
+        &self,
+        volume: VolumeId,
+    ) -> Result<io::Result<Vec<String>>, TaskEnded> {
+        let disk = Arc::clone(&self.inner.world.disk);
+        let folder = self.inner.folder.chain(volume);
+        blocking(move || {
+            let left = left(&*disk, &folder)?.into_iter();
+            Ok(left.map(|(_, name, _)| name).collect())
+        })
+        .await
+    }
+
+    /// Volumes with something in a journal of a box.
+    pub(crate) async fn volumes_with_box_journals(&self) -> Vec<VolumeId> {
+        let disk = Arc::clone(&self.inner.world.disk);
+        let folder = self.inner.folder.chains();
+        let found = blocking(move || {
+            let entries = disk.list(&folder).unwrap_or_default().into_iter();
+            let volumes = entries.filter_map(|entry| entry.name.parse::<VolumeId>().ok());
+            let has_any = |volume: &VolumeId| {
+                let left = left(&*disk, &folder.join(volume.to_string()));
+                left.is_ok_and(|left| !left.is_empty())
+            };
+            volumes.filter(has_any).collect()
+        });
+        found.await.unwrap_or_default()
+    }
+
+    /// What was put aside: one sentence each.
+    pub(crate) async fn box_journals_aside(&self) -> Vec<String> {
+        let disk = Arc::clone(&self.inner.world.disk);
+        let folder = self.inner.folder.chains();
+        let told = blocking(move || {
+            let mut told = Vec::new();
+            for volume in disk.list(&folder).unwrap_or_default() {
+                let folder = folder.join(&volume.name);
+                for file in disk.list(&folder).unwrap_or_default() {
+                    if !file.name.contains(ASIDE) {
+                        continue;
+                    }
+                    let path = folder.join(&file.name);
+                    let length = disk
+                        .open(&path, OpenMode::Read)
+                        .and_then(|file| file.length());
+                    let bytes = length.map(about_bytes).unwrap_or_default();
+                    told.push(format!(
+                        "a journal among the boxes of volume {} had acknowledged what was not \
+                         carried out before the volume was used without it; that is kept in {} \
+                         ({bytes}): remove it when nobody misses it",
+                        volume.name,
+                        path.display()
+                    ));
+                }
+            }
+            told
+        });
+        told.await.unwrap_or_default()
+    }
+
+    /// Removes what the boxes of a volume that is no more have kept.
+    pub(crate) async fn forget_boxes(&self, volume: VolumeId) {
+        let disk = Arc::clone(&self.inner.world.disk);
+        let folder = self.inner.folder.chain(volume);
+        let removed = blocking(move || {
+            let entries = match disk.list(&folder) {
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+                listed => listed?,
+            };
+            let mut files = entries.into_iter();
+            files.try_for_each(|file| disk.remove(&folder.join(file.name)))
+        });
+        if let Ok(Err(error)) = removed.await {
+            tracing::warn!(%volume, %error, "what its boxes have kept is not removed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use world::World;
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_journal_is_kept_aside_and_what_is_empty_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let disk = World::real(1).disk;
+        for (name, content) in [
+            ("a.journal", &[7; 8192][..]),
+            ("b.journal", &[][..]),
+            ("c.journal", &[9; 8192][..]),
+            ("d.replicas", &[7; 10][..]),
+        ] {
+            let file = disk.open(&folder.path().join(name), OpenMode::CreateNew);
+            file.expect("made").write_at(content, 0).expect("written");
+        }
+        let but = HashSet::from(["c".to_owned()]);
+        put_aside(&*disk, folder.path(), &but).expect("put aside");
+        let names = disk.list(folder.path()).expect("listed").into_iter();
+        let names: Vec<String> = names.map(|entry| entry.name).collect();
+        assert_eq!(
+            names,
+            [
+                "a.journal.aside-unknown",
+                "b.journal",
+                "c.journal",
+                "d.replicas"
+            ]
+        );
+    }
+}

@@ -1,0 +1,89 @@
+//! A journal as a box of a policy: whose it is, and what it is given.
+
+use std::sync::Arc;
+
+use policy::FlushRule;
+use world::World;
+
+use super::left::JOURNAL_SUFFIX;
+use super::opening::Stage;
+use super::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
+use crate::{StateFolder, Surroundings};
+
+/// So much of what is not below yet is in memory at most, in bytes.
+const MEMORY_BYTES_MAX: u64 = 256 << 20;
+
+/// Rings are multiples of it, in bytes.
+const RING_STEP: u64 = 4096;
+
+/// Whose box a journal is.
+pub(super) struct OfChain {
+    name: Arc<str>,
+    surroundings: Surroundings,
+}
+
+impl OfChain {
+    /// Whether the lease on what is below the chain holds.
+    pub fn lease_holds(&self) -> bool {
+        self.surroundings.lease.holds()
+    }
+}
+
+impl Journal {
+    /// The box of a policy, of this name. Its file is in `state`.
+    #[must_use]
+    pub fn of_policy(
+        name: &str,
+        config: &policy::JournalConfig,
+        surroundings: Surroundings,
+        state: StateFolder,
+    ) -> Self {
+        let bytes_max = surroundings.room.journal_bytes;
+        let ring_bytes = config.size.min(bytes_max) / RING_STEP * RING_STEP;
+        let given = JournalConfig {
+            path: state.path.join(format!("{name}{JOURNAL_SUFFIX}")),
+            ring_bytes,
+            flush: match config.flush {
+                FlushRule::Through => FlushMode::Through,
+                FlushRule::Journal => FlushMode::Journal,
+            },
+            memory_max: MEMORY_BYTES_MAX.min(surroundings.memory_max),
+            block_min: 1,
+            tenure: Some(surroundings.tenure),
+        };
+        let world = World {
+            disk: state.disk,
+            clock: Arc::clone(&surroundings.clock),
+            random: Arc::clone(&surroundings.random),
+            pool: Arc::clone(&surroundings.pool),
+        };
+        let mut new = Self::new(given, world, surroundings.wake.clone());
+        new.of_chain = Some(OfChain {
+            name: name.into(),
+            surroundings,
+        });
+        if ring_bytes < RING_BYTES_MIN {
+            let reason = format!(
+                "this host gives a journal {} MiB, and it needs {} at least (--box-journal)",
+                bytes_max >> 20,
+                RING_BYTES_MIN >> 20
+            );
+            new.stage = Stage::Failed(reason);
+        } else if config.size > bytes_max {
+            new.note(format!(
+                "it has {} MiB, and not {}: this host gives no more (--box-journal)",
+                bytes_max >> 20,
+                config.size >> 20
+            ));
+        }
+        new
+    }
+
+    /// Says something of itself, as an event, and in the host's log.
+    pub(super) fn note(&self, note: String) {
+        tracing::warn!(path = %self.config.path.display(), "{note}");
+        if let Some(of_chain) = &self.of_chain {
+            of_chain.surroundings.note(&of_chain.name, note);
+        }
+    }
+}

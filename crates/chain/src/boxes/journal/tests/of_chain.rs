@@ -1,0 +1,439 @@
+//! A journal in a chain, over lives of its host and leases on its volume.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base::{BlockDevice, Completion, Durability, Outcome, Started, Token};
+use policy::Policy;
+use world::Wake;
+use world::simulated::{SimulatedRandom, Simulation};
+
+use super::{BLOCK, BLOCKS, Below, Platter};
+use crate::boxes::journal::left::{journal_left, put_journal_aside};
+use crate::boxes::{Event, What};
+use crate::surroundings::Lease;
+use crate::{
+    Chain, EventSink, Exchange, ExchangeError, Room, SizeRule, StateFolder, Surroundings, Tenure,
+    build,
+};
+
+const PATH: &str = "/state/fast.journal";
+
+/// A lease that may run out.
+struct Term(AtomicBool);
+
+impl Lease for Term {
+    fn holds(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Default)]
+struct Heard(Mutex<Vec<String>>);
+
+impl EventSink for Heard {
+    fn tell(&self, events: Vec<Event>) {
+        let notes = events.into_iter().filter_map(|event| match event.what {
+            What::Note(note) => Some(note),
+            _ => None,
+        });
+        self.0.lock().expect("not poisoned").extend(notes);
+    }
+}
+
+/// A host, and the volume that it has for a time.
+struct Host {
+    simulation: Simulation,
+    platter: Rc<RefCell<Platter>>,
+    chain: Chain<Below>,
+    heard: Arc<Heard>,
+    term: Arc<Term>,
+    epoch: u32,
+    /// The chain that is in use, and the newest one.
+    turn: u64,
+    last_turn: u64,
+    token: Token,
+    answers: Vec<Completion>,
+}
+
+fn chain_of(simulation: &Simulation, platter: &Rc<RefCell<Platter>>) -> Chain<Below> {
+    let below = Below {
+        platter: Rc::clone(platter),
+        random: simulation.random.split(),
+        late: Vec::new(),
+    };
+    Chain::new(below, simulation.world().clock, Wake::silent())
+}
+
+impl Host {
+    fn new(seed: u64) -> Self {
+        let simulation = Simulation::new(seed);
+        let at_once = SimulatedRandom::new(seed);
+        simulation.pool.set_at_once(2 * (seed % 2), at_once);
+        let disk = simulation.world().disk;
+        disk.create_directory(Path::new("/state")).expect("made");
+        disk.sync_directory(Path::new("/")).expect("durable");
+        let platter = Rc::new(RefCell::new(Platter {
+            live: vec![0; BLOCK * BLOCKS],
+            durable: vec![0; BLOCK * BLOCKS],
+            ..Platter::default()
+        }));
+        Self {
+            chain: chain_of(&simulation, &platter),
+            simulation,
+            platter,
+            heard: Arc::default(),
+            term: Arc::new(Term(AtomicBool::new(true))),
+            epoch: 1,
+            turn: 0,
+            last_turn: 0,
+            token: 0,
+            answers: Vec::new(),
+        }
+    }
+
+    fn poll(&mut self) {
+        let random = &self.simulation.random;
+        if random.one_in(2) {
+            self.simulation.pool.run_one(random);
+        }
+        self.simulation.clock.advance(Duration::from_millis(1));
+        let mut completions = Vec::new();
+        self.chain.poll(&mut completions);
+        let _ = self.chain.commit();
+        self.answers.append(&mut completions);
+    }
+
+    fn put(&mut self, boxes: &str) -> Result<(), ExchangeError> {
+        let world = self.simulation.world();
+        self.last_turn += 1;
+        let surroundings = Surroundings {
+            events: Arc::clone(&self.heard) as _,
+            tenure: Tenure {
+                epoch: Some(self.epoch),
+                turn: self.last_turn,
+                follows: self.turn,
+            },
+            lease: Arc::clone(&self.term) as _,
+            room: Room {
+                journal_bytes: 8 << 20,
+                trace_bytes: 0,
+            },
+            state: Some(StateFolder {
+                disk: Arc::clone(&world.disk),
+                path: "/state".into(),
+            }),
+            ..Surroundings::simulated(world)
+        };
+        let boxes = match boxes {
+            "" => Vec::new(),
+            boxes => {
+                let policy = Policy::parse(&format!("volume = 'disk'\n{boxes}"));
+                build(&policy.expect("a policy"), &surroundings)
+            }
+        };
+        let (tell, told) = mpsc::channel();
+        self.chain.exchange(Exchange {
+            boxes,
+            rule: SizeRule::MayChange,
+            told: Box::new(move |ended| tell.send(ended).expect("somebody waits")),
+        });
+        let ended = loop {
+            self.poll();
+            if let Ok(ended) = told.try_recv() {
+                break ended;
+            }
+        };
+        if ended.is_ok() {
+            self.turn = self.last_turn;
+        }
+        ended
+    }
+
+    /// The host's process dies, or the power of all fails; it has the volume anew, and
+    /// nobody else had it meanwhile.
+    fn die(&mut self, power: bool) {
+        if power {
+            let random = self.simulation.random.split();
+            self.simulation.crash();
+            self.platter.borrow_mut().crash(&random);
+        } else {
+            self.simulation.kill();
+        }
+        self.chain = chain_of(&self.simulation, &self.platter);
+        self.answers.clear();
+        self.epoch += 1;
+        self.turn = 0;
+    }
+
+    fn ask(
+        &mut self,
+        mut ask: impl FnMut(&mut Chain<Below>, Token) -> Started,
+    ) -> Result<Outcome, base::IoError> {
+        self.token += 1;
+        let token = self.token;
+        loop {
+            match ask(&mut self.chain, token) {
+                Started::Busy => self.poll(),
+                Started::Done => {
+                    self.chain.commit()?;
+                    return Ok(Outcome::Done);
+                }
+                Started::Failed(error) => return Err(error),
+                Started::Pending => break,
+            }
+        }
+        loop {
+            self.poll();
+            let at = self.answers.iter().position(|one| one.token == token);
+            if let Some(at) = at {
+                return self.answers.swap_remove(at).result;
+            }
+        }
+    }
+
+    fn write(&mut self, block: usize, version: u8) {
+        let offset = (block * BLOCK) as u64;
+        let data = [version; BLOCK];
+        let done = self.ask(|chain, token| chain.write(token, offset, &data, Durability::Volatile));
+        assert_eq!(done, Ok(Outcome::Done));
+    }
+
+    fn flush(&mut self) {
+        assert_eq!(self.ask(Chain::flush), Ok(Outcome::Done));
+    }
+
+    fn read(&mut self, block: usize) -> u8 {
+        let mut out = [0; BLOCK];
+        let read = self.ask(|chain, token| chain.read(token, (block * BLOCK) as u64, &mut out));
+        match read.expect("readable") {
+            Outcome::Data(data) => data[0],
+            _ => out[0],
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = self.simulation.world().disk.list(Path::new("/state"));
+        let entries = entries.expect("listed").into_iter();
+        entries.map(|entry| entry.name).collect()
+    }
+}
+
+const FAST: &str = "[[box]]\nkind = 'journal'\nname = 'fast'\nsize = '4M'\n";
+const QUICK: &str = "[[box]]\nkind = 'journal'\nname = 'fast'\nsize = '4M'\nflush = 'journal'\n";
+const FAILING: &str = "[[box]]\nkind = 'program'\nprogram = 'none'\n";
+
+/// Writes, flushes, dies and has its boxes exchanged, as `seed` says; versions only grow.
+fn lives(seed: u64) {
+    let mut host = Host::new(seed);
+    let random = SimulatedRandom::new(seed);
+    let chains = [FAST, QUICK, ""];
+    let mut chain = FAST;
+    host.put(chain).expect("it begins");
+    let (mut acknowledged, mut durable) = ([0; BLOCKS], [0; BLOCKS]);
+    for version in 1..=200 {
+        match random.index(16) {
+            0..=9 => {
+                let block = random.index(BLOCKS);
+                host.write(block, version);
+                acknowledged[block] = version;
+            }
+            10 | 11 => {
+                host.flush();
+                durable = acknowledged;
+            }
+            12 => {
+                chain = chains[random.index(3)];
+                host.put(chain).expect("it is exchanged");
+                // Both have it, and nothing is left behind.
+                durable = acknowledged;
+            }
+            13 => {
+                // The old boxes go on.
+                let failed = host.put(&format!("{FAILING}{FAST}"));
+                assert!(matches!(failed, Err(ExchangeError::Box { at: 0, .. })));
+            }
+            14 => {
+                let power = random.one_in(2);
+                host.die(power);
+                host.put(chain).expect("it begins");
+                for block in 0..BLOCKS {
+                    // Of a volume without boxes what was not flushed may be lost by any death
+                    // of the disk only.
+                    let least = if power {
+                        durable[block]
+                    } else {
+                        acknowledged[block]
+                    };
+                    let is = host.read(block);
+                    assert!(
+                        (least..=acknowledged[block]).contains(&is),
+                        "seed {seed}: block {block} has {is}, of {least} to {} (power {power})",
+                        acknowledged[block]
+                    );
+                    acknowledged[block] = is;
+                }
+            }
+            _ => host.poll(),
+        }
+    }
+    assert_eq!(
+        host.heard.0.lock().expect("not poisoned").as_slice(),
+        [""; 0]
+    );
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_over_deaths_leases_and_exchanges() {
+    for seed in 0..60 {
+        lives(seed);
+    }
+}
+
+/// A host with something in its journal that is not below.
+fn with_something_left(seed: u64) -> Host {
+    let mut host = Host::new(seed);
+    host.put(FAST).expect("it begins");
+    host.platter.borrow_mut().fails = true;
+    host.write(3, 7);
+    host.die(false);
+    host.platter.borrow_mut().fails = false;
+    let left = journal_left(&*host.simulation.world().disk, Path::new(PATH));
+    let left = left.expect("read").expect("something");
+    assert_eq!(left.lease, Some(1));
+    host
+}
+
+#[test]
+fn what_is_left_goes_below_before_anybody_is_let_in() {
+    let mut host = with_something_left(1);
+    host.put(QUICK).expect("it begins");
+    assert_eq!(host.read(3), 7);
+    let durable = host.platter.borrow().durable[3 * BLOCK];
+    assert_eq!(durable, 7, "it is flushed there");
+}
+
+#[test]
+fn what_is_left_is_not_carried_out_over_what_was_written_without_it() {
+    let mut host = with_something_left(2);
+    host.put("").expect("without boxes");
+    host.write(3, 9);
+    host.put(FAST).expect("it begins");
+    assert_eq!(host.read(3), 9);
+    host.write(4, 1);
+    host.flush();
+    assert_eq!(host.names(), ["fast.journal", "fast.journal.aside-1"]);
+    let notes = host.heard.0.lock().expect("not poisoned").clone();
+    assert!(
+        notes[0].contains("is kept in /state/fast.journal.aside-1"),
+        "{notes:?}"
+    );
+    let aside = Path::new("/state/fast.journal.aside-1");
+    let left = journal_left(&*host.simulation.world().disk, aside);
+    assert!(left.expect("read").is_some(), "it is all there");
+}
+
+#[test]
+fn what_was_put_aside_before_stays_as_it_is() {
+    let host = with_something_left(3);
+    let disk = host.simulation.world().disk;
+    for expected in ["fast.journal.aside-1", "fast.journal.aside-1-2"] {
+        let path = Path::new(PATH);
+        if journal_left(&*disk, path).expect("read").is_none() {
+            disk.open(path, world::OpenMode::CreateNew).expect("made");
+        }
+        let aside = put_journal_aside(&*disk, path, Some(1)).expect("put aside");
+        assert_eq!(aside.file_name().expect("a name"), expected);
+    }
+}
+
+#[test]
+fn a_journal_of_a_later_lease_is_refused() {
+    let mut host = with_something_left(4);
+    host.epoch = 0;
+    let refused = host.put(FAST).expect_err("an older database");
+    assert!(
+        refused.to_string().contains("of a later lease"),
+        "{refused}"
+    );
+    assert_eq!(host.names(), ["fast.journal"]);
+}
+
+#[test]
+fn a_volume_that_is_smaller_gets_nothing_and_one_that_has_grown_all() {
+    let mut host = with_something_left(5);
+    host.platter.borrow_mut().blocks_less = 1;
+    let refused = host.put(FAST).expect_err("it is smaller");
+    assert!(refused.to_string().contains("of a disk of"), "{refused}");
+    host.die(false);
+    host.platter.borrow_mut().blocks_less = 0;
+    host.put(FAST).expect("it begins");
+    assert_eq!(host.read(3), 7);
+}
+
+#[test]
+fn an_empty_ring_gets_the_length_that_its_policy_says_now() {
+    let mut host = Host::new(6);
+    host.put(FAST).expect("it begins");
+    host.write(1, 1);
+    let length = |host: &Host| {
+        let disk = host.simulation.world().disk;
+        let file = disk.open(Path::new(PATH), world::OpenMode::Read);
+        file.expect("there").length().expect("known")
+    };
+    assert_eq!(length(&host), (4 << 20) + 8192);
+    host.put("[[box]]\nkind = 'journal'\nname = 'fast'\nsize = '100M'\n")
+        .expect("it begins");
+    host.write(2, 2);
+    assert_eq!(length(&host), (8 << 20) + 8192, "as much as the host gives");
+    assert_eq!((host.read(1), host.read(2)), (1, 2));
+    let notes = host.heard.0.lock().expect("not poisoned").clone();
+    assert!(notes[0].contains("--box-journal"), "{notes:?}");
+}
+
+#[test]
+fn past_the_end_of_its_lease_it_acknowledges_nothing_and_reads() {
+    let mut host = Host::new(7);
+    host.put(QUICK).expect("it begins");
+    host.write(1, 5);
+    host.flush();
+    host.term.0.store(false, Ordering::Relaxed);
+    host.poll();
+    for _ in 0..50 {
+        let data = [6; BLOCK];
+        let started = host.chain.write(90_000, 512, &data, Durability::Volatile);
+        assert_eq!(started, Started::Busy);
+        assert_eq!(host.chain.flush(90_000), Started::Busy);
+        assert!(host.chain.next_timer().is_some(), "it is looked again");
+        host.poll();
+    }
+    assert_eq!(host.read(1), 5);
+    host.term.0.store(true, Ordering::Relaxed);
+    host.write(1, 6);
+    host.flush();
+    assert_eq!(host.read(1), 6);
+}
+
+/// A relay was started anew from the beginning if it ended while it carried out what a large
+/// journal had.
+#[test]
+fn what_was_carried_out_at_the_beginning_is_not_carried_out_once_more() {
+    let mut host = Host::new(8);
+    host.put("[[box]]\nkind = 'journal'\nname = 'fast'\nsize = '8M'\n")
+        .expect("it begins");
+    host.platter.borrow_mut().fails = true;
+    for version in 1..=200 {
+        host.write(usize::from(version) % BLOCKS, version);
+    }
+    host.die(false);
+    host.platter.borrow_mut().fails = false;
+    host.put(FAST).expect("it begins");
+    for version in 200 - BLOCKS as u8 + 1..=200 {
+        assert_eq!(host.read(usize::from(version) % BLOCKS), version);
+    }
+}

@@ -1,0 +1,195 @@
+//! `scree trace`: what a box has recorded, from the folder of the volume's host.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use api::types::Volume;
+use base::VolumeId;
+use serde_json::json;
+use trace::{IOLOG_HEAD, Record, Trace, iolog_file, iolog_line};
+use world::{Disk, OpenMode, World};
+
+use super::{Failure, Session, segment};
+use crate::args::TraceArguments;
+use crate::output::{Format, print_lines, print_notice};
+
+/// A trace has as many older files at most.
+const OLD_FILES: u32 = 7;
+
+/// No file is longer, in bytes: more than any host gives.
+const FILE_BYTES_MAX: u64 = 1 << 37;
+
+/// So many lines are printed at once.
+const LINES: usize = 4096;
+
+impl Session {
+    pub(super) async fn trace(
+        &self,
+        folder: Option<&Path>,
+        arguments: &TraceArguments,
+    ) -> Result<(), Failure> {
+        let Some(folder) = folder else {
+            return Err(Failure::new(
+                "a trace lies on the host that has the volume: run this there, with --dir D",
+            ));
+        };
+        if !policy::is_name(&arguments.name) {
+            return Err(Failure::new(format!(
+                "no box is named {:?}",
+                arguments.name
+            )));
+        }
+        let volume = match arguments.volume.parse::<VolumeId>() {
+            Ok(id) => id.to_string(),
+            Err(_) => {
+                let path = format!("/v1/volumes/{}", segment(&arguments.volume)?);
+                let volume: Volume = self.client.get(&path).await?;
+                volume.id
+            }
+        };
+        let file = format!("{}.trace", arguments.name);
+        let newest = folder.join("chains").join(volume).join(file);
+        let files = read(&*World::real(1).disk, &newest)?;
+        if files.is_empty() {
+            return Err(Failure::new(format!(
+                "nothing is recorded in {}; a box that records has one second until it writes",
+                newest.display()
+            )));
+        }
+        let (traces, broken) = Trace::read(files.iter().map(|(_, bytes)| bytes.as_slice()));
+        for (number, error) in broken {
+            let path = files[number].0.display();
+            print_notice(
+                self.format,
+                &format!("{path}: {error}; what is before that counts"),
+            );
+        }
+        for one in &traces {
+            let (gone, lost) = (one.gone, one.lost);
+            if gone + lost > 0 {
+                let notice = format!(
+                    "of the trace that began at {}, {gone} requests are not there any more and \
+                     {lost} were not recorded",
+                    moment(one, 0)
+                );
+                print_notice(self.format, &notice);
+            }
+        }
+        match (arguments.format, self.format) {
+            (Some(_), _) => print_iolog(&traces, &arguments.device),
+            (None, Format::Table) => print_each(&traces, plain),
+            (None, Format::Json | Format::Yaml) => print_each(&traces, as_json),
+        }
+    }
+}
+
+/// The files that there are, the newest first, with their paths.
+fn read(disk: &dyn Disk, newest: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, Failure> {
+    let mut files = Vec::new();
+    for number in 0..=OLD_FILES {
+        let mut path = newest.as_os_str().to_owned();
+        if number > 0 {
+            path.push(format!(".{number}"));
+        }
+        let path = PathBuf::from(path);
+        let failed = |error: io::Error| Failure::new(format!("{}: {error}", path.display()));
+        let file = match disk.open(&path, OpenMode::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            opened => opened.map_err(failed)?,
+        };
+        let length = file.length().map_err(failed)?;
+        if length > FILE_BYTES_MAX {
+            return Err(Failure::new(format!("{} is too long", path.display())));
+        }
+        let mut bytes = vec![0; length as usize];
+        file.read_at(&mut bytes, 0).map_err(failed)?;
+        files.push((path, bytes));
+    }
+    Ok(files)
+}
+
+fn moment(trace: &Trace, time_ns: u64) -> String {
+    let us = trace.began_us.saturating_add(time_ns / 1000);
+    let us = i64::try_from(us).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_microsecond(us).map_or_else(|_| us.to_string(), |time| time.to_string())
+}
+
+fn plain(trace: &Trace, record: &Record) -> String {
+    let mut line = format!(
+        "{:<27}  {:<12}  {:>14}  {:>9}  {:>9} µs",
+        moment(trace, record.time_ns),
+        record.verb.name(),
+        record.offset,
+        record.length,
+        record.latency_ns / 1000
+    );
+    if record.is_fua {
+        line += "  durable";
+    }
+    if record.outcome == trace::Outcome::Failed {
+        line += "  failed";
+    }
+    line
+}
+
+fn as_json(trace: &Trace, record: &Record) -> String {
+    json!({
+        "began": moment(trace, 0),
+        "time_ns": record.time_ns,
+        "verb": record.verb.name(),
+        "offset": record.offset,
+        "length": record.length,
+        "latency_ns": record.latency_ns,
+        "fua": record.is_fua,
+        "may_punch": record.may_punch,
+        "outcome": record.outcome.name(),
+    })
+    .to_string()
+}
+
+fn print_each(traces: &[Trace], line: fn(&Trace, &Record) -> String) -> Result<(), Failure> {
+    for one in traces {
+        for records in one.records.chunks(LINES) {
+            let lines: Vec<String> = records.iter().map(|record| line(one, record)).collect();
+            if !print_lines(&lines)? {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// All traces as one log, from the first request on: what lies between two is a pause.
+fn print_iolog(traces: &[Trace], device: &str) -> Result<(), Failure> {
+    if device.is_empty() || device.contains(char::is_whitespace) {
+        return Err(Failure::new("a log of fio names a file without blanks"));
+    }
+    let at_us = |one: &Trace, record: &Record| one.began_us.saturating_add(record.time_ns / 1000);
+    let first = traces
+        .iter()
+        .filter_map(|one| one.records.first().map(|record| at_us(one, record)));
+    let first = first.min().unwrap_or(0);
+    let mut last_ms = 0;
+    let head = IOLOG_HEAD.to_owned() + &iolog_file(0, device, &["add", "open"]);
+    if !print_lines(&[head.trim_end().to_owned()])? {
+        return Ok(());
+    }
+    for one in traces {
+        for records in one.records.chunks(LINES) {
+            let mut lines = Vec::new();
+            for record in records {
+                // A clock that was set back makes no time run so.
+                last_ms = last_ms.max(at_us(one, record).saturating_sub(first) / 1000);
+                let line = iolog_line(last_ms, device, record);
+                lines.extend(line.map(|line| line.trim_end().to_owned()));
+            }
+            if !print_lines(&lines)? {
+                return Ok(());
+            }
+        }
+    }
+    print_lines(&[iolog_file(last_ms, device, &["close"])
+        .trim_end()
+        .to_owned()])?;
+    Ok(())
+}

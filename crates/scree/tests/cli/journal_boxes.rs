@@ -1,0 +1,132 @@
+//! A box that acknowledges, above one that is slow: what it has acknowledged is there,
+//! whatever ends.
+
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::host::{Host, Said, wait_until};
+
+/// Each write takes as long below as a slow machine elsewhere.
+const SLOW: &str = "[[box]]\nkind = \"fault\"\nname = \"slow\"\ndelays_one_in = 1\ndelay_ms = 30\n\
+                    runs = \"process\"\nmemory = \"128M\"\n";
+
+fn chain(flush: &str) -> String {
+    format!(
+        "[[box]]\nkind = \"journal\"\nname = {flush:?}\nsize = \"64M\"\nflush = {flush:?}\n{SLOW}"
+    )
+}
+
+fn served(host: &Host, boxes: &str) {
+    let said = host.apply_chain("disk", boxes);
+    assert_eq!(said.code, 0, "{}", said.error);
+    assert!(said.out.contains("served through"), "{}", said.out);
+}
+
+/// fio, of `kib` from the beginning on, in writes of 4 KiB one after the other.
+fn fio(uri: &str, kib: u64) -> Command {
+    let mut command = Command::new("fio");
+    command
+        .args([
+            "--name=w",
+            "--ioengine=nbd",
+            "--rw=write",
+            "--bs=4k",
+            "--iodepth=1",
+        ])
+        .args([
+            "--verify=crc32c",
+            "--verify_state_save=0",
+            "--output-format=json",
+        ])
+        .arg(format!("--size={kib}k"))
+        .arg(format!("--uri={uri}"));
+    command
+}
+
+/// Whether a journal's ring, in its first round, has so many writes of 4 KiB.
+fn has_records(folder: &Path, name: &str, count: u64) -> bool {
+    let volumes = std::fs::read_dir(folder.join("chains")).expect("listed");
+    let mut paths = volumes.map(|volume| {
+        let volume = volume.expect("an entry").path();
+        volume.join(format!("{name}.journal"))
+    });
+    paths.any(|path| {
+        let mut magic = [0; 4];
+        let at = 8192 + (count - 1) * (48 + 4096);
+        let file = std::fs::File::open(path).expect("there");
+        file.read_exact_at(&mut magic, at).expect("as long");
+        magic == 0x6c6a_7263_u32.to_le_bytes()
+    })
+}
+
+fn is_aside(folder: &Path) -> bool {
+    let volumes = std::fs::read_dir(folder.join("chains")).expect("listed");
+    let mut files = volumes.flat_map(|volume| {
+        let volume = volume.expect("an entry").path();
+        std::fs::read_dir(volume).expect("listed")
+    });
+    files.any(|file| {
+        let name = file.expect("an entry").file_name();
+        name.to_string_lossy().contains(".aside-")
+    })
+}
+
+#[test]
+fn what_a_journal_box_acknowledged_survives_kill_9_and_a_detach() {
+    let mut host = Host::with(&["--units", "2"]);
+    host.json(&["volume", "create", "disk", "--size", "64M"]);
+    for flush in ["through", "journal"] {
+        let export = host.json(&["volume", "export", "disk"]);
+        let uri = export["uri"].as_str().expect("text").to_owned();
+        served(&host, &chain(flush));
+        let mut writer = fio(&uri, 32 << 10);
+        writer.args(["--do_verify=0", "--rate_iops=4000"]);
+        let writing = std::thread::spawn(move || writer.output().expect("fio is installed"));
+        // Some are acknowledged, and most of them not below.
+        wait_until("the journal has many", || {
+            has_records(host.path(), flush, 2000)
+        });
+        host.kill();
+        let said = Said::of(writing.join().expect("it ends"));
+        let json = said.out.find('{').map(|at| &said.out[at..]).expect("JSON");
+        let json: Value = serde_json::from_str(json).expect("JSON");
+        let written = json["jobs"][0]["write"]["total_ios"]
+            .as_u64()
+            .expect("a number");
+        assert!(written > 100, "{written} writes try little");
+        host.start();
+        assert_eq!(host.state("disk"), "in-use", "it is served again by itself");
+        // The last one may not have been acknowledged.
+        let verified = |host: &Host, uri: &str| {
+            let read = fio(uri, (written - 1) * 4).arg("--verify_only=1").output();
+            let read = Said::of(read.expect("fio is installed"));
+            assert_eq!(read.code, 0, "{} {}", read.out, read.error);
+            assert!(!is_aside(host.path()));
+        };
+        verified(&host, &uri);
+        // What is acknowledged now goes below as it is detached.
+        host.qemu_io("disk", &["write -P 7 48M 1M"]);
+        host.json(&["volume", "unexport", "disk"]);
+        host.json(&["chain", "delete", "disk"]);
+        let export = host.json(&["volume", "export", "disk"]);
+        let uri = export["uri"].as_str().expect("text").to_owned();
+        host.qemu_io("disk", &["read -P 7 48M 1M"]);
+        verified(&host, &uri);
+    }
+    let status = host.run(&["status"]).out;
+    assert!(!status.contains("journal among the boxes"), "{status}");
+}
+
+#[test]
+fn an_operators_bound_on_journals_is_said() {
+    let host = Host::with(&["--units", "2", "--box-journal", "1M"]);
+    host.json(&["volume", "create", "disk", "--size", "64M"]);
+    host.json(&["volume", "export", "disk"]);
+    let said = host.apply_chain("disk", &chain("through"));
+    let all = format!("{}{}", said.out, said.error);
+    assert!(all.contains("--box-journal"), "{all}");
+    host.qemu_io("disk", &["write -P 1 0 1M", "read -P 1 0 1M"]);
+}

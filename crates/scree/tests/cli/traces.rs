@@ -1,0 +1,92 @@
+//! What a box records of requests, and that fio replays it.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::host::{Host, Said, wait_until};
+
+#[test]
+fn what_passes_is_recorded_and_replayed_by_fio() {
+    let mut host = Host::with(&["--units", "2"]);
+    host.json(&["volume", "create", "disk", "--size", "64M"]);
+    host.json(&["volume", "export", "disk"]);
+    host.refuses(1, &["trace", "disk"], &["nothing is recorded"]);
+    let said = host.apply_chain("disk", "[[box]]\nkind = \"trace\"\nbytes_max = \"8M\"\n");
+    assert_eq!(said.code, 0, "{}", said.error);
+    let commands = [
+        "write -P 1 4096 8192",
+        "write -f -P 2 1M 512",
+        "read 4096 4096",
+        "flush",
+        "discard 1M 64k",
+    ];
+    host.qemu_io("disk", &commands);
+    let lines = || -> Vec<Value> {
+        let said = host.run(&["trace", "disk", "-o", "json"]);
+        let lines = said.out.lines();
+        lines
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect()
+    };
+    let has = |verb: &str, offset: u64, length: u64, fua: bool| {
+        lines().iter().any(|line| {
+            line["verb"] == verb
+                && line["offset"] == offset
+                && line["length"] == length
+                && line["fua"] == fua
+                && line["outcome"] == "done"
+                && line["latency_ns"].as_u64() > Some(0)
+        })
+    };
+    wait_until("it is written", || {
+        has("write", 4096, 8192, false)
+            && has("read", 4096, 4096, false)
+            && has("flush", 0, 0, false)
+            && has("trim", 1 << 20, 64 << 10, false)
+    });
+    let fua = lines()
+        .iter()
+        .any(|line| line["offset"] == 1 << 20 && line["verb"] == "write");
+    assert!(fua, "{:?}", lines());
+    let plain = host.run(&["trace", "disk"]).out;
+    assert!(plain.contains("write") && plain.contains("µs"), "{plain}");
+
+    // It outlives the process, and goes on in another file.
+    assert_eq!(host.stop(), 0);
+    host.start();
+    host.qemu_io("disk", &["write -P 3 2M 4096"]);
+    wait_until("the second life is written", || {
+        let said = host.run(&["trace", "disk", "-o", "json"]).out;
+        said.contains(&format!("\"offset\":{}", 2 << 20)) && said.contains("\"offset\":4096,")
+    });
+
+    // Without its trims, which no file takes for its own.
+    let log = host.run(&["trace", "disk", "--format", "iolog"]);
+    assert_eq!(log.code, 0, "{}", log.error);
+    let count = |action: &str| {
+        let of_it = log.out.lines().filter(|line| line.contains(action));
+        of_it.count() as u64
+    };
+    let (reads, writes) = (count(" read "), count(" write "));
+    assert!(reads >= 1 && writes >= 3, "{}", log.out);
+    let (file, target) = (host.path().join("log"), host.path().join("target"));
+    fs::write(&file, &log.out).expect("written");
+    fs::File::create(&target)
+        .and_then(|file| file.set_len(64 << 20))
+        .expect("made");
+    let replayed = Command::new("fio")
+        .args(["--name=r", "--ioengine=psync", "--output-format=json"])
+        .arg(format!("--read_iolog={}", file.display()))
+        .arg(format!("--replay_redirect={}", target.display()))
+        .arg("--replay_no_stall=1")
+        .output();
+    let replayed = Said::of(replayed.expect("fio is installed"));
+    assert_eq!(replayed.code, 0, "{} {}", replayed.out, replayed.error);
+    let json = &replayed.out[replayed.out.find('{').expect("JSON")..];
+    let json: Value = serde_json::from_str(json).expect("JSON");
+    let job = &json["jobs"][0];
+    assert_eq!(job["read"]["total_ios"], reads, "{}", log.out);
+    assert_eq!(job["write"]["total_ios"], writes, "{}", log.out);
+}

@@ -1,0 +1,324 @@
+//! A batch: a head and records, whole or of no use.
+
+use base::checksum::{crc32c, crc32c_append};
+use base::codec::{OutOfBytes, Reader, Writer as _};
+
+use crate::record::{RECORD_BYTES, Record};
+
+/// `SCRTRC`, and a version in the last two bytes.
+const MAGIC: [u8; 6] = *b"SCRTRC";
+const VERSION: [u8; 2] = *b"01";
+
+/// The length of a head, in bytes.
+pub const HEAD_BYTES: usize = 64;
+
+/// A batch has as many records at most.
+pub const BATCH_RECORDS_MAX: usize = 4096;
+
+/// Where its checksum lies.
+const CHECKSUM_AT: usize = 60;
+
+/// What a batch says of the trace that it is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchHead {
+    /// When that trace began, in microseconds since 1970.
+    pub began_us: u64,
+    /// A random number that each trace has for itself.
+    pub trace: u64,
+    /// Grows by one from batch to batch, from 0: what is missing between was lost.
+    pub sequence: u64,
+    /// So many requests were recorded before it in this trace, whether they are there or not.
+    pub before: u64,
+    /// So many were not recorded, as there was no room for them or the file could not be
+    /// written; since the trace began.
+    pub lost: u64,
+    /// The size of the disk, in bytes.
+    pub disk_bytes: u64,
+}
+
+/// See the module's head.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// Of which trace it is.
+    pub head: BatchHead,
+    /// In the order in which they ended; [`BATCH_RECORDS_MAX`] at most.
+    pub records: Vec<Record>,
+}
+
+/// Why bytes are no batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TraceError {
+    /// It does not begin as one.
+    #[error("at byte {at} there is no batch of a trace")]
+    Magic {
+        /// Where.
+        at: usize,
+    },
+    /// Another program wrote it.
+    #[error("the batch at byte {at} is of a version that this program does not know")]
+    Version {
+        /// Where.
+        at: usize,
+    },
+    /// It goes on behind the end: it was being written.
+    #[error("the batch at byte {at} is not all there")]
+    Torn {
+        /// Where it begins.
+        at: usize,
+    },
+    /// It has more records than a batch may have.
+    #[error("the batch at byte {at} says that it has {count} records")]
+    Count {
+        /// Where it begins.
+        at: usize,
+        /// What it says.
+        count: u32,
+    },
+    /// Its checksum is another one.
+    #[error("the batch at byte {at} is damaged")]
+    Checksum {
+        /// Where it begins.
+        at: usize,
+    },
+    /// Its checksum is right, and a record makes no sense.
+    #[error("record {number} of the batch at byte {at} makes no sense")]
+    Record {
+        /// Where the batch begins.
+        at: usize,
+        /// Which, from 0.
+        number: usize,
+    },
+}
+
+impl Batch {
+    /// As it is written.
+    ///
+    /// # Panics
+    /// If it has more than [`BATCH_RECORDS_MAX`] records.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        assert!(
+            self.records.len() <= BATCH_RECORDS_MAX,
+            "batches are cut before"
+        );
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + self.records.len() * RECORD_BYTES);
+        bytes.put_bytes(&MAGIC);
+        bytes.put_bytes(&VERSION);
+        let head = &self.head;
+        for word in [
+            head.began_us,
+            head.trace,
+            head.sequence,
+            head.before,
+            head.lost,
+            head.disk_bytes,
+        ] {
+            bytes.put_u64(word);
+        }
+        bytes.put_u32(self.records.len() as u32);
+        bytes.put_u32(0);
+        self.records
+            .iter()
+            .for_each(|record| record.encode(&mut bytes));
+        let checksum = checksum(&bytes);
+        bytes[CHECKSUM_AT..HEAD_BYTES].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+}
+
+/// Of a batch, without the place of the checksum itself.
+fn checksum(bytes: &[u8]) -> u32 {
+    let (head, rest) = bytes.split_at(CHECKSUM_AT);
+    crc32c_append(crc32c(head), &rest[4..])
+}
+
+/// The batches of a file, up to its end or the first one that is none.
+pub struct Batches<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    has_ended: bool,
+}
+
+impl<'a> Batches<'a> {
+    /// Those of a whole file.
+    #[must_use]
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes,
+            at: 0,
+            has_ended: false,
+        }
+    }
+
+    fn parse(&mut self) -> Result<Batch, TraceError> {
+        let at = self.at;
+        let rest = &self.bytes[at..];
+        let magic_bytes = rest.len().min(MAGIC.len());
+        if rest[..magic_bytes] != MAGIC[..magic_bytes] {
+            return Err(TraceError::Magic { at });
+        }
+        let torn = |_: OutOfBytes| TraceError::Torn { at };
+        let mut reader = Reader::new(rest);
+        reader.bytes(MAGIC.len()).map_err(torn)?;
+        if reader.array::<2>().map_err(torn)? != VERSION {
+            return Err(TraceError::Version { at });
+        }
+        let mut word = || reader.u64().map_err(torn);
+        let head = BatchHead {
+            began_us: word()?,
+            trace: word()?,
+            sequence: word()?,
+            before: word()?,
+            lost: word()?,
+            disk_bytes: word()?,
+        };
+        let count = reader.u32().map_err(torn)?;
+        if count as usize > BATCH_RECORDS_MAX {
+            return Err(TraceError::Count { at, count });
+        }
+        let said = reader.u32().map_err(torn)?;
+        let length = HEAD_BYTES + count as usize * RECORD_BYTES;
+        let whole = rest.get(..length).ok_or(TraceError::Torn { at })?;
+        if checksum(whole) != said {
+            return Err(TraceError::Checksum { at });
+        }
+        let record = |number| {
+            let read = Record::decode(&mut reader).map_err(torn)?;
+            read.ok_or(TraceError::Record { at, number })
+        };
+        let records = (0..count as usize).map(record).collect::<Result<_, _>>()?;
+        self.at += length;
+        Ok(Batch { head, records })
+    }
+}
+
+impl Iterator for Batches<'_> {
+    type Item = Result<Batch, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.has_ended || self.at == self.bytes.len() {
+            return None;
+        }
+        let parsed = self.parse();
+        self.has_ended = parsed.is_err();
+        Some(parsed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Outcome, Verb};
+
+    fn record() -> impl Strategy<Value = Record> {
+        let numbers = (any::<u64>(), any::<u64>(), any::<u32>(), any::<u32>());
+        let words = (0..6_u8, any::<bool>(), any::<bool>(), any::<bool>());
+        (numbers, words).prop_map(|((time_ns, latency_ns, offset, length), words)| Record {
+            time_ns,
+            latency_ns,
+            offset: offset.into(),
+            length: length.into(),
+            verb: [
+                Verb::Read,
+                Verb::Write,
+                Verb::Flush,
+                Verb::Trim,
+                Verb::WriteZeroes,
+                Verb::Prefetch,
+            ][usize::from(words.0)],
+            is_fua: words.1,
+            may_punch: words.2,
+            outcome: if words.3 {
+                Outcome::Done
+            } else {
+                Outcome::Failed
+            },
+        })
+    }
+
+    fn batch(records: Vec<Record>) -> Batch {
+        let head = BatchHead {
+            began_us: 1,
+            trace: 2,
+            sequence: 3,
+            before: 4,
+            lost: 5,
+            disk_bytes: 6,
+        };
+        Batch { head, records }
+    }
+
+    proptest! {
+        #[test]
+        fn batches_come_back(
+            first in proptest::collection::vec(record(), 0..20),
+            second in proptest::collection::vec(record(), 0..20),
+        ) {
+            let batches = [batch(first), batch(second)];
+            let bytes = [batches[0].encode(), batches[1].encode()].concat();
+            let read: Result<Vec<Batch>, TraceError> = Batches::new(&bytes).collect();
+            prop_assert_eq!(read, Ok(batches.to_vec()));
+        }
+
+        #[test]
+        fn whatever_is_read_ends(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            prop_assert!(Batches::new(&bytes).count() <= 1 + bytes.len() / HEAD_BYTES);
+        }
+    }
+
+    fn some() -> Batch {
+        batch(vec![
+            Record {
+                time_ns: 7,
+                latency_ns: 8,
+                offset: 4096,
+                length: 512,
+                verb: Verb::Write,
+                is_fua: true,
+                may_punch: false,
+                outcome: Outcome::Done,
+            };
+            2
+        ])
+    }
+
+    #[test]
+    fn a_flipped_bit_is_seen_wherever_it_is() {
+        let bytes = some().encode();
+        for bit in 0..bytes.len() * 8 {
+            let mut bytes = bytes.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let mut batches = Batches::new(&bytes);
+            assert!(batches.next().expect("something").is_err(), "bit {bit}");
+            assert_eq!(batches.next(), None, "nothing is read behind it");
+        }
+    }
+
+    #[test]
+    fn a_torn_end_is_told_and_what_is_before_it_counts() {
+        let bytes = [some().encode(), some().encode()].concat();
+        let whole = bytes.len() / 2;
+        for length in whole + 1..bytes.len() {
+            let read: Vec<_> = Batches::new(&bytes[..length]).collect();
+            assert_eq!(read, [Ok(some()), Err(TraceError::Torn { at: whole })]);
+        }
+    }
+
+    #[test]
+    fn a_record_that_nobody_writes_is_refused_though_its_checksum_is_right() {
+        for (byte, value) in [(32, 6), (33, 4), (34, 2), (39, 1), (23, 255)] {
+            let mut bytes = some().encode();
+            bytes[HEAD_BYTES + byte] = value;
+            if byte == 23 {
+                bytes[HEAD_BYTES + 16..HEAD_BYTES + 24].fill(255);
+            }
+            let sum = checksum(&bytes);
+            bytes[CHECKSUM_AT..HEAD_BYTES].copy_from_slice(&sum.to_le_bytes());
+            let read = Batches::new(&bytes).next();
+            let expected = TraceError::Record { at: 0, number: 0 };
+            assert_eq!(read, Some(Err(expected)), "byte {byte}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! [`Trace`]: what several files have of one trace or more, put together.
+
+use crate::{Batch, BatchHead, Batches, Record, TraceError};
+
+/// One trace: of one life of a box.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trace {
+    /// When it began, in microseconds since 1970.
+    pub began_us: u64,
+    /// The size of the disk, in bytes, as it was last.
+    pub disk_bytes: u64,
+    /// In the order in which they were begun.
+    pub records: Vec<Record>,
+    /// So many requests are not there that were recorded: their files are gone, or damaged.
+    pub gone: u64,
+    /// So many were never recorded.
+    pub lost: u64,
+}
+
+impl Trace {
+    /// The traces that there are in these files, the oldest first; and where a file ends in
+    /// something that is no batch, with the file's number. The order of the files does not
+    /// matter.
+    #[must_use]
+    pub fn read<'a>(
+        files: impl IntoIterator<Item = &'a [u8]>,
+    ) -> (Vec<Self>, Vec<(usize, TraceError)>) {
+        let mut batches: Vec<Batch> = Vec::new();
+        let mut broken = Vec::new();
+        for (number, file) in files.into_iter().enumerate() {
+            for batch in Batches::new(file) {
+                match batch {
+                    Ok(batch) => batches.push(batch),
+                    Err(error) => broken.push((number, error)),
+                }
+            }
+        }
+        let of = |head: &BatchHead| (head.began_us, head.trace);
+        batches.sort_by_key(|batch| (of(&batch.head), batch.head.sequence));
+        // Somebody may give a file twice.
+        batches.dedup_by_key(|batch| (of(&batch.head), batch.head.sequence));
+        let traces = batches.chunk_by(|one, other| of(&one.head) == of(&other.head));
+        (traces.map(Self::of_batches).collect(), broken)
+    }
+
+    /// Of one trace, by sequence; at least one.
+    fn of_batches(batches: &[Batch]) -> Self {
+        let records = batches
+            .iter()
+            .flat_map(|batch| batch.records.iter().copied());
+        let mut records: Vec<Record> = records.collect();
+        records.sort_by_key(|record| record.time_ns);
+        let heads = batches.iter().map(|batch| batch.head);
+        let last = batches.last();
+        let recorded = last.map_or(0, |last| {
+            last.head.before.saturating_add(last.records.len() as u64)
+        });
+        Self {
+            began_us: batches[0].head.began_us,
+            disk_bytes: last.map_or(0, |last| last.head.disk_bytes),
+            gone: recorded.saturating_sub(records.len() as u64),
+            lost: heads.map(|head| head.lost).max().unwrap_or(0),
+            records,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Outcome, Verb};
+
+    fn batch(trace: u64, sequence: u64, times: &[u64]) -> Vec<u8> {
+        let record = |time_ns: &u64| Record {
+            time_ns: *time_ns,
+            latency_ns: 1,
+            offset: 0,
+            length: 512,
+            verb: Verb::Read,
+            is_fua: false,
+            may_punch: false,
+            outcome: Outcome::Done,
+        };
+        Batch {
+            head: BatchHead {
+                began_us: 100 - trace,
+                trace,
+                sequence,
+                before: sequence * 2,
+                lost: sequence,
+                disk_bytes: 1 << 20,
+            },
+            records: times.iter().map(record).collect(),
+        }
+        .encode()
+    }
+
+    #[test]
+    fn files_are_put_together_whatever_their_order_and_what_is_missing_is_counted() {
+        let newest = [batch(7, 2, &[40, 30]), vec![1, 2, 3]].concat();
+        let (other, oldest) = (batch(8, 0, &[5, 6]), batch(7, 0, &[10, 20]));
+        let files = [&*newest, &*oldest, &*other, &*oldest];
+        let (traces, broken) = Trace::read(files);
+        let times = |trace: &Trace| -> Vec<u64> {
+            trace.records.iter().map(|record| record.time_ns).collect()
+        };
+        assert_eq!(traces.len(), 2);
+        assert_eq!(times(&traces[0]), [5, 6], "it began first");
+        assert_eq!(times(&traces[1]), [10, 20, 30, 40]);
+        assert_eq!((traces[0].gone, traces[0].lost), (0, 0));
+        assert_eq!((traces[1].gone, traces[1].lost), (2, 2));
+        let at = newest.len() - 3;
+        assert_eq!(broken, [(0, TraceError::Magic { at })]);
+    }
+}
