@@ -24,6 +24,7 @@ use base::{AttachmentId, ClusterId, VolumeId, with_causes};
 use catalog::{Catalog, CatalogError};
 use chain::{DERIVATIONS_MAX, Derivations};
 use frontend::nbd::ServerTls;
+use frontend::nbd::client::Departed;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -178,6 +179,8 @@ pub(crate) struct Inner {
     pub box_memory: u64,
     /// Where the keys of tenants' boxes are derived.
     pub derivations: Arc<Derivations>,
+    /// Replicas' connections that were left, of whatever chain.
+    pub departed: Arc<Departed>,
     pub allows_unsealed: bool,
     pub units: Mutex<Vec<Mounted>>,
     /// The ways to those that daemons keep.
@@ -298,6 +301,7 @@ impl Agent {
                 box_program: settings.box_program,
                 box_credentials: Mutex::default(),
                 box_memory: settings.box_memory,
+                departed: Arc::default(),
                 derivations: Arc::new(Derivations::new(Arc::new(ThreadPool::new(DERIVATIONS_MAX)))),
                 units: Mutex::default(),
                 links: Links::new(

@@ -163,7 +163,8 @@ impl Agent {
             &chain.tenant,
             Arc::clone(&inner.box_networks),
             self.other_volumes(chain),
-            (watcher.clone(), Arc::clone(&inner.world.clock)),
+            (watcher.clone(), Arc::clone(&inner.departed)),
+            Arc::clone(&inner.world.clock),
         );
         let events = attached.events.get_or_init(|| {
             let folder = self.inner.folder.events();

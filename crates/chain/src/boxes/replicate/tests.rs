@@ -28,6 +28,11 @@ struct Place {
     volatile: Vec<(usize, Vec<u8>)>,
     is_up: bool,
     hangs: bool,
+    /// So many flushes fail, and what they should have made durable never is.
+    failing_flushes: u32,
+    /// What was asked over connections that were left while it hangs, and is carried out when
+    /// it goes on.
+    late: Vec<(usize, Vec<u8>)>,
     /// Grows when it comes back: older connections are over.
     life: u32,
     random: SimulatedRandom,
@@ -48,6 +53,8 @@ impl Place {
             volatile: Vec::new(),
             is_up: true,
             hangs: false,
+            failing_flushes: 0,
+            late: Vec::new(),
             life: 0,
             random: SimulatedRandom::new(seed),
             reads: 0,
@@ -62,6 +69,7 @@ impl Place {
             }
         }
         self.live.clone_from(&self.durable);
+        self.late.clear();
         self.life += 1;
     }
 
@@ -70,9 +78,11 @@ impl Place {
         self.volatile.push((at, data.to_vec()));
     }
 
+    /// What is dirty: what a flush that failed has made clean is not.
     fn flush(&mut self) {
-        self.volatile.clear();
-        self.durable.clone_from(&self.live);
+        for (at, data) in self.volatile.drain(..) {
+            self.durable[at..at + data.len()].copy_from_slice(&data);
+        }
     }
 }
 
@@ -185,6 +195,11 @@ impl BlockDevice for Connection {
                     }
                     Ok(Outcome::Done)
                 }
+                Todo::Flush if place.failing_flushes > 0 => {
+                    place.failing_flushes -= 1;
+                    place.volatile.clear();
+                    Err(IoError::Damaged("it cannot be flushed".to_owned()))
+                }
                 Todo::Flush => {
                     place.flush();
                     Ok(Outcome::Done)
@@ -197,10 +212,34 @@ impl BlockDevice for Connection {
 
 impl Remote for Connection {
     fn link(&self) -> Link {
-        match self.is_alive() {
-            true => Link::Ready,
-            false => Link::Broken("it is away".to_owned()),
+        if !self.is_alive() {
+            return Link::Broken("it is away".to_owned());
         }
+        let mut place = lock(&self.place);
+        if !place.hangs {
+            for (at, data) in std::mem::take(&mut place.late) {
+                place.write(at, &data);
+            }
+        }
+        // As `Targets` says: what older connections have asked comes first.
+        match place.late.is_empty() {
+            true => Link::Ready,
+            false => Link::Connecting,
+        }
+    }
+}
+
+impl Drop for Connection {
+    /// Its server knows nothing of that yet.
+    fn drop(&mut self) {
+        if !self.is_alive() {
+            return;
+        }
+        let writes = self.pending.drain(..).filter_map(|(_, todo)| match todo {
+            Todo::Write(at, data, _) => Some((at, data)),
+            Todo::Read(..) | Todo::Flush => None,
+        });
+        lock(&self.place).late.extend(writes);
     }
 }
 
@@ -529,6 +568,58 @@ fn who_fails_or_hangs_is_out_and_nobody_hears_of_it() {
         }
         rig.until_alike();
         assert_eq!(rig.read(3 * BLOCK, BLOCK), [2; BLOCK]);
+    }
+}
+
+/// It was put out while it hung, and filled anew; then it carried out what it had been asked
+/// before that.
+#[test]
+fn what_a_replica_has_held_back_is_carried_out_before_it_is_filled() {
+    for seed in 0..20 {
+        let mut rig = Rig::new(seed, 1);
+        rig.begin().expect("it begins");
+        rig.until_in_sync();
+        lock(&rig.places[1]).hangs = true;
+        for value in 1..20 {
+            rig.write(0, &[value; BLOCK]);
+        }
+        assert!(!lock(&rig.places[1]).late.is_empty(), "it was left");
+        let until = rig.clock.monotonic() + Duration::from_secs(20);
+        while rig.clock.monotonic() < until {
+            assert_eq!(rig.poll(), []);
+            rig.clock.advance(Duration::from_millis(50));
+        }
+        rig.write(BLOCK, &[20; BLOCK]);
+        lock(&rig.places[1]).hangs = false;
+        rig.until_alike();
+        let place = lock(&rig.places[1]);
+        assert!(place.late.is_empty() && place.live[0] == 19, "seed {seed}");
+    }
+}
+
+/// As Linux does it: the flush after one that failed has nothing to do.
+#[test]
+fn a_member_that_failed_to_flush_is_given_all_since_the_last_flush_anew() {
+    for seed in 0..20 {
+        let mut rig = Rig::new(seed, 1);
+        rig.begin().expect("it begins");
+        rig.until_in_sync();
+        rig.write(0, &[1; BLOCK]);
+        rig.flush();
+        for block in 1..20 {
+            rig.write(block * BLOCK, &[2; BLOCK]);
+        }
+        lock(&rig.places[1]).failing_flushes = 1;
+        rig.flush();
+        assert_eq!(lock(&rig.places[1]).failing_flushes, 0);
+        let is_durable = |rig: &Rig| lock(&rig.places[1]).durable == lock(&rig.places[0]).live;
+        let became = (0..200_000).any(|_| {
+            assert_eq!(rig.poll(), []);
+            is_durable(&rig)
+        });
+        assert!(became, "seed {seed}: it has lost what was written");
+        lock(&rig.places[1]).crash();
+        rig.until_alike();
     }
 }
 
