@@ -139,6 +139,14 @@ impl Attached {
         })
     }
 
+    /// Whether the volume has all that was written through its boxes; if not, why. Waits.
+    pub(crate) fn may_leave(&self) -> Result<Result<(), String>, ExportGone> {
+        self.with(|served| match served {
+            Served::Writable { thread, .. } => thread.call(|chain| chain.may_leave()),
+            Served::ReadOnly(..) => Ok(Ok(())),
+        })
+    }
+
     /// Watches descriptors for its boxes, in its thread.
     pub(crate) fn watcher(&self) -> Result<Watcher, ExportGone> {
         self.with(|served| match served {
@@ -168,12 +176,17 @@ impl Attached {
         Ok(())
     }
 
-    /// Steps 5 and 6. Waits: for calls under way, and for the destage.
-    fn stop(&self, clock: Arc<dyn Clock>) -> Result<(), AttachError> {
+    /// Steps 5 and 6; not 6 if the volume lacks what its boxes have, unless `is_forced`.
+    /// Waits: for calls under way, and for the destage.
+    fn stop(&self, is_forced: bool, clock: Arc<dyn Clock>) -> Result<(), AttachError> {
         match self.take()? {
             Served::Writable { thread, closer, .. } => thread.stop(move |chain, stopped| {
                 if let Err(error) = stopped.flushed {
                     tracing::warn!(%error, "the last flush failed");
+                }
+                // It may have been the last flush that it could not carry out.
+                if let (Err(why), false) = (chain.may_leave(), is_forced) {
+                    return Err(AttachError::Lacks(why));
                 }
                 closer.close(chain.into_bottom(), &*clock)
             })?,
@@ -237,6 +250,9 @@ pub enum AttachError {
     /// The engine had to stop.
     #[error("the engine stopped: {0}")]
     Stopped(#[from] IoError),
+    /// It has not all that was written through its boxes.
+    #[error("{0}")]
+    Lacks(String),
     /// No unit takes what it has.
     #[error("it cannot destage: {0}")]
     Stalled(String),
@@ -515,13 +531,26 @@ impl Agent {
 
     /// Steps 5 and 6. On an error the journal keeps what was not destaged, and
     /// the next open replays it.
-    pub(crate) async fn stop_and_close(&self, attached: Arc<Attached>) -> Result<(), AttachError> {
+    pub(crate) async fn stop_and_close(
+        &self,
+        attached: Arc<Attached>,
+        is_forced: bool,
+    ) -> Result<(), AttachError> {
         self.inner.serving.withdraw(attached.id, &attached.name);
         let clock = Arc::clone(&self.inner.world.clock);
         let (id, epoch) = (attached.id, attached.epoch);
-        let stopped = blocking(move || attached.stop(clock)).await;
+        let stopped = blocking(move || attached.stop(is_forced, clock)).await;
         self.release(id, epoch);
         stopped?
+    }
+
+    /// Why the volume may not be used without its boxes, if it may not.
+    pub(crate) async fn lacking(
+        &self,
+        attached: &Arc<Attached>,
+    ) -> Result<Option<String>, AttachError> {
+        let attached = Arc::clone(attached);
+        Ok(blocking(move || attached.may_leave()).await??.err())
     }
 
     /// Serves a volume no more. What it has not destaged stays in its journal.

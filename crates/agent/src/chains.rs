@@ -14,7 +14,7 @@ use chain::{
 use frontend::nbd::{ExportGone, Watcher};
 use hop::{Hops, HopsOptions, HostIdentity};
 use identity::KeyRequest;
-use policy::{Policy, PolicyError};
+use policy::{BoxKind, Policy, PolicyError};
 use tokio::sync::oneshot;
 use world::{Wake, host};
 use zeroize::Zeroizing;
@@ -197,6 +197,27 @@ impl Agent {
                 path: state,
             }),
         })
+    }
+
+    /// Whether the volume lacks what its boxes have elsewhere, as they have kept it here.
+    pub(crate) async fn boxes_have_more(&self, wish: &Assignment) -> Result<bool, ChainError> {
+        // Where another host had it since, what is kept here is of before that.
+        let Some(chain) = wish.chain.as_ref().filter(|_| wish.fenced.is_none()) else {
+            return Ok(false);
+        };
+        let policy = Policy::parse(&chain.policy)?;
+        let state = StateFolder {
+            disk: Arc::clone(&self.inner.world.disk),
+            path: self.inner.folder.chain(wish.volume),
+        };
+        let have = blocking(move || {
+            let replicates = |one: &&policy::BoxPolicy| matches!(one.kind, BoxKind::Replicate(_));
+            let mut boxes = policy.boxes.iter().filter(replicates);
+            boxes.try_fold(false, |any, one| {
+                Ok::<_, std::io::Error>(any | chain::boxes::volume_lacks(&state, &one.name)?)
+            })
+        });
+        Ok(have.await??)
     }
 
     /// What its boxes write beside it.

@@ -14,4 +14,4 @@ pub use hop::Hop;
 pub use journal::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
 pub use monitor::{Detail, Event, FileEvent, Monitor, What};
 pub use rate::Rate;
-pub use replicate::Replicate;
+pub use replicate::{Replicate, volume_lacks};

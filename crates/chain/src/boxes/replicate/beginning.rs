@@ -10,7 +10,7 @@ use super::granules::Granules;
 use super::looking::READ_FIRST_FOR;
 use super::map::Map;
 use super::member::State;
-use super::store::Store;
+use super::store::{Store, path_in};
 use super::{Begun, CONNECT_WITHIN, Replicate, VOLUME};
 use crate::remote::Link;
 
@@ -44,7 +44,7 @@ impl Replicate {
                     self.failed = Some("what replicas lack can be kept nowhere here".to_owned());
                     return;
                 };
-                let path = state.path.join(format!("{}.replicas", self.name));
+                let path = path_in(state, &self.name);
                 let store = Store::new(&self.surroundings, state, &path);
                 store.load();
                 self.store = Some(store);
