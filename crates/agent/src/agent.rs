@@ -76,7 +76,7 @@ pub struct Settings {
     pub box_networks: Vec<Network>,
     /// The program that boxes' processes are, Scree's own; none: they all run inline.
     pub box_program: Option<PathBuf>,
-    /// What a tenant's box may take of memory, in bytes.
+    /// What the boxes of a chain may take of memory together, in bytes.
     pub box_memory: u64,
     /// Serve NBD over TCP here as well.
     pub listen_nbd: Option<SocketAddr>,
@@ -175,7 +175,7 @@ pub(crate) struct Inner {
     pub box_program: Option<PathBuf>,
     /// What this host shows to machines of boxes.
     pub box_credentials: Mutex<Option<BoxCredentials>>,
-    /// What a tenant's box may take of memory, in bytes.
+    /// What the boxes of a chain may take of memory together, in bytes.
     pub box_memory: u64,
     /// Where the keys of tenants' boxes are derived.
     pub derivations: Arc<Derivations>,

@@ -17,7 +17,7 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, mpsc};
 
 use api::host::{Access, Assignment, Seal, Want};
@@ -53,7 +53,8 @@ pub struct Attached {
     pub(crate) export: Export,
     /// What its boxes tell, since there were any.
     pub(crate) events: OnceLock<Arc<EventLog>>,
-    /// The number of the chain that it is served through; 0: none was put in place yet.
+    /// The number of the chain that it is served through, of whatever boxes or none; 0: none
+    /// was put in place yet.
     pub(crate) chain_turn: AtomicU64,
     /// Its thread, until it is told to stop.
     served: RwLock<Option<Served>>,
@@ -503,7 +504,12 @@ impl Agent {
             }
         };
         let attached = Arc::new(Attached::new(wish.id, epoch, name, served?));
-        if wish.chain.is_some() {
+        if wish.chain.is_none() {
+            // Whichever boxes come later, it was written without them before.
+            attached
+                .chain_turn
+                .store(self.new_turn(), Ordering::Release);
+        } else {
             let put = self.put_chain(wish, &attached, SizeRule::MayChange);
             if let Err(error) = put.await {
                 self.abandon(attached).await?;

@@ -14,7 +14,7 @@ use chain::{
 use frontend::nbd::{ExportGone, Watcher};
 use hop::{Hops, HopsOptions, HostIdentity};
 use identity::KeyRequest;
-use policy::{BoxKind, Policy, PolicyError};
+use policy::{Policy, PolicyError};
 use tokio::sync::oneshot;
 use world::{Wake, host};
 use zeroize::Zeroizing;
@@ -86,6 +86,12 @@ impl HostIdentity for Agent {
     }
 }
 
+/// Reads a policy. To compile its patterns may take tenths of a second.
+async fn read(chain: &WantedChain) -> Result<Policy, ChainError> {
+    let text = chain.policy.clone();
+    Ok(blocking(move || Policy::parse(&text)).await??)
+}
+
 impl Agent {
     /// Puts the boxes in place that are wanted of a volume: none, without a chain.
     /// Nothing that was asked of it meanwhile is lost.
@@ -95,13 +101,10 @@ impl Agent {
         attached: &Arc<Attached>,
         rule: SizeRule,
     ) -> Result<(), ChainError> {
-        // No other chain has it, of whatever life of this host.
-        let mut turn = [0; 8];
-        self.inner.world.random.fill(&mut turn);
-        let turn = u64::from_le_bytes(turn).max(1);
+        let turn = self.new_turn();
         let boxes = match &wish.chain {
             Some(chain) => {
-                let policy = Policy::parse(&chain.policy)?;
+                let policy = read(chain).await?;
                 let tenure = Tenure {
                     epoch: attached.epoch,
                     turn,
@@ -139,6 +142,13 @@ impl Agent {
         // New clients hear what the disk is like by now.
         let served = Arc::clone(attached);
         Ok(blocking(move || served.publish()).await??)
+    }
+
+    /// A chain's number, which no other one has, of whatever life of this host.
+    pub(crate) fn new_turn(&self) -> u64 {
+        let mut turn = [0; 8];
+        self.inner.world.random.fill(&mut turn);
+        u64::from_le_bytes(turn).max(1)
     }
 
     /// What the boxes of a volume are given, but for its thread's wake.
@@ -205,15 +215,15 @@ impl Agent {
         let Some(chain) = wish.chain.as_ref().filter(|_| wish.fenced.is_none()) else {
             return Ok(false);
         };
-        let policy = Policy::parse(&chain.policy)?;
         let state = StateFolder {
             disk: Arc::clone(&self.inner.world.disk),
             path: self.inner.folder.chain(wish.volume),
         };
+        // Of a policy that this host does not know, too.
+        let mut boxes = policy::outline(&chain.policy);
+        boxes.retain(|one| one.kind == "replicate");
         let have = blocking(move || {
-            let replicates = |one: &&policy::BoxPolicy| matches!(one.kind, BoxKind::Replicate(_));
-            let mut boxes = policy.boxes.iter().filter(replicates);
-            boxes.try_fold(false, |any, one| {
+            boxes.iter().try_fold(false, |any, one| {
                 Ok::<_, std::io::Error>(any | chain::boxes::volume_lacks(&state, &one.name)?)
             })
         });

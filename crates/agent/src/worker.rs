@@ -51,7 +51,7 @@ const JOURNAL_LOST: &str = "bring that back, or give up what was flushed last wi
      --force`, now that this is known";
 
 /// What is waited for where the volume lacks what its boxes have, and what ends that.
-const BOXES_HAVE_MORE: &str = "it is served until it has all that was written through its boxes; \
+const BOXES_HAVE_MORE: &str = "it is kept until it has all that was written through its boxes; \
      `scree detach --force` detaches it as it is, without what was written last";
 
 /// What is wanted of a worker.
@@ -280,7 +280,10 @@ impl Work {
             Err(AttachError::Ending) => Next::Never,
             Err(error) => {
                 self.journal_lost_since(wish, &error);
-                let why = open_failure(&self.agent.inner, &wish.name, &error);
+                let mut why = open_failure(&self.agent.inner, &wish.name, &error);
+                if !wish.attached && matches!(self.agent.boxes_have_more(wish).await, Ok(true)) {
+                    why = format!("{why}; {BOXES_HAVE_MORE}");
+                }
                 tracing::error!(volume = %wish.volume, name = wish.name, why, "cannot be opened");
                 self.tell(wish, AttachmentState::Error, Some(why)).await;
                 self.later()

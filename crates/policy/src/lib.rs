@@ -22,6 +22,7 @@ mod fault;
 mod hop;
 mod monitor;
 mod named;
+mod outline;
 mod rate;
 mod replicate;
 mod size;
@@ -32,6 +33,7 @@ pub use fault::{DELAY_MS_MAX, FaultConfig};
 pub use hop::{Hop, Limits, OnFailure};
 pub use monitor::{Action, Glob, MonitorConfig, Operation, Rule};
 pub use named::volume_of;
+pub use outline::{Outline, outline};
 pub use rate::RateConfig;
 pub use replicate::{Place, Replica, ReplicateConfig};
 
