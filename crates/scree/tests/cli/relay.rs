@@ -223,7 +223,7 @@ fn a_relay_tells_its_clients_which_blocks_its_server_takes() {
     assert_eq!(told.code, 0, "{}", told.error);
     let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
     let export = &told["exports"][0];
-    assert_eq!(export["block_minimum"], 4096, "{export}");
+    assert_eq!(export["block_size_minimum"], 4096, "{export}");
     // QEMU does what is smaller by itself.
     qemu_io(
         &uri(folder, "relay"),
