@@ -24,6 +24,7 @@ use base::{AttachmentId, ClusterId, VolumeId, with_causes};
 use catalog::{Catalog, CatalogError};
 use chain::{DERIVATIONS_MAX, Derivations};
 use frontend::nbd::ServerTls;
+use frontend::nbd::client::Departed;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -75,7 +76,7 @@ pub struct Settings {
     pub box_networks: Vec<Network>,
     /// The program that boxes' processes are, Scree's own; none: they all run inline.
     pub box_program: Option<PathBuf>,
-    /// What a tenant's box may take of memory, in bytes.
+    /// What the boxes of a chain may take of memory together, in bytes.
     pub box_memory: u64,
     /// What it may take of D's disk.
     pub box_room: chain::Room,
@@ -176,12 +177,14 @@ pub(crate) struct Inner {
     pub box_program: Option<PathBuf>,
     /// What this host shows to machines of boxes.
     pub box_credentials: Mutex<Option<BoxCredentials>>,
-    /// What a tenant's box may take of memory, in bytes.
+    /// What the boxes of a chain may take of memory together, in bytes.
     pub box_memory: u64,
     /// What it may take of D's disk.
     pub box_room: chain::Room,
     /// Where the keys of tenants' boxes are derived.
     pub derivations: Arc<Derivations>,
+    /// Replicas' connections that were left, of whatever chain.
+    pub departed: Arc<Departed>,
     pub allows_unsealed: bool,
     pub units: Mutex<Vec<Mounted>>,
     /// The ways to those that daemons keep.
@@ -303,6 +306,7 @@ impl Agent {
                 box_credentials: Mutex::default(),
                 box_memory: settings.box_memory,
                 box_room: settings.box_room,
+                departed: Arc::default(),
                 derivations: Arc::new(Derivations::new(Arc::new(ThreadPool::new(DERIVATIONS_MAX)))),
                 units: Mutex::default(),
                 links: Links::new(

@@ -17,7 +17,7 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, mpsc};
 use std::time::Duration;
 
@@ -55,7 +55,8 @@ pub struct Attached {
     pub(crate) export: Export,
     /// What its boxes tell, since there were any.
     pub(crate) events: OnceLock<Arc<EventLog>>,
-    /// The number of the chain that it is served through; 0: none was put in place yet.
+    /// The number of the chain that it is served through, of whatever boxes or none; 0: none
+    /// was put in place yet.
     pub(crate) chain_turn: AtomicU64,
     /// Its thread, until it is told to stop.
     served: RwLock<Option<Served>>,
@@ -145,6 +146,14 @@ impl Attached {
         })
     }
 
+    /// Whether the volume has all that was written through its boxes; if not, why. Waits.
+    pub(crate) fn may_leave(&self) -> Result<Result<(), String>, ExportGone> {
+        self.with(|served| match served {
+            Served::Writable { thread, .. } => thread.call(|chain| chain.may_leave()),
+            Served::ReadOnly(..) => Ok(Ok(())),
+        })
+    }
+
     /// Watches descriptors for its boxes, in its thread.
     pub(crate) fn watcher(&self) -> Result<Watcher, ExportGone> {
         self.with(|served| match served {
@@ -174,12 +183,17 @@ impl Attached {
         Ok(())
     }
 
-    /// Steps 5 and 6. Waits: for calls under way, and for the destage.
-    fn stop(&self, clock: Arc<dyn Clock>) -> Result<(), AttachError> {
+    /// Steps 5 and 6; not 6 if the volume lacks what its boxes have, unless `is_forced`.
+    /// Waits: for calls under way, and for the destage.
+    fn stop(&self, is_forced: bool, clock: Arc<dyn Clock>) -> Result<(), AttachError> {
         match self.take()? {
             Served::Writable { thread, closer, .. } => thread.stop(move |chain, stopped| {
                 if let Err(error) = stopped.flushed {
                     tracing::warn!(%error, "the last flush failed");
+                }
+                // It may have been the last flush that it could not carry out.
+                if let (Err(why), false) = (chain.may_leave(), is_forced) {
+                    return Err(AttachError::Lacks(why));
                 }
                 closer.close(chain.into_bottom(), &*clock)
             })?,
@@ -249,6 +263,9 @@ pub enum AttachError {
     /// The engine had to stop.
     #[error("the engine stopped: {0}")]
     Stopped(#[from] IoError),
+    /// It has not all that was written through its boxes.
+    #[error("{0}")]
+    Lacks(String),
     /// No unit takes what it has.
     #[error("it cannot destage: {0}")]
     Stalled(String),
@@ -507,7 +524,12 @@ impl Agent {
                 return Err(error);
             }
         }
-        if wish.chain.is_some() {
+        if wish.chain.is_none() {
+            // Whichever boxes come later, it was written without them before.
+            attached
+                .chain_turn
+                .store(self.new_turn(), Ordering::Release);
+        } else {
             let put = self.put_chain(wish, &attached, SizeRule::MayChange);
             if let Err(error) = put.await {
                 self.abandon(attached).await?;
@@ -535,11 +557,15 @@ impl Agent {
 
     /// Steps 5 and 6. On an error the journal keeps what was not destaged, and
     /// the next open replays it.
-    pub(crate) async fn stop_and_close(&self, attached: Arc<Attached>) -> Result<(), AttachError> {
+    pub(crate) async fn stop_and_close(
+        &self,
+        attached: Arc<Attached>,
+        is_forced: bool,
+    ) -> Result<(), AttachError> {
         self.inner.serving.withdraw(attached.id, &attached.name);
         let clock = Arc::clone(&self.inner.world.clock);
         let (id, epoch, volume) = (attached.id, attached.epoch, attached.volume);
-        let stopped = blocking(move || attached.stop(clock)).await;
+        let stopped = blocking(move || attached.stop(is_forced, clock)).await;
         self.release(id, epoch);
         stopped??;
         match epoch {
@@ -556,6 +582,15 @@ impl Agent {
             true => Ok(()),
             false => Err(AttachError::BoxesHold(left.join(", "))),
         }
+    }
+
+    /// Why the volume may not be used without its boxes, if it may not.
+    pub(crate) async fn lacking(
+        &self,
+        attached: &Arc<Attached>,
+    ) -> Result<Option<String>, AttachError> {
+        let attached = Arc::clone(attached);
+        Ok(blocking(move || attached.may_leave()).await??.err())
     }
 
     /// Serves a volume no more. What it has not destaged stays in its journal.

@@ -24,7 +24,7 @@ use base::{
 };
 use chain::{Link, Remote, Targets};
 use frontend::nbd::Watcher;
-use frontend::nbd::client::{ClientOptions, ClientTls, NbdClient, NbdUri, State, Target};
+use frontend::nbd::client::{ClientOptions, ClientTls, Departed, NbdClient, NbdUri, State, Target};
 use identity::{Kind, Subject};
 use policy::Place;
 use world::{Clock, Disk, Endpoint};
@@ -109,6 +109,7 @@ pub(crate) struct BoxTargets {
     pub networks: Arc<[Network]>,
     pub volumes: OtherVolumes,
     pub watcher: Watcher,
+    pub departed: Arc<Departed>,
     pub clock: Arc<dyn Clock>,
 }
 
@@ -120,7 +121,8 @@ impl BoxTargets {
         tenant: &str,
         networks: Arc<[Network]>,
         volumes: OtherVolumes,
-        (watcher, clock): (Watcher, Arc<dyn Clock>),
+        (watcher, departed): (Watcher, Arc<Departed>),
+        clock: Arc<dyn Clock>,
     ) -> Self {
         let is_name = Subject::new(Kind::User, tenant).is_ok();
         Self {
@@ -130,6 +132,7 @@ impl BoxTargets {
             networks,
             volumes,
             watcher,
+            departed,
             clock,
         }
     }
@@ -150,6 +153,7 @@ impl BoxTargets {
 
     fn client_of(&self, found: NbdUri) -> Result<NbdClient, String> {
         let mut options = ClientOptions::new(found.export, Arc::clone(&self.clock));
+        options.departed = Arc::clone(&self.departed);
         if let Some(tls) = found.tls {
             let read = ClientTls::read(&*self.disk, &tls.certificates, &tls.server);
             options.tls = Some(read.map_err(|error| with_causes(&error))?);
@@ -312,7 +316,8 @@ mod tests {
             tenant,
             networks.collect(),
             others(),
-            (watcher, clock),
+            (watcher, Arc::default()),
+            clock,
         );
         let found = targets.find(uri);
         found.map(|found| {

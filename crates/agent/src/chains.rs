@@ -100,6 +100,12 @@ impl HostIdentity for Agent {
     }
 }
 
+/// Reads a policy. To compile its patterns may take tenths of a second.
+async fn read(chain: &WantedChain) -> Result<Policy, ChainError> {
+    let text = chain.policy.clone();
+    Ok(blocking(move || Policy::parse(&text)).await??)
+}
+
 impl Agent {
     /// Puts the boxes in place that are wanted of a volume: none, without a chain.
     /// Nothing that was asked of it meanwhile is lost.
@@ -109,15 +115,12 @@ impl Agent {
         attached: &Arc<Attached>,
         rule: SizeRule,
     ) -> Result<(), ChainError> {
-        // No other chain has it, of whatever life of this host.
-        let mut turn = [0; 8];
-        self.inner.world.random.fill(&mut turn);
-        let turn = u64::from_le_bytes(turn).max(1);
+        let turn = self.new_turn();
         let follows = attached.chain_turn.load(Ordering::Acquire);
         let has_left = !self.box_journals_left(wish.volume).await??.is_empty();
         let boxes = match &wish.chain {
             Some(chain) => {
-                let policy = Policy::parse(&chain.policy)?;
+                let policy = read(chain).await?;
                 let tenure = Tenure {
                     epoch: attached.epoch,
                     turn,
@@ -158,6 +161,13 @@ impl Agent {
         Ok(blocking(move || served.publish()).await??)
     }
 
+    /// A chain's number, which no other one has, of whatever life of this host.
+    pub(crate) fn new_turn(&self) -> u64 {
+        let mut turn = [0; 8];
+        self.inner.world.random.fill(&mut turn);
+        u64::from_le_bytes(turn).max(1)
+    }
+
     /// What the boxes of a volume are given, but for its thread's wake.
     async fn surroundings(
         &self,
@@ -180,7 +190,8 @@ impl Agent {
             &chain.tenant,
             Arc::clone(&inner.box_networks),
             self.other_volumes(chain),
-            (watcher.clone(), Arc::clone(&inner.world.clock)),
+            (watcher.clone(), Arc::clone(&inner.departed)),
+            Arc::clone(&inner.world.clock),
         );
         let events = attached.events.get_or_init(|| {
             let folder = self.inner.folder.events();
@@ -223,6 +234,27 @@ impl Agent {
             Some(term) => Arc::new(BoxLease(term, Arc::clone(&self.inner.world.clock))),
             None => Arc::new(Unlimited),
         }
+    }
+
+    /// Whether the volume lacks what its boxes have elsewhere, as they have kept it here.
+    pub(crate) async fn boxes_have_more(&self, wish: &Assignment) -> Result<bool, ChainError> {
+        // Where another host had it since, what is kept here is of before that.
+        let Some(chain) = wish.chain.as_ref().filter(|_| wish.fenced.is_none()) else {
+            return Ok(false);
+        };
+        let state = StateFolder {
+            disk: Arc::clone(&self.inner.world.disk),
+            path: self.inner.folder.chain(wish.volume),
+        };
+        // Of a policy that this host does not know, too.
+        let mut boxes = policy::outline(&chain.policy);
+        boxes.retain(|one| one.kind == "replicate");
+        let have = blocking(move || {
+            boxes.iter().try_fold(false, |any, one| {
+                Ok::<_, std::io::Error>(any | chain::boxes::volume_lacks(&state, &one.name)?)
+            })
+        });
+        Ok(have.await??)
     }
 
     /// What its boxes write beside it.

@@ -4,9 +4,10 @@
 //! ```text
 //!   wanted      open                not open
 //!   attached    plug and tend it    open it, later again if that fails
-//!   detached    unplug, close it    settle its journal if it was ever leased;
-//!                                   tell. If its VM may still have it, open it
-//!                                   first: only a disk that answers is let go of
+//!   detached    wait until it has   settle its journal if it was ever leased;
+//!               all that its boxes  tell. If its VM may still have it, or its
+//!               have; unplug,       boxes have what it lacks, open it first:
+//!               close it            only a disk that answers is let go of
 //!   gone        let go              end
 //!   ending      close it            end; a VM that has it waits for the next
 //!                                   process
@@ -48,6 +49,10 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 /// What helps where what was flushed last cannot be had.
 const JOURNAL_LOST: &str = "bring that back, or give up what was flushed last with `scree detach \
      --force`, now that this is known";
+
+/// What is waited for where the volume lacks what its boxes have, and what ends that.
+const BOXES_HAVE_MORE: &str = "it is kept until it has all that was written through its boxes; \
+     `scree detach --force` detaches it as it is, without what was written last";
 
 /// What is wanted of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -275,7 +280,10 @@ impl Work {
             Err(AttachError::Ending) => Next::Never,
             Err(error) => {
                 self.journal_lost_since(wish, &error);
-                let why = open_failure(&self.agent.inner, &wish.name, &error);
+                let mut why = open_failure(&self.agent.inner, &wish.name, &error);
+                if !wish.attached && matches!(self.agent.boxes_have_more(wish).await, Ok(true)) {
+                    why = format!("{why}; {BOXES_HAVE_MORE}");
+                }
                 tracing::error!(volume = %wish.volume, name = wish.name, why, "cannot be opened");
                 self.tell(wish, AttachmentState::Error, Some(why)).await;
                 self.later()
@@ -437,6 +445,10 @@ impl Work {
     }
 
     async fn close(&mut self, wish: &Assignment, attached: Arc<Attached>) -> Next {
+        let lost = match self.wait_for_boxes(wish, &attached).await {
+            Ok(lost) => lost,
+            Err(next) => return next,
+        };
         if let Err(why) = self.keep_unplugged(wish).await {
             if !wish.forced {
                 // It is served as before.
@@ -451,10 +463,40 @@ impl Work {
                 "taken by force, and the VM has I/O errors there until its guest lets go: {why}"
             ));
         }
+        if let Some(lost) = lost {
+            let note = self.note.take();
+            self.note = Some(note.map_or_else(|| lost.clone(), |note| format!("{lost}; {note}")));
+        }
         *lock(&self.shared.open) = None;
         let epoch = attached.epoch;
-        let closed = self.agent.stop_and_close(attached).await;
+        let closed = self.agent.stop_and_close(attached, wish.forced).await;
         self.closed(wish, closed.map(|()| epoch)).await
+    }
+
+    /// If the volume lacks what was written through its boxes it is served as before until it
+    /// has that: then this is what is to be done next. By force it is closed as it is; what
+    /// to say of that.
+    async fn wait_for_boxes(
+        &mut self,
+        wish: &Assignment,
+        attached: &Arc<Attached>,
+    ) -> Result<Option<String>, Next> {
+        // Of one whose thread has ended nothing is known but what its boxes have kept.
+        let Ok(Some(why)) = self.agent.lacking(attached).await else {
+            return Ok(None);
+        };
+        if wish.forced {
+            tracing::warn!(volume = %wish.volume, why, "detached by force");
+            return Ok(Some(format!(
+                "detached by force as it was, without what was written last through its boxes: \
+                 {why}"
+            )));
+        }
+        let stopped = self.look_at_engine(wish, attached).await;
+        let stopped = stopped.map_or_else(String::new, |why| format!("; it has stopped: {why}"));
+        let why = format!("{why}; {BOXES_HAVE_MORE}{stopped}");
+        self.tell(wish, AttachmentState::Busy, Some(why)).await;
+        Err(Next::After(LOOK_EVERY))
     }
 
     /// Takes it out of its VM; why it is still there, if it is.
@@ -492,6 +534,21 @@ impl Work {
                 Ok(()) => {}
                 Err(AttachError::BoxesHold(_)) => return self.open(wish).await,
                 Err(error) => return self.closed(wish, Err(error)).await,
+            }
+        }
+        if !wish.forced {
+            // It is opened with them, and closed when it has what they have.
+            match self.agent.boxes_have_more(wish).await {
+                Ok(true) => return self.open(wish).await,
+                Ok(false) => {}
+                Err(error) => {
+                    let why = format!(
+                        "what its boxes have is not known: {}; {BOXES_HAVE_MORE}",
+                        with_causes(&error)
+                    );
+                    self.tell(wish, AttachmentState::Busy, Some(why)).await;
+                    return self.later();
+                }
             }
         }
         let settled = match is_writable {
@@ -578,7 +635,7 @@ impl Work {
             return true;
         };
         let name = attached.name.clone();
-        match self.agent.stop_and_close(attached).await {
+        match self.agent.stop_and_close(attached, true).await {
             Ok(()) => true,
             Err(error) => {
                 tracing::error!(name, %error, "not closed cleanly; its journal has the rest");

@@ -207,6 +207,15 @@ impl<D: BlockDevice> Chain<D> {
         self.bottom
     }
 
+    /// Whether the disk below may be used without its boxes from now on: it has all that was
+    /// written through them.
+    ///
+    /// # Errors
+    /// What keeps the uppermost one that may not be left, for people.
+    pub fn may_leave(&self) -> Result<(), String> {
+        self.boxes.iter().try_for_each(|one| one.may_leave())
+    }
+
     /// Puts other boxes in the place of those that there are, without a request lost. It
     /// goes on with the polls that follow; who asked for it is told when it has ended.
     /// Until then every verb is answered [`Started::Busy`].

@@ -22,6 +22,11 @@ pub trait Remote: BlockDevice {
 }
 
 /// Opens disks elsewhere.
+///
+/// A disk that was opened here before and is dropped may have been asked for changes that its
+/// server has not carried out: it hangs, and goes on later. Whoever opens the same place anew
+/// writes what is newer there. So the new one is [`Link::Connecting`] until nothing of that
+/// can be carried out any more.
 pub trait Targets: Send + Sync {
     /// Begins to connect. Called in the thread that owns the chain; does not wait.
     ///

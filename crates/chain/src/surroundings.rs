@@ -122,7 +122,8 @@ pub struct Surroundings {
     pub pool: Arc<dyn Pool>,
     /// For keys that are derived; one for all disks of a host.
     pub derivations: Arc<Derivations>,
-    /// What a box may take of memory at most, in bytes, whatever its policy gives it.
+    /// What the boxes of a chain may take of memory together, in bytes, whatever their policy
+    /// gives them; of a box that is built, what it may take itself.
     pub memory_max: u64,
     /// For keys.
     pub random: Arc<dyn Random>,
@@ -207,8 +208,41 @@ impl Surroundings {
 /// The boxes of a policy, ready to be put in the place of others ([`crate::Exchange`]).
 #[must_use]
 pub fn build(policy: &Policy, surroundings: &Surroundings) -> Vec<Box<dyn MiddleBox>> {
-    let boxes = policy.boxes.iter();
-    boxes.map(|one| build_one(one, surroundings)).collect()
+    let shares = memory_shares(&policy.boxes, surroundings.memory_max);
+    let boxes = policy.boxes.iter().zip(shares);
+    boxes
+        .map(|(one, memory_max)| {
+            let given = Surroundings {
+                memory_max,
+                ..surroundings.clone()
+            };
+            build_one(one, &given)
+        })
+        .collect()
+}
+
+/// What each box may take of the memory that all may take together: what it is to have by its
+/// policy, or if that is more altogether, as much less as all the others.
+fn memory_shares(boxes: &[BoxPolicy], memory_max: u64) -> Vec<u64> {
+    let wanted = |one: &BoxPolicy| match (&one.hop, &one.kind) {
+        (_, BoxKind::Machine(_)) => 0,
+        (Some(hop), _) => hop.limits.memory_bytes,
+        (None, BoxKind::Monitor(config)) => config.memory_max,
+        (None, BoxKind::Replicate(config)) => {
+            let is_partial = config
+                .replicas
+                .iter()
+                .any(|replica| replica.paths.is_some());
+            if is_partial { config.memory_max } else { 0 }
+        }
+        (None, _) => 0,
+    };
+    let all: u128 = boxes.iter().map(|one| u128::from(wanted(one))).sum();
+    let share = |wanted: u64| match all <= u128::from(memory_max) {
+        true => wanted,
+        false => (u128::from(wanted) * u128::from(memory_max) / all) as u64,
+    };
+    boxes.iter().map(|one| share(wanted(one))).collect()
 }
 
 fn build_one(one: &BoxPolicy, surroundings: &Surroundings) -> Box<dyn MiddleBox> {
@@ -243,5 +277,31 @@ struct Unbuilt(&'static str);
 impl MiddleBox for Unbuilt {
     fn open(&mut self, _: &mut dyn base::BlockDevice) -> Opening {
         Opening::Failed(self.0.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each of sixteen monitors might have taken all that its host's operator gives.
+    #[test]
+    fn the_boxes_of_a_chain_share_what_its_host_gives() {
+        let mut text = "volume = 'v'\n".to_owned();
+        for number in 0..14 {
+            text += &format!("[[box]]\nkind = 'monitor'\nname = 'm{number}'\n");
+        }
+        text += "[[box]]\nkind = 'rate'\niops = 1\n\
+                 [[box]]\nkind = 'monitor'\nname = 'p'\nruns = 'process'\nmemory = '1G'\n";
+        let policy = Policy::parse(&text).expect("a policy");
+        let shares = memory_shares(&policy.boxes, 1 << 30);
+        let of_sixteen = (1 << 30) / 16;
+        let mut expected = vec![of_sixteen; 14];
+        expected.extend([0, 2 * of_sixteen]);
+        assert_eq!(shares, expected);
+        // Where there is enough, each has what its policy says.
+        let enough = memory_shares(&policy.boxes, 8 << 30);
+        assert_eq!((enough[0], enough[15]), (512 << 20, 1 << 30));
+        assert_eq!(memory_shares(&policy.boxes, u64::MAX), enough);
     }
 }

@@ -59,6 +59,12 @@ impl Channel {
         self.tls = Some(Box::new(tls));
     }
 
+    /// From here on the socket's bytes are as they come: what is wrong with its TLS, nobody
+    /// can say any more.
+    pub fn drop_tls(&mut self) {
+        (self.tls, self.holds_received) = (None, false);
+    }
+
     /// The socket.
     #[must_use]
     pub fn stream(&self) -> &Stream {

@@ -44,9 +44,15 @@ fn invalid(reason: impl ToString) -> ControlError {
     ControlError::invalid("policy", reason.to_string())
 }
 
-/// Reads a policy.
-fn parse(text: &str) -> Result<Policy, ControlError> {
-    let policy = Policy::parse(text).map_err(invalid)?;
+/// Reads a policy. Its patterns are compiled, which may take tenths of a second: this is no
+/// thread that answers others meanwhile.
+async fn parse(text: &str) -> Result<Policy, ControlError> {
+    let text = text.to_owned();
+    let parsed = tokio::task::spawn_blocking(move || Policy::parse(&text)).await;
+    let parsed = parsed.map_err(|error| ControlError::Internal {
+        reason: format!("a policy was not read to its end: {error}"),
+    })?;
+    let policy = parsed.map_err(invalid)?;
     if let Some(vm) = &policy.vm {
         VmAddress::from_str(vm).map_err(|error| invalid(format!("vm: {error}")))?;
     }
@@ -72,7 +78,7 @@ impl Acting {
     async fn apply(&self, text: String) -> Result<ChainView, ControlError> {
         let volume = policy::volume_of(&text).map_err(invalid)?;
         let volume = self.living(&volume, Right::Administer).await?;
-        let policy = parse(&text)?;
+        let policy = parse(&text).await?;
         let mut volumes = ChainVolumes::new();
         for name in policy.volumes() {
             let replica = self.living(name, Right::Use).await?;

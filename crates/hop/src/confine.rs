@@ -4,20 +4,21 @@
 //!   own network (none), own IPC    unshare
 //!   memory, files, processes       limits
 //!   own user, no groups            setresuid
+//!   no capabilities                capset
 //!   nothing gained by exec         no_new_privs
 //!   few system calls               seccomp
 //! ```
 //!
 //! It is the process itself that does it, before it reads anything; the last step cannot be
-//! undone by any other. Without root there is no user of its own, and no network only where
-//! the kernel lets users have namespaces; the rest is the same.
+//! undone by any other. It has a user of its own if whoever starts it is root, or may give
+//! others away ([`gives_users`]). Without root it has no network only where the kernel lets
+//! users have namespaces; the rest is the same.
 
 use std::collections::BTreeMap;
 use std::io;
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
-use rustix::thread::UnshareFlags;
-use rustix::thread::{Gid, Uid};
+use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid, UnshareFlags};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 /// Files that a process has open at most.
@@ -29,7 +30,7 @@ const ADDRESS_BYTES: u64 = 4 << 30;
 /// What a process is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Confinement {
-    /// Its user and group, if it begins as root.
+    /// Its user and group, if they may be given to it ([`gives_users`]).
     pub user: Option<u32>,
     /// Memory of its own, in bytes.
     pub memory_bytes: u64,
@@ -185,17 +186,39 @@ pub fn confine_foreign(with: Confinement) -> Result<(), ConfineError> {
     )
 }
 
+/// Whether this process may give its children users of their own, and end them all the same:
+/// it is root, or its operator has given it what that takes.
+pub(crate) fn gives_users() -> bool {
+    let needed = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL;
+    let has_needed = || {
+        let has = rustix::thread::capabilities(None);
+        has.is_ok_and(|has| has.effective.contains(needed))
+    };
+    rustix::process::geteuid().is_root() || has_needed()
+}
+
+/// What it was given for the agent's own tasks is not the process's.
+fn give_up_capabilities() -> rustix::io::Result<()> {
+    let had = rustix::thread::capabilities(None)?;
+    if had.permitted.is_empty() && had.inheritable.is_empty() {
+        return Ok(());
+    }
+    rustix::thread::clear_ambient_capability_set()?;
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
+    rustix::thread::set_capabilities(None, none)
+}
+
 fn leave_the_rest(with: Confinement) -> Result<(), ConfineError> {
     let is_root = rustix::process::geteuid().is_root();
     let own = UnshareFlags::NEWNET | UnshareFlags::NEWIPC;
-    let wanted = match is_root {
-        true => own,
-        false => own | UnshareFlags::NEWUSER,
-    };
     // SAFETY: no thread but this one is there, and descriptors stay shared with nobody.
-    let unshared = unsafe { rustix::thread::unshare_unsafe(wanted) };
+    let unshare = |what| unsafe { rustix::thread::unshare_unsafe(what) };
     if is_root {
-        step("a network of its own", unshared)?;
+        step("a network of its own", unshare(own))?;
     }
     let limits = [
         (Resource::Core, 0),
@@ -211,7 +234,7 @@ fn leave_the_rest(with: Confinement) -> Result<(), ConfineError> {
         };
         step("limits", rustix::process::setrlimit(resource, limit))?;
     }
-    if let Some(user) = with.user.filter(|_| is_root) {
+    if let Some(user) = with.user.filter(|_| gives_users()) {
         let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
         step("no groups", rustix::thread::set_thread_groups(&[]))?;
         step(
@@ -223,6 +246,12 @@ fn leave_the_rest(with: Confinement) -> Result<(), ConfineError> {
             rustix::thread::set_thread_res_uid(uid, uid, uid),
         )?;
     }
+    if !is_root {
+        // Only where the kernel lets users have them. Whoever has namespaces of their own has
+        // all capabilities there.
+        let _ = unshare(own | UnshareFlags::NEWUSER);
+    }
+    step("no capabilities", give_up_capabilities())?;
     step(
         "no memory images",
         rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable),

@@ -15,6 +15,7 @@ use policy::{BoxKind, BoxPolicy, Hop, Limits, MachineConfig};
 use world::real::{Listener as SocketListener, Stream};
 use world::{Disk, Endpoint};
 
+use crate::confine::gives_users;
 use crate::events::Listener;
 use crate::launch::{self, Child, Start};
 use crate::machine::call;
@@ -88,11 +89,11 @@ impl Programs for Hops {
             BoxKind::Program(config) => {
                 let folder = self.options.foreign.as_deref();
                 let folder = folder.ok_or("there are no programs for boxes here")?;
-                if !rustix::process::geteuid().is_root() {
+                if !gives_users() {
                     // Of the agent's own user it would have the agent's files.
                     return Err(
-                        "a program needs a user of its own, which only an agent that is root can \
-                         give it"
+                        "a program needs a user of its own, which only an agent can give it that \
+                         is root or may (see \"Boxes\" in the operations manual)"
                             .to_owned(),
                     );
                 }
@@ -173,11 +174,10 @@ impl Common {
     }
 }
 
-/// A user that no other box has, if this is root.
+/// A user that no other box has, if one may be given away.
 fn user() -> Option<u32> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let is_root = rustix::process::geteuid().is_root();
-    is_root.then(|| USERS_FROM + NEXT.fetch_add(1, Ordering::Relaxed) % USERS)
+    gives_users().then(|| USERS_FROM + NEXT.fetch_add(1, Ordering::Relaxed) % USERS)
 }
 
 /// A process of Scree's own.

@@ -1,25 +1,19 @@
-//! Processes of boxes: how they begin and end, and how much of a core they have.
+//! Processes of boxes: how they begin and end.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{ChildStderr, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use policy::Limits;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, Signal, kill_process};
-use world::real::{Bell, Poller, Stream};
-use world::{Clock, Interest, Pool};
+use rustix::process::Pid;
+use world::real::{Bell, Stream};
+use world::{Clock, Pool};
 
+use crate::share::Throttle;
 use crate::sockets::SocketFolder;
-
-/// How often it is looked at whether a process has had its share.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// A process may use at once what it did not use of so long.
-const BURST: Duration = Duration::from_millis(200);
 
 /// Two sockets, joined to each other; neither blocks.
 pub(crate) fn pair() -> io::Result<(Stream, Stream)> {
@@ -139,90 +133,4 @@ impl Drop for Child {
             }));
         }
     }
-}
-
-/// Holds a process to its share of a core: stops it when it has had that, and lets it go on.
-/// It needs no privilege and no control group.
-struct Throttle {
-    pid: Pid,
-    percent: u32,
-    clock: Arc<dyn Clock>,
-}
-
-impl Throttle {
-    fn start(pid: Pid, percent: u32, clock: Arc<dyn Clock>) -> io::Result<Bell> {
-        let (bell, poller) = (Bell::new()?, Poller::new()?);
-        poller.add(&bell, 0, Interest::READABLE)?;
-        let own = bell.clone();
-        let throttle = Self {
-            pid,
-            percent,
-            clock,
-        };
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "it lasts as long as the process: no job for a pool"
-        )]
-        std::thread::Builder::new()
-            .name("box-share".to_owned())
-            .spawn(move || throttle.hold(&poller, own))?;
-        Ok(bell)
-    }
-
-    /// Until `bell` is rung, or the process has ended.
-    fn hold(&self, poller: &Poller, bell: Bell) {
-        let share = |of: Duration| of * self.percent / 100;
-        // It has used what it may by then.
-        let mut from = (self.clock.monotonic(), Duration::ZERO);
-        let mut is_stopped = false;
-        let mut rung = Vec::new();
-        while rung.is_empty() {
-            let Some(used) = cpu_time(self.pid) else {
-                return;
-            };
-            let now = self.clock.monotonic();
-            let may = share(now - from.0) + share(BURST);
-            let had = used.saturating_sub(from.1);
-            if had + share(BURST) < may {
-                // What it does not use it does not save.
-                from = (now, used);
-            }
-            let has_too_much = had > may;
-            if has_too_much != is_stopped {
-                let signal = if has_too_much {
-                    Signal::STOP
-                } else {
-                    Signal::CONT
-                };
-                is_stopped = has_too_much;
-                if kill_process(self.pid, signal).is_err() {
-                    return;
-                }
-            }
-            if poller.wait(Some(LOOK_EVERY), &mut rung).is_err() {
-                return;
-            }
-        }
-        drop(bell);
-    }
-}
-
-/// What a process has used of all cores so far.
-fn cpu_time(pid: Pid) -> Option<Duration> {
-    let mut clock = 0;
-    // SAFETY: it writes one number, into a local.
-    let found = unsafe { libc::clock_getcpuclockid(pid.as_raw_nonzero().get(), &raw mut clock) };
-    if found != 0 {
-        return None;
-    }
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: it writes one time, into a local.
-    let read = unsafe { libc::clock_gettime(clock, &raw mut time) };
-    (read == 0).then(|| {
-        let seconds = Duration::from_secs(time.tv_sec.cast_unsigned());
-        seconds + Duration::from_nanos(time.tv_nsec.cast_unsigned())
-    })
 }

@@ -28,6 +28,7 @@ mod machine;
 mod machine_server;
 mod program;
 mod serve;
+mod share;
 mod sockets;
 mod spec;
 

@@ -1,8 +1,8 @@
 //! [`SocketFolder`]: where a program that is not Scree's makes its socket.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, chown};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -26,6 +26,7 @@ impl SocketFolder {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let own = parent.join(format!("{}-{number}", std::process::id()));
         make(parent, 0o711, true)?;
+        let_through(parent)?;
         // What a process of the same number has left.
         remove(&own);
         make(&own, 0o700, false)?;
@@ -55,6 +56,15 @@ impl Drop for SocketFolder {
 fn make(folder: &Path, mode: u32, parents: bool) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.mode(mode).recursive(parents).create(folder)
+}
+
+/// Whatever the umask says, users of boxes pass through it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "sockets of processes are none of a simulator's"
+)]
+fn let_through(folder: &Path) -> io::Result<()> {
+    fs::set_permissions(folder, Permissions::from_mode(0o711))
 }
 
 #[expect(

@@ -24,6 +24,17 @@ pub enum OnFailure {
     Bypass,
 }
 
+impl OnFailure {
+    /// As it is written.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::FailClosed => "fail-closed",
+            Self::Bypass => "bypass",
+        }
+    }
+}
+
 /// What a process may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {

@@ -42,6 +42,15 @@ pub struct ChainBox {
     pub name: String,
     /// What it is.
     pub kind: String,
+    /// Where it runs: `inline`, in the agent; `process`, `program` or `machine`.
+    #[serde(default)]
+    pub runs: String,
+    /// Which program or machine.
+    #[serde(default)]
+    pub at: Option<String>,
+    /// What the disk does without it, if it does not run inline: `fail-closed` or `bypass`.
+    #[serde(default)]
+    pub on_failure: Option<String>,
 }
 
 /// How far a chain has come with one attachment.

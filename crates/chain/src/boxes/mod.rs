@@ -18,5 +18,5 @@ pub use journal::{
 };
 pub use monitor::{Detail, Event, FileEvent, Monitor, What};
 pub use rate::Rate;
-pub use replicate::Replicate;
+pub use replicate::{Replicate, volume_lacks};
 pub use trace::Trace;

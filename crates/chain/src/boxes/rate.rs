@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{BlockDevice, Completion, Durability, Started, Token, ZeroMode};
+use base::{BlockDevice, Completion, Durability, Extent, Started, Token, ZeroMode};
 use policy::RateConfig;
 use world::Clock;
 
@@ -47,8 +47,8 @@ impl Bucket {
 pub struct Rate {
     requests: Option<Bucket>,
     bytes: Option<Bucket>,
-    /// Something waits.
-    is_awaited: bool,
+    /// Something waits until then.
+    awaited: Option<Duration>,
     clock: Arc<dyn Clock>,
 }
 
@@ -59,20 +59,21 @@ impl Rate {
         Self {
             requests: config.iops.map(Bucket::new),
             bytes: config.bytes_per_second.map(Bucket::new),
-            is_awaited: false,
+            awaited: None,
             clock,
         }
     }
 
-    fn buckets(&self) -> impl Iterator<Item = &Bucket> {
-        self.requests.iter().chain(&self.bytes)
-    }
-
-    /// Asks below, if that may be now; what is begun there counts.
-    fn pace(&mut self, bytes: u64, ask: impl FnOnce() -> Started) -> Started {
+    /// Asks below, if that may be now; what is begun there counts. Of one that moves nothing
+    /// the request alone counts, and it does not pay for what others have moved.
+    fn pace(&mut self, bytes: Option<u64>, ask: impl FnOnce() -> Started) -> Started {
         let now = self.clock.monotonic();
-        if self.buckets().any(|bucket| !bucket.wait(now).is_zero()) {
-            self.is_awaited = true;
+        let moved = self.bytes.as_ref().filter(|_| bytes.is_some());
+        let waits = self.requests.iter().chain(moved).map(|one| one.wait(now));
+        let wait = waits.max().unwrap_or_default();
+        if !wait.is_zero() {
+            let until = now + wait;
+            self.awaited = Some(self.awaited.map_or(until, |other| other.min(until)));
             return Started::Busy;
         }
         let started = ask();
@@ -80,7 +81,7 @@ impl Rate {
             if let Some(requests) = &mut self.requests {
                 requests.take(1, now);
             }
-            if let Some(moved) = &mut self.bytes {
+            if let (Some(moved), Some(bytes)) = (&mut self.bytes, bytes) {
                 moved.take(bytes, now);
             }
         }
@@ -96,7 +97,7 @@ impl MiddleBox for Rate {
         offset: u64,
         out: &mut [u8],
     ) -> Started {
-        self.pace(out.len() as u64, || below.read(token, offset, out))
+        self.pace(Some(out.len() as u64), || below.read(token, offset, out))
     }
 
     fn write(
@@ -107,7 +108,7 @@ impl MiddleBox for Rate {
         data: &[u8],
         durability: Durability,
     ) -> Started {
-        self.pace(data.len() as u64, || {
+        self.pace(Some(data.len() as u64), || {
             below.write(token, offset, data, durability)
         })
     }
@@ -122,7 +123,7 @@ impl MiddleBox for Rate {
         length: u64,
         durability: Durability,
     ) -> Started {
-        self.pace(0, || below.trim(token, offset, length, durability))
+        self.pace(None, || below.trim(token, offset, length, durability))
     }
 
     fn write_zeroes(
@@ -133,23 +134,45 @@ impl MiddleBox for Rate {
         length: u64,
         mode: ZeroMode,
     ) -> Started {
-        self.pace(0, || below.write_zeroes(token, offset, length, mode))
+        self.pace(None, || below.write_zeroes(token, offset, length, mode))
+    }
+
+    fn flush(&mut self, below: &mut dyn BlockDevice, token: Token) -> Started {
+        self.pace(None, || below.flush(token))
+    }
+
+    fn extents(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        offset: u64,
+        length: u64,
+        runs: &mut Vec<Extent>,
+    ) -> Started {
+        self.pace(None, || below.extents(token, offset, length, runs))
+    }
+
+    // What is fetched ahead is moved to this host, as what is read.
+
+    fn prefetch(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        offset: u64,
+        length: u64,
+    ) -> Started {
+        self.pace(Some(length), || below.prefetch(token, offset, length))
     }
 
     fn next_timer(&self) -> Option<Duration> {
-        if !self.is_awaited {
-            return None;
-        }
         let now = self.clock.monotonic();
-        self.buckets().map(|bucket| bucket.wait(now)).max()
+        self.awaited.map(|until| until.saturating_sub(now))
     }
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
         // Whoever was refused offers it again after this.
         let now = self.clock.monotonic();
-        if self.buckets().all(|bucket| bucket.wait(now).is_zero()) {
-            self.is_awaited = false;
-        }
+        self.awaited.take_if(|until| *until <= now);
         below.poll(completions);
     }
 }
@@ -214,6 +237,57 @@ mod tests {
         };
         // A tenth of a second's worth comes on top.
         assert_eq!(reads(&one, 1 << 20, time), 6);
+    }
+
+    /// They passed at once, and as many as anybody asked for.
+    #[test]
+    fn what_moves_nothing_is_a_request_too() {
+        let config = RateConfig {
+            iops: Some(100),
+            bytes_per_second: Some(1 << 20),
+        };
+        type Ask = fn(&mut Rate, &mut MemoryDevice) -> Started;
+        let asks: [(Ask, u64); 3] = [
+            (|rate, below| rate.flush(below, 1), 100),
+            (
+                |rate, below| rate.extents(below, 1, 0, 4096, &mut Vec::new()),
+                100,
+            ),
+            (|rate, below| rate.prefetch(below, 1, 0, 65_536), 16),
+        ];
+        for (ask, per_second) in asks {
+            let (mut rate, mut below, clock) = limited(&config);
+            // A burst is paid for first.
+            let end = clock.monotonic() + Duration::from_secs(10);
+            let mut done = 0;
+            while clock.monotonic() < end {
+                match ask(&mut rate, &mut below) {
+                    Started::Done | Started::Pending => done += 1,
+                    Started::Busy => {
+                        let wait = rate.next_timer().expect("something waits");
+                        assert!(!wait.is_zero(), "it would be asked for ever");
+                        clock.advance(wait);
+                        rate.poll(&mut below, &mut Vec::new());
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            let most = per_second * 10 + per_second / 10 + 2;
+            assert!((per_second * 10..=most).contains(&done), "{done}");
+        }
+    }
+
+    /// An exchange of boxes begins with one, and takes no longer than ten seconds.
+    #[test]
+    fn a_flush_does_not_wait_for_what_others_have_moved() {
+        let (mut rate, mut below, _) = limited(&RateConfig {
+            iops: None,
+            bytes_per_second: Some(1),
+        });
+        let read = rate.read(&mut below, 1, 0, &mut [0; 4096]);
+        assert_eq!(read, Started::Done);
+        assert_eq!(rate.read(&mut below, 1, 0, &mut [0; 1]), Started::Busy);
+        assert_eq!(rate.flush(&mut below, 1), Started::Done);
     }
 
     #[test]

@@ -6,7 +6,6 @@ use api::types::{ApplyChain, Chain, ChainBox, ChainUse, Events, Page};
 use axum::Json;
 use axum::http::StatusCode;
 use base::ChainId;
-use policy::Policy;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -157,8 +156,6 @@ fn shown(view: ChainView) -> Chain {
         Some(VolumeName { name, owner }) => (name, owner),
         None => (row.volume.to_string(), None),
     };
-    // One that a later controller has taken may have what this one does not know.
-    let boxes = Policy::parse(&row.policy).map_or_else(|_| Vec::new(), |policy| policy.boxes);
     let uses = view.attachments.into_iter().map(|one| ChainUse {
         attachment: one.id.to_string(),
         vm: one.vm,
@@ -175,11 +172,15 @@ fn shown(view: ChainView) -> Chain {
         volume_id: row.volume.to_string(),
         vm: row.vm,
         revision: row.revision,
-        boxes: boxes
+        // One that a later controller has taken may have what this one does not know.
+        boxes: policy::outline(&row.policy)
             .into_iter()
             .map(|one| ChainBox {
-                kind: one.kind.as_str().to_owned(),
                 name: one.name,
+                kind: one.kind,
+                runs: one.runs,
+                at: one.at,
+                on_failure: one.on_failure.map(|does| does.as_str().to_owned()),
             })
             .collect(),
         policy: row.policy,

@@ -8,7 +8,7 @@
 //! 5. drop the connections, 6. give the device back.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -146,6 +146,7 @@ pub(super) enum Command<D> {
 pub(super) struct Shared {
     size_bytes: AtomicU64,
     block_bytes: AtomicU64,
+    block_min: AtomicU32,
     capabilities: Mutex<Capabilities>,
     connections: Arc<AtomicUsize>,
     stopping: AtomicBool,
@@ -157,6 +158,7 @@ impl Shared {
         Self {
             size_bytes: AtomicU64::new(geometry.size_bytes),
             block_bytes: AtomicU64::new(geometry.block_bytes.into()),
+            block_min: AtomicU32::new(1),
             capabilities: Mutex::new(capabilities),
             connections: Arc::default(),
             stopping: AtomicBool::new(false),
@@ -262,12 +264,20 @@ impl Export {
             name: self.name().to_owned(),
             description: self.description().to_owned(),
             size_bytes: shared.size_bytes.load(Ordering::Relaxed),
+            block_min: shared.block_min.load(Ordering::Relaxed),
             block_bytes: shared.block_bytes.load(Ordering::Relaxed) as u32,
             capabilities,
             read_only: self.read_only
                 || self.entrance.options().read_only
                 || capabilities.read_only,
         }
+    }
+
+    /// Tells new clients that it takes multiples of `block_min` bytes only: a device that
+    /// takes any, as devices do, needs nobody to be told. A power of two.
+    pub fn tell_block_min(&self, block_min: u32) {
+        let shared = self.entrance.shared();
+        shared.block_min.store(block_min, Ordering::Relaxed);
     }
 
     /// How many connections it has.

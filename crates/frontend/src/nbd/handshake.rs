@@ -472,7 +472,8 @@ fn put_info(
         put(info::DESCRIPTION, &[about.description.as_bytes()]);
     }
     if wants.contains(&info::BLOCK_SIZE) {
-        let words = [1, about.block_bytes, PAYLOAD_BYTES_MAX].map(u32::to_be_bytes);
+        let preferred = about.block_bytes.max(about.block_min);
+        let words = [about.block_min, preferred, PAYLOAD_BYTES_MAX].map(u32::to_be_bytes);
         put(info::BLOCK_SIZE, &[&words.concat()]);
     }
 }

@@ -24,6 +24,8 @@ struct Script {
     outgoing: Vec<u8>,
     /// How much more the client takes.
     room: usize,
+    /// More may come when all has been received.
+    goes_on: bool,
     /// The server closed the connection.
     closed: bool,
 }
@@ -41,7 +43,7 @@ impl Pipe for ScriptedPipe {
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut script = self.0.borrow_mut();
         let (from, to) = (script.received, script.arrived);
-        if from == to && to < script.incoming.len() {
+        if from == to && (script.goes_on || to < script.incoming.len()) {
             return Err(ErrorKind::WouldBlock.into());
         }
         let count = (to - from).min(into.len());
@@ -72,6 +74,41 @@ impl Pipe for ScriptedPipe {
 
     fn holds_unsent(&self) -> bool {
         false
+    }
+}
+
+/// A client that says something whenever it likes, and takes whatever it is told at once.
+#[cfg(test)]
+pub(super) struct Scripted(Rc<RefCell<Script>>);
+
+#[cfg(test)]
+impl Scripted {
+    /// It says `incoming` first.
+    pub fn new(incoming: Vec<u8>) -> Self {
+        Self(Rc::new(RefCell::new(Script {
+            arrived: incoming.len(),
+            incoming,
+            room: 1 << 40,
+            goes_on: true,
+            ..Script::default()
+        })))
+    }
+
+    /// The server's end.
+    pub fn pipe(&self) -> impl Pipe + use<> {
+        ScriptedPipe(Rc::clone(&self.0))
+    }
+
+    /// It says more.
+    pub fn say(&self, more: &[u8]) {
+        let mut script = self.0.borrow_mut();
+        script.incoming.extend_from_slice(more);
+        script.arrived = script.incoming.len();
+    }
+
+    /// How many bytes it has been told.
+    pub fn replies(&self) -> usize {
+        self.0.borrow().outgoing.len()
     }
 }
 

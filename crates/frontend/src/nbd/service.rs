@@ -40,6 +40,8 @@ struct Link<P> {
     pause: Pause,
     readable: bool,
     writable: bool,
+    /// The device has taken something of it when it was looked at last.
+    got_on: bool,
     /// It is in the list of those to look at.
     touched: bool,
     hung_up: bool,
@@ -59,6 +61,7 @@ pub struct Service<D, P> {
     touched: Vec<Key>,
     /// Scratch: those looked at in this turn.
     looked_at: Vec<Key>,
+    /// Those who wait for a busy device, in the order in which they are asked again.
     stalled: Vec<Key>,
     changed: Vec<Key>,
     /// Pipes of connections that are over.
@@ -121,6 +124,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
             pause: Pause::Input,
             readable: true,
             writable: true,
+            got_on: false,
             touched: false,
             hung_up: false,
             interest: Interest::READABLE,
@@ -206,13 +210,21 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
             }
         }
         self.desk.completions = completions;
+        // Those who wait for a busy device come before those who have just asked; and among
+        // them those who got nothing the last time: the first one may get all there is.
         let mut stalled = std::mem::take(&mut self.stalled);
-        // Those who wait for a busy device are asked in turns: the first one may get all.
+        let got_on = |key: &Key| self.links.get(*key).is_some_and(|link| link.got_on);
+        stalled.sort_by_key(got_on);
         if !stalled.is_empty() {
-            stalled.rotate_left(1);
-        }
-        for key in stalled.drain(..) {
-            self.touch(key);
+            let arrived = std::mem::take(&mut self.touched);
+            for key in arrived.iter().chain(&stalled) {
+                if let Some(link) = self.links.get_mut(*key) {
+                    link.touched = false;
+                }
+            }
+            for key in stalled.drain(..).chain(arrived) {
+                self.touch(key);
+            }
         }
         self.stalled = stalled;
     }
@@ -242,7 +254,10 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
             // If there is more, the poller says so again.
             link.readable = link.pipe.holds_received();
         }
+        let uncommitted = std::mem::take(&mut self.desk.uncommitted);
         link.pause = link.connection.advance(&mut self.desk);
+        link.got_on = self.desk.uncommitted;
+        self.desk.uncommitted |= uncommitted;
         link.connection.release(&mut self.desk);
     }
 
@@ -441,5 +456,118 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
     /// Drops the connections and returns the device.
     pub fn into_device(self) -> D {
         self.desk.device
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{Capabilities, Completion, DeviceGeometry, Durability, Extent, Token, ZeroMode};
+
+    use super::super::request::Header;
+    use super::super::script::Scripted;
+    use super::super::wire::command;
+    use super::*;
+
+    /// Takes one request between two polls, as one whose rate is limited does.
+    #[derive(Default)]
+    struct OneAtATime {
+        is_free: bool,
+        /// How often each place was read.
+        reads: [u64; 3],
+    }
+
+    impl BlockDevice for OneAtATime {
+        fn geometry(&self) -> DeviceGeometry {
+            DeviceGeometry {
+                size_bytes: 3 * 512,
+                block_bytes: 512,
+            }
+        }
+
+        fn capabilities(&self) -> Capabilities {
+            Capabilities::ALL
+        }
+
+        fn read(&mut self, _: Token, offset: u64, _: &mut [u8]) -> Started {
+            if !std::mem::take(&mut self.is_free) {
+                return Started::Busy;
+            }
+            self.reads[offset as usize / 512] += 1;
+            Started::Done
+        }
+
+        fn write(&mut self, _: Token, _: u64, _: &[u8], _: Durability) -> Started {
+            Started::Failed(IoError::NotSupported)
+        }
+
+        fn flush(&mut self, _: Token) -> Started {
+            Started::Done
+        }
+
+        fn trim(&mut self, _: Token, _: u64, _: u64, _: Durability) -> Started {
+            Started::Failed(IoError::NotSupported)
+        }
+
+        fn write_zeroes(&mut self, _: Token, _: u64, _: u64, _: ZeroMode) -> Started {
+            Started::Failed(IoError::NotSupported)
+        }
+
+        fn extents(&mut self, _: Token, _: u64, _: u64, _: &mut Vec<Extent>) -> Started {
+            Started::Failed(IoError::NotSupported)
+        }
+
+        fn commit(&mut self) -> Result<(), IoError> {
+            Ok(())
+        }
+
+        fn poll(&mut self, _: &mut Vec<Completion>) {}
+    }
+
+    fn reads_at(offset: u64, count: u64) -> Vec<u8> {
+        let header = |cookie| Header {
+            flags: 0,
+            command: command::READ,
+            cookie,
+            offset,
+            length: 512,
+        };
+        (0..count)
+            .flat_map(|cookie| header(cookie).encode())
+            .collect()
+    }
+
+    /// Whoever had many requests under way at once, or had just asked, was first each time.
+    #[test]
+    fn who_waits_for_a_busy_device_has_their_turn_beside_who_asks_more() {
+        let limits = Limits::default();
+        let mut service = Service::new(OneAtATime::default(), limits);
+        // One has many requests on their way; two ask for the next when one is answered.
+        let clients = [(0, 1000), (512, 1), (1024, 1)].map(|(offset, count)| {
+            let client = Scripted::new(reads_at(offset, count));
+            let key = service.open(client.pipe(), Settings::default(), &[], &[]);
+            (offset, client, key)
+        });
+        let mut replied = [0; 3];
+        for round in 0..900 {
+            // The device is free in every third turn.
+            service.desk().device.is_free = round % 3 == 0;
+            service.turn();
+            for ((offset, client, key), replied) in clients.iter().zip(&mut replied) {
+                let replies = client.replies();
+                if *offset > 0 && replies > *replied {
+                    client.say(&reads_at(*offset, 1));
+                }
+                *replied = replies;
+                service.ready(Ready {
+                    key: *key,
+                    readable: true,
+                    writable: true,
+                    hung_up: false,
+                });
+            }
+        }
+        let reads = service.desk().device.reads;
+        assert_eq!(reads.iter().sum::<u64>(), 300);
+        assert!(reads.iter().all(|count| *count >= 90), "{reads:?}");
     }
 }

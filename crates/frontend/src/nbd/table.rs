@@ -32,6 +32,8 @@ pub struct ExportInfo {
     pub description: String,
     /// Size, now, in bytes.
     pub size_bytes: u64,
+    /// It takes multiples of this only, in bytes; 1: anything.
+    pub block_min: u32,
     /// The request size it likes best, in bytes.
     pub block_bytes: u32,
     /// What it can do.

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use base::{BlockDevice, Durability, IoError};
-use frontend::nbd::client::{Broken, ClientOptions, Reconnect, State};
+use frontend::nbd::client::{Broken, ClientOptions, Reconnect, State, Target};
+use world::Endpoint;
 use world::simulated::SimulatedRandom;
 
 use crate::asker::{Asker, connected, options};
@@ -34,6 +35,11 @@ struct Disk {
     /// Each command takes so long.
     takes: Duration,
     connections: u64,
+    /// So many connections, the first ones, wait for the gate before each command.
+    held: u64,
+    gate: Arc<Mutex<()>>,
+    /// A flush that fails loses what it should have brought to stable storage.
+    forgets_at_failure: bool,
     random: Option<SimulatedRandom>,
 }
 
@@ -76,6 +82,7 @@ fn number(bytes: &[u8]) -> u64 {
 
 /// Serves one connection until it ends, or the disk crashes.
 fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Gone> {
+    let number_of_it = disk.lock().expect("a lock").connections;
     let send = |stream: &mut UnixStream, bytes: &[u8]| stream.write_all(bytes).map_err(|_| Gone);
     send(&mut stream, b"NBDMAGICIHAVEOPT\0\x03")?;
     take(&mut stream, 4)?;
@@ -99,6 +106,7 @@ fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Gone> {
         send(&mut stream, &reply(1 << 31 | 1, b"never heard of it"))?;
     }
     loop {
+        wait_at_gate(disk, number_of_it);
         let header = take(&mut stream, 28)?;
         let (flags, command) = (number(&header[4..6]), number(&header[6..8]));
         let (at, length) = (
@@ -110,6 +118,7 @@ fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Gone> {
             4 | 6 => vec![0; length],
             _ => Vec::new(),
         };
+        wait_at_gate(disk, number_of_it);
         let mut disk = disk.lock().expect("a lock");
         disk.served += 1;
         if disk.goes_after == Some(disk.served) {
@@ -124,6 +133,9 @@ fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Gone> {
             3 if disk.failing_flushes > 0 => {
                 disk.failing_flushes -= 1;
                 errno = 5;
+                if disk.forgets_at_failure {
+                    disk.unflushed.clear();
+                }
             }
             1 | 4 | 6 => {
                 disk.live[at..at + length].copy_from_slice(&payload);
@@ -139,6 +151,11 @@ fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Gone> {
                     disk.unflushed.push((at, payload));
                 }
             }
+            3 if disk.forgets_at_failure => {
+                for (at, bytes) in std::mem::take(&mut disk.unflushed) {
+                    disk.durable[at..at + bytes.len()].copy_from_slice(&bytes);
+                }
+            }
             3 => {
                 disk.durable = disk.live.clone();
                 disk.unflushed.clear();
@@ -152,6 +169,34 @@ fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Gone> {
         let words = [0x6744_6698, errno].map(u32::to_be_bytes).concat();
         send(&mut stream, &[&words, &header[8..16], &answer].concat())?;
     }
+}
+
+fn wait_at_gate(disk: &Mutex<Disk>, connection: u64) {
+    let gate = {
+        let disk = disk.lock().expect("a lock");
+        (connection <= disk.held).then(|| Arc::clone(&disk.gate))
+    };
+    if let Some(gate) = gate {
+        drop(gate.lock().expect("a lock"));
+    }
+}
+
+/// Serves all connections at once.
+fn serve_each(socket: &Path, disk: &Arc<Mutex<Disk>>) {
+    let listener = UnixListener::bind(socket).expect("a free name");
+    let disk = Arc::clone(disk);
+    thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            disk.lock().expect("a lock").connections += 1;
+            let disk = Arc::clone(&disk);
+            let (begun, begins) = std::sync::mpsc::channel();
+            thread::spawn(move || {
+                begun.send(()).expect("it waits");
+                let _ = serve(stream, &disk);
+            });
+            begins.recv().expect("it begins");
+        }
+    });
 }
 
 /// Serves one connection after the other.
@@ -417,4 +462,108 @@ fn the_owner_can_say_where_to_go_on() {
     let served = disk.lock().expect("a lock").served;
     drop(asker);
     eventually("it leaves", || disk.lock().expect("a lock").served > served);
+}
+
+/// The write was made once more over a new connection, and acknowledged; the next one was,
+/// too. Then the server went on with the first connection, and its delayed original lay over
+/// the newer write.
+#[test]
+fn a_request_that_was_held_back_does_not_overwrite_what_is_newer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("socket");
+    let disk = Disk::new(0);
+    let gate = Arc::clone(&disk.lock().expect("a lock").gate);
+    serve_each(&socket, &disk);
+    let mut impatient = again("disk");
+    impatient.request_timeout = Duration::from_millis(50);
+    let mut asker = Asker::at(&socket, impatient).expect("it is served");
+    let held = gate.lock().expect("a lock");
+    disk.lock().expect("a lock").held = 1;
+    let first =
+        asker.begin(|device, token| device.write(token, 0, &[1; 512], Durability::Volatile));
+    let first = first.expect("begun");
+    while asker.device.state() == State::Ready {
+        asker.turn(Duration::from_secs(1));
+    }
+    for _ in 0..20 {
+        asker.turn(Duration::from_millis(20));
+        let made = disk.lock().expect("a lock").connections;
+        assert_eq!(
+            (asker.take(first), made),
+            (None, 1),
+            "the first may still be carried out"
+        );
+    }
+    drop(held);
+    asker.wait(first).expect("written");
+    asker
+        .write(0, &[2; 512], Durability::Volatile)
+        .expect("written");
+    assert_eq!(asker.read(0, 512), Ok(vec![2; 512]));
+    let disk = disk.lock().expect("a lock");
+    assert_eq!((disk.connections, disk.live[0]), (2, 2));
+}
+
+/// As a replica is left that stalls, and connected to anew.
+#[test]
+fn whoever_comes_next_waits_for_what_the_last_one_has_asked() {
+    for is_cut in [false, true] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("socket");
+        let disk = Disk::new(0);
+        let gate = Arc::clone(&disk.lock().expect("a lock").gate);
+        serve_each(&socket, &disk);
+        let first = options("disk");
+        let second = ClientOptions {
+            departed: Arc::clone(&first.departed),
+            ..options("disk")
+        };
+        let mut asker = Asker::at(&socket, first).expect("it is served");
+        let held = gate.lock().expect("a lock");
+        disk.lock().expect("a lock").held = 1;
+        // More than a socket takes: of one a part is sent.
+        let count = if is_cut { 64 } else { 1 };
+        for _ in 0..count {
+            let data = vec![1; SIZE];
+            let begun =
+                asker.begin(|device, token| device.write(token, 0, &data, Durability::Volatile));
+            assert!(begun.is_some());
+        }
+        asker.device.commit().expect("it goes on");
+        drop(asker);
+        let target = Target::Endpoint(Endpoint::Unix(socket.clone()));
+        let mut asker = Asker::over(target, second);
+        for _ in 0..10 {
+            asker.turn(Duration::from_millis(20));
+            let made = disk.lock().expect("a lock").connections;
+            assert_eq!((asker.device.state(), made), (State::Connecting, 1));
+        }
+        drop(held);
+        asker
+            .write(0, &[2; 512], Durability::Volatile)
+            .expect("written");
+        assert_eq!(disk.lock().expect("a lock").live[0], 2, "is cut: {is_cut}");
+    }
+}
+
+/// As Linux does it: what could not be written is clean from then on, and the next fsync has
+/// nothing to do.
+#[test]
+fn a_flush_that_succeeds_after_one_that_failed_hides_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("socket");
+    let disk = Disk::new(0);
+    {
+        let mut disk = disk.lock().expect("a lock");
+        (disk.failing_flushes, disk.forgets_at_failure) = (1, true);
+    }
+    serve_all(&socket, &disk);
+    let mut asker = Asker::at(&socket, again("disk")).expect("it is served");
+    asker
+        .write(512, &[7; 512], Durability::Volatile)
+        .expect("written");
+    assert!(asker.flush().is_err(), "who asked hears of it");
+    asker.flush().expect("it is flushed");
+    let disk = disk.lock().expect("a lock");
+    assert_eq!(disk.durable[512..1024], [7; 512]);
 }

@@ -158,7 +158,8 @@ pub struct ServeArguments {
     #[arg(long = "box-network", value_name = "ADDRESS/BITS")]
     pub box_networks: Vec<agent::Network>,
 
-    /// What a tenant's box may take of memory, whatever its policy gives it.
+    /// What the boxes of one chain may take of memory together, whatever their policy gives
+    /// them.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub box_memory: u64,
 

@@ -3,7 +3,7 @@
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use api::types::{ApplyChain, Chain, ChainUse};
+use api::types::{ApplyChain, Chain, ChainBox, ChainUse};
 use world::host;
 use world::real::RealDisk;
 
@@ -132,6 +132,23 @@ fn boxes(chain: &Chain) -> String {
     names.collect::<Vec<_>>().join(" → ")
 }
 
+/// Where those run that do not run in the agent, a line for each.
+fn elsewhere(boxes: &[ChainBox]) -> String {
+    let elsewhere = boxes
+        .iter()
+        .filter(|one| !matches!(&*one.runs, "" | "inline"));
+    let lines = elsewhere.map(|one| {
+        let at = one.at.as_deref().map(|at| format!(" {at}"));
+        let without = match one.on_failure.as_deref() {
+            Some("bypass") => "the disk goes on without it",
+            _ => "the disk fails without it",
+        };
+        let (name, runs) = (&one.name, &one.runs);
+        format!("  {name}: {runs}{}; {without}\n", at.unwrap_or_default())
+    });
+    lines.collect()
+}
+
 fn list(chains: &[Chain], is_own: bool) -> String {
     let mut table = Table::new(&[
         "ID", "VOLUME", "VM", "REVISION", "BOXES", "IN USE", "CHANGED",
@@ -155,7 +172,7 @@ fn list(chains: &[Chain], is_own: bool) -> String {
 
 fn shown(chain: &Chain) -> String {
     let mut text = format!(
-        "{}: volume {}{}, revision {}, of {}\n{}\n",
+        "{}: volume {}{}, revision {}, of {}\n{}\n{}",
         chain.id,
         chain.volume,
         chain
@@ -166,6 +183,7 @@ fn shown(chain: &Chain) -> String {
         chain.revision,
         time(&chain.changed),
         boxes(chain),
+        elsewhere(&chain.boxes),
     );
     for one in &chain.attachments {
         let vm = one.vm.as_deref().unwrap_or("exported");
@@ -181,4 +199,32 @@ fn shown(chain: &Chain) -> String {
         text += &format!("{id} ({vm}): {how}\n");
     }
     text + "\n" + &chain.policy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_shown_where_boxes_run_and_what_the_disk_does_without_them() {
+        let one = |name: &str, runs: &str, at: Option<&str>, on_failure: Option<&str>| ChainBox {
+            name: name.to_owned(),
+            kind: "monitor".to_owned(),
+            runs: runs.to_owned(),
+            at: at.map(str::to_owned),
+            on_failure: on_failure.map(str::to_owned),
+        };
+        let boxes = [
+            one("a", "inline", None, None),
+            one("b", "process", None, Some("fail-closed")),
+            one("c", "machine", Some("10.0.0.7:10810"), Some("bypass")),
+            // As an older controller says it.
+            one("d", "", None, None),
+        ];
+        assert_eq!(
+            elsewhere(&boxes),
+            "  b: process; the disk fails without it\n  \
+             c: machine 10.0.0.7:10810; the disk goes on without it\n"
+        );
+    }
 }

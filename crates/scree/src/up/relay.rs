@@ -187,7 +187,10 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
     });
     let thread = thread.map_err(|error| Failure::of(&error))?;
     let table = Arc::new(ExportTable::new());
-    table.add(thread.export());
+    let served = thread.export();
+    let block_min = thread.call(|chain| chain.bottom().block_min());
+    served.tell_block_min(block_min.map_err(|error| Failure::of(&error))?);
+    table.add(served);
     let server = Server::start(ServerOptions::new(Arc::clone(&world.clock)))?;
     let listening = server.listen(&arguments.listen, ListenOptions::new(table));
     let listening = listening

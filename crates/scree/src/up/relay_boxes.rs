@@ -18,7 +18,9 @@ use chain::{
     StateFolder, Surroundings, Targets, Tenure, Unlimited,
 };
 use frontend::nbd::Watcher;
-use frontend::nbd::client::{ClientOptions, ClientTls, NbdClient, NbdUri, Target, UriTls};
+use frontend::nbd::client::{
+    ClientOptions, ClientTls, Departed, NbdClient, NbdUri, Target, UriTls,
+};
 use hop::{EventLines, Hops, HopsOptions};
 use policy::{Place, Policy};
 use world::real::ThreadPool;
@@ -33,6 +35,7 @@ pub(super) struct Boxes {
     state: Option<PathBuf>,
     whose: Arc<Attribution>,
     events: Arc<EventLines>,
+    departed: Arc<Departed>,
     /// This program.
     program: PathBuf,
 }
@@ -56,6 +59,7 @@ impl Boxes {
             folder: folder.map(Path::to_owned),
             whose: Arc::new(whose),
             events: Arc::new(EventLines::start(io::stdout())?),
+            departed: Arc::default(),
             program: super::this_program()?,
         })
     }
@@ -83,6 +87,7 @@ impl Boxes {
             keys,
             targets: Arc::new(Anywhere {
                 watcher: watcher.clone(),
+                departed: Arc::clone(&self.departed),
                 clock: Arc::clone(&self.world.clock),
                 disk: Arc::clone(&self.world.disk),
             }),
@@ -134,6 +139,7 @@ pub(super) fn policy_of(world: &World, path: &Path, volume: &str) -> Result<Poli
 /// Whoever runs a relay may connect to what they can connect to.
 struct Anywhere {
     watcher: Watcher,
+    departed: Arc<Departed>,
     clock: Arc<dyn Clock>,
     disk: Arc<dyn Disk>,
 }
@@ -145,6 +151,7 @@ impl Targets for Anywhere {
         };
         let NbdUri { at, export, tls } = uri.parse().map_err(|why| format!("{uri}: {why}"))?;
         let mut options = ClientOptions::new(export, Arc::clone(&self.clock));
+        options.departed = Arc::clone(&self.departed);
         if let Some(UriTls {
             certificates,
             server,

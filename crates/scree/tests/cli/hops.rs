@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -171,6 +172,56 @@ fn a_program_that_is_not_screes_stands_in_a_chain_and_is_gone_round() {
     }
     ended_well(fio);
     ended_well(verified(&uri));
+}
+
+/// As the package's agent has it with the drop-in `boxes.conf`.
+const OF_A_USER: &str = "-S -c 0 && set -- setpriv --reuid=64123 --regid=64123 --clear-groups \
+    --inh-caps=+setuid,+setgid,+kill,+chown,+dac_override \
+    --ambient-caps=+setuid,+setgid,+kill,+chown,+dac_override \"$@\"";
+
+/// Processes of an agent that is not root had its user, and its capabilities; and programs
+/// were refused.
+#[test]
+fn an_agent_that_is_not_root_and_may_gives_boxes_users_of_their_own() {
+    let mut host = Host::idle(&["--units", "2"]);
+    let mut chown = Command::new("chown");
+    let owned = chown.arg("64123:64123").arg(host.path()).status();
+    assert!(owned.expect("chown is installed").success());
+    fs::set_permissions(host.path(), fs::Permissions::from_mode(0o711)).expect("set");
+    host.limit = OF_A_USER;
+    host.start();
+    let uri = disk(&host);
+    let programs = host.path().join("box-programs");
+    fs::create_dir_all(&programs).expect("made");
+    let command = "command = [\"nbdkit\", \"-f\", \"-U\", \"{socket}\", \"nbd\", \
+                   \"socket={below}\", \"export=disk\"]\n";
+    fs::write(programs.join("through.toml"), command).expect("written");
+    applied(
+        &host,
+        "[[box]]\nkind = \"monitor\"\nruns = \"process\"\n\
+         [[box]]\nkind = \"program\"\nprogram = \"through\"\n",
+    );
+    let own = processes(host.pid(), &["box-process"]);
+    let foreign = processes(host.pid(), &["nbdkit", "export=disk"]);
+    let found = [own, foreign].concat();
+    assert_eq!(found.len(), 2, "{found:?}");
+    for pid in &found {
+        let users = status(*pid, "Uid:");
+        let is_own = |uid: &str| uid.starts_with("19000");
+        assert!(users.split_whitespace().all(is_own), "{users}");
+        for kind in ["CapEff:", "CapPrm:", "CapInh:", "CapAmb:"] {
+            assert_eq!(status(*pid, kind), "0000000000000000", "{kind}");
+        }
+        assert_eq!(status(*pid, "NoNewPrivs:"), "1");
+    }
+    ended_well(verified(&uri));
+    // It ends them, though they are of others.
+    host.json(&["chain", "delete", "disk"]);
+    wait_until("their processes are gone", || {
+        found
+            .iter()
+            .all(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+    });
 }
 
 #[test]

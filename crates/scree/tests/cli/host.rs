@@ -23,7 +23,7 @@ pub struct Host {
     up: Option<Child>,
     options: Vec<String>,
     /// What is said to `ulimit` before it starts.
-    limit: &'static str,
+    pub limit: &'static str,
     /// What its environment has beside what this process's has.
     pub environment: Vec<(&'static str, String)>,
 }

@@ -199,3 +199,34 @@ fn a_journal_has_one_relay_and_a_clean_end_leaves_nothing_in_it() {
     let _again = relay(folder, &active);
     qemu_io(&uri(folder, "relay"), &["read -P 2 0 1M"]);
 }
+
+/// A client that is told of no smallest block sends what the server does not take.
+#[test]
+fn a_relay_tells_its_clients_which_blocks_its_server_takes() {
+    let folder = folder();
+    let folder = folder.path();
+    let socket = folder.join("server");
+    let server = Command::new("nbdkit")
+        .args(["-f", "--filter=blocksize-policy", "-e", "disk", "-U"])
+        .arg(&socket)
+        .args(["memory", "64M", "blocksize-minimum=4096"])
+        .args(["blocksize-preferred=64k", "blocksize-maximum=32M"])
+        .args(["blocksize-error-policy=error"])
+        .spawn();
+    let _server = Running(server.expect("nbdkit is installed"));
+    wait_until("the server listens", || socket.exists());
+    let _relay = relay(folder, &[]);
+    let told = Command::new("nbdinfo")
+        .args(["--json", &uri(folder, "relay")])
+        .output();
+    let told = Said::of(told.expect("nbdinfo is installed"));
+    assert_eq!(told.code, 0, "{}", told.error);
+    let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+    let export = &told["exports"][0];
+    assert_eq!(export["block_size_minimum"], 4096, "{export}");
+    // QEMU does what is smaller by itself.
+    qemu_io(
+        &uri(folder, "relay"),
+        &["write -P 5 512 512", "read -P 5 512 512"],
+    );
+}

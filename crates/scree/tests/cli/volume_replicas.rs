@@ -77,3 +77,54 @@ fn a_volume_is_a_replica_while_it_is_attached_and_another_of_its_name_is_another
     assert_eq!(circle.code, 1, "{}", circle.out);
     assert!(circle.error.contains("circle"), "{}", circle.error);
 }
+
+/// The volume had been put out, and its replica alone had what was written last. It was
+/// detached all the same, and the next host read what was older.
+#[test]
+fn a_volume_that_lacks_what_its_replica_has_is_detached_by_force_only() {
+    let mut host = Host::with(&["--units", "2"]);
+    for name in ["disk", "b"] {
+        host.json(&["volume", "create", name, "--size", "16M"]);
+    }
+    let failing = format!("{CHAIN}[[box]]\nkind = 'fault'\nwrite_errors_one_in = 1\n");
+    let disk = export(&host, "disk");
+    export(&host, "b");
+    let said = host.apply_chain("disk", &failing);
+    assert_eq!(said.code, 0, "{}", said.error);
+    wait_for(&host, "r is in sync", 1);
+    host.qemu_io_at(&disk, &["write -P 7 0 1M", "flush"]);
+    wait_for(&host, "volume is out", 1);
+
+    let refused = host.run(&["volume", "unexport", "disk"]);
+    assert_ne!(refused.code, 0, "{}", refused.out);
+    for words in [
+        "the volume lacks what its replicas have",
+        "scree detach --force",
+    ] {
+        assert!(refused.error.contains(words), "{}", refused.error);
+    }
+    let shown = host.run(&["volume", "show", "disk"]).out;
+    assert!(
+        shown.contains("the volume lacks what its replicas have"),
+        "{shown}"
+    );
+    // It is served as before.
+    host.qemu_io_at(&disk, &["read -P 7 0 1M"]);
+
+    // Nor is it when its host comes back from a crash, and nobody has opened it yet.
+    host.kill();
+    host.start();
+    let refused = host.run(&["volume", "unexport", "disk"]);
+    assert_ne!(refused.code, 0, "{}", refused.out);
+    wait_until("it says so once more", || {
+        let shown = host.run(&["volume", "show", "disk"]).out;
+        shown.contains("lacks what its replicas have") || shown.contains("r has what was written")
+    });
+
+    let forced = host.run(&["detach", "disk", "--force"]);
+    assert_eq!(forced.code, 0, "{}", forced.error);
+    let ended = host
+        .run(&["attachment", "list", "--state", "detached", "-o", "json"])
+        .out;
+    eprintln!("{ended}");
+}

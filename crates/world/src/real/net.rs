@@ -14,8 +14,8 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType, sockopt,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrUnix,
+    SocketFlags, SocketType, sockopt,
 };
 
 use crate::{Endpoint, Interest, Ready, Wake};
@@ -351,6 +351,15 @@ impl Stream {
     /// As the operating system says.
     pub fn set_blocking(&self, blocks: bool) -> io::Result<()> {
         Ok(rustix::io::ioctl_fionbio(&self.socket, !blocks)?)
+    }
+
+    /// Nothing more is sent: the other side sees the end of what it receives, and may go on
+    /// sending.
+    ///
+    /// # Errors
+    /// If it is not connected any more.
+    pub fn shut_down_sending(&self) -> io::Result<()> {
+        Ok(rustix::net::shutdown(&self.socket, Shutdown::Write)?)
     }
 
     /// Asks the kernel to hold this many bytes on their way out. It may give

@@ -10,7 +10,7 @@ use super::granules::Granules;
 use super::looking::READ_FIRST_FOR;
 use super::map::Map;
 use super::member::State;
-use super::store::Store;
+use super::store::{Store, path_in};
 use super::{Begun, CONNECT_WITHIN, Replicate, VOLUME};
 use crate::remote::Link;
 
@@ -44,7 +44,7 @@ impl Replicate {
                     self.failed = Some("what replicas lack can be kept nowhere here".to_owned());
                     return;
                 };
-                let path = state.path.join(format!("{}.replicas", self.name));
+                let path = path_in(state, &self.name);
                 let store = Store::new(&self.surroundings, state, &path);
                 store.load();
                 self.store = Some(store);
@@ -54,6 +54,8 @@ impl Replicate {
                 self.begun = Begun::Loading { since: now };
             }
             Begun::Loading { .. } | Begun::Yes => {}
+            // Under which lease it goes on is kept first.
+            Begun::Connecting { .. } if self.writing.is_some() => {}
             Begun::Connecting { since } => {
                 let is_waiting = self.members.iter().any(|member| {
                     matches!(member.state, State::Connecting(_))
@@ -90,10 +92,12 @@ impl Replicate {
             Begun::Loading { since } => since,
             _ => return,
         };
+        let tenure = self.surroundings.tenure;
+        let mut is_first = false;
         match loaded {
             Ok(Some(before)) => {
                 self.stored = before.sequence;
-                let tenure = self.surroundings.tenure;
+                is_first = before.left == 0 && tenure.follows == 0;
                 let fresh = self.map.clone();
                 match fresh.go_on_from(&before, tenure.epoch, tenure.follows) {
                     Ok(map) => self.use_map(map),
@@ -116,6 +120,12 @@ impl Replicate {
         }
         self.map.sequence += 1;
         self.needed = self.map.sequence;
+        if let Some(store) = self.store.as_mut().filter(|_| is_first) {
+            // No other box has the file, and nobody has written the volume under this lease.
+            // If it does not begin now the next lease follows this one.
+            self.writing = Some(self.map.in_flight.clone());
+            store.write(&self.map);
+        }
         self.begun = Begun::Connecting { since };
     }
 

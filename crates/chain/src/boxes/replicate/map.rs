@@ -287,7 +287,9 @@ impl Map {
             (Some(was), Some(is)) => was == is || was.checked_add(1) == Some(is),
             (None, Some(_)) => false,
         };
-        let is_whole = is_next && (before.left == 0 || before.left == follows);
+        // One that nobody has left is gone on from by the first chain of a lease only: what
+        // came before another one had no box of this name.
+        let is_whole = is_next && before.left == follows;
         let volume_lacks = before.is_out[0];
         let mut new = Self {
             sequence: before.sequence,

@@ -40,6 +40,7 @@ mod store;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,7 +58,7 @@ use member::{Ask, Member, State};
 use store::Store;
 
 use crate::tokens::Tokens;
-use crate::{MiddleBox, Opening, Surroundings};
+use crate::{MiddleBox, Opening, StateFolder, Surroundings};
 
 /// A replica that is not there within so long is out as the box begins.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -243,6 +244,16 @@ impl Replicate {
 
 fn none_is_there() -> IoError {
     IoError::Unavailable("no replica is there that has all".to_owned())
+}
+
+/// Whether the volume lacks what its replicas have, by the file of the box `name` in `state`:
+/// one that was not left in order.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn volume_lacks(state: &StateFolder, name: &str) -> io::Result<bool> {
+    let loaded = store::load(&*state.disk, &store::path_in(state, name))?;
+    Ok(loaded.is_some_and(|map| map.left == 0 && map.is_out[VOLUME]))
 }
 
 impl MiddleBox for Replicate {

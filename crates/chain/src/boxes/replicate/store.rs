@@ -81,11 +81,16 @@ impl Store {
     }
 }
 
+/// The file of the box `name`.
+pub(super) fn path_in(state: &StateFolder, name: &str) -> PathBuf {
+    state.path.join(format!("{name}.replicas"))
+}
+
 fn slot(sequence: u64) -> u64 {
     (sequence % 2) * (SLOT_BYTES_MAX as u64).next_multiple_of(ALIGN)
 }
 
-fn load(disk: &dyn Disk, path: &Path) -> io::Result<Option<Map>> {
+pub(super) fn load(disk: &dyn Disk, path: &Path) -> io::Result<Option<Map>> {
     let file = match disk.open(path, OpenMode::Read) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,

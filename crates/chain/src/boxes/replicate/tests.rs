@@ -16,6 +16,7 @@ use crate::boxes::Event;
 use crate::{Chain, EventSink, Exchange, Link, Remote, SizeRule, StateFolder, Targets, Tenure};
 
 mod partial;
+mod returning;
 
 const SIZE: usize = 8 << 20;
 const BLOCK: usize = 4096;
@@ -28,6 +29,11 @@ struct Place {
     volatile: Vec<(usize, Vec<u8>)>,
     is_up: bool,
     hangs: bool,
+    /// So many flushes fail, and what they should have made durable never is.
+    failing_flushes: u32,
+    /// What was asked over connections that were left while it hangs, and is carried out when
+    /// it goes on.
+    late: Vec<(usize, Vec<u8>)>,
     /// Grows when it comes back: older connections are over.
     life: u32,
     random: SimulatedRandom,
@@ -48,6 +54,8 @@ impl Place {
             volatile: Vec::new(),
             is_up: true,
             hangs: false,
+            failing_flushes: 0,
+            late: Vec::new(),
             life: 0,
             random: SimulatedRandom::new(seed),
             reads: 0,
@@ -62,6 +70,7 @@ impl Place {
             }
         }
         self.live.clone_from(&self.durable);
+        self.late.clear();
         self.life += 1;
     }
 
@@ -70,9 +79,11 @@ impl Place {
         self.volatile.push((at, data.to_vec()));
     }
 
+    /// What is dirty: what a flush that failed has made clean is not.
     fn flush(&mut self) {
-        self.volatile.clear();
-        self.durable.clone_from(&self.live);
+        for (at, data) in self.volatile.drain(..) {
+            self.durable[at..at + data.len()].copy_from_slice(&data);
+        }
     }
 }
 
@@ -185,6 +196,11 @@ impl BlockDevice for Connection {
                     }
                     Ok(Outcome::Done)
                 }
+                Todo::Flush if place.failing_flushes > 0 => {
+                    place.failing_flushes -= 1;
+                    place.volatile.clear();
+                    Err(IoError::Damaged("it cannot be flushed".to_owned()))
+                }
                 Todo::Flush => {
                     place.flush();
                     Ok(Outcome::Done)
@@ -197,10 +213,34 @@ impl BlockDevice for Connection {
 
 impl Remote for Connection {
     fn link(&self) -> Link {
-        match self.is_alive() {
-            true => Link::Ready,
-            false => Link::Broken("it is away".to_owned()),
+        if !self.is_alive() {
+            return Link::Broken("it is away".to_owned());
         }
+        let mut place = lock(&self.place);
+        if !place.hangs {
+            for (at, data) in std::mem::take(&mut place.late) {
+                place.write(at, &data);
+            }
+        }
+        // As `Targets` says: what older connections have asked comes first.
+        match place.late.is_empty() {
+            true => Link::Ready,
+            false => Link::Connecting,
+        }
+    }
+}
+
+impl Drop for Connection {
+    /// Its server knows nothing of that yet.
+    fn drop(&mut self) {
+        if !self.is_alive() {
+            return;
+        }
+        let writes = self.pending.drain(..).filter_map(|(_, todo)| match todo {
+            Todo::Write(at, data, _) => Some((at, data)),
+            Todo::Read(..) | Todo::Flush => None,
+        });
+        lock(&self.place).late.extend(writes);
     }
 }
 
@@ -303,6 +343,7 @@ impl Rig {
         let path = Path::new("/state").to_owned();
         if world.disk.list(&path).is_err() {
             world.disk.create_directory(&path).expect("made");
+            world.disk.sync_directory(Path::new("/")).expect("synced");
         }
         let surroundings = Surroundings {
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,

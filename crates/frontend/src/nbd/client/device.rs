@@ -1,10 +1,12 @@
 //! [`NbdClient`]: the connection's life, and who is told of what.
 //!
 //! ```text
-//!            ┌───────── pause over ─────────┐
-//!            ▼                              │
-//!  Connecting ─▶ Greeting ─▶ Ready ─▶ Broken ┴─▶ (Reconnect::Never: for good)
-//!       └───────────┴── late, refused ──▲
+//!      ┌─────────────── pause over ─────────────┐
+//!      ▼                                        │
+//!  (Held) ─▶ Connecting ─▶ Greeting ─▶ Ready ─▶ Broken ┴─▶ (Reconnect::Never: for good)
+//!      └─────────┴────────────┴── late, refused ──▲
+//!
+//!  Held: an earlier connection to the same export is not over
 //! ```
 
 use std::io;
@@ -19,12 +21,16 @@ use super::super::request::Header;
 use super::super::slab::{Key, Slab};
 use super::super::watcher::Watcher;
 use super::super::wire::{command, transmission_flags as flags};
+use super::leaving::Leaving;
 use super::line::Line;
 use super::log::{Answered, ENTRIES_MAX, Entry, Log, Owner};
 use super::{Agreed, Broken, ClientOptions, Greeting, Reconnect, Replies, State, Step, Target};
 
 /// A flush of the client's own that has failed is asked for again after so long.
 const FLUSH_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Whether an earlier connection is over is looked at as often.
+const LOOK_AT_DEPARTED: Duration = Duration::from_millis(50);
 
 /// A request that has been cut into several.
 pub(super) struct Whole {
@@ -36,6 +42,7 @@ pub(super) struct Whole {
 }
 
 pub(super) enum Phase {
+    Held(Duration),
     Connecting(Line, Duration),
     Greeting(Line, Greeting, Duration),
     Ready(Line, Replies),
@@ -119,7 +126,7 @@ impl NbdClient {
     #[must_use]
     pub fn state(&self) -> State {
         match &self.phase {
-            Phase::Connecting(..) | Phase::Greeting(..) => State::Connecting,
+            Phase::Held(_) | Phase::Connecting(..) | Phase::Greeting(..) => State::Connecting,
             Phase::Ready(..) => State::Ready,
             Phase::Broken { why, .. } => State::Broken { why: why.clone() },
         }
@@ -137,7 +144,7 @@ impl NbdClient {
             match &self.phase {
                 Phase::Ready(..) => return Ok(self),
                 Phase::Broken { why, .. } => return Err(why.clone()),
-                Phase::Connecting(..) | Phase::Greeting(..) => {}
+                Phase::Held(_) | Phase::Connecting(..) | Phase::Greeting(..) => {}
             }
             self.watcher.wait(self.timer())?;
         }
@@ -164,10 +171,40 @@ impl NbdClient {
             return;
         };
         let deadline = self.now + self.options.connect_timeout;
+        let place = self.place();
+        if place.is_some_and(|place| self.options.departed.has(&place)) {
+            match &self.phase {
+                Phase::Held(until) if *until <= self.now => self.lose(Broken::Unheard),
+                Phase::Held(_) => {}
+                _ => self.phase = Phase::Held(deadline),
+            }
+            return;
+        }
         let begun = Stream::connect(endpoint).map_err(Broken::from);
         match begun.and_then(|stream| Line::new(Channel::new(stream), &self.watcher)) {
             Ok(line) => self.phase = Phase::Connecting(line, deadline),
             Err(why) => self.lose(why),
+        }
+    }
+
+    /// By what connections that lead to the same export are known, if they are the client's
+    /// to make.
+    fn place(&self) -> Option<String> {
+        match &self.way {
+            Way::Endpoint(endpoint) => Some(format!("{endpoint} {}", self.options.export)),
+            Way::Given => None,
+        }
+    }
+
+    /// Leaves a connection; what was asked over it is heard out before there is another one.
+    fn leave(&mut self, line: Line, replies: Option<Replies>) {
+        let unheard = self.log.unheard();
+        let (Some(place), Some((unheard, is_cut))) = (self.place(), unheard) else {
+            return line.close(&mut self.pool);
+        };
+        let mut leaving = Leaving::new(line, replies, unheard, is_cut);
+        if !leaving.is_over() {
+            self.options.departed.add(place, leaving);
         }
     }
 
@@ -186,10 +223,12 @@ impl NbdClient {
             again_at: None,
         };
         match std::mem::replace(&mut self.phase, phase) {
-            Phase::Connecting(line, _) | Phase::Greeting(line, ..) | Phase::Ready(line, _) => {
-                line.close(&mut self.pool);
+            Phase::Connecting(line, _) | Phase::Greeting(line, ..) => line.close(&mut self.pool),
+            Phase::Ready(line, replies) => {
+                let makes_sense = !matches!(why, Broken::Nonsense(_));
+                self.leave(line, makes_sense.then_some(replies));
             }
-            Phase::Broken { .. } => {}
+            Phase::Held(_) | Phase::Broken { .. } => {}
         }
         match self.options.reconnect {
             Reconnect::Never => self.fail_all(&why),
@@ -248,17 +287,17 @@ impl NbdClient {
     /// Does all that can be done now.
     pub(super) fn turn(&mut self) {
         self.now = self.options.clock.monotonic();
-        if let Phase::Broken {
-            again_at: Some(at), ..
-        } = &self.phase
-            && *at <= self.now
-        {
-            self.connect();
+        match &self.phase {
+            Phase::Broken {
+                again_at: Some(at), ..
+            } if *at <= self.now => self.connect(),
+            Phase::Held(_) => self.connect(),
+            _ => {}
         }
         let went_on = match &self.phase {
             Phase::Connecting(..) | Phase::Greeting(..) => self.shake_hands(),
             Phase::Ready(..) => self.exchange(),
-            Phase::Broken { .. } => Ok(()),
+            Phase::Held(_) | Phase::Broken { .. } => Ok(()),
         };
         if let Err(why) = went_on {
             self.lose(why);
@@ -339,12 +378,25 @@ impl NbdClient {
         if !done.is_empty() {
             self.pause = Duration::ZERO;
         }
+        let mut failed = None;
         for cookie in done.drain(..) {
-            if let Some(answered) = self.log.answered(cookie, self.now) {
-                self.finish(answered);
+            let Some(answered) = self.log.answered(cookie, self.now) else {
+                continue;
+            };
+            let is_failed = answered.is_failed_sync() && self.makes_again();
+            let why = answered.error.as_ref().filter(|_| is_failed);
+            failed = why.map(|error| Broken::Unflushed(error.to_string()));
+            self.finish(answered);
+            if failed.is_some() {
+                // A flush that was asked for meanwhile says nothing of what is lost.
+                break;
             }
         }
+        done.clear();
         self.done = done;
+        if let Some(why) = failed.filter(|_| self.log.kept() > 0) {
+            return Err(why);
+        }
         received?;
         self.send()?;
         let timeout = self.options.request_timeout;
@@ -355,6 +407,11 @@ impl NbdClient {
             }),
             _ => Ok(()),
         }
+    }
+
+    /// Whether what is kept can be made once more whenever that is needed.
+    fn makes_again(&self) -> bool {
+        self.log.keeps && matches!(self.way, Way::Endpoint(_))
     }
 
     /// Sends what there is.
@@ -461,6 +518,7 @@ impl NbdClient {
             return Some(Duration::ZERO);
         }
         let at = match &self.phase {
+            Phase::Held(until) => Some((*until).min(now + LOOK_AT_DEPARTED)),
             Phase::Connecting(_, deadline) | Phase::Greeting(.., deadline) => Some(*deadline),
             Phase::Broken { again_at, .. } => *again_at,
             Phase::Ready(line, _) if line.is_busy(self.log.has_outgoing()) => Some(now),
@@ -480,6 +538,11 @@ impl NbdClient {
 impl Drop for NbdClient {
     /// A server is told that its client leaves, if it can be told now.
     fn drop(&mut self) {
+        if self.log.has_sent_changes() {
+            // Some servers leave at once, before what was asked is carried out.
+            self.options.reconnect = Reconnect::Never;
+            return self.lose(Broken::Ended);
+        }
         if let Phase::Ready(..) = self.phase
             && !self.log.has_outgoing()
         {

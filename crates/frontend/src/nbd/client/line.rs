@@ -199,6 +199,11 @@ impl Line {
         self.readable || self.writable && has_outgoing
     }
 
+    /// The socket, which is not watched any more, and what was received and not looked at.
+    pub fn into_parts(self) -> (Channel, Input) {
+        (self.socket.into_source(), self.input)
+    }
+
     /// Gives buffers back.
     pub fn close(mut self, pool: &mut BufferPool) {
         let rest = self.input.len();

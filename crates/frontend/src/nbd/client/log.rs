@@ -24,7 +24,7 @@ use base::{Extent, IoError, Token};
 
 use super::super::request::Header;
 use super::super::slab::Key;
-use super::super::wire::command;
+use super::super::wire::{command, command_flags};
 use super::nonsense::Nonsense;
 
 /// How many slices one send covers: headers and payloads.
@@ -168,6 +168,34 @@ impl Entry {
             self.data = vec![0; self.header.length as usize];
         }
         Ok(from as usize)
+    }
+
+    /// The same, if it was sent and is not answered, for who hears the answer only.
+    fn unheard(&mut self) -> Self {
+        let is_read = self.header.command == command::READ;
+        let mut unheard = Self {
+            header: self.header,
+            encoded: self.encoded,
+            data: Vec::new(),
+            place: Place::Gone,
+            owner: None,
+            flush_after: false,
+            since: self.since,
+            flush: 0,
+            pieces: Vec::new(),
+            extents: Vec::new(),
+            error: None,
+        };
+        if self.place == Place::Sent {
+            unheard.place = Place::Sent;
+            unheard.pieces = std::mem::take(&mut self.pieces);
+            unheard.extents = std::mem::take(&mut self.extents);
+            unheard.error = self.error.take();
+            if is_read {
+                unheard.data = std::mem::take(&mut self.data);
+            }
+        }
+        unheard
     }
 
     /// What a connection that is lost has brought does not count.
@@ -335,6 +363,7 @@ impl Log {
         let flush = entry.flush;
         let answered = Answered {
             owner,
+            is_durable: entry.header.flags & command_flags::FUA != 0,
             flush_after: entry.flush_after,
             command: entry.header.command,
             data: match entry.header.command {
@@ -414,7 +443,8 @@ impl Log {
         self.oldest.set(self.base);
         for (cookie, entry) in (self.base..).zip(&mut self.entries) {
             match (entry.place, entry.owner) {
-                (Place::Sent | Place::Waiting, Some(_)) => {
+                // An answer that nobody was told of is none.
+                (Place::Sent | Place::Waiting | Place::Answered, Some(_)) => {
                     entry.place = Place::Waiting;
                     entry.forget_answer();
                 }
@@ -426,6 +456,40 @@ impl Log {
                 }
             }
         }
+    }
+
+    /// What was sent and is not answered, for who hears the answers out, and whether a change
+    /// was sent in part; none, if no change is among it. The connection is lost after this.
+    pub fn unheard(&mut self) -> Option<(Self, bool)> {
+        let front = self.outgoing.front();
+        let front = front.map(|cookie| &self.entries[(cookie - self.base) as usize]);
+        let is_cut = self.partly > 0 && front.is_some_and(Entry::is_change);
+        if !is_cut && !self.has_sent_changes() {
+            return None;
+        }
+        let entries = self.entries.iter_mut().map(Entry::unheard);
+        let mut unheard = Self {
+            entries: entries.collect(),
+            base: self.base,
+            ..Self::default()
+        };
+        unheard.trim();
+        Some((unheard, is_cut))
+    }
+
+    /// Whether a change was sent whole and is not answered.
+    pub fn has_sent_changes(&self) -> bool {
+        let is_sent = |entry: &Entry| entry.place == Place::Sent && entry.is_change();
+        self.entries.iter().any(is_sent)
+    }
+
+    /// The reply to a request is there, and nobody is told.
+    pub fn heard(&mut self, cookie: u64) {
+        if let Some(at) = self.at(cookie) {
+            let entry = &mut self.entries[at];
+            (entry.place, entry.data) = (Place::Gone, Vec::new());
+        }
+        self.trim();
     }
 
     /// There is a connection: what is kept is made once more, and then the rest goes on.
@@ -524,6 +588,8 @@ impl Log {
 pub struct Answered {
     /// Who is told; nobody, if it was made once more.
     pub owner: Option<Owner>,
+    /// It was to be on stable storage.
+    pub is_durable: bool,
     /// Only when a flush has followed.
     pub flush_after: bool,
     /// What it was.
@@ -537,10 +603,22 @@ pub struct Answered {
 }
 
 impl Answered {
+    /// Whether it says that what was acknowledged before may not reach stable storage any
+    /// more: the server has tried, and failed. One that caches as an operating system does
+    /// tries that once only, and says nothing of it when it is asked again.
+    pub fn is_failed_sync(&self) -> bool {
+        match (self.command, &self.error) {
+            (command::FLUSH, error) => error.is_some(),
+            (_, Some(IoError::Damaged(_) | IoError::NoSpace(_))) => self.is_durable,
+            _ => false,
+        }
+    }
+
     /// Of a request that there is no answer to.
     fn none(owner: Option<Owner>, command: u16) -> Self {
         Self {
             owner,
+            is_durable: false,
             flush_after: false,
             command,
             data: Vec::new(),

@@ -23,12 +23,16 @@
 //!   changes are made once more, those that overlap in their order, and only when they are
 //!   answered the rest is sent. A request may so be carried out twice, and a write that was
 //!   under way together with another one may come after it.
+//! * Nothing is made once more, nor anything new asked of the same export, while what was
+//!   sent over an earlier connection may still be carried out ([`leaving`]).
+//! * After a flush that has failed none counts before all that is kept was made once more.
 //! * A kept change that a server refuses to make once more is a lost write: the device is
 //!   stopped for good.
 
 mod device;
 pub mod fuzz;
 mod greeting;
+mod leaving;
 mod line;
 mod log;
 mod nonsense;
@@ -48,6 +52,7 @@ pub(super) use log::Log;
 pub(super) use replies::Replies;
 
 pub use device::NbdClient;
+pub use leaving::Departed;
 pub use nonsense::Nonsense;
 pub use tls::{ClientTls, ClientTlsError};
 pub use uri::{NbdUri, UriTls};
@@ -98,6 +103,9 @@ pub struct ClientOptions {
     /// Bytes of acknowledged changes that are kept until a flush; at half of it the client
     /// asks for a flush itself.
     pub kept_bytes_max: usize,
+    /// Connections that were left and may not be over: those of other clients, too, if they
+    /// have the same.
+    pub departed: Arc<Departed>,
     /// Where time comes from.
     pub clock: Arc<dyn Clock>,
 }
@@ -115,6 +123,7 @@ impl ClientOptions {
             requests_max: 1024,
             bytes_max: 64 << 20,
             kept_bytes_max: 64 << 20,
+            departed: Arc::default(),
             clock,
         }
     }
@@ -153,6 +162,15 @@ pub enum Broken {
         /// As it is.
         is: u64,
     },
+    /// An older connection to it is not over.
+    #[error(
+        "what was asked of it over an earlier connection is not answered, and may still be \
+         carried out"
+    )]
+    Unheard,
+    /// It could not bring to stable storage what it has acknowledged.
+    #[error("the server failed to flush: {0}")]
+    Unflushed(String),
     /// The server says that it is stopping.
     #[error("the server is stopping")]
     Stopping,
