@@ -19,7 +19,6 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, mpsc};
-use std::time::Duration;
 
 use api::host::{Access, Assignment, Seal, Want};
 use base::{AttachmentId, IoError, KeyId, Lineage, VolumeId, with_causes};
@@ -129,17 +128,14 @@ impl Attached {
     }
 
     /// Begins to exchange its boxes, in its thread. Waits for that, and not for the end.
-    /// The new ones may take `within` to begin, if that is said.
     pub(crate) fn exchange(
         &self,
         exchange: impl FnOnce(Wake) -> Exchange + Send + 'static,
-        within: Option<Duration>,
     ) -> Result<(), ExportGone> {
         self.with(|served| match served {
-            Served::Writable { thread, .. } => thread.call(move |chain| {
-                chain.set_open_within(within.unwrap_or(chain::OPEN_WITHIN));
-                chain.exchange(exchange(chain.wake()));
-            }),
+            Served::Writable { thread, .. } => {
+                thread.call(|chain| chain.exchange(exchange(chain.wake())))
+            }
             Served::ReadOnly(thread, _) => {
                 thread.call(|chain| chain.exchange(exchange(chain.wake())))
             }

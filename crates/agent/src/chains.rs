@@ -47,10 +47,6 @@ pub enum ChainError {
     Task(#[from] TaskEnded),
 }
 
-/// At an attach boxes may take as long to begin, where what a journal has is carried out:
-/// without it nobody may be let in. If that ends before, it goes on where it was.
-const CARRY_OUT_WITHIN: Duration = Duration::from_secs(10 * 60);
-
 /// The lease on a volume, as its boxes see it.
 struct BoxLease(LeaseTerm, Arc<dyn Clock>);
 
@@ -117,7 +113,6 @@ impl Agent {
     ) -> Result<(), ChainError> {
         let turn = self.new_turn();
         let follows = attached.chain_turn.load(Ordering::Acquire);
-        let has_left = !self.box_journals_left(wish.volume).await??.is_empty();
         let boxes = match &wish.chain {
             Some(chain) => {
                 let policy = read(chain).await?;
@@ -149,8 +144,7 @@ impl Agent {
             }),
         };
         let served = Arc::clone(attached);
-        let within = (follows == 0 && has_left).then_some(CARRY_OUT_WITHIN);
-        blocking(move || served.exchange(exchange, within)).await??;
+        blocking(move || served.exchange(exchange)).await??;
         match told.await {
             Ok(ended) => ended?,
             Err(_) => return Err(ExportGone.into()),

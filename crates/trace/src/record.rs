@@ -102,7 +102,7 @@ impl Record {
         let verb = Verb::ALL.iter().position(|verb| *verb == self.verb);
         into.put_u8(verb.unwrap_or_default() as u8);
         let fua = u8::from(self.is_fua) * FUA;
-        into.put_u8(fua | u8::from(self.may_punch) * MAY_PUNCH);
+        into.put_u8(fua | (u8::from(self.may_punch) * MAY_PUNCH));
         into.put_u8(match self.outcome {
             Outcome::Done => 0,
             Outcome::Failed => 1,

@@ -91,6 +91,8 @@ pub struct Journal {
     done_at_once: Vec<u64>,
     /// Of what the file had as it was opened nothing was looked at yet.
     pub(super) is_untouched: bool,
+    /// It had something, which is carried out when it is in use.
+    pub(super) has_left: bool,
     /// As it was opened.
     pub(super) disk_bytes: u64,
     /// Whose box it is in a chain.
@@ -130,6 +132,7 @@ impl Journal {
             completions: Vec::new(),
             done_at_once: Vec::new(),
             is_untouched: false,
+            has_left: false,
             disk_bytes: 0,
             of_chain: None,
             lease_holds: None,
@@ -289,8 +292,10 @@ impl Journal {
         let now = self.world.clock.monotonic();
         let may_try = self.retry_at.is_none_or(|at| at <= now);
         // While it rests it carries out what somebody waits for.
-        let may_carry =
-            !self.is_resting || self.empties_alone() || self.waiting.iter().any(|one| one.below);
+        let may_carry = !self.is_resting
+            || self.begins()
+            || self.empties_alone()
+            || self.waiting.iter().any(|one| one.below);
         let gathers = self.gathers(now);
         if let (false, Stage::Open(ring)) = (gathers, &self.stage) {
             // What may not be carried out now waits for something else.
@@ -353,7 +358,9 @@ impl Journal {
     }
 
     fn failed_below(&mut self, error: IoError, now: Duration) {
-        tracing::warn!(%error, "what a journal has cannot be carried out; it is tried again");
+        if self.failing.is_none() {
+            tracing::warn!(%error, "what a journal has cannot be carried out; it is tried again");
+        }
         self.retry_at = Some(now + RETRY);
         // Whoever flushes is told; the journal has it still.
         let (flushing, others) = std::mem::take(&mut self.waiting)
@@ -430,6 +437,15 @@ impl Journal {
         if matches!(self.stage, Stage::Flushing(..)) {
             self.begin_start();
         }
+    }
+
+    /// It carries out what it had: before that has ended it is not left.
+    fn begins(&self) -> bool {
+        let is_under_way = matches!(
+            self.stage,
+            Stage::Scanning(..) | Stage::Replaying(..) | Stage::Flushing(..) | Stage::Starting(..)
+        );
+        is_under_way && self.config.tenure.is_some()
     }
 
     /// Nobody flushes before it is left, as the disk below cannot: it has to become empty.
@@ -764,6 +780,7 @@ impl MiddleBox for Journal {
         };
         self.carry.under_way() == 0
             && !self.flushes_below
+            && !self.begins()
             && !(self.empties_alone() && (is_full || self.job.is_some()))
     }
 

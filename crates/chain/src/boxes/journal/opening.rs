@@ -7,6 +7,9 @@
 //!                        └▶ idle: it is empty ── it comes into use ─────────┘
 //! ```
 //!
+//! In a chain it is idle first also with something in it, and goes on when it comes into use:
+//! boxes below pass on no changes before that. Until it is open all is answered `Busy`.
+//!
 //! Invariants: a ring begins, with an epoch of its own, only when what the one before it had
 //! is below and flushed there. Of an empty one nothing is written before the box is used: the
 //! one in whose place it comes may go on with the file.
@@ -139,8 +142,16 @@ impl Journal {
                 self.stage = Stage::Idle(file, start);
             }
             (Told::Found(found, next), Stage::Scanning(file, start)) => {
-                if std::mem::take(&mut self.is_untouched) && !self.may_carry_out(&start, below) {
-                    return;
+                if std::mem::take(&mut self.is_untouched) {
+                    if !self.may_carry_out(&start, below) {
+                        return;
+                    }
+                    if self.config.tenure.is_some() {
+                        // Boxes below pass on no changes before they are in use.
+                        self.has_left = true;
+                        self.stage = Stage::Idle(file, start);
+                        return;
+                    }
                 }
                 for (header, payload) in found {
                     let data = (header.kind == Kind::Write).then(|| payload.into());
@@ -228,6 +239,10 @@ impl Journal {
     /// The box comes into use: an empty ring begins, of the length that it is to have by now.
     pub(super) fn begin_idle(&mut self) {
         match std::mem::replace(&mut self.stage, Stage::Closed) {
+            Stage::Idle(file, start) if std::mem::take(&mut self.has_left) => {
+                self.stage = Stage::Scanning(file, start);
+                self.scan(start);
+            }
             Stage::Idle(file, start) => {
                 let size_bytes = self.disk_bytes;
                 let shape = Shape {

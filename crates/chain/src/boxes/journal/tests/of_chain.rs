@@ -310,7 +310,7 @@ fn with_something_left(seed: u64) -> Host {
 }
 
 #[test]
-fn what_is_left_goes_below_before_anybody_is_let_in() {
+fn what_is_left_goes_below_before_anything_is_answered() {
     let mut host = with_something_left(1);
     host.put(QUICK).expect("it begins");
     assert_eq!(host.read(3), 7);
