@@ -126,5 +126,8 @@ fn a_volume_that_lacks_what_its_replica_has_is_detached_by_force_only() {
     let ended = host
         .run(&["attachment", "list", "--state", "detached", "-o", "json"])
         .out;
-    eprintln!("{ended}");
+    assert!(
+        ended.contains("without what was written last through its boxes"),
+        "{ended}"
+    );
 }
