@@ -26,6 +26,7 @@
 
 mod active;
 mod carry;
+pub mod fuzz;
 mod opening;
 mod overlay;
 mod record;

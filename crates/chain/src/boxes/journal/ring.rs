@@ -66,6 +66,9 @@ pub fn open(
         }
         return Err(invalid("it is no journal of a relay"));
     };
+    if !start.is_sound() {
+        return Err(invalid("its beginning makes no sense"));
+    }
     if start.size_bytes != size_bytes {
         let words = format!(
             "it is the journal of a disk of {} bytes, and this one has {size_bytes}",
