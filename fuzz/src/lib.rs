@@ -23,8 +23,13 @@ use volume::version::{Record, decode_tail_page, encode_tail};
 use world::simulated::{SimulatedClock, SimulatedDisk, SimulatedPool, SimulatedRandom};
 use world::{OpenMode, World};
 
+mod boxes;
+mod disks;
+pub mod images;
 mod units;
 
+pub use boxes::{luks_header, policy, relay_journal};
+pub use disks::{ext_live, ext_view, partition_table};
 pub use frontend::nbd::client::fuzz::{fuzz_greeting as nbd_greeting, fuzz_replies as nbd_replies};
 pub use frontend::nbd::fuzz::fuzz_handshake as nbd_handshake;
 pub use frontend::nbd::fuzz::fuzz_option as nbd_option;
@@ -133,6 +138,36 @@ pub const TARGETS: &[Target] = &[
         name: "nbd_replies",
         run: nbd_replies,
         seeds: nbd_replies_seeds,
+    },
+    Target {
+        name: "ext_view",
+        run: ext_view,
+        seeds: disks::ext_view_seeds,
+    },
+    Target {
+        name: "ext_live",
+        run: ext_live,
+        seeds: disks::ext_live_seeds,
+    },
+    Target {
+        name: "partition_table",
+        run: partition_table,
+        seeds: disks::partition_table_seeds,
+    },
+    Target {
+        name: "luks_header",
+        run: luks_header,
+        seeds: boxes::luks_header_seeds,
+    },
+    Target {
+        name: "relay_journal",
+        run: relay_journal,
+        seeds: boxes::relay_journal_seeds,
+    },
+    Target {
+        name: "policy",
+        run: policy,
+        seeds: boxes::policy_seeds,
     },
 ];
 

@@ -4,6 +4,8 @@
 //! ```text
 //! mutate [--seconds N] [--seed N] [TARGET …]    all targets if none is named
 //! mutate --write-seeds FOLDER                   a corpus for cargo-fuzz
+//! mutate --run FILE TARGET                      one input, as it was kept
+//! mutate --make-images FOLDER                   what the images are that seeds are of
 //! ```
 //!
 //! Everything follows from the seed and an input's number, so a failure is
@@ -140,7 +142,9 @@ fn run(target: &Target, seed: u64, time: Duration) -> bool {
 }
 
 fn usage() -> ! {
-    eprintln!("mutate [--seconds N] [--seed N] [TARGET …] | --write-seeds FOLDER");
+    eprintln!(
+        "mutate [--seconds N] [--seed N] [TARGET …] | --write-seeds FOLDER | --make-images FOLDER"
+    );
     eprintln!(
         "targets: {}",
         TARGETS
@@ -153,7 +157,7 @@ fn usage() -> ! {
 }
 
 fn main() {
-    let (mut seconds, mut seed, mut folder) = (1.0, 1, None);
+    let (mut seconds, mut seed, mut folder, mut one) = (1.0, 1, None, None);
     let mut chosen: Vec<&Target> = Vec::new();
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -161,12 +165,18 @@ fn main() {
         match word.as_str() {
             "--seconds" => seconds = value().parse().unwrap_or_else(|_| usage()),
             "--seed" => seed = value().parse().unwrap_or_else(|_| usage()),
+            "--make-images" => return scree_fuzz::images::make(Path::new(&value())),
+            "--run" => one = Some(value()),
             "--write-seeds" => folder = Some(PathBuf::from(value())),
             name => match TARGETS.iter().find(|target| target.name == name) {
                 Some(target) => chosen.push(target),
                 None => usage(),
             },
         }
+    }
+    if let (Some(path), [target]) = (&one, &chosen[..]) {
+        let data = std::fs::read(path).expect("the input can be read");
+        return (target.run)(&data);
     }
     if chosen.is_empty() {
         chosen.extend(TARGETS);

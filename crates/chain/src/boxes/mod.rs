@@ -3,7 +3,7 @@
 mod encrypt;
 mod fault;
 mod hop;
-mod journal;
+pub mod journal;
 mod monitor;
 mod rate;
 mod replicate;

@@ -62,9 +62,12 @@ struct Renaming {
     got: Vec<(u32, Box<[u8]>)>,
 }
 
-/// Where what an inode has besides itself is.
-fn places_of(inode: Option<&Inode>) -> Option<(&Map, Option<u64>)> {
-    inode.map(|inode| (&inode.map, inode.attributes))
+/// Where what an inode has besides itself is, and whether there may be names in it.
+fn places_of(inode: Option<&Inode>) -> Option<(bool, &Map, Option<u64>)> {
+    inode.map(|inode| {
+        let is_directory = inode.kind == FileKind::Directory;
+        (is_directory, &inode.map, inode.attributes)
+    })
 }
 
 /// What changes, and else what lies where it did.
@@ -161,7 +164,7 @@ impl<'a> Change<'a> {
             }
             match now {
                 Some(now) => self.set_inode(inode, now),
-                None => self.live.view.forget(inode),
+                None => self.forget(inode),
             }
         }
     }
@@ -174,6 +177,16 @@ impl<'a> Change<'a> {
                 self.live.view.files.insert(inode, file);
             }
         }
+    }
+
+    /// A file is not in use any more. The name that it has may be there when its number is
+    /// given away again: without a journal it need not be written in between.
+    fn forget(&mut self, inode: u32) {
+        let file = self.live.view.files.get(&inode);
+        if let Some(key) = file.map(|file| file.named_in).filter(|key| *key != 0) {
+            self.live.unborn.insert(inode, key);
+        }
+        self.live.view.forget(inode);
     }
 
     /// What a file had is nobody's; of a directory, its names are to be compared.

@@ -58,11 +58,10 @@ pub(super) fn descriptors_at(superblock: &Superblock, number: u64, in_block: u64
         .first_meta_group
         .is_some_and(|first| number >= u64::from(first));
     if !is_apart {
-        return superblock.first_block + 1 + number;
+        return superblock.group_begin(0) + 1 + number;
     }
     let group = number * in_block;
-    let first = superblock.first_block + group * u64::from(superblock.blocks_per_group);
-    first + u64::from(superblock.has_copy(group))
+    superblock.group_begin(group) + u64::from(superblock.has_copy(group))
 }
 
 fn parse(bytes: &[u8], superblock: &Superblock) -> Group {

@@ -411,3 +411,65 @@ fn whatever_is_written_is_followed_as_far_as_it_makes_sense() {
         }
     }
 }
+
+/// Found by the fuzzer: `rm f; touch f` writes the inode twice, and the directory, which is
+/// as it was, not at all. The file had no name from then on.
+#[test]
+fn a_file_whose_number_is_given_away_again_has_the_name_that_was_left() {
+    let folder = TempDir::new().expect("a folder");
+    let (_, image) = make("ext2", KINDS[0].1, &folder);
+    let mut live = image.live();
+    const PATH: &[u8] = b"/etc/deep/er/and/deeper/file";
+    let view = live.view();
+    let mut inodes = view.inodes();
+    let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(PATH));
+    let inode = inode.expect("it is there");
+    drop(inodes);
+    let superblock = view.superblock().clone();
+    let in_block = superblock.inodes_per_block();
+    let table = Owner::InodeTable((inode - 1) / in_block);
+    let mut blocks = 0..superblock.blocks;
+    let block = blocks.find(|block| view.owner(*block) == table);
+    let offset = block.expect("it has a table") * u64::from(superblock.block_bytes);
+    let content = &image.0[offset as usize..][..superblock.block_bytes as usize];
+    let mut without = content.to_vec();
+    let bytes = superblock.inode_bytes as usize;
+    without[((inode - 1) % in_block) as usize * bytes..][..bytes].fill(0);
+    let mut events = Vec::new();
+    live.was_written(offset, &without, &mut events);
+    assert_eq!(live.view().path(inode), None);
+    live.was_written(offset, content, &mut events);
+    assert_eq!(live.view().path(inode).as_deref(), Some(PATH));
+    let kind = FileKind::File;
+    let path = PATH.to_vec();
+    assert!(events.contains(&Event::Created { inode, kind, path }));
+    assert!(live.unborn.is_empty());
+}
+
+/// Found by the fuzzer: the files that it had names of kept their paths.
+#[test]
+fn what_was_a_directory_and_is_a_file_with_its_blocks_has_no_names() {
+    let folder = TempDir::new().expect("a folder");
+    let (_, image) = make("ext2", KINDS[0].1, &folder);
+    let mut live = image.live();
+    const DIRECTORY: &[u8] = b"/etc/deep/er/and/deeper";
+    let view = live.view();
+    let of = |wanted: &[u8]| {
+        let mut inodes = view.inodes();
+        inodes.find(|inode| view.path(*inode).as_deref() == Some(wanted))
+    };
+    let directory = of(DIRECTORY).expect("it is there");
+    let file = of(b"/etc/deep/er/and/deeper/file").expect("it is there");
+    let superblock = view.superblock().clone();
+    let in_block = superblock.inodes_per_block();
+    let table = Owner::InodeTable((directory - 1) / in_block);
+    let block = (0..superblock.blocks).find(|block| view.owner(*block) == table);
+    let offset = block.expect("it has a table") * u64::from(superblock.block_bytes);
+    let mut content = image.0[offset as usize..][..superblock.block_bytes as usize].to_vec();
+    let at = ((directory - 1) % in_block) as usize * superblock.inode_bytes as usize;
+    // The upper half of its mode.
+    content[at + 1] = 0x81;
+    live.was_written(offset, &content, &mut Vec::new());
+    assert_eq!(live.view().path(file), None);
+    assert_eq!(live.view().path(directory).as_deref(), Some(DIRECTORY));
+}

@@ -112,7 +112,7 @@ impl Walk<'_> {
                 self.walked.damaged += 1;
                 continue;
             }
-            begin = place;
+            begin = end;
             if depth == 0 {
                 self.leaf(entry, place..end)?;
                 continue;

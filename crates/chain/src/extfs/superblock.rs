@@ -42,6 +42,7 @@ const INCOMPAT_KNOWN: u32 = INCOMPAT_FILETYPE
 const COMPAT_HAS_JOURNAL: u32 = 0x4;
 const RO_COMPAT_SPARSE_SUPER: u32 = 0x1;
 const COMPAT_SPARSE_SUPER2: u32 = 0x200;
+const COMPAT_FAST_COMMIT: u32 = 0x400;
 const RO_COMPAT_GDT_CSUM: u32 = 0x10;
 const RO_COMPAT_BIGALLOC: u32 = 0x200;
 const RO_COMPAT_METADATA_CSUM: u32 = 0x400;
@@ -70,12 +71,15 @@ pub struct Superblock {
     pub block_bytes: u32,
     /// How many there are.
     pub blocks: u64,
-    /// The first one that belongs to a group: 1 if blocks have 1024 bytes, else 0.
+    /// The first one that belongs to a group: 1 if blocks have 1024 bytes, else 0. With
+    /// clusters of several blocks it is 0.
     pub first_block: u64,
     /// Blocks of a group.
     pub blocks_per_group: u32,
     /// As many as its bitmap has bits for.
     group_blocks_max: u32,
+    /// Blocks are given to files by several.
+    is_clustered: bool,
     /// Whether descriptors say which inodes were never used.
     pub(super) has_group_checksums: bool,
     /// Whether directories may be longer than 2 GiB.
@@ -93,6 +97,9 @@ pub struct Superblock {
     pub first_meta_group: Option<u32>,
     /// The inode that is the journal, if it has one inside.
     pub journal_inode: Option<u32>,
+    /// Some changes are in the journal in a shorter form, which is not read here: they are
+    /// known with the next commit of the usual one.
+    pub has_fast_commits: bool,
     /// The journal may have what does not lie where it belongs yet.
     pub needs_recovery: bool,
     /// The block in which who has it mounted says so, if there is one.
@@ -159,6 +166,7 @@ impl Superblock {
                 }
                 false => (8 * 1024) << block_shift,
             },
+            is_clustered,
             has_group_checksums: ro_compat & (RO_COMPAT_GDT_CSUM | RO_COMPAT_METADATA_CSUM) != 0,
             has_large_directories: incompat & INCOMPAT_LARGEDIR != 0,
             blocks_per_group: le32(bytes, 32),
@@ -176,6 +184,7 @@ impl Superblock {
             journal_inode: (compat & COMPAT_HAS_JOURNAL != 0)
                 .then(|| le32(bytes, 224))
                 .filter(|inode| *inode != 0),
+            has_fast_commits: compat & COMPAT_FAST_COMMIT != 0,
             needs_recovery: incompat & INCOMPAT_RECOVER != 0,
             mount_block: (incompat & INCOMPAT_MMP != 0).then(|| split64(bytes, 360, 364)),
             sparse: match () {
@@ -197,8 +206,9 @@ impl Superblock {
             false => Err(FormatError::Nonsense(what)),
         };
         let block = self.block_bytes;
+        let is_first = self.first_block == self.own_block();
         is(
-            self.first_block == u64::from(block == 1024),
+            is_first || self.is_clustered && self.first_block == 0,
             "the first block",
         )?;
         is(self.blocks > self.first_block, "the number of blocks")?;
@@ -235,6 +245,20 @@ impl Superblock {
             self.journal_inode.is_none_or(|inode| inode <= self.inodes),
             "the journal's inode",
         )
+    }
+
+    /// The block in which it lies.
+    fn own_block(&self) -> u64 {
+        u64::from(self.block_bytes == 1024)
+    }
+
+    /// The first block of a group that may be somebody's: before the superblock there may be
+    /// a block of the first one.
+    pub(super) fn group_begin(&self, group: u64) -> u64 {
+        match group {
+            0 => self.own_block(),
+            _ => self.first_block + group * u64::from(self.blocks_per_group),
+        }
     }
 
     /// How many groups there are.

@@ -91,7 +91,7 @@ fn fill(folder: &Path, random: &SimulatedRandom) {
 }
 
 /// Features that change what lies where.
-pub(crate) const KINDS: [(&str, &[&str]); 11] = [
+pub(crate) const KINDS: [(&str, &[&str]); 12] = [
     ("ext2", &["-t", "ext2", "-b", "1024"]),
     ("ext3", &["-t", "ext3", "-b", "1024", "-J", "size=4"]),
     ("ext4", &["-t", "ext4", "-b", "4096"]),
@@ -167,6 +167,11 @@ pub(crate) const KINDS: [(&str, &[&str]); 11] = [
             "-O",
             "^filetype,^sparse_super,^ext_attr,^resize_inode",
         ],
+    ),
+    // Its first group begins before the superblock.
+    (
+        "clusters-of-small-blocks",
+        &["-t", "ext4", "-b", "1024", "-C", "4096", "-O", "bigalloc"],
     ),
 ];
 

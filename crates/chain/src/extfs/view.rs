@@ -315,7 +315,7 @@ impl View {
         };
         let mut layout = Vec::new();
         for group in 0..superblock.groups() {
-            let first = superblock.first_block + group * u64::from(superblock.blocks_per_group);
+            let first = superblock.group_begin(group);
             if superblock.has_copy(group) {
                 let end = first + (1 + together).min(superblock.blocks_per_group.into());
                 layout.push(first..end);
@@ -327,7 +327,7 @@ impl View {
             let at = descriptors_at(superblock, number, in_block);
             layout.push(at..at + 1);
             for group in [number * in_block + 1, (number + 1) * in_block - 1] {
-                let first = superblock.first_block + group * u64::from(superblock.blocks_per_group);
+                let first = superblock.group_begin(group);
                 let at = first + u64::from(superblock.has_copy(group));
                 if group < superblock.groups() {
                     layout.push(at..at + 1);

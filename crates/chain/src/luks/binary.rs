@@ -27,7 +27,7 @@ use super::HeaderError;
 pub const BINARY_BYTES: usize = 4096;
 
 /// What a header may have with its JSON area, in bytes.
-const HEADER_BYTES: [u64; 9] = [
+pub(super) const HEADER_BYTES: [u64; 9] = [
     16 << 10,
     32 << 10,
     64 << 10,
@@ -43,7 +43,7 @@ const FIRST_MAGIC: &[u8; 6] = b"LUKS\xba\xbe";
 const SECOND_MAGIC: &[u8; 6] = b"SKUL\xba\xbe";
 const VERSION: u16 = 2;
 const SALT: std::ops::Range<usize> = 104..168;
-const CHECKSUM: std::ops::Range<usize> = 448..512;
+pub(super) const CHECKSUM: std::ops::Range<usize> = 448..512;
 const ALGORITHM: &str = "sha256";
 
 /// Which of the two.
@@ -78,7 +78,7 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     array
 }
 
-fn checksum(copy: &[u8]) -> [u8; 32] {
+pub(super) fn checksum(copy: &[u8]) -> [u8; 32] {
     let hash = Sha256::new()
         .chain_update(&copy[..CHECKSUM.start])
         .chain_update([0; CHECKSUM.end - CHECKSUM.start])
@@ -87,7 +87,7 @@ fn checksum(copy: &[u8]) -> [u8; 32] {
 }
 
 impl Copy {
-    fn magic(self) -> &'static [u8; 6] {
+    pub(super) fn magic(self) -> &'static [u8; 6] {
         match self {
             Self::First => FIRST_MAGIC,
             Self::Second => SECOND_MAGIC,

@@ -29,6 +29,7 @@
 mod binary;
 mod change;
 mod check;
+pub mod fuzz;
 mod header;
 mod kdf;
 mod metadata;

@@ -2,9 +2,10 @@
 //! comes back, and each copy is a disk that cryptsetup opens and e2fsck finds whole. And one
 //! of chosen files: what it has is a file system with these, and little else.
 
+use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
@@ -12,6 +13,11 @@ use tempfile::TempDir;
 
 use crate::guest::Guest;
 use crate::host::{Host, Said, wait_until};
+use crate::watched::{
+    STEPS_IN_PART, Tested, apply, check_content, check_told, check_work, copy, crc32, file_system,
+    guest_takes, tree,
+};
+use crate::workload::{Content, Workload};
 
 const SIZE: u64 = 64 << 20;
 
@@ -55,8 +61,57 @@ fn run(command: &mut Command) -> Said {
     Said::of(command.env("PATH", path).output().expect("it is installed"))
 }
 
+/// What `crc32` says of each file that the model has.
+fn sums(workload: &Workload) -> BTreeMap<String, u32> {
+    let files = workload.files().into_iter();
+    files
+        .filter_map(|(path, content)| match content {
+            Content::File(content) => Some((path.to_owned(), crc32(content))),
+            _ => None,
+        })
+        .collect()
+}
+
+/// What a guest reads from the disk, not from its memory, of each file.
+fn sums_in(guest: &mut Guest) -> BTreeMap<String, u32> {
+    let said = guest.does("echo 3 >/proc/sys/vm/drop_caches; find /m -type f -exec crc32 {} +");
+    said.lines()
+        .map(|line| {
+            let mut words = line.split_whitespace();
+            let sum = words
+                .next()
+                .and_then(|word| u32::from_str_radix(word, 16).ok());
+            let path = words.next().and_then(|path| path.strip_prefix("/m"));
+            (path.expect("a path").to_owned(), sum.expect("a sum"))
+        })
+        .collect()
+}
+
+/// The disk that lies in this file, which cryptsetup opens.
+fn decrypted(encrypted: &Path, key: &Path, folder: &Path) -> PathBuf {
+    let plain = folder.join("plain");
+    fs::copy(encrypted, &plain).expect("copied");
+    let header = folder.join("header");
+    let _ = fs::remove_file(&header);
+    let how = ["--decrypt", "--batch-mode", "--force-offline-reencrypt"];
+    let done = run(Command::new("cryptsetup")
+        .arg("reencrypt")
+        .args(how)
+        .arg("--header")
+        .arg(header)
+        .arg("--key-file")
+        .arg(key)
+        .arg(&plain));
+    assert_eq!(done.code, 0, "{}", done.error);
+    plain
+}
+
+/// The whole chain, as one: what a guest does to files at random is told, step by step; what
+/// it reads from the disk after each part is what it has written; meanwhile a replica dies,
+/// and comes back. In the end the volume and both replicas are alike, cryptsetup opens each,
+/// e2fsck finds each whole, and what is in it is what the guest has written.
 #[test]
-fn a_guest_writes_through_a_monitor_encryption_and_replicas_of_which_one_dies() {
+fn a_guest_works_at_random_on_a_monitor_encryption_and_replicas_of_which_one_dies() {
     let folder = TempDir::new().expect("a folder");
     let host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "64M"]);
@@ -72,120 +127,81 @@ fn a_guest_writes_through_a_monitor_encryption_and_replicas_of_which_one_dies() 
     let key = keys.join("web");
     fs::write(&key, "correct horse").expect("written");
     fs::set_permissions(&key, Permissions::from_mode(0o600)).expect("set");
-    let policy = folder.path().join("policy.toml");
     let text = "volume = 'disk'\n\
                 [[box]]\nkind = 'monitor'\n\
                 [[box]]\nkind = 'encrypt'\nkey = 'web'\nformat = 'if-empty'\n\
                 [[box]]\nkind = 'replicate'\nname = 'copies'\n\
                 [[box.replica]]\nname = 'b'\nuri = 'nbd+unix:///?socket=b'\n\
                 [[box.replica]]\nname = 'c'\nuri = 'nbd+unix:///?socket=c'\n";
-    fs::write(&policy, text).expect("written");
-    host.json(&["chain", "apply", policy.to_str().expect("text")]);
+    apply(&host, folder.path(), text);
 
+    let (tree, block_bytes, kind) = (tree(), 4096, "ext4");
+    let disk = file_system(folder.path(), &tree, block_bytes, kind);
     // The file system goes through the chain as well.
-    let image = folder.path().join("image");
-    let made = run(Command::new("mke2fs")
-        .args(["-q", "-t", "ext4"])
-        .arg(&image)
-        .arg("48M"));
-    assert_eq!(made.code, 0, "{}", made.error);
-    let export = host.json(&["volume", "export", "disk"]);
-    let uri = export["uri"].as_str().expect("text").to_owned();
-    let size = run(Command::new("nbdinfo").args(["--size", &uri]));
-    assert_eq!(
-        size.out.trim(),
-        (SIZE - (16 << 20)).to_string(),
-        "{}",
-        size.error
-    );
-    let copied = run(Command::new("nbdcopy").arg(&image).arg(&uri));
-    assert_eq!(copied.code, 0, "{}", copied.error);
-    wait_until("both replicas are in sync", || {
-        count(&host, "b is in sync") == 1 && count(&host, "c is in sync") == 1
-    });
-    host.json(&["volume", "unexport", "disk"]);
+    let image = folder.path().join("image").display().to_string();
+    copy(&host, "disk", |uri| [image.clone(), uri]);
 
-    let mut guest = Guest::boot();
-    guest.wait_for_boot();
-    let attached = host.json(&["attach", "disk", "--vm", &guest.address()]);
-    let serial = attached["device"].as_str().expect("text").to_owned();
-    guest.does(&format!(
-        "mkdir /m; mount -t ext4 $(disk {serial}) /m && sync"
-    ));
-    let work = |guest: &mut Guest, name: &str| {
-        guest.does(&format!(
-            "mkdir /m/{name} && for i in 1 2 3 4 5 6 7 8; do \
-             dd if=/dev/urandom of=/m/{name}/$i bs=100k count=5 2>/dev/null; done; \
-             mv /m/{name}/8 /m/{name}/moved; rm /m/{name}/7; sync"
-        ));
-    };
-    work(&mut guest, "before");
-    kill(&mut b);
-    work(&mut guest, "without");
-    wait_until("it is noticed", || count(&host, "b is out") >= 1);
-    let mut b = serve(&host, "b", &copies[0]);
-    work(&mut guest, "after");
-    wait_until("b is back", || count(&host, "b is in sync") >= 1);
-    let sums = guest.does("cd /m && find . -type f | sort | xargs md5sum; cd /");
-    guest.does("umount /m");
-    let told = host.run(&["monitor", "disk", "-o", "json"]).out;
-    for path in [
-        "/before/moved",
-        "/without/moved",
-        "/after/moved",
-        "/after/1",
-    ] {
-        assert!(told.contains(path), "{path} is told");
+    let mut workload = Workload::new(3, block_bytes, &tree);
+    let (mut steps, mut expected) = (Vec::new(), Vec::new());
+    for operations in [1, 1, 1, 1, 5, 5] {
+        steps.extend(workload.steps(STEPS_IN_PART, operations));
+        expected.push(sums(&workload));
     }
-    host.json(&["detach", "disk", "--vm", &guest.address()]);
+    let tested = Tested {
+        place: 0..disk.len(),
+        disk,
+        partition: None,
+        block_bytes,
+        kind,
+    };
+    let mut in_sync = 0;
+    let between = |number: usize, guest: &mut Guest| {
+        let found = sums_in(guest);
+        assert!(found == expected[number], "part {number}: {found:#?}");
+        match number {
+            0 => wait_until("both replicas are in sync", || {
+                ["b", "c"]
+                    .iter()
+                    .all(|name| count(&host, &format!("{name} is in sync")) > 0)
+            }),
+            1 => {
+                in_sync = count(&host, "b is in sync");
+                kill(&mut b);
+            }
+            3 => {
+                wait_until("it is noticed", || count(&host, "b is out") >= 1);
+                b = serve(&host, "b", &copies[0]);
+                wait_until("b is back", || count(&host, "b is in sync") > in_sync);
+            }
+            _ => {}
+        }
+    };
+    let heard = guest_takes(&host, &tested, &workload, &steps, folder.path(), between);
+    check_told(&heard, &tested, &steps);
+    for volume in ["disk", "work"] {
+        host.json(&["detach", volume]);
+    }
+    check_work(&host, &steps, folder.path());
 
-    // What a replica has is a disk: cryptsetup opens it, and what is in it is whole.
     kill(&mut b);
     kill(&mut c);
     let volume = folder.path().join("volume");
     host.json(&["chain", "delete", "disk"]);
-    let export = host.json(&["volume", "export", "disk"]);
-    let copied = run(Command::new("nbdcopy")
-        .arg(export["uri"].as_str().expect("text"))
-        .arg(&volume));
-    assert_eq!(copied.code, 0, "{}", copied.error);
+    let spelt = volume.display().to_string();
+    copy(&host, "disk", |uri| [uri, spelt.clone()]);
     let content = fs::read(&volume).expect("read");
-    for copy in &copies {
-        assert!(
-            fs::read(copy).expect("read") == content,
-            "the copies are alike"
-        );
+    for one in copies.iter().chain([&volume]) {
+        assert!(fs::read(one).expect("read") == content, "{one:?} is alike");
         let opened = run(Command::new("cryptsetup")
             .args(["open", "--test-passphrase", "--type", "luks2", "--key-file"])
             .arg(&key)
-            .arg(copy));
+            .arg(one));
         assert_eq!(opened.code, 0, "{}", opened.error);
+        let plain = decrypted(one, &key, folder.path());
+        let checked = run(Command::new("e2fsck").args(["-f", "-n"]).arg(&plain));
+        assert_eq!(checked.code, 0, "{} {}", checked.out, checked.error);
     }
-    let plain = folder.path().join("plain");
-    fs::copy(&copies[0], &plain).expect("copied");
-    let decrypted = run(Command::new("cryptsetup")
-        .args([
-            "reencrypt",
-            "--decrypt",
-            "--batch-mode",
-            "--force-offline-reencrypt",
-        ])
-        .args(["--header"])
-        .arg(folder.path().join("header"))
-        .arg("--key-file")
-        .arg(&key)
-        .arg(&plain));
-    assert_eq!(decrypted.code, 0, "{}", decrypted.error);
-    let checked = run(Command::new("e2fsck").args(["-f", "-n"]).arg(&plain));
-    assert_eq!(checked.code, 0, "{} {}", checked.out, checked.error);
-    for line in sums.lines() {
-        let (sum, path) = line.split_once("  .").expect("a sum and a path");
-        let dumped = folder.path().join("dumped");
-        let request = format!("dump {path} {}", dumped.display());
-        run(Command::new("debugfs").arg("-R").arg(request).arg(&plain));
-        let found = run(Command::new("md5sum").arg(&dumped));
-        assert!(found.out.starts_with(sum), "{path}");
-    }
+    check_content(&folder.path().join("plain"), &workload, folder.path());
 }
 
 /// Whether what a crash has left of a file system is whole, and has these files in it.

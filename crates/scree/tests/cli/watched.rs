@@ -21,10 +21,10 @@ use crate::workload::{Content, Happened, Step, Workload};
 const THE_END: &str = "/the-end";
 
 /// So many steps are in a script, so that none takes long.
-const STEPS_IN_PART: usize = 15;
+pub const STEPS_IN_PART: usize = 15;
 
 /// Files that are there before: with more names in a directory than fit a block.
-fn tree() -> Vec<(String, Vec<u8>)> {
+pub fn tree() -> Vec<(String, Vec<u8>)> {
     let mut tree = Vec::new();
     for directory in ["/many/", "/etc/", "/home/", "/home/data/"] {
         tree.push((directory.to_owned(), Vec::new()));
@@ -39,7 +39,7 @@ fn tree() -> Vec<(String, Vec<u8>)> {
     tree
 }
 
-fn run(command: &mut Command) -> Said {
+pub fn run(command: &mut Command) -> Said {
     let path = "/usr/sbin:/sbin:/usr/bin:/bin";
     let said = Said::of(command.env("PATH", path).output().expect("it is installed"));
     assert!(
@@ -51,8 +51,13 @@ fn run(command: &mut Command) -> Said {
     said
 }
 
-/// An ext4 file system of 48 MiB with these files.
-fn file_system(folder: &Path, tree: &[(String, Vec<u8>)], block_bytes: u64) -> Vec<u8> {
+/// A file system of 48 MiB with these files, of the kind `ext2` to `ext4`.
+pub fn file_system(
+    folder: &Path,
+    tree: &[(String, Vec<u8>)],
+    block_bytes: u64,
+    kind: &str,
+) -> Vec<u8> {
     let root = folder.join("tree");
     fs::create_dir_all(&root).expect("made");
     for (path, content) in tree {
@@ -64,7 +69,7 @@ fn file_system(folder: &Path, tree: &[(String, Vec<u8>)], block_bytes: u64) -> V
     }
     let image = folder.join("image");
     run(Command::new("mke2fs")
-        .args(["-q", "-t", "ext4", "-b", &block_bytes.to_string(), "-d"])
+        .args(["-q", "-F", "-t", kind, "-b", &block_bytes.to_string(), "-d"])
         .arg(&root)
         .arg(&image)
         .arg("48M"));
@@ -193,7 +198,7 @@ fn is_told_next<'a>(
 }
 
 /// What is on the disk is what the script has written.
-fn check_content(image: &Path, workload: &Workload, folder: &Path) {
+pub fn check_content(image: &Path, workload: &Workload, folder: &Path) {
     run(Command::new("e2fsck").arg("-fn").arg(image));
     let out = folder.join("out");
     fs::create_dir_all(&out).expect("made");
@@ -237,11 +242,13 @@ fn check_content(image: &Path, workload: &Workload, folder: &Path) {
 }
 
 /// A disk, and where its file system is.
-struct Tested {
-    disk: Vec<u8>,
-    place: std::ops::Range<usize>,
-    partition: Option<u32>,
-    block_bytes: u64,
+pub struct Tested {
+    pub disk: Vec<u8>,
+    pub place: std::ops::Range<usize>,
+    pub partition: Option<u32>,
+    pub block_bytes: u64,
+    /// `ext4`, or one of its forerunners.
+    pub kind: &'static str,
 }
 
 /// A disk with the scripts, what files are written from, and strace.
@@ -288,31 +295,33 @@ fn check_traced(image: &Path, steps: &[Step]) {
     );
 }
 
-/// Has a guest take the steps on the disk, and compares what is told and what is there.
-fn check(tested: &Tested, workload: &Workload, steps: &[Step], folder: &TempDir) {
-    let folder = folder.path();
-    let image = folder.join("disk");
-    fs::write(&image, &tested.disk).expect("written");
-    let host = Host::with(&["--units", "2"]);
-    let size = tested.disk.len().to_string();
-    host.json(&["volume", "create", "disk", "--size", &size]);
-    let copy = |volume: &str, arguments: &dyn Fn(&str) -> Vec<String>| {
-        let export = host.json(&["volume", "export", volume]);
-        let uri = export["uri"].as_str().expect("text");
-        run(Command::new("nbdcopy").args(arguments(uri)));
-        host.json(&["volume", "unexport", volume]);
-    };
-    let spelt = image.to_str().expect("text").to_owned();
-    copy("disk", &|uri| vec![spelt.clone(), uri.to_owned()]);
+/// Copies between a volume, as its chain serves it, and a file.
+pub fn copy(host: &Host, volume: &str, arguments: impl Fn(String) -> [String; 2]) {
+    let export = host.json(&["volume", "export", volume]);
+    let uri = export["uri"].as_str().expect("text").to_owned();
+    run(Command::new("nbdcopy").args(arguments(uri)));
+    host.json(&["volume", "unexport", volume]);
+}
+
+pub fn apply(host: &Host, folder: &Path, text: &str) {
     let policy = folder.join("policy.toml");
-    let text = "volume = 'disk'\n[[box]]\nkind = 'monitor'\n";
     fs::write(&policy, text).expect("written");
     host.json(&["chain", "apply", policy.to_str().expect("text")]);
+}
 
+/// Has a guest take the steps on the disk, and waits until the last one is told. After each
+/// part `between` is told its number.
+pub fn guest_takes(
+    host: &Host,
+    tested: &Tested,
+    workload: &Workload,
+    steps: &[Step],
+    folder: &Path,
+    mut between: impl FnMut(usize, &mut Guest),
+) -> Vec<Value> {
     let work = scripts(folder, workload, steps);
     host.json(&["volume", "create", "work", "--size", "16M"]);
-    copy("work", &|uri| vec![work.clone(), uri.to_owned()]);
-
+    copy(host, "work", |uri| [work.clone(), uri]);
     let mut guest = Guest::boot();
     guest.wait_for_boot();
     let attach = |volume: &str| {
@@ -327,27 +336,25 @@ fn check(tested: &Tested, workload: &Workload, steps: &[Step], folder: &TempDir)
         .partition
         .map_or(String::new(), |one| one.to_string());
     guest.does(&format!(
-        "mount -t ext4 $(disk {disk}){partition} /m && sync"
+        "mount -t {} $(disk {disk}){partition} /m && sync",
+        tested.kind
     ));
     for number in 0..steps.len().div_ceil(STEPS_IN_PART) {
         guest.does(&format!("{TRACED} sh /given/{number}"));
         guest.does(&format!("mv /log /given/log{number}"));
+        between(number, &mut guest);
     }
     guest.does(&format!("mkdir /m{THE_END} && umount /m && umount /given"));
-
     let mut heard = Vec::new();
     wait_until("the last step is told", || {
-        heard = events(&host);
+        heard = events(host);
         heard.iter().any(|event| event["path"] == THE_END)
     });
-    let notes = heard.iter().filter_map(|event| event["note"].as_str());
-    let notes: Vec<&str> = notes.collect();
-    assert!(
-        notes
-            .iter()
-            .all(|note| note.contains("is followed") || tested.partition.is_some()),
-        "{notes:?}"
-    );
+    heard
+}
+
+/// What was told is what the steps are to be told as.
+pub fn check_told(heard: &[Value], tested: &Tested, steps: &[Step]) {
     let is_file = |event: &&Value| event["inode"].is_number();
     for event in heard.iter().filter(is_file) {
         assert_eq!(event["partition"], json!(tested.partition), "{event}");
@@ -359,14 +366,76 @@ fn check(tested: &Tested, workload: &Workload, steps: &[Step], folder: &TempDir)
         .filter(|one| !one.paths.contains(THE_END))
         .collect();
     compare(steps, &happened);
+}
 
+/// Without a journal each block counts as it is written, in whatever order the guest does
+/// that: a rename is a name that comes and one that goes. So of each step that is told which
+/// is about one block of the file system's own, or about a file that was there before.
+fn check_told_in_any_order(heard: &[Value], tested: &Tested, steps: &[Step]) {
+    let happened: Vec<Happened> = heard
+        .iter()
+        .filter(|event| event["inode"].is_number())
+        .flat_map(|event| told(event, tested.block_bytes))
+        .collect();
+    for step in steps {
+        let is_new = |path: &BTreeSet<String>| {
+            let mut created = step.required.iter();
+            created.any(|one| one.operation == "create" && one.paths == *path)
+        };
+        let known = ["mkdir", "chmod", "chown", "write"];
+        let required = step.required.iter();
+        for one in required.filter(|one| known.contains(&one.operation)) {
+            let is_told = happened.iter().any(|told| is(one, told));
+            assert!(
+                is_told || is_new(&one.paths),
+                "{step:#?}: not told: {one:?}"
+            );
+        }
+    }
+}
+
+/// strace in the guest has seen the steps.
+pub fn check_work(host: &Host, steps: &[Step], folder: &Path) {
+    let image = folder.join("traced");
+    let spelt = image.to_str().expect("text").to_owned();
+    copy(host, "work", |uri| [uri, spelt.clone()]);
+    check_traced(&image, steps);
+}
+
+/// Has a guest take the steps on the disk, and compares what is told and what is there.
+fn check(tested: &Tested, workload: &Workload, steps: &[Step], folder: &TempDir) {
+    let folder = folder.path();
+    let image = folder.join("disk");
+    fs::write(&image, &tested.disk).expect("written");
+    let host = Host::with(&["--units", "2"]);
+    let size = tested.disk.len().to_string();
+    host.json(&["volume", "create", "disk", "--size", &size]);
+    let spelt = image.to_str().expect("text").to_owned();
+    copy(&host, "disk", |uri| [spelt.clone(), uri]);
+    apply(
+        &host,
+        folder,
+        "volume = 'disk'\n[[box]]\nkind = 'monitor'\n",
+    );
+    let heard = guest_takes(&host, tested, workload, steps, folder, |_, _| ());
+    let notes = heard.iter().filter_map(|event| event["note"].as_str());
+    let notes: Vec<&str> = notes.collect();
+    assert!(
+        notes
+            .iter()
+            .all(|note| note.contains("is followed") || tested.partition.is_some()),
+        "{notes:?}"
+    );
+    match tested.kind {
+        "ext2" => check_told_in_any_order(&heard, tested, steps),
+        _ => check_told(&heard, tested, steps),
+    }
     host.json(&["chain", "delete", "disk"]);
     for volume in ["disk", "work"] {
         host.json(&["detach", volume]);
     }
-    copy("work", &|uri| vec![uri.to_owned(), spelt.clone()]);
-    check_traced(&image, steps);
-    copy("disk", &|uri| vec![uri.to_owned(), spelt.clone()]);
+    check_work(&host, steps, folder);
+    copy(&host, "disk", |uri| [uri, spelt.clone()]);
     let disk = fs::read(&image).expect("read");
     fs::write(&image, &disk[tested.place.clone()]).expect("written");
     check_content(&image, workload, folder);
@@ -377,7 +446,7 @@ fn each_operation_of_a_guest_is_told_and_nothing_else() {
     let folder = TempDir::new().expect("a folder");
     let tree = tree();
     let block_bytes = 4096;
-    let disk = file_system(folder.path(), &tree, block_bytes);
+    let disk = file_system(folder.path(), &tree, block_bytes, "ext4");
     let mut workload = Workload::new(1, block_bytes, &tree);
     let mut steps = workload.steps(300, 1);
     // Then several between two `sync`: what they come to is told at once.
@@ -389,11 +458,12 @@ fn each_operation_of_a_guest_is_told_and_nothing_else() {
         place,
         partition: None,
         block_bytes,
+        kind: "ext4",
     };
     check(&tested, &workload, &steps, &folder);
 }
 
-fn crc32(bytes: &[u8]) -> u32 {
+pub fn crc32(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {
         crc ^= u32::from(*byte);
@@ -476,7 +546,7 @@ fn each_operation_in_a_partition_is_told_with_its_number() {
     let folder = TempDir::new().expect("a folder");
     let tree = tree();
     let block_bytes = 1024;
-    let content = file_system(folder.path(), &tree, block_bytes);
+    let content = file_system(folder.path(), &tree, block_bytes, "ext4");
     let (disk, place) = partitioned(&content);
     let mut workload = Workload::new(2, block_bytes, &tree);
     let mut steps = workload.steps(100, 1);
@@ -486,6 +556,37 @@ fn each_operation_in_a_partition_is_told_with_its_number() {
         place,
         partition: Some(2),
         block_bytes,
+        kind: "ext4",
+    };
+    check(&tested, &workload, &steps, &folder);
+}
+
+/// ext3 has maps of blocks in the place of extents, and the journal of ext4.
+#[test]
+fn each_operation_on_ext3_is_told() {
+    each_operation_is_told_on("ext3", 4);
+}
+
+/// There is no journal: what a guest writes counts at once, block by block.
+#[test]
+fn operations_on_ext2_are_told_block_by_block() {
+    each_operation_is_told_on("ext2", 5);
+}
+
+fn each_operation_is_told_on(kind: &'static str, seed: u64) {
+    let folder = TempDir::new().expect("a folder");
+    let tree = tree();
+    let block_bytes = 1024;
+    let disk = file_system(folder.path(), &tree, block_bytes, kind);
+    let mut workload = Workload::new(seed, block_bytes, &tree);
+    let steps = workload.steps(90, 1);
+    let place = 0..disk.len();
+    let tested = Tested {
+        disk,
+        place,
+        partition: None,
+        block_bytes,
+        kind,
     };
     check(&tested, &workload, &steps, &folder);
 }

@@ -26,6 +26,7 @@
 
 mod active;
 mod carry;
+pub mod fuzz;
 mod left;
 mod of_chain;
 mod opening;

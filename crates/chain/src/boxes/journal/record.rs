@@ -24,6 +24,9 @@ pub const HEADER_BYTES: u64 = 48;
 /// The longest payload of one record: a longer write is several.
 pub const PAYLOAD_BYTES_MAX: u64 = 256 << 10;
 
+/// No journal lives to count so far: sums of two such numbers fit 64 bits.
+const NUMBER_MAX: u64 = 1 << 62;
+
 /// Where a journal begins, and whose it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
@@ -92,6 +95,19 @@ impl Start {
         };
         let is_whole = word()? == u64::from(crc32c(page.get(..length)?));
         (is_whole && start.ring_bytes > 0).then_some(start)
+    }
+}
+
+impl Start {
+    /// Whether its numbers can be those of a journal: one that is whole may be made, or be
+    /// wrong where its checksum is not.
+    pub fn is_sound(&self) -> bool {
+        let numbers = [self.number, self.epoch, self.tail, self.sequence];
+        let are_small = numbers.iter().all(|number| *number <= NUMBER_MAX);
+        are_small
+            && self.ring_bytes <= NUMBER_MAX
+            && self.ring_bytes.is_multiple_of(ALIGNMENT)
+            && self.tail.is_multiple_of(ALIGNMENT)
     }
 }
 
@@ -193,7 +209,8 @@ impl Header {
 pub fn parse(bytes: &[u8], sequence: u64, epoch: u64) -> Option<(Header, &[u8])> {
     let (header, checksum) = Header::decode(bytes).ok()??;
     let is_next = header.sequence == sequence && header.epoch == epoch;
-    if !is_next || header.payload_bytes() > PAYLOAD_BYTES_MAX {
+    let is_range = header.offset.checked_add(header.length).is_some();
+    if !is_next || !is_range || header.payload_bytes() > PAYLOAD_BYTES_MAX {
         return None;
     }
     let payload = bytes.get(HEADER_BYTES as usize..)?;

@@ -81,6 +81,9 @@ pub fn find(
             false => Err(invalid("it is no journal of a relay")),
         };
     };
+    if !start.is_sound() {
+        return Err(invalid("its beginning makes no sense"));
+    }
     if file.length()? < RING_OFFSET + start.ring_bytes {
         return Err(invalid("it is shorter than it says"));
     }

@@ -633,3 +633,45 @@ fn what_is_in_the_journal_only_is_told_as_data_and_as_zeroes() {
     assert_eq!(read, Ok(Outcome::Done), "nothing is asked below");
     assert_eq!(out, [vec![1; 1024], vec![0; 512], vec![1; 512]].concat());
 }
+
+/// Found by the fuzzer: the position of the first record, rounded up to a whole ring, was
+/// beyond 64 bits.
+#[test]
+fn a_page_with_numbers_that_no_journal_has_is_refused() {
+    use super::record::Start;
+    use super::ring;
+
+    let sound = Start {
+        number: 1,
+        epoch: 1,
+        tail: 0,
+        sequence: 1,
+        ring_bytes: 64 << 10,
+        size_bytes: 1 << 20,
+    };
+    let with = |change: fn(&mut Start)| {
+        let mut start = sound;
+        change(&mut start);
+        start
+    };
+    let cases = [
+        with(|start| start.tail = u64::MAX - 15),
+        with(|start| start.tail = 8),
+        with(|start| start.sequence = u64::MAX),
+        with(|start| start.epoch = u64::MAX),
+        with(|start| start.number = u64::MAX),
+        with(|start| start.ring_bytes = u64::MAX - 15),
+    ];
+    for start in cases {
+        let disk = world::simulated::SimulatedDisk::new(1);
+        let path = std::path::Path::new("/journal");
+        let opened = ring::open(&disk, path, sound.ring_bytes, sound.size_bytes);
+        let (file, _) = opened.expect("it is made");
+        ring::write_start(&*file, &start).expect("written");
+        file.write_at(&start.encode(), 4096).expect("written");
+        file.write_at(&start.encode(), 0).expect("written");
+        drop(file);
+        let refused = ring::open(&disk, path, sound.ring_bytes, sound.size_bytes);
+        assert!(refused.is_err(), "{start:?}");
+    }
+}

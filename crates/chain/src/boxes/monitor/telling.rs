@@ -120,8 +120,12 @@ impl Telling {
                         0 => String::new(),
                         damaged => format!(", of which {damaged} things made no sense"),
                     };
+                    let late = match view.superblock().has_fast_commits {
+                        true => "; what it commits in short is known with the next full commit",
+                        false => "",
+                    };
                     format!(
-                        "an ext file system of {} files is followed{left_out}",
+                        "an ext file system of {} files is followed{left_out}{late}",
                         view.inodes().count()
                     )
                 }
