@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ::trace::{Batch, BatchHead, Batches, RECORD_BYTES, Record, Trace, Verb};
+use ::trace::{Batch, BatchHead, Batches, RECORD_BYTES, Trace, Verb};
 use base::checksum::{crc32c, crc32c_append};
 use base::{
     BlockIndex, BlockSize, ClusterId, DatabaseId, Location, SegmentId, Sequence, UnitId, VolumeId,
@@ -255,7 +255,7 @@ pub fn trace(data: &[u8]) {
 }
 
 fn trace_seeds() -> Vec<Vec<u8>> {
-    let record = |number: u64| Record {
+    let record = |number: u64| ::trace::Record {
         time_ns: number * 1000,
         latency_ns: 500,
         offset: number * 4096,

@@ -132,8 +132,7 @@ fn cpu_time(pid: Pid) -> Option<Duration> {
 mod tests {
     use std::process::{Child, Command};
 
-    use world::host;
-    use world::real::{RealClock, RealDisk};
+    use world::real::RealClock;
 
     use super::*;
 
@@ -200,6 +199,10 @@ mod tests {
     /// The kernel's own count is what is held against the share. How fast the machine is, and
     /// what else it does, is of no account: the process can only have less.
     #[test]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "what the kernel says of a process is no file of a disk"
+    )]
     fn a_process_that_never_rests_is_stopped_and_goes_on_again() {
         let spinning = Command::new("sh")
             .args(["-c", "while :; do :; done"])

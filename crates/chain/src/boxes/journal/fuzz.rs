@@ -10,10 +10,14 @@ use world::{Disk, File, OpenMode};
 use super::record::{
     ALIGNMENT, HEADER_BYTES, Header, Kind, PAGE_BYTES, PAYLOAD_BYTES_MAX, RING_OFFSET, Start,
 };
-use super::ring::{self, Found, Ring};
+use super::ring::{self, Found, Ring, Shape};
 
-const SIZE_BYTES: u64 = 1 << 30;
 const RING_BYTES: u64 = 64 << 10;
+const SHAPE: Shape = Shape {
+    ring_bytes: RING_BYTES,
+    size_bytes: 1 << 30,
+    lease: None,
+};
 
 /// The beginning of a journal's file: as it comes, and with its checksums put right.
 pub fn fuzz_file(data: &[u8]) {
@@ -22,8 +26,9 @@ pub fn fuzz_file(data: &[u8]) {
     check(&bytes);
     bytes.resize(bytes.len().max(least), 0);
     for at in [0, PAGE_BYTES as usize] {
-        let crc = crc32c(&bytes[at..at + 56]);
-        bytes[at + 56..at + 64].copy_from_slice(&u64::from(crc).to_le_bytes());
+        let page = &mut bytes[at..at + PAGE_BYTES as usize];
+        let (checked, rest) = page.split_at_mut(Start::checked_bytes(page));
+        rest[..8].copy_from_slice(&u64::from(crc32c(checked)).to_le_bytes());
     }
     check(&bytes);
     // Records one after the other, from where the journal is said to begin.
@@ -67,12 +72,11 @@ fn check(bytes: &[u8]) {
     let file = file.expect("a disk without faults");
     file.write_at(bytes, 0).expect("a disk without faults");
     drop(file);
-    let Ok((file, start)) = ring::open(&disk, path, RING_BYTES, SIZE_BYTES) else {
+    let Ok((file, start)) = ring::open(&disk, path, &SHAPE) else {
         return;
     };
     let length = file.length().expect("a disk without faults");
     assert!(RING_OFFSET + start.ring_bytes <= length);
-    assert_eq!(start.size_bytes, SIZE_BYTES);
     let mut taken = 0;
     for (header, payload) in all(&*file, &start) {
         assert_eq!(header.epoch, start.epoch);
@@ -108,7 +112,7 @@ pub fn fuzz_damage(data: &[u8]) {
         return;
     };
     let disk = SimulatedDisk::new(1);
-    let opened = ring::open(&disk, Path::new("/journal"), RING_BYTES, SIZE_BYTES);
+    let opened = ring::open(&disk, Path::new("/journal"), &SHAPE);
     let (file, start) = opened.expect("a disk without faults");
     let mut ring = Ring::new(Arc::clone(&file), start);
     let mut written = Vec::new();

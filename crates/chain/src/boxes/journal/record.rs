@@ -82,23 +82,29 @@ impl Start {
             size_bytes: word()?,
             lease: None,
         };
-        let length = match magic {
+        match magic {
             START_MAGIC => {
                 start.lease = match word()? {
                     0 => None,
                     more => Some(u32::try_from(more - 1).ok()?),
                 };
-                64
             }
-            START_MAGIC_1 => 56,
+            START_MAGIC_1 => {}
             _ => return None,
-        };
-        let is_whole = word()? == u64::from(crc32c(page.get(..length)?));
+        }
+        let checked = page.get(..Self::checked_bytes(page))?;
+        let is_whole = word()? == u64::from(crc32c(checked));
         (is_whole && start.ring_bytes > 0).then_some(start)
     }
-}
 
-impl Start {
+    /// How much of a page its checksum is of, by the magic number that it begins with.
+    pub fn checked_bytes(page: &[u8]) -> usize {
+        match page.starts_with(&START_MAGIC_1.to_le_bytes()) {
+            true => 56,
+            false => 64,
+        }
+    }
+
     /// Whether its numbers can be those of a journal: one that is whole may be made, or be
     /// wrong where its checksum is not.
     pub fn is_sound(&self) -> bool {

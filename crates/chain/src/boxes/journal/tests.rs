@@ -648,6 +648,12 @@ fn a_page_with_numbers_that_no_journal_has_is_refused() {
         sequence: 1,
         ring_bytes: 64 << 10,
         size_bytes: 1 << 20,
+        lease: None,
+    };
+    let shape = ring::Shape {
+        ring_bytes: sound.ring_bytes,
+        size_bytes: sound.size_bytes,
+        lease: None,
     };
     let with = |change: fn(&mut Start)| {
         let mut start = sound;
@@ -665,13 +671,13 @@ fn a_page_with_numbers_that_no_journal_has_is_refused() {
     for start in cases {
         let disk = world::simulated::SimulatedDisk::new(1);
         let path = std::path::Path::new("/journal");
-        let opened = ring::open(&disk, path, sound.ring_bytes, sound.size_bytes);
+        let opened = ring::open(&disk, path, &shape);
         let (file, _) = opened.expect("it is made");
         ring::write_start(&*file, &start).expect("written");
         file.write_at(&start.encode(), 4096).expect("written");
         file.write_at(&start.encode(), 0).expect("written");
         drop(file);
-        let refused = ring::open(&disk, path, sound.ring_bytes, sound.size_bytes);
+        let refused = ring::open(&disk, path, &shape);
         assert!(refused.is_err(), "{start:?}");
     }
 }
