@@ -21,6 +21,9 @@ MIB = 1 << 20
 # Each way, on each link.
 LINK_US = 100
 
+# As long as a volume's own.
+JOURNAL = "100M"
+
 # What is relayed: bytes of a request, and requests at a time.
 RELAYED = [(4, 1), (16, 1), (64, 1), (256, 1), (16, 4), (16, 8), (16, 16), (16, 32)]
 
@@ -139,8 +142,11 @@ def relayed(plan, table, folder, socket, say):
         passive = relay(folder, "passive", far.socket, "disk")
         parts.append(passive)
         active = relay(folder, "active", far.socket, "disk", "--active",
-                       "--journal", folder / "journal", "--journal-size", "256M")
+                       "--journal", folder / "journal", "--journal-size", JOURNAL)
         parts.append(active)
+        # From here on its ring is overwritten, as in use, and as the volume's own is.
+        job(folder, f"nbd+unix:///disk?socket={active.socket}", "write", 0, bs="1m", iodepth=4,
+            size=plan.size, io_size=256 * MIB, time_based=0)
         for name, to in (("forwarded", far), ("passive relay", passive), ("active relay", active)):
             parts.append(link(folder, f"near-{name.split()[0]}", to.socket))
         ways = [("direct", far)] + list(zip(("forwarded", "passive relay", "active relay"), parts[3:]))

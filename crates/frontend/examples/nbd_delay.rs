@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::error::Error;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -60,12 +61,21 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// What was received in one go.
+struct Piece {
+    arrives: Instant,
+    space: Vec<u8>,
+    /// Of it these have not left.
+    bytes: Range<usize>,
+}
+
 /// One direction.
 #[derive(Default)]
 struct Way {
-    /// When it arrives, and how much of it has left.
-    pieces: VecDeque<(Instant, Vec<u8>, usize)>,
+    pieces: VecDeque<Piece>,
     bytes: usize,
+    /// What pieces lay in that have left: to be touched first is what memory costs most.
+    spaces: Vec<Vec<u8>>,
     has_ended: bool,
     is_blocked: bool,
 }
@@ -75,20 +85,19 @@ impl Way {
         !self.has_ended && self.bytes < BYTES_MAX
     }
 
-    fn receive(
-        &mut self,
-        mut from: &UnixStream,
-        space: &mut [u8],
-        delay: Duration,
-    ) -> std::io::Result<()> {
-        match from.read(space) {
+    fn receive(&mut self, mut from: &UnixStream, delay: Duration) -> std::io::Result<()> {
+        let mut space = self.spaces.pop().unwrap_or_else(|| vec![0; PIECE_BYTES]);
+        match from.read(&mut space) {
             Ok(0) => self.has_ended = true,
             Ok(count) => {
                 self.bytes += count;
-                let piece = space[..count].to_vec();
-                self.pieces.push_back((Instant::now() + delay, piece, 0));
+                self.pieces.push_back(Piece {
+                    arrives: Instant::now() + delay,
+                    space,
+                    bytes: 0..count,
+                });
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => self.spaces.push(space),
             Err(error) => return Err(error),
         }
         Ok(())
@@ -97,21 +106,24 @@ impl Way {
     /// Sends what has arrived.
     fn send(&mut self, mut to: &UnixStream) -> std::io::Result<()> {
         self.is_blocked = false;
-        while let Some((arrives, piece, sent)) = self.pieces.front_mut() {
-            if *arrives > Instant::now() {
+        while let Some(piece) = self.pieces.front_mut() {
+            if piece.arrives > Instant::now() {
                 break;
             }
-            match to.write(&piece[*sent..]) {
-                Ok(count) => *sent += count,
+            match to.write(&piece.space[piece.bytes.clone()]) {
+                Ok(count) => {
+                    piece.bytes.start += count;
+                    self.bytes -= count;
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.is_blocked = true;
                     break;
                 }
                 Err(error) => return Err(error),
             }
-            if *sent == piece.len() {
-                self.bytes -= piece.len();
-                self.pieces.pop_front();
+            if piece.bytes.is_empty() {
+                self.spaces
+                    .extend(self.pieces.pop_front().map(|piece| piece.space));
             }
         }
         Ok(())
@@ -119,8 +131,8 @@ impl Way {
 
     /// How long until something arrives.
     fn next(&self) -> Option<Duration> {
-        let (arrives, ..) = self.pieces.front().filter(|_| !self.is_blocked)?;
-        Some(arrives.saturating_duration_since(Instant::now()))
+        let piece = self.pieces.front().filter(|_| !self.is_blocked)?;
+        Some(piece.arrives.saturating_duration_since(Instant::now()))
     }
 
     fn is_over(&self) -> bool {
@@ -135,7 +147,6 @@ fn pass_on(near: &UnixStream, far: &UnixStream, delay: Duration) -> Result<(), B
     near.set_nonblocking(true)?;
     far.set_nonblocking(true)?;
     let (mut there, mut back) = (Way::default(), Way::default());
-    let mut space = vec![0; PIECE_BYTES];
     while !there.is_over() && !back.is_over() {
         let wanted = |receives: &Way, sends: &Way| {
             let mut wanted = PollFlags::empty();
@@ -153,10 +164,10 @@ fn pass_on(near: &UnixStream, far: &UnixStream, delay: Duration) -> Result<(), B
         let [at_near, at_far] = ends.map(|end| end.revents());
         let is_ready = PollFlags::IN | PollFlags::HUP;
         if at_near.intersects(is_ready) {
-            there.receive(near, &mut space, delay)?;
+            there.receive(near, delay)?;
         }
         if at_far.intersects(is_ready) {
-            back.receive(far, &mut space, delay)?;
+            back.receive(far, delay)?;
         }
         there.send(far)?;
         back.send(near)?;
