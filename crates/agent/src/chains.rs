@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use api::host::{Assignment, ChainKey, EventLines, Refusal, WantedChain};
+use api::host::{Access, Assignment, ChainKey, EventLines, Refusal, WantedChain};
 use base::{AttachmentId, with_causes};
 use chain::{
     Attribution, EventSink, Exchange, ExchangeError, NoPrograms, Programs, SizeRule, StateFolder,
@@ -14,7 +14,7 @@ use chain::{
 use frontend::nbd::{ExportGone, Watcher};
 use hop::{Hops, HopsOptions, HostIdentity};
 use identity::KeyRequest;
-use policy::{Policy, PolicyError};
+use policy::{BoxKind, Policy, PolicyError};
 use tokio::sync::oneshot;
 use volume::LeaseTerm;
 use world::{Clock, Wake, host};
@@ -115,7 +115,14 @@ impl Agent {
         let follows = attached.chain_turn.load(Ordering::Acquire);
         let boxes = match &wish.chain {
             Some(chain) => {
-                let policy = read(chain).await?;
+                let mut policy = read(chain).await?;
+                if wish.access == Access::ReadOnly {
+                    // What they keep beside the volume is of whoever writes it.
+                    let keeps = |kind: &BoxKind| {
+                        matches!(kind, BoxKind::Replicate(_) | BoxKind::Journal(_))
+                    };
+                    policy.boxes.retain(|one| !keeps(&one.kind));
+                }
                 let tenure = Tenure {
                     epoch: attached.epoch,
                     turn,

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use world::{Clock, Disk, Pool, Random, Wake};
 use zeroize::Zeroizing;
 
-use crate::boxes::{Encrypt, Event, Fault, Hop, Journal, Monitor, Rate, Replicate, Trace, What};
+use crate::boxes::{
+    Encrypt, Event, Fault, Hop, JOURNAL_MEMORY_MAX, Journal, Monitor, Rate, Replicate, Trace, What,
+};
 use crate::{Derivations, MiddleBox, Opening, Programs, Targets};
 #[cfg(test)]
 use crate::{NoPrograms, NoTargets};
@@ -235,6 +237,7 @@ fn memory_shares(boxes: &[BoxPolicy], memory_max: u64) -> Vec<u64> {
                 .any(|replica| replica.paths.is_some());
             if is_partial { config.memory_max } else { 0 }
         }
+        (None, BoxKind::Journal(config)) => config.size.min(JOURNAL_MEMORY_MAX),
         (None, _) => 0,
     };
     let all: u128 = boxes.iter().map(|one| u128::from(wanted(one))).sum();

@@ -240,6 +240,16 @@ impl Policy {
 
 /// Whether a box may stand below these.
 fn may_follow(above: &[BoxPolicy], one: &BoxPolicy) -> Result<(), String> {
+    let reads_first = above
+        .iter()
+        .find(|above| matches!(above.kind, BoxKind::Encrypt(_)));
+    if let (BoxKind::Journal(_), Some(above)) = (&one.kind, reads_first) {
+        return Err(format!(
+            "box {} above cannot begin before it has read its disk, and a journal that has \
+             something answers nothing before all boxes have begun; put the journal above that one",
+            above.name
+        ));
+    }
     let journal = above
         .iter()
         .find(|above| matches!(above.kind, BoxKind::Journal(_)));
@@ -513,6 +523,10 @@ mod tests {
             (
                 of_box("kind = \"journal\"\nruns = \"process\""),
                 "run inline only",
+            ),
+            (
+                of_box("kind = \"encrypt\"\nkey = \"k\"\n[[box]]\nkind = \"journal\""),
+                "box 2: box encrypt above cannot begin",
             ),
             (
                 of_box("kind = \"journal\"\n[[box]]\nkind = \"journal\"\nname = \"b\""),

@@ -12,6 +12,7 @@ mod trace;
 pub use encrypt::Encrypt;
 pub use fault::Fault;
 pub use hop::Hop;
+pub(crate) use journal::JOURNAL_MEMORY_MAX;
 pub use journal::{
     ASIDE, FlushMode, JOURNAL_SUFFIX, Journal, JournalConfig, JournalLeft, RING_BYTES_MIN,
     journal_left, put_journal_aside,

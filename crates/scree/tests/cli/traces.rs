@@ -20,7 +20,7 @@ fn what_passes_is_recorded_and_replayed_by_fio() {
         "write -f -P 2 1M 512",
         "read 4096 4096",
         "flush",
-        "discard 1M 64k",
+        "write -z 1M 64k",
     ];
     host.qemu_io("disk", &commands);
     let lines = || -> Vec<Value> {
@@ -41,10 +41,10 @@ fn what_passes_is_recorded_and_replayed_by_fio() {
         })
     };
     wait_until("it is written", || {
-        has("write", 4096, 8192, false)
+        has("write", 4096, 8192, true)
             && has("read", 4096, 4096, false)
             && has("flush", 0, 0, false)
-            && has("trim", 1 << 20, 64 << 10, false)
+            && has("write-zeroes", 1 << 20, 64 << 10, true)
     });
     let fua = lines()
         .iter()

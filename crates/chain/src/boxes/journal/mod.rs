@@ -42,6 +42,7 @@ use crate::Tenure;
 
 pub use active::Journal;
 pub use left::{ASIDE, JOURNAL_SUFFIX, JournalLeft, journal_left, put_journal_aside};
+pub(crate) use of_chain::JOURNAL_MEMORY_MAX;
 
 /// When a flush is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

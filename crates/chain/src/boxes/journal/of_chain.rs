@@ -11,7 +11,7 @@ use super::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
 use crate::{StateFolder, Surroundings};
 
 /// So much of what is not below yet is in memory at most, in bytes.
-const MEMORY_BYTES_MAX: u64 = 256 << 20;
+pub const JOURNAL_MEMORY_MAX: u64 = 256 << 20;
 
 /// Rings are multiples of it, in bytes.
 const RING_STEP: u64 = 4096;
@@ -47,7 +47,7 @@ impl Journal {
                 FlushRule::Through => FlushMode::Through,
                 FlushRule::Journal => FlushMode::Journal,
             },
-            memory_max: MEMORY_BYTES_MAX.min(surroundings.memory_max),
+            memory_max: JOURNAL_MEMORY_MAX.min(surroundings.memory_max),
             block_min: 1,
             tenure: Some(surroundings.tenure),
         };

@@ -193,14 +193,17 @@ impl Serialize for Event {
     }
 }
 
-/// A path: as text, and as it is if that is none.
+/// A path: as text, and as it is if that is none. NUL is none: no file of a guest has it in
+/// its name, but whoever writes the disk may put it there, and what passes events on need not
+/// take it.
 fn field<S: serde::ser::SerializeStruct>(
     out: &mut S,
     [text, hex]: [&'static str; 2],
     path: &[u8],
 ) -> Result<(), S::Error> {
-    out.serialize_field(text, &String::from_utf8_lossy(path))?;
-    if std::str::from_utf8(path).is_err() {
+    let shown = String::from_utf8_lossy(path).replace('\0', "\u{fffd}");
+    out.serialize_field(text, &shown)?;
+    if shown.as_bytes() != path {
         let spelt: String = path.iter().map(|byte| format!("{byte:02x}")).collect();
         out.serialize_field(hex, &spelt)?;
     }
@@ -280,5 +283,23 @@ mod tests {
         };
         let json = serde_json::to_string(&event(blocks)).expect("written");
         assert!(json.contains("\"disk\":[[4096,512]]"), "{json}");
+    }
+
+    /// Controllers take no text with a NUL: one such name kept all that a host had to tell.
+    #[test]
+    fn a_name_with_a_nul_is_spelt() {
+        let file = FileEvent {
+            operation: Operation::Read,
+            inode: 12,
+            kind: Some(FileKind::File),
+            path: Some(b"/etc/f\x0089".to_vec().into()),
+            detail: Detail::None,
+        };
+        let json = serde_json::to_string(&event(What::File(file))).expect("written");
+        assert!(!json.contains("\\u0000"), "{json}");
+        assert!(
+            json.contains("\"path_hex\":\"2f6574632f66003839\""),
+            "{json}"
+        );
     }
 }

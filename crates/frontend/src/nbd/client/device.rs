@@ -383,7 +383,8 @@ impl NbdClient {
             let Some(answered) = self.log.answered(cookie, self.now) else {
                 continue;
             };
-            let is_failed = answered.is_failed_sync() && self.makes_again();
+            let can_be_made = self.makes_again() && self.log.kept() > 0;
+            let is_failed = answered.is_failed_sync() && can_be_made;
             let why = answered.error.as_ref().filter(|_| is_failed);
             failed = why.map(|error| Broken::Unflushed(error.to_string()));
             self.finish(answered);
@@ -394,7 +395,7 @@ impl NbdClient {
         }
         done.clear();
         self.done = done;
-        if let Some(why) = failed.filter(|_| self.log.kept() > 0) {
+        if let Some(why) = failed {
             return Err(why);
         }
         received?;
