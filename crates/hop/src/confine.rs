@@ -30,7 +30,7 @@ const ADDRESS_BYTES: u64 = 4 << 30;
 /// What a process is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Confinement {
-    /// Its user and group, if they may be given to it ([`gives_users`]).
+    /// Its user and group, if they may be given to it (where the agent may make processes of other users).
     pub user: Option<u32>,
     /// Memory of its own, in bytes.
     pub memory_bytes: u64,

@@ -24,7 +24,7 @@
 //!   answered the rest is sent. A request may so be carried out twice, and a write that was
 //!   under way together with another one may come after it.
 //! * Nothing is made once more, nor anything new asked of the same export, while what was
-//!   sent over an earlier connection may still be carried out ([`leaving`]).
+//!   sent over an earlier connection may still be carried out (`leaving`).
 //! * After a flush that has failed none counts before all that is kept was made once more.
 //! * A kept change that a server refuses to make once more is a lost write: the device is
 //!   stopped for good.
