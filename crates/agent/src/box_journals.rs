@@ -65,9 +65,9 @@ pub(crate) fn put_aside(disk: &dyn Disk, folder: &Path, but: &HashSet<String>) -
 
 /// The journals among the boxes that are wanted of a volume; none, if this program cannot
 /// tell.
-fn wanted(wish: &Assignment) -> Option<HashSet<String>> {
-    let boxes = match &wish.chain {
-        Some(chain) => Policy::parse(&chain.policy).ok()?.boxes,
+fn wanted(policy: Option<&str>) -> Option<HashSet<String>> {
+    let boxes = match policy {
+        Some(policy) => Policy::parse(policy).ok()?.boxes,
         None => Vec::new(),
     };
     let journals = boxes
@@ -82,13 +82,16 @@ impl Agent {
         &self,
         wish: &Assignment,
     ) -> Result<io::Result<()>, TaskEnded> {
-        let Some(but) = wanted(wish) else {
-            // Such a chain does not begin, and nobody is let in.
-            return Ok(Ok(()));
-        };
         let disk = Arc::clone(&self.inner.world.disk);
         let folder = self.inner.folder.chain(wish.volume);
-        blocking(move || put_aside(&*disk, &folder, &but)).await
+        let policy = wish.chain.as_ref().map(|chain| chain.policy.clone());
+        // Patterns take their time to be read.
+        blocking(move || match wanted(policy.as_deref()) {
+            Some(but) => put_aside(&*disk, &folder, &but),
+            // Such a chain does not begin, and nobody is let in.
+            None => Ok(()),
+        })
+        .await
     }
 
     /// The boxes of a volume whose journals have something that was not carried out.

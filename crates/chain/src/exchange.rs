@@ -20,7 +20,7 @@ use crate::middle_box::MiddleBox;
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 
 /// New boxes begin within this, if nothing else is said.
-pub const OPEN_WITHIN: Duration = Duration::from_secs(15);
+pub(crate) const OPEN_WITHIN: Duration = Duration::from_secs(15);
 
 /// Whether the size and the verbs may become others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -26,7 +26,7 @@ mod tokens;
 pub use chain::Chain;
 pub use derivations::{DERIVATIONS_MAX, Derivations};
 pub use door::{Asked, Door};
-pub use exchange::{Exchange, ExchangeError, OPEN_WITHIN, SizeRule, Told};
+pub use exchange::{Exchange, ExchangeError, SizeRule, Told};
 pub use middle_box::{MiddleBox, Opening};
 pub use program::{NoPrograms, Program, Programs};
 pub use remote::{Link, NoTargets, Remote, Targets};

@@ -61,6 +61,10 @@ pub(super) enum Stage {
     Failed(String),
 }
 
+fn size_of(below: &dyn BlockDevice) -> u64 {
+    below.geometry().size_bytes
+}
+
 impl Journal {
     /// Begins to open it.
     pub(super) fn begin(&mut self, below: &dyn BlockDevice) {
@@ -70,7 +74,7 @@ impl Journal {
             return;
         }
         let disk = Arc::clone(&self.world.disk);
-        let (path, shape) = (self.config.path.clone(), self.shape(below));
+        let (path, shape) = (self.config.path.clone(), self.shape(size_of(below)));
         self.stage = Stage::Opening;
         self.run(move || {
             let opened = ring::open(&*disk, &path, &shape);
@@ -78,11 +82,11 @@ impl Journal {
         });
     }
 
-    /// What it is to be, if it is made now.
-    fn shape(&self, below: &dyn BlockDevice) -> Shape {
+    /// What it is to be for a disk of this size, if it is made now.
+    fn shape(&self, size_bytes: u64) -> Shape {
         Shape {
             ring_bytes: self.config.ring_bytes,
-            size_bytes: below.geometry().size_bytes,
+            size_bytes,
             lease: self.config.tenure.and_then(|tenure| tenure.epoch),
         }
     }
@@ -118,8 +122,7 @@ impl Journal {
         };
         match (told, std::mem::replace(&mut self.stage, Stage::Closed)) {
             (Told::Opened(file, start), Stage::Opening) => {
-                if self.config.tenure.is_none() && start.size_bytes != self.shape(below).size_bytes
-                {
+                if self.config.tenure.is_none() && start.size_bytes != size_of(below) {
                     return self.is_anothers(&start, below);
                 }
                 self.begin_scan(file, start, below);
@@ -197,7 +200,7 @@ impl Journal {
 
     fn is_anothers(&mut self, start: &Start, below: &dyn BlockDevice) {
         let path = self.config.path.display();
-        let (was, is) = (start.size_bytes, self.shape(below).size_bytes);
+        let (was, is) = (start.size_bytes, size_of(below));
         self.fail(format!(
             "the journal {path}: it is the journal of a disk of {was} bytes, and this one has {is}"
         ));
@@ -218,7 +221,7 @@ impl Journal {
             return false;
         }
         if tenure.follows == 0 {
-            if start.size_bytes > self.shape(below).size_bytes {
+            if start.size_bytes > size_of(below) {
                 self.is_anothers(start, below);
                 return false;
             }
@@ -226,7 +229,7 @@ impl Journal {
         }
         // Whoever was let in before this chain has written the volume without it.
         let disk = Arc::clone(&self.world.disk);
-        let (path, shape) = (self.config.path.clone(), self.shape(below));
+        let (path, shape) = (self.config.path.clone(), self.shape(size_of(below)));
         let lease = start.lease;
         self.stage = Stage::Opening;
         self.run(move || {
@@ -245,11 +248,7 @@ impl Journal {
             }
             Stage::Idle(file, start) => {
                 let size_bytes = self.disk_bytes;
-                let shape = Shape {
-                    ring_bytes: self.config.ring_bytes,
-                    size_bytes,
-                    lease: self.config.tenure.and_then(|tenure| tenure.epoch),
-                };
+                let shape = self.shape(size_bytes);
                 let is_shaped = start.ring_bytes == shape.ring_bytes;
                 if self.config.tenure.is_some() && !is_shaped {
                     let (disk, path) = (Arc::clone(&self.world.disk), self.config.path.clone());
