@@ -50,6 +50,8 @@ pub struct Attached {
     volume: VolumeId,
     /// Its lease's epoch, if it can be written.
     pub(crate) epoch: Option<u32>,
+    /// How often it had gone back to a version by then, if the controllers say.
+    pub(crate) restores: Option<u64>,
     /// The door for connections.
     pub(crate) export: Export,
     /// What its boxes tell, since there were any.
@@ -85,7 +87,7 @@ impl Served {
 impl Attached {
     fn new(
         (id, volume): (AttachmentId, VolumeId),
-        epoch: Option<u32>,
+        (epoch, restores): (Option<u32>, Option<u64>),
         name: String,
         (served, kept): (Served, Option<Kept>),
     ) -> Self {
@@ -94,6 +96,7 @@ impl Attached {
             id,
             volume,
             epoch,
+            restores,
             export: served.export(),
             events: OnceLock::new(),
             chain_turn: AtomicU64::new(0),
@@ -494,11 +497,11 @@ impl Agent {
             ..ExportOptions::new(name.clone(), Arc::clone(&self.inner.world.clock))
         };
         let inner = Arc::clone(&self.inner);
-        let mut epoch = None;
+        let (mut epoch, mut restores) = (None, None);
         let served = match wish.access {
             Access::ReadWrite => {
                 let lease = self.leased(wish).await?;
-                epoch = Some(lease.0.epoch);
+                (epoch, restores) = (Some(lease.0.epoch), lease.0.restores);
                 let is_first = wish.fenced.is_some();
                 let served = blocking(move || serve(&inner, lease, is_first, options)).await;
                 if !matches!(served, Ok(Ok(_))) {
@@ -511,7 +514,12 @@ impl Agent {
                 blocking(move || serve_read_only(&inner, &wish, options)).await?
             }
         };
-        let attached = Arc::new(Attached::new((wish.id, wish.volume), epoch, name, served?));
+        let attached = Arc::new(Attached::new(
+            (wish.id, wish.volume),
+            (epoch, restores),
+            name,
+            served?,
+        ));
         if epoch.is_some() {
             let put = self.put_box_journals_aside(wish).await;
             let put = put.map_err(AttachError::Task);

@@ -127,6 +127,7 @@ impl Agent {
                     epoch: attached.epoch,
                     turn,
                     follows,
+                    restores: attached.restores,
                 };
                 let surroundings = self.surroundings(wish, chain, attached, tenure).await?;
                 Some((policy, surroundings))

@@ -164,6 +164,9 @@ pub struct Lease {
     pub number_last: u64,
     /// What earlier leases of this volume left unfinished.
     pub leftovers: Leftovers,
+    /// How often the volume went back to a version. None, if the controller does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restores: Option<u64>,
 }
 
 /// A complete journal in a folder that several hosts have.

@@ -46,6 +46,7 @@ struct VolumeRow {
     epoch: u32,
     head: Option<VersionKey>,
     journal_next: u64,
+    restores: u64,
     journal: Option<NamedJournal>,
     /// Whoever does not reach that goes on without it.
     is_journal_given_up: bool,
@@ -119,6 +120,7 @@ impl MemoryCatalog {
             epoch: epoch_first - 1,
             head: new.from,
             journal_next: 0,
+            restores: 0,
             journal: None,
             is_journal_given_up: false,
             number_last: 0,
@@ -157,6 +159,7 @@ impl MemoryCatalog {
         row.epoch += 1;
         row.journal = None;
         row.journal_next += RESTORE_SKIPS_BYTES;
+        row.restores += 1;
         Ok(())
     }
 
@@ -411,6 +414,7 @@ impl Catalog for MemoryCatalog {
             journal: row.journal,
             number_last: row.number_last,
             leftovers: row.leftovers.clone(),
+            restores: Some(row.restores),
         };
         let (lineage, head, epoch) = (row.lineage, row.head, row.epoch);
         if let Some(row) = state.lineages.get_mut(&lineage) {

@@ -10,6 +10,7 @@ use zeroize::Zeroizing;
 
 use crate::boxes::{
     Encrypt, Event, Fault, Hop, JOURNAL_MEMORY_MAX, Journal, Monitor, Rate, Replicate, Trace, What,
+    below_of,
 };
 use crate::{Derivations, MiddleBox, Opening, Programs, Targets};
 #[cfg(test)]
@@ -74,6 +75,8 @@ pub struct Tenure {
     pub turn: u64,
     /// That of the chain in whose place it comes; 0: none.
     pub follows: u64,
+    /// How often the volume has gone back to a version. None, if nobody says.
+    pub restores: Option<u64>,
 }
 
 /// The right to acknowledge what is written to what lies below a chain.
@@ -211,14 +214,14 @@ impl Surroundings {
 #[must_use]
 pub fn build(policy: &Policy, surroundings: &Surroundings) -> Vec<Box<dyn MiddleBox>> {
     let shares = memory_shares(&policy.boxes, surroundings.memory_max);
-    let boxes = policy.boxes.iter().zip(shares);
+    let boxes = policy.boxes.iter().zip(shares).enumerate();
     boxes
-        .map(|(one, memory_max)| {
+        .map(|(at, (one, memory_max))| {
             let given = Surroundings {
                 memory_max,
                 ..surroundings.clone()
             };
-            build_one(one, &given)
+            build_one(one, &policy.boxes[at + 1..], &given)
         })
         .collect()
 }
@@ -248,7 +251,11 @@ fn memory_shares(boxes: &[BoxPolicy], memory_max: u64) -> Vec<u64> {
     boxes.iter().map(|one| share(wanted(one))).collect()
 }
 
-fn build_one(one: &BoxPolicy, surroundings: &Surroundings) -> Box<dyn MiddleBox> {
+fn build_one(
+    one: &BoxPolicy,
+    below: &[BoxPolicy],
+    surroundings: &Surroundings,
+) -> Box<dyn MiddleBox> {
     if let Some(hop) = &one.hop {
         return Box::new(Hop::new(one, hop.on_failure, surroundings.clone()));
     }
@@ -261,7 +268,10 @@ fn build_one(one: &BoxPolicy, surroundings: &Surroundings) -> Box<dyn MiddleBox>
         BoxKind::Rate(config) => Box::new(Rate::new(config, clock)),
         BoxKind::Fault(config) => Box::new(Fault::new(config.clone(), clock)),
         BoxKind::Journal(config) => match given.state.clone() {
-            Some(state) => Box::new(Journal::of_policy(&one.name, config, given, state)),
+            Some(state) => {
+                let placed = (config, below_of(below));
+                Box::new(Journal::of_policy(&one.name, placed, given, state))
+            }
             None => Box::new(Unbuilt("what it acknowledges can be kept nowhere here")),
         },
         BoxKind::Trace(config) => match given.state.clone() {

@@ -12,11 +12,11 @@ mod trace;
 pub use encrypt::Encrypt;
 pub use fault::Fault;
 pub use hop::Hop;
-pub(crate) use journal::JOURNAL_MEMORY_MAX;
 pub use journal::{
-    ASIDE, FlushMode, JOURNAL_SUFFIX, Journal, JournalConfig, JournalLeft, RING_BYTES_MIN,
+    ASIDE, BESIDE, FlushMode, JOURNAL_SUFFIX, Journal, JournalConfig, JournalLeft, RING_BYTES_MIN,
     journal_left, put_journal_aside,
 };
+pub(crate) use journal::{JOURNAL_MEMORY_MAX, below_of};
 pub use monitor::{Detail, Event, FileEvent, Monitor, What};
 pub use rate::Rate;
 pub use replicate::{Replicate, volume_lacks};

@@ -162,6 +162,7 @@ impl Database {
                 .ok_or_else(|| DatabaseError::not_found(Thing::Volume, volume))?;
             let number_last = rows::number(&row, "number_last")?;
             let journal_next = rows::number(&row, "journal_next")?;
+            let restores = rows::number(&row, "restores")?;
             let journal = super::journals::of_row(&row)?;
             let VolumeRow {
                 epoch,
@@ -216,6 +217,7 @@ impl Database {
                 journal,
                 number_last,
                 leftovers,
+                restores: Some(restores),
             })
         })
     }

@@ -192,7 +192,7 @@ impl Database {
             super::versions::version_of(&mut *change, head).await?;
             let changed = sqlx::query(
                 "UPDATE volumes SET head_volume = $1, head_number = $2, epoch = epoch + 1, \
-             journal_next = journal_next + $4 \
+             restores = restores + 1, journal_next = journal_next + $4 \
              WHERE id = $3 AND deleting = 0 AND NOT EXISTS (SELECT 1 FROM attachments \
                  WHERE volume = $3 AND access = 'read-write' AND state <> 'detached')",
             )

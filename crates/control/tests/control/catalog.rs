@@ -860,6 +860,7 @@ fn going_back_fences_the_owner_and_needs_a_closed_volume() {
     assert_eq!((next.head.expect("a head").key, next.number_last), (old, 2));
     let skipped = next.journal_next - lease.journal_next;
     assert_eq!(skipped, RESTORE_SKIPS_BYTES, "no stale record follows it");
+    assert_eq!((lease.restores, next.restores), (Some(0), Some(1)));
 }
 
 #[test]

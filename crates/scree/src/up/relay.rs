@@ -245,5 +245,6 @@ fn journal(arguments: &RelayArguments, folder: &Path) -> Result<JournalConfig, F
         block_min: 1,
         // It has a folder for itself, of one disk.
         tenure: None,
+        below: None,
     })
 }

@@ -139,6 +139,7 @@ mod tests {
             journal,
             number_last: 0,
             leftovers: Leftovers::default(),
+            restores: None,
         }
     }
 

@@ -1,4 +1,5 @@
-//! Changes on their way below, in the order in which they were acknowledged.
+//! Changes on their way below, in the order in which they were acknowledged, and those that
+//! no flush has covered there.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -54,6 +55,10 @@ impl Change {
         }
     }
 
+    fn data_bytes(&self) -> u64 {
+        self.data.as_ref().map_or(0, |data| data.len() as u64)
+    }
+
     fn overlaps(&self, other: &Self) -> bool {
         self.offset < other.offset + other.length && other.offset < self.offset + self.length
     }
@@ -76,9 +81,19 @@ impl Change {
 }
 
 /// See the module's head.
+///
+/// ```text
+///  forgotten │ done, and held: no flush below has covered them │ under way, waiting, or done │
+///                                                          done ┘  behind one that is not
+/// ```
 #[derive(Debug, Default)]
 pub struct Carry {
     changes: VecDeque<Change>,
+    /// So many of the first ones are done, and what data they have, in bytes.
+    held: usize,
+    held_bytes: u64,
+    /// Where the first one's record begins at the latest, and its sequence.
+    forgotten: (u64, u64),
     /// The first that waits, unless one is tried again.
     next: u64,
     /// At most [`WINDOW`].
@@ -93,6 +108,7 @@ impl Carry {
     /// Nothing yet: what is behind `end` comes, with `sequence`.
     pub fn new(end: u64, sequence: u64) -> Self {
         Self {
+            forgotten: (end, sequence),
             done: (end, sequence),
             next: sequence,
             ..Self::default()
@@ -100,8 +116,7 @@ impl Carry {
     }
 
     pub fn push(&mut self, change: Change) {
-        let data = change.data.as_ref().map_or(0, |data| data.len() as u64);
-        self.bytes += data + CHANGE_BYTES;
+        self.bytes += change.data_bytes() + CHANGE_BYTES;
         self.changes.push_back(change);
     }
 
@@ -110,8 +125,19 @@ impl Carry {
         self.done
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.changes.is_empty()
+    /// Whether all are carried out.
+    pub fn is_done(&self) -> bool {
+        self.held == self.changes.len()
+    }
+
+    /// What those have of data that are carried out and kept, in bytes.
+    pub fn held_bytes(&self) -> u64 {
+        self.held_bytes
+    }
+
+    /// All that are kept, in their order.
+    pub fn changes(&self) -> impl Iterator<Item = &Change> {
+        self.changes.iter()
     }
 
     pub fn under_way(&self) -> usize {
@@ -157,17 +183,41 @@ impl Carry {
         let change = self.at(sequence)?;
         change.place = Place::Done;
         let range = (change.offset, change.length);
-        let bytes = change.data.take().map_or(0, |data| data.len() as u64);
-        self.bytes -= bytes;
         self.under_way.remove(&sequence);
-        while let Some(change) = self.changes.front()
+        while let Some(change) = self.changes.get(self.held)
             && change.place == Place::Done
         {
             self.done = (change.end, change.sequence + 1);
-            self.bytes -= CHANGE_BYTES;
-            self.changes.pop_front();
+            self.held += 1;
+            self.held_bytes += change.data_bytes();
         }
         Some(range)
+    }
+
+    /// A flush below has covered what comes before `sequence`.
+    pub fn forget(&mut self, sequence: u64) {
+        while let Some(change) = self.changes.front()
+            && change.sequence < sequence
+        {
+            debug_assert!(self.held > 0, "it was carried out");
+            let data = change.data_bytes();
+            self.forgotten = (change.end, change.sequence + 1);
+            self.held -= 1;
+            self.held_bytes -= data;
+            self.bytes -= data + CHANGE_BYTES;
+            self.changes.pop_front();
+        }
+    }
+
+    /// All that are kept are to be carried out once more. None is under way.
+    pub fn redo(&mut self) {
+        debug_assert!(self.under_way.is_empty(), "one would be overtaken");
+        for change in &mut self.changes {
+            change.place = Place::Waiting;
+        }
+        (self.held, self.held_bytes) = (0, 0);
+        self.done = self.forgotten;
+        self.next = self.forgotten.1;
     }
 
     /// A change could not be carried out: it is tried again.

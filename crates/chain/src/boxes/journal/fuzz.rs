@@ -8,7 +8,8 @@ use world::simulated::SimulatedDisk;
 use world::{Disk, File, OpenMode};
 
 use super::record::{
-    ALIGNMENT, HEADER_BYTES, Header, Kind, PAGE_BYTES, PAYLOAD_BYTES_MAX, RING_OFFSET, Start,
+    ALIGNMENT, HEADER_BYTES, Header, Kind, Origin, PAGE_BYTES, PAYLOAD_BYTES_MAX, RING_OFFSET,
+    Start,
 };
 use super::ring::{self, Found, Ring, Shape};
 
@@ -16,7 +17,11 @@ const RING_BYTES: u64 = 64 << 10;
 const SHAPE: Shape = Shape {
     ring_bytes: RING_BYTES,
     size_bytes: 1 << 30,
-    lease: None,
+    origin: Origin {
+        lease: None,
+        restores: None,
+        below: None,
+    },
 };
 
 /// The beginning of a journal's file: as it comes, and with its checksums put right.

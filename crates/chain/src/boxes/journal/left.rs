@@ -11,6 +11,9 @@ use super::ring;
 /// How the name of a box's journal ends in its folder.
 pub const JOURNAL_SUFFIX: &str = ".journal";
 
+/// How the name of one ends beside that, which is to take another one's place.
+pub const BESIDE: &str = ".new";
+
 /// What the name of one has in it that was put aside.
 pub const ASIDE: &str = ".journal.aside-";
 
@@ -29,7 +32,9 @@ pub fn journal_left(disk: &dyn Disk, path: &Path) -> io::Result<Option<JournalLe
     let Some((file, start)) = ring::find(disk, path, OpenMode::Read)? else {
         return Ok(None);
     };
-    let left = JournalLeft { lease: start.lease };
+    let left = JournalLeft {
+        lease: start.origin.lease,
+    };
     Ok(ring::has_records(&*file, &start)?.then_some(left))
 }
 

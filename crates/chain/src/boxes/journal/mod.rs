@@ -16,16 +16,19 @@
 //! * The ring begins behind a change only when a flush below that was asked for after the
 //!   change was carried out has been answered, and the page that says so is durable before
 //!   what lies there is overwritten.
-//! * What the journal has and the disk below has not is read from memory: as much as
-//!   `memory_max`; beyond it, or with the ring full, the box is busy.
-//! * An error below loses nothing: it is tried again each second. An error of the file is
-//!   the end: every verb says `Stopped`.
+//! * What the journal has and the disk below has not is read from memory. That, and what no
+//!   flush has covered there, is `memory_max` at most; beyond it, or with the ring full, the
+//!   box is busy.
+//! * An error below loses nothing: it is tried again each second; if a flush failed, all that
+//!   it was to cover. An error of the file is the end: every verb says `Stopped`.
 //!
 //! It chooses all tokens that it asks below with. A job on the pool does what waits for the
 //! file, one at a time.
 
 mod active;
 mod carry;
+mod carrying;
+mod changing;
 pub mod fuzz;
 mod left;
 mod of_chain;
@@ -35,14 +38,15 @@ mod record;
 mod ring;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::path::PathBuf;
 
 use crate::Tenure;
 
 pub use active::Journal;
-pub use left::{ASIDE, JOURNAL_SUFFIX, JournalLeft, journal_left, put_journal_aside};
-pub(crate) use of_chain::JOURNAL_MEMORY_MAX;
+pub use left::{ASIDE, BESIDE, JOURNAL_SUFFIX, JournalLeft, journal_left, put_journal_aside};
+pub(crate) use of_chain::{JOURNAL_MEMORY_MAX, below_of};
 
 /// When a flush is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,11 +69,14 @@ pub struct JournalConfig {
     pub ring_bytes: u64,
     /// When a flush is answered.
     pub flush: FlushMode,
-    /// Bytes of changes that are not below yet, and of what is noted of each.
+    /// Bytes of changes that are not below, or that no flush has covered there, and of what is
+    /// noted of each.
     pub memory_max: u64,
     /// What the disk below takes multiples of only, in bytes, or 1. Other changes are refused:
     /// they could be acknowledged, and never carried out.
     pub block_min: u32,
     /// In whose time it has the disk; none: whoever starts it sees to that.
     pub tenure: Option<Tenure>,
+    /// Of the boxes below that make something else of what is written.
+    pub below: Option<u32>,
 }

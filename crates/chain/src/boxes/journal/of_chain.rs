@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use policy::FlushRule;
+use base::checksum::crc32c;
+use policy::{BoxKind, BoxPolicy, FlushRule};
 use world::World;
 
 use super::left::JOURNAL_SUFFIX;
@@ -16,6 +17,26 @@ pub const JOURNAL_MEMORY_MAX: u64 = 256 << 20;
 /// Rings are multiples of it, in bytes.
 const RING_STEP: u64 = 4096;
 
+/// Which boxes make something else of what is written, of those below a journal: what it has
+/// acknowledged is for these. The others may change meanwhile.
+pub(crate) fn below_of(boxes: &[BoxPolicy]) -> u32 {
+    let mut words = String::new();
+    for one in boxes {
+        match &one.kind {
+            BoxKind::Encrypt(_) => words += "encrypt\n",
+            BoxKind::Program(config) => words += &format!("program {}\n", config.program),
+            BoxKind::Machine(config) => words += &format!("machine {}\n", config.key),
+            BoxKind::Monitor(_)
+            | BoxKind::Replicate(_)
+            | BoxKind::Journal(_)
+            | BoxKind::Trace(_)
+            | BoxKind::Rate(_)
+            | BoxKind::Fault(_) => {}
+        }
+    }
+    crc32c(words.as_bytes())
+}
+
 /// Whose box a journal is.
 pub(super) struct OfChain {
     name: Arc<str>,
@@ -23,6 +44,11 @@ pub(super) struct OfChain {
 }
 
 impl OfChain {
+    /// The box's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Whether the lease on what is below the chain holds.
     pub fn lease_holds(&self) -> bool {
         self.surroundings.lease.holds()
@@ -30,11 +56,11 @@ impl OfChain {
 }
 
 impl Journal {
-    /// The box of a policy, of this name. Its file is in `state`.
+    /// The box of a policy, of this name, above others ([`below_of`]). Its file is in `state`.
     #[must_use]
-    pub fn of_policy(
+    pub(crate) fn of_policy(
         name: &str,
-        config: &policy::JournalConfig,
+        (config, below): (&policy::JournalConfig, u32),
         surroundings: Surroundings,
         state: StateFolder,
     ) -> Self {
@@ -50,6 +76,7 @@ impl Journal {
             memory_max: JOURNAL_MEMORY_MAX.min(surroundings.memory_max),
             block_min: 1,
             tenure: Some(surroundings.tenure),
+            below: Some(below),
         };
         let world = World {
             disk: state.disk,

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!  closed ─▶ opening ─▶ scanning ─▶ replaying ─▶ flushing ─▶ starting ─▶ open
-//!                        │ ▲   what there is                     │          ▲
-//!                        │ └─────────────────────────────────────┘ more     │
-//!                        └▶ idle: it is empty ── it comes into use ─────────┘
+//!                        │ ▲   what there is         ▲           │
+//!                        │ └─────────────────────────┼───────────┘ more
+//!                        └▶ idle: it is empty ───────┘ it comes into use
+//!                             [reshaping before that, and replacing behind it]
 //! ```
 //!
 //! In a chain it is idle first also with something in it, and goes on when it comes into use:
@@ -24,17 +25,19 @@ use world::File;
 
 use super::active::Journal;
 use super::carry::{Carry, Change};
-use super::left::put_journal_aside;
-use super::record::{Kind, Start};
+use super::left::{BESIDE, put_journal_aside};
+use super::record::{Kind, Origin, Start};
 use super::ring::{self, Found, Ring, Shape};
 
 /// What a job brought.
 pub(super) enum Told {
     Opened(Arc<dyn File>, Start),
-    /// What there was is put aside there, and another one made.
-    PutAside(PathBuf, (Arc<dyn File>, Start)),
-    /// Another file in its place, which is empty.
-    Made(Arc<dyn File>, Start),
+    /// What there was is put aside there, for that reason, and another one made.
+    PutAside(PathBuf, &'static str, (Arc<dyn File>, Start)),
+    /// Another one, which is empty, beside it; or why not.
+    Beside(io::Result<(Arc<dyn File>, Start)>),
+    /// Whether that is in its place.
+    Replaced(io::Result<()>),
     /// Records, and what follows.
     Found(Vec<Found>, Option<Start>),
     Started(Start),
@@ -53,8 +56,12 @@ pub(super) enum Stage {
     Flushing(Arc<dyn File>, Start, Option<Start>),
     /// The page is written; of the empty ring, or of what is left.
     Starting(Arc<dyn File>, Option<Start>),
-    /// It is empty, and the box not in use yet.
-    Idle(Arc<dyn File>, Start),
+    /// It is empty, and of another length than it is to be.
+    Reshaping(Arc<dyn File>, Start),
+    /// It is empty, and the box not in use yet. Another one, if it is to take its place.
+    Idle(Arc<dyn File>, Start, Option<(Arc<dyn File>, Start)>),
+    /// The second one takes its place.
+    Replacing(Arc<dyn File>, Start, (Arc<dyn File>, Start)),
     /// The disk below is only read: there is nothing to acknowledge.
     ReadOnly,
     Open(Ring),
@@ -87,8 +94,25 @@ impl Journal {
         Shape {
             ring_bytes: self.config.ring_bytes,
             size_bytes,
-            lease: self.config.tenure.and_then(|tenure| tenure.epoch),
+            origin: self.origin(),
         }
+    }
+
+    /// What is below, as far as somebody says.
+    fn origin(&self) -> Origin {
+        let tenure = self.config.tenure;
+        Origin {
+            lease: tenure.and_then(|tenure| tenure.epoch),
+            restores: tenure.and_then(|tenure| tenure.restores),
+            below: self.config.below,
+        }
+    }
+
+    /// Where another one is made that is to take its place.
+    fn beside(&self) -> PathBuf {
+        let mut name = self.config.path.clone().into_os_string();
+        name.push(BESIDE);
+        name.into()
     }
 
     /// Has the pool do what waits; one job at a time.
@@ -127,22 +151,31 @@ impl Journal {
                 }
                 self.begin_scan(file, start, below);
             }
-            (Told::PutAside(path, (file, start)), Stage::Opening) => {
+            (Told::PutAside(path, why, (file, start)), Stage::Opening) => {
                 self.note(format!(
-                    "the volume was used without what this journal had acknowledged: that is kept \
-                     in {}, and not carried out",
+                    "{why}: what this journal had acknowledged is kept in {}, and not carried out",
                     path.display()
                 ));
                 self.begin_scan(file, start, below);
             }
-            (Told::Made(file, start), Stage::Opening) => {
-                self.can_flush = below.capabilities().can_flush;
-                self.begun(file, start);
+            (Told::Beside(Ok(made)), Stage::Reshaping(file, start)) => {
+                self.stage = Stage::Idle(file, start, Some(made));
+            }
+            (Told::Beside(Err(error)), Stage::Reshaping(file, start)) => {
+                self.has_old_length(&start, &error);
+                self.stage = Stage::Idle(file, start, None);
+            }
+            (Told::Replaced(Ok(())), Stage::Replacing(_, _, (file, start))) => {
+                self.begin_empty(file, start);
+            }
+            (Told::Replaced(Err(error)), Stage::Replacing(file, start, _)) => {
+                self.has_old_length(&start, &error);
+                self.begin_empty(file, start);
             }
             (Told::Found(found, None), Stage::Scanning(file, start))
                 if found.is_empty() && self.is_untouched =>
             {
-                self.stage = Stage::Idle(file, start);
+                self.found_nothing(file, start);
             }
             (Told::Found(found, next), Stage::Scanning(file, start)) => {
                 if std::mem::take(&mut self.is_untouched) {
@@ -152,7 +185,7 @@ impl Journal {
                     if self.config.tenure.is_some() {
                         // Boxes below pass on no changes before they are in use.
                         self.has_left = true;
-                        self.stage = Stage::Idle(file, start);
+                        self.stage = Stage::Idle(file, start, None);
                         return;
                     }
                 }
@@ -213,64 +246,94 @@ impl Journal {
             return true;
         };
         let path = self.config.path.display();
-        if start.lease > tenure.epoch && tenure.epoch.is_some() {
+        if start.origin.lease > tenure.epoch && tenure.epoch.is_some() {
             self.fail(format!(
                 "the journal {path} is of a later lease than this one: the database is an older \
                  copy, or another volume's"
             ));
             return false;
         }
-        if tenure.follows == 0 {
+        let why = match tenure.follows {
+            0 => start.origin.differs_from(&self.origin()),
+            // Whoever was let in before this chain.
+            _ => Some("the volume was written without it since"),
+        };
+        let Some(why) = why else {
             if start.size_bytes > size_of(below) {
                 self.is_anothers(start, below);
                 return false;
             }
             return true;
-        }
-        // Whoever was let in before this chain has written the volume without it.
+        };
         let disk = Arc::clone(&self.world.disk);
         let (path, shape) = (self.config.path.clone(), self.shape(size_of(below)));
-        let lease = start.lease;
+        let lease = start.origin.lease;
         self.stage = Stage::Opening;
         self.run(move || {
             let aside = put_journal_aside(&*disk, &path, lease)?;
-            Ok(Told::PutAside(aside, ring::open(&*disk, &path, &shape)?))
+            let made = ring::open(&*disk, &path, &shape)?;
+            Ok(Told::PutAside(aside, why, made))
         });
         false
+    }
+
+    /// It is empty. Of another length than it is to be another one is made, while whoever has
+    /// it now may go on with it.
+    fn found_nothing(&mut self, file: Arc<dyn File>, start: Start) {
+        let shape = self.shape(self.disk_bytes);
+        if self.config.tenure.is_none() || start.ring_bytes == shape.ring_bytes {
+            self.stage = Stage::Idle(file, start, None);
+            return;
+        }
+        self.stage = Stage::Reshaping(file, start);
+        let (disk, beside) = (Arc::clone(&self.world.disk), self.beside());
+        self.run(move || Ok(Told::Beside(ring::make_anew(&*disk, &beside, &shape))));
+    }
+
+    /// It goes on with the ring that there is.
+    fn has_old_length(&self, start: &Start, error: &io::Error) {
+        self.note(format!(
+            "it has {} MiB, and not {}: the other one cannot be made: {error}",
+            start.ring_bytes >> 20,
+            self.config.ring_bytes >> 20
+        ));
     }
 
     /// The box comes into use: an empty ring begins, of the length that it is to have by now.
     pub(super) fn begin_idle(&mut self) {
         match std::mem::replace(&mut self.stage, Stage::Closed) {
-            Stage::Idle(file, start) if std::mem::take(&mut self.has_left) => {
+            Stage::Idle(file, start, _) if std::mem::take(&mut self.has_left) => {
                 self.stage = Stage::Scanning(file, start);
                 self.scan(start);
             }
-            Stage::Idle(file, start) => {
-                let size_bytes = self.disk_bytes;
-                let shape = self.shape(size_bytes);
-                let is_shaped = start.ring_bytes == shape.ring_bytes;
-                if self.config.tenure.is_some() && !is_shaped {
-                    let (disk, path) = (Arc::clone(&self.world.disk), self.config.path.clone());
-                    self.stage = Stage::Opening;
-                    drop(file);
-                    return self.run(move || {
-                        let made = ring::make_anew(&*disk, &path, &shape);
-                        made.map(|(file, start)| Told::Made(file, start))
-                    });
-                }
-                self.stage = Stage::Flushing(
-                    file,
-                    Start {
-                        size_bytes,
-                        ..start
-                    },
-                    None,
-                );
-                self.begin_start();
+            Stage::Idle(file, start, Some(made)) => {
+                self.stage = Stage::Replacing(file, start, made);
+                let (disk, path) = (Arc::clone(&self.world.disk), self.config.path.clone());
+                let beside = self.beside();
+                self.run(move || {
+                    if let Err(error) = disk.rename(&beside, &path) {
+                        return Ok(Told::Replaced(Err(error)));
+                    }
+                    // If that fails nobody knows which one would be there after a crash.
+                    path.parent()
+                        .map_or(Ok(()), |folder| disk.sync_directory(folder))?;
+                    Ok(Told::Replaced(Ok(())))
+                });
             }
+            Stage::Idle(file, start, None) => self.begin_empty(file, start),
             stage => self.stage = stage,
         }
+    }
+
+    /// A ring that is empty begins.
+    fn begin_empty(&mut self, file: Arc<dyn File>, start: Start) {
+        let size_bytes = self.disk_bytes;
+        let start = Start {
+            size_bytes,
+            ..start
+        };
+        self.stage = Stage::Flushing(file, start, None);
+        self.begin_start();
     }
 
     fn scan(&mut self, from: Start) {
@@ -296,7 +359,7 @@ impl Journal {
                     epoch: start.epoch + 1,
                     tail: 0,
                     sequence: 1,
-                    lease: self.config.tenure.and_then(|tenure| tenure.epoch),
+                    origin: self.origin(),
                     ..start
                 });
                 self.stage = Stage::Starting(Arc::clone(&file), next);
@@ -307,7 +370,7 @@ impl Journal {
     }
 
     pub(super) fn go_on_opening(&mut self) {
-        if !matches!(self.stage, Stage::Replaying(..)) || !self.carry.is_empty() {
+        if !matches!(self.stage, Stage::Replaying(..)) || !self.carry.is_done() {
             return;
         }
         match std::mem::replace(&mut self.stage, Stage::Closed) {

@@ -10,9 +10,13 @@ pub const RING_OFFSET: u64 = 2 * PAGE_BYTES;
 /// A page's length.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Of a page that says under which lease it was written, and of one of before.
-const START_MAGIC: u64 = 0x3274_7261_7473_656a;
-const START_MAGIC_1: u64 = 0x7472_6174_7365_656a;
+/// Of a page, and of those of before: how many words there are before its checksum.
+const START_MAGIC: u64 = 0x3374_7261_7473_656a;
+const START_MAGICS: [(u64, usize); 3] = [
+    (0x7472_6174_7365_656a, 7),
+    (0x3274_7261_7473_656a, 8),
+    (START_MAGIC, 10),
+];
 const RECORD_MAGIC: u32 = 0x6c6a_7263;
 
 /// Records begin at multiples of it.
@@ -26,6 +30,31 @@ pub const PAYLOAD_BYTES_MAX: u64 = 256 << 10;
 
 /// No journal lives to count so far: sums of two such numbers fit 64 bits.
 const NUMBER_MAX: u64 = 1 << 62;
+
+/// What the disk below is, as far as somebody says: whether what was acknowledged may be
+/// carried out there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Origin {
+    /// The lease under which records are written.
+    pub lease: Option<u32>,
+    /// How often the volume had gone back to a version.
+    pub restores: Option<u64>,
+    /// Of the boxes below that make something else of what is written.
+    pub below: Option<u32>,
+}
+
+impl Origin {
+    /// Why what was written for `self` is not for `now`, if it is not.
+    pub fn differs_from(&self, now: &Self) -> Option<&'static str> {
+        fn is_other<T: PartialEq>(was: Option<T>, is: Option<T>) -> bool {
+            was.zip(is).is_some_and(|(was, is)| was != is)
+        }
+        if is_other(self.restores, now.restores) {
+            return Some("the volume went back to an earlier version since");
+        }
+        is_other(self.below, now.below).then_some("other boxes lie below it now")
+    }
+}
 
 /// Where a journal begins, and whose it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,8 +71,13 @@ pub struct Start {
     pub ring_bytes: u64,
     /// The size of the disk that it is of.
     pub size_bytes: u64,
-    /// The lease under which its records are written; none, if nobody says.
-    pub lease: Option<u32>,
+    /// Whose.
+    pub origin: Origin,
+}
+
+/// A number that may be missing, as a word.
+fn word_of<T: Into<u64>>(number: Option<T>) -> u64 {
+    number.map_or(0, |number| number.into() + 1)
 }
 
 impl Start {
@@ -58,7 +92,9 @@ impl Start {
             self.sequence,
             self.ring_bytes,
             self.size_bytes,
-            self.lease.map_or(0, |lease| u64::from(lease) + 1),
+            word_of(self.origin.lease),
+            word_of(self.origin.restores),
+            word_of(self.origin.below),
         ] {
             page.put_u64(word);
         }
@@ -70,39 +106,46 @@ impl Start {
 
     /// What a page says, if it is whole.
     pub fn decode(page: &[u8]) -> Option<Self> {
+        let words = Self::words_of(page)?;
+        let checked = page.get(..8 * words)?;
         let mut reader = Reader::new(page);
-        let mut word = || reader.u64().ok();
-        let magic = word()?;
-        let mut start = Self {
-            number: word()?,
-            epoch: word()?,
-            tail: word()?,
-            sequence: word()?,
-            ring_bytes: word()?,
-            size_bytes: word()?,
-            lease: None,
-        };
-        match magic {
-            START_MAGIC => {
-                start.lease = match word()? {
-                    0 => None,
-                    more => Some(u32::try_from(more - 1).ok()?),
-                };
-            }
-            START_MAGIC_1 => {}
-            _ => return None,
+        let mut read = [0; 11];
+        for word in &mut read[..=words] {
+            *word = reader.u64().ok()?;
         }
-        let checked = page.get(..Self::checked_bytes(page))?;
-        let is_whole = word()? == u64::from(crc32c(checked));
-        (is_whole && start.ring_bytes > 0).then_some(start)
+        if read[words] != u64::from(crc32c(checked)) {
+            return None;
+        }
+        read[words..].fill(0);
+        let [_, number, epoch, tail, sequence, ring_bytes, size_bytes, ..] = read;
+        let [.., lease, restores, below, _] = read;
+        let small = |word: u64| word.checked_sub(1).map(u32::try_from).transpose();
+        let start = Self {
+            number,
+            epoch,
+            tail,
+            sequence,
+            ring_bytes,
+            size_bytes,
+            origin: Origin {
+                lease: small(lease).ok()?,
+                restores: restores.checked_sub(1),
+                below: small(below).ok()?,
+            },
+        };
+        (ring_bytes > 0).then_some(start)
     }
 
-    /// How much of a page its checksum is of, by the magic number that it begins with.
+    /// How many words a page has before its checksum, by the magic number that it begins with.
+    fn words_of(page: &[u8]) -> Option<usize> {
+        let mut magics = START_MAGICS.iter();
+        let magic = magics.find(|(magic, _)| page.starts_with(&magic.to_le_bytes()));
+        magic.map(|(_, words)| *words)
+    }
+
+    /// How many bytes of a page its checksum is of.
     pub fn checked_bytes(page: &[u8]) -> usize {
-        match page.starts_with(&START_MAGIC_1.to_le_bytes()) {
-            true => 56,
-            false => 64,
-        }
+        8 * Self::words_of(page).unwrap_or(START_MAGICS[0].1)
     }
 
     /// Whether its numbers can be those of a journal: one that is whole may be made, or be
@@ -229,19 +272,46 @@ pub fn parse(bytes: &[u8], sequence: u64, epoch: u64) -> Option<(Header, &[u8])>
 mod tests {
     use super::*;
 
-    /// As it was written before pages said under which lease.
     #[test]
-    fn a_page_of_before_is_read() {
-        let mut page = Vec::new();
-        page.put_u64(START_MAGIC_1);
-        (1..=6).for_each(|word| page.put_u64(word));
-        let checksum = crc32c(&page);
-        page.put_u64(checksum.into());
-        page.resize(PAGE_BYTES as usize, 0);
-        let start = Start::decode(&page).expect("it is whole");
-        assert_eq!((start.number, start.size_bytes, start.lease), (1, 6, None));
-        page[16] ^= 1;
-        assert_eq!(Start::decode(&page), None);
+    fn pages_of_before_are_read() {
+        for (magic, words) in START_MAGICS {
+            let mut page = Vec::new();
+            page.put_u64(magic);
+            (1..words as u64).for_each(|word| page.put_u64(word));
+            let checksum = crc32c(&page);
+            page.put_u64(checksum.into());
+            page.resize(PAGE_BYTES as usize, 0);
+            let start = Start::decode(&page).expect("it is whole");
+            let origin = Origin {
+                lease: (words > 7).then_some(6),
+                restores: (words > 8).then_some(7),
+                below: (words > 9).then_some(8),
+            };
+            assert_eq!(
+                (start.number, start.size_bytes, start.origin),
+                (1, 6, origin)
+            );
+            page[16] ^= 1;
+            assert_eq!(Start::decode(&page), None);
+        }
+    }
+
+    #[test]
+    fn what_is_known_of_both_decides_whether_it_is_the_same_disk() {
+        let of = |restores, below| Origin {
+            lease: Some(3),
+            restores,
+            below,
+        };
+        let was = of(Some(1), Some(9));
+        for now in [was, of(None, Some(9)), of(Some(1), None), of(None, None)] {
+            assert_eq!(was.differs_from(&now), None, "{now:?}");
+            assert_eq!(now.differs_from(&was), None, "{now:?}");
+        }
+        let why = was.differs_from(&of(Some(2), Some(9))).expect("restored");
+        assert!(why.contains("went back"), "{why}");
+        let why = was.differs_from(&of(Some(1), Some(8))).expect("others");
+        assert!(why.contains("other boxes"), "{why}");
     }
 
     #[test]
@@ -253,11 +323,15 @@ mod tests {
             sequence: 6,
             ring_bytes: 7,
             size_bytes: 8,
-            lease: Some(u32::MAX),
+            origin: Origin {
+                lease: Some(u32::MAX),
+                restores: Some(2),
+                below: Some(u32::MAX),
+            },
         };
         let page = start.encode();
         assert_eq!(Start::decode(&page), Some(start));
-        for bit in 0..72 * 8 {
+        for bit in 0..88 * 8 {
             let mut page = page.clone();
             page[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(Start::decode(&page), None, "bit {bit}");

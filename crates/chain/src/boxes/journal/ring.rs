@@ -19,7 +19,8 @@ use std::sync::Arc;
 use world::{Disk, File, OpenMode};
 
 use super::record::{
-    ALIGNMENT, HEADER_BYTES, Header, PAGE_BYTES, PAYLOAD_BYTES_MAX, RING_OFFSET, Start, parse,
+    ALIGNMENT, HEADER_BYTES, Header, Origin, PAGE_BYTES, PAYLOAD_BYTES_MAX, RING_OFFSET, Start,
+    parse,
 };
 
 /// A record that was read.
@@ -39,8 +40,8 @@ pub struct Shape {
     pub ring_bytes: u64,
     /// The size of the disk that it is of, in bytes.
     pub size_bytes: u64,
-    /// The lease that it is written under.
-    pub lease: Option<u32>,
+    /// Whose it is.
+    pub origin: Origin,
 }
 
 /// Opens the journal at `path`, or makes one.
@@ -112,7 +113,11 @@ fn invalid(words: &str) -> io::Error {
 
 fn make(disk: &dyn Disk, path: &Path, shape: &Shape) -> io::Result<(Arc<dyn File>, Start)> {
     let file = disk.open(path, OpenMode::CreateNew)?;
-    file.allocate(RING_OFFSET + shape.ring_bytes)?;
+    if let Err(error) = file.allocate(RING_OFFSET + shape.ring_bytes) {
+        // What it has taken of a full disk is of use to others; the error is the first one.
+        let _ = disk.remove(path);
+        return Err(error);
+    }
     let start = Start {
         number: 1,
         epoch: 1,
@@ -120,7 +125,7 @@ fn make(disk: &dyn Disk, path: &Path, shape: &Shape) -> io::Result<(Arc<dyn File
         sequence: 1,
         ring_bytes: shape.ring_bytes,
         size_bytes: shape.size_bytes,
-        lease: shape.lease,
+        origin: shape.origin,
     };
     write_start(&*file, &start)?;
     if let Some(folder) = path.parent() {

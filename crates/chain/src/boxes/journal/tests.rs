@@ -29,8 +29,10 @@ struct Platter {
     durable: Vec<u8>,
     unflushed: Vec<(usize, Vec<u8>)>,
     fails: bool,
-    /// So many flushes fail, and then no more.
+    /// So many flushes fail, and then no more; what was written since the last one may be
+    /// lost then.
     failing_flushes: usize,
+    flushes_lose: bool,
     /// It is so much smaller than it was.
     blocks_less: usize,
 }
@@ -73,6 +75,9 @@ impl Below {
             let mut platter = self.platter.borrow_mut();
             if platter.failing_flushes > 0 {
                 platter.failing_flushes -= 1;
+                if platter.flushes_lose {
+                    platter.crash(&self.random);
+                }
                 return Started::Failed(IoError::Unavailable("on purpose".into()));
             }
         }
@@ -210,6 +215,7 @@ impl Machine {
             memory_max: 40_000,
             block_min: 1,
             tenure: None,
+            below: None,
         };
         let below = Below {
             platter: Rc::clone(platter),
@@ -526,6 +532,77 @@ fn a_flush_that_fails_at_the_beginning_is_tried_again() {
     }
 }
 
+/// What a disk has not when a flush fails it need not have when the next one succeeds.
+fn lives_with_failing_flushes(seed: u64, flush: FlushMode) {
+    let mut machine = Machine::new(seed, flush);
+    machine.open();
+    machine.platter.borrow_mut().flushes_lose = true;
+    let random = SimulatedRandom::new(seed);
+    let mut versions = [0; BLOCKS];
+    for version in 1..=250 {
+        match random.index(16) {
+            0..=9 => {
+                let first = random.index(BLOCKS);
+                let count = 1 + random.index((BLOCKS - first).min(6));
+                let data = vec![version; count * BLOCK];
+                let offset = (first * BLOCK) as u64;
+                let durability = Durability::Volatile;
+                // Who comes while it is full hears why.
+                while machine
+                    .ask(|journal, below, token| {
+                        journal.write(below, token, offset, &data, durability)
+                    })
+                    .is_err()
+                {
+                    machine.turn();
+                }
+                versions[first..first + count].fill(version);
+            }
+            10 => {
+                let flushed = machine.ask(|journal, below, token| journal.flush(below, token));
+                if flushed.is_ok() {
+                    let durable = match flush {
+                        FlushMode::Through => machine.platter.borrow().durable.clone(),
+                        FlushMode::Journal => machine.read(),
+                    };
+                    let is_whole = |(version, bytes): (&u8, &[u8])| bytes[0] >= *version;
+                    let mut blocks = versions.iter().zip(durable.chunks(BLOCK));
+                    assert!(blocks.all(is_whole), "seed {seed}");
+                }
+            }
+            11 => machine.platter.borrow_mut().failing_flushes = 1 + random.index(2),
+            12 if random.one_in(4) => machine.die(false),
+            13 => {
+                let read = machine.read();
+                for (at, (version, bytes)) in versions.iter().zip(read.chunks(BLOCK)).enumerate() {
+                    assert_eq!(bytes[0], *version, "seed {seed}: block {at}");
+                }
+            }
+            _ => machine.turn(),
+        }
+    }
+    machine.platter.borrow_mut().failing_flushes = 0;
+    while !machine.journal.rest() {
+        machine.turn();
+    }
+    let flush =
+        |machine: &mut Machine| machine.ask(|journal, below, token| journal.flush(below, token));
+    while flush(&mut machine).is_err() {}
+    let durable = machine.platter.borrow().durable.clone();
+    for (version, bytes) in versions.iter().zip(durable.chunks(BLOCK)) {
+        assert_eq!(bytes[0], *version, "seed {seed}");
+    }
+    assert_eq!(machine.journal.carry.bytes, 0, "nothing is kept");
+}
+
+#[test]
+fn what_a_failed_flush_was_to_cover_is_carried_out_once_more() {
+    for seed in 0..80 {
+        lives_with_failing_flushes(seed, FlushMode::Through);
+        lives_with_failing_flushes(seed, FlushMode::Journal);
+    }
+}
+
 /// A trim has no data, and yet it is noted, in the journal and in memory.
 #[test]
 fn what_has_no_data_is_bounded_too() {
@@ -638,7 +715,7 @@ fn what_is_in_the_journal_only_is_told_as_data_and_as_zeroes() {
 /// beyond 64 bits.
 #[test]
 fn a_page_with_numbers_that_no_journal_has_is_refused() {
-    use super::record::Start;
+    use super::record::{Origin, Start};
     use super::ring;
 
     let sound = Start {
@@ -648,12 +725,12 @@ fn a_page_with_numbers_that_no_journal_has_is_refused() {
         sequence: 1,
         ring_bytes: 64 << 10,
         size_bytes: 1 << 20,
-        lease: None,
+        origin: Origin::default(),
     };
     let shape = ring::Shape {
         ring_bytes: sound.ring_bytes,
         size_bytes: sound.size_bytes,
-        lease: None,
+        origin: Origin::default(),
     };
     let with = |change: fn(&mut Start)| {
         let mut start = sound;

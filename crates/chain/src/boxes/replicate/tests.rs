@@ -671,6 +671,7 @@ fn what_was_written_without_the_box_its_replicas_lack() {
             epoch: Some(1),
             turn: 1,
             follows: 0,
+            restores: None,
         };
         rig.begin().expect("it begins");
         rig.write(0, &[4; BLOCK]);
@@ -685,6 +686,7 @@ fn what_was_written_without_the_box_its_replicas_lack() {
             epoch: Some(epoch),
             turn,
             follows,
+            restores: None,
         };
         rig.begin().expect("it begins");
         let expected = if is_filled { 5 } else { 4 };

@@ -54,6 +54,7 @@ struct Host {
     heard: Arc<Heard>,
     term: Arc<Term>,
     epoch: u32,
+    restores: u64,
     /// The chain that is in use, and the newest one.
     turn: u64,
     last_turn: u64,
@@ -90,6 +91,7 @@ impl Host {
             heard: Arc::default(),
             term: Arc::new(Term(AtomicBool::new(true))),
             epoch: 1,
+            restores: 0,
             turn: 0,
             last_turn: 0,
             token: 0,
@@ -118,6 +120,7 @@ impl Host {
                 epoch: Some(self.epoch),
                 turn: self.last_turn,
                 follows: self.turn,
+                restores: Some(self.restores),
             },
             lease: Arc::clone(&self.term) as _,
             room: Room {
@@ -394,6 +397,83 @@ fn an_empty_ring_gets_the_length_that_its_policy_says_now() {
     assert_eq!((host.read(1), host.read(2)), (1, 2));
     let notes = host.heard.0.lock().expect("not poisoned").clone();
     assert!(notes[0].contains("--box-journal"), "{notes:?}");
+}
+
+/// A volume that went back has nothing to do with what was acknowledged before; and what was
+/// written for an encryption below would go to the volume in the clear.
+#[test]
+fn what_is_left_is_for_the_same_volume_with_the_same_boxes_below() {
+    let key = "key = 'none'\n";
+    let encrypt = format!("{FAST}[[box]]\nkind = 'encrypt'\n{key}");
+    let rate = format!("{FAST}[[box]]\nkind = 'rate'\niops = 1000000\n");
+    for (restores, boxes, why) in [
+        (1, FAST, Some("went back")),
+        (0, FAST, None),
+        (0, &rate, None),
+    ] {
+        let mut host = with_something_left(8);
+        host.restores = restores;
+        host.put(boxes).expect("it begins");
+        let expected = if why.is_none() { 7 } else { 0 };
+        assert_eq!(host.read(3), expected, "{boxes}");
+        let notes = host.heard.0.lock().expect("not poisoned").join("\n");
+        assert!(notes.contains(why.unwrap_or_default()), "{notes}");
+        assert_eq!(notes.is_empty(), why.is_none(), "{notes}");
+        assert_eq!(host.names().len(), if why.is_none() { 1 } else { 2 });
+    }
+    // The boxes below begin first, so this one is looked at as it would be built.
+    let below = |boxes: &str| {
+        let policy = Policy::parse(&format!("volume = 'disk'\n{boxes}")).expect("a policy");
+        crate::boxes::below_of(&policy.boxes[1..])
+    };
+    assert_eq!(below(FAST), below(&rate));
+    assert_ne!(below(FAST), below(&encrypt));
+    assert_ne!(below(FAST), below(&format!("{FAST}{FAILING}")));
+}
+
+#[test]
+fn a_full_disk_leaves_a_ring_its_length() {
+    let mut host = Host::new(9);
+    host.put(FAST).expect("it begins");
+    host.write(1, 1);
+    host.simulation
+        .disk
+        .set_capacity(Path::new("/state"), 5 << 20);
+    host.put("[[box]]\nkind = 'journal'\nname = 'fast'\nsize = '8M'\n")
+        .expect("it begins");
+    host.write(2, 2);
+    host.flush();
+    assert_eq!((host.read(1), host.read(2)), (1, 2));
+    let notes = host.heard.0.lock().expect("not poisoned").join("\n");
+    assert!(notes.contains("it has 4 MiB, and not 8"), "{notes}");
+    assert_eq!(host.names(), ["fast.journal"]);
+}
+
+#[test]
+fn a_journal_that_cannot_be_carried_out_may_not_be_left() {
+    let mut host = Host::new(10);
+    host.put(FAST).expect("it begins");
+    host.write(1, 1);
+    host.flush();
+    assert_eq!(host.chain.may_leave(), Ok(()));
+    host.platter.borrow_mut().fails = true;
+    host.write(2, 2);
+    while host.chain.may_leave().is_ok() {
+        host.poll();
+    }
+    let why = host.chain.may_leave().expect_err("it fails");
+    assert!(
+        why.contains("journal fast") && why.contains("on purpose"),
+        "{why}"
+    );
+    let held = host.put("").expect_err("it is not left");
+    assert!(matches!(held, ExchangeError::Held { at: 0, .. }), "{held}");
+    host.platter.borrow_mut().fails = false;
+    while host.chain.may_leave().is_err() {
+        host.poll();
+    }
+    host.put("").expect("it is left");
+    assert_eq!(host.read(2), 2);
 }
 
 #[test]

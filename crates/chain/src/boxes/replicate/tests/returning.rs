@@ -64,6 +64,7 @@ fn a_box_that_cannot_begin_for_long_goes_on_when_its_replica_is_back() {
         epoch: Some(epoch),
         turn: u64::from(epoch),
         follows: 0,
+        restores: None,
     };
     rig.tenure = tenure(epoch);
     rig.begin().expect("it begins");
@@ -96,6 +97,7 @@ fn what_was_written_before_a_chain_was_applied_anew_its_replicas_lack() {
         epoch: Some(1),
         turn: 1,
         follows: 0,
+        restores: None,
     };
     rig.begin().expect("it begins");
     rig.write(0, &[4; BLOCK]);
@@ -115,6 +117,7 @@ fn what_was_written_before_a_chain_was_applied_anew_its_replicas_lack() {
         epoch: Some(2),
         turn: 3,
         follows: 2,
+        restores: None,
     };
     rig.begin().expect("it begins");
     for _ in 0..50 {
